@@ -1,0 +1,137 @@
+"""Times PyTorch's full training update, as the peer that `mt train` is measured against.
+
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python benches/pytorch_train.py --shape base --threads 2 --updates 7
+
+One update is: forward in training mode, label-smoothed loss, backward, clipping to norm 1, Adam
+(PyTorch's fused one). The model is `nn.Transformer` (post-norm, without its final norms), with
+embeddings and output in one matrix and dropout 0.1 wherever `nn.Transformer` has it and on the embeddings.
+All sentences have full length, so no padding mask is passed and every target token counts.
+
+The tunable gives PyTorch's large buffers huge pages; without it, page faults make the small
+model's figure swing by a factor of two. Needs `torch==2.11.0` only.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+FIRST_WORD = 4  # ids below are special tokens
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    d_model: int
+    d_ff: int
+    heads: int
+    vocab: int
+    batch: int
+    length: int
+
+
+SHAPES = {
+    "base": Shape(layers=6, d_model=512, d_ff=2048, heads=8, vocab=32_000, batch=32, length=32),
+    "tiny": Shape(layers=4, d_model=128, d_ff=256, heads=4, vocab=10_000, batch=256, length=16),
+}
+
+
+class Translator(nn.Module):
+    """`nn.Transformer` between a tied embedding and output matrix, with sinusoidal positions."""
+
+    def __init__(self, shape: Shape, dropout: float):
+        super().__init__()
+        self.transformer = nn.Transformer(
+            shape.d_model,
+            shape.heads,
+            shape.layers,
+            shape.layers,
+            shape.d_ff,
+            dropout,
+            batch_first=True,
+        )
+        # The paper's post-norm model ends in its last layer's own norm.
+        self.transformer.encoder.norm = None
+        self.transformer.decoder.norm = None
+        self.embedding = nn.Embedding(shape.vocab, shape.d_model)
+        nn.init.normal_(self.embedding.weight, std=shape.d_model**-0.5)
+        self.dropout = nn.Dropout(dropout)
+        self.scale = math.sqrt(shape.d_model)
+        self.register_buffer("positions", sinusoids(shape.length, shape.d_model))
+        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(shape.length))
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """[B, L] to [B, L, D]."""
+        return self.dropout(self.embedding(ids) * self.scale + self.positions)
+
+    def forward(self, source: torch.Tensor, target_input: torch.Tensor) -> torch.Tensor:
+        """[B, S] and [B, T] to logits [B, T, V]."""
+        states = self.transformer(
+            self.embed(source), self.embed(target_input), tgt_mask=self.causal, tgt_is_causal=True
+        )
+        return F.linear(states, self.embedding.weight)
+
+
+def sinusoids(length: int, d_model: int) -> torch.Tensor:
+    """Section 3.5 of "Attention Is All You Need", interleaved; [L, D]."""
+    frequencies = 10000.0 ** (-torch.arange(0, d_model, 2) / d_model)
+    angles = torch.arange(length).unsqueeze(1) * frequencies
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
+def time_updates(shape: Shape, updates: int, warmup: int) -> list[float]:
+    """Seconds of each update after the warm-up."""
+    model = Translator(shape, dropout=0.1).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    seconds = []
+    for update in range(warmup + updates):
+        source, target_input, labels = torch.randint(FIRST_WORD, shape.vocab, (3, shape.batch, shape.length))
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        logits = model(source, target_input)
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=0.1)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if update >= warmup:
+            seconds.append(time.perf_counter() - start)
+        if not math.isfinite(loss.item()):
+            raise SystemExit(f"the loss is {loss.item()} at update {update + 1}")
+    return seconds
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Median target tokens/s of PyTorch's full training update.")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--threads", type=positive, default=2)
+    parser.add_argument("--updates", type=positive, default=7, help="updates timed")
+    parser.add_argument("--warmup", type=positive, default=2, help="updates before the clock starts")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(1)
+
+    shape = SHAPES[arguments.shape]
+    seconds = time_updates(shape, arguments.updates, arguments.warmup)
+    tokens = shape.batch * shape.length
+    median = statistics.median(seconds)
+    print(
+        f"torch {torch.__version__}, {arguments.shape}, {arguments.threads} threads: "
+        f"{tokens / median:.0f} target tokens/s (median of {len(seconds)} updates, {median:.3f} s each; "
+        f"slowest {tokens / max(seconds):.0f}, fastest {tokens / min(seconds):.0f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+//! Walks a document against the schema and collects every problem, so that a user mends them in one go.
+
+use std::collections::BTreeSet;
+
+use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
+use super::schema::{self, Key, Kind, Variant, find, join};
+use crate::error::Error;
+
+/// The problems found, and which keys they concern.
+#[derive(Default)]
+pub(super) struct Report {
+    problems: Vec<(Option<Origin>, Error)>,
+    /// Dotted names of keys with a problem: checks that depend on them are left out.
+    bad: BTreeSet<String>,
+}
+
+impl Report {
+    /// Adds a problem at a position.
+    pub fn add(&mut self, origin: &Origin, error: Error) {
+        self.problems.push((Some(origin.clone()), origin.locate(error)));
+    }
+
+    /// Adds a problem without a position.
+    pub fn add_anywhere(&mut self, error: Error) {
+        self.problems.push((None, error));
+    }
+
+    /// Whether a problem with this key has been reported.
+    pub fn is_bad(&self, path: &str) -> bool {
+        self.bad.contains(path)
+    }
+
+    /// Whether nothing was found.
+    pub fn is_empty(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// All problems as one error, by the order in which files were opened, then by line.
+    pub fn into_error(mut self) -> Error {
+        self.problems.sort_by_key(|(origin, _)| match origin {
+            Some(origin) => (origin.source.order, origin.offset),
+            None => (usize::MAX, 0),
+        });
+        let mut seen = BTreeSet::new();
+        let errors = self.problems.into_iter().map(|(_, error)| error);
+        Error::many(errors.filter(|error| seen.insert(error.to_string())).collect())
+    }
+
+    /// Checks one layer and removes from it what cannot be used.
+    ///
+    /// `earlier` holds the layers below: a tagged table without `kind` has the kind of the table below it.
+    /// Where a file below could not be read (`earlier` is `None`), such a table is passed over.
+    pub fn check_layer(&mut self, layer: &mut Table, earlier: Option<&Table>) {
+        self.check_table("", layer, schema::ROOT, earlier);
+    }
+
+    fn check_table(&mut self, path: &str, table: &mut Table, keys: &[Key], earlier: Option<&Table>) {
+        table.retain(|name, entry| {
+            let Some(key) = find(keys, name) else {
+                let near: Vec<_> = keys.iter().map(|key| key.name).collect();
+                let all = if path.is_empty() { format!("the sections are {}", list(keys)) } else { keys_help(keys) };
+                self.unknown_key(path, name, entry, &near, &all);
+                return false;
+            };
+            let below = earlier.and_then(|table| table.get(name));
+            let path = join(path, name);
+            let usable = self.check_item(&path, &mut entry.item, &key.kind, earlier.is_some(), below);
+            if !usable {
+                self.bad.insert(path);
+            }
+            usable
+        });
+    }
+
+    /// Whether the item can be used; `below` is the same key in the layers below, which are known or not.
+    fn check_item(&mut self, path: &str, item: &mut Item, kind: &Kind, known: bool, below: Option<&Entry>) -> bool {
+        let empty = Table::new();
+        let earlier = match below.map(|entry| &entry.item.value) {
+            Some(Value::Table(table)) => Some(table),
+            _ => known.then_some(&empty),
+        };
+        match (kind, &mut item.value) {
+            (Kind::Table(keys), Value::Table(table)) => {
+                self.check_table(path, table, keys, earlier);
+                true
+            }
+            (Kind::Tagged { default, variants }, Value::Table(table)) => {
+                self.check_tagged(path, table, (default, variants), earlier)
+            }
+            (Kind::List(keys), Value::List(items)) => {
+                let mut usable = true;
+                for (i, inner) in items.iter_mut().enumerate() {
+                    let path = format!("{path}[{i}]");
+                    usable &= match &mut inner.value {
+                        Value::Table(table) => {
+                            self.check_table(&path, table, keys, Some(&empty));
+                            true
+                        }
+                        other => {
+                            let what = format!("`{path}` must be a table, found {}", other.describe());
+                            self.add(&inner.origin, Error::usage(what).help(keys_help(keys)));
+                            false
+                        }
+                    };
+                }
+                usable
+            }
+            (kind, value) => match check_value(path, value, kind) {
+                Ok(()) => true,
+                Err(error) => {
+                    self.add(&item.origin, error);
+                    false
+                }
+            },
+        }
+    }
+
+    fn check_tagged(
+        &mut self,
+        path: &str,
+        table: &mut Table,
+        (default, variants): (&str, &'static [Variant]),
+        earlier: Option<&Table>,
+    ) -> bool {
+        let names: Vec<_> = variants.iter().map(|variant| variant.kind).collect();
+        let kind = match (table.get("kind").map(|entry| &entry.item), earlier) {
+            (Some(item), _) => match check_choice(&format!("{path}.kind"), &item.value, &names) {
+                Ok(()) => stated_kind(table).unwrap_or(default).to_owned(),
+                Err(error) => {
+                    let origin = item.origin.clone();
+                    self.add(&origin, error);
+                    // Which keys are right is not known.
+                    return false;
+                }
+            },
+            (None, Some(earlier)) => stated_kind(earlier).unwrap_or(default).to_owned(),
+            (None, None) => return true,
+        };
+        let keys = schema::variant(variants, &kind).map_or(&[] as &[Key], |variant| variant.keys);
+        let is_own = |name: &str| name == "kind" || find(keys, name).is_some();
+        let (mut own, foreign): (Table, Table) = std::mem::take(table).into_iter().partition(|(name, _)| is_own(name));
+        let of_any_kind = || variants.iter().flat_map(|variant| variant.keys);
+        let (other_kinds, unknown): (Table, Table) =
+            foreign.into_iter().partition(|(name, _)| of_any_kind().any(|key| key.name == name));
+        for (name, entry) in &unknown {
+            let near: Vec<_> = std::iter::once("kind").chain(of_any_kind().map(|key| key.name)).collect();
+            self.unknown_key(path, name, entry, &near, &format!("the keys are kind, {}", list(keys)));
+        }
+        // With `kind` misspelt, which keys are right is not known.
+        if !self.is_bad(&join(path, "kind")) {
+            for (name, entry) in &other_kinds {
+                self.key_of_another_kind(path, name, entry, &kind, variants);
+            }
+        }
+        let stated = own.remove_entry("kind");
+        self.check_table(path, &mut own, keys, earlier);
+        own.extend(stated);
+        *table = own;
+        true
+    }
+
+    /// A key that exists, but not with this `kind`.
+    fn key_of_another_kind(&mut self, path: &str, name: &str, entry: &Entry, kind: &str, variants: &[Variant]) {
+        let with: Vec<_> = variants
+            .iter()
+            .filter(|variant| find(variant.keys, name).is_some())
+            .map(|variant| format!("\"{}\"", variant.kind))
+            .collect();
+        let own = schema::variant(variants, kind).map_or(&[] as &[Key], |variant| variant.keys);
+        let what =
+            format!("unknown key `{name}` in [{path}] with kind = \"{kind}\" (value {})", entry.item.value.show());
+        let help = format!("it belongs to kind = {}; \"{kind}\" has {}", with.join(" or "), list(own));
+        self.add(&entry.key, Error::usage(what).help(help));
+        self.bad.insert(join(path, name));
+    }
+
+    /// A key that does not exist: `names` may have been meant, and `all` says which there are.
+    fn unknown_key(&mut self, path: &str, name: &str, entry: &Entry, names: &[&str], all: &str) {
+        let value = entry.item.value.show();
+        let is_table = matches!(entry.item.value, Value::Table(_));
+        let what = match path {
+            "" if is_table => format!("unknown section [{name}]"),
+            "" => format!("unknown key `{name}` outside any section (value {value})"),
+            _ if is_table => format!("unknown section [{path}.{name}]"),
+            _ => format!("unknown key `{name}` in [{path}] (value {value})"),
+        };
+        let near = nearest(name, names);
+        let owners = schema::owners(name);
+        let help = match near {
+            _ if name == "extends" => "`extends` stands in a file, before its first section".to_owned(),
+            Some((best, true)) => format!("did you mean `{best}`?"),
+            _ if !owners.is_empty() => {
+                let owners: Vec<_> = owners.iter().map(|owner| format!("[{owner}]")).collect();
+                format!("`{name}` belongs to {}", owners.join(" or "))
+            }
+            Some((best, false)) => format!("did you mean `{best}`? If not: {all}"),
+            None => all.to_owned(),
+        };
+        self.add(&entry.key, Error::usage(what).help(help));
+        self.bad.insert(join(path, name));
+        if let Some((best, _)) = near {
+            // Most likely that key was meant: it is not missing as well.
+            self.bad.insert(join(path, best));
+        }
+    }
+
+    /// Reports required keys that no layer states and removes the tables that are nothing without them, so that
+    /// the rest can still be checked.
+    pub fn require(&mut self, merged: &mut Table) {
+        self.require_in("", merged, schema::ROOT);
+    }
+
+    fn require_in(&mut self, path: &str, table: &mut Table, keys: &[Key]) {
+        table.retain(|name, entry| {
+            let Some(key) = find(keys, name) else {
+                return false;
+            };
+            let path = join(path, name);
+            match (&key.kind, &mut entry.item.value) {
+                (Kind::Table(keys), Value::Table(inner)) => {
+                    self.require_in(&path, inner, keys);
+                    self.complete(&path, inner, keys, &entry.key)
+                }
+                (Kind::Tagged { default, variants }, Value::Table(inner)) => {
+                    let kind = stated_kind(inner).unwrap_or(default).to_owned();
+                    let keys = schema::variant(variants, &kind).map_or(&[] as &[Key], |variant| variant.keys);
+                    let complete = self.complete(&path, inner, keys, &entry.key);
+                    let value = Value::Text(kind);
+                    let item = Item { value, origin: entry.key.clone() };
+                    inner.entry("kind".to_owned()).or_insert(Entry { key: entry.key.clone(), item });
+                    complete
+                }
+                (Kind::List(keys), Value::List(items)) => {
+                    for (i, item) in items.iter_mut().enumerate() {
+                        if let Value::Table(inner) = &mut item.value
+                            && !self.complete(&format!("{path}[{i}]"), inner, keys, &item.origin)
+                        {
+                            // An empty entry is dropped below.
+                            inner.clear();
+                        }
+                    }
+                    items.retain(|item| !matches!(&item.value, Value::Table(inner) if inner.is_empty()));
+                    true
+                }
+                _ => true,
+            }
+        });
+    }
+
+    /// Whether the table has what it needs.
+    fn complete(&mut self, path: &str, table: &Table, keys: &[Key], origin: &Origin) -> bool {
+        let mut complete = true;
+        for key in keys.iter().filter(|key| key.required && !table.contains_key(key.name)) {
+            complete = false;
+            let full = join(path, key.name);
+            if !self.is_bad(&full) {
+                let what = match stated_kind(table) {
+                    Some(kind) => format!("`{full}` is missing, which kind = \"{kind}\" needs"),
+                    None => format!("`{full}` is missing"),
+                };
+                self.add(origin, Error::usage(what).help(keys_help(keys)));
+            }
+        }
+        if !complete {
+            self.bad.insert(path.to_owned());
+        }
+        complete
+    }
+}
+
+/// Checks a plain value.
+fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
+    let wrong = |needed: &str| Err(Error::usage(format!("`{path}` must be {needed}, found {}", value.describe())));
+    match (kind, value) {
+        (Kind::Boolean, Value::Boolean(_)) => Ok(()),
+        (Kind::Boolean, _) => wrong("true or false"),
+        (Kind::Integer { least, most }, Value::Integer(i)) => {
+            let bound = if i < least { format!("at least {least}") } else { format!("at most {most}") };
+            if (least..=most).contains(&i) { Ok(()) } else { Err(outside(path, value, &bound)) }
+        }
+        (Kind::Even { most }, Value::Integer(i)) if *i < 2 || i % 2 != 0 || i > most => {
+            Err(outside(path, value, &format!("even, at least 2 and at most {most}")))
+        }
+        (Kind::Even { .. }, Value::Integer(_)) => Ok(()),
+        (Kind::Integer { .. } | Kind::Even { .. }, _) => wrong("a whole number"),
+        (Kind::Number(range), value) => match number(value) {
+            Some(x) if x.is_finite() && range.holds(x) => Ok(()),
+            Some(_) => Err(outside(path, value, range.describe())),
+            None => wrong("a number"),
+        },
+        (Kind::Pair(range), Value::List(items)) if items.len() == 2 => {
+            for (i, item) in items.iter().enumerate() {
+                check_value(&format!("{path}[{i}]"), &item.value, &Kind::Number(*range))?;
+            }
+            Ok(())
+        }
+        (Kind::Pair(_), _) => wrong("a list of two numbers"),
+        (Kind::Choice(names), value) => check_choice(path, value, names),
+        (Kind::Device, Value::Text(text)) if is_device(text) => Ok(()),
+        (Kind::Device, value) => Err(not_one_of(path, value, &["auto", "cpu", "cuda", "cuda:N", "metal"])),
+        (Kind::Path | Kind::Corpus, Value::Text(text)) if text.is_empty() => wrong("a path"),
+        (Kind::Path | Kind::Corpus, Value::Text(_)) => Ok(()),
+        (Kind::Path | Kind::Corpus, _) => wrong("a path in quotes"),
+        (Kind::Table(keys), _) => match wrong("a table") {
+            Err(error) => Err(error.help(keys_help(keys))),
+            ok => ok,
+        },
+        (Kind::Tagged { .. }, _) => wrong("a table with a `kind`"),
+        (Kind::List(keys), _) => match wrong("a list of tables") {
+            Err(error) => Err(error.help(keys_help(keys))),
+            ok => ok,
+        },
+    }
+}
+
+fn check_choice(path: &str, value: &Value, names: &[&str]) -> Result<(), Error> {
+    match value {
+        Value::Text(text) if names.contains(&text.as_str()) => Ok(()),
+        _ => Err(not_one_of(path, value, names)),
+    }
+}
+
+fn not_one_of(path: &str, value: &Value, names: &[&str]) -> Error {
+    let quoted: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    let mut help = match quoted.as_slice() {
+        [only] => format!("the only value is {only}"),
+        _ => format!("one of {}", quoted.join(", ")),
+    };
+    if let Value::Text(text) = value
+        && let Some((best, _)) = nearest(text, names)
+    {
+        help = format!("did you mean \"{best}\"? {help}");
+    }
+    Error::usage(format!("`{path}` cannot be {}", value.show())).help(help)
+}
+
+fn outside(path: &str, value: &Value, needed: &str) -> Error {
+    Error::usage(format!("`{path}` must be {needed}, found {}", value.show()))
+}
+
+/// The value as a number; a whole number is one too.
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Float(x) => Some(*x),
+        Value::Integer(i) => Some(*i as f64),
+        _ => None,
+    }
+}
+
+fn is_device(text: &str) -> bool {
+    let index = |n: &str| !n.is_empty() && n.len() < 4 && n.bytes().all(|b| b.is_ascii_digit());
+    matches!(text, "auto" | "cpu" | "cuda" | "metal") || text.strip_prefix("cuda:").is_some_and(index)
+}
+
+fn keys_help(keys: &[Key]) -> String {
+    format!("the keys are {}", list(keys))
+}
+
+/// The keys' names, between commas.
+fn list(keys: &[Key]) -> String {
+    keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The most similar of `names`, and whether it is no more than a slip of the finger away; `None` if none is similar.
+fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<(&'n str, bool)> {
+    let plain = |name: &str| name.to_lowercase().replace('-', "_");
+    let name = plain(name);
+    let slips = |other: &str| strsim::damerau_levenshtein(&name, &plain(other));
+    let close = names.iter().map(|other| (slips(other), *other)).min_by_key(|(slips, _)| *slips);
+    if let Some((slips, other)) = close
+        && slips <= 2.min(name.chars().count() / 3)
+    {
+        return Some((other, true));
+    }
+    // One or two letters resemble too much.
+    if name.chars().count() < 3 {
+        return None;
+    }
+    // Jaro-Winkler weighs a common beginning: `warmup_updates` is near `warmup`. Unrelated keys stay below 0.75.
+    let similar = names.iter().map(|other| (strsim::jaro_winkler(&name, &plain(other)), *other));
+    let (similarity, other) = similar.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (similarity >= 0.75).then_some((other, false))
+}

@@ -1,0 +1,32 @@
+//! Enumerations with names: the one place that spells each name.
+
+/// An enumeration whose variants have names in a configuration.
+macro_rules! choice {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[$variant_meta])* #[serde(rename = $text)] $variant,)+
+        }
+
+        impl $name {
+            /// The names a configuration may use, in the order of the variants.
+            pub const NAMES: &'static [&'static str] = &[$($text),+];
+
+            /// The name as a configuration writes it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+pub(super) use choice;

@@ -1,0 +1,222 @@
+//! A parsed configuration document that remembers where each value was stated, and how documents are laid over one
+//! another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde_json::Value as Json;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::dump::toml_text;
+use super::schema::{Key, Kind, find};
+use crate::error::Error;
+
+/// Where configuration text came from.
+pub(super) struct Source {
+    /// Position among the sources, for reporting problems in the order of reading.
+    pub order: usize,
+    /// The file as the user would name it, or `--set key=value`.
+    pub name: PathBuf,
+    /// The file's text; `None` for a `--set`, which has no lines.
+    pub text: Option<String>,
+    /// The absolute folder that relative paths start from.
+    pub directory: PathBuf,
+}
+
+/// A position in a source.
+#[derive(Clone)]
+pub(super) struct Origin {
+    pub source: Rc<Source>,
+    /// Offset in the source's text, in bytes.
+    pub offset: usize,
+}
+
+impl Origin {
+    /// Adds this position to an error.
+    pub fn locate(&self, error: Error) -> Error {
+        let Some(text) = &self.source.text else {
+            return error.at(&self.source.name);
+        };
+        let before = text.get(..self.offset).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or("").trim_start_matches('\u{feff}').chars().count() + 1;
+        error.at_line(&self.source.name, line, column)
+    }
+}
+
+/// A value and where it stands.
+#[derive(Clone)]
+pub(super) struct Item {
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// A key's position and its value.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub key: Origin,
+    pub item: Item,
+}
+
+/// A table by key.
+pub(super) type Table = BTreeMap<String, Entry>;
+
+/// A TOML value.
+#[derive(Clone)]
+pub(super) enum Value {
+    Boolean(bool),
+    Integer(i128),
+    Float(f64),
+    Text(String),
+    Datetime(String),
+    List(Vec<Item>),
+    Table(Table),
+}
+
+impl Value {
+    /// For an error: the type, then the value as TOML, shortened where it is long.
+    pub fn describe(&self) -> String {
+        let kind = match self {
+            Self::Boolean(_) => "the boolean",
+            Self::Integer(_) => "the integer",
+            Self::Float(_) => "the number",
+            Self::Text(_) => "the string",
+            Self::Datetime(_) => "the date",
+            Self::List(_) => "the list",
+            Self::Table(_) => "the table",
+        };
+        format!("{kind} {}", self.show())
+    }
+
+    /// The value as TOML, shortened where it is long.
+    pub fn show(&self) -> String {
+        const MOST: usize = 60;
+        let text = match self {
+            // JSON has neither of these.
+            Self::Float(x) if !x.is_finite() => x.to_string().to_lowercase(),
+            Self::Integer(i) => i.to_string(),
+            Self::Datetime(text) => text.clone(),
+            other => toml_text(&other.to_json()),
+        };
+        if text.chars().count() <= MOST {
+            return text;
+        }
+        text.chars().take(MOST).chain("…".chars()).collect()
+    }
+
+    /// The value for `serde`. Numbers outside JSON become null: the schema has refused them before.
+    pub fn to_json(&self) -> Json {
+        match self {
+            Self::Boolean(b) => Json::from(*b),
+            Self::Integer(i) => match (i64::try_from(*i), u64::try_from(*i)) {
+                (Ok(i), _) => Json::from(i),
+                (_, Ok(i)) => Json::from(i),
+                _ => Json::Null,
+            },
+            Self::Float(x) => Json::from(*x),
+            Self::Text(text) | Self::Datetime(text) => Json::from(text.as_str()),
+            Self::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            Self::Table(table) => to_json(table),
+        }
+    }
+}
+
+/// The table for `serde`.
+pub(super) fn to_json(table: &Table) -> Json {
+    Json::Object(table.iter().map(|(name, entry)| (name.clone(), entry.item.value.to_json())).collect())
+}
+
+/// Parses a file's text; the first syntax error of each line, since further ones mostly follow from it.
+pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> {
+    let text = source.text.as_deref().unwrap_or_default();
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(convert_table(table.into_inner(), source));
+    }
+    let mut lines = BTreeSet::new();
+    let mut located = Vec::new();
+    for error in errors {
+        let offset = error.span().map_or(0, |span| span.start);
+        if lines.insert(text.get(..offset).unwrap_or(text).matches('\n').count()) {
+            let error = Error::usage(format!("not valid TOML: {}", error.message()));
+            located.push((Origin { source: source.clone(), offset }, error));
+        }
+    }
+    Err(located)
+}
+
+/// Parses one value; `None` where the text is not a TOML value.
+pub(super) fn parse_value(text: &str, source: &Rc<Source>) -> Option<Value> {
+    DeValue::parse(text).ok().map(|value| convert(value.into_inner(), source))
+}
+
+fn convert_table(table: DeTable<'_>, source: &Rc<Source>) -> Table {
+    let at = |offset| Origin { source: source.clone(), offset };
+    let entry = |(key, value): (Spanned<std::borrow::Cow<'_, str>>, Spanned<DeValue<'_>>)| {
+        let item = Item { origin: at(value.span().start), value: convert(value.into_inner(), source) };
+        (key.get_ref().clone().into_owned(), Entry { key: at(key.span().start), item })
+    };
+    table.into_iter().map(entry).collect()
+}
+
+fn convert(value: DeValue<'_>, source: &Rc<Source>) -> Value {
+    match value {
+        DeValue::Boolean(b) => Value::Boolean(b),
+        DeValue::Integer(integer) => {
+            let beyond = if integer.as_str().starts_with('-') { i128::MIN } else { i128::MAX };
+            Value::Integer(i128::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(beyond))
+        }
+        DeValue::Float(float) => Value::Float(float.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::String(text) => Value::Text(text.into_owned()),
+        DeValue::Datetime(date) => Value::Datetime(date.to_string()),
+        DeValue::Array(items) => {
+            let item = |item: Spanned<DeValue<'_>>| {
+                let origin = Origin { source: source.clone(), offset: item.span().start };
+                Item { value: convert(item.into_inner(), source), origin }
+            };
+            Value::List(items.into_iter().map(item).collect())
+        }
+        DeValue::Table(table) => Value::Table(convert_table(table, source)),
+    }
+}
+
+/// The `kind` a tagged table states.
+pub(super) fn stated_kind(table: &Table) -> Option<&str> {
+    match table.get("kind").map(|entry| &entry.item.value) {
+        Some(Value::Text(kind)) => Some(kind),
+        _ => None,
+    }
+}
+
+/// Lays `layer` over `base`: tables key by key, everything else whole. A layer that gives a tagged table another
+/// `kind` replaces the table, because the other kind's keys mean nothing to it.
+pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
+    for (name, entry) in layer {
+        let kind = find(keys, &name).map(|key| &key.kind);
+        let below = base.get_mut(&name).map(|entry| &mut entry.item.value);
+        match (below, entry.item.value, kind) {
+            (Some(Value::Table(below)), Value::Table(above), Some(Kind::Table(keys))) => merge(below, above, keys),
+            (Some(Value::Table(below)), Value::Table(above), Some(Kind::Tagged { default, .. }))
+                if stated_kind(&above).is_none_or(|kind| kind == stated_kind(below).unwrap_or(default)) =>
+            {
+                merge(below, above, &[]);
+            }
+            (_, value, _) => {
+                base.insert(name, Entry { key: entry.key, item: Item { value, origin: entry.item.origin } });
+            }
+        }
+    }
+}
+
+/// The entry at a dotted path.
+pub(super) fn get<'t>(table: &'t Table, path: &str) -> Option<&'t Entry> {
+    match path.split_once('.') {
+        None => table.get(path),
+        Some((name, rest)) => match &table.get(name)?.item.value {
+            Value::Table(inner) => get(inner, rest),
+            _ => None,
+        },
+    }
+}

@@ -1,0 +1,82 @@
+//! A configuration as text: the dump that a run directory keeps, and what differs between two.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::{Map, Value as Json};
+
+use super::schema::join;
+use super::sections::Config;
+
+/// The configuration with every value filled in, as TOML that loads again as the same configuration.
+///
+/// # Panics
+///
+/// If a path is not UTF-8; [`super::load`] refuses such a path.
+pub fn to_toml(config: &Config) -> String {
+    let mut text = String::from("# Resolved: every key has its value, every path is absolute.\n");
+    write_table(&mut text, "", &to_map(config));
+    text
+}
+
+/// The keys whose values differ, each with its value in `a` and in `b` as TOML (`not set` where it does not exist).
+///
+/// Names are dotted, such as `train.schedule.warmup`; `data.train` is compared as a whole.
+pub fn differences(a: &Config, b: &Config) -> Vec<(String, String, String)> {
+    let mut values = BTreeMap::new();
+    for (side, config) in [a, b].into_iter().enumerate() {
+        flatten("", &to_map(config), &mut |key, value| {
+            let pair: &mut [Option<String>; 2] = values.entry(key).or_default();
+            pair[side] = Some(value);
+        });
+    }
+    let text = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
+    let differing = values.into_iter().filter(|(_, [a, b])| a != b);
+    differing.map(|(key, [a, b])| (key, text(a), text(b))).collect()
+}
+
+fn to_map(config: &Config) -> Map<String, Json> {
+    match serde_json::to_value(config) {
+        Ok(Json::Object(map)) => map,
+        other => panic!("a configuration's paths are UTF-8: {other:?}"),
+    }
+}
+
+fn flatten(path: &str, table: &Map<String, Json>, emit: &mut impl FnMut(String, String)) {
+    for (name, value) in table {
+        let key = join(path, name);
+        match value {
+            Json::Object(inner) => flatten(&key, inner, emit),
+            value => emit(key, toml_text(value)),
+        }
+    }
+}
+
+/// Writes a table's values, then its inner tables under headers of their own, as TOML demands.
+fn write_table(text: &mut String, path: &str, table: &Map<String, Json>) {
+    for (name, value) in table.iter().filter(|(_, value)| !value.is_object()) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name} = {}", toml_text(value));
+    }
+    for (name, value) in table {
+        if let Json::Object(inner) = value {
+            let path = join(path, name);
+            let _ = writeln!(text, "\n[{path}]");
+            write_table(text, &path, inner);
+        }
+    }
+}
+
+/// A value as TOML on one line.
+pub(super) fn toml_text(value: &Json) -> String {
+    match value {
+        Json::String(text) => toml::Value::from(text.as_str()).to_string(),
+        Json::Array(items) => format!("[{}]", items.iter().map(toml_text).collect::<Vec<_>>().join(", ")),
+        Json::Object(table) => {
+            let pairs: Vec<_> = table.iter().map(|(name, value)| format!("{name} = {}", toml_text(value))).collect();
+            format!("{{ {} }}", pairs.join(", "))
+        }
+        // Booleans and numbers are written alike in JSON and TOML.
+        other => other.to_string(),
+    }
+}

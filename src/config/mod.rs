@@ -1,0 +1,230 @@
+//! The configuration: typed sections, read strictly from TOML files and `--set` overrides.
+//!
+//! Each file is parsed with positions (`document`), checked against the table of keys (`schema`, `check`) and
+//! laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`), computed defaults
+//! are filled in (`resolve`), and the result can be written out and compared (`dump`). All problems of all files
+//! are reported at once.
+
+mod check;
+mod choice;
+mod document;
+mod dump;
+mod model;
+mod overrides;
+mod paths;
+mod resolve;
+mod schema;
+mod sections;
+#[cfg(test)]
+mod tests;
+mod train;
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use check::Report;
+use document::{Origin, Source, Table, Value};
+pub use dump::{differences, to_toml};
+pub use model::{Activation, Init, ModelConfig, NormPlacement, Preset, Sinusoid, Tie};
+use overrides::Override;
+pub use sections::{
+    Config, CorpusConfig, DataConfig, DecodeConfig, PairConfig, Precision, RuntimeConfig, TokenizerConfig, ValidConfig,
+    ValidMetric,
+};
+pub use train::{OptimizerConfig, ScheduleConfig, TrainConfig};
+
+use crate::error::{Error, Result};
+
+/// Loads a configuration: each file after what it `extends`, later files over earlier ones, then each
+/// `section.key=VALUE` of `sets`.
+///
+/// A value of `sets` is TOML, or bare text. A table's `kind` set to another value replaces the table. A file that
+/// several files extend counts once, where it is first extended. In the result every path is absolute: `data.root`
+/// starts at the file that states it (in `sets`, at the working directory), names of corpora at `data.root`, or, where
+/// no root is stated, at the file that states them.
+///
+/// # Errors
+///
+/// Everything wrong in any file or override, together, as usage errors with file, line and column.
+pub fn load(files: &[PathBuf], sets: &[String]) -> Result<Config> {
+    let working = std::env::current_dir().map_err(|error| Error::io("find the working directory", ".", error))?;
+    let mut loader = Loader { working, ..Loader::default() };
+    for file in files {
+        loader.file(file, None, &mut Vec::new());
+    }
+    loader.overrides(sets);
+    loader.finish()
+}
+
+/// Loads what [`to_toml`] wrote; every value comes back identical.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
+    load(&[path.as_ref().to_path_buf()], &[])
+}
+
+/// Checks that a configuration names what training needs: a corpus, and with `valid.every > 0` a validation pair.
+///
+/// # Errors
+///
+/// What is missing, all of it.
+pub fn check_for_training(config: &Config) -> Result<()> {
+    let mut errors = Vec::new();
+    if config.data.train.is_empty() {
+        let help = "add to [data]: train = [{ source = \"train.en\", target = \"train.de\" }]";
+        errors.push(Error::usage("`data.train` is missing: there is nothing to train on").help(help));
+    }
+    if config.valid.every > 0 && config.data.valid.is_none() {
+        let what = format!("`data.valid` is missing, but `valid.every` = {}", config.valid.every);
+        let help = "add to [data]: valid = { source = \"valid.en\", target = \"valid.de\" }; or set `valid.every = 0`";
+        errors.push(Error::usage(what).help(help));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+}
+
+/// Gathers the layers of a configuration, lowest first.
+#[derive(Default)]
+struct Loader {
+    /// The working directory.
+    working: PathBuf,
+    /// Documents in the order in which they are laid over one another; `None` for one that could not be parsed.
+    layers: Vec<Option<Table>>,
+    /// Sources read so far.
+    sources: usize,
+    /// Absolute paths of the files already among the layers.
+    read: Vec<PathBuf>,
+    /// The folder of the last file named on the command line.
+    directory: Option<PathBuf>,
+    report: Report,
+}
+
+impl Loader {
+    /// Adds a file, after what it extends. `chain` holds the files that led here by `extends`, and `from` is where
+    /// the last of them says so.
+    fn file(&mut self, shown: &Path, from: Option<&Origin>, chain: &mut Vec<PathBuf>) {
+        let path = paths::normalise(&self.working.join(shown));
+        if let Some(from) = from {
+            if chain.contains(&path) {
+                let what = format!("`extends` goes in a circle: {} is extended by itself", shown.display());
+                self.report.add(from, Error::usage(what).help("remove one `extends`"));
+                return;
+            }
+            if self.read.contains(&path) {
+                return;
+            }
+        }
+        let directory = path.parent().unwrap_or(&self.working).to_path_buf();
+        if from.is_none() {
+            self.directory = Some(directory.clone());
+        }
+        let Some(text) = self.text(shown, &path, from) else {
+            self.layers.push(None);
+            return;
+        };
+        let source = self.source(shown.to_path_buf(), text, directory);
+        let layer = match document::parse(&source) {
+            Ok(mut table) => {
+                chain.push(path.clone());
+                self.extended(&mut table, shown, chain);
+                chain.pop();
+                Some(table)
+            }
+            Err(errors) => {
+                errors.into_iter().for_each(|(origin, error)| self.report.add(&origin, error));
+                None
+            }
+        };
+        self.layers.push(layer);
+        self.read.push(path);
+    }
+
+    fn source(&mut self, name: PathBuf, text: String, directory: PathBuf) -> Rc<Source> {
+        self.sources += 1;
+        Rc::new(Source { order: self.sources, name, text: Some(text), directory })
+    }
+
+    /// The file's text; a problem is reported where the user named the file.
+    fn text(&mut self, shown: &Path, path: &Path, from: Option<&Origin>) -> Option<String> {
+        let (what, help, cause) = match std::fs::read(path).map(String::from_utf8) {
+            Ok(Ok(text)) => return Some(text),
+            Ok(Err(error)) => {
+                let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+                let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+                let error = Error::usage("the configuration is not UTF-8").at_line(shown, line, 0);
+                self.report.add_anywhere(error.help("save the file as UTF-8"));
+                return None;
+            }
+            Err(error) => {
+                let what = format!("cannot read the configuration {}: {error}", shown.display());
+                (what, "check the path; `extends` starts at the folder of the file that states it", error)
+            }
+        };
+        let error = Error::usage(what).help(help).caused_by(cause);
+        match from {
+            Some(from) => self.report.add(from, error),
+            None => self.report.add_anywhere(error),
+        }
+        None
+    }
+
+    /// Takes `extends` out of a document and adds the file it names.
+    fn extended(&mut self, table: &mut Table, shown: &Path, chain: &mut Vec<PathBuf>) {
+        let Some(entry) = table.remove("extends") else {
+            return;
+        };
+        let origin = &entry.item.origin;
+        match &entry.item.value {
+            Value::Text(base) => {
+                let base = shown.parent().unwrap_or(Path::new("")).join(base);
+                self.file(&base, Some(origin), chain);
+            }
+            other => {
+                let what = format!("`extends` must be the path of a configuration, found {}", other.describe());
+                self.report.add(origin, Error::usage(what));
+                self.layers.push(None);
+            }
+        }
+    }
+
+    /// Adds the overrides; those that set a `kind` first, so that they do not discard the keys set beside them.
+    fn overrides(&mut self, sets: &[String]) {
+        let mut overrides = Vec::new();
+        for set in sets {
+            match Override::parse(set) {
+                Ok(set) => overrides.push(set),
+                Err(error) => self.report.add_anywhere(error),
+            }
+        }
+        overrides.sort_by_key(|set| !set.sets_kind());
+        for set in overrides {
+            self.sources += 1;
+            self.layers.push(Some(set.layer(self.sources, self.working.clone())));
+        }
+    }
+
+    /// Checks the layers, lays them over one another and resolves the result.
+    fn finish(mut self) -> Result<Config> {
+        let mut merged = Table::new();
+        let mut all_read = true;
+        for layer in self.layers {
+            match layer {
+                Some(mut layer) => {
+                    self.report.check_layer(&mut layer, all_read.then_some(&merged));
+                    document::merge(&mut merged, layer, schema::ROOT);
+                }
+                None => all_read = false,
+            }
+        }
+        if !all_read {
+            // What an unreadable file would have stated is not known: no use to look for what is missing.
+            return Err(self.report.into_error());
+        }
+        self.report.require(&mut merged);
+        let directory = self.directory.as_deref().unwrap_or(&self.working);
+        let root = paths::absolutise(&mut merged, directory, &mut self.report);
+        let config = resolve::resolve(&merged, root, &mut self.report);
+        if self.report.is_empty() { config } else { Err(self.report.into_error()) }
+    }
+}

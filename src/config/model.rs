@@ -1,0 +1,184 @@
+//! `[model]`: the Transformer's shape, and the named presets.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::choice::choice;
+
+choice! {
+    /// A named shape of the Transformer.
+    pub enum Preset {
+        /// 4+4 layers, 128/256, 4 heads.
+        Tiny = "transformer-tiny",
+        /// 6+6 layers, 512/1024, 4 heads: the shape used for IWSLT.
+        Small = "transformer-small",
+        /// 6+6 layers, 512/2048, 8 heads: the paper's base model.
+        Base = "transformer-base",
+        /// 6+6 layers, 1024/4096, 16 heads: the paper's big model.
+        Big = "transformer-big",
+    }
+}
+
+choice! {
+    /// Where layer normalisation stands.
+    pub enum NormPlacement {
+        /// After the residual sum, as in "Attention Is All You Need".
+        Post = "post",
+        /// Before each sub-layer, on its input.
+        Pre = "pre",
+    }
+}
+
+choice! {
+    /// How sines and cosines share a position's vector.
+    pub enum Sinusoid {
+        /// Sine on even, cosine on odd components (the paper's section 3.5).
+        Interleaved = "interleaved",
+        /// All sines, then all cosines (Marian).
+        Halves = "halves",
+    }
+}
+
+choice! {
+    /// Which embedding matrices are one.
+    pub enum Tie {
+        /// Each has its own.
+        None = "none",
+        /// The target embedding and the output projection are one.
+        Decoder = "decoder",
+        /// Source and target embedding and the output projection are one; needs a joint vocabulary.
+        All = "all",
+    }
+}
+
+choice! {
+    /// The feed-forward layer's non-linearity.
+    pub enum Activation {
+        /// max(0, x).
+        Relu = "relu",
+        /// x·Φ(x).
+        Gelu = "gelu",
+        /// x·σ(x).
+        Swish = "swish",
+    }
+}
+
+choice! {
+    /// How matrices start.
+    pub enum Init {
+        /// Uniform within ±√(6 / (inputs + outputs)) (Glorot and Bengio 2010).
+        XavierUniform = "xavier_uniform",
+    }
+}
+
+/// `[model]`: the Transformer's shape. Keys left out come from `preset`, or from the base model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelConfig {
+    /// The named shape that keys left out are taken from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
+    /// Width of the model (D); even.
+    pub d_model: usize,
+    /// Width of the feed-forward layers (F).
+    pub d_ff: usize,
+    /// Attention heads (H).
+    pub heads: usize,
+    /// Width of one head's queries and keys (K). Default: `d_model / heads`.
+    pub d_k: usize,
+    /// Width of one head's values. Default: `d_model / heads`.
+    pub d_v: usize,
+    /// Layers of the encoder.
+    pub encoder_layers: usize,
+    /// Layers of the decoder.
+    pub decoder_layers: usize,
+    /// Layer normalisation after each residual sum, or before each sub-layer.
+    pub norm: NormPlacement,
+    /// One more normalisation at the end of encoder and decoder. Default: only with `norm = "pre"`.
+    pub final_norm: bool,
+    /// ε of the layer normalisations.
+    pub norm_eps: f64,
+    /// Layout of the sinusoidal positions.
+    pub sinusoid: Sinusoid,
+    /// Which embedding matrices are one. Default: `all` with a joint vocabulary, otherwise `decoder`.
+    pub tie: Tie,
+    /// Multiply embeddings by √d_model.
+    pub scale_embedding: bool,
+    /// A bias on the output projection.
+    pub output_bias: bool,
+    /// Biases on the attention projections.
+    pub attention_bias: bool,
+    /// The feed-forward layers' non-linearity.
+    pub activation: Activation,
+    /// Dropout on the output of every sub-layer.
+    pub dropout: f64,
+    /// Dropout on the sum of embedding and position. Default: `dropout`.
+    pub embedding_dropout: f64,
+    /// Dropout on the attention weights.
+    pub attention_dropout: f64,
+    /// Dropout on the hidden layer of the feed-forward layers.
+    pub activation_dropout: f64,
+    /// How matrices start.
+    pub init: Init,
+    /// The longest sequence, in tokens, that positions exist for.
+    pub max_length: usize,
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self::from_preset(Preset::Base, None)
+    }
+}
+
+impl ModelConfig {
+    /// The model of a preset, everything else at its default (with a joint vocabulary).
+    pub fn of_preset(preset: Preset) -> Self {
+        Self::from_preset(preset, Some(preset))
+    }
+
+    /// The shape of `shape`, said to come from `preset`.
+    fn from_preset(shape: Preset, preset: Option<Preset>) -> Self {
+        let (layers, d_model, d_ff, heads) = match shape {
+            Preset::Tiny => (4, 128, 256, 4),
+            Preset::Small => (6, 512, 1024, 4),
+            Preset::Base => (6, 512, 2048, 8),
+            Preset::Big => (6, 1024, 4096, 16),
+        };
+        Self {
+            preset,
+            d_model,
+            d_ff,
+            heads,
+            d_k: d_model / heads,
+            d_v: d_model / heads,
+            encoder_layers: layers,
+            decoder_layers: layers,
+            norm: NormPlacement::Post,
+            final_norm: false,
+            norm_eps: 1e-5,
+            sinusoid: Sinusoid::Interleaved,
+            tie: Tie::All,
+            scale_embedding: true,
+            output_bias: false,
+            attention_bias: true,
+            activation: Activation::Relu,
+            dropout: 0.1,
+            embedding_dropout: 0.1,
+            attention_dropout: 0.0,
+            activation_dropout: 0.0,
+            init: Init::XavierUniform,
+            max_length: 1024,
+        }
+    }
+
+    /// Width of all heads' queries (or keys) together: H·K.
+    pub fn key_width(&self) -> usize {
+        self.heads * self.d_k
+    }
+
+    /// Width of all heads' values together.
+    pub fn value_width(&self) -> usize {
+        self.heads * self.d_v
+    }
+}

@@ -1,0 +1,75 @@
+//! `--set a.b.c=VALUE`.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use super::document::{Entry, Item, Origin, Source, Table, Value, parse_value};
+use super::schema::lookup;
+use crate::error::{Error, Result};
+
+const HELP: &str = "write --set section.key=VALUE";
+const MOST_PARTS: usize = 8;
+
+/// An override, split at its first `=`.
+pub(super) struct Override<'s> {
+    text: &'s str,
+    path: Vec<&'s str>,
+    value: &'s str,
+}
+
+impl<'s> Override<'s> {
+    /// Splits `a.b.c=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no `=`, or the key is empty, in part or whole, or too deep.
+    pub fn parse(text: &'s str) -> Result<Self> {
+        let wrong = |what: String| Error::usage(what).at(format!("--set {text}")).help(HELP);
+        let (path, value) = text.split_once('=').ok_or_else(|| wrong(format!("`{text}` has no `=`")))?;
+        let path: Vec<_> = path.split('.').map(str::trim).collect();
+        if path.iter().any(|part| part.is_empty()) {
+            return Err(wrong(format!("`{text}` does not name a key before the `=`")));
+        }
+        // No key is nearly so deep; documents are walked recursively.
+        if path.len() > MOST_PARTS {
+            return Err(Error::usage(format!("a key has at most {MOST_PARTS} parts, found {}", path.len())).help(HELP));
+        }
+        Ok(Self { text, path, value: value.trim() })
+    }
+
+    /// Whether this sets a table's `kind`. Those come first, so that `--set` may name the kind and its keys in any
+    /// order.
+    pub fn sets_kind(&self) -> bool {
+        self.path.last() == Some(&"kind")
+    }
+
+    /// The override as a document that states this one key.
+    pub fn layer(&self, order: usize, directory: PathBuf) -> Table {
+        let name = PathBuf::from(format!("--set {}", self.text));
+        let source = Rc::new(Source { order, name, text: None, directory });
+        let origin = Origin { source: source.clone(), offset: 0 };
+        let entry = |value| Entry { key: origin.clone(), item: Item { value, origin: origin.clone() } };
+        let mut parts = self.path.iter().rev();
+        let mut table = Table::new();
+        if let Some(key) = parts.next() {
+            table.insert((*key).to_owned(), entry(self.value(&source)));
+        }
+        for section in parts {
+            let inner = std::mem::take(&mut table);
+            table.insert((*section).to_owned(), entry(Value::Table(inner)));
+        }
+        table
+    }
+
+    /// The value as TOML, or as bare text where it is not TOML or the key holds text.
+    fn value(&self, source: &Rc<Source>) -> Value {
+        let bare = || Value::Text(self.value.to_owned());
+        let holds_text = self.sets_kind() || lookup(self.path.iter().copied()).is_some_and(|kind| kind.is_text());
+        match parse_value(self.value, source) {
+            Some(value @ Value::Text(_)) => value,
+            Some(_) if holds_text => bare(),
+            Some(value) => value,
+            None => bare(),
+        }
+    }
+}

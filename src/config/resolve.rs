@@ -1,0 +1,135 @@
+//! From a checked document to a [`Config`]: computed defaults, and what no key shows alone.
+
+use std::path::PathBuf;
+
+use super::check::Report;
+use super::document::{Table, get, to_json};
+use super::model::{ModelConfig, NormPlacement, Preset, Tie};
+use super::sections::Config;
+use super::train::ScheduleConfig;
+use crate::error::{Error, Result};
+
+/// Fills in what the document leaves out and checks how keys go together. `root` is the absolute `data.root`.
+///
+/// # Errors
+///
+/// If schema and types disagree, which a test rules out. Problems of the user's go to `report`.
+pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Result<Config> {
+    let mut config: Config = serde_json::from_value(to_json(merged)).map_err(|error| {
+        Error::failure("the configuration passed its checks but could not be read").caused_by(error)
+    })?;
+    config.data.root = root;
+    let stated = |key: &str| get(merged, key).is_some();
+    fill_model(&mut config.model, config.tokenizer.joint, stated);
+    let max_updates = config.train.max_updates;
+    if let ScheduleConfig::Linear { total, .. } | ScheduleConfig::Cosine { total, .. } = &mut config.train.schedule
+        && !stated("train.schedule.total")
+    {
+        *total = max_updates;
+    }
+    let mut together = Together { merged, report };
+    together.widths(&config.model);
+    together.tie(&config);
+    together.lengths(&config);
+    together.decay(&config.train.schedule);
+    Ok(config)
+}
+
+/// Gives the keys of `[model]` that are not stated the values that follow from those that are.
+fn fill_model(model: &mut ModelConfig, joint: bool, stated: impl Fn(&str) -> bool) {
+    let shape = ModelConfig::of_preset(model.preset.unwrap_or(Preset::Base));
+    let missing = |key: &str| !stated(&format!("model.{key}"));
+    if missing("d_model") {
+        model.d_model = shape.d_model;
+    }
+    if missing("d_ff") {
+        model.d_ff = shape.d_ff;
+    }
+    if missing("heads") {
+        model.heads = shape.heads;
+    }
+    if missing("encoder_layers") {
+        model.encoder_layers = shape.encoder_layers;
+    }
+    if missing("decoder_layers") {
+        model.decoder_layers = shape.decoder_layers;
+    }
+    if missing("d_k") {
+        model.d_k = model.d_model / model.heads;
+    }
+    if missing("d_v") {
+        model.d_v = model.d_model / model.heads;
+    }
+    if missing("final_norm") {
+        model.final_norm = model.norm == NormPlacement::Pre;
+    }
+    if missing("tie") {
+        model.tie = if joint { Tie::All } else { Tie::Decoder };
+    }
+    if missing("embedding_dropout") {
+        model.embedding_dropout = model.dropout;
+    }
+}
+
+/// Checks of keys that depend on one another.
+struct Together<'a> {
+    merged: &'a Table,
+    report: &'a mut Report,
+}
+
+impl Together<'_> {
+    /// Reports a problem where the first stated of `keys` stands, unless one of them is already known to be wrong.
+    fn add(&mut self, keys: &[&str], error: Error) {
+        if keys.iter().any(|key| self.report.is_bad(key)) {
+            return;
+        }
+        match keys.iter().find_map(|key| get(self.merged, key)) {
+            Some(entry) => self.report.add(&entry.item.origin, error),
+            None => self.report.add_anywhere(error),
+        }
+    }
+
+    fn widths(&mut self, model: &ModelConfig) {
+        let both_stated = ["model.d_k", "model.d_v"].iter().all(|key| get(self.merged, key).is_some());
+        if both_stated || model.d_model.is_multiple_of(model.heads) {
+            return;
+        }
+        let what = format!("`model.d_model` = {} is not a multiple of `model.heads` = {}", model.d_model, model.heads);
+        let error = Error::usage(what).help("change one of them, or set both `d_k` and `d_v`");
+        self.add(&["model.heads", "model.d_model", "model.preset", "model.d_k", "model.d_v"], error);
+    }
+
+    fn tie(&mut self, config: &Config) {
+        if config.model.tie == Tie::All && !config.tokenizer.joint {
+            let error = Error::usage("`model.tie` = \"all\" needs one vocabulary, but `tokenizer.joint` = false")
+                .help("set `tie = \"decoder\"`, or `joint = true`");
+            self.add(&["model.tie", "tokenizer.joint"], error);
+        }
+    }
+
+    fn lengths(&mut self, config: &Config) {
+        let (data, model) = (config.data.max_length, config.model.max_length);
+        if data >= model {
+            let what = format!(
+                "`data.max_length` = {data} and the end of sentence do not fit into `model.max_length` = {model}"
+            );
+            let error = Error::usage(what).help(format!("lower `data.max_length` to at most {}", model - 1));
+            self.add(&["data.max_length", "model.max_length"], error);
+        }
+    }
+
+    fn decay(&mut self, schedule: &ScheduleConfig) {
+        let (ScheduleConfig::Linear { warmup, total, .. } | ScheduleConfig::Cosine { warmup, total, .. }) = schedule
+        else {
+            return;
+        };
+        let keys = ["train.schedule.total", "train.schedule.warmup", "train.max_updates", "train.schedule"];
+        if *total == 0 {
+            let error = Error::usage("`train.schedule.total` is missing, and `train.max_updates` = 0 sets no end");
+            self.add(&keys, error.help("set `total`, the update at which the rate has come down to `end`"));
+        } else if warmup >= total {
+            let what = format!("`train.schedule.warmup` = {warmup} leaves no update before `total` = {total}");
+            self.add(&keys, Error::usage(what).help("lower `warmup`, or raise `total` (default: `train.max_updates`)"));
+        }
+    }
+}

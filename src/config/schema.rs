@@ -1,0 +1,286 @@
+//! The table of keys: which exist in which section, and what each may hold.
+//!
+//! Names of choices and defaults come from the types; a test holds the keys here equal to the types' fields.
+
+use super::model::{Activation, Init, NormPlacement, Preset, Sinusoid, Tie};
+use super::sections::{Precision, ValidMetric};
+
+/// One key of a table.
+pub(super) struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may hold.
+    pub kind: Kind,
+    /// Whether its table is nothing without it.
+    pub required: bool,
+}
+
+/// What a key may hold.
+pub(super) enum Kind {
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number from `least` to `most`.
+    Integer { least: i128, most: i128 },
+    /// A whole number, positive and even.
+    Even { most: i128 },
+    /// A finite number within a range.
+    Number(Range),
+    /// Two finite numbers within a range.
+    Pair(Range),
+    /// One of these names.
+    Choice(&'static [&'static str]),
+    /// `auto`, `cpu`, `cuda`, `cuda:N`, `metal`.
+    Device,
+    /// A path relative to the file that states it.
+    Path,
+    /// A path relative to `data.root` where that is stated, otherwise to the file that states it.
+    Corpus,
+    /// A table with these keys.
+    Table(&'static [Key]),
+    /// A list of tables with these keys.
+    List(&'static [Key]),
+    /// A table whose `kind` decides its other keys.
+    Tagged { default: &'static str, variants: &'static [Variant] },
+}
+
+/// One `kind` of a tagged table.
+pub(super) struct Variant {
+    /// The value of `kind`.
+    pub kind: &'static str,
+    /// The keys beside `kind`.
+    pub keys: &'static [Key],
+}
+
+/// The numbers a key may hold.
+#[derive(Clone, Copy)]
+pub(super) enum Range {
+    /// 0 ≤ x < 1.
+    Fraction,
+    /// x > 0.
+    Positive,
+    /// x ≥ 0.
+    NonNegative,
+    /// x = 0 or x ≥ 1.
+    OffOrRatio,
+}
+
+impl Range {
+    /// Whether `x`, a finite number, is within.
+    pub fn holds(self, x: f64) -> bool {
+        match self {
+            Self::Fraction => (0.0..1.0).contains(&x),
+            Self::Positive => x > 0.0,
+            Self::NonNegative => x >= 0.0,
+            Self::OffOrRatio => x == 0.0 || x >= 1.0,
+        }
+    }
+
+    /// Completes "must be …".
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Fraction => "at least 0 and below 1",
+            Self::Positive => "above 0",
+            Self::NonNegative => "at least 0",
+            Self::OffOrRatio => "0 (off), or at least 1",
+        }
+    }
+}
+
+impl Kind {
+    /// Whether the key holds text, so that `--set key=VALUE` needs no quotes.
+    pub fn is_text(&self) -> bool {
+        matches!(self, Self::Choice(_) | Self::Device | Self::Path | Self::Corpus)
+    }
+}
+
+const fn key(name: &'static str, kind: Kind) -> Key {
+    Key { name, kind, required: false }
+}
+
+const fn required(name: &'static str, kind: Kind) -> Key {
+    Key { name, kind, required: true }
+}
+
+const fn at_least(least: i128) -> Kind {
+    Kind::Integer { least, most: i64::MAX as i128 }
+}
+
+const COUNT: Kind = at_least(0);
+const POSITIVE: Kind = at_least(1);
+/// Widths and depths no machine could hold are typing errors; the bound also keeps products of widths from overflowing.
+const WIDTH: i128 = 1 << 20;
+const WIDTH_KEY: Kind = Kind::Integer { least: 1, most: WIDTH };
+const LAYERS: Kind = Kind::Integer { least: 1, most: 1000 };
+const FRACTION: Kind = Kind::Number(Range::Fraction);
+const ABOVE_ZERO: Kind = Kind::Number(Range::Positive);
+const NOT_NEGATIVE: Kind = Kind::Number(Range::NonNegative);
+
+/// The sections.
+pub(super) const ROOT: &[Key] = &[
+    key("data", Kind::Table(DATA)),
+    key("tokenizer", Kind::Table(TOKENIZER)),
+    key("model", Kind::Table(MODEL)),
+    key("train", Kind::Table(TRAIN)),
+    key("valid", Kind::Table(VALID)),
+    key("decode", Kind::Table(DECODE)),
+    key("runtime", Kind::Table(RUNTIME)),
+];
+
+const DATA: &[Key] = &[
+    key("root", Kind::Path),
+    key("train", Kind::List(CORPUS)),
+    key("valid", Kind::Table(PAIR)),
+    key("test", Kind::Table(PAIR)),
+    key("max_length", POSITIVE),
+    key("max_ratio", Kind::Number(Range::OffOrRatio)),
+];
+
+const CORPUS: &[Key] = &[required("source", Kind::Corpus), required("target", Kind::Corpus), key("weight", ABOVE_ZERO)];
+
+const PAIR: &[Key] = &[required("source", Kind::Corpus), required("target", Kind::Corpus)];
+
+const TOKENIZER: &[Key] = &[
+    // 256 bytes, the special tokens, and room for some merges.
+    key("vocab_size", Kind::Integer { least: 300, most: 1 << 24 }),
+    key("joint", Kind::Boolean),
+    key("dropout", FRACTION),
+    key("lowercase", Kind::Boolean),
+    key("max_piece_length", POSITIVE),
+    key("sample_lines", COUNT),
+];
+
+const MODEL: &[Key] = &[
+    key("preset", Kind::Choice(Preset::NAMES)),
+    // Sinusoidal positions pair each sine with a cosine.
+    key("d_model", Kind::Even { most: WIDTH }),
+    key("d_ff", WIDTH_KEY),
+    key("heads", WIDTH_KEY),
+    key("d_k", WIDTH_KEY),
+    key("d_v", WIDTH_KEY),
+    key("encoder_layers", LAYERS),
+    key("decoder_layers", LAYERS),
+    key("norm", Kind::Choice(NormPlacement::NAMES)),
+    key("final_norm", Kind::Boolean),
+    key("norm_eps", ABOVE_ZERO),
+    key("sinusoid", Kind::Choice(Sinusoid::NAMES)),
+    key("tie", Kind::Choice(Tie::NAMES)),
+    key("scale_embedding", Kind::Boolean),
+    key("output_bias", Kind::Boolean),
+    key("attention_bias", Kind::Boolean),
+    key("activation", Kind::Choice(Activation::NAMES)),
+    key("dropout", FRACTION),
+    key("embedding_dropout", FRACTION),
+    key("attention_dropout", FRACTION),
+    key("activation_dropout", FRACTION),
+    key("init", Kind::Choice(Init::NAMES)),
+    key("max_length", Kind::Integer { least: 1, most: 1 << 24 }),
+];
+
+const TRAIN: &[Key] = &[
+    key("batch_tokens", POSITIVE),
+    key("accumulate", POSITIVE),
+    key("max_updates", COUNT),
+    key("max_epochs", COUNT),
+    key("label_smoothing", FRACTION),
+    key("clip_norm", NOT_NEGATIVE),
+    key("average_last", COUNT),
+    key("exponential_average", FRACTION),
+    key("save_every", POSITIVE),
+    key("keep", POSITIVE),
+    key("log_every", POSITIVE),
+    key("seed", Kind::Integer { least: 0, most: u64::MAX as i128 }),
+    key("schedule", Kind::Tagged { default: "noam", variants: SCHEDULES }),
+    key("optimizer", Kind::Tagged { default: "adam", variants: OPTIMIZERS }),
+];
+
+const SCHEDULES: &[Variant] = &[
+    Variant { kind: "noam", keys: &[key("warmup", POSITIVE), key("factor", ABOVE_ZERO)] },
+    Variant {
+        kind: "inverse_sqrt",
+        keys: &[required("learning_rate", ABOVE_ZERO), key("warmup", POSITIVE), key("initial", NOT_NEGATIVE)],
+    },
+    Variant { kind: "linear", keys: DECAY },
+    Variant { kind: "cosine", keys: DECAY },
+    Variant { kind: "constant", keys: &[required("learning_rate", ABOVE_ZERO), key("warmup", COUNT)] },
+];
+
+const DECAY: &[Key] =
+    &[required("learning_rate", ABOVE_ZERO), key("warmup", COUNT), key("total", POSITIVE), key("end", NOT_NEGATIVE)];
+
+const OPTIMIZERS: &[Variant] = &[Variant {
+    kind: "adam",
+    keys: &[key("betas", Kind::Pair(Range::Fraction)), key("eps", ABOVE_ZERO), key("weight_decay", NOT_NEGATIVE)],
+}];
+
+const VALID: &[Key] = &[
+    key("every", COUNT),
+    key("metric", Kind::Choice(ValidMetric::NAMES)),
+    key("beam", POSITIVE),
+    key("patience", COUNT),
+    key("samples", COUNT),
+    key("max_sentences", COUNT),
+];
+
+const DECODE: &[Key] = &[
+    key("beam", POSITIVE),
+    key("length_penalty", NOT_NEGATIVE),
+    key("max_length_extra", COUNT),
+    key("batch_tokens", POSITIVE),
+];
+
+const RUNTIME: &[Key] = &[
+    key("device", Kind::Device),
+    key("threads", Kind::Integer { least: 0, most: 4096 }),
+    key("precision", Kind::Choice(Precision::NAMES)),
+];
+
+/// The key of that name.
+pub(super) fn find<'k>(keys: &'k [Key], name: &str) -> Option<&'k Key> {
+    keys.iter().find(|key| key.name == name)
+}
+
+/// The variant of that kind.
+pub(super) fn variant<'v>(variants: &'v [Variant], kind: &str) -> Option<&'v Variant> {
+    variants.iter().find(|variant| variant.kind == kind)
+}
+
+/// What the key at the end of a dotted path may hold; `None` where there is no such key (or only with some `kind`).
+pub(super) fn lookup<'p>(path: impl IntoIterator<Item = &'p str>) -> Option<&'static Kind> {
+    let mut parts = path.into_iter();
+    let mut kind = &find(ROOT, parts.next()?)?.kind;
+    for part in parts {
+        kind = match kind {
+            Kind::Table(keys) => &find(keys, part)?.kind,
+            _ => return None,
+        };
+    }
+    Some(kind)
+}
+
+/// Dotted names of the tables, anywhere, that have a key called `name`.
+pub(super) fn owners(name: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    collect_owners(name, "", ROOT, &mut found);
+    found
+}
+
+fn collect_owners(name: &str, path: &str, keys: &[Key], found: &mut Vec<String>) {
+    for key in keys {
+        let inner = join(path, key.name);
+        if key.name == name && !path.is_empty() {
+            found.push(path.to_owned());
+        }
+        match &key.kind {
+            Kind::Table(keys) => collect_owners(name, &inner, keys, found),
+            Kind::Tagged { variants, .. } if variants.iter().any(|variant| find(variant.keys, name).is_some()) => {
+                found.push(inner);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `table.key`, or `key` at the top.
+pub(super) fn join(table: &str, key: &str) -> String {
+    if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
+}

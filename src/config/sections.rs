@@ -1,0 +1,196 @@
+//! The configuration and its shorter sections as types, with their defaults.
+//!
+//! What a key may hold is in `schema`; a test keeps the two in step.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::choice::choice;
+use super::model::ModelConfig;
+use super::train::TrainConfig;
+
+/// A whole configuration; [`super::load`] makes one in which every value is filled in and every path absolute.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `[data]`: the corpora and which pairs are dropped.
+    pub data: DataConfig,
+    /// `[tokenizer]`: the subword vocabulary.
+    pub tokenizer: TokenizerConfig,
+    /// `[model]`: the Transformer's shape.
+    pub model: ModelConfig,
+    /// `[train]`: batches, updates, checkpoints, with `[train.schedule]` and `[train.optimizer]`.
+    pub train: TrainConfig,
+    /// `[valid]`: validation while training, and stopping early.
+    pub valid: ValidConfig,
+    /// `[decode]`: how translations are searched for.
+    pub decode: DecodeConfig,
+    /// `[runtime]`: device, threads, precision.
+    pub runtime: RuntimeConfig,
+}
+
+/// `[data]`: the corpora and which pairs are dropped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataConfig {
+    /// The folder that the file names below are relative to. Default: the folder of the file that names them.
+    pub root: PathBuf,
+    /// The parallel corpora to train on.
+    pub train: Vec<CorpusConfig>,
+    /// The pair of files validated on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid: Option<PairConfig>,
+    /// The pair of files that `mt eval` scores when it is given none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<PairConfig>,
+    /// Training pairs with more subwords than this on either side, end of sentence not counted, are dropped.
+    pub max_length: usize,
+    /// Training pairs whose longer side has more than this times the subwords of the shorter are dropped; 0: none.
+    pub max_ratio: f64,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self { root: PathBuf::from("."), train: Vec::new(), valid: None, test: None, max_length: 100, max_ratio: 9.0 }
+    }
+}
+
+/// One training corpus: two files, aligned line by line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CorpusConfig {
+    /// The source side, one sentence a line.
+    pub source: PathBuf,
+    /// The target side, line by line the translation of the source.
+    pub target: PathBuf,
+    /// How often the corpus is seen, relative to the others; positive.
+    #[serde(default = "one")]
+    pub weight: f64,
+}
+
+/// A pair of files, aligned line by line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PairConfig {
+    /// The source side, one sentence a line.
+    pub source: PathBuf,
+    /// The target side, line by line the reference translation.
+    pub target: PathBuf,
+}
+
+/// `[tokenizer]`: the byte-pair-encoding vocabulary (Sennrich et al. 2016).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TokenizerConfig {
+    /// Pieces in the vocabulary, special tokens and the 256 bytes included (of each side, unless `joint`).
+    pub vocab_size: usize,
+    /// One vocabulary for both languages.
+    pub joint: bool,
+    /// Probability of leaving out a merge while training (BPE-dropout, Provilkov et al. 2020).
+    pub dropout: f64,
+    /// Lowercase text before it is split; translations come out in lower case.
+    pub lowercase: bool,
+    /// The longest piece learned, in characters.
+    pub max_piece_length: usize,
+    /// The most lines of each side that the merges are learned from; 0: all.
+    pub sample_lines: usize,
+}
+
+impl Default for TokenizerConfig {
+    fn default() -> Self {
+        Self {
+            vocab_size: 10_000,
+            joint: true,
+            dropout: 0.0,
+            lowercase: false,
+            max_piece_length: 16,
+            sample_lines: 2_000_000,
+        }
+    }
+}
+
+choice! {
+    /// What counts as an improvement at a validation.
+    pub enum ValidMetric {
+        /// A higher BLEU of the translated validation set.
+        Bleu = "bleu",
+        /// A lower loss a token.
+        Loss = "loss",
+    }
+}
+
+/// `[valid]`: validation while training, and stopping early.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ValidConfig {
+    /// Updates between validations; 0: none.
+    pub every: u64,
+    /// What counts as an improvement; an improvement saves.
+    pub metric: ValidMetric,
+    /// Beam width of the translations scored; 1 is greedy.
+    pub beam: usize,
+    /// Stop after this many validations without an improvement; 0: never.
+    pub patience: u64,
+    /// Translations shown at each validation.
+    pub samples: usize,
+    /// The most sentences translated at a validation; 0: all.
+    pub max_sentences: usize,
+}
+
+impl Default for ValidConfig {
+    fn default() -> Self {
+        Self { every: 500, metric: ValidMetric::Bleu, beam: 1, patience: 10, samples: 3, max_sentences: 0 }
+    }
+}
+
+/// `[decode]`: how translations are searched for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DecodeConfig {
+    /// Beam width; 1 is greedy.
+    pub beam: usize,
+    /// α of the length penalty ((5 + length) / 6)^α (Wu et al. 2016, equation 14).
+    pub length_penalty: f64,
+    /// A translation has at most this many tokens more than its source.
+    pub max_length_extra: usize,
+    /// The most padded source tokens in one batch.
+    pub batch_tokens: usize,
+}
+
+impl Default for DecodeConfig {
+    fn default() -> Self {
+        Self { beam: 4, length_penalty: 0.6, max_length_extra: 50, batch_tokens: 4096 }
+    }
+}
+
+choice! {
+    /// The number type of parameters and arithmetic.
+    pub enum Precision {
+        /// 32-bit floating point.
+        F32 = "f32",
+    }
+}
+
+/// `[runtime]`: where and how it runs; changes no result beyond rounding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RuntimeConfig {
+    /// `auto`, `cpu`, `cuda`, `cuda:N` or `metal`.
+    pub device: String,
+    /// Threads on the processor; 0: all cores.
+    pub threads: usize,
+    /// The number type of parameters and arithmetic.
+    pub precision: Precision,
+}
+
+impl Default for RuntimeConfig {
+    fn default() -> Self {
+        Self { device: "auto".to_owned(), threads: 0, precision: Precision::F32 }
+    }
+}
+
+pub(super) fn one() -> f64 {
+    1.0
+}

@@ -1,0 +1,170 @@
+//! Files over files, overrides, paths, computed defaults, and the dump.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::super::*;
+use super::{Folder, assert_mentions, loaded};
+
+#[test]
+fn nothing_given_is_the_default() {
+    let mut config = load(&[], &[]).unwrap();
+    assert!(config.data.root.is_absolute());
+    config.data.root = DataConfig::default().root;
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn later_files_and_sets_override_earlier_ones() {
+    let folder = Folder::new(&[
+        ("base/base.toml", "[model]\nd_ff = 64\nheads = 2\ndropout = 0.2\n[valid]\nevery = 7\n"),
+        ("child.toml", "extends = \"base/base.toml\"\n[model]\nheads = 4\ndropout = 0.3\n"),
+        ("more.toml", "extends = \"base/base.toml\"\n[model]\ndropout = 0.4\n"),
+    ]);
+    let config = folder.load(&["child.toml", "more.toml"], &["valid.every=9", "valid.every = 11"]).unwrap();
+    // `base` is below both files, so it does not undo `heads` of the first.
+    assert_eq!((config.model.d_ff, config.model.heads, config.model.dropout, config.valid.every), (64, 4, 0.4, 11));
+    assert_eq!(config.model.embedding_dropout, 0.4);
+}
+
+#[test]
+fn another_kind_replaces_the_table_and_the_same_kind_does_not() {
+    let noam = "[train.schedule]\nwarmup = 123\nfactor = 2.0\n";
+    let folder = Folder::new(&[
+        ("noam.toml", noam),
+        ("same.toml", "[train.schedule]\nkind = \"noam\"\nfactor = 3.0\n"),
+        ("cosine.toml", "[train.schedule]\nkind = \"cosine\"\nlearning_rate = 1e-3\n"),
+        ("cosine_more.toml", "extends = \"cosine.toml\"\n[train.schedule]\nend = 1e-5\n"),
+    ]);
+    let schedule = |names: &[&str], sets: &[&str]| folder.load(names, sets).unwrap().train.schedule;
+    assert_eq!(schedule(&["noam.toml", "same.toml"], &[]), ScheduleConfig::Noam { warmup: 123, factor: 3.0 });
+    // `warmup = 123` was Noam's.
+    let cosine = |end| ScheduleConfig::Cosine { learning_rate: 1e-3, warmup: 4000, total: 100_000, end };
+    assert_eq!(schedule(&["noam.toml", "cosine.toml"], &[]), cosine(0.0));
+    assert_eq!(schedule(&["noam.toml", "cosine_more.toml"], &[]), cosine(1e-5));
+    for sets in [
+        ["train.schedule.kind=constant", "train.schedule.learning_rate=1"],
+        ["train.schedule.learning_rate=1", "train.schedule.kind=constant"],
+    ] {
+        let constant = ScheduleConfig::Constant { learning_rate: 1.0, warmup: 0 };
+        assert_eq!(schedule(&["noam.toml"], &sets), constant);
+        assert_eq!(schedule(&["cosine.toml"], &sets), constant);
+    }
+    let total = schedule(&["cosine.toml"], &["train.max_updates=5000"]);
+    assert!(matches!(total, ScheduleConfig::Cosine { total: 5000, .. }));
+}
+
+#[test]
+fn sets_take_toml_or_bare_text() {
+    let sets = [
+        "runtime.device=cuda",
+        "model.tie = \"decoder\"",
+        "data.root=2024",
+        "train.optimizer.betas=[0.8, 0.9]",
+        "data.valid={source='v.a', target='v=b'}",
+        "train.seed=0x10",
+        "tokenizer.lowercase=true",
+        "model.preset=transformer-tiny",
+    ];
+    let config = loaded("", &sets);
+    assert_eq!((config.runtime.device.as_str(), config.model.tie, config.model.d_model), ("cuda", Tie::Decoder, 128));
+    let OptimizerConfig::Adam { betas, .. } = config.train.optimizer;
+    assert_eq!((betas, config.train.seed, config.tokenizer.lowercase), ([0.8, 0.9], 16, true));
+    let root = std::env::current_dir().unwrap().join("2024");
+    assert_eq!(config.data.valid, Some(PairConfig { source: root.join("v.a"), target: root.join("v=b") }));
+    assert_eq!(config.data.root, root);
+    let folder = Folder::new(&[("a.toml", "")]);
+    let text = folder.problems(&["a.toml"], &["model.dropout=lots", "model..heads=3", "=3"]).join("\n");
+    assert_mentions(
+        &text,
+        &["--set model.dropout=lots", "found the string \"lots\"", "--set model..heads=3", "--set =3"],
+    );
+}
+
+#[test]
+fn paths_start_at_the_file_that_states_them() {
+    let base = "[data]\nroot = \"../data/x\"\ntrain = [{ source = \"t.en\", target = \"t.de\" }]\n";
+    let child =
+        "extends = \"configs/base.toml\"\n[data]\ntest = { source = \"sub/../e.en\", target = \"/abs/./e.de\" }\n";
+    let rootless = "[data]\nvalid = { source = \"v.en\", target = \"../v.de\" }\n";
+    let folder = Folder::new(&[
+        ("configs/base.toml", base),
+        ("child.toml", child),
+        ("configs/rootless.toml", rootless),
+        ("user.toml", "extends = \"configs/rootless.toml\"\n"),
+    ]);
+    let data = folder.load(&["child.toml"], &[]).unwrap().data;
+    assert_eq!(data.root, folder.path("data/x"));
+    assert_eq!(data.train[0].source, folder.path("data/x/t.en"));
+    let test = PairConfig { source: folder.path("data/x/e.en"), target: PathBuf::from("/abs/e.de") };
+    assert_eq!(data.test, Some(test));
+    let working = std::env::current_dir().unwrap();
+    let data = folder.load(&["child.toml"], &["data.root=./y/../z"]).unwrap().data;
+    assert_eq!((data.root, &data.train[0].source), (working.join("z"), &working.join("z/t.en")));
+    // No root: names start at the file they stand in, not at the one that extends it.
+    let data = folder.load(&["user.toml"], &[]).unwrap().data;
+    let valid = PairConfig { source: folder.path("configs/v.en"), target: folder.path("v.de") };
+    assert_eq!((data.root, data.valid), (folder.0.path().to_path_buf(), Some(valid)));
+}
+
+#[cfg(unix)]
+#[test]
+fn leaving_a_symbolic_link_leads_to_its_target_s_parent() {
+    let folder = Folder::new(&[("real/deep/a.toml", "[data]\nroot = \"../data\"\n")]);
+    std::os::unix::fs::symlink(folder.path("real/deep"), folder.path("link")).unwrap();
+    let root = folder.load(&["link/a.toml"], &[]).unwrap().data.root;
+    assert_eq!(root, folder.path("real").canonicalize().unwrap().join("data"));
+}
+
+#[test]
+fn computed_defaults_follow_what_is_stated() {
+    let model =
+        loaded("[model]\npreset = \"transformer-big\"\nd_model = 512\nnorm = \"pre\"\ndropout = 0.3\n", &[]).model;
+    assert_eq!((model.d_ff, model.heads, model.d_k, model.d_v), (4096, 16, 32, 32));
+    assert!(model.final_norm);
+    assert_eq!((model.embedding_dropout, model.attention_dropout), (0.3, 0.0));
+    let stated =
+        "[tokenizer]\njoint = false\n[model]\nnorm = \"pre\"\nfinal_norm = false\nembedding_dropout = 0\nd_k = 10\n";
+    let model = loaded(stated, &[]).model;
+    assert_eq!((model.tie, model.final_norm, model.embedding_dropout), (Tie::Decoder, false, 0.0));
+    assert_eq!((model.d_k, model.d_v, model.key_width()), (10, 64, 80));
+    for preset in Preset::NAMES {
+        let model = loaded(&format!("[model]\npreset = \"{preset}\"\n"), &[]).model;
+        assert_eq!(model, ModelConfig::of_preset(model.preset.unwrap()), "{preset}");
+    }
+}
+
+#[test]
+fn a_dump_loads_as_the_same_configuration() {
+    let odd = "[data]\nroot = \"spa ce/\\\"q\\\"\\\\n\"\nmax_ratio = 1.5\n\
+        train = [{ source = \"a\", target = \"b\", weight = 0.1 }, { source = \"c\", target = \"d\" }]\n\
+        valid = { source = \"ü\", target = \"f\" }\n[tokenizer]\njoint = false\n[model]\npreset = \"transformer-tiny\"\n\
+        norm_eps = 1e-12\n[train]\nseed = 18446744073709551615\nclip_norm = 1e22\n\
+        [train.schedule]\nkind = \"linear\"\nlearning_rate = 3.3e-4\n";
+    let folder = Folder::new(&[("odd.toml", odd), ("empty.toml", "")]);
+    for name in ["odd.toml", "empty.toml"] {
+        let config = folder.load(&[name], &[]).unwrap();
+        let dump = folder.path("elsewhere.toml");
+        fs::write(&dump, to_toml(&config)).unwrap();
+        let again = load_resolved(&dump).unwrap();
+        assert_eq!(again, config, "{}", to_toml(&config));
+        assert_eq!(differences(&again, &config), []);
+    }
+}
+
+#[test]
+fn differences_name_the_keys() {
+    let a = loaded("", &["data.root=x"]);
+    let b = loaded("[train.schedule]\nkind = \"constant\"\nlearning_rate = 0.5\nwarmup = 4000\n", &["data.root=x"]);
+    let triple = |key: &str, a: &str, b: &str| (key.to_owned(), a.to_owned(), b.to_owned());
+    let expected = vec![
+        triple("train.schedule.factor", "1.0", "not set"),
+        triple("train.schedule.kind", "\"noam\"", "\"constant\""),
+        triple("train.schedule.learning_rate", "not set", "0.5"),
+    ];
+    assert_eq!(differences(&a, &b), expected);
+    let mut c = a.clone();
+    c.data.train.push(CorpusConfig { source: "s".into(), target: "t".into(), weight: 2.0 });
+    let train = "[{ source = \"s\", target = \"t\", weight = 2.0 }]";
+    assert_eq!(differences(&a, &c), [triple("data.train", "[]", train)]);
+}

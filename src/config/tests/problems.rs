@@ -1,0 +1,252 @@
+//! What is refused, and what is said about it.
+
+use std::fs;
+
+use super::super::{check_for_training, load};
+use super::{Folder, assert_mentions, loaded, problem};
+use crate::error::Error;
+
+#[test]
+fn an_unknown_key_is_named_with_value_place_and_nearest_key() {
+    let text = problem("[data]\nmax_length = 50\n[model]\n  dropuot = 0.3\n");
+    assert_mentions(&text, &["a.toml:4:3", "unknown key `dropuot` in [model]", "0.3", "did you mean `dropout`?"]);
+    let text = problem("[modle]\nd_ff = 4\n");
+    assert_mentions(&text, &["a.toml:1:2", "unknown section [modle]", "did you mean `model`?"]);
+    let text = problem("[model]\nlabel_smoothing = 0.1\n");
+    assert_mentions(&text, &["unknown key `label_smoothing` in [model]", "belongs to [train]"]);
+    let text = problem("dropout = 0.1\n");
+    assert_mentions(&text, &["a.toml:1:1", "outside any section", "belongs to [tokenizer] or [model]"]);
+    let text = problem("[train.schedule]\nwarmup_updates = 5\n");
+    assert_mentions(&text, &["did you mean `warmup`?"]);
+    let text = problem("[decode]\nzzz = 5\n");
+    assert_mentions(&text, &["the keys are beam, length_penalty, max_length_extra, batch_tokens"]);
+}
+
+#[test]
+fn a_wrong_type_is_refused() {
+    for (text, parts) in [
+        (
+            "[model]\ndropout = \"high\"\n",
+            ["a.toml:2:11", "`model.dropout` must be a number, found the string \"high\""],
+        ),
+        ("[train]\nmax_updates = 8e3\n", ["a.toml:2:15", "must be a whole number, found the number 8000.0"]),
+        ("[tokenizer]\njoint = 1\n", ["a.toml:2:9", "must be true or false, found the integer 1"]),
+        ("model = 3\n", ["a.toml:1:9", "`model` must be a table"]),
+        ("[data]\ntrain = { source = \"a\", target = \"b\" }\n", ["a.toml:2:9", "must be a list of tables"]),
+        ("[data]\ntrain = [\n  \"a\"]\n", ["a.toml:3:3", "`data.train[0]` must be a table"]),
+        ("[data]\nroot = 3\n", ["a.toml:2:8", "must be a path in quotes, found the integer 3"]),
+        ("[train.optimizer]\nbetas = [0.9]\n", ["a.toml:2:9", "must be a list of two numbers"]),
+        ("[train]\nschedule = \"noam\"\n", ["a.toml:2:12", "must be a table with a `kind`"]),
+    ] {
+        assert_mentions(&problem(text), &parts);
+    }
+}
+
+#[test]
+fn an_impossible_value_is_refused() {
+    for (section, setting) in [
+        ("model", "dropout = 1.0"),
+        ("model", "dropout = -0.1"),
+        ("model", "dropout = nan"),
+        ("model", "norm_eps = 0.0"),
+        ("model", "norm_eps = inf"),
+        ("model", "d_model = 513"),
+        ("model", "d_model = 0"),
+        ("model", "heads = 0"),
+        ("model", "encoder_layers = 0"),
+        ("model", "d_ff = 99999999999999999999"),
+        ("tokenizer", "vocab_size = 299"),
+        ("data", "max_ratio = 0.5"),
+        ("data", "max_length = 0"),
+        ("data", "root = \"\""),
+        ("data", "train = [{ source = \"a\", target = \"b\", weight = 0 }]"),
+        ("train", "accumulate = 0"),
+        ("train", "seed = -1"),
+        ("train", "label_smoothing = 1"),
+        ("train.schedule", "warmup = 0"),
+        ("train.schedule", "kind = \"inverse_sqrt\"\nlearning_rate = 0"),
+        ("train.optimizer", "betas = [0.9, 1.0]"),
+        ("train.optimizer", "eps = 0"),
+        ("valid", "beam = 0"),
+        ("decode", "beam = 0"),
+        ("decode", "length_penalty = -1"),
+        ("runtime", "threads = -1"),
+    ] {
+        assert_mentions(&problem(&format!("[{section}]\n{setting}\n")), &["a.toml:", " must be "]);
+    }
+    // The bounds themselves.
+    let text =
+        "[tokenizer]\nvocab_size = 300\ndropout = 0\n[data]\nmax_ratio = 1\n[train]\nseed = 18446744073709551615\n";
+    let config = loaded(text, &[]);
+    assert_eq!((config.tokenizer.vocab_size, config.data.max_ratio, config.train.seed), (300, 1.0, u64::MAX));
+}
+
+#[test]
+fn a_value_that_is_not_a_choice_comes_with_the_choices() {
+    let text = problem("[model]\nactivation = \"rleu\"\n");
+    assert_mentions(
+        &text,
+        &["a.toml:2:14", "cannot be \"rleu\"", "did you mean \"relu\"?", "\"relu\", \"gelu\", \"swish\""],
+    );
+    let text = problem("[train.schedule]\nkind = \"sqrt\"\nlearning_rate = 1\n");
+    assert_mentions(&text, &["`train.schedule.kind` cannot be \"sqrt\"", "\"noam\", \"inverse_sqrt\", \"linear\""]);
+    let text = problem("[runtime]\nprecision = \"bf16\"\n");
+    assert_mentions(&text, &["the only value is \"f32\""]);
+    for device in ["gpu", "cuda:", "cuda:x", "cuda:+1", "CPU"] {
+        assert_mentions(&problem(&format!("[runtime]\ndevice = \"{device}\"\n")), &["`runtime.device` cannot be"]);
+    }
+    assert_eq!(loaded("[runtime]\ndevice = \"cuda:1\"\n", &[]).runtime.device, "cuda:1");
+}
+
+#[test]
+fn a_key_of_another_kind_is_explained() {
+    let text = problem("[train.schedule]\nkind = \"noam\"\nlearning_rate = 1e-3\n");
+    assert_mentions(&text, &["a.toml:3:1", "`learning_rate`", "\"inverse_sqrt\" or \"linear\"", "has warmup, factor"]);
+    let text = problem("[train.schedule]\nkind = \"constant\"\n");
+    assert_mentions(
+        &text,
+        &["a.toml:1:8", "`train.schedule.learning_rate` is missing, which kind = \"constant\" needs"],
+    );
+}
+
+#[test]
+fn a_key_stands_for_the_misspelt_one_it_is_nearest_to() {
+    let text = problem("[data]\nvalid = { sorce = \"a\", target = \"b\" }\n");
+    assert_mentions(&text, &["a.toml:2:11", "did you mean `source`?"]);
+    let text = problem("[data]\nvalid = { target = \"b\" }\n");
+    assert_mentions(&text, &["`data.valid.source` is missing"]);
+    let text = problem("[data]\ntrain = [{ source = \"a\", target = \"b\" }, { source = \"a\" }]\n");
+    assert_mentions(&text, &["a.toml:2:42", "`data.train[1].target` is missing"]);
+}
+
+#[test]
+fn keys_that_do_not_go_together_are_refused() {
+    for (text, parts) in [
+        ("[model]\nheads = 7\n", vec!["a.toml:2:9", "`model.d_model` = 512", "`model.heads` = 7"]),
+        ("[model]\nheads = 7\nd_k = 64\n", vec!["`model.heads` = 7"]),
+        ("[model]\npreset = \"transformer-tiny\"\nheads = 3\n", vec!["a.toml:3:9", "`model.d_model` = 128"]),
+        ("[tokenizer]\njoint = false\n[model]\ntie = \"all\"\n", vec!["a.toml:4:7", "`tokenizer.joint` = false"]),
+        ("[data]\nmax_length = 1024\n", vec!["a.toml:2:14", "`model.max_length` = 1024", "at most 1023"]),
+        (
+            "[train]\nmax_updates = 10\n[train.schedule]\nkind = \"linear\"\nlearning_rate = 1\nwarmup = 10\n",
+            vec!["a.toml:6:10", "`train.schedule.warmup` = 10", "`total` = 10"],
+        ),
+        (
+            "[train]\nmax_updates = 0\n[train.schedule]\nkind = \"cosine\"\nlearning_rate = 1\n",
+            vec!["`train.schedule.total` is missing"],
+        ),
+    ] {
+        assert_mentions(&problem(text), &parts);
+    }
+    assert_eq!(loaded("[model]\nheads = 7\nd_k = 64\nd_v = 32\n", &[]).model.value_width(), 224);
+    assert_eq!(loaded("[data]\nmax_length = 1023\n", &[]).data.max_length, 1023);
+}
+
+#[test]
+fn all_problems_of_all_files_come_at_once_in_order() {
+    let base = "[model]\nnorm = \"mid\"\nlayers = 3\n[decode]\nbeam = 0\n";
+    let child =
+        "extends = \"base.toml\"\n[tokenizer]\njoint = false\ndropout = 2\n[model]\ntie = \"all\"\nnorm = \"pre\"\n";
+    let folder = Folder::new(&[("base.toml", base), ("child.toml", child), ("other.toml", "[valid]\nbeam = \"x\"\n")]);
+    let problems = folder.problems(&["child.toml", "other.toml"], &["model.hedas=8", "train.keep=0", "noequals"]);
+    let expected = [
+        ("child.toml:4:11", "tokenizer.dropout"),
+        ("child.toml:6:7", "model.tie"),
+        ("base.toml:2:8", "\"mid\""),
+        ("base.toml:3:1", "layers"),
+        ("base.toml:5:8", "decode.beam"),
+        ("other.toml:2:8", "valid.beam"),
+        ("--set model.hedas=8", "did you mean `heads`?"),
+        ("--set train.keep=0", "must be at least 1"),
+        ("--set noequals", "has no `=`"),
+    ];
+    assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+    for (problem, (place, what)) in problems.iter().zip(expected) {
+        assert_mentions(problem, &[&format!("--> {place}"), what]);
+    }
+}
+
+#[test]
+fn a_check_of_several_keys_is_left_out_where_one_of_them_is_wrong() {
+    // 512, the default, would not be a multiple of 7; but `d_model` is not the default, it is a typing error.
+    let text = problem("[model]\nheads = 7\nd_model = \"700\"\n");
+    assert_mentions(&text, &["`model.d_model` must be a whole number"]);
+}
+
+#[test]
+fn syntax_errors_have_a_place_and_do_not_hide_other_files() {
+    let folder = Folder::new(&[
+        ("bad.toml", "[model]\nheads = \n"),
+        ("twice.toml", "[model]\nheads = 4\nheads = 8\n"),
+        ("lines.toml", "a = [1,\n[model\nheads = = 3\n"),
+        ("other.toml", "[model]\nhaeds = 1\n[train.schedule]\nlearning_rate = 1\n"),
+    ]);
+    let problems = folder.problems(&["bad.toml", "twice.toml", "other.toml"], &[]);
+    assert_eq!(problems.len(), 3, "{problems:#?}");
+    assert_mentions(&problems[0], &["bad.toml:2:", "not valid TOML"]);
+    assert_mentions(&problems[1], &["twice.toml:3:1", "duplicate key"]);
+    // The schedule's kind may stand in a file that could not be read: nothing is said about `learning_rate`.
+    assert_mentions(&problems[2], &["other.toml:2:1", "`haeds`"]);
+    // Seven errors for the parser, most of them echoes.
+    let lines = folder.problems(&["lines.toml"], &[]);
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    assert_mentions(&lines[1], &["lines.toml:3:1"]);
+}
+
+#[test]
+fn unreadable_files_are_usage_errors_at_who_names_them() {
+    let folder = Folder::new(&[("a.toml", "\nextends = \"none.toml\"\n"), ("b.toml", "extends = 3\n")]);
+    assert_mentions(&folder.problems(&["a.toml"], &[])[0], &["a.toml:2:11", "none.toml"]);
+    assert_mentions(&folder.problems(&["b.toml"], &[])[0], &["b.toml:1:11", "`extends` must be the path"]);
+    assert_mentions(&folder.problems(&["none.toml"], &[])[0], &["cannot read the configuration none.toml"]);
+    fs::write(folder.path("latin.toml"), b"# ok\n# caf\xe9\n").unwrap();
+    assert_mentions(&folder.problems(&["latin.toml"], &[])[0], &["latin.toml:2", "not UTF-8"]);
+}
+
+#[test]
+fn columns_count_characters_and_a_byte_order_mark_counts_nothing() {
+    let text = problem("\u{feff}[data]\r\nvalid = { source = \"größe\", tarket = \"b\", target = \"c\" }\r\n");
+    assert_mentions(&text, &["a.toml:2:29"]);
+    assert_mentions(&problem("\u{feff}beam = 1\n"), &["--> a.toml:1:1\n"]);
+}
+
+#[test]
+fn extends_in_a_circle_is_reported() {
+    let folder = Folder::new(&[("a.toml", "extends = \"b.toml\"\n"), ("b.toml", "\nextends = \"./a.toml\"\n")]);
+    let problems = folder.problems(&["a.toml"], &[]);
+    assert_eq!(problems.len(), 1);
+    assert_mentions(&problems[0], &["b.toml:2:11", "circle"]);
+}
+
+#[test]
+fn training_needs_corpora() {
+    let error = check_for_training(&load(&[], &[]).unwrap()).unwrap_err();
+    assert_eq!(error.all().map(Error::what).filter(|what| what.contains("is missing")).count(), 2);
+    assert_eq!(error.exit_code(), 2);
+    let train = "data.train=[{source='a', target='b'}]";
+    assert!(check_for_training(&loaded("", &[train])).unwrap_err().what().contains("`data.valid`"));
+    check_for_training(&loaded("", &[train, "valid.every=0"])).unwrap();
+    check_for_training(&loaded("", &[train, "data.valid={source='a', target='b'}"])).unwrap();
+}
+
+#[test]
+fn a_misspelt_kind_is_the_only_problem() {
+    let text = problem("[train.schedule]\nknid = \"cosine\"\nlearning_rate = 1e-3\n");
+    assert_mentions(&text, &["a.toml:2:1", "did you mean `kind`?"]);
+    let text = problem("[train.schedule]\nlearning_rat = 1e-3\n");
+    assert_mentions(&text, &["did you mean `learning_rate`?"]);
+}
+
+#[test]
+fn misplaced_extends_and_short_names_are_explained() {
+    assert_mentions(&problem("[model]\nextends = \"a.toml\"\n"), &["before its first section"]);
+    let text = problem("lr = 3\n");
+    assert_mentions(&text, &["help: the sections are data, tokenizer, model"]);
+}
+
+#[test]
+fn an_absurdly_deep_key_is_refused() {
+    let folder = Folder::new(&[("a.toml", "")]);
+    let deep = format!("a{}=1", ".a".repeat(50_000));
+    assert_mentions(&folder.problems(&["a.toml"], &[&deep])[0], &["at most 8 parts, found 50001"]);
+}

@@ -1,0 +1,198 @@
+//! The files in `configs/`, and the table of keys against the types.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde_json::{Value as Json, json};
+
+use super::super::document::{Source, parse, parse_value, to_json};
+use super::super::schema::{self, Key, Kind};
+use super::super::*;
+use super::Folder;
+
+fn configs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")
+}
+
+#[test]
+fn every_shipped_configuration_loads() {
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(configs()).unwrap() {
+        let path = entry.unwrap().path();
+        let config = load(std::slice::from_ref(&path), &[]).unwrap_or_else(|error| panic!("{error}"));
+        check_for_training(&config).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        names.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
+    }
+    for name in ["reference", "quickstart", "multi30k-tiny", "iwslt14-de-en", "wmt14-en-de-big", "wmt14-en-fr-base"] {
+        assert!(names.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn the_paper_s_configurations_say_what_the_paper_says() {
+    for (name, vocabulary, preset, dropout, updates, average) in [
+        ("wmt14-en-de-base", 37_000, Preset::Base, 0.1, 100_000, 5),
+        ("wmt14-en-de-big", 37_000, Preset::Big, 0.3, 300_000, 20),
+        ("wmt14-en-fr-base", 32_000, Preset::Base, 0.1, 100_000, 5),
+        ("wmt14-en-fr-big", 32_000, Preset::Big, 0.1, 300_000, 20),
+    ] {
+        let config = load(&[configs().join(format!("{name}.toml"))], &[]).unwrap();
+        assert_eq!((config.tokenizer.vocab_size, config.tokenizer.joint), (vocabulary, true), "{name}");
+        let shape = ModelConfig { dropout, embedding_dropout: dropout, ..ModelConfig::of_preset(preset) };
+        assert_eq!(config.model, shape, "{name}");
+        assert_eq!((config.train.max_updates, config.train.average_last), (updates, average), "{name}");
+        let tokens = config.train.batch_tokens * config.train.accumulate;
+        assert!((24_000..=26_000).contains(&tokens), "{name}");
+        assert_eq!(config.train.schedule, ScheduleConfig::Noam { warmup: 4000, factor: 1.0 }, "{name}");
+        assert_eq!((config.decode.beam, config.decode.length_penalty, config.decode.max_length_extra), (4, 0.6, 50));
+        let french = config.data.test.unwrap().target.ends_with("wmt14-en-fr/newstest2014.fr");
+        assert_eq!(french, name.contains("en-fr"));
+    }
+}
+
+/// What the types write for a configuration that has every optional key.
+fn full() -> Json {
+    let pair = || PairConfig { source: "a".into(), target: "b".into() };
+    let mut config = Config::default();
+    config.data.train.push(CorpusConfig { source: "a".into(), target: "b".into(), weight: 1.0 });
+    config.data.valid = Some(pair());
+    config.data.test = Some(pair());
+    config.model.preset = Some(Preset::Base);
+    serde_json::to_value(config).unwrap()
+}
+
+/// The types' defaults of one kind of a tagged table, with 5e-4 for keys that have none.
+fn variant_defaults(section: &str, variant: &schema::Variant) -> Json {
+    let mut stated = json!({ "kind": variant.kind });
+    for key in variant.keys.iter().filter(|key| key.required) {
+        stated[key.name] = json!(5e-4);
+    }
+    let mut config = serde_json::to_value(Config::default()).unwrap();
+    config["train"][section] = stated;
+    // Fails if a key that the schema does not require has no default.
+    let config: Config = serde_json::from_value(config).unwrap();
+    let mut defaults = serde_json::to_value(config).unwrap()["train"][section].take();
+    if let Some(total) = defaults.get_mut("total") {
+        *total = json!(TrainConfig::default().max_updates);
+    }
+    defaults
+}
+
+/// Holds the schema's keys against what the types write.
+fn assert_same_keys(path: &str, keys: &[Key], written: &Json) {
+    let mut written: BTreeMap<_, _> = written.as_object().unwrap().iter().collect();
+    for key in keys {
+        let path = schema::join(path, key.name);
+        let value = written.remove(&key.name.to_owned()).unwrap_or_else(|| panic!("{path} is only in the schema"));
+        match &key.kind {
+            Kind::Table(keys) => assert_same_keys(&path, keys, value),
+            Kind::List(keys) => assert_same_keys(&path, keys, &value[0]),
+            Kind::Tagged { default, variants } => {
+                assert_eq!(value["kind"], *default);
+                for variant in *variants {
+                    let mut defaults = variant_defaults(key.name, variant);
+                    assert_eq!(defaults.as_object_mut().unwrap().shift_remove("kind"), Some(json!(variant.kind)));
+                    assert_same_keys(&format!("{path}.{}", variant.kind), variant.keys, &defaults);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(written.is_empty(), "only in the types, in [{path}]: {written:?}");
+}
+
+#[test]
+fn the_schema_has_the_types_keys() {
+    assert_same_keys("", schema::ROOT, &full());
+    // And its checks pass the types' own defaults.
+    let folder = Folder::new(&[("a.toml", &to_toml(&Config::default()))]);
+    folder.load(&["a.toml"], &[]).unwrap();
+}
+
+/// The reference file's settings by dotted key, commented-out ones too; each further `kind` of a table under
+/// `table.kind.key`. Panics at a key without a comment above it.
+fn reference_settings() -> BTreeMap<String, Json> {
+    let text = fs::read_to_string(configs().join("reference.toml")).unwrap();
+    let source = Rc::new(Source { order: 0, name: "reference".into(), text: None, directory: PathBuf::new() });
+    let (mut section, mut kind, mut settings) = (String::new(), String::new(), BTreeMap::new());
+    let mut explained = false;
+    for line in text.lines() {
+        if let Some(header) = line.strip_prefix('[') {
+            section = header.trim_end_matches(']').to_owned();
+            kind.clear();
+            continue;
+        }
+        let setting = line.strip_prefix("# ").unwrap_or(line).split_once(" = ");
+        let Some((name, value)) = setting.filter(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        else {
+            explained = line.starts_with('#');
+            continue;
+        };
+        let value = parse_value(value, &source).unwrap_or_else(|| panic!("{line}")).to_json();
+        if name == "kind" {
+            kind = format!(".{}", value.as_str().unwrap());
+        }
+        assert!(explained || !kind.is_empty(), "no comment above {section}.{name}");
+        explained = false;
+        let key = format!("{section}{kind}.{name}");
+        assert!(settings.insert(key.clone(), value).is_none(), "{key} stands twice");
+    }
+    settings
+}
+
+/// Every key with its default, named as by [`reference_settings`].
+fn defaults(path: &str, keys: &[Key], written: &Json, found: &mut BTreeMap<String, Json>) {
+    for key in keys {
+        let (inner, value) = (schema::join(path, key.name), &written[key.name]);
+        match &key.kind {
+            Kind::Table(keys) if !path.is_empty() || key.name == "data" => {
+                // `data.valid` and `data.test` are examples, written inline.
+                if path.is_empty() {
+                    defaults(&inner, keys, value, found);
+                } else {
+                    found.insert(inner, Json::Null);
+                }
+            }
+            Kind::Table(keys) => defaults(&inner, keys, value, found),
+            Kind::List(_) => drop(found.insert(inner, Json::Null)),
+            Kind::Tagged { variants, .. } => {
+                for variant in *variants {
+                    for (name, value) in variant_defaults(key.name, variant).as_object().unwrap() {
+                        found.insert(format!("{inner}.{}.{name}", variant.kind), value.clone());
+                    }
+                }
+            }
+            _ => drop(found.insert(inner, value.clone())),
+        }
+    }
+}
+
+#[test]
+fn the_reference_lists_every_key_with_its_default() {
+    let mut expected = BTreeMap::new();
+    defaults("", schema::ROOT, &full(), &mut expected);
+    let settings = reference_settings();
+    let names = |settings: &BTreeMap<String, Json>| settings.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&settings), names(&expected));
+    for (key, default) in expected.iter().filter(|(_, default)| !default.is_null()) {
+        assert_eq!(&settings[key], default, "{key}");
+    }
+}
+
+#[test]
+fn the_reference_loads_as_the_defaults() {
+    let mut config = load(&[configs().join("reference.toml")], &[]).unwrap();
+    assert_eq!(config.data.train.len(), 1);
+    config.data = DataConfig { root: ".".into(), train: Vec::new(), valid: None, test: None, ..config.data };
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn documents_become_json_unchanged() {
+    let text = "a = [1, 2.5, true, \"x\"]\nb.c = 1979-05-27\n".to_owned();
+    let source = Rc::new(Source { order: 0, name: "x".into(), text: Some(text), directory: PathBuf::new() });
+    let table = parse(&source).unwrap_or_default();
+    assert_eq!(to_json(&table), json!({ "a": [1, 2.5, true, "x"], "b": { "c": "1979-05-27" } }));
+}

@@ -1,0 +1,164 @@
+//! Padded batches of token ids.
+
+/// The ids of the special tokens on each side; they come from the tokenizer, never from constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpecialIds {
+    /// Fills source rows.
+    pub pad_source: u32,
+    /// Ends a source.
+    pub eos_source: u32,
+    /// Fills target rows and labels.
+    pub pad_target: u32,
+    /// Begins the decoder's input; some families use `<pad>` or `</s>`.
+    pub bos_target: u32,
+    /// Ends a target.
+    pub eos_target: u32,
+}
+
+/// Sentence pairs as rectangles of token ids, in row-major order.
+///
+/// Which positions are padding follows from the lengths, never from the ids, for a family may begin its targets with
+/// `<pad>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// `[B, S]`: each row `x1 … xm </s>`, then padding.
+    pub source: Vec<u32>,
+    /// `[B]`: lengths with `</s>`.
+    pub source_lengths: Vec<u32>,
+    /// `[B, T]`: each row `<s> y1 … yn`, then padding.
+    pub target_input: Vec<u32>,
+    /// `[B, T]`: each row `y1 … yn </s>`, then padding.
+    pub labels: Vec<u32>,
+    /// `[B]`: lengths with `</s>`.
+    pub target_lengths: Vec<u32>,
+    /// B.
+    pub batch_size: usize,
+    /// S, the longest source with `</s>`.
+    pub source_length: usize,
+    /// T, the longest target with `</s>`; 0 in a batch to translate.
+    pub target_length: usize,
+    /// Labels that are not padding.
+    pub target_tokens: usize,
+    /// Source tokens that are not padding.
+    pub source_tokens: usize,
+    /// `[B]`: which pairs these are, as [`Self::with_origin`] was told.
+    pub lines: Vec<usize>,
+    /// The epoch that they were drawn in, as [`Self::with_origin`] was told.
+    pub epoch: u64,
+}
+
+impl Batch {
+    /// A training batch of pairs of token ids without special tokens.
+    pub fn new<S: AsRef<[u32]>, T: AsRef<[u32]>>(pairs: &[(S, T)], ids: &SpecialIds) -> Self {
+        let mut batch = Self::of_sources(pairs.iter().map(|(source, _)| source.as_ref()), ids);
+        let targets = || pairs.iter().map(|(_, target)| target.as_ref());
+        let columns = targets().map(|target| target.len() + 1).max().unwrap_or(0);
+        batch.target_length = columns;
+        batch.target_input = vec![ids.pad_target; pairs.len() * columns];
+        batch.labels = batch.target_input.clone();
+        batch.target_lengths = targets().map(|target| target.len() as u32 + 1).collect();
+        for (row, target) in targets().enumerate() {
+            let (start, length) = (row * columns, target.len());
+            let input = &mut batch.target_input[start..start + length + 1];
+            input[0] = ids.bos_target;
+            input[1..].copy_from_slice(target);
+            let labels = &mut batch.labels[start..start + length + 1];
+            labels[..length].copy_from_slice(target);
+            labels[length] = ids.eos_target;
+            batch.target_tokens += length + 1;
+        }
+        batch
+    }
+
+    /// A batch to translate: sources without special tokens, and no targets.
+    pub fn source_only<S: AsRef<[u32]>>(sources: &[S], ids: &SpecialIds) -> Self {
+        Self::of_sources(sources.iter().map(AsRef::as_ref), ids)
+    }
+
+    /// Says which pairs the rows are, and in which epoch they were drawn.
+    pub fn with_origin(mut self, lines: Vec<usize>, epoch: u64) -> Self {
+        self.lines = lines;
+        self.epoch = epoch;
+        self
+    }
+
+    fn of_sources<'a>(sources: impl ExactSizeIterator<Item = &'a [u32]> + Clone, ids: &SpecialIds) -> Self {
+        let columns = sources.clone().map(|source| source.len() + 1).max().unwrap_or(0);
+        let mut batch = Self {
+            source: vec![ids.pad_source; sources.len() * columns],
+            source_lengths: Vec::with_capacity(sources.len()),
+            batch_size: sources.len(),
+            source_length: columns,
+            ..Self::default()
+        };
+        for (row, source) in sources.enumerate() {
+            let (start, length) = (row * columns, source.len());
+            batch.source[start..start + length].copy_from_slice(source);
+            batch.source[start + length] = ids.eos_source;
+            batch.source_lengths.push(length as u32 + 1);
+            batch.source_tokens += length + 1;
+        }
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDS: SpecialIds =
+        SpecialIds { pad_source: 90, eos_source: 91, pad_target: 80, bos_target: 81, eos_target: 82 };
+
+    #[test]
+    fn rows_are_ended_shifted_and_padded() {
+        let pairs = [(vec![1, 2, 3], vec![4]), (vec![5], vec![6, 7]), (vec![], vec![])];
+        let batch = Batch::new(&pairs, &IDS).with_origin(vec![30, 10, 20], 2);
+        assert_eq!(
+            batch,
+            Batch {
+                #[rustfmt::skip]
+                source: vec![
+                    1, 2, 3, 91,
+                    5, 91, 90, 90,
+                    91, 90, 90, 90,
+                ],
+                source_lengths: vec![4, 2, 1],
+                #[rustfmt::skip]
+                target_input: vec![
+                    81, 4, 80,
+                    81, 6, 7,
+                    81, 80, 80,
+                ],
+                #[rustfmt::skip]
+                labels: vec![
+                    4, 82, 80,
+                    6, 7, 82,
+                    82, 80, 80,
+                ],
+                target_lengths: vec![2, 3, 1],
+                batch_size: 3,
+                source_length: 4,
+                target_length: 3,
+                target_tokens: 6,
+                source_tokens: 7,
+                lines: vec![30, 10, 20],
+                epoch: 2,
+            }
+        );
+    }
+
+    #[test]
+    fn sources_alone_have_no_targets() {
+        let batch = Batch::source_only(&[&[1, 2][..], &[3][..]], &IDS);
+        assert_eq!(batch.source, [1, 2, 91, 3, 91, 90]);
+        assert_eq!((batch.batch_size, batch.source_length, batch.source_tokens), (2, 3, 5));
+        assert_eq!((batch.target_length, batch.target_tokens), (0, 0));
+        assert!(batch.labels.is_empty() && batch.target_input.is_empty() && batch.target_lengths.is_empty());
+    }
+
+    #[test]
+    fn an_empty_batch_is_empty() {
+        assert_eq!(Batch::source_only::<&[u32]>(&[], &IDS), Batch::default());
+        assert_eq!(Batch::new::<&[u32], &[u32]>(&[], &IDS), Batch::default());
+    }
+}

@@ -1,0 +1,295 @@
+//! Text files as lines: plain, gzip, xz or Zstandard, told apart by their first bytes.
+//!
+//! A line ends at `\n` and nowhere else. Parallel corpora are aligned by counting `\n`, so the characters that Unicode
+//! also calls line breaks (U+2028, U+0085, form feed, a lone `\r`) must stay inside their line.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use super::compact::CompactVec;
+use crate::error::{Error, Result};
+
+/// The lines of a text file in one allocation, four bytes a line beside the text.
+#[derive(Clone, Debug)]
+pub struct LineFile {
+    path: PathBuf,
+    text: String,
+    /// Where each line starts, and the end of the text.
+    starts: CompactVec,
+    /// Lines that ended in `\r\n`; the `\r` is not part of the line.
+    pub carriage_returns: usize,
+    /// Whether the file began with a byte order mark; it is not part of the first line.
+    pub byte_order_mark: bool,
+}
+
+/// Reads the file at `path`, unpacking it where it is compressed.
+///
+/// Fails where the file cannot be read or unpacked, and where it is not UTF-8 (with line and column).
+pub fn read_lines(path: impl AsRef<Path>) -> Result<LineFile> {
+    let path = path.as_ref();
+    let (bytes, packing) = read_bytes(path)?;
+    LineFile::from_bytes(path, bytes).map_err(|error| match packing {
+        Packing::None => error,
+        _ => error.context(format_args!("in the {} data", packing.name())),
+    })
+}
+
+impl LineFile {
+    /// The lines of `bytes`, as if read from `path` (unpacked already). Fails where they are not UTF-8.
+    pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
+        let path = path.as_ref();
+        let text = String::from_utf8(bytes)
+            .map_err(|error| not_utf8(path, error.utf8_error().valid_up_to(), error.as_bytes()))?;
+        let byte_order_mark = text.starts_with('\u{FEFF}');
+        let mut start = if byte_order_mark { '\u{FEFF}'.len_utf8() } else { 0 };
+        let mut starts = CompactVec::new();
+        starts.push(start);
+        let mut carriage_returns = 0;
+        for line in text[start..].split_inclusive('\n') {
+            start += line.len();
+            starts.push(start);
+            carriage_returns += usize::from(line.trim_end_matches('\n').ends_with('\r'));
+        }
+        starts.shrink();
+        Ok(Self { path: path.to_path_buf(), text, starts, carriage_returns, byte_order_mark })
+    }
+
+    /// The file, as it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of lines; a last line without `\n` counts.
+    pub fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Whether there is no line.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Line `index` (from 0) without its end. Panics where `index` is not less than [`Self::len`].
+    #[inline]
+    pub fn get(&self, index: usize) -> &str {
+        let line = &self.text[self.starts.get(index)..self.starts.get(index + 1)];
+        let line = line.strip_suffix('\n').unwrap_or(line);
+        line.strip_suffix('\r').unwrap_or(line)
+    }
+
+    /// The lines in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.len()).map(|index| self.get(index))
+    }
+}
+
+fn not_utf8(path: &Path, offset: usize, bytes: &[u8]) -> Error {
+    let valid = &bytes[..offset];
+    let line_start = valid.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    let line = 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
+    // Characters, as editors count: bytes that do not continue one.
+    let column = 1 + valid[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
+    let byte = bytes.get(offset).copied().unwrap_or_default();
+    let encoding = match bytes {
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "UTF-16",
+        _ => "LATIN1",
+    };
+    Error::failure("the text is not UTF-8").at_line(path, line, column).help(format!(
+        "byte 0x{byte:02X} at offset {offset}; convert the text, for example with `iconv -f {encoding} -t UTF-8`, or \
+         mend the line"
+    ))
+}
+
+/// How a file is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    None,
+    Gzip,
+    Xz,
+    Zstd,
+}
+
+impl Packing {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "plain",
+            Self::Gzip => "gzip",
+            Self::Xz => "xz",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    fn of_extension(path: &Path) -> Self {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("gz") => Self::Gzip,
+            Some("xz") => Self::Xz,
+            Some("zst") => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+
+    /// What the first bytes say; none of these can begin a UTF-8 text but the last, which needs the file's name too.
+    fn of_content(head: &[u8], named: Self) -> Self {
+        match head {
+            [0x1F, 0x8B, ..] => Self::Gzip,
+            [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
+            [0x28, 0xB5, 0x2F, 0xFD, ..] => Self::Zstd,
+            // A skippable frame, which parallel compressors put first.
+            [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] if named == Self::Zstd => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+}
+
+fn read_bytes(path: &Path) -> Result<(Vec<u8>, Packing)> {
+    let failed = |error| Error::io("read the text", path, error);
+    let mut file = File::open(path).map_err(failed)?;
+    // Read, not sought back: the file may be a pipe.
+    let mut head = Vec::new();
+    file.by_ref().take(6).read_to_end(&mut head).map_err(failed)?;
+    let named = Packing::of_extension(path);
+    let packing = Packing::of_content(&head, named);
+    if packing == Packing::None && named != Packing::None {
+        return Err(Error::failure(format!("the file does not hold {} data, as its name says", named.name()))
+            .at(path)
+            .help(
+                "a download may have been cut short, or unpacked on its way: look at the file, rename it if it is text",
+            ));
+    }
+    let mut bytes = Vec::new();
+    if packing == Packing::None {
+        let size = file.metadata().map_or(0, |metadata| metadata.len());
+        bytes.reserve_exact(usize::try_from(size).unwrap_or_default());
+    }
+    let reader = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(file));
+    unpack(reader, packing, &mut bytes).map_err(|error| match packing {
+        Packing::None => failed(error),
+        _ => failed(error).help(format!("the file is damaged or cut short: test it with `{} -t`", packing.name())),
+    })?;
+    bytes.shrink_to_fit();
+    Ok((bytes, packing))
+}
+
+/// Appends what `reader` holds to `bytes`; of a compressed file all members, as `cat a.gz b.gz` makes them.
+fn unpack(mut reader: impl BufRead, packing: Packing, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+    match packing {
+        Packing::None => reader.read_to_end(bytes),
+        Packing::Gzip => flate2::bufread::MultiGzDecoder::new(reader).read_to_end(bytes),
+        Packing::Xz => xz2::bufread::XzDecoder::new_multi_decoder(reader).read_to_end(bytes),
+        Packing::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
+            // The largest window that `zstd --long` can ask for.
+            decoder.window_log_max(31)?;
+            decoder.read_to_end(bytes)
+        }
+    }
+    .map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn lines(text: &str) -> LineFile {
+        LineFile::from_bytes("t.txt", text.as_bytes().to_vec()).unwrap()
+    }
+
+    fn write(directory: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = directory.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn splits_at_newlines_only() {
+        for (text, expected) in [
+            ("", vec![]),
+            ("\n", vec![""]),
+            ("a", vec!["a"]),
+            ("a\n", vec!["a"]),
+            ("a\n\nb", vec!["a", "", "b"]),
+            ("a\u{2028}b\u{85}c\u{0C}d\u{0B}e\u{2029}f\n", vec!["a\u{2028}b\u{85}c\u{0C}d\u{0B}e\u{2029}f"]),
+            ("a\rb\n", vec!["a\rb"]),
+            ("\u{FEFF}a\n\u{FEFF}b\n", vec!["a", "\u{FEFF}b"]),
+            ("\u{FEFF}", vec![]),
+        ] {
+            let file = lines(text);
+            assert_eq!(file.iter().collect::<Vec<_>>(), expected, "{text:?}");
+            assert_eq!(file.len(), expected.len());
+            assert_eq!(file.is_empty(), expected.is_empty());
+            assert_eq!((file.carriage_returns, file.byte_order_mark), (0, text.starts_with('\u{FEFF}')));
+        }
+    }
+
+    #[test]
+    fn counts_and_drops_one_carriage_return_a_line() {
+        let file = lines("a\r\nb\n\r\nc\r\r\nd\r");
+        assert_eq!(file.iter().collect::<Vec<_>>(), ["a", "b", "", "c\r", "d"]);
+        assert_eq!(file.carriage_returns, 4);
+    }
+
+    #[test]
+    fn reads_every_packing_with_several_members_under_any_name() {
+        let gzip = |text: &str| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(text.as_bytes()).unwrap();
+            encoder.finish().unwrap()
+        };
+        let xz = |text: &str| {
+            let mut encoder = xz2::write::XzEncoder::new(Vec::new(), 1);
+            encoder.write_all(text.as_bytes()).unwrap();
+            encoder.finish().unwrap()
+        };
+        let zstd = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
+        let skippable = b"\x50\x2A\x4D\x18\x04\0\0\0abcd".to_vec();
+        let directory = tempfile::tempdir().unwrap();
+        for (name, bytes) in [
+            ("t.txt", "über\ngo".as_bytes().to_vec()),
+            ("t.gz", [gzip("über\n"), gzip("go")].concat()),
+            ("t.xz", [xz("über\n"), xz("go")].concat()),
+            ("t.zst", [zstd("über\n"), zstd("go")].concat()),
+            ("skippable.zst", [skippable, zstd("über\n"), zstd("go")].concat()),
+            ("unnamed", gzip("über\ngo")),
+        ] {
+            let file = read_lines(write(&directory, name, &bytes)).unwrap();
+            assert_eq!(file.iter().collect::<Vec<_>>(), ["über", "go"], "{name}");
+        }
+        let cut = write(&directory, "cut.gz", &gzip("some text that is long enough")[..20]);
+        let error = read_lines(&cut).unwrap_err().to_string();
+        assert!(error.contains("cut.gz") && error.contains("gzip -t"), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_promises_gzip_must_hold_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for content in [&b"<html>"[..], b""] {
+            let error = read_lines(write(&directory, "page.gz", content)).unwrap_err().to_string();
+            assert!(error.starts_with("the file does not hold gzip data, as its name says\n  --> "), "{error}");
+        }
+    }
+
+    #[test]
+    fn invalid_utf8_is_located() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = write(&directory, "latin1.txt", b"first\nl\xC3\xBCtt caf\xE9 au lait\n");
+        let error = read_lines(&path).unwrap_err().to_string();
+        let place = format!("the text is not UTF-8\n  --> {}:2:9\n", path.display());
+        assert!(error.starts_with(&place), "{error}");
+        assert!(error.contains("byte 0xE9 at offset 15;") && error.contains("iconv -f LATIN1"), "{error}");
+        let error = LineFile::from_bytes("t", b"\xFF\xFEa\0".to_vec()).unwrap_err().to_string();
+        assert!(error.contains("t:1:1\n") && error.contains("iconv -f UTF-16"), "{error}");
+        let error = LineFile::from_bytes("t", b"cut \xE2\x80".to_vec()).unwrap_err().to_string();
+        assert!(error.contains("t:1:5\n") && error.contains("offset 4;"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_file_or_a_directory_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = read_lines(directory.path().join("absent.de")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read the text: ") && error.contains("absent.de"), "{error}");
+        assert!(read_lines(directory.path()).is_err());
+    }
+}

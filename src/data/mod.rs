@@ -1,0 +1,14 @@
+//! From text files to padded batches of token ids.
+//!
+//! ```text
+//! lines → corpus → encoded (with filter) → sampler → batch → prefetch → the training loop
+//! ```
+
+pub mod batch;
+mod compact;
+pub mod corpus;
+pub mod encoded;
+pub mod filter;
+pub mod lines;
+pub mod prefetch;
+pub mod sampler;

@@ -1,0 +1,112 @@
+//! A random language model for the tests of the search: every distribution is a hash of the sentence and the whole
+//! prefix, so that a row continued from a wrong parent gives a wrong answer.
+
+use super::{Continuation, Rows, StepModel};
+use crate::error::Result;
+
+/// `<pad>`, `<s>`, `</s>`, `<unk>`; words come after.
+const SPECIAL: u32 = 4;
+const START: u32 = 1;
+pub const END: u32 = 2;
+
+/// The next-token distributions of a toy model, without the state of a search.
+#[derive(Clone, Debug)]
+pub struct Language {
+    pub seed: u64,
+    /// Number of ordinary words.
+    pub words: u32,
+    /// Added to the end token's logit: large values make short sentences.
+    pub end_bias: f64,
+    /// Log-probabilities are (unnormalised) multiples of a half, so that sums tie often and exactly.
+    pub coarse: bool,
+}
+
+/// SplitMix64's finaliser over the two values.
+fn hash(a: u64, b: u64) -> u64 {
+    let mut x = a.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(b).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+impl Language {
+    /// The state before the start token of the sentence whose content is `key`.
+    fn initial(&self, key: u64) -> u64 {
+        hash(self.seed, key)
+    }
+
+    /// The tokens that can follow and their log-probabilities, in order of the tokens.
+    fn continuations(&self, state: u64) -> Vec<Continuation> {
+        let tokens = std::iter::once(END).chain(SPECIAL..SPECIAL + self.words);
+        if self.coarse {
+            let log_prob = |token| (hash(state, token) % 4) as f32 * -0.5;
+            return tokens.map(|token| Continuation { token, log_prob: log_prob(u64::from(token)) }).collect();
+        }
+        let unit = |token| hash(state, token) as f64 / u64::MAX as f64;
+        let bias = |token| if token == END { self.end_bias } else { 0.0 };
+        let logits: Vec<(u32, f64)> = tokens.map(|token| (token, 4.0 * unit(u64::from(token)) + bias(token))).collect();
+        let log_sum = logits.iter().map(|(_, logit)| logit.exp()).sum::<f64>().ln();
+        let normal = |(token, logit)| Continuation { token, log_prob: (logit - log_sum) as f32 };
+        logits.into_iter().map(normal).collect()
+    }
+
+    /// What can follow `prefix` (without the start token) in the sentence `key`.
+    pub fn after(&self, key: u64, prefix: &[u32]) -> Vec<Continuation> {
+        let state = prefix.iter().fold(hash(self.initial(key), u64::from(START)), |s, &t| hash(s, u64::from(t)));
+        self.continuations(state)
+    }
+}
+
+/// A [`StepModel`] of several sentences in one [`Language`].
+pub struct Toy {
+    pub language: Language,
+    /// Of each row of the last step: its sentence and its state.
+    rows: Vec<(usize, u64)>,
+    sentences: usize,
+    /// Number of rows of each step so far.
+    pub row_counts: Vec<usize>,
+}
+
+impl Toy {
+    /// `keys` stand for the contents of the sentences.
+    pub fn new(language: &Language, keys: &[u64]) -> Self {
+        let rows = keys.iter().enumerate().map(|(i, &key)| (i, language.initial(key))).collect();
+        Self { language: language.clone(), rows, sentences: keys.len(), row_counts: Vec::new() }
+    }
+}
+
+impl StepModel for Toy {
+    fn sentences(&self) -> usize {
+        self.sentences
+    }
+
+    fn start_token(&self) -> u32 {
+        START
+    }
+
+    fn end_token(&self) -> u32 {
+        END
+    }
+
+    fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
+        assert!(!rows.is_empty() && rows.parents.len() == rows.len() && rows.sentences.len() == rows.len());
+        assert!(rows.sentences.is_sorted(), "the rows of a sentence stand together");
+        assert_eq!(rows.position, self.row_counts.len());
+        assert_eq!(best.len(), rows.len() * k);
+        self.row_counts.push(rows.len());
+        let mut states = Vec::new();
+        for (r, answer) in best.chunks_exact_mut(k).enumerate() {
+            let (sentence, state) = self.rows[rows.parents[r]];
+            assert_eq!(sentence, rows.sentences[r], "a row is continued within its sentence");
+            assert!(rows.position > 0 || rows.tokens[r] == START);
+            let state = hash(state, u64::from(rows.tokens[r]));
+            states.push((sentence, state));
+            let mut continuations = self.language.continuations(state);
+            // Stable: the smaller token stays first among equals.
+            continuations.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
+            answer.iter_mut().zip(continuations).for_each(|(place, continuation)| *place = continuation);
+        }
+        self.rows = states;
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! Errors a user sees: what is wrong, where (file and line), and what to do about it.
+//!
+//! Every fallible function of the crate returns [`Result`]. An error renders as
+//!
+//! ```text
+//! unknown key `dropuot` in [model]
+//!   --> configs/mine.toml:12:1
+//!   help: did you mean `dropout`?
+//! ```
+//!
+//! and carries the exit code that `mt` ends with.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The crate's result type.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What kind of failure this is; decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The command line or the configuration is wrong (exit code 2).
+    Usage,
+    /// The work failed: bad data, a missing file, a full disk (exit code 1).
+    Failure,
+    /// The user interrupted and everything was saved (exit code 130).
+    Interrupted,
+    /// The process was asked to terminate and everything was saved (exit code 143).
+    Terminated,
+}
+
+/// A position in a file. Lines and columns count from 1; 0 means unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as the user would name it.
+    pub path: PathBuf,
+    /// Line, from 1; 0 when the whole file is meant.
+    pub line: usize,
+    /// Column, from 1; 0 when the whole line is meant.
+    pub column: usize,
+}
+
+/// An error that says what, where and what to do.
+#[derive(Debug)]
+pub struct Error {
+    // Boxed, so that a `Result` stays as small as its value.
+    inner: Box<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    what: String,
+    place: Option<Place>,
+    help: Option<String>,
+    source: Option<Box<dyn std::error::Error + Send + Sync + 'static>>,
+    others: Vec<Error>,
+}
+
+impl Error {
+    fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+        let what = what.into();
+        Self { inner: Box::new(Inner { kind, what, place: None, help: None, source: None, others: Vec::new() }) }
+    }
+
+    /// A wrong command line or configuration (exit code 2).
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Usage, what)
+    }
+
+    /// A failure while working (exit code 1).
+    pub fn failure(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Failure, what)
+    }
+
+    /// A clean stop after a signal (exit code 130 or 143).
+    pub fn stopped(terminated: bool, what: impl Into<String>) -> Self {
+        let kind = if terminated { ErrorKind::Terminated } else { ErrorKind::Interrupted };
+        Self::new(kind, what)
+    }
+
+    /// An input/output error on `path`; `doing` completes "cannot …", for example "read the corpus".
+    pub fn io(doing: &str, path: impl AsRef<Path>, source: std::io::Error) -> Self {
+        let path = path.as_ref();
+        let help = match source.kind() {
+            std::io::ErrorKind::NotFound => Some("check the path; relative paths start at the file that states them"),
+            std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another place"),
+            std::io::ErrorKind::StorageFull => Some("the disk is full: free some space, then run again with --resume"),
+            _ => None,
+        };
+        let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);
+        error.inner.help = help.map(str::to_owned);
+        error
+    }
+
+    /// Several errors reported at once. An empty list is a bug of the caller and becomes a generic failure.
+    pub fn many(mut errors: Vec<Error>) -> Self {
+        if errors.is_empty() {
+            return Self::failure("unknown failure");
+        }
+        let mut first = errors.remove(0);
+        first.inner.others.extend(errors);
+        first
+    }
+
+    /// Adds the file.
+    pub fn at(self, path: impl AsRef<Path>) -> Self {
+        self.at_line(path, 0, 0)
+    }
+
+    /// Adds file, line and column (both from 1; 0 for unknown).
+    pub fn at_line(mut self, path: impl AsRef<Path>, line: usize, column: usize) -> Self {
+        self.inner.place = Some(Place { path: path.as_ref().to_path_buf(), line, column });
+        self
+    }
+
+    /// Adds what the user can do.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.inner.help = Some(help.into());
+        self
+    }
+
+    /// Adds the underlying error, shown with `-v`.
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync + 'static>>) -> Self {
+        self.inner.source = Some(source.into());
+        self
+    }
+
+    /// Puts what was being done before the message.
+    pub fn context(mut self, doing: impl fmt::Display) -> Self {
+        self.inner.what = format!("{doing}: {}", self.inner.what);
+        self
+    }
+
+    /// The kind of the first error.
+    pub fn kind(&self) -> ErrorKind {
+        self.inner.kind
+    }
+
+    /// The first error's message, without place or help.
+    pub fn what(&self) -> &str {
+        &self.inner.what
+    }
+
+    /// The first error's place.
+    pub fn place(&self) -> Option<&Place> {
+        self.inner.place.as_ref()
+    }
+
+    /// The process exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self.inner.kind {
+            ErrorKind::Usage => 2,
+            ErrorKind::Failure => 1,
+            ErrorKind::Interrupted => 130,
+            ErrorKind::Terminated => 143,
+        }
+    }
+
+    /// All errors held: this one and those reported with it.
+    pub fn all(&self) -> impl Iterator<Item = &Error> {
+        std::iter::once(self).chain(self.inner.others.iter())
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+            if self.column > 0 {
+                write!(f, ":{}", self.column)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.all().enumerate() {
+            if i > 0 {
+                write!(f, "\nerror: ")?;
+            }
+            write!(f, "{}", error.inner.what)?;
+            if let Some(place) = &error.inner.place {
+                write!(f, "\n  --> {place}")?;
+            }
+            if let Some(help) = &error.inner.help {
+                write!(f, "\n  help: {help}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.inner.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renders_what_where_and_help() {
+        let error =
+            Error::usage("unknown key `dropuot` in [model]").at_line("a.toml", 12, 1).help("did you mean `dropout`?");
+        assert_eq!(
+            error.to_string(),
+            "unknown key `dropuot` in [model]\n  --> a.toml:12:1\n  help: did you mean `dropout`?"
+        );
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn many_reports_all() {
+        let error = Error::many(vec![Error::usage("one"), Error::usage("two").at("b")]);
+        assert_eq!(error.to_string(), "one\nerror: two\n  --> b");
+        assert_eq!(error.all().count(), 2);
+    }
+}

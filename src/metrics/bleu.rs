@@ -1,0 +1,472 @@
+//! BLEU (Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation"), equal to
+//! sacrebleu 2.6.0 to the last digits.
+//!
+//! Every line gives a [`BleuStats`]; statistics add up; [`BleuScore::from_stats`] turns a sum into a score.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::iter::Sum;
+use std::ops::AddAssign;
+
+use rayon::prelude::*;
+
+use super::ngrams::{MAX_ORDER, clipped_matches};
+use super::tokenize::{Tokenize, is_whitespace, words};
+use crate::error::{Error, Result};
+
+/// What stands in for the logarithm of a precision of zero, as in sacrebleu: the score becomes zero.
+const LOG_OF_ZERO: f64 = -9_999_999_999.0;
+
+/// As many lines that end in a separated period make a hypothesis look tokenized.
+const TOKENIZED_LINES: usize = 100;
+
+/// Smoothing of n-gram orders without a match (Chen and Cherry 2014, "A Systematic Comparison of Smoothing Techniques
+/// for Sentence-Level BLEU"). No method changes the score of a corpus without any match at all, which is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Smooth {
+    /// Method 3, of NIST's mteval-v13a: the i-th order without a match counts `1 / 2^i` matches.
+    #[default]
+    Exp,
+    /// Method 1: an order without a match counts this many matches.
+    Floor(f64),
+    /// Method 2: this is added to matches and totals of every order above the first.
+    AddK(f64),
+    /// None: an order without a match makes the score zero.
+    None,
+}
+
+impl Smooth {
+    /// Every method's name on the command line.
+    pub const NAMES: [&str; 4] = ["exp", "floor", "add-k", "none"];
+
+    /// The method called `name`, with `value` or its default (0.1 for `floor`, 1 for `add-k`).
+    ///
+    /// Fails with a usage error on an unknown name, a value that is negative or not finite, or a value for a method
+    /// that takes none.
+    pub fn new(name: &str, value: Option<f64>) -> Result<Self> {
+        let smooth = match (name, value) {
+            ("floor", value) => Self::Floor(value.unwrap_or(0.1)),
+            ("add-k", value) => Self::AddK(value.unwrap_or(1.0)),
+            ("exp", None) => Self::Exp,
+            ("none", None) => Self::None,
+            ("exp" | "none", Some(_)) => {
+                return Err(Error::usage(format!("smoothing `{name}` takes no value"))
+                    .help("only floor and add-k take one; leave the value out"));
+            }
+            _ => {
+                return Err(Error::usage(format!("unknown smoothing `{name}`"))
+                    .help(format!("choose one of {}", Self::NAMES.join(", "))));
+            }
+        };
+        smooth.check()?;
+        Ok(smooth)
+    }
+
+    fn check(self) -> Result<()> {
+        match self {
+            Self::Floor(value) | Self::AddK(value) if !value.is_finite() || value < 0.0 => {
+                Err(Error::usage(format!("smoothing value {value} is not a number from 0 upwards")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Smooth {
+    /// As in a signature: `exp`, `floor[0.10]`, `add-k[1.00]`, `none`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exp => f.write_str("exp"),
+            Self::Floor(value) => write!(f, "floor[{value:.2}]"),
+            Self::AddK(value) => write!(f, "add-k[{value:.2}]"),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
+/// How BLEU is computed. The default is sacrebleu's for a corpus: `13a`, mixed case, exponential smoothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BleuOptions {
+    /// How a line becomes words.
+    pub tokenize: Tokenize,
+    /// Whether case is ignored: lines are lowercased by Unicode's full mapping, as Python's `str.lower` does, where a
+    /// final capital sigma becomes a final small one.
+    pub lowercase: bool,
+    /// What an n-gram order without a match counts.
+    pub smooth: Smooth,
+    /// Whether orders longer than the hypothesis are left out of the mean; meant for single sentences.
+    pub effective_order: bool,
+}
+
+impl BleuOptions {
+    /// The line as its words are to be split from it.
+    fn prepare<'a>(&self, line: &'a str) -> Cow<'a, str> {
+        if self.lowercase {
+            Cow::Owned(self.tokenize.separate(&line.to_lowercase()).into_owned())
+        } else {
+            self.tokenize.separate(line)
+        }
+    }
+}
+
+/// Sufficient statistics of a line or, added up, of any set of lines. Lengths count words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BleuStats {
+    /// Clipped matches of 1- to 4-grams.
+    pub correct: [u64; MAX_ORDER],
+    /// 1- to 4-grams of the hypothesis.
+    pub total: [u64; MAX_ORDER],
+    /// Length of the hypothesis.
+    pub hyp_len: u64,
+    /// Length of the reference closest to it; of two equally close, the shorter.
+    pub ref_len: u64,
+}
+
+impl BleuStats {
+    /// The statistics of one line. Without a reference nothing matches and the reference length is 0.
+    pub fn of_line<'a>(hypothesis: &str, references: impl IntoIterator<Item = &'a str>, options: &BleuOptions) -> Self {
+        let hypothesis = options.prepare(hypothesis);
+        let hypothesis: Vec<&str> = words(&hypothesis).collect();
+        let references: Vec<Cow<'_, str>> = references.into_iter().map(|line| options.prepare(line)).collect();
+        let references: Vec<Vec<&str>> = references.iter().map(|line| words(line).collect()).collect();
+        let hyp_len = hypothesis.len();
+        let closest = references.iter().map(Vec::len).min_by_key(|&len| (len.abs_diff(hyp_len), len));
+        Self {
+            correct: clipped_matches(&hypothesis, &references),
+            total: std::array::from_fn(|order| hyp_len.saturating_sub(order) as u64),
+            hyp_len: hyp_len as u64,
+            ref_len: closest.unwrap_or(0) as u64,
+        }
+    }
+}
+
+impl AddAssign for BleuStats {
+    fn add_assign(&mut self, other: Self) {
+        for (sum, count) in self.correct.iter_mut().zip(other.correct) {
+            *sum += count;
+        }
+        for (sum, count) in self.total.iter_mut().zip(other.total) {
+            *sum += count;
+        }
+        self.hyp_len += other.hyp_len;
+        self.ref_len += other.ref_len;
+    }
+}
+
+impl Sum for BleuStats {
+    fn sum<I: Iterator<Item = Self>>(lines: I) -> Self {
+        lines.fold(Self::default(), |mut sum, line| {
+            sum += line;
+            sum
+        })
+    }
+}
+
+/// A BLEU score and what it is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BleuScore {
+    /// BLEU, from 0 to 100.
+    pub score: f64,
+    /// Smoothed precisions of 1- to 4-grams, from 0 to 100; all zero where nothing matches.
+    pub precisions: [f64; MAX_ORDER],
+    /// Brevity penalty, from 0 to 1.
+    pub bp: f64,
+    /// Words of the hypotheses.
+    pub sys_len: u64,
+    /// Words of the closest references.
+    pub ref_len: u64,
+    /// Clipped n-gram matches, before smoothing.
+    pub counts: [u64; MAX_ORDER],
+    /// n-grams of the hypotheses, before smoothing.
+    pub totals: [u64; MAX_ORDER],
+    /// References of every line; 0 where lines differ in their number.
+    pub references: usize,
+    /// How it was computed.
+    pub options: BleuOptions,
+}
+
+impl BleuScore {
+    /// The score of added-up statistics (Papineni et al. 2002, section 2.3). `references` is the number of references
+    /// of every line, 0 where it varies; it only goes into the signature.
+    pub fn from_stats(stats: &BleuStats, references: usize, options: &BleuOptions) -> Self {
+        let bp = brevity_penalty(stats.hyp_len, stats.ref_len);
+        let (score, precisions) = if stats.correct == [0; MAX_ORDER] {
+            (0.0, [0.0; MAX_ORDER])
+        } else {
+            let (precisions, orders) = smoothed_precisions(stats, options);
+            let log = |&precision: &f64| if precision == 0.0 { LOG_OF_ZERO } else { precision.ln() };
+            let mean = precisions.iter().take(orders).map(log).sum::<f64>() / orders as f64;
+            (bp * mean.exp(), precisions)
+        };
+        Self {
+            score,
+            precisions,
+            bp,
+            sys_len: stats.hyp_len,
+            ref_len: stats.ref_len,
+            counts: stats.correct,
+            totals: stats.total,
+            references,
+            options: *options,
+        }
+    }
+
+    /// What is needed to repeat the computation, in sacrebleu's form with our version:
+    /// `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:mt-X.Y.Z`.
+    pub fn signature(&self) -> String {
+        let BleuOptions { tokenize, lowercase, smooth, effective_order } = self.options;
+        let references = match self.references {
+            0 => "var".to_owned(),
+            n => n.to_string(),
+        };
+        let case = if lowercase { "lc" } else { "mixed" };
+        let effective = if effective_order { "yes" } else { "no" };
+        let version = env!("CARGO_PKG_VERSION");
+        format!("nrefs:{references}|case:{case}|eff:{effective}|tok:{tokenize}|smooth:{smooth}|version:mt-{version}")
+    }
+
+    /// `{"score", "precisions", "bp", "sys_len", "ref_len", "signature"}`, nothing rounded.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "score": self.score,
+            "precisions": self.precisions,
+            "bp": self.bp,
+            "sys_len": self.sys_len,
+            "ref_len": self.ref_len,
+            "signature": self.signature(),
+        })
+    }
+}
+
+impl fmt::Display for BleuScore {
+    /// sacrebleu's line: `BLEU|<signature> = 22.67 55.2/28.3/16.7/10.3 (BP = 1.000 ratio = 0.995 hyp_len = … ref_len = …)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p1, p2, p3, p4] = self.precisions;
+        let ratio = if self.ref_len == 0 { 0.0 } else { self.sys_len as f64 / self.ref_len as f64 };
+        write!(f, "BLEU|{} = {:.2} {p1:.1}/{p2:.1}/{p3:.1}/{p4:.1} ", self.signature(), self.score)?;
+        write!(f, "(BP = {:.3} ratio = {ratio:.3} hyp_len = {} ref_len = {})", self.bp, self.sys_len, self.ref_len)
+    }
+}
+
+/// `min(1, e^(1 − r/c))` for `c` words against `r`; 0 where there are none against some.
+fn brevity_penalty(hyp_len: u64, ref_len: u64) -> f64 {
+    match hyp_len {
+        _ if hyp_len >= ref_len => 1.0,
+        0 => 0.0,
+        _ => (1.0 - ref_len as f64 / hyp_len as f64).exp(),
+    }
+}
+
+/// Precisions in percent, and how many orders go into the mean. Orders from the first without any n-gram on are left
+/// at zero.
+fn smoothed_precisions(stats: &BleuStats, options: &BleuOptions) -> ([f64; MAX_ORDER], usize) {
+    let mut precisions = [0.0; MAX_ORDER];
+    let mut orders = MAX_ORDER;
+    let mut halvings = 1.0;
+    for (n, precision) in precisions.iter_mut().enumerate() {
+        let (mut correct, mut total) = (stats.correct[n] as f64, stats.total[n] as f64);
+        if let Smooth::AddK(k) = options.smooth
+            && n > 0
+        {
+            correct += k;
+            total += k;
+        }
+        if total == 0.0 {
+            break;
+        }
+        if options.effective_order {
+            orders = n + 1;
+        }
+        *precision = match options.smooth {
+            _ if correct > 0.0 => 100.0 * correct / total,
+            Smooth::Exp => {
+                halvings *= 2.0;
+                100.0 / (halvings * total)
+            }
+            Smooth::Floor(value) => 100.0 * value / total,
+            Smooth::AddK(_) | Smooth::None => 0.0,
+        };
+    }
+    (precisions, orders)
+}
+
+/// BLEU of a corpus; `references[r][i]` is line `i` of reference stream `r`.
+///
+/// Fails where there is nothing to score, where the streams differ in length, or on an impossible smoothing value.
+pub fn corpus_bleu<S: AsRef<str> + Sync>(
+    hypotheses: &[S],
+    references: &[Vec<S>],
+    options: &BleuOptions,
+) -> Result<BleuScore> {
+    let stats: BleuStats = corpus_stats(hypotheses, references, options)?.into_iter().sum();
+    Ok(BleuScore::from_stats(&stats, references.len(), options))
+}
+
+/// The statistics of every line of a corpus, for a bootstrap; arguments and errors are those of [`corpus_bleu`].
+pub fn corpus_stats<S: AsRef<str> + Sync>(
+    hypotheses: &[S],
+    references: &[Vec<S>],
+    options: &BleuOptions,
+) -> Result<Vec<BleuStats>> {
+    check(hypotheses.len(), references, options)?;
+    let line = |(i, hypothesis): (usize, &S)| {
+        let references = references.iter().filter_map(|stream| stream.get(i)).map(AsRef::as_ref);
+        BleuStats::of_line(hypothesis.as_ref(), references, options)
+    };
+    Ok(hypotheses.par_iter().enumerate().map(line).collect())
+}
+
+/// BLEU of a corpus whose lines differ in their number of references: `None` is a missing one. An empty string is a
+/// reference of length zero.
+///
+/// Fails as [`corpus_bleu`] does, and where a line has no reference at all.
+pub fn corpus_bleu_with_missing<S: AsRef<str> + Sync>(
+    hypotheses: &[S],
+    references: &[Vec<Option<S>>],
+    options: &BleuOptions,
+) -> Result<BleuScore> {
+    check(hypotheses.len(), references, options)?;
+    let line = |(i, hypothesis): (usize, &S)| {
+        let present: Vec<&str> =
+            references.iter().filter_map(|stream| stream.get(i)?.as_ref()).map(AsRef::as_ref).collect();
+        if present.is_empty() {
+            return Err(Error::failure(format!("line {} has no reference", i + 1)));
+        }
+        Ok((present.len(), BleuStats::of_line(hypothesis.as_ref(), present, options)))
+    };
+    let lines: Vec<(usize, BleuStats)> = hypotheses.par_iter().enumerate().map(line).collect::<Result<_>>()?;
+    let count = lines.first().map_or(0, |line| line.0);
+    let same = lines.iter().all(|line| line.0 == count);
+    let stats: BleuStats = lines.into_iter().map(|line| line.1).sum();
+    Ok(BleuScore::from_stats(&stats, if same { count } else { 0 }, options))
+}
+
+/// BLEU of one sentence against its references; `effective_order` is advisable.
+///
+/// Fails without a reference, or on an impossible smoothing value.
+pub fn sentence_bleu<S: AsRef<str>>(hypothesis: &str, references: &[S], options: &BleuOptions) -> Result<BleuScore> {
+    options.smooth.check()?;
+    if references.is_empty() {
+        return Err(Error::usage("BLEU needs at least one reference"));
+    }
+    let stats = BleuStats::of_line(hypothesis, references.iter().map(AsRef::as_ref), options);
+    Ok(BleuScore::from_stats(&stats, references.len(), options))
+}
+
+/// A warning where the hypotheses look tokenized: 100 or more lines end in a period that stands alone. The caller
+/// leaves the check out under `--force`.
+pub fn tokenized_warning<S: AsRef<str>>(hypotheses: &[S]) -> Option<String> {
+    let ends_tokenized = |line: &&S| line.as_ref().trim_end_matches(is_whitespace).ends_with(" .");
+    let lines = hypotheses.iter().filter(ends_tokenized).count();
+    (lines >= TOKENIZED_LINES).then(|| {
+        format!(
+            "{lines} lines end in a period with a space before it, as in tokenized text: \
+             detokenize the hypotheses before scoring, or the score is not comparable (--force silences this)"
+        )
+    })
+}
+
+/// Checks what every way to score a corpus needs; `L` is a line or a line that may be missing.
+fn check<L>(hypotheses: usize, references: &[Vec<L>], options: &BleuOptions) -> Result<()> {
+    options.smooth.check()?;
+    if references.is_empty() {
+        return Err(Error::usage("BLEU needs at least one reference"));
+    }
+    for (r, stream) in references.iter().enumerate() {
+        if stream.len() != hypotheses {
+            let (r, lines) = (r + 1, stream.len());
+            return Err(Error::failure(format!("{hypotheses} hypotheses, but reference {r} has {lines} lines"))
+                .help("hypotheses and references must be of the same lines, in the same order"));
+        }
+    }
+    if hypotheses == 0 {
+        return Err(Error::failure("there are no lines to score"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(hypothesis: &str, references: &[&str], options: BleuOptions) -> BleuScore {
+        sentence_bleu(hypothesis, references, &options).unwrap()
+    }
+
+    fn with(smooth: Smooth) -> BleuOptions {
+        BleuOptions { smooth, ..Default::default() }
+    }
+
+    #[test]
+    fn smoothing_by_hand() {
+        // Matches 3, 1, 0, 0 of 4, 3, 2, 1 n-grams; equal lengths.
+        let near = |smooth, expected: f64| {
+            let result = score("a b c d", &["a b x c"], with(smooth)).score;
+            assert!((result - expected).abs() < 1e-9, "{smooth}: {result} for {expected}");
+        };
+        let mean = |p: [f64; 4]| 100.0 * p.iter().product::<f64>().powf(0.25);
+        near(Smooth::Exp, mean([3.0 / 4.0, 1.0 / 3.0, 0.5 / 2.0, 0.25]));
+        near(Smooth::Floor(0.1), mean([3.0 / 4.0, 1.0 / 3.0, 0.1 / 2.0, 0.1]));
+        near(Smooth::AddK(1.0), mean([3.0 / 4.0, 2.0 / 4.0, 1.0 / 3.0, 1.0 / 2.0]));
+        near(Smooth::None, 0.0);
+    }
+
+    #[test]
+    fn effective_order_leaves_out_what_the_hypothesis_cannot_have() {
+        assert_eq!(score("a b", &["a b"], with(Smooth::Exp)).score, 0.0);
+        let effective = BleuOptions { effective_order: true, ..Default::default() };
+        assert!((score("a b", &["a b"], effective).score - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn closest_reference_and_brevity() {
+        // 3 words against 2 and 4: equally close, the shorter counts and nothing is too short.
+        let tie = score("a b c", &["a b c d", "a b"], BleuOptions::default());
+        assert_eq!((tie.ref_len, tie.bp), (2, 1.0));
+        let short = score("a b", &["a b c d"], BleuOptions::default());
+        assert_eq!(short.bp, (-1f64).exp());
+        assert_eq!(score("", &["a"], BleuOptions::default()).bp, 0.0);
+        assert_eq!(score("", &[""], BleuOptions::default()).bp, 1.0);
+    }
+
+    #[test]
+    fn prints_as_sacrebleu_does() {
+        let version = env!("CARGO_PKG_VERSION");
+        let options = BleuOptions { smooth: Smooth::AddK(0.5), lowercase: true, ..Default::default() };
+        let result = score("A b c d e", &["a b c d f"], options);
+        assert_eq!(
+            result.to_string(),
+            format!(
+                "BLEU|nrefs:1|case:lc|eff:no|tok:13a|smooth:add-k[0.50]|version:mt-{version} = 71.86 80.0/77.8/71.4/60.0 \
+                 (BP = 1.000 ratio = 1.000 hyp_len = 5 ref_len = 5)"
+            )
+        );
+        let keys: Vec<String> = result.to_json().as_object().unwrap().keys().cloned().collect();
+        assert_eq!(keys, ["score", "precisions", "bp", "sys_len", "ref_len", "signature"]);
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_scored() {
+        let options = BleuOptions::default();
+        let error = corpus_bleu(&["a", "b"], &[vec!["a", "b"], vec!["a"]], &options).unwrap_err();
+        assert_eq!(error.what(), "2 hypotheses, but reference 2 has 1 lines");
+        assert!(corpus_bleu::<&str>(&[], &[vec![]], &options).is_err());
+        assert!(corpus_bleu(&["a"], &[], &options).is_err());
+        let error = corpus_bleu_with_missing(&["a", "b"], &[vec![Some("a"), None]], &options).unwrap_err();
+        assert_eq!(error.what(), "line 2 has no reference");
+        for (name, value) in [("exp", Some(1.0)), ("floor", Some(-0.1)), ("add-k", Some(f64::NAN)), ("laplace", None)] {
+            assert_eq!(Smooth::new(name, value).unwrap_err().exit_code(), 2, "{name}");
+        }
+        assert_eq!(Smooth::new("floor", None).unwrap(), Smooth::Floor(0.1));
+        assert_eq!(Smooth::new("add-k", None).unwrap(), Smooth::AddK(1.0));
+    }
+
+    #[test]
+    fn warns_of_tokenized_hypotheses() {
+        let mut lines = vec!["A sentence ."; 99];
+        lines.extend(["Another.", ""]);
+        assert_eq!(tokenized_warning(&lines), None);
+        lines.push("The hundredth . ");
+        assert!(tokenized_warning(&lines).unwrap().starts_with("100 lines "));
+    }
+}

@@ -1,0 +1,96 @@
+//! Names and shapes of every parameter, in the order they lie in the flat tensor.
+//!
+//! The names are those of model files. q, k and v of one attention are neighbours (weights, then biases), so that they can
+//! be used as one packed matrix; so are γ and β of a norm.
+
+use crate::config::{ModelConfig, Tie};
+use crate::ops::params::{Kind, ParameterLayout};
+
+/// Sizes of the vocabularies and the ids of padding, whose embeddings begin at zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vocabulary {
+    /// Pieces on the source side.
+    pub source: usize,
+    /// Pieces on the target side.
+    pub target: usize,
+    /// Id of the source padding.
+    pub source_padding: u32,
+    /// Id of the target padding.
+    pub target_padding: u32,
+}
+
+/// Name of the table that target tokens are embedded with.
+pub fn target_table(tie: Tie) -> &'static str {
+    if tie == Tie::All { "source_embedding.weight" } else { "target_embedding.weight" }
+}
+
+/// Name of the matrix of the output projection.
+pub fn output_table(tie: Tie) -> &'static str {
+    if tie == Tie::None { "output_projection.weight" } else { target_table(tie) }
+}
+
+/// All parameters of a model.
+pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
+    let mut layout = ParameterLayout::default();
+    let d = config.d_model;
+    layout.add("source_embedding.weight", &[vocabulary.source, d], Kind::Weight);
+    if config.tie != Tie::All {
+        layout.add("target_embedding.weight", &[vocabulary.target, d], Kind::Weight);
+    }
+    for i in 0..config.encoder_layers {
+        let layer = format!("encoder.layers.{i}");
+        attention(&mut layout, config, &layer, "self_attn");
+        feed_forward(&mut layout, config, &layer);
+    }
+    if config.final_norm {
+        norm(&mut layout, d, "encoder.norm");
+    }
+    for i in 0..config.decoder_layers {
+        let layer = format!("decoder.layers.{i}");
+        attention(&mut layout, config, &layer, "self_attn");
+        attention(&mut layout, config, &layer, "cross_attn");
+        feed_forward(&mut layout, config, &layer);
+    }
+    if config.final_norm {
+        norm(&mut layout, d, "decoder.norm");
+    }
+    if config.tie == Tie::None {
+        layout.add("output_projection.weight", &[vocabulary.target, d], Kind::Weight);
+    }
+    if config.output_bias {
+        layout.add("output_projection.bias", &[vocabulary.target], Kind::Vector);
+    }
+    layout
+}
+
+fn attention(layout: &mut ParameterLayout, config: &ModelConfig, layer: &str, name: &str) {
+    let (d, keys, values) = (config.d_model, config.heads * config.d_k, config.heads * config.d_v);
+    let projections = [("q_proj", keys), ("k_proj", keys), ("v_proj", values)];
+    for (projection, width) in projections {
+        layout.add(format!("{layer}.{name}.{projection}.weight"), &[width, d], Kind::Weight);
+    }
+    if config.attention_bias {
+        for (projection, width) in projections {
+            layout.add(format!("{layer}.{name}.{projection}.bias"), &[width], Kind::Vector);
+        }
+    }
+    layout.add(format!("{layer}.{name}.out_proj.weight"), &[d, values], Kind::Weight);
+    if config.attention_bias {
+        layout.add(format!("{layer}.{name}.out_proj.bias"), &[d], Kind::Vector);
+    }
+    norm(layout, d, &format!("{layer}.{name}_norm"));
+}
+
+fn feed_forward(layout: &mut ParameterLayout, config: &ModelConfig, layer: &str) {
+    let (d, f) = (config.d_model, config.d_ff);
+    layout.add(format!("{layer}.feed_forward.fc1.weight"), &[f, d], Kind::Weight);
+    layout.add(format!("{layer}.feed_forward.fc1.bias"), &[f], Kind::Vector);
+    layout.add(format!("{layer}.feed_forward.fc2.weight"), &[d, f], Kind::Weight);
+    layout.add(format!("{layer}.feed_forward.fc2.bias"), &[d], Kind::Vector);
+    norm(layout, d, &format!("{layer}.feed_forward_norm"));
+}
+
+fn norm(layout: &mut ParameterLayout, d: usize, name: &str) {
+    layout.add(format!("{name}.weight"), &[d], Kind::Vector);
+    layout.add(format!("{name}.bias"), &[d], Kind::Vector);
+}

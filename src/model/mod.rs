@@ -1,0 +1,298 @@
+//! The encoder-decoder Transformer of "Attention Is All You Need" and its variants.
+//!
+//! [`Transformer`] holds the parameters and runs whole sequences: [`Transformer::encode`], [`Transformer::decode`],
+//! [`Transformer::loss`]. [`cache::Decoder`] runs one position at a time for search. What one sub-layer computes lives in
+//! [`crate::ops`]; where norm, residual and dropout stand, in [`crate::ops::sublayer`].
+
+pub mod cache;
+pub mod init;
+pub mod layout;
+pub mod positions;
+
+use std::sync::Arc;
+
+use candle_core::{Device, Result, Tensor};
+
+pub use layout::Vocabulary;
+
+use crate::config::{self, ModelConfig, NormPlacement};
+use crate::ops::attention::{Attention, Core, Projection};
+use crate::ops::embedding::{self, Embedding};
+use crate::ops::feed_forward::{Activation, FeedForward};
+use crate::ops::loss::{self, Sums, Targets};
+use crate::ops::params::Parameters;
+use crate::ops::sublayer::{self, Lengths, Placement, Residual};
+use crate::ops::{Mode, norm};
+
+/// A padded batch of token sequences.
+#[derive(Clone, Debug)]
+pub struct Sequences {
+    /// Token ids, [B, L] row-major.
+    pub ids: Vec<u32>,
+    /// Real tokens of every sequence, [B].
+    pub lengths: Lengths,
+    /// L.
+    pub length: usize,
+}
+
+impl Sequences {
+    /// Number of sequences, B.
+    pub fn batch(&self) -> usize {
+        self.lengths.len()
+    }
+}
+
+/// Encoder states of a batch.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// [B·S, D].
+    pub states: Tensor,
+    /// Real source tokens of every sentence, [B].
+    pub lengths: Lengths,
+    /// S.
+    pub length: usize,
+}
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Transformer {
+    config: ModelConfig,
+    vocabulary: Vocabulary,
+    parameters: Arc<Parameters>,
+    positions: Arc<Vec<f32>>,
+}
+
+/// The stack a layer belongs to.
+#[derive(Clone, Copy)]
+enum Stack {
+    Encoder,
+    Decoder,
+}
+
+impl Stack {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Encoder => "encoder",
+            Self::Decoder => "decoder",
+        }
+    }
+
+    /// Number of a dropout site: stable for a given place in the model.
+    fn site(self, layer: usize, place: u64) -> u64 {
+        (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + place
+    }
+}
+
+impl Transformer {
+    /// A model with all parameters zero; see [`Transformer::initialise`] and [`crate::checkpoint`].
+    pub fn new(config: &ModelConfig, vocabulary: Vocabulary, device: &Device) -> Result<Self> {
+        let parameters = layout::layout(config, vocabulary).allocate(device)?;
+        let positions = Arc::new(positions::sinusoidal(config.sinusoid, config.max_length, config.d_model));
+        Ok(Self { config: config.clone(), vocabulary, parameters, positions })
+    }
+
+    /// Draws initial values from a seed.
+    pub fn initialise(&self, seed: u64) -> Result<()> {
+        init::initialise(&self.parameters, self.vocabulary, seed)
+    }
+
+    /// The configuration it was built from.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Sizes of the vocabularies.
+    pub fn vocabulary(&self) -> Vocabulary {
+        self.vocabulary
+    }
+
+    /// Its parameters and gradients.
+    pub fn parameters(&self) -> &Arc<Parameters> {
+        &self.parameters
+    }
+
+    /// Encoder states of a batch of source sequences.
+    pub fn encode(&self, source: &Sequences, mode: &Mode) -> Result<Memory> {
+        let mut x = self.embed("source_embedding.weight", source, Stack::Encoder, mode)?;
+        for layer in 0..self.config.encoder_layers {
+            x = self.self_attention(&x, source, Stack::Encoder, layer, mode)?;
+            x = self.feed_forward(&x, Stack::Encoder, layer, mode)?;
+        }
+        let states = self.final_norm(x, Stack::Encoder, mode)?;
+        Ok(Memory { states, lengths: source.lengths.clone(), length: source.length })
+    }
+
+    /// Decoder states [B·T, D] of decoder inputs (targets shifted right), each position seeing those before it.
+    pub fn decode(&self, memory: &Memory, target: &Sequences, mode: &Mode) -> Result<Tensor> {
+        let mut y = self.embed(layout::target_table(self.config.tie), target, Stack::Decoder, mode)?;
+        for layer in 0..self.config.decoder_layers {
+            y = self.self_attention(&y, target, Stack::Decoder, layer, mode)?;
+            y = self.cross_attention(&y, memory, target, layer, mode)?;
+            y = self.feed_forward(&y, Stack::Decoder, layer, mode)?;
+        }
+        self.final_norm(y, Stack::Decoder, mode)
+    }
+
+    /// Logits [N, V] of decoder states [N, D], in plain operations: for tests and small inputs.
+    pub fn logits(&self, states: &Tensor, mode: &Mode) -> Result<Tensor> {
+        self.output_projection()?.reference(states, mode.is_training())
+    }
+
+    /// The loss of a batch, summed over its target tokens: a differentiable scalar, and the sums.
+    pub fn loss(
+        &self,
+        source: &Sequences,
+        target: &Sequences,
+        targets: &Targets,
+        mode: &Mode,
+    ) -> Result<(Tensor, Sums)> {
+        let memory = self.encode(source, mode)?;
+        let states = self.decode(&memory, target, mode)?;
+        loss::run(&states, &self.output_projection()?, targets, mode)
+    }
+
+    fn output_projection(&self) -> Result<Projection> {
+        Ok(Projection {
+            weight: self.parameters.param(layout::output_table(self.config.tie))?,
+            bias: self.config.output_bias.then(|| self.parameters.param("output_projection.bias")).transpose()?,
+        })
+    }
+
+    fn embed(&self, table: &str, tokens: &Sequences, stack: Stack, mode: &Mode) -> Result<Tensor> {
+        let config = &self.config;
+        let embedding = Embedding {
+            table: self.parameters.param(table)?,
+            positions: self.positions.clone(),
+            scale: self.embedding_scale(),
+            dropout: mode.dropout(config.embedding_dropout, stack.site(0, 99)),
+        };
+        embedding::run(embedding, tokens.ids.clone(), tokens.length, 0, self.parameters.root(), mode)
+    }
+
+    /// Factor of embeddings: √D or 1.
+    fn embedding_scale(&self) -> f32 {
+        if self.config.scale_embedding { (self.config.d_model as f32).sqrt() } else { 1.0 }
+    }
+
+    /// The wrapper of sub-layer `name`; `place` numbers its dropout site within the layer.
+    fn residual(&self, name: &str, site: u64, mode: &Mode) -> Result<Residual> {
+        Ok(Residual {
+            placement: match self.config.norm {
+                NormPlacement::Post => Placement::Post,
+                NormPlacement::Pre => Placement::Pre,
+            },
+            norm: self.norm(&format!("{name}_norm"))?,
+            eps: self.config.norm_eps,
+            dropout: mode.dropout(self.config.dropout, site),
+        })
+    }
+
+    /// γ and β of a norm as [2, D].
+    fn norm(&self, name: &str) -> Result<crate::ops::params::Param> {
+        self.parameters.view(&format!("{name}.weight"), (2, self.config.d_model))
+    }
+
+    /// A run of neighbouring projections as one, `width` wide.
+    fn packed(&self, attention: &str, first: &str, width: usize) -> Result<Projection> {
+        let bias = format!("{attention}.{first}.bias");
+        Ok(Projection {
+            weight: self.parameters.view(&format!("{attention}.{first}.weight"), (width, self.config.d_model))?,
+            bias: self.config.attention_bias.then(|| self.parameters.view(&bias, width)).transpose()?,
+        })
+    }
+
+    fn single(&self, name: &str, has_bias: bool) -> Result<Projection> {
+        Ok(Projection {
+            weight: self.parameters.param(&format!("{name}.weight"))?,
+            bias: has_bias.then(|| self.parameters.param(&format!("{name}.bias"))).transpose()?,
+        })
+    }
+
+    fn self_attention(
+        &self,
+        x: &Tensor,
+        tokens: &Sequences,
+        stack: Stack,
+        layer: usize,
+        mode: &Mode,
+    ) -> Result<Tensor> {
+        let c = &self.config;
+        let name = format!("{}.layers.{layer}.self_attn", stack.name());
+        let core = Core {
+            batch: tokens.batch(),
+            heads: c.heads,
+            queries: tokens.length,
+            keys: tokens.length,
+            d_k: c.d_k,
+            d_v: c.d_v,
+            causal: matches!(stack, Stack::Decoder),
+            key_lengths: tokens.lengths.clone(),
+            dropout: mode.dropout(c.attention_dropout, stack.site(layer, 0)),
+        };
+        let attention = Attention {
+            core,
+            query: self.packed(&name, "q_proj", c.heads * (2 * c.d_k + c.d_v))?,
+            key_value: None,
+            output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
+        };
+        sublayer::run(attention, self.residual(&name, stack.site(layer, 1), mode)?, x, None, mode)
+    }
+
+    fn cross_attention(
+        &self,
+        y: &Tensor,
+        memory: &Memory,
+        target: &Sequences,
+        layer: usize,
+        mode: &Mode,
+    ) -> Result<Tensor> {
+        let c = &self.config;
+        let name = format!("decoder.layers.{layer}.cross_attn");
+        let core = Core {
+            batch: target.batch(),
+            heads: c.heads,
+            queries: target.length,
+            keys: memory.length,
+            d_k: c.d_k,
+            d_v: c.d_v,
+            causal: false,
+            key_lengths: memory.lengths.clone(),
+            dropout: mode.dropout(c.attention_dropout, Stack::Decoder.site(layer, 2)),
+        };
+        let attention = Attention {
+            core,
+            query: self.packed(&name, "q_proj", c.heads * c.d_k)?,
+            key_value: Some(self.packed(&name, "k_proj", c.heads * (c.d_k + c.d_v))?),
+            output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
+        };
+        let residual = self.residual(&name, Stack::Decoder.site(layer, 3), mode)?;
+        sublayer::run(attention, residual, y, Some(&memory.states), mode)
+    }
+
+    fn feed_forward(&self, x: &Tensor, stack: Stack, layer: usize, mode: &Mode) -> Result<Tensor> {
+        let c = &self.config;
+        let name = format!("{}.layers.{layer}.feed_forward", stack.name());
+        let feed_forward = FeedForward {
+            fc1: self.single(&format!("{name}.fc1"), true)?,
+            fc2: self.single(&format!("{name}.fc2"), true)?,
+            activation: activation(c.activation),
+            dropout: mode.dropout(c.activation_dropout, stack.site(layer, 4)),
+        };
+        sublayer::run(feed_forward, self.residual(&name, stack.site(layer, 5), mode)?, x, None, mode)
+    }
+
+    fn final_norm(&self, x: Tensor, stack: Stack, mode: &Mode) -> Result<Tensor> {
+        if !self.config.final_norm {
+            return Ok(x);
+        }
+        norm::run(&x, &self.norm(&format!("{}.norm", stack.name()))?, self.config.norm_eps, mode)
+    }
+}
+
+fn activation(kind: config::Activation) -> Activation {
+    match kind {
+        config::Activation::Relu => Activation::Relu,
+        config::Activation::Gelu => Activation::Gelu,
+        config::Activation::Swish => Activation::Swish,
+    }
+}

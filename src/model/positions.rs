@@ -1,0 +1,52 @@
+//! Positional encodings.
+
+use crate::config::Sinusoid;
+
+/// PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(the same) ("Attention Is All You Need", section 3.5).
+///
+/// `Interleaved` alternates sine and cosine as the paper writes it; `Halves` puts all sines before all cosines, with the
+/// same frequencies. Returns [positions, D], row-major. D is even.
+pub fn sinusoidal(kind: Sinusoid, positions: usize, d: usize) -> Vec<f32> {
+    let half = d / 2;
+    let mut table = vec![0f32; positions * d];
+    for (p, row) in table.chunks_exact_mut(d).enumerate() {
+        for i in 0..half {
+            let angle = p as f64 / 10_000f64.powf(2.0 * i as f64 / d as f64);
+            let (sine, cosine) = match kind {
+                Sinusoid::Interleaved => (2 * i, 2 * i + 1),
+                Sinusoid::Halves => (i, half + i),
+            };
+            row[sine] = angle.sin() as f32;
+            row[cosine] = angle.cos() as f32;
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn follows_the_papers_formula() {
+        // D = 4: frequencies 1 and 1/100.
+        let table = sinusoidal(Sinusoid::Interleaved, 3, 4);
+        let row = |p: f64| [p.sin(), p.cos(), (p / 100.0).sin(), (p / 100.0).cos()];
+        for p in 0..3 {
+            for (got, want) in table[p * 4..].iter().zip(row(p as f64)) {
+                assert!((*got as f64 - want).abs() < 1e-7);
+            }
+        }
+    }
+
+    #[test]
+    fn halves_is_a_permutation_of_interleaved() {
+        let (a, b) = (sinusoidal(Sinusoid::Interleaved, 5, 6), sinusoidal(Sinusoid::Halves, 5, 6));
+        for p in 0..5 {
+            for i in 0..3 {
+                assert_eq!(a[p * 6 + 2 * i], b[p * 6 + i]);
+                assert_eq!(a[p * 6 + 2 * i + 1], b[p * 6 + 3 + i]);
+            }
+        }
+    }
+}

@@ -1,0 +1,530 @@
+//! The attention sub-layer: projections, softmax(QKᵀ/√K)·V under padding and causal masks, output projection.
+//!
+//! Self-attention uses one packed matrix for q, k and v; cross-attention one for q and one for k and v. The core works on
+//! one sentence and head at a time; its probabilities are computed anew in backward instead of being kept.
+
+use std::ops::Range;
+
+use candle_core::{D, Device, Result, Tensor};
+
+use super::dropout::Dropout;
+use super::matmul::{Matrix, fixed, gemm, gemm_parallel, transposed};
+use super::memory::{Scratch, with_slice};
+use super::norm::{add_bias, add_column_sums};
+use super::params::Param;
+use super::simd::{self, vectorised};
+use super::sublayer::{BackwardBlock, ForwardBlock, Inner, Lengths, WholeBatch, Widths, with_bias};
+
+/// A projection: a weight [out, D] and perhaps a bias [out].
+#[derive(Clone, Debug)]
+pub struct Projection {
+    /// Weight, [out, in].
+    pub weight: Param,
+    /// Bias, [out].
+    pub bias: Option<Param>,
+}
+
+impl Projection {
+    /// x·Wᵀ + b in plain Candle operations.
+    pub fn reference(&self, x: &Tensor, training: bool) -> Result<Tensor> {
+        let y = x.matmul(&self.weight.reference(training)?.t()?)?;
+        match &self.bias {
+            Some(bias) => y.broadcast_add(&bias.reference(training)?),
+            None => Ok(y),
+        }
+    }
+
+    fn out(&self) -> usize {
+        self.weight.dims()[0]
+    }
+
+    fn add_bias(&self, y: &mut [f32]) -> Result<()> {
+        with_bias(self.bias.as_ref(), |bias| {
+            if let Some(bias) = bias {
+                add_bias(y, bias);
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds dW = gᵀ·x and the bias's column sums to the gradients. g: [rows, out], x: [rows, in].
+    pub(super) fn add_gradients(&self, rows: usize, g: &[f32], x: &[f32], bias_sums: &[f32]) -> Result<()> {
+        let (out, input) = (self.out(), self.weight.dims()[1]);
+        self.weight
+            .with_gradient(|dw| gemm_parallel(Matrix::new(g, rows, out).t(), Matrix::new(x, rows, input), dw, true))?;
+        match &self.bias {
+            Some(bias) => bias.add_gradient_slice(&bias_sums[..out]),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Sizes and masks of one attention. Keys beyond a sentence's length are masked; so, with `causal`, are later positions.
+#[derive(Clone, Debug)]
+pub struct Core {
+    /// Sentences.
+    pub batch: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Rows of queries a sentence.
+    pub queries: usize,
+    /// Rows of keys a sentence.
+    pub keys: usize,
+    /// Width of a head's queries and keys.
+    pub d_k: usize,
+    /// Width of a head's values.
+    pub d_v: usize,
+    /// Whether position i sees only keys 0..=i.
+    pub causal: bool,
+    /// Number of real keys of every sentence.
+    pub key_lengths: Lengths,
+    /// Dropout on the attention weights.
+    pub dropout: Dropout,
+}
+
+/// The attention sub-layer.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    /// Sizes and masks.
+    pub core: Core,
+    /// q, k and v packed (self-attention), or q alone (cross-attention).
+    pub query: Projection,
+    /// k and v packed, for cross-attention.
+    pub key_value: Option<Projection>,
+    /// Output projection [D, H·d_v].
+    pub output: Projection,
+}
+
+/// q, k and v of one sentence and head inside packed rows: slice offset and row stride of each.
+#[derive(Clone, Copy)]
+struct Heads<'a> {
+    q: &'a [f32],
+    ldq: usize,
+    k: &'a [f32],
+    v: &'a [f32],
+    ldkv: usize,
+}
+
+/// Scratch of one block's backward pass through heads.
+struct BackwardWork {
+    scores: Work,
+    parts: Scratch,
+}
+
+/// Scratch of one block's pass through heads.
+struct Work {
+    transposed: Scratch,
+    weights: Scratch,
+    dropped: Scratch,
+    gradient: Scratch,
+}
+
+impl Core {
+    /// Keys rounded up to whole vectors.
+    fn padded_keys(&self) -> usize {
+        self.keys.div_ceil(16) * 16
+    }
+
+    fn work(&self, backward: bool) -> Work {
+        let (keys, square) = (self.padded_keys(), self.queries * self.padded_keys());
+        let extra = if backward { square } else { 0 };
+        Work {
+            transposed: Scratch::new(self.d_k.max(self.d_v) * keys),
+            weights: Scratch::new(square),
+            dropped: Scratch::new(extra),
+            gradient: Scratch::new(extra),
+        }
+    }
+
+    /// First element of the dropout mask of one sentence and head.
+    fn mask_base(&self, sentence: usize, head: usize) -> usize {
+        (sentence * self.heads + head) * self.queries * self.keys
+    }
+
+    /// softmax(q·kᵀ/√K) of one head into `work.weights`, [T, padded keys]; masked entries are 0.
+    fn weights(&self, sentence: usize, heads: &Heads, work: &mut Work) {
+        let keys = self.padded_keys();
+        let (t, d_k) = (self.queries, self.d_k);
+        transpose_head(heads.k, heads.ldkv, self.keys, d_k, keys, &mut work.transposed);
+        let q = Matrix::strided(heads.q, t, d_k, heads.ldq, 1);
+        fixed(t, keys, d_k, q, &work.transposed, keys, &mut work.weights, keys, false);
+        let length = self.key_lengths[sentence] as usize;
+        softmax_rows(
+            &mut work.weights[..t * keys],
+            keys,
+            length.min(self.keys),
+            self.causal,
+            1.0 / (d_k as f32).sqrt(),
+        );
+    }
+
+    /// One head forward: out [T, d_v], rows `ldo` apart.
+    fn forward(&self, sentence: usize, head: usize, heads: &Heads, out: &mut [f32], ldo: usize, work: &mut Work) {
+        let keys = self.padded_keys();
+        self.weights(sentence, heads, work);
+        if self.dropout.is_on() {
+            drop_rows(&mut work.weights, keys, self.keys, self.dropout, self.mask_base(sentence, head));
+        }
+        let weights = Matrix::strided(&work.weights, self.queries, self.keys, keys, 1);
+        fixed(self.queries, self.d_v, self.keys, weights, heads.v, heads.ldkv, out, ldo, false);
+    }
+
+    /// One head backward. `d_out` [T, d_v] rows `ldo` apart; writes dq, dk, dv with the strides of q and k/v.
+    fn backward(
+        &self,
+        place: (usize, usize),
+        heads: &Heads,
+        (d_out, ldo): (&[f32], usize),
+        grads: HeadGradients,
+        work: &mut Work,
+    ) {
+        let (keys, t, s) = (self.padded_keys(), self.queries, self.keys);
+        self.weights(place.0, heads, work);
+        transpose_head(heads.v, heads.ldkv, s, self.d_v, keys, &mut work.transposed);
+        let d_out_matrix = Matrix::strided(d_out, t, self.d_v, ldo, 1);
+        fixed(t, keys, self.d_v, d_out_matrix, &work.transposed, keys, &mut work.gradient, keys, false);
+        let scale = 1.0 / (self.d_k as f32).sqrt();
+        let base = self.mask_base(place.0, place.1);
+        softmax_rows_backward(&work.weights, &mut work.dropped, &mut work.gradient, keys, s, self.dropout, base, scale);
+        let dropped = Matrix::strided(&work.dropped, t, s, keys, 1).t();
+        fixed(s, self.d_v, t, dropped, d_out, ldo, grads.dv, self.d_v, false);
+        let gradient = Matrix::strided(&work.gradient, t, s, keys, 1);
+        fixed(t, self.d_k, s, gradient, heads.k, heads.ldkv, grads.dq, self.d_k, false);
+        fixed(s, self.d_k, t, gradient.t(), heads.q, heads.ldq, grads.dk, self.d_k, false);
+    }
+
+    /// Additive mask [B, 1, T, S] of 0 and -∞ for the reference.
+    fn mask(&self, device: &Device) -> Result<Tensor> {
+        let (b, t, s) = (self.batch, self.queries, self.keys);
+        let mut mask = vec![0f32; b * t * s];
+        for (i, row) in mask.chunks_exact_mut(s).enumerate() {
+            let (sentence, position) = (i / t, i % t);
+            let length = self.key_lengths[sentence] as usize;
+            let visible = if self.causal { length.min(position + 1) } else { length };
+            row[visible.min(s)..].fill(f32::NEG_INFINITY);
+        }
+        Tensor::from_vec(mask, (b, 1, t, s), device)
+    }
+
+    /// The core in plain Candle operations. q: [B·T, H·K], k: [B·S, H·K], v: [B·S, H·d_v] → [B·T, H·d_v].
+    fn reference(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let (b, h, t, s) = (self.batch, self.heads, self.queries, self.keys);
+        let split = |x: &Tensor, l: usize, w: usize| x.reshape((b, l, h, w))?.transpose(1, 2)?.contiguous();
+        let (q, k, v) = (split(q, t, self.d_k)?, split(k, s, self.d_k)?, split(v, s, self.d_v)?);
+        let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * (1.0 / (self.d_k as f64).sqrt()))?;
+        let mask = self.mask(q.device())?.to_dtype(scores.dtype())?;
+        let visible = mask.eq(0f64)?.to_dtype(scores.dtype())?;
+        // Shift by the largest finite score, exponentiate, and mask by a product: a row without keys gives 0, not NaN.
+        let scores = scores.broadcast_add(&visible.affine(1e30, -1e30)?)?;
+        let shifted = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?;
+        let weights = shifted.exp()?.broadcast_mul(&visible)?; // [B, H, T, S]
+        let sums = weights.sum_keepdim(D::Minus1)?;
+        let weights = weights.broadcast_div(&sums.maximum(1e-30)?)?;
+        let weights = self.dropout.apply(&weights)?;
+        weights.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((b * t, h * self.d_v))
+    }
+}
+
+/// Where one head's gradients go: contiguous [T, K], [S, K] and [S, d_v].
+struct HeadGradients<'a> {
+    dq: &'a mut [f32],
+    dk: &'a mut [f32],
+    dv: &'a mut [f32],
+}
+
+/// out[d, j] = x[j, d] for one head; columns beyond `rows` are 0.
+fn transpose_head(x: &[f32], stride: usize, rows: usize, width: usize, padded: usize, out: &mut [f32]) {
+    for (d, column) in out.chunks_exact_mut(padded).take(width).enumerate() {
+        for (j, value) in column[..rows].iter_mut().enumerate() {
+            *value = x[j * stride + d];
+        }
+        column[rows..].fill(0.0);
+    }
+}
+
+vectorised! {
+    /// Scales, masks and normalises rows of scores in place. Row i sees `length` keys, with `causal` at most i + 1.
+    fn softmax_rows(scores: &mut [f32], width: usize, length: usize, causal: bool, scale: f32) {
+        for (i, row) in scores.chunks_exact_mut(width).enumerate() {
+            let visible = if causal { length.min(i + 1) } else { length };
+            let (seen, masked) = row.split_at_mut(visible);
+            masked.fill(0.0);
+            for v in seen.iter_mut() {
+                *v *= scale;
+            }
+            let largest = simd::max(seen);
+            let inverse = 1.0 / simd::exp_shifted(seen, largest);
+            for v in seen.iter_mut() {
+                *v *= inverse;
+            }
+        }
+    }
+
+    /// Multiplies the attention weights by their dropout mask. `columns` of every row's `width` are real.
+    fn drop_rows(weights: &mut [f32], width: usize, columns: usize, dropout: Dropout, base: usize) {
+        for (i, row) in weights.chunks_exact_mut(width).enumerate() {
+            for (j, v) in row[..columns].iter_mut().enumerate() {
+                *v *= dropout.factor(base + i * columns + j);
+            }
+        }
+    }
+
+    /// From the weights p and the gradient of the dropped weights: `dropped` = p·mask, and `gradient` becomes that of the
+    /// unscaled scores, p·(g·mask − Σ p·g·mask)·scale.
+    fn softmax_rows_backward(
+        weights: &[f32], dropped: &mut [f32], gradient: &mut [f32], width: usize, columns: usize,
+        dropout: Dropout, base: usize, scale: f32,
+    ) {
+        let rows = weights.chunks_exact(width).zip(dropped.chunks_exact_mut(width)).zip(gradient.chunks_exact_mut(width));
+        for (i, ((p, dropped), g)) in rows.enumerate() {
+            if dropout.is_on() {
+                let base = base + i * columns;
+                for j in 0..columns {
+                    let factor = dropout.factor(base + j);
+                    dropped[j] = p[j] * factor;
+                    g[j] *= factor;
+                }
+            } else {
+                dropped.copy_from_slice(p);
+            }
+            let inner = simd::dot(&p[..columns], &g[..columns]);
+            for j in 0..width {
+                g[j] = p[j] * (g[j] - inner) * scale;
+            }
+        }
+    }
+}
+
+/// Transposed weights of the three projections.
+pub struct Prepared {
+    query: Scratch,
+    key_value: Option<Scratch>,
+    output: Scratch,
+}
+
+/// A weight [out, in] as [in, out].
+fn transposed_weight(weight: &Param) -> Result<Scratch> {
+    let (out, input) = weight.value().dims2()?;
+    with_slice(weight.value(), |w| Ok(transposed(w, out, input)))
+}
+
+/// y = x·W for a prepared (transposed) weight, by the blocked or by the fixed-order product.
+pub(super) fn product(
+    x: &[f32],
+    rows: usize,
+    input: usize,
+    weight: &[f32],
+    out: usize,
+    y: &mut [f32],
+    fixed_order: bool,
+) {
+    let x = Matrix::new(x, rows, input);
+    if fixed_order {
+        fixed(rows, out, input, x, weight, out, y, out, false);
+    } else {
+        gemm(x, Matrix::new(weight, input, out), y, false);
+    }
+}
+
+impl Attention {
+    fn query_width(&self) -> usize {
+        self.query.out()
+    }
+
+    /// Width of the head outputs, H·d_v.
+    fn value_width(&self) -> usize {
+        self.core.heads * self.core.d_v
+    }
+
+    /// Column offsets of k and v in the packed rows that hold them.
+    fn key_value_offsets(&self) -> (usize, usize) {
+        let keys = self.core.heads * self.core.d_k;
+        if self.key_value.is_some() { (0, keys) } else { (keys, 2 * keys) }
+    }
+
+    /// Slices of one head. `q_rows` and `kv_rows` begin at the sentence.
+    fn head<'a>(&self, head: usize, q_rows: &'a [f32], kv_rows: &'a [f32], ldkv: usize) -> Heads<'a> {
+        let (k, v) = self.key_value_offsets();
+        let core = &self.core;
+        Heads {
+            q: &q_rows[head * core.d_k..],
+            ldq: self.query_width(),
+            k: &kv_rows[k + head * core.d_k..],
+            v: &kv_rows[v + head * core.d_v..],
+            ldkv,
+        }
+    }
+
+    /// Packed k/v rows of one sentence of a block, and their stride.
+    fn key_value_rows<'a>(&self, local: usize, q: &'a [f32], memory_saved: &'a [f32]) -> (&'a [f32], usize) {
+        match &self.key_value {
+            Some(kv) => (&memory_saved[local * self.core.keys * kv.out()..], kv.out()),
+            None => (&q[local * self.core.queries * self.query_width()..], self.query_width()),
+        }
+    }
+
+    fn heads_forward(&self, sentences: &Range<usize>, q: &[f32], memory_saved: &[f32], out: &mut [f32]) {
+        let (core, width) = (&self.core, self.value_width());
+        let mut work = core.work(false);
+        for (local, sentence) in sentences.clone().enumerate() {
+            let q_rows = &q[local * core.queries * self.query_width()..];
+            let (kv_rows, ldkv) = self.key_value_rows(local, q, memory_saved);
+            for head in 0..core.heads {
+                let heads = self.head(head, q_rows, kv_rows, ldkv);
+                let out = &mut out[local * core.queries * width + head * core.d_v..];
+                core.forward(sentence, head, &heads, out, width, &mut work);
+            }
+        }
+    }
+
+    fn heads_backward(&self, block: &mut BackwardBlock, d_out: &[f32]) {
+        let (core, width, qw) = (&self.core, self.value_width(), self.query_width());
+        let (k_at, v_at) = self.key_value_offsets();
+        let parts = Scratch::new(core.queries * core.d_k + core.keys * (core.d_k + core.d_v));
+        let mut work = BackwardWork { scores: core.work(true), parts };
+        let q = block.saved[0];
+        for (local, sentence) in block.sentences.clone().enumerate() {
+            let q_start = local * core.queries * qw;
+            let (kv_rows, ldkv) = self.key_value_rows(local, q, block.memory_saved);
+            let rows = core.queries * qw;
+            for head in 0..core.heads {
+                let heads = self.head(head, &q[q_start..], kv_rows, ldkv);
+                // dq, dk and dv are interleaved columns of shared rows: compute them apart, then put them in place.
+                let (nq, nk, nv) = (core.queries * core.d_k, core.keys * core.d_k, core.keys * core.d_v);
+                let (dq, rest) = work.parts.split_at_mut(nq);
+                let (dk, rest) = rest.split_at_mut(nk);
+                let dv = &mut rest[..nv];
+                let d_out = &d_out[local * core.queries * width + head * core.d_v..];
+                core.backward((sentence, head), &heads, (d_out, width), HeadGradients { dq, dk, dv }, &mut work.scores);
+                let sentence_rows = &mut block.dinner[q_start..q_start + rows];
+                put_columns(dq, core.d_k, sentence_rows, qw, head * core.d_k);
+                let (target, ld) = match &self.key_value {
+                    Some(kv) => {
+                        (&mut block.dmemory_inner[local * core.keys * kv.out()..][..core.keys * kv.out()], kv.out())
+                    }
+                    None => (sentence_rows, qw),
+                };
+                put_columns(dk, core.d_k, target, ld, k_at + head * core.d_k);
+                put_columns(dv, core.d_v, target, ld, v_at + head * core.d_v);
+            }
+        }
+    }
+}
+
+/// Writes a [rows, width] matrix into columns `at..at + width` of wider rows.
+fn put_columns(from: &[f32], width: usize, to: &mut [f32], stride: usize, at: usize) {
+    for (from, to) in from.chunks_exact(width).zip(to.chunks_exact_mut(stride)) {
+        to[at..at + width].copy_from_slice(from);
+    }
+}
+
+impl Inner for Attention {
+    type Prepared = Prepared;
+
+    fn name(&self) -> &'static str {
+        if self.key_value.is_some() { "cross-attention" } else { "self-attention" }
+    }
+
+    fn lengths(&self) -> (usize, usize) {
+        (self.core.queries, self.core.keys)
+    }
+
+    fn widths(&self) -> Widths {
+        let memory = self.key_value.as_ref().map_or(0, Projection::out);
+        Widths {
+            saved: [self.query_width(), self.value_width()],
+            memory_saved: memory,
+            inner: self.query_width(),
+            sums: self.query_width() + memory,
+        }
+    }
+
+    fn output_bias(&self) -> Option<&Param> {
+        self.output.bias.as_ref()
+    }
+
+    fn prepare(&self) -> Result<Prepared> {
+        Ok(Prepared {
+            query: transposed_weight(&self.query.weight)?,
+            key_value: self.key_value.as_ref().map(|kv| transposed_weight(&kv.weight)).transpose()?,
+            output: transposed_weight(&self.output.weight)?,
+        })
+    }
+
+    fn forward(&self, prepared: &Prepared, block: ForwardBlock, h: &mut [f32], fixed_order: bool) -> Result<()> {
+        let core = &self.core;
+        let rows = block.sentences.len() * core.queries;
+        let d = self.output.out();
+        let [q, out] = block.saved;
+        product(block.input, rows, d, &prepared.query, self.query_width(), q, fixed_order);
+        self.query.add_bias(q)?;
+        if let (Some(kv), Some(weight)) = (&self.key_value, &prepared.key_value) {
+            let memory_rows = block.sentences.len() * core.keys;
+            product(block.memory, memory_rows, d, weight, kv.out(), block.memory_saved, fixed_order);
+            kv.add_bias(block.memory_saved)?;
+        }
+        self.heads_forward(&block.sentences, q, block.memory_saved, out);
+        product(out, rows, self.value_width(), &prepared.output, d, h, fixed_order);
+        Ok(())
+    }
+
+    fn backward(&self, mut block: BackwardBlock) -> Result<()> {
+        let core = &self.core;
+        let rows = block.sentences.len() * core.queries;
+        let (d, width, qw) = (self.output.out(), self.value_width(), self.query_width());
+        let mut d_out = Scratch::new(rows * width);
+        with_slice(self.output.weight.value(), |w| {
+            gemm(Matrix::new(block.dh, rows, d), Matrix::new(w, d, width), &mut d_out, false);
+            Ok(())
+        })?;
+        self.heads_backward(&mut block, &d_out);
+        let (query_sums, memory_sums) = block.sums.split_at_mut(qw);
+        add_column_sums(block.dinner, qw, query_sums);
+        with_slice(self.query.weight.value(), |w| {
+            gemm(Matrix::new(block.dinner, rows, qw), Matrix::new(w, qw, d), block.dinput, true);
+            Ok(())
+        })?;
+        if let Some(kv) = &self.key_value {
+            let memory_rows = block.sentences.len() * core.keys;
+            add_column_sums(block.dmemory_inner, kv.out(), memory_sums);
+            with_slice(kv.weight.value(), |w| {
+                let g = Matrix::new(block.dmemory_inner, memory_rows, kv.out());
+                gemm(g, Matrix::new(w, kv.out(), d), block.dmemory, false);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn weight_gradients(&self, batch: &WholeBatch) -> Result<()> {
+        let (query_sums, memory_sums) = batch.sums.split_at(self.query_width());
+        self.output.weight.with_gradient(|dw| {
+            let (d, width) = (self.output.out(), self.value_width());
+            gemm_parallel(
+                Matrix::new(batch.dh, batch.rows, d).t(),
+                Matrix::new(batch.saved[1], batch.rows, width),
+                dw,
+                true,
+            );
+        })?;
+        self.query.add_gradients(batch.rows, batch.dinner, batch.input, query_sums)?;
+        match &self.key_value {
+            Some(kv) => kv.add_gradients(batch.memory_rows, batch.dmemory_inner, batch.memory, memory_sums),
+            None => Ok(()),
+        }
+    }
+
+    fn reference(&self, x: &Tensor, memory: Option<&Tensor>, training: bool) -> Result<Tensor> {
+        let (keys, values) = (self.core.heads * self.core.d_k, self.value_width());
+        let queries = self.query.reference(x, training)?;
+        let (q, k, v) = match (&self.key_value, memory) {
+            (Some(kv), Some(memory)) => {
+                let kv = kv.reference(memory, training)?;
+                (queries, kv.narrow(1, 0, keys)?, kv.narrow(1, keys, values)?)
+            }
+            _ => (queries.narrow(1, 0, keys)?, queries.narrow(1, keys, keys)?, queries.narrow(1, 2 * keys, values)?),
+        };
+        let out = self.core.reference(&q, &k, &v)?;
+        self.output.reference(&out, training)
+    }
+}

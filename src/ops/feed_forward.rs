@@ -1,0 +1,241 @@
+//! The feed-forward sub-layer: activation(x·W₁ᵀ + b₁)·W₂ᵀ + b₂, with dropout on the hidden layer.
+
+use candle_core::{Result, Tensor};
+
+use super::attention::{Projection, product};
+use super::dropout::Dropout;
+use super::matmul::{Matrix, gemm, gemm_parallel, transposed};
+use super::memory::{Scratch, with_slice};
+use super::params::Param;
+use super::simd::{self, vectorised};
+use super::sublayer::{BackwardBlock, ForwardBlock, Inner, WholeBatch, Widths, with_bias};
+
+macro_rules! with_activation {
+    ($activation:expr, $f:ident($($arg:expr),*)) => {
+        match $activation {
+            Activation::Relu => $f::<0>($($arg),*),
+            Activation::Gelu => $f::<1>($($arg),*),
+            Activation::Swish => $f::<2>($($arg),*),
+        }
+    };
+}
+
+/// The activation between the two projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// max(0, x).
+    Relu,
+    /// The tanh approximation of GELU (Hendrycks and Gimpel 2016).
+    Gelu,
+    /// x·sigmoid(x).
+    Swish,
+}
+
+impl Activation {
+    /// In plain Candle operations.
+    pub fn reference(self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Relu => x.relu(),
+            Self::Gelu => x.gelu(),
+            Self::Swish => x.silu(),
+        }
+    }
+
+    /// In place on a slice (decoding).
+    pub fn apply(self, x: &mut [f32]) {
+        with_activation!(self, activate_in_place(x));
+    }
+
+    #[inline(always)]
+    fn value(self, x: f32) -> f32 {
+        match self {
+            Self::Relu => x.max(0.0),
+            Self::Gelu => 0.5 * x * (1.0 + simd::tanh(GELU_SCALE * x * (1.0 + 0.044_715 * x * x))),
+            Self::Swish => x / (1.0 + simd::exp(-x)),
+        }
+    }
+
+    /// Derivative at the input x.
+    #[inline(always)]
+    fn derivative(self, x: f32) -> f32 {
+        match self {
+            Self::Relu => {
+                if x > 0.0 {
+                    1.0
+                } else {
+                    0.0
+                }
+            }
+            Self::Gelu => {
+                let t = simd::tanh(GELU_SCALE * x * (1.0 + 0.044_715 * x * x));
+                0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * GELU_SCALE * (1.0 + 3.0 * 0.044_715 * x * x)
+            }
+            Self::Swish => {
+                let s = 1.0 / (1.0 + simd::exp(-x));
+                s * (1.0 + x * (1.0 - s))
+            }
+        }
+    }
+}
+
+/// √(2/π).
+const GELU_SCALE: f32 = 0.797_884_6;
+
+/// The feed-forward sub-layer.
+#[derive(Clone, Debug)]
+pub struct FeedForward {
+    /// First projection, [F, D].
+    pub fc1: Projection,
+    /// Second projection, [D, F].
+    pub fc2: Projection,
+    /// The activation.
+    pub activation: Activation,
+    /// Dropout on the hidden layer.
+    pub dropout: Dropout,
+}
+
+/// The activation of a const argument, so that loops are compiled for each.
+#[inline(always)]
+const fn activation_of(number: u8) -> Activation {
+    match number {
+        0 => Activation::Relu,
+        1 => Activation::Gelu,
+        _ => Activation::Swish,
+    }
+}
+
+vectorised! {
+    fn activate_in_place<const KIND: u8>(x: &mut [f32]) {
+        let activation = activation_of(KIND);
+        for v in x.iter_mut() {
+            *v = activation.value(*v);
+        }
+    }
+
+    /// Adds the bias to the pre-activations `u`, in place, and writes the activated and dropped values to `a`.
+    fn activate<const KIND: u8>(u: &mut [f32], a: &mut [f32], bias: Option<&[f32]>, width: usize, dropout: Dropout, first_row: usize) {
+        let activation = activation_of(KIND);
+        for (row, (u, a)) in u.chunks_exact_mut(width).zip(a.chunks_exact_mut(width)).enumerate() {
+            if let Some(bias) = bias {
+                for j in 0..width {
+                    u[j] += bias[j];
+                }
+            }
+            if dropout.is_on() {
+                let base = (first_row + row) * width;
+                for j in 0..width {
+                    a[j] = activation.value(u[j]) * dropout.factor(base + j);
+                }
+            } else {
+                for j in 0..width {
+                    a[j] = activation.value(u[j]);
+                }
+            }
+        }
+    }
+
+    /// Turns the gradient of the hidden layer into that of the pre-activations, in place, and adds its column sums.
+    fn activate_backward<const KIND: u8>(u: &[f32], g: &mut [f32], width: usize, dropout: Dropout, first_row: usize, sums: &mut [f32]) {
+        let activation = activation_of(KIND);
+        let sums = &mut sums[..width];
+        for (row, (u, g)) in u.chunks_exact(width).zip(g.chunks_exact_mut(width)).enumerate() {
+            if dropout.is_on() {
+                let base = (first_row + row) * width;
+                for j in 0..width {
+                    g[j] *= dropout.factor(base + j);
+                }
+            }
+            for j in 0..width {
+                g[j] *= activation.derivative(u[j]);
+                sums[j] += g[j];
+            }
+        }
+    }
+}
+
+impl FeedForward {
+    fn hidden(&self) -> usize {
+        self.fc1.weight.dims()[0]
+    }
+
+    fn d_model(&self) -> usize {
+        self.fc1.weight.dims()[1]
+    }
+}
+
+impl Inner for FeedForward {
+    /// Both weights, transposed.
+    type Prepared = [Scratch; 2];
+
+    fn name(&self) -> &'static str {
+        "feed-forward"
+    }
+
+    fn lengths(&self) -> (usize, usize) {
+        (1, 0)
+    }
+
+    fn widths(&self) -> Widths {
+        let hidden = self.hidden();
+        Widths { saved: [hidden, hidden], memory_saved: 0, inner: hidden, sums: hidden }
+    }
+
+    fn output_bias(&self) -> Option<&Param> {
+        self.fc2.bias.as_ref()
+    }
+
+    fn prepare(&self) -> Result<Self::Prepared> {
+        let (f, d) = (self.hidden(), self.d_model());
+        Ok([
+            with_slice(self.fc1.weight.value(), |w| Ok(transposed(w, f, d)))?,
+            with_slice(self.fc2.weight.value(), |w| Ok(transposed(w, d, f)))?,
+        ])
+    }
+
+    fn forward(&self, prepared: &Self::Prepared, block: ForwardBlock, h: &mut [f32], fixed_order: bool) -> Result<()> {
+        let (rows, f, d) = (block.sentences.len(), self.hidden(), self.d_model());
+        let [u, a] = block.saved;
+        product(block.input, rows, d, &prepared[0], f, u, fixed_order);
+        with_bias(self.fc1.bias.as_ref(), |bias| {
+            with_activation!(self.activation, activate(u, a, bias, f, self.dropout, block.sentences.start));
+            Ok(())
+        })?;
+        product(a, rows, f, &prepared[1], d, h, fixed_order);
+        Ok(())
+    }
+
+    fn backward(&self, block: BackwardBlock) -> Result<()> {
+        let (rows, f, d) = (block.sentences.len(), self.hidden(), self.d_model());
+        with_slice(self.fc2.weight.value(), |w| {
+            gemm(Matrix::new(block.dh, rows, d), Matrix::new(w, d, f), block.dinner, false);
+            Ok(())
+        })?;
+        let first_row = block.sentences.start;
+        with_activation!(
+            self.activation,
+            activate_backward(block.saved[0], block.dinner, f, self.dropout, first_row, block.sums)
+        );
+        with_slice(self.fc1.weight.value(), |w| {
+            gemm(Matrix::new(block.dinner, rows, f), Matrix::new(w, f, d), block.dinput, true);
+            Ok(())
+        })
+    }
+
+    fn weight_gradients(&self, batch: &WholeBatch) -> Result<()> {
+        let (f, d) = (self.hidden(), self.d_model());
+        self.fc2.weight.with_gradient(|dw| {
+            gemm_parallel(
+                Matrix::new(batch.dh, batch.rows, d).t(),
+                Matrix::new(batch.saved[1], batch.rows, f),
+                dw,
+                true,
+            );
+        })?;
+        self.fc1.add_gradients(batch.rows, batch.dinner, batch.input, batch.sums)
+    }
+
+    fn reference(&self, x: &Tensor, _: Option<&Tensor>, training: bool) -> Result<Tensor> {
+        let hidden = self.activation.reference(&self.fc1.reference(x, training)?)?;
+        self.fc2.reference(&self.dropout.apply(&hidden)?, training)
+    }
+}

@@ -1,0 +1,251 @@
+//! Output projection and label-smoothed cross-entropy in one operation, in chunks of rows, so that the logits [N, V] of a
+//! whole batch are never stored.
+//!
+//! The loss of a token with label y is (1−ε)·(−log p_y) + ε/V·Σ_v (−log p_v) (Szegedy et al. 2016, section 7), as PyTorch's
+//! `CrossEntropyLoss(label_smoothing=ε)`; padding contributes nothing. Losses are *summed*: training divides by the number
+//! of target tokens of the whole update.
+
+use std::sync::Mutex;
+
+use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::attention::Projection;
+use super::matmul::{Matrix, gemm, gemm_parallel, transposed};
+use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
+use super::norm::add_bias;
+use super::simd::{self, vectorised};
+use super::sublayer::with_bias;
+use super::{Implementation, Mode};
+
+/// Rows whose logits are held at once.
+const CHUNK_ROWS: usize = 1024;
+/// Rows of a chunk that one thread takes at a time.
+const TASK_ROWS: usize = 128;
+
+/// Labels and smoothing.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    /// One label a row, [N].
+    pub labels: Vec<u32>,
+    /// The label that is ignored.
+    pub padding: u32,
+    /// Label smoothing ε.
+    pub smoothing: f32,
+}
+
+/// Sum over rows of the smoothed loss, and of the plain negative log-likelihood.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sums {
+    /// Sum of the smoothed losses.
+    pub smoothed: f64,
+    /// Sum of the negative log-likelihoods; its mean is the logarithm of the perplexity.
+    pub likelihood: f64,
+}
+
+/// The summed loss of decoder states x [N, D] under a projection [V, D]: a scalar that can be differentiated, and the sums.
+pub fn run(x: &Tensor, projection: &Projection, targets: &Targets, mode: &Mode) -> Result<(Tensor, Sums)> {
+    let (n, vocabulary) = (x.dim(0)?, projection.weight.dims()[0]);
+    if targets.labels.len() != n {
+        bail!("{} labels for {n} rows", targets.labels.len());
+    }
+    if let Some(label) = targets.labels.iter().find(|&&y| y as usize >= vocabulary) {
+        bail!("label {label} is outside the vocabulary of {vocabulary}");
+    }
+    if mode.implementation == Implementation::Reference || !x.device().is_cpu() {
+        let logits = projection.reference(x, mode.is_training())?;
+        return reference(&logits, targets);
+    }
+    if !mode.is_training() {
+        let sums = with_slice(&x.contiguous()?, |xs| forward(xs, projection, targets, None))?;
+        return Ok((Tensor::new(sums.smoothed as f32, x.device())?, sums));
+    }
+    let sums = std::sync::Arc::new(Mutex::new(Sums::default()));
+    let op =
+        Fused { projection: projection.clone(), targets: targets.clone(), sums: sums.clone(), kept: Mutex::new(None) };
+    let loss = x.apply_op1(op)?;
+    let sums = *sums.lock().unwrap_or_else(|p| p.into_inner());
+    Ok((loss, sums))
+}
+
+/// The summed loss of logits [N, V] in plain Candle operations.
+pub fn reference(logits: &Tensor, targets: &Targets) -> Result<(Tensor, Sums)> {
+    let device = logits.device();
+    let logits = if logits.dtype() == DType::F64 { logits.clone() } else { logits.to_dtype(DType::F32)? };
+    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
+    let log_probs = shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)?;
+    let real: Vec<f32> = targets.labels.iter().map(|&y| (y != targets.padding) as u8 as f32).collect();
+    let real = Tensor::from_vec(real, targets.labels.len(), device)?.to_dtype(log_probs.dtype())?;
+    let labels = Tensor::from_slice(&targets.labels, (targets.labels.len(), 1), device)?;
+    let likelihood = (log_probs.gather(&labels, 1)?.squeeze(1)?.mul(&real)?.sum_all()? * -1.0)?;
+    let uniform = (log_probs.mean(D::Minus1)?.mul(&real)?.sum_all()? * -1.0)?;
+    let smoothing = targets.smoothing as f64;
+    let loss = ((&likelihood * (1.0 - smoothing))? + (uniform * smoothing)?)?;
+    let scalar = |t: &Tensor| t.to_dtype(DType::F64)?.to_scalar::<f64>();
+    let sums = Sums { smoothed: scalar(&loss.detach())?, likelihood: scalar(&likelihood.detach())? };
+    Ok((loss, sums))
+}
+
+vectorised! {
+    /// Losses of one row of logits. With `gradient`, the logits become the gradient of the smoothed loss.
+    fn row_loss(logits: &mut [f32], label: usize, smoothing: f32, gradient: bool) -> (f32, f32) {
+        let v = logits.len() as f32;
+        let (largest, total, chosen) = (simd::max(logits), simd::sum(logits), logits[label]);
+        let exp_sum = simd::exp_shifted(logits, largest);
+        let log_sum = largest + exp_sum.ln();
+        let likelihood = log_sum - chosen;
+        let smoothed = (1.0 - smoothing) * likelihood + smoothing * (log_sum - total / v);
+        if gradient {
+            let (inverse, uniform) = (1.0 / exp_sum, smoothing / v);
+            for x in logits.iter_mut() {
+                *x = x.mul_add(inverse, -uniform);
+            }
+            logits[label] -= 1.0 - smoothing;
+        }
+        (smoothed, likelihood)
+    }
+}
+
+/// Gradients of the summed loss.
+struct Gradients<'a> {
+    dx: &'a mut [f32],
+    d_weight: &'a mut [f32],
+    d_bias: &'a mut [f32],
+}
+
+fn forward(x: &[f32], projection: &Projection, targets: &Targets, gradients: Option<&mut Gradients>) -> Result<Sums> {
+    let (v, d) = projection.weight.value().dims2()?;
+    with_slice(projection.weight.value(), |weight| {
+        let transposed = transposed(weight, v, d);
+        with_bias(projection.bias.as_ref(), |bias| Ok(chunks(x, d, (weight, &transposed, bias), targets, gradients)))
+    })
+}
+
+type Weights<'a> = (&'a [f32], &'a [f32], Option<&'a [f32]>);
+
+fn chunks(x: &[f32], d: usize, weights: Weights, targets: &Targets, mut gradients: Option<&mut Gradients>) -> Sums {
+    let (n, v) = (x.len() / d, weights.0.len() / d);
+    let mut logits = Scratch::new(CHUNK_ROWS.min(n) * v);
+    let mut sums = Sums::default();
+    for start in (0..n).step_by(CHUNK_ROWS) {
+        let end = (start + CHUNK_ROWS).min(n);
+        let (x, labels) = (&x[start * d..end * d], &targets.labels[start..end]);
+        let logits = &mut logits[..(end - start) * v];
+        let dx = gradients.as_mut().map(|g| &mut g.dx[start * d..end * d]);
+        let parts = chunk_rows(x, d, weights, labels, targets, logits, dx);
+        // Added in the order of the rows, whichever thread was first.
+        for (smoothed, likelihood) in parts {
+            sums.smoothed += smoothed;
+            sums.likelihood += likelihood;
+        }
+        if let Some(g) = gradients.as_mut() {
+            let rows = end - start;
+            gemm_parallel(Matrix::new(logits, rows, v).t(), Matrix::new(x, rows, d), g.d_weight, start > 0);
+            if !g.d_bias.is_empty() {
+                super::norm::add_column_sums(logits, v, g.d_bias);
+            }
+        }
+    }
+    sums
+}
+
+/// One chunk: logits become their gradient (if wanted), `dx` is written; returns the sums of each task.
+fn chunk_rows(
+    x: &[f32],
+    d: usize,
+    (weight, transposed, bias): Weights,
+    labels: &[u32],
+    targets: &Targets,
+    logits: &mut [f32],
+    dx: Option<&mut [f32]>,
+) -> Vec<(f64, f64)> {
+    let (rows, v) = (labels.len(), weight.len() / d);
+    let shared = SharedRows::new(logits, v);
+    let wanted = dx.is_some();
+    let dx = SharedRows::new(dx.unwrap_or_default(), d);
+    (0..rows.div_ceil(TASK_ROWS))
+        .into_par_iter()
+        .map(|task| {
+            let (a, b) = (task * TASK_ROWS, ((task + 1) * TASK_ROWS).min(rows));
+            // SAFETY: tasks have disjoint rows.
+            let logits = unsafe { shared.rows(a..b) };
+            gemm(Matrix::new(&x[a * d..b * d], b - a, d), Matrix::new(transposed, d, v), logits, false);
+            if let Some(bias) = bias {
+                add_bias(logits, bias);
+            }
+            let mut sums = (0.0, 0.0);
+            for (row, &label) in logits.chunks_exact_mut(v).zip(&labels[a..b]) {
+                if label == targets.padding {
+                    row.fill(0.0);
+                    continue;
+                }
+                let (smoothed, likelihood) = row_loss(row, label as usize, targets.smoothing, wanted);
+                sums.0 += smoothed as f64;
+                sums.1 += likelihood as f64;
+            }
+            if wanted {
+                // SAFETY: tasks have disjoint rows.
+                let dx = unsafe { dx.rows(a..b) };
+                gemm(Matrix::new(logits, b - a, v), Matrix::new(weight, v, d), dx, false);
+            }
+            sums
+        })
+        .collect()
+}
+
+/// Gradients computed in forward, while the logits are there.
+struct Kept {
+    dx: Vec<f32>,
+    d_weight: Scratch,
+    d_bias: Vec<f32>,
+}
+
+struct Fused {
+    projection: Projection,
+    targets: Targets,
+    sums: std::sync::Arc<Mutex<Sums>>,
+    kept: Mutex<Option<Kept>>,
+}
+
+impl CustomOp1 for Fused {
+    fn name(&self) -> &'static str {
+        "projection-loss"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let x = storage_slice(x, layout)?;
+        let bias = self.projection.bias.as_ref().map_or(0, |b| b.len());
+        let mut kept = Kept {
+            dx: vec![0f32; x.len()],
+            d_weight: Scratch::new(self.projection.weight.len()),
+            d_bias: vec![0f32; bias],
+        };
+        let mut gradients = Gradients { dx: &mut kept.dx, d_weight: &mut kept.d_weight, d_bias: &mut kept.d_bias };
+        let sums = forward(x, &self.projection, &self.targets, Some(&mut gradients))?;
+        *self.sums.lock().unwrap_or_else(|p| p.into_inner()) = sums;
+        *self.kept.lock().unwrap_or_else(|p| p.into_inner()) = Some(kept);
+        Ok((CpuStorage::F32(vec![sums.smoothed as f32]), Shape::from(())))
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let Some(mut kept) = self.kept.lock().unwrap_or_else(|p| p.into_inner()).take() else {
+            bail!("projection-loss: backward without forward")
+        };
+        let scale = gradient.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        let add = |target: &mut [f32], from: &[f32]| {
+            target.par_chunks_mut(1 << 14).zip(from.par_chunks(1 << 14)).for_each(|(target, from)| {
+                for (t, f) in target.iter_mut().zip(from) {
+                    *t = f.mul_add(scale, *t);
+                }
+            });
+        };
+        self.projection.weight.with_gradient(|g| add(g, &kept.d_weight))?;
+        if let Some(bias) = &self.projection.bias {
+            bias.with_gradient(|g| add(g, &kept.d_bias))?;
+        }
+        if scale != 1.0 {
+            kept.dx.iter_mut().for_each(|v| *v *= scale);
+        }
+        Ok(Some(Tensor::from_vec(kept.dx, x.shape(), x.device())?))
+    }
+}

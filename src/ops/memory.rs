@@ -1,0 +1,190 @@
+//! Scratch memory, access to tensors as slices, and disjoint parallel writes.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Mutex;
+
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
+
+/// Buffers waiting to be used again, by capacity class.
+static POOL: Mutex<BTreeMap<usize, Vec<Vec<f32>>>> = Mutex::new(BTreeMap::new());
+/// Most bytes the pool keeps; what exceeds it goes back to the allocator.
+const POOL_LIMIT: usize = 2 << 30;
+
+/// A scratch buffer of `len` floats with arbitrary contents. It goes back to a pool when dropped, so that the steady
+/// state of training allocates nothing.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    buffer: Vec<f32>,
+    len: usize,
+}
+
+/// Rounds up to one of eight sizes per power of two, so that batches of varying shape share buffers.
+fn size_class(len: usize) -> usize {
+    let step = (len.max(64).next_power_of_two() / 16).max(1);
+    len.max(64).div_ceil(step) * step
+}
+
+impl Scratch {
+    /// Takes a buffer from the pool. Its contents are whatever its last user left.
+    pub fn new(len: usize) -> Self {
+        let class = size_class(len);
+        let reused = POOL.lock().ok().and_then(|mut pool| pool.get_mut(&class).and_then(Vec::pop));
+        Self { buffer: reused.unwrap_or_else(|| vec![0.0; class]), len }
+    }
+
+    /// Takes a buffer and clears it.
+    pub fn zeroed(len: usize) -> Self {
+        let mut scratch = Self::new(len);
+        scratch.fill(0.0);
+        scratch
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        if buffer.is_empty() {
+            return;
+        }
+        if let Ok(mut pool) = POOL.lock() {
+            let held: usize = pool.iter().map(|(class, list)| class * list.len() * 4).sum();
+            if held + buffer.len() * 4 <= POOL_LIMIT {
+                pool.entry(buffer.len()).or_default().push(buffer);
+            }
+        }
+    }
+}
+
+impl Deref for Scratch {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.buffer[..self.len]
+    }
+}
+
+/// A matrix of `width` columns whose rows are written by several threads, each its own rows.
+#[derive(Clone, Copy)]
+pub struct SharedRows<'a> {
+    start: *mut f32,
+    rows: usize,
+    width: usize,
+    borrow: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the pointer is only turned into slices by `rows`, whose caller promises that no two are alive over the same rows.
+unsafe impl Send for SharedRows<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for SharedRows<'_> {}
+
+impl<'a> SharedRows<'a> {
+    /// Shares a buffer of whole rows.
+    pub fn new(buffer: &'a mut [f32], width: usize) -> Self {
+        Self { start: buffer.as_mut_ptr(), rows: buffer.len() / width.max(1), width, borrow: PhantomData }
+    }
+
+    /// Start of the matrix, for kernels that write columns.
+    pub fn pointer(&self) -> *mut f32 {
+        self.start
+    }
+
+    /// The rows of `range`, to be written.
+    ///
+    /// # Safety
+    /// No two slices over the same row may be alive at once.
+    pub unsafe fn rows(&self, range: Range<usize>) -> &'a mut [f32] {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
+        // SAFETY: in bounds by the assertion; exclusive by this function's contract.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.start.add(range.start * self.width),
+                (range.end - range.start) * self.width,
+            )
+        }
+    }
+}
+
+/// The contents of a contiguous f32 CPU storage.
+pub fn storage_slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    let CpuStorage::F32(values) = storage else { bail!("a fused operation needs f32 tensors") };
+    let Some((start, end)) = layout.contiguous_offsets() else { bail!("a fused operation needs contiguous tensors") };
+    Ok(&values[start..end])
+}
+
+/// Calls `f` with the contents of a contiguous f32 CPU tensor.
+pub fn with_slice<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => f(storage_slice(storage, layout)?),
+        _ => bail!("a fused CPU operation was given a tensor of another device"),
+    }
+}
+
+/// Calls `f` with the contents of a contiguous f32 CPU tensor, to be changed in place.
+pub fn with_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    struct Change<F, R> {
+        f: RefCell<Option<F>>,
+        result: RefCell<Option<R>>,
+    }
+    impl<R, F: FnOnce(&mut [f32]) -> R> InplaceOp1 for Change<F, R> {
+        fn name(&self) -> &'static str {
+            "change-in-place"
+        }
+        fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+            let CpuStorage::F32(values) = storage else { bail!("a fused operation needs f32 tensors") };
+            let Some((start, end)) = layout.contiguous_offsets() else {
+                bail!("a fused operation needs contiguous tensors")
+            };
+            if let Some(f) = self.f.borrow_mut().take() {
+                *self.result.borrow_mut() = Some(f(&mut values[start..end]));
+            }
+            Ok(())
+        }
+    }
+    let change = Change { f: RefCell::new(Some(f)), result: RefCell::new(None) };
+    tensor.inplace_op1(&change)?;
+    match change.result.into_inner() {
+        Some(result) => Ok(result),
+        None => bail!("in-place operation did not run"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn size_classes_waste_little() {
+        for len in [1usize, 63, 64, 65, 1000, 4096, 4097, 1_000_000] {
+            let class = size_class(len);
+            assert!(class >= len);
+            assert!(class <= (len.max(64) as f64 * 1.13) as usize + 8, "{len} -> {class}");
+        }
+    }
+
+    #[test]
+    fn scratch_has_the_asked_length() {
+        let mut a = Scratch::new(100);
+        a.fill(3.0);
+        drop(a);
+        assert_eq!(Scratch::zeroed(97).len(), 97);
+        assert!(Scratch::zeroed(97).iter().all(|v| *v == 0.0));
+    }
+
+    #[test]
+    fn changes_a_view_in_place() -> Result<()> {
+        let flat = Tensor::zeros(6, candle_core::DType::F32, &Device::Cpu)?;
+        with_slice_mut(&flat.narrow(0, 2, 3)?, |v| v.fill(1.0))?;
+        assert_eq!(flat.to_vec1::<f32>()?, [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]);
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Operations that training goes through, each with a reference and fused kernels.
+//!
+//! Candle's own fused layer norm, softmax and attention cut the gradient silently, so the model uses only what is here.
+//! Every operation has
+//! 1. a *reference* in plain differentiable Candle operations, right on any device;
+//! 2. a *fused* form for the CPU with its own backward, that adds the gradients of parameters straight into the flat
+//!    buffer of [`params::Parameters`];
+//! 3. a test that holds one against the other.
+//!
+//! Operations are coarse, one per sub-layer, so that Candle's autograd tape costs next to nothing: [`attention`] and
+//! [`feed_forward`] implement [`sublayer::Inner`] and are wrapped with norm, residual and dropout by [`sublayer`];
+//! [`embedding`] begins and [`loss`] ends the graph; [`optimizer`] works on the flat buffers.
+//! [`linear`] serves decoding.
+//!
+//! Shape letters: `B` batch, `S` source length, `T` target length, `D` d_model, `H` heads, `K` d_k, `F` d_ff,
+//! `V` vocabulary, `N` tokens (B·L).
+
+pub mod attention;
+pub mod dropout;
+pub mod embedding;
+pub mod feed_forward;
+pub mod linear;
+pub mod loss;
+pub mod matmul;
+pub mod memory;
+pub mod norm;
+pub mod optimizer;
+pub mod params;
+pub mod simd;
+pub mod sublayer;
+
+/// Which implementation of the operations to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Implementation {
+    /// Fused kernels where the device has them.
+    #[default]
+    Fused,
+    /// Plain Candle operations everywhere.
+    Reference,
+}
+
+/// How a pass through the model is meant.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mode {
+    /// Key of the dropout masks of this pass; `None` outside training: no dropout, no graph.
+    pub training: Option<u64>,
+    /// Which implementation to use.
+    pub implementation: Implementation,
+}
+
+impl Mode {
+    /// Inference: no dropout, no gradients.
+    pub const INFERENCE: Mode = Mode { training: None, implementation: Implementation::Fused };
+
+    /// A training pass whose dropout masks are drawn from `key`.
+    pub fn training(key: u64) -> Self {
+        Self { training: Some(key), implementation: Implementation::Fused }
+    }
+
+    /// Whether gradients will be asked for.
+    pub fn is_training(&self) -> bool {
+        self.training.is_some()
+    }
+
+    /// The mask of dropout site number `site` with probability `p` in this pass.
+    pub fn dropout(&self, p: f64, site: u64) -> dropout::Dropout {
+        match self.training {
+            Some(key) => dropout::Dropout::new(p, crate::rng::mix64(key ^ crate::rng::mix64(site.wrapping_add(1)))),
+            None => dropout::Dropout::OFF,
+        }
+    }
+}
+
+impl From<candle_core::Error> for crate::error::Error {
+    fn from(error: candle_core::Error) -> Self {
+        crate::error::Error::failure(format!("tensor operation failed: {error}")).caused_by(error)
+    }
+}

@@ -1,0 +1,254 @@
+//! Layer normalisation, alone and joined with the residual sum: kernels over rows, and the reference.
+//!
+//! y = γ·(z − μ)/√(σ² + ε) + β over the last dimension (Ba et al. 2016), where z is x, or x + dropout(h + bias).
+
+use candle_core::{CpuStorage, CustomOp1, D, Layout, Result, Shape, Tensor};
+use rayon::prelude::*;
+
+use super::dropout::Dropout;
+use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
+use super::params::Param;
+use super::simd::{LANES, sum, vectorised};
+use super::{Implementation, Mode};
+
+/// What is added to x before the normalisation: dropout(h + bias).
+#[derive(Clone, Copy)]
+pub struct Addend<'a> {
+    /// The sub-layer's output, [rows, D].
+    pub h: &'a [f32],
+    /// Its bias, [D].
+    pub bias: Option<&'a [f32]>,
+    /// Residual dropout.
+    pub dropout: Dropout,
+    /// Index of the first row in the whole batch, for the dropout mask.
+    pub first_row: usize,
+}
+
+/// Scale, shift and ε of one normalisation.
+#[derive(Clone, Copy)]
+pub struct NormWeights<'a> {
+    /// γ, [D].
+    pub gamma: &'a [f32],
+    /// β, [D].
+    pub beta: &'a [f32],
+    /// ε inside the root.
+    pub eps: f32,
+}
+
+impl<'a> NormWeights<'a> {
+    /// From γ and β stored one after the other.
+    pub fn new(both: &'a [f32], eps: f32) -> Self {
+        let (gamma, beta) = both.split_at(both.len() / 2);
+        Self { gamma, beta, eps }
+    }
+}
+
+/// out = x + dropout(h + bias) for one row.
+#[inline(always)]
+fn add_row(x: &[f32], addend: &Addend, row: usize, out: &mut [f32]) {
+    let d = out.len();
+    let (x, h) = (&x[row * d..][..d], &addend.h[row * d..][..d]);
+    let (dropout, base) = (addend.dropout, (addend.first_row + row) * d);
+    match (addend.bias, dropout.is_on()) {
+        (None, false) => (0..d).for_each(|j| out[j] = x[j] + h[j]),
+        (None, true) => (0..d).for_each(|j| out[j] = x[j] + h[j] * dropout.factor(base + j)),
+        (Some(bias), false) => {
+            let bias = &bias[..d];
+            (0..d).for_each(|j| out[j] = x[j] + (h[j] + bias[j]));
+        }
+        (Some(bias), true) => {
+            let bias = &bias[..d];
+            (0..d).for_each(|j| out[j] = x[j] + (h[j] + bias[j]) * dropout.factor(base + j));
+        }
+    }
+}
+
+/// Mean and 1/√(σ² + ε) of one row, in two passes.
+#[inline(always)]
+fn statistics(z: &[f32], eps: f32) -> (f32, f32) {
+    let mean = sum(z) / z.len() as f32;
+    let mut lanes = [0f32; LANES];
+    let chunks = z.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for i in 0..LANES {
+            let u = chunk[i] - mean;
+            lanes[i] = u.mul_add(u, lanes[i]);
+        }
+    }
+    for (lane, v) in lanes.iter_mut().zip(rest) {
+        *lane += (v - mean) * (v - mean);
+    }
+    let variance = lanes.iter().sum::<f32>() / z.len() as f32;
+    (mean, 1.0 / (variance + eps).sqrt())
+}
+
+vectorised! {
+    /// out = x + dropout(h + bias), row by row.
+    pub fn add_rows(x: &[f32], addend: Addend, d: usize, out: &mut [f32]) {
+        for (row, out) in out.chunks_exact_mut(d).enumerate() {
+            add_row(x, &addend, row, out);
+        }
+    }
+
+    /// out = norm(x), or norm(x + dropout(h + bias)), row by row.
+    pub fn norm_rows(x: &[f32], addend: Option<Addend>, weights: NormWeights, d: usize, out: &mut [f32]) {
+        let (gamma, beta) = (&weights.gamma[..d], &weights.beta[..d]);
+        for (row, out) in out.chunks_exact_mut(d).enumerate() {
+            match &addend {
+                Some(addend) => add_row(x, addend, row, out),
+                None => out.copy_from_slice(&x[row * d..][..d]),
+            }
+            let (mean, rstd) = statistics(out, weights.eps);
+            for j in 0..d {
+                out[j] = ((out[j] - mean) * rstd).mul_add(gamma[j], beta[j]);
+            }
+        }
+    }
+
+    /// Backward of [`norm_rows`]: writes dz (or adds it, with `accumulate`) and adds to `sums` = [dγ, dβ], 2·D wide.
+    pub fn norm_rows_backward(
+        x: &[f32], addend: Option<Addend>, weights: NormWeights, d: usize,
+        dy: &[f32], dz: &mut [f32], accumulate: bool, scratch: &mut [f32], sums: &mut [f32],
+    ) {
+        let gamma = &weights.gamma[..d];
+        let (z, t) = scratch.split_at_mut(d);
+        let (z, t) = (&mut z[..d], &mut t[..d]);
+        let (dgamma, dbeta) = sums.split_at_mut(d);
+        let (dgamma, dbeta) = (&mut dgamma[..d], &mut dbeta[..d]);
+        for (row, (dy, dz)) in dy.chunks_exact(d).zip(dz.chunks_exact_mut(d)).enumerate() {
+            match &addend {
+                Some(addend) => add_row(x, addend, row, z),
+                None => z.copy_from_slice(&x[row * d..][..d]),
+            }
+            let (mean, rstd) = statistics(z, weights.eps);
+            for j in 0..d {
+                let normal = (z[j] - mean) * rstd;
+                z[j] = normal;
+                t[j] = dy[j] * gamma[j];
+                dgamma[j] = dy[j].mul_add(normal, dgamma[j]);
+                dbeta[j] += dy[j];
+            }
+            let mean_t = sum(t) / d as f32;
+            let mean_tz = super::simd::dot(t, z) / d as f32;
+            if accumulate {
+                for j in 0..d {
+                    dz[j] += rstd * (t[j] - mean_t - z[j] * mean_tz);
+                }
+            } else {
+                for j in 0..d {
+                    dz[j] = rstd * (t[j] - mean_t - z[j] * mean_tz);
+                }
+            }
+        }
+    }
+
+    /// Backward of the residual dropout: dh = dz·mask, and adds dh's column sums to the bias's gradient.
+    pub fn dropout_rows_backward(dz: &[f32], dropout: Dropout, first_row: usize, d: usize, dh: &mut [f32], dbias: &mut [f32]) {
+        let dbias = &mut dbias[..d];
+        for (row, (dz, dh)) in dz.chunks_exact(d).zip(dh.chunks_exact_mut(d)).enumerate() {
+            let base = (first_row + row) * d;
+            if dropout.is_on() {
+                for j in 0..d {
+                    let v = dz[j] * dropout.factor(base + j);
+                    dh[j] = v;
+                    dbias[j] += v;
+                }
+            } else {
+                for j in 0..d {
+                    dh[j] = dz[j];
+                    dbias[j] += dz[j];
+                }
+            }
+        }
+    }
+
+    /// Adds the sum of every column of [rows, width] to `sums`.
+    pub fn add_column_sums(x: &[f32], width: usize, sums: &mut [f32]) {
+        let sums = &mut sums[..width];
+        for row in x.chunks_exact(width) {
+            for j in 0..width {
+                sums[j] += row[j];
+            }
+        }
+    }
+
+    /// Adds a bias to every row.
+    pub fn add_bias(x: &mut [f32], bias: &[f32]) {
+        let width = bias.len();
+        for row in x.chunks_exact_mut(width) {
+            for j in 0..width {
+                row[j] += bias[j];
+            }
+        }
+    }
+}
+
+/// The reference: layer norm in plain differentiable operations. `both`: [2, D], γ then β.
+pub fn reference(z: &Tensor, both: &Tensor, eps: f64) -> Result<Tensor> {
+    let mean = z.mean_keepdim(D::Minus1)?;
+    let centred = z.broadcast_sub(&mean)?;
+    let variance = centred.sqr()?.mean_keepdim(D::Minus1)?;
+    let normal = centred.broadcast_div(&(variance + eps)?.sqrt()?)?;
+    normal.broadcast_mul(&both.get(0)?)?.broadcast_add(&both.get(1)?)
+}
+
+/// Layer norm alone (the final norm of a stack). x: [N, D]; `both`: γ and β, [2, D].
+pub fn run(x: &Tensor, both: &Param, eps: f64, mode: &Mode) -> Result<Tensor> {
+    if mode.implementation == Implementation::Reference || !x.device().is_cpu() {
+        return reference(x, &both.reference(mode.is_training())?, eps);
+    }
+    x.apply_op1(Fused { both: both.clone(), eps: eps as f32 })
+}
+
+/// Rows that one thread takes at a time.
+const BLOCK_ROWS: usize = 128;
+
+struct Fused {
+    both: Param,
+    eps: f32,
+}
+
+impl CustomOp1 for Fused {
+    fn name(&self) -> &'static str {
+        "norm"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (x, d) = (storage_slice(x, layout)?, self.both.dims()[1]);
+        let mut out = vec![0f32; x.len()];
+        with_slice(self.both.value(), |both| {
+            let weights = NormWeights::new(both, self.eps);
+            let blocks = x.par_chunks(BLOCK_ROWS * d).zip(out.par_chunks_mut(BLOCK_ROWS * d));
+            blocks.for_each(|(x, out)| norm_rows(x, None, weights, d, out));
+            Ok(())
+        })?;
+        Ok((CpuStorage::F32(out), layout.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let (d, gradient) = (self.both.dims()[1], gradient.contiguous()?);
+        let mut dx = vec![0f32; x.elem_count()];
+        let mut sums = Scratch::zeroed(x.elem_count().div_ceil(BLOCK_ROWS * d) * 2 * d);
+        with_slice(x, |x| {
+            with_slice(&gradient, |g| {
+                with_slice(self.both.value(), |both| {
+                    let weights = NormWeights::new(both, self.eps);
+                    let shared = SharedRows::new(&mut sums, 2 * d);
+                    let blocks = x.par_chunks(BLOCK_ROWS * d).zip(g.par_chunks(BLOCK_ROWS * d));
+                    blocks.zip(dx.par_chunks_mut(BLOCK_ROWS * d)).enumerate().for_each(|(i, ((x, g), dx))| {
+                        let mut scratch = Scratch::new(2 * d);
+                        // SAFETY: every block has its own row of sums.
+                        let sums = unsafe { shared.rows(i..i + 1) };
+                        norm_rows_backward(x, None, weights, d, g, dx, false, &mut scratch, sums);
+                    });
+                    Ok(())
+                })
+            })
+        })?;
+        let mut total = vec![0f32; 2 * d];
+        add_column_sums(&sums, 2 * d, &mut total);
+        self.both.add_gradient_slice(&total)?;
+        Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
+    }
+}

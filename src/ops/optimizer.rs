@@ -1,0 +1,124 @@
+//! Adam and the global gradient norm, each one pass over the flat buffers.
+
+use candle_core::{Result, Tensor};
+use rayon::prelude::*;
+
+use super::memory::{with_slice, with_slice_mut};
+use super::simd::vectorised;
+
+/// Elements that one thread takes at a time.
+const BLOCK: usize = 1 << 16;
+
+/// The constants of one Adam update (Kingma and Ba 2015), with decoupled weight decay (Loshchilov and Hutter 2019).
+#[derive(Clone, Copy, Debug)]
+pub struct AdamStep {
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// β₁, β₂.
+    pub betas: [f64; 2],
+    /// ε, added to the root.
+    pub eps: f64,
+    /// Decoupled weight decay; the parameter shrinks by learning_rate·weight_decay.
+    pub weight_decay: f64,
+    /// Number of this update, from 1: for the bias corrections.
+    pub update: u64,
+    /// Factor of the gradient: 1/tokens, times the clipping factor.
+    pub gradient_scale: f64,
+}
+
+impl AdamStep {
+    /// 1/(1-β^update) for both moments.
+    fn corrections(&self) -> [f64; 2] {
+        self.betas.map(|beta| 1.0 / (1.0 - beta.powf(self.update as f64)))
+    }
+}
+
+vectorised! {
+    fn sum_of_squares(x: &[f32]) -> f64 {
+        let mut lanes = [0f64; 8];
+        let chunks = x.chunks_exact(8);
+        let rest = chunks.remainder();
+        for chunk in chunks {
+            for i in 0..8 {
+                let v = chunk[i] as f64;
+                lanes[i] += v * v;
+            }
+        }
+        lanes.iter().sum::<f64>() + rest.iter().map(|v| *v as f64 * *v as f64).sum::<f64>()
+    }
+
+    fn adam_block(values: &mut [f32], gradients: &[f32], first: &mut [f32], second: &mut [f32], constants: [f32; 8]) {
+        let [scale, beta1, beta2, correction1, correction2, eps, rate, decay] = constants;
+        let n = values.len();
+        let (gradients, first, second) = (&gradients[..n], &mut first[..n], &mut second[..n]);
+        for i in 0..n {
+            let g = gradients[i] * scale;
+            let m = beta1 * first[i] + (1.0 - beta1) * g;
+            let v = beta2 * second[i] + (1.0 - beta2) * g * g;
+            first[i] = m;
+            second[i] = v;
+            let step = m * correction1 / ((v * correction2).sqrt() + eps);
+            values[i] = values[i] * decay - rate * step;
+        }
+    }
+}
+
+/// Euclidean norm of a flat tensor, summed in one order whatever the number of threads.
+pub fn norm(x: &Tensor) -> Result<f64> {
+    if !x.device().is_cpu() {
+        return Ok((x.sqr()?.sum_all()?.to_scalar::<f32>()? as f64).sqrt());
+    }
+    with_slice(x, |x| {
+        let parts: Vec<f64> = x.par_chunks(BLOCK).map(sum_of_squares).collect();
+        Ok(parts.iter().sum::<f64>().sqrt())
+    })
+}
+
+/// One Adam update of flat tensors of equal length.
+pub fn adam(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
+    if !values.device().is_cpu() {
+        return reference(values, gradients, first, second, step);
+    }
+    let [correction1, correction2] = step.corrections();
+    let decay = 1.0 - step.learning_rate * step.weight_decay;
+    let constants = [
+        step.gradient_scale,
+        step.betas[0],
+        step.betas[1],
+        correction1,
+        correction2,
+        step.eps,
+        step.learning_rate,
+        decay,
+    ]
+    .map(|c| c as f32);
+    with_slice(gradients, |g| {
+        with_slice_mut(values, |values| {
+            with_slice_mut(first, |first| {
+                with_slice_mut(second, |second| {
+                    values
+                        .par_chunks_mut(BLOCK)
+                        .zip(g.par_chunks(BLOCK))
+                        .zip(first.par_chunks_mut(BLOCK).zip(second.par_chunks_mut(BLOCK)))
+                        .for_each(|((values, g), (first, second))| adam_block(values, g, first, second, constants));
+                })
+            })
+        })
+    })???;
+    Ok(())
+}
+
+/// The same in plain Candle operations, on any device.
+pub fn reference(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
+    let [beta1, beta2] = step.betas;
+    let [correction1, correction2] = step.corrections();
+    let g = (gradients * step.gradient_scale)?;
+    let m = ((first * beta1)? + (&g * (1.0 - beta1))?)?;
+    let v = ((second * beta2)? + (g.sqr()? * (1.0 - beta2))?)?;
+    let change = ((&m * correction1)? / ((&v * correction2)?.sqrt()? + step.eps)?)?;
+    let decay = 1.0 - step.learning_rate * step.weight_decay;
+    let updated = ((values * decay)? - (change * step.learning_rate)?)?;
+    values.slice_set(&updated, 0, 0)?;
+    first.slice_set(&m, 0, 0)?;
+    second.slice_set(&v, 0, 0)
+}

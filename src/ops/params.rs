@@ -1,0 +1,240 @@
+//! Parameters as named views of one flat tensor, their gradients in one flat buffer.
+//!
+//! Every parameter is a range of [`Parameters::values`]; backward passes add into the same range of
+//! [`Parameters::gradients`]. So clipping, the optimizer, accumulation and an all-reduce are each one pass over one
+//! buffer, and neighbouring parameters (the q, k and v projections) can be used as one matrix.
+//!
+//! Candle's autograd stays the tape but does not know the parameters: it only has to know that the graph must be walked.
+//! For that the first operation hangs on a dummy variable ([`Parameters::root`]).
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var, bail};
+
+use super::memory;
+
+/// What a parameter is, as far as training treats kinds differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A matrix: weight decay applies.
+    Weight,
+    /// A bias or a normalisation parameter: no weight decay.
+    Vector,
+}
+
+/// One named parameter.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its name in model files.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// First element in the flat tensor.
+    pub offset: usize,
+    /// What it is.
+    pub kind: Kind,
+}
+
+impl Entry {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its elements in the flat tensor.
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.len()
+    }
+}
+
+/// Collects names and shapes; [`ParameterLayout::allocate`] makes the tensors.
+#[derive(Debug, Default)]
+pub struct ParameterLayout {
+    entries: Vec<Entry>,
+    total: usize,
+}
+
+impl ParameterLayout {
+    /// Adds a parameter after the last one.
+    pub fn add(&mut self, name: impl Into<String>, shape: &[usize], kind: Kind) {
+        let entry = Entry { name: name.into(), shape: shape.to_vec(), offset: self.total, kind };
+        self.total += entry.len();
+        self.entries.push(entry);
+    }
+
+    /// The parameters so far, in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Number of elements of all parameters.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Allocates values and gradients, all zero.
+    pub fn allocate(self, device: &Device) -> Result<Arc<Parameters>> {
+        let index = self.entries.iter().enumerate().map(|(i, e)| (e.name.clone(), i)).collect();
+        Ok(Arc::new(Parameters {
+            values: Tensor::zeros(self.total, DType::F32, device)?,
+            gradients: Tensor::zeros(self.total, DType::F32, device)?,
+            root: Var::zeros(1, DType::F32, device)?,
+            entries: self.entries,
+            index,
+        }))
+    }
+}
+
+/// All parameters of a model with their gradients.
+#[derive(Debug)]
+pub struct Parameters {
+    values: Tensor,
+    gradients: Tensor,
+    root: Var,
+    entries: Vec<Entry>,
+    index: HashMap<String, usize>,
+}
+
+impl Parameters {
+    /// All values, flat.
+    pub fn values(&self) -> &Tensor {
+        &self.values
+    }
+
+    /// All gradients, flat; backward adds to them.
+    pub fn gradients(&self) -> &Tensor {
+        &self.gradients
+    }
+
+    /// The variable that makes Candle record the graph.
+    pub fn root(&self) -> &Tensor {
+        self.root.as_tensor()
+    }
+
+    /// The parameters in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The parameter of this name.
+    pub fn entry(&self, name: &str) -> Option<&Entry> {
+        self.index.get(name).map(|&i| &self.entries[i])
+    }
+
+    /// The device all of it lies on.
+    pub fn device(&self) -> &Device {
+        self.values.device()
+    }
+
+    /// Sets all gradients to zero.
+    pub fn clear_gradients(&self) -> Result<()> {
+        if self.device().is_cpu() {
+            memory::with_slice_mut(&self.gradients, |g| g.fill(0.0))
+        } else {
+            self.gradients.slice_set(&self.gradients.zeros_like()?, 0, 0)
+        }
+    }
+
+    /// A view that starts at the parameter `first` and takes as many of its neighbours as `shape` needs.
+    pub fn view(self: &Arc<Self>, first: &str, shape: impl Into<Shape>) -> Result<Param> {
+        let shape = shape.into();
+        let Some(entry) = self.entry(first) else { bail!("no parameter named {first}") };
+        let (offset, len) = (entry.offset, shape.elem_count());
+        let value = self.values.narrow(0, offset, len)?.reshape(shape)?;
+        Ok(Param { owner: self.clone(), value, offset })
+    }
+
+    /// A view of one parameter, in its own shape.
+    pub fn param(self: &Arc<Self>, name: &str) -> Result<Param> {
+        let Some(entry) = self.entry(name) else { bail!("no parameter named {name}") };
+        let shape = entry.shape.clone();
+        self.view(name, shape)
+    }
+}
+
+/// A view of one parameter, or of a run of neighbours, together with the place of its gradient.
+#[derive(Clone, Debug)]
+pub struct Param {
+    owner: Arc<Parameters>,
+    value: Tensor,
+    offset: usize,
+}
+
+impl Param {
+    /// The values; not tracked by autograd.
+    pub fn value(&self) -> &Tensor {
+        &self.value
+    }
+
+    /// The dimensions.
+    pub fn dims(&self) -> &[usize] {
+        self.value.dims()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.value.elem_count()
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// For reference operations: the values as a tensor that autograd tracks, whose gradient is added to the flat buffer.
+    pub fn tracked(&self) -> Result<Tensor> {
+        self.owner.root().apply_op1(TrackedParam(self.clone()))
+    }
+
+    /// The values, tracked when `training`.
+    pub fn reference(&self, training: bool) -> Result<Tensor> {
+        if training { self.tracked() } else { Ok(self.value.clone()) }
+    }
+
+    /// Adds a gradient of this parameter's shape to the flat buffer, on any device.
+    pub fn add_gradient(&self, gradient: &Tensor) -> Result<()> {
+        let gradients = &self.owner.gradients;
+        let sum = (gradients.narrow(0, self.offset, self.len())? + gradient.flatten_all()?.to_dtype(DType::F32)?)?;
+        gradients.slice_set(&sum, 0, self.offset)
+    }
+
+    /// Calls `f` with this parameter's part of the flat gradient buffer (CPU).
+    pub fn with_gradient<R>(&self, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+        memory::with_slice_mut(&self.owner.gradients.narrow(0, self.offset, self.len())?, f)
+    }
+
+    /// Adds `gradient` to this parameter's part of the flat gradient buffer (CPU).
+    pub fn add_gradient_slice(&self, gradient: &[f32]) -> Result<()> {
+        self.with_gradient(|g| {
+            for (g, x) in g.iter_mut().zip(gradient) {
+                *g += x;
+            }
+        })
+    }
+}
+
+/// Hands out a parameter's values; its backward adds to the flat gradients and ends there.
+struct TrackedParam(Param);
+
+impl CustomOp1 for TrackedParam {
+    fn name(&self) -> &'static str {
+        "parameter"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        let values = memory::with_slice(&self.0.value, |v| Ok(v.to_vec()))?;
+        Ok((CpuStorage::F32(values), self.0.value.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        self.0.add_gradient(gradient)?;
+        Ok(None)
+    }
+}

@@ -1,0 +1,198 @@
+//! Run-time choice of instruction set.
+//!
+//! A kernel is written once, in plain Rust that the compiler vectorises, inside [`vectorised!`]. The macro compiles the
+//! body for AVX-512, for AVX2 and for the build's baseline (NEON on aarch64), and picks one when it is called.
+//! Because a body is compiled several times, results may differ in the last bit between *machines*; on one machine
+//! they never do.
+
+/// The instruction sets a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// AVX2 and FMA.
+    Avx2,
+    /// Whatever the build's target guarantees.
+    Baseline,
+}
+
+/// The best level this machine supports.
+#[inline]
+pub fn level() -> Level {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::is_x86_feature_detected as has;
+        if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("fma") {
+            return Level::Avx512;
+        }
+        if has!("avx2") && has!("fma") {
+            return Level::Avx2;
+        }
+    }
+    Level::Baseline
+}
+
+/// Defines functions whose bodies are compiled for every [`Level`] and chosen at run time.
+macro_rules! vectorised {
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident $(<const $generic:ident: $kind:ty>)? ($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block)+) => {$(
+        $(#[$meta])*
+        $vis fn $name $(<const $generic: $kind>)? ($($arg: $type),*) $(-> $ret)? {
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments)]
+            fn body $(<const $generic: $kind>)? ($($arg: $type),*) $(-> $ret)? $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[allow(clippy::too_many_arguments)]
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+                fn avx512 $(<const $generic: $kind>)? ($($arg: $type),*) $(-> $ret)? {
+                    body $(::<$generic>)? ($($arg),*)
+                }
+                #[allow(clippy::too_many_arguments)]
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2 $(<const $generic: $kind>)? ($($arg: $type),*) $(-> $ret)? {
+                    body $(::<$generic>)? ($($arg),*)
+                }
+                match $crate::ops::simd::level() {
+                    // SAFETY: `level` has just seen that this machine has these features.
+                    $crate::ops::simd::Level::Avx512 => return unsafe { avx512 $(::<$generic>)? ($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::ops::simd::Level::Avx2 => return unsafe { avx2 $(::<$generic>)? ($($arg),*) },
+                    $crate::ops::simd::Level::Baseline => {}
+                }
+            }
+            body $(::<$generic>)? ($($arg),*)
+        }
+    )+};
+}
+pub(crate) use vectorised;
+
+/// e^x with relative error below 2e-7 for x in [-87, 88]; smaller x give about 1e-38.
+///
+/// Range reduction to 2^n·e^r and a degree-6 polynomial (Cephes `expf` coefficients), free of branches and calls, so
+/// that loops over it vectorise.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // Adding 1.5·2^23 rounds to an integer and leaves it in the low mantissa bits.
+    const ROUND: f32 = 12_582_912.0;
+    let x = x.clamp(-87.0, 88.0);
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = n.mul_add(-0.693_359_4, x);
+    let r = n.mul_add(2.121_944_4e-4, r);
+    let p = 1.987_569_1e-4_f32;
+    let p = p.mul_add(r, 1.398_199_9e-3);
+    let p = p.mul_add(r, 8.333_452e-3);
+    let p = p.mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1);
+    let p = p.mul_add(r, 5.000_000_1e-1);
+    let p = p.mul_add(r * r, r + 1.0);
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
+    p * power
+}
+
+/// tanh by way of [`exp`]; absolute error below 3e-7.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    let e = exp(2.0 * x.clamp(-20.0, 20.0));
+    (e - 1.0) / (e + 1.0)
+}
+
+/// Lanes that the reductions below keep apart, so that the compiler can vectorise them.
+pub const LANES: usize = 16;
+
+/// Sum of a slice, in a fixed order.
+#[inline(always)]
+pub fn sum(x: &[f32]) -> f32 {
+    let mut lanes = [0f32; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, v) in lanes.iter_mut().zip(chunk) {
+            *lane += v;
+        }
+    }
+    for (lane, v) in lanes.iter_mut().zip(rest) {
+        *lane += v;
+    }
+    lanes.iter().sum()
+}
+
+/// Largest element of a slice; -∞ when empty.
+#[inline(always)]
+pub fn max(x: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, v) in lanes.iter_mut().zip(chunk) {
+            *lane = if *v > *lane { *v } else { *lane };
+        }
+    }
+    for (lane, v) in lanes.iter_mut().zip(rest) {
+        *lane = if *v > *lane { *v } else { *lane };
+    }
+    lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Dot product, in a fixed order.
+#[inline(always)]
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let n = a.len().min(b.len());
+    let (a, b) = (&a[..n], &b[..n]);
+    let mut lanes = [0f32; LANES];
+    let (ca, cb) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let (ra, rb) = (ca.remainder(), cb.remainder());
+    for (x, y) in ca.zip(cb) {
+        for i in 0..LANES {
+            lanes[i] = x[i].mul_add(y[i], lanes[i]);
+        }
+    }
+    let mut total = lanes.iter().sum();
+    for (x, y) in ra.iter().zip(rb) {
+        total = x.mul_add(*y, total);
+    }
+    total
+}
+
+/// Replaces x by e^(x - shift) and returns the sum.
+#[inline(always)]
+pub fn exp_shifted(x: &mut [f32], shift: f32) -> f32 {
+    for v in x.iter_mut() {
+        *v = exp(*v - shift);
+    }
+    sum(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_accurate() {
+        for i in -8600..8700 {
+            let x = i as f32 * 0.01;
+            let want = (x as f64).exp();
+            assert!(((exp(x) as f64 - want) / want).abs() < 3e-7, "exp({x})");
+        }
+        assert!(exp(f32::NEG_INFINITY) < 1e-37);
+        assert_eq!(exp(0.0), 1.0);
+    }
+
+    #[test]
+    fn tanh_is_accurate() {
+        for i in -3000..3000 {
+            let x = i as f32 * 0.01;
+            assert!((tanh(x) as f64 - (x as f64).tanh()).abs() < 3e-7, "tanh({x})");
+        }
+    }
+
+    #[test]
+    fn reductions_cover_every_element() {
+        for n in [0usize, 1, 15, 16, 17, 47] {
+            let x: Vec<f32> = (0..n).map(|i| i as f32 - 3.0).collect();
+            assert_eq!(sum(&x), x.iter().sum::<f32>());
+            assert_eq!(max(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            assert_eq!(dot(&x, &x), x.iter().map(|v| v * v).sum::<f32>());
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! The wrapper around every sub-layer: the only home of the order of norm, residual and dropout.
+//!
+//! - post-norm (the paper): y = norm(x + dropout(f(x)))
+//! - pre-norm: y = x + dropout(f(norm(x)))
+//!
+//! A sub-layer f implements [`Inner`]; [`run`] makes one differentiable operation of it. The fused form takes blocks of
+//! whole sentences through the entire sub-layer on one thread, so that activations stay in its cache; the gradients of
+//! the weights follow in products over all rows. Blocks depend on the shape alone, never on the number of threads, so
+//! neither do results.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::dropout::Dropout;
+use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
+use super::norm::{self, Addend, NormWeights};
+use super::params::Param;
+use super::{Implementation, Mode};
+
+/// Rows (tokens) that a block aims at.
+const BLOCK_ROWS: usize = 256;
+
+/// Where the normalisation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// After the residual sum.
+    Post,
+    /// Before the sub-layer.
+    Pre,
+}
+
+/// Norm, residual and dropout around one sub-layer.
+#[derive(Clone, Debug)]
+pub struct Residual {
+    /// Where the normalisation stands.
+    pub placement: Placement,
+    /// γ and β, [2, D].
+    pub norm: Param,
+    /// ε of the normalisation.
+    pub eps: f64,
+    /// Dropout on the sub-layer's output.
+    pub dropout: Dropout,
+}
+
+/// A block of whole sentences on its way forward.
+pub struct ForwardBlock<'a> {
+    /// The sentences.
+    pub sentences: Range<usize>,
+    /// Input rows.
+    pub input: &'a [f32],
+    /// Memory rows (cross-attention), or empty.
+    pub memory: &'a [f32],
+    /// What is kept for backward, per input row.
+    pub saved: [&'a mut [f32]; 2],
+    /// What is kept for backward, per memory row.
+    pub memory_saved: &'a mut [f32],
+}
+
+/// A block of whole sentences on its way back.
+pub struct BackwardBlock<'a> {
+    /// The sentences.
+    pub sentences: Range<usize>,
+    /// Gradient of the sub-layer's output (before its bias).
+    pub dh: &'a [f32],
+    /// What forward kept, per input row.
+    pub saved: [&'a [f32]; 2],
+    /// What forward kept, per memory row.
+    pub memory_saved: &'a [f32],
+    /// Gradient at the inner projection's output, per input row ([`Inner::gradient_width`]).
+    pub dinner: &'a mut [f32],
+    /// Gradient at the memory projection's output, per memory row.
+    pub dmemory_inner: &'a mut [f32],
+    /// Gradient of the input: added to.
+    pub dinput: &'a mut [f32],
+    /// Gradient of the memory: written.
+    pub dmemory: &'a mut [f32],
+    /// Column sums for the inner biases ([`Inner::sums_width`]): added to.
+    pub sums: &'a mut [f32],
+}
+
+/// Everything of all rows, for the gradients of the weights.
+pub struct WholeBatch<'a> {
+    /// Number of input rows.
+    pub rows: usize,
+    /// Number of memory rows.
+    pub memory_rows: usize,
+    /// The sub-layer's input (normalised, with pre-norm).
+    pub input: &'a [f32],
+    /// The memory.
+    pub memory: &'a [f32],
+    /// What forward kept.
+    pub saved: [&'a [f32]; 2],
+    /// Gradient of the sub-layer's output.
+    pub dh: &'a [f32],
+    /// Gradient at the inner projection's output.
+    pub dinner: &'a [f32],
+    /// Gradient at the memory projection's output.
+    pub dmemory_inner: &'a [f32],
+    /// Column sums for the inner biases.
+    pub sums: &'a [f32],
+}
+
+/// Widths, in floats per row, of what a sub-layer keeps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Widths {
+    /// Kept per input row.
+    pub saved: [usize; 2],
+    /// Kept per memory row.
+    pub memory_saved: usize,
+    /// Gradient at the inner projection.
+    pub inner: usize,
+    /// Column sums for inner biases.
+    pub sums: usize,
+}
+
+/// A sub-layer without its wrapper.
+pub trait Inner: Send + Sync {
+    /// Weights in the form the forward products want.
+    type Prepared: Send + Sync;
+
+    /// Name, for messages and profiles.
+    fn name(&self) -> &'static str;
+    /// Rows of x and of the memory in one sentence.
+    fn lengths(&self) -> (usize, usize);
+    /// Widths of the buffers.
+    fn widths(&self) -> Widths;
+    /// The output projection's bias, added by the wrapper.
+    fn output_bias(&self) -> Option<&Param>;
+    /// Prepares the weights for one forward pass.
+    fn prepare(&self) -> Result<Self::Prepared>;
+    /// h = f(input) without the output bias. With `fixed`, products sum in one order for any number of rows.
+    fn forward(&self, prepared: &Self::Prepared, block: ForwardBlock, h: &mut [f32], fixed: bool) -> Result<()>;
+    /// Gradients of input, memory and inner activations.
+    fn backward(&self, block: BackwardBlock) -> Result<()>;
+    /// Adds the gradients of the weights and inner biases.
+    fn weight_gradients(&self, batch: &WholeBatch) -> Result<()>;
+    /// f in plain Candle operations, with its output bias. x: [N, D].
+    fn reference(&self, x: &Tensor, memory: Option<&Tensor>, training: bool) -> Result<Tensor>;
+}
+
+/// One sub-layer with its wrapper. x: [N, D], memory: [M, D]; returns [N, D].
+pub fn run<I: Inner + 'static>(
+    inner: I,
+    residual: Residual,
+    x: &Tensor,
+    memory: Option<&Tensor>,
+    mode: &Mode,
+) -> Result<Tensor> {
+    if mode.implementation == Implementation::Reference || !x.device().is_cpu() {
+        return reference(&inner, &residual, x, memory, mode.is_training());
+    }
+    let op = Fused { inner, residual, training: mode.is_training(), kept: Mutex::new(None) };
+    match memory {
+        None => x.apply_op1(op),
+        Some(memory) => x.apply_op2(memory, op),
+    }
+}
+
+fn reference<I: Inner>(
+    inner: &I,
+    residual: &Residual,
+    x: &Tensor,
+    memory: Option<&Tensor>,
+    training: bool,
+) -> Result<Tensor> {
+    let both = residual.norm.reference(training)?;
+    match residual.placement {
+        Placement::Post => {
+            let h = residual.dropout.apply(&inner.reference(x, memory, training)?)?;
+            norm::reference(&(x + h)?, &both, residual.eps)
+        }
+        Placement::Pre => {
+            let input = norm::reference(x, &both, residual.eps)?;
+            x + residual.dropout.apply(&inner.reference(&input, memory, training)?)?
+        }
+    }
+}
+
+/// What forward keeps for backward.
+struct Kept {
+    saved: [Scratch; 2],
+    memory_saved: Scratch,
+    h: Scratch,
+}
+
+struct Fused<I> {
+    inner: I,
+    residual: Residual,
+    training: bool,
+    kept: Mutex<Option<Kept>>,
+}
+
+/// The blocks of a batch of `rows` rows in sentences of `length` rows: ranges of sentences.
+fn blocks(rows: usize, length: usize) -> Vec<Range<usize>> {
+    let sentences = rows / length.max(1);
+    let count = (rows / BLOCK_ROWS).max(4).min(sentences).max(1);
+    (0..count).map(|i| i * sentences / count..(i + 1) * sentences / count).collect()
+}
+
+fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
+    range.start * by..range.end * by
+}
+
+impl<I: Inner> Fused<I> {
+    fn forward(&self, x: &[f32], memory: &[f32], d: usize) -> Result<Vec<f32>> {
+        let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
+        let memory_rows = memory.len() / d;
+        let widths = self.inner.widths();
+        let prepared = self.inner.prepare()?;
+        let mut kept = Kept {
+            saved: widths.saved.map(|w| Scratch::new(rows * w)),
+            memory_saved: Scratch::new(memory_rows * widths.memory_saved),
+            h: Scratch::new(rows * d),
+        };
+        let mut out = vec![0f32; rows * d];
+        {
+            let [a, b] = &mut kept.saved;
+            let saved = [SharedRows::new(a, widths.saved[0]), SharedRows::new(b, widths.saved[1])];
+            let memory_saved = SharedRows::new(&mut kept.memory_saved, widths.memory_saved);
+            let (h, y) = (SharedRows::new(&mut kept.h, d), SharedRows::new(&mut out, d));
+            let bias = self.inner.output_bias();
+            blocks(rows, length).into_par_iter().try_for_each(|sentences| {
+                let range = scaled(&sentences, length);
+                let memory_range = if memory.is_empty() { 0..0 } else { scaled(&sentences, memory_length) };
+                // SAFETY: blocks are disjoint ranges of sentences, so of rows and of memory rows.
+                let (h, y, saved, memory_saved) = unsafe {
+                    let saved = saved.map(|s| s.rows(range.clone()));
+                    (h.rows(range.clone()), y.rows(range.clone()), saved, memory_saved.rows(memory_range.clone()))
+                };
+                let x = &x[scaled(&range, d)];
+                let memory = &memory[scaled(&memory_range, d)];
+                self.forward_block(&prepared, sentences, x, memory, saved, memory_saved, bias, d, (h, y))
+            })?;
+        }
+        if self.training {
+            self.keep(Some(kept));
+        }
+        Ok(out)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn forward_block(
+        &self,
+        prepared: &I::Prepared,
+        sentences: Range<usize>,
+        x: &[f32],
+        memory: &[f32],
+        saved: [&mut [f32]; 2],
+        memory_saved: &mut [f32],
+        bias: Option<&Param>,
+        d: usize,
+        (h, y): (&mut [f32], &mut [f32]),
+    ) -> Result<()> {
+        let residual = &self.residual;
+        let first_row = sentences.start * self.inner.lengths().0;
+        with_slice(residual.norm.value(), |both| {
+            let weights = NormWeights::new(both, residual.eps as f32);
+            let pre = residual.placement == Placement::Pre;
+            let mut normal = Scratch::new(if pre { x.len() } else { 0 });
+            if pre {
+                norm::norm_rows(x, None, weights, d, &mut normal);
+            }
+            let input = if pre { &normal } else { x };
+            let block = ForwardBlock { sentences, input, memory, saved, memory_saved };
+            self.inner.forward(prepared, block, h, !self.training)?;
+            with_bias(bias, |bias| {
+                let addend = Addend { h, bias, dropout: residual.dropout, first_row };
+                match residual.placement {
+                    Placement::Post => norm::norm_rows(x, Some(addend), weights, d, y),
+                    Placement::Pre => norm::add_rows(x, addend, d, y),
+                }
+                Ok(())
+            })
+        })
+    }
+
+    /// Returns the gradients of x and of the memory.
+    fn backward(&self, x: &[f32], memory: &[f32], dy: &[f32], d: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+        let Some(kept) = self.keep(None) else { bail!("{}: backward without forward", self.inner.name()) };
+        let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
+        let memory_rows = memory.len() / d;
+        let widths = self.inner.widths();
+        let (mut dx, mut dmemory) = (vec![0f32; rows * d], vec![0f32; memory_rows * d]);
+        let (mut dh, mut dinner) = (Scratch::new(rows * d), Scratch::new(rows * widths.inner));
+        let mut dmemory_inner = Scratch::new(memory_rows * widths.memory_saved);
+        let pre = self.residual.placement == Placement::Pre;
+        let mut normal = if pre { Scratch::new(rows * d) } else { Scratch::default() };
+        let blocks = blocks(rows, length);
+        // Per block: sums for the inner biases, γ, β and the output bias.
+        let sums_width = widths.sums + 3 * d;
+        let mut sums = Scratch::zeroed(blocks.len() * sums_width);
+        {
+            let normal = SharedRows::new(&mut normal, d);
+            let shared = [&mut dx, &mut dmemory].map(|v| SharedRows::new(v, d));
+            let dh = SharedRows::new(&mut dh, d);
+            let dinner = SharedRows::new(&mut dinner, widths.inner);
+            let dmemory_inner = SharedRows::new(&mut dmemory_inner, widths.memory_saved);
+            let sums = SharedRows::new(&mut sums, sums_width);
+            blocks.par_iter().enumerate().try_for_each(|(index, sentences)| {
+                let range = scaled(sentences, length);
+                let memory_range = if memory.is_empty() { 0..0 } else { scaled(sentences, memory_length) };
+                // SAFETY: blocks are disjoint, and each has its own row of sums.
+                let (mut parts, normal) = unsafe {
+                    let parts = BlockGradients {
+                        dx: shared[0].rows(range.clone()),
+                        dmemory: shared[1].rows(memory_range.clone()),
+                        dh: dh.rows(range.clone()),
+                        dinner: dinner.rows(range.clone()),
+                        dmemory_inner: dmemory_inner.rows(memory_range.clone()),
+                        sums: sums.rows(index..index + 1),
+                    };
+                    (parts, if pre { normal.rows(range.clone()) } else { normal.rows(0..0) })
+                };
+                let saved = [0, 1].map(|i| &kept.saved[i][scaled(&range, widths.saved[i])]);
+                let memory_saved = &kept.memory_saved[scaled(&memory_range, widths.memory_saved)];
+                let elements = scaled(&range, d);
+                let rows = (&x[elements.clone()], &kept.h[elements.clone()], &dy[elements], normal);
+                self.backward_block(sentences.clone(), rows, saved, memory_saved, &mut parts, d)
+            })?;
+        }
+        let mut total = vec![0f32; sums_width];
+        norm::add_column_sums(&sums, sums_width, &mut total);
+        let (inner_sums, rest) = total.split_at(widths.sums);
+        self.residual.norm.add_gradient_slice(&rest[..2 * d])?;
+        if let Some(bias) = self.inner.output_bias() {
+            bias.add_gradient_slice(&rest[2 * d..])?;
+        }
+        self.inner.weight_gradients(&WholeBatch {
+            rows,
+            memory_rows,
+            input: if pre { &normal } else { x },
+            memory,
+            saved: [&kept.saved[0], &kept.saved[1]],
+            dh: &dh,
+            dinner: &dinner,
+            dmemory_inner: &dmemory_inner,
+            sums: inner_sums,
+        })?;
+        Ok((dx, dmemory))
+    }
+
+    fn backward_block(
+        &self,
+        sentences: Range<usize>,
+        (x, h, dy, normal): (&[f32], &[f32], &[f32], &mut [f32]),
+        saved: [&[f32]; 2],
+        memory_saved: &[f32],
+        parts: &mut BlockGradients,
+        d: usize,
+    ) -> Result<()> {
+        let residual = &self.residual;
+        let first_row = sentences.start * self.inner.lengths().0;
+        let mut scratch = Scratch::new(2 * d);
+        let widths = self.inner.widths();
+        let (inner_sums, rest) = parts.sums.split_at_mut(widths.sums);
+        let (norm_sums, bias_sums) = rest.split_at_mut(2 * d);
+        with_slice(residual.norm.value(), |both| {
+            let weights = NormWeights::new(both, residual.eps as f32);
+            match residual.placement {
+                Placement::Post => with_bias(self.inner.output_bias(), |bias| {
+                    let addend = Addend { h, bias, dropout: residual.dropout, first_row };
+                    norm::norm_rows_backward(x, Some(addend), weights, d, dy, parts.dx, false, &mut scratch, norm_sums);
+                    Ok(())
+                })?,
+                Placement::Pre => {
+                    parts.dx.copy_from_slice(dy);
+                    norm::norm_rows(x, None, weights, d, normal);
+                }
+            }
+            norm::dropout_rows_backward(parts.dx, residual.dropout, first_row, d, parts.dh, bias_sums);
+            let pre = residual.placement == Placement::Pre;
+            let mut dnormal = Scratch::zeroed(if pre { x.len() } else { 0 });
+            self.inner.backward(BackwardBlock {
+                sentences,
+                dh: parts.dh,
+                saved,
+                memory_saved,
+                dinner: parts.dinner,
+                dmemory_inner: parts.dmemory_inner,
+                dinput: if pre { &mut dnormal } else { parts.dx },
+                dmemory: parts.dmemory,
+                sums: inner_sums,
+            })?;
+            if pre {
+                norm::norm_rows_backward(x, None, weights, d, &dnormal, parts.dx, true, &mut scratch, norm_sums);
+            }
+            Ok(())
+        })
+    }
+
+    /// Puts what forward kept, or takes it.
+    fn keep(&self, put: Option<Kept>) -> Option<Kept> {
+        let mut guard = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        std::mem::replace(&mut *guard, put)
+    }
+}
+
+/// Where one block's gradients go.
+struct BlockGradients<'a> {
+    dx: &'a mut [f32],
+    dmemory: &'a mut [f32],
+    dh: &'a mut [f32],
+    dinner: &'a mut [f32],
+    dmemory_inner: &'a mut [f32],
+    sums: &'a mut [f32],
+}
+
+/// Calls `f` with a parameter's values, if there is one.
+pub(super) fn with_bias<R>(bias: Option<&Param>, f: impl FnOnce(Option<&[f32]>) -> Result<R>) -> Result<R> {
+    match bias {
+        Some(bias) => with_slice(bias.value(), |b| f(Some(b))),
+        None => f(None),
+    }
+}
+
+impl<I: Inner> CustomOp1 for Fused<I> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let d = layout.dims().last().copied().unwrap_or(1);
+        let out = self.forward(storage_slice(x, layout)?, &[], d)?;
+        Ok((CpuStorage::F32(out), layout.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let d = x.dim(candle_core::D::Minus1)?;
+        let gradient = gradient.contiguous()?;
+        let (dx, _) = with_slice(x, |xs| with_slice(&gradient, |g| self.backward(xs, &[], g, d)))?;
+        Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
+    }
+}
+
+impl<I: Inner> CustomOp2 for Fused<I> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        layout: &Layout,
+        memory: &CpuStorage,
+        memory_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let d = layout.dims().last().copied().unwrap_or(1);
+        let out = self.forward(storage_slice(x, layout)?, storage_slice(memory, memory_layout)?, d)?;
+        Ok((CpuStorage::F32(out), layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        memory: &Tensor,
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let d = x.dim(candle_core::D::Minus1)?;
+        let gradient = gradient.contiguous()?;
+        let (dx, dmemory) =
+            with_slice(x, |xs| with_slice(memory, |ms| with_slice(&gradient, |g| self.backward(xs, ms, g, d))))?;
+        let dx = Tensor::from_vec(dx, x.shape(), x.device())?;
+        let dmemory = Tensor::from_vec(dmemory, memory.shape(), memory.device())?;
+        Ok((Some(dx), Some(dmemory)))
+    }
+}
+
+/// Lengths of the sentences of a batch, shared by the operations of a pass.
+pub type Lengths = Arc<Vec<u32>>;
