@@ -1,6 +1,30 @@
+//! `mt`: train, evaluate and run Transformer machine-translation models.
+//!
+//! # Data flow
+//!
+//! ```text
+//! text ── data::corpus ── data::tokenizer ── data::sampler ── data::batch ── data::prefetch
+//!                                                                                │
+//!                 ops (kernels, parameters) ── model (Transformer) ── train (the loop) ── checkpoint
+//!                                                  │
+//!                       decode (search, translate) ── metrics (BLEU)
+//! ```
+//!
+//! # Modules
+//!
+//! Dependencies point one way: `main → cli → commands → {config, train, decode, metrics, checkpoint} → {model, data} → ops
+//! → rng`. [`metrics`] and [`rng`] import nothing of ours but [`error`].
+
+pub mod checkpoint;
+pub mod cli;
+pub mod commands;
 pub mod config;
+pub mod data;
 pub mod decode;
+pub mod device;
 pub mod error;
+pub mod metrics;
 pub mod model;
 pub mod ops;
 pub mod rng;
+pub mod train;

@@ -12,3 +12,5 @@ pub mod filter;
 pub mod lines;
 pub mod prefetch;
 pub mod sampler;
+pub mod tokenizer;
+pub mod tokenizers;

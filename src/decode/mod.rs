@@ -15,6 +15,7 @@ pub mod penalty;
 mod tests;
 #[cfg(test)]
 mod toy;
+pub mod translate;
 
 use crate::error::{Error, Result};
 

@@ -1,0 +1,32 @@
+# GNU make. `make` alone lists the targets.
+
+CARGO ?= cargo
+# Passed on to `cargo test`, for example: make test ARGS='--test metrics'
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test bench lint cuda
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build target/release/mt
+	$(CARGO) build --release --locked
+
+demo: build ## Train on data/quickstart, score and translate its test set
+	scripts/demo.sh
+
+# With the release profile: training is slow without it, and the build is shared with the binary's.
+# Tests on real corpora read them under $MT_TEST_DATA, and are skipped where that is unset.
+test: ## Run all tests
+	$(CARGO) test --release --locked $(ARGS)
+
+bench: build ## Measure training speed in target tokens a second
+	scripts/bench.sh
+
+lint: ## Check formatting and lints
+	$(CARGO) fmt --check
+	$(CARGO) clippy --release --all-targets --locked -- -D warnings
+
+cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
+	scripts/cuda-build.sh

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Training speed in target tokens a second: the median over updates 21 to 100 of a short run.
+#
+#   scripts/bench.sh                                         the quickstart model
+#   scripts/bench.sh configs/multi30k-tiny.toml --threads 2  another configuration, and flags of `mt train`
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mt=target/release/mt
+config=${1:-configs/quickstart.toml}
+[ $# -eq 0 ] || shift
+
+if [ ! -x "$mt" ]; then
+    echo "bench: $mt is missing; run 'make bench', or 'make build' first" >&2
+    exit 1
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# No validation and no averaging: nothing but updates is timed.
+if ! "$mt" train --config "$config" --run-dir "$folder/run" \
+    --set train.max_updates=100 --set train.log_every=20 --set train.average_last=0 --set valid.every=0 \
+    "$@" 2>"$folder/messages"; then
+    cat "$folder/messages" >&2
+    exit 1
+fi
+
+# The first line of the log, updates 1 to 20, is warm-up.
+speeds=$(grep '"event":"train"' "$folder/run/log.jsonl" | sed -n '2,$s/.*"tokens_per_second":\([0-9.eE+]*\).*/\1/p' | sort -g)
+printf '%s\n' "$speeds" | awk -v config="$config" '
+    NF { value[++n] = $1 }
+    END {
+        if (!n) { print "bench: the log has no training speed" > "/dev/stderr"; exit 1 }
+        median = n % 2 ? value[(n + 1) / 2] : (value[n / 2] + value[n / 2 + 1]) / 2
+        printf "%s: %.0f target tokens/s (%.0f to %.0f)\n", config, median, value[1], value[n]
+    }'

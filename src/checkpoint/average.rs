@@ -1,0 +1,72 @@
+//! The mean of several checkpoints' weights, as in "Attention Is All You Need", section 6.1.
+
+use std::path::{Path, PathBuf};
+
+use super::MODEL_FILE;
+use super::format::{CHUNK, Slot, TensorFile, non_finite};
+use super::manifest::verify_holding;
+use crate::error::{Error, Result};
+
+/// Fills `flat` with the mean of the models in these checkpoint or model directories.
+///
+/// Sums are in `f64`, in the order of the directories, and rounded once; memory beyond `flat` is a chunk for each file
+/// however large the model. The mean of one model is that model, bit for bit.
+///
+/// # Errors
+/// No directory is given, one is damaged, or one does not fit `layout`; all of these are named at once.
+pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Result<()> {
+    if directories.is_empty() {
+        return Err(Error::failure("there is no checkpoint to average"));
+    }
+    let mut files = Vec::with_capacity(directories.len());
+    let mut problems = Vec::new();
+    for directory in directories {
+        match open(directory, layout) {
+            Ok(file) => files.push(file),
+            Err(error) => problems.push(error),
+        }
+    }
+    if problems.is_empty() {
+        let mut mean = Mean { sum: vec![0.0; CHUNK], values: vec![0.0; CHUNK] };
+        for (i, slot) in layout.iter().enumerate() {
+            mean.of_tensor(&mut files, i, slot, slot.of(flat)?)?;
+        }
+    }
+    problems.extend(files.into_iter().filter_map(|file| file.finish().err()));
+    if problems.is_empty() { Ok(()) } else { Err(Error::many(problems)) }
+}
+
+fn open(directory: &Path, layout: &[Slot]) -> Result<TensorFile> {
+    verify_holding(directory, &[MODEL_FILE])?;
+    TensorFile::open(&directory.join(MODEL_FILE), layout)
+}
+
+/// Buffers of one chunk.
+struct Mean {
+    sum: Vec<f64>,
+    values: Vec<f32>,
+}
+
+impl Mean {
+    fn of_tensor(&mut self, files: &mut [TensorFile], i: usize, slot: &Slot, out: &mut [f32]) -> Result<()> {
+        let mut bad = vec![0; files.len()];
+        for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
+            for (k, file) in files.iter_mut().enumerate() {
+                let values = &mut self.values[..out.len()];
+                file.read(i, chunk * CHUNK, values)?;
+                bad[k] += non_finite(values);
+                for (sum, &value) in self.sum.iter_mut().zip(values.iter()) {
+                    // The first is taken as it is: 0.0 + -0.0 would lose the sign.
+                    *sum = if k == 0 { f64::from(value) } else { *sum + f64::from(value) };
+                }
+            }
+            for (out, sum) in out.iter_mut().zip(&self.sum) {
+                *out = (sum / files.len() as f64) as f32;
+            }
+        }
+        for (file, bad) in files.iter_mut().zip(bad) {
+            file.note_non_finite(slot.name, bad);
+        }
+        Ok(())
+    }
+}

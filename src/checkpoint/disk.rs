@@ -1,0 +1,202 @@
+//! Files that are whole or absent after a crash, and bounded reads.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use super::manifest::FileEntry;
+use crate::error::{Error, Result};
+
+const BUFFER_BYTES: usize = 128 << 10;
+
+/// Held while files of a run or model directory are replaced: a save in another thread cleans up there.
+static REPLACING: Mutex<()> = Mutex::new(());
+
+/// A new file whose digest grows with it.
+pub(super) struct HashingFile {
+    file: File,
+    path: PathBuf,
+    hash: Sha256,
+    size: u64,
+}
+
+impl HashingFile {
+    /// Creates `path`, or empties it.
+    pub(super) fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).map_err(|error| write_error(path, error))?;
+        Ok(Self { file, path: path.to_path_buf(), hash: Sha256::new(), size: 0 })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|error| write_error(&self.path, error))?;
+        self.hash.update(bytes);
+        self.size += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Brings everything to the disk; the entry is listed as `name`.
+    pub(super) fn finish(self, name: &str) -> Result<FileEntry> {
+        // Some file systems report a full disk only here.
+        self.file.sync_all().map_err(|error| write_error(&self.path, error))?;
+        Ok(FileEntry { name: name.to_owned(), size: self.size, sha256: hex(self.hash) })
+    }
+}
+
+/// The digest of what was hashed, in lower-case hexadecimal.
+pub(super) fn hex(hash: Sha256) -> String {
+    format!("{:x}", hash.finalize())
+}
+
+/// Size and digest of an existing file, which is also brought to the disk.
+pub(super) fn synced_entry(directory: &Path, name: &str) -> Result<FileEntry> {
+    let path = directory.join(name);
+    let read_error = |error| Error::io("read a file of the model", &path, error);
+    let mut file = File::open(&path).map_err(read_error)?;
+    let (size, sha256) = digest(&mut file).map_err(read_error)?;
+    file.sync_all().map_err(read_error)?;
+    Ok(FileEntry { name: name.to_owned(), size, sha256 })
+}
+
+/// Number of bytes left in `file` and their SHA-256.
+pub(super) fn digest(file: &mut File) -> std::io::Result<(u64, String)> {
+    let mut hash = Sha256::new();
+    let mut size = 0;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok((size, hex(hash))),
+            Ok(n) => {
+                hash.update(&buffer[..n]);
+                size += n as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads a file that should be small; `doing` completes "cannot …".
+pub(super) fn read_small(doing: &str, path: &Path, most: u64) -> Result<Vec<u8>> {
+    let read_error = |error| Error::io(doing, path, error);
+    let file = File::open(path).map_err(read_error)?;
+    // A pipe or a device in its place could make the read wait for ever.
+    if !file.metadata().map_err(read_error)?.is_file() {
+        return Err(Error::failure(format!("cannot {doing}: not a regular file")).at(path));
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(read_error)?;
+    if bytes.len() as u64 > most {
+        return Err(Error::failure(format!("cannot {doing}: it is larger than {most} bytes")).at(path));
+    }
+    Ok(bytes)
+}
+
+/// Keeps [`remove_temporaries`] away while the temporary files of a run or model directory are in use.
+pub(super) fn replacing() -> MutexGuard<'static, ()> {
+    // It guards no data, so a panic elsewhere left nothing half done.
+    REPLACING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Replaces `directory/name` by `contents`: a reader sees the old file or the new one.
+pub(super) fn replace_small(directory: &Path, name: &str, contents: &[u8]) -> Result<()> {
+    let _guard = replacing();
+    let scratch = Scratch::new(directory.join(temporary_name(name)));
+    let mut file = HashingFile::create(scratch.path())?;
+    file.write(contents)?;
+    file.finish(name)?;
+    scratch.rename_to(&directory.join(name))?;
+    sync_directory(directory)
+}
+
+/// The name that a file of a run or model directory has while it is written.
+pub(super) fn temporary_name(name: &str) -> String {
+    format!(".{name}.tmp")
+}
+
+/// Removes what an earlier crash left of these files. A file that cannot be removed is no reason to stop.
+pub(super) fn remove_temporaries(directory: &Path, names: &[&str]) {
+    let _guard = replacing();
+    for name in names {
+        let _ = fs::remove_file(directory.join(temporary_name(name)));
+    }
+}
+
+/// Brings the names in a directory to the disk.
+pub(super) fn sync_directory(path: &Path) -> Result<()> {
+    // Windows cannot open a directory as a file, and needs no such call.
+    if cfg!(unix) {
+        File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| write_error(path, error))?;
+    }
+    Ok(())
+}
+
+/// Renames, replacing a file of that name.
+pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(|error| write_error(to, error))
+}
+
+/// Removes a file or a whole directory; one that is not there is fine.
+pub(super) fn remove(path: &Path) -> std::io::Result<()> {
+    let result = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// A temporary file or directory, removed unless it was renamed into place.
+pub(super) struct Scratch {
+    path: PathBuf,
+    in_place: bool,
+}
+
+impl Scratch {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, in_place: false }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn rename_to(mut self, to: &Path) -> Result<()> {
+        rename(&self.path, to)?;
+        self.in_place = true;
+        Ok(())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.in_place {
+            // The error that led here matters more than one of this removal; the next save tries again.
+            let _ = remove(&self.path);
+        }
+    }
+}
+
+/// A failure to write, with what to do where [`Error::io`] does not know it.
+pub(super) fn write_error(path: &Path, error: std::io::Error) -> Error {
+    let help = match error.kind() {
+        ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again with --resume"),
+        ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again with --resume"),
+        ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place with --run-dir"),
+        _ => None,
+    };
+    let error = Error::io("write", path, error);
+    match help {
+        Some(help) => error.help(help),
+        None => error,
+    }
+}

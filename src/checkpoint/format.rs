@@ -1,0 +1,308 @@
+//! Tensor files in the safetensors format: eight bytes of header length, a JSON header, then the tensors' bytes.
+//!
+//! Writing streams: the data is never copied as a whole, and its digest is taken on the way. Reading goes tensor by tensor
+//! straight into the caller's flat buffer. Everything is `f32`, little-endian, in the order given.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+
+use super::disk::HashingFile;
+use super::manifest::FileEntry;
+use crate::error::{Error, Result};
+
+/// Elements converted at a time: the bytes stay in the second-level cache.
+pub(super) const CHUNK: usize = 16 << 10;
+const BYTES: usize = size_of::<f32>();
+const LENGTH_BYTES: u64 = 8;
+const METADATA_KEY: &str = "__metadata__";
+/// The format allows 100 MB; this holds more than a hundred thousand tensors, and bounds what a hostile file can allocate.
+const MAX_HEADER_BYTES: u64 = 16 << 20;
+/// Problems spelled out in one error; a model of another shape would list hundreds.
+const MAX_PROBLEMS: usize = 20;
+
+/// A tensor to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedTensor<'a> {
+    /// Its name in the file.
+    pub name: &'a str,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// Its elements, row-major.
+    pub data: &'a [f32],
+}
+
+/// A tensor to be read, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot<'a> {
+    /// Its name in the file.
+    pub name: &'a str,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// First element in the flat buffer.
+    pub offset: usize,
+}
+
+impl Slot<'_> {
+    /// Its part of the flat buffer.
+    pub(super) fn of<'f>(&self, flat: &'f mut [f32]) -> Result<&'f mut [f32]> {
+        let end = elements(self.shape).and_then(|n| n.checked_add(self.offset));
+        end.and_then(|end| flat.get_mut(self.offset..end))
+            .ok_or_else(|| Error::failure(format!("`{}` {:?} lies outside the parameters", self.name, self.shape)))
+    }
+}
+
+fn elements(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size))
+}
+
+/// Writes `tensors`, in this order, to the new file `path`, and syncs it; the entry is listed as `name`.
+pub(super) fn write(path: &Path, name: &str, tensors: &[NamedTensor]) -> Result<FileEntry> {
+    let header = header_for(tensors).map_err(|error| error.at(path))?;
+    let mut file = HashingFile::create(path)?;
+    file.write(&(header.len() as u64).to_le_bytes())?;
+    file.write(header.as_bytes())?;
+    let mut bytes = vec![0; CHUNK * BYTES];
+    for tensor in tensors {
+        write_tensor(&mut file, tensor, &mut bytes)?;
+    }
+    file.finish(name)
+}
+
+fn write_tensor(file: &mut HashingFile, tensor: &NamedTensor, bytes: &mut [u8]) -> Result<()> {
+    let bad = non_finite(tensor.data);
+    if bad > 0 {
+        // Loading would refuse it: better to keep the checkpoint before.
+        return Err(Error::failure(format!("not saved: {bad} values of `{}` are NaN or infinite", tensor.name))
+            .at(file.path())
+            .help("training has diverged: resume from the checkpoint before with a lower learning rate"));
+    }
+    for chunk in tensor.data.chunks(CHUNK) {
+        let bytes = &mut bytes[..chunk.len() * BYTES];
+        for (bytes, value) in bytes.chunks_exact_mut(BYTES).zip(chunk) {
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
+        file.write(bytes)?;
+    }
+    Ok(())
+}
+
+/// The JSON header, padded with spaces so that the data is aligned to eight bytes.
+fn header_for(tensors: &[NamedTensor]) -> Result<String> {
+    let mut header = String::from("{");
+    let mut names = HashSet::new();
+    let mut begin = 0;
+    for NamedTensor { name, shape, data } in tensors {
+        if elements(shape) != Some(data.len()) {
+            return Err(Error::failure(format!("`{name}` {shape:?} has {} elements", data.len())));
+        }
+        if *name == METADATA_KEY || !names.insert(*name) {
+            return Err(Error::failure(format!("a file cannot hold a tensor `{name}`, or not twice")));
+        }
+        let end = begin + data.len() * BYTES;
+        let key = serde_json::to_string(name).map_err(|error| Error::failure(format!("`{name}`: {error}")))?;
+        let separator = if names.len() == 1 { "" } else { "," };
+        header +=
+            &format!("{separator}{key}:{{\"dtype\":\"F32\",\"shape\":{shape:?},\"data_offsets\":[{begin},{end}]}}");
+        begin = end;
+    }
+    header.push('}');
+    let padded = header.len().next_multiple_of(LENGTH_BYTES as usize);
+    header.extend(std::iter::repeat_n(' ', padded - header.len()));
+    Ok(header)
+}
+
+/// How many values are NaN or infinite.
+pub(super) fn non_finite(values: &[f32]) -> usize {
+    values.iter().filter(|value| !value.is_finite()).count()
+}
+
+/// Fills `flat` from a tensor file: each slot of `layout` from the tensor of its name. What no slot covers is left alone.
+///
+/// # Errors
+/// The file cannot be read or its header is invalid; or tensors are missing, superfluous, of another shape or type, or hold
+/// NaN or infinities: all of these at once. `flat` is then partly filled.
+pub fn load_into(file: &Path, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
+    let mut source = TensorFile::open(file, layout)?;
+    // In the order of the file, so that it is read from front to back.
+    let mut order: Vec<usize> = (0..layout.len()).collect();
+    order.sort_unstable_by_key(|&i| source.begins[i]);
+    for i in order {
+        if source.begins[i].is_none() {
+            continue;
+        }
+        let values = layout[i].of(flat)?;
+        source.read(i, 0, values)?;
+        source.note_non_finite(layout[i].name, non_finite(values));
+    }
+    source.finish()
+}
+
+/// An open tensor file, matched with a layout.
+pub(super) struct TensorFile {
+    file: File,
+    path: PathBuf,
+    /// Where in the file each slot's data begins; none where the tensor does not fit the slot.
+    begins: Vec<Option<u64>>,
+    problems: Vec<String>,
+    bytes: Vec<u8>,
+}
+
+impl TensorFile {
+    /// Reads the header and compares it with `layout`; differences become [`TensorFile::finish`]'s error.
+    pub(super) fn open(path: &Path, layout: &[Slot]) -> Result<Self> {
+        let mut file = File::open(path).map_err(|error| Error::io("read the tensors", path, error))?;
+        let Header { data, tensors } = read_header(&mut file, path)?;
+        let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
+        let mut problems = Vec::new();
+        let mut begins = Vec::with_capacity(layout.len());
+        for slot in layout {
+            let fits = fit(slot, by_name.get(slot.name).copied());
+            begins.push(fits.as_ref().ok().map(|begin| data + begin));
+            problems.extend(fits.err());
+        }
+        let expected: HashSet<&str> = layout.iter().map(|slot| slot.name).collect();
+        for (name, info) in tensors.iter().filter(|(name, _)| !expected.contains(name.as_str())) {
+            problems.push(format!("superfluous: `{name}` {:?}", info.shape));
+        }
+        Ok(Self { file, path: path.to_path_buf(), begins, problems, bytes: vec![0; CHUNK * BYTES] })
+    }
+
+    /// Reads from slot `i`, beginning with its element `from`, as many values as `out` takes. A slot without a fitting
+    /// tensor leaves `out` alone.
+    pub(super) fn read(&mut self, i: usize, from: usize, out: &mut [f32]) -> Result<()> {
+        let Some(begin) = self.begins.get(i).copied().flatten() else { return Ok(()) };
+        let begin = begin + (from * BYTES) as u64;
+        let read_error = |error| Error::io("read the tensors", &self.path, error);
+        self.file.seek(SeekFrom::Start(begin)).map_err(read_error)?;
+        for chunk in out.chunks_mut(CHUNK) {
+            let bytes = &mut self.bytes[..chunk.len() * BYTES];
+            self.file.read_exact(bytes).map_err(read_error)?;
+            for (value, bytes) in chunk.iter_mut().zip(bytes.as_chunks::<BYTES>().0) {
+                *value = f32::from_le_bytes(*bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts `bad` values of the tensor `name` among the problems, if there are any.
+    pub(super) fn note_non_finite(&mut self, name: &str, bad: usize) {
+        if bad > 0 {
+            self.problems.push(format!("NaN or infinite: {bad} values of `{name}`"));
+        }
+    }
+
+    /// All problems as one error.
+    pub(super) fn finish(self) -> Result<()> {
+        let count = self.problems.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let mut what =
+            format!("the tensors do not fit the model ({count} problem{})", if count == 1 { "" } else { "s" });
+        for problem in self.problems.iter().take(MAX_PROBLEMS) {
+            what += &format!("\n    {problem}");
+        }
+        if count > MAX_PROBLEMS {
+            what += &format!("\n    and {} more", count - MAX_PROBLEMS);
+        }
+        Err(Error::failure(what)
+            .at(self.path)
+            .help("the file belongs to another configuration or vocabulary, or it is damaged"))
+    }
+}
+
+/// Where the tensor begins in the data, if it is what the slot takes.
+fn fit(slot: &Slot, info: Option<&TensorInfo>) -> std::result::Result<u64, String> {
+    let Slot { name, shape, .. } = slot;
+    match info {
+        None => Err(format!("missing: `{name}` {shape:?}")),
+        Some(info) if info.shape != *shape => Err(format!("`{name}` is {:?}, the model has {shape:?}", info.shape)),
+        Some(info) if info.dtype != Dtype::F32 => Err(format!("`{name}` is {:?}, not F32", info.dtype)),
+        Some(info) => Ok(info.data_offsets.0 as u64),
+    }
+}
+
+/// A header that was found valid.
+struct Header {
+    /// Where the data begins in the file.
+    data: u64,
+    tensors: Vec<(String, TensorInfo)>,
+}
+
+/// Reads and checks the header; allocates no more than it takes.
+fn read_header(file: &mut File, path: &Path) -> Result<Header> {
+    let read_error = |error| Error::io("read the tensors", path, error);
+    let invalid = |why: String| {
+        Error::failure(format!("not a valid safetensors file: {why}"))
+            .at(path)
+            .help("it is damaged or truncated; fetch it again, or use another checkpoint")
+    };
+    let metadata = file.metadata().map_err(read_error)?;
+    if !metadata.is_file() {
+        return Err(invalid("it is not a regular file".into()));
+    }
+    let size = metadata.len();
+    let mut length = [0; LENGTH_BYTES as usize];
+    if size < LENGTH_BYTES {
+        return Err(invalid(format!("it has only {size} bytes")));
+    }
+    file.read_exact(&mut length).map_err(read_error)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER_BYTES || length > size - LENGTH_BYTES {
+        return Err(invalid(format!("a header of {length} bytes in a file of {size}")));
+    }
+    let mut json = vec![0; length as usize];
+    file.read_exact(&mut json).map_err(read_error)?;
+    let Entries(mut tensors) =
+        serde_json::from_slice(&json).map_err(|error| invalid(format!("its header: {error}")))?;
+    tensors.sort_by_key(|(_, info)| info.data_offsets);
+    // Checks that the tensors lie one behind the other and have the sizes of their shapes.
+    let checked = Metadata::new(None, tensors.clone()).map_err(|error| invalid(error.to_string()))?;
+    let data = LENGTH_BYTES + length;
+    if (checked.data_len() as u64).checked_add(data) != Some(size) {
+        return Err(invalid(format!("{} bytes of tensors in a file of {size}", checked.data_len())));
+    }
+    Ok(Header { data, tensors })
+}
+
+/// The tensors of a header. Unlike a map, it refuses a name that occurs twice.
+struct Entries(Vec<(String, TensorInfo)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct EntriesVisitor;
+
+        impl<'de> Visitor<'de> for EntriesVisitor {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a map of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Entries, A::Error> {
+                let mut entries = Vec::new();
+                let mut names = HashSet::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if !names.insert(name.clone()) {
+                        return Err(serde::de::Error::custom(format!("`{name}` occurs twice")));
+                    }
+                    if name == METADATA_KEY {
+                        map.next_value::<HashMap<String, String>>()?;
+                    } else {
+                        entries.push((name, map.next_value()?));
+                    }
+                }
+                Ok(Entries(entries))
+            }
+        }
+
+        deserializer.deserialize_map(EntriesVisitor)
+    }
+}

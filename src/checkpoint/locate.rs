@@ -1,0 +1,292 @@
+//! Finding checkpoints and models, and passing over damaged ones.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::manifest::verify_holding;
+use super::save::REPLACED;
+use super::{BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, disk, parse_step_name};
+use crate::error::{Error, Result};
+
+/// A pointer is one short line.
+const MAX_POINTER_BYTES: u64 = 256;
+/// Directories or steps named in a help text.
+const MAX_NAMED: usize = 8;
+
+/// Which model of a run: the value of `--checkpoint`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The checkpoint with the best validation.
+    Best,
+    /// The last checkpoint.
+    Last,
+    /// The model at the top of the directory, written at the end of training.
+    Final,
+    /// The checkpoint of this step.
+    Step(u64),
+}
+
+impl FromStr for Which {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "best" => Ok(Self::Best),
+            "last" => Ok(Self::Last),
+            "final" => Ok(Self::Final),
+            _ => text.parse().map(Self::Step).map_err(|_| {
+                Error::usage(format!("`{text}` is no checkpoint"))
+                    .help("use best, last, final, or the number of a step, for example 1500")
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Best => f.write_str("best"),
+            Self::Last => f.write_str("last"),
+            Self::Final => f.write_str("final"),
+            Self::Step(step) => write!(f, "step {step}"),
+        }
+    }
+}
+
+/// A model that was found and verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// Its `model.safetensors`.
+    pub model: PathBuf,
+    /// The directory of that file.
+    pub directory: PathBuf,
+    /// What it is, for example "best (step 1500)".
+    pub what: String,
+    /// What was damaged and passed over, one line each, for the user to see.
+    pub warnings: Vec<String>,
+}
+
+/// A checkpoint of a run: its step and its directory.
+pub type Saved = (u64, PathBuf);
+
+/// All checkpoints of a run that have a manifest, ascending by step. They are not verified.
+///
+/// # Errors
+/// The directory cannot be read. A run without checkpoints is none.
+pub fn list(run: &Path) -> Result<Vec<Saved>> {
+    let all = directories(run)?.into_iter();
+    Ok(all.filter(|(_, path)| path.join(MANIFEST_FILE).exists()).collect())
+}
+
+/// The directories of all checkpoints, whole or not, by step.
+pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
+    let parent = checkpoints_of(run);
+    let read_error = |error| Error::io("list the checkpoints", &parent, error);
+    let mut found = BTreeMap::new();
+    let entries = match fs::read_dir(&parent) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+        Err(error) => return Err(read_error(error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(read_error)?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|_| entry.path().is_dir()) else { continue };
+        if let Some(step) = parse_step_name(name) {
+            found.insert(step, entry.path());
+        } else if let Some(step) = name.strip_prefix(REPLACED).and_then(parse_step_name) {
+            // Left by a crash between the two renames of a replacement: it counts if nothing has taken its place.
+            found.entry(step).or_insert_with(|| entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// The step that the pointer `name` ([`BEST`] or [`LAST`]) of a run names; none if there is no such file.
+///
+/// # Errors
+/// The file cannot be read or does not name a checkpoint.
+pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
+    let path = run.join(name);
+    if let Err(error) = fs::symlink_metadata(&path)
+        && error.kind() == ErrorKind::NotFound
+    {
+        return Ok(None);
+    }
+    let bytes = disk::read_small("read the pointer", &path, MAX_POINTER_BYTES)?;
+    let step = std::str::from_utf8(&bytes).ok().and_then(|text| parse_step_name(text.trim()));
+    step.map(Some).ok_or_else(|| {
+        Error::failure(format!("`{name}` does not name a checkpoint"))
+            .at(&path)
+            .help("write the name of one into it, for example step-00001500, or remove it")
+    })
+}
+
+/// The newest checkpoint from which training can go on, verified; and a warning for each newer one that is damaged.
+///
+/// None with warnings means that there are checkpoints, but all are damaged.
+///
+/// # Errors
+/// The directory cannot be listed.
+pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
+    let mut warnings = Vec::new();
+    for (step, path) in directories(run)?.into_iter().rev() {
+        match verify_holding(&path, &[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]) {
+            Ok(_) => return Ok((Some((step, path)), warnings)),
+            Err(error) => warnings.push(passed_over(&format!("the checkpoint of step {step}"), &error)),
+        }
+    }
+    Ok((None, warnings))
+}
+
+/// Finds and verifies the model that is meant in a run or model directory.
+///
+/// None means the final model if there is one, else the best checkpoint, else the last. With None or [`Which::Last`] damage
+/// is reported in [`Located::warnings`] and the next in line is used; a model that was named exactly must be good.
+///
+/// # Errors
+/// There is no such model, or it is damaged; the help says what can be found.
+pub fn locate(dir: &Path, which: Option<Which>) -> Result<Located> {
+    if !dir.is_dir() {
+        return Err(no_model(dir, "there is no such directory").help("check the path"));
+    }
+    match which {
+        None => any(dir),
+        Some(Which::Final) if has_final(dir) => final_model(dir),
+        Some(Which::Final) => {
+            Err(no_model(dir, "no final one, which the end of training writes").help(what_is_there(dir)))
+        }
+        Some(Which::Best) => match pointer(dir, BEST)? {
+            Some(step) => checkpoint(dir, step, &named(Which::Best, step)),
+            None => Err(no_model(dir, "no validation has named a best one").help(what_is_there(dir))),
+        },
+        Some(Which::Last) => last(dir, Vec::new()),
+        Some(Which::Step(step)) => checkpoint(dir, step, &Which::Step(step).to_string()),
+    }
+}
+
+fn any(dir: &Path) -> Result<Located> {
+    let mut warnings = Vec::new();
+    if has_final(dir) {
+        match final_model(dir) {
+            Ok(found) => return Ok(found),
+            Err(error) => warnings.push(passed_over("the final model", &error)),
+        }
+    }
+    let best = pointer(dir, BEST).and_then(|step| match step {
+        Some(step) => checkpoint(dir, step, &named(Which::Best, step)).map(Some),
+        None => Ok(None),
+    });
+    match best {
+        Ok(Some(found)) => return Ok(Located { warnings, ..found }),
+        Ok(None) => {}
+        Err(error) => warnings.push(passed_over("the best checkpoint", &error)),
+    }
+    last(dir, warnings)
+}
+
+/// What `last` names, else the newest that is valid.
+fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
+    let named_step = pointer(dir, LAST).unwrap_or_else(|error| {
+        warnings.push(passed_over("the pointer to the last checkpoint", &error));
+        None
+    });
+    if let Some(step) = named_step {
+        match checkpoint(dir, step, &named(Which::Last, step)) {
+            Ok(found) => return Ok(Located { warnings, ..found }),
+            Err(error) => warnings.push(passed_over(&format!("the checkpoint of step {step}"), &error)),
+        }
+    }
+    let (newest, others) = newest_valid(dir)?;
+    for other in others {
+        if !warnings.contains(&other) {
+            warnings.push(other);
+        }
+    }
+    match newest {
+        Some((step, directory)) => Ok(located(directory, &named(Which::Last, step), warnings)),
+        None if warnings.is_empty() => Err(no_model(dir, "it holds no checkpoint yet").help(what_is_there(dir))),
+        None => Err(no_model(dir, &format!("nothing in it can be used\n    {}", warnings.join("\n    ")))
+            .help("restore a copy, or train again")),
+    }
+}
+
+fn has_final(dir: &Path) -> bool {
+    dir.join(MODEL_FILE).exists() || dir.join(MANIFEST_FILE).exists()
+}
+
+fn final_model(dir: &Path) -> Result<Located> {
+    verify_holding(dir, &[MODEL_FILE])?;
+    Ok(located(dir.to_path_buf(), "final", Vec::new()))
+}
+
+fn checkpoint(dir: &Path, step: u64, what: &str) -> Result<Located> {
+    let Some(directory) = directories(dir)?.remove(&step) else {
+        return Err(no_model(dir, &format!("it has no checkpoint of step {step}")).help(what_is_there(dir)));
+    };
+    verify_holding(&directory, &[MODEL_FILE])?;
+    Ok(located(directory, what, Vec::new()))
+}
+
+fn located(directory: PathBuf, what: &str, warnings: Vec<String>) -> Located {
+    Located { model: directory.join(MODEL_FILE), directory, what: what.to_owned(), warnings }
+}
+
+fn named(which: Which, step: u64) -> String {
+    format!("{which} (step {step})")
+}
+
+/// One line for a warning.
+fn passed_over(what: &str, error: &Error) -> String {
+    let reasons: Vec<String> = error
+        .all()
+        .map(|error| match error.place() {
+            Some(place) => format!("{} ({place})", error.what()),
+            None => error.what().to_owned(),
+        })
+        .collect();
+    format!("{what} cannot be used and was passed over: {}", reasons.join("; "))
+}
+
+fn no_model(dir: &Path, why: &str) -> Error {
+    Error::failure(format!("no model in {}: {why}", dir.display()))
+}
+
+/// What the user can ask for instead.
+fn what_is_there(dir: &Path) -> String {
+    let mut there = Vec::new();
+    if has_final(dir) {
+        there.push("a final model (--checkpoint final)".to_owned());
+    }
+    if let Ok(Some(step)) = pointer(dir, BEST) {
+        there.push(format!("a best checkpoint, step {step} (--checkpoint best)"));
+    }
+    let steps: Vec<String> =
+        list(dir).unwrap_or_default().iter().rev().take(MAX_NAMED).map(|(step, _)| step.to_string()).collect();
+    if !steps.is_empty() {
+        there.push(format!("checkpoints, the newest first: {} (--checkpoint STEP)", steps.join(", ")));
+    }
+    let below = models_below(dir);
+    match (there.is_empty(), below.is_empty()) {
+        (false, _) => format!("there is {}", there.join("; ")),
+        (true, false) => format!("below it there are models, name one: {}", below.join(", ")),
+        (true, true) => "a model directory is what `mt train` writes: runs/NAME after its first checkpoint".to_owned(),
+    }
+}
+
+/// Directories directly below that are runs or models, sorted.
+fn models_below(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut names: Vec<String> = paths
+        .filter(|path| has_final(path) || checkpoints_of(path).is_dir())
+        .map(|path| path.display().to_string())
+        .collect();
+    names.sort_unstable();
+    names.truncate(MAX_NAMED);
+    names
+}

@@ -1,0 +1,178 @@
+//! `manifest.json`: which files belong to a checkpoint or model, their sizes and digests, and its own digest.
+//!
+//! ```json
+//! {
+//!   "format": 1,
+//!   "written_by": "mt 0.1.0",
+//!   "files": [{ "name": "model.safetensors", "size": 1234, "sha256": "…" }],
+//!   "digest": "…"
+//! }
+//! ```
+//!
+//! `digest` is the SHA-256 of every byte before its own value; what follows it is fixed. So any changed byte shows.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Component, Path};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{MANIFEST_FILE, disk};
+use crate::error::{Error, Result};
+
+/// The version of the files' format that is written and read. It covers the manifest and the files it lists.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A manifest lists a handful of files; a larger one is not ours.
+const MAX_MANIFEST_BYTES: u64 = 1 << 20;
+const DIGEST_KEY: &str = ",\n  \"digest\": \"";
+const END: &str = "\"\n}\n";
+const DIGEST_CHARACTERS: usize = 64;
+
+/// A manifest that was read, or is to be written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT_VERSION`] of the writer.
+    pub format: u32,
+    /// The writing program and its version.
+    pub written_by: String,
+    /// The files that belong together.
+    pub files: Vec<FileEntry>,
+}
+
+/// One file of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name, beside the manifest.
+    pub name: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its SHA-256, in lower-case hexadecimal.
+    pub sha256: String,
+}
+
+/// Only the version: all that can be expected of another format.
+#[derive(Deserialize)]
+struct Version {
+    format: u64,
+}
+
+impl Manifest {
+    /// A manifest of this program's format.
+    pub(super) fn new(files: Vec<FileEntry>) -> Self {
+        Self { format: FORMAT_VERSION, written_by: format!("mt {}", env!("CARGO_PKG_VERSION")), files }
+    }
+
+    /// The text of the file, its digest included.
+    pub(super) fn render(&self) -> Result<String> {
+        let json = serde_json::to_string_pretty(self)
+            .map_err(|error| Error::failure(format!("cannot write the manifest: {error}")))?;
+        let mut text = json.trim_end_matches("\n}").to_owned() + DIGEST_KEY;
+        let digest = disk::hex(Sha256::new().chain_update(&text));
+        text.push_str(&digest);
+        text.push_str(END);
+        Ok(text)
+    }
+
+    fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
+        let damaged = |why: String| Error::failure(format!("the manifest is damaged: {why}")).at(path);
+        let intact = carries_its_digest(bytes);
+        let version: Version = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        if version.format != u64::from(FORMAT_VERSION) {
+            return Err(other_version(version.format, intact).at(path));
+        }
+        if !intact {
+            return Err(damaged("its digest does not match".into()));
+        }
+        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))
+    }
+}
+
+fn carries_its_digest(bytes: &[u8]) -> bool {
+    let Some(bytes) = bytes.strip_suffix(END.as_bytes()) else { return false };
+    let Some((covered, digest)) = bytes.split_last_chunk::<DIGEST_CHARACTERS>() else { return false };
+    covered.ends_with(DIGEST_KEY.as_bytes()) && disk::hex(Sha256::new().chain_update(covered)).as_bytes() == digest
+}
+
+fn other_version(format: u64, intact: bool) -> Error {
+    let advice = if format > u64::from(FORMAT_VERSION) { "update mt" } else { "use the mt that wrote it" };
+    let error = Error::failure(format!("written by format {format}, this mt reads {FORMAT_VERSION}; {advice}"));
+    if intact { error } else { error.help("or the manifest is damaged: its digest does not match") }
+}
+
+/// Checks `manifest.json` in `dir` (format version, its own digest) and the size and SHA-256 of every file it lists.
+///
+/// # Errors
+/// There is no manifest ("not complete"), it is of another format version, or anything is damaged: all damaged files are
+/// named at once.
+pub fn verify(dir: &Path) -> Result<Manifest> {
+    verify_holding(dir, &[])
+}
+
+/// As [`verify`]; the manifest must list the `required` files.
+pub(super) fn verify_holding(dir: &Path, required: &[&str]) -> Result<Manifest> {
+    let path = dir.join(MANIFEST_FILE);
+    if let Err(error) = std::fs::metadata(&path) {
+        return Err(if error.kind() == ErrorKind::NotFound {
+            not_complete(dir)
+        } else {
+            Error::io("read the manifest", &path, error)
+        });
+    }
+    let bytes = disk::read_small("read the manifest", &path, MAX_MANIFEST_BYTES)?;
+    let manifest = Manifest::parse(&bytes, &path)?;
+    let mut problems: Vec<Error> =
+        manifest.files.iter().filter_map(|entry| check_file(dir, entry, &path).err()).collect();
+    for name in required {
+        if !manifest.files.iter().any(|entry| entry.name == *name) {
+            problems.push(Error::failure(format!("the manifest does not list {name}")).at(&path));
+        }
+    }
+    if problems.is_empty() { Ok(manifest) } else { Err(Error::many(problems)) }
+}
+
+fn not_complete(dir: &Path) -> Error {
+    if dir.is_dir() {
+        Error::failure(format!("not complete: there is no {MANIFEST_FILE}"))
+            .at(dir)
+            .help("its writing was interrupted, or is going on; a copied model needs its manifest too")
+    } else {
+        Error::failure("there is no such directory").at(dir).help("check the path")
+    }
+}
+
+fn check_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<()> {
+    let FileEntry { name, size, sha256 } = entry;
+    if !is_plain(name) {
+        return Err(Error::failure(format!("the manifest lists {name:?}, which is not a file beside it")).at(manifest));
+    }
+    let path = dir.join(name);
+    let damaged = |why: String| Error::failure(format!("{name} is damaged: {why}")).at(&path);
+    let metadata = match std::fs::metadata(&path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Error::failure(format!("{name} is missing")).at(&path));
+        }
+        Err(error) => return Err(Error::io("read a file of the model", &path, error)),
+    };
+    if !metadata.is_file() {
+        return Err(damaged("it is not a regular file".into()));
+    }
+    if metadata.len() != *size {
+        return Err(damaged(format!("it has {} bytes, its manifest says {size}", metadata.len())));
+    }
+    let found = File::open(&path)
+        .and_then(|mut file| disk::digest(&mut file))
+        .map_err(|error| Error::io("read a file of the model", &path, error))?;
+    if found != (*size, sha256.clone()) {
+        return Err(damaged("its SHA-256 differs from the manifest's".into()));
+    }
+    Ok(())
+}
+
+/// Whether `name` can only mean a file in the directory itself.
+fn is_plain(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None)) && !name.contains(['/', '\\'])
+}

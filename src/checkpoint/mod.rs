@@ -1,0 +1,81 @@
+//! Checkpoints and model directories: written so that a kill or a full disk loses nothing, read so that damage is found.
+//!
+//! ```text
+//! RUN/checkpoints/step-00001000/{model.safetensors, optimizer.safetensors, state.json, manifest.json}
+//! RUN/best, RUN/last                        each the name of one checkpoint
+//! RUN/{model.safetensors, manifest.json}    the final model, with the config.toml and tokenizers beside it
+//! ```
+//!
+//! A checkpoint is written into a temporary sibling, every file synced, then renamed: it is there whole or not at all. It
+//! counts only with a valid `manifest.json` ([`verify`]). Files are safetensors, JSON and text; nothing read here is trusted.
+//!
+//! [`mod@format`] is the tensor file, [`manifest`] the digests, `save` and `locate` the directories,
+//! [`average`](fn@average) the mean.
+
+pub mod average;
+mod disk;
+pub mod format;
+mod locate;
+pub mod manifest;
+mod save;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+pub use average::average;
+pub use format::{NamedTensor, Slot, load_into};
+pub use locate::{Located, Saved, Which, list, locate, newest_valid, pointer};
+pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, verify};
+pub use save::{prune, save, save_model, set_pointer};
+
+use crate::error::{Error, Result};
+
+/// The weights, in a checkpoint and in a model directory.
+pub const MODEL_FILE: &str = "model.safetensors";
+/// The optimizer's tensors, in a checkpoint.
+pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+/// Everything else that a resume needs, in a checkpoint.
+pub const STATE_FILE: &str = "state.json";
+/// Sizes and digests of the files beside it.
+pub const MANIFEST_FILE: &str = "manifest.json";
+/// The pointer to the best checkpoint.
+pub const BEST: &str = "best";
+/// The pointer to the last checkpoint.
+pub const LAST: &str = "last";
+
+/// More than any state takes; a larger file is not ours.
+const MAX_STATE_BYTES: u64 = 64 << 20;
+
+/// Where the checkpoint of `step` lies, whether it exists or not.
+pub fn directory_of(run: &Path, step: u64) -> PathBuf {
+    checkpoints_of(run).join(step_name(step))
+}
+
+/// `state.json` of the checkpoint directory `dir`, which [`verify`] should have passed.
+///
+/// # Errors
+/// The file cannot be read, is larger than 64 MiB or is not JSON.
+pub fn read_state(dir: &Path) -> Result<serde_json::Value> {
+    let path = dir.join(STATE_FILE);
+    let bytes = disk::read_small("read the training state", &path, MAX_STATE_BYTES)?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Error::failure(format!("the training state is damaged: {error}"))
+            .at_line(&path, error.line(), error.column())
+            .help("resume from another checkpoint: move this one away")
+    })
+}
+
+fn checkpoints_of(run: &Path) -> PathBuf {
+    run.join("checkpoints")
+}
+
+fn step_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step that a name written by [`step_name`] means; none for any other name.
+fn parse_step_name(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (step_name(step) == name).then_some(step)
+}

@@ -1,0 +1,169 @@
+//! Writing checkpoints, models and pointers, and removing old checkpoints.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::disk::{self, HashingFile, Scratch};
+use super::format::{self, NamedTensor};
+use super::locate::{directories, list, pointer};
+use super::manifest::{FileEntry, Manifest};
+use super::{
+    BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name, step_name,
+};
+use crate::error::{Error, Result};
+
+/// Before the name of a checkpoint that is being written or removed.
+const TEMPORARY: &str = ".tmp-";
+/// Before the name of a checkpoint that is being replaced. It still counts while there is none of the plain name.
+pub(super) const REPLACED: &str = ".old-";
+
+/// Writes the checkpoint of `step` and returns its directory.
+///
+/// It is written to a temporary sibling, every file synced, renamed, and the parent directory synced: a crash at any moment
+/// leaves it whole or absent, and the checkpoints before it untouched. An existing checkpoint of that step is replaced as
+/// safely. What earlier crashes left behind is removed first, so that it takes no space from this one. Tensors lie in the
+/// files in the order given. One save at a time in a run.
+///
+/// # Errors
+/// The disk is full, the directory cannot be written, or a tensor holds NaN or infinities, which loading would refuse. The
+/// temporary directory is then removed, if that can be done.
+pub fn save(run: &Path, step: u64, model: &[NamedTensor], optimizer: &[NamedTensor], state: &Value) -> Result<PathBuf> {
+    let checkpoints = checkpoints_of(run);
+    fs::create_dir_all(&checkpoints).map_err(|error| disk::write_error(&checkpoints, error))?;
+    disk::sync_directory(run)?;
+    clean_up(run, &checkpoints);
+
+    let scratch = Scratch::new(checkpoints.join(format!("{TEMPORARY}{}", step_name(step))));
+    let directory = scratch.path().to_path_buf();
+    fs::create_dir(&directory).map_err(|error| disk::write_error(&directory, error))?;
+    let files = vec![
+        format::write(&directory.join(MODEL_FILE), MODEL_FILE, model)?,
+        format::write(&directory.join(OPTIMIZER_FILE), OPTIMIZER_FILE, optimizer)?,
+        write_bytes(&directory, STATE_FILE, format!("{state:#}\n").as_bytes())?,
+    ];
+    write_bytes(&directory, MANIFEST_FILE, Manifest::new(files).render()?.as_bytes())?;
+    disk::sync_directory(&directory)?;
+    put_in_place(scratch, &checkpoints, step)
+}
+
+fn write_bytes(directory: &Path, name: &str, bytes: &[u8]) -> Result<FileEntry> {
+    let mut file = HashingFile::create(&directory.join(name))?;
+    file.write(bytes)?;
+    file.finish(name)
+}
+
+fn put_in_place(scratch: Scratch, checkpoints: &Path, step: u64) -> Result<PathBuf> {
+    let target = checkpoints.join(step_name(step));
+    let replaced = checkpoints.join(format!("{REPLACED}{}", step_name(step)));
+    let exists = fs::symlink_metadata(&target).is_ok();
+    if exists {
+        disk::rename(&target, &replaced)?;
+    }
+    if let Err(error) = scratch.rename_to(&target) {
+        if exists {
+            // Should this fail too, the old one still counts under its present name.
+            let _ = fs::rename(&replaced, &target);
+        }
+        return Err(error);
+    }
+    disk::sync_directory(checkpoints)?;
+    // One that cannot be removed is hidden behind the new one, and the next save tries again.
+    let _ = disk::remove(&replaced);
+    Ok(target)
+}
+
+/// Removes what earlier crashes left. Nothing here is worth failing a save for: what stays is tried again at the next.
+fn clean_up(run: &Path, checkpoints: &Path) {
+    disk::remove_temporaries(run, &[BEST, LAST, MODEL_FILE, MANIFEST_FILE]);
+    let Ok(entries) = fs::read_dir(checkpoints) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if name.strip_prefix(TEMPORARY).and_then(parse_step_name).is_some() {
+            let _ = disk::remove(&entry.path());
+        } else if let Some(plain) = name.strip_prefix(REPLACED).filter(|name| parse_step_name(name).is_some()) {
+            let plain = checkpoints.join(plain);
+            let _ = if plain.exists() { disk::remove(&entry.path()) } else { fs::rename(entry.path(), plain) };
+        }
+    }
+}
+
+/// Writes the final model to the top of a model directory: `model.safetensors`, and a `manifest.json` that also covers the
+/// `config.toml` and `tokenizer*.json` found there, so these come first.
+///
+/// Each file is written beside its place, synced and renamed, and the old manifest goes before the old model: a reader finds
+/// a whole model or one that is "not complete", never a torn one.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_model(dir: &Path, model: &[NamedTensor]) -> Result<()> {
+    fs::create_dir_all(dir).map_err(|error| disk::write_error(dir, error))?;
+    let _guard = disk::replacing();
+    let mut files = Vec::new();
+    for name in companions(dir)? {
+        files.push(disk::synced_entry(dir, &name)?);
+    }
+    let weights = Scratch::new(dir.join(disk::temporary_name(MODEL_FILE)));
+    files.push(format::write(weights.path(), MODEL_FILE, model)?);
+    let manifest = Scratch::new(dir.join(disk::temporary_name(MANIFEST_FILE)));
+    let mut file = HashingFile::create(manifest.path())?;
+    file.write(Manifest::new(files).render()?.as_bytes())?;
+    file.finish(MANIFEST_FILE)?;
+
+    let old = dir.join(MANIFEST_FILE);
+    disk::remove(&old).map_err(|error| disk::write_error(&old, error))?;
+    disk::sync_directory(dir)?;
+    weights.rename_to(&dir.join(MODEL_FILE))?;
+    manifest.rename_to(&old)?;
+    disk::sync_directory(dir)
+}
+
+/// The other files of a model directory, sorted.
+fn companions(dir: &Path) -> Result<Vec<String>> {
+    let read_error = |error| Error::io("read the model directory", dir, error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(read_error)? {
+        let name = entry.map_err(read_error)?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if name == "config.toml" || (name.starts_with("tokenizer") && name.ends_with(".json")) {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Makes the pointer `name` ([`BEST`] or [`LAST`]) of a run name the checkpoint of `step`: a small text file, replaced
+/// atomically.
+///
+/// # Errors
+/// There is no such checkpoint (it must have been saved before), or the file cannot be written.
+pub fn set_pointer(run: &Path, name: &str, step: u64) -> Result<()> {
+    if !directories(run)?.contains_key(&step) {
+        return Err(Error::failure(format!("`{name}` cannot name step {step}: there is no such checkpoint")).at(run));
+    }
+    disk::replace_small(run, name, format!("{}\n", step_name(step)).as_bytes())
+}
+
+/// Removes old checkpoints: the newest `keep` (at least one) stay, those of the steps in `protect`, and what the pointers
+/// `best` and `last` name.
+///
+/// # Errors
+/// A pointer is damaged: nothing is removed then, since it might name any of them. Or a checkpoint cannot be removed.
+pub fn prune(run: &Path, keep: usize, protect: &[u64]) -> Result<()> {
+    let pointers = [pointer(run, BEST)?, pointer(run, LAST)?];
+    let checkpoints = list(run)?;
+    let old = checkpoints.len().saturating_sub(keep.max(1));
+    for (step, path) in &checkpoints[..old] {
+        if protect.contains(step) || pointers.contains(&Some(*step)) {
+            continue;
+        }
+        // Renamed first, so that a crash in between leaves no half of a checkpoint under its name.
+        let doomed = checkpoints_of(run).join(format!("{TEMPORARY}{}", step_name(*step)));
+        disk::rename(path, &doomed)?;
+        disk::remove(&doomed).map_err(|error| Error::io("remove an old checkpoint", &doomed, error))?;
+    }
+    Ok(())
+}

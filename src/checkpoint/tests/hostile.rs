@@ -1,0 +1,147 @@
+use super::*;
+
+/// A file of this header (its length stated right) and this many bytes of data.
+fn file(dir: &Path, header: &str, data: usize) -> PathBuf {
+    raw(dir, header.len() as u64, header, &vec![0; data])
+}
+
+fn raw(dir: &Path, length: u64, header: &str, data: &[u8]) -> PathBuf {
+    let path = dir.join(MODEL_FILE);
+    fs::write(&path, [&length.to_le_bytes()[..], header.as_bytes(), data].concat()).unwrap();
+    path
+}
+
+const SLOTS: [Slot; 2] = [Slot { name: "a", shape: &[2], offset: 0 }, Slot { name: "b", shape: &[1, 2], offset: 2 }];
+
+fn load(path: &Path) -> Result<[f32; 4]> {
+    let mut flat = [9.0; 4];
+    load_into(path, &SLOTS, &mut flat).map(|()| flat)
+}
+
+#[test]
+fn a_foreign_file_in_any_order_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let header = r#"{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},
+        "a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}  "#;
+    let data: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let path = raw(dir.path(), header.len() as u64, header, &data);
+    assert_eq!(load(&path).unwrap(), [3.0, 4.0, 1.0, 2.0]);
+}
+
+#[test]
+fn hostile_headers_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = |name: &str, dtype: &str, shape: &str, offsets: &str| {
+        format!("\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":{offsets}}}")
+    };
+    let a = entry("a", "F32", "[2]", "[0,8]");
+    let cases = [
+        ("overlap", format!("{{{a},{}}}", entry("b", "F32", "[1,2]", "[4,12]"))),
+        ("same bytes", format!("{{{a},{}}}", entry("b", "F32", "[1,2]", "[0,8]"))),
+        ("a hole", format!("{{{a},{}}}", entry("b", "F32", "[1,2]", "[12,20]"))),
+        ("beyond the end", format!("{{{a},{}}}", entry("b", "F32", "[1,200]", "[8,808]"))),
+        ("short of the end", format!("{{{a}}}")),
+        ("backwards", format!("{{{a},{}}}", entry("b", "F32", "[1,2]", "[16,8]"))),
+        ("not of the shape", format!("{{{a},{}}}", entry("b", "F32", "[1,3]", "[8,16]"))),
+        ("overflow", format!("{{{a},{}}}", entry("b", "F32", "[4611686018427387904,4]", "[8,16]"))),
+        ("overflow of bits", format!("{{{a},{}}}", entry("b", "F32", "[576460752303423488]", "[8,16]"))),
+        ("negative", format!("{{{a},{}}}", entry("b", "F32", "[1,2]", "[8,-16]"))),
+        ("unknown type", format!("{{{a},{}}}", entry("b", "F33", "[1,2]", "[8,16]"))),
+        ("twice", format!("{{{a},{},{}}}", entry("b", "F32", "[1,2]", "[8,16]"), entry("b", "F32", "[1,2]", "[8,16]"))),
+        ("no object", "[1,2]".into()),
+        ("no JSON", "{\"a\":".into()),
+        ("deep", "[".repeat(5000)),
+        ("trailing", format!("{{{a}}}}}")),
+        ("metadata", format!("{{\"__metadata__\":[1],{a}}}")),
+    ];
+    for (what, header) in cases {
+        let error = load(&file(dir.path(), &header, 16)).expect_err(what);
+        assert_says(&error, &["not a valid safetensors file", "model.safetensors", "help:"]);
+    }
+}
+
+#[test]
+fn impossible_header_lengths_are_refused_before_anything_is_allocated() {
+    let dir = tempfile::tempdir().unwrap();
+    for length in [1 << 63, u64::MAX, 1 << 40, 17 << 20, 100, 3] {
+        let error = load(&raw(dir.path(), length, "{}", &[])).unwrap_err();
+        assert_says(&error, &[&length.to_string(), "not a valid safetensors file"]);
+    }
+    // A sparse file that is long enough for the header it claims.
+    let path = raw(dir.path(), 50 << 20, "{}", &[]);
+    fs::File::options().write(true).open(&path).unwrap().set_len(60 << 20).unwrap();
+    assert_says(&load(&path).unwrap_err(), &["a header of 52428800 bytes"]);
+    for size in 0..8 {
+        fs::write(&path, &[0; 8][..size]).unwrap();
+        assert_says(&load(&path).unwrap_err(), &["it has only"]);
+    }
+    assert_says(&load(&dir.path().join("nowhere")).unwrap_err(), &["nowhere"]);
+    assert_says(&load(dir.path()).unwrap_err(), &["regular file"]);
+}
+
+#[test]
+fn all_differences_from_the_model_are_named_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let nan = f32::NAN;
+    let path = dir.path().join(MODEL_FILE);
+    let tensors = [
+        NamedTensor { name: "a", shape: &[2], data: &[1.0, 2.0] },
+        NamedTensor { name: "b", shape: &[2, 1], data: &[1.0, 2.0] },
+        NamedTensor { name: "c", shape: &[1], data: &[1.0] },
+        NamedTensor { name: "n", shape: &[3], data: &[1.5, 2.5, 3.5] },
+    ];
+    super::super::format::write(&path, MODEL_FILE, &tensors).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&nan.to_le_bytes());
+    bytes[end - 12..end - 8].copy_from_slice(&f32::NEG_INFINITY.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let slot = |name, shape, offset| Slot { name, shape, offset };
+    let slots = [slot("a", &[2], 0), slot("b", &[1, 2], 2), slot("n", &[3], 4), slot("d", &[1], 7)];
+    let error = load_into(&path, &slots, &mut [0.0; 8]).unwrap_err();
+    assert_says(
+        &error,
+        &[
+            "(4 problems)",
+            "`b` is [2, 1], the model has [1, 2]",
+            "missing: `d` [1]",
+            "superfluous: `c` [1]",
+            "2 values of `n`",
+            "model.safetensors",
+            "help:",
+        ],
+    );
+    assert!(!error.to_string().contains("`a`"));
+}
+
+#[test]
+fn another_type_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (dtype, size) in [("BF16", 4), ("I32", 8), ("F64", 16)] {
+        let header = format!(
+            r#"{{"a":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}},"b":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[8,{}]}}}}"#,
+            8 + size
+        );
+        assert_says(&load(&file(dir.path(), &header, 8 + size)).unwrap_err(), &[&format!("`b` is {dtype}, not F32")]);
+    }
+}
+
+#[test]
+fn a_model_of_another_size_is_summed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), "{}", 0);
+    let names: Vec<String> = (0..100).map(|i| format!("layer.{i}")).collect();
+    let slots: Vec<Slot> = names.iter().map(|name| Slot { name, shape: &[1], offset: 0 }).collect();
+    assert_says(&load_into(&path, &slots, &mut [0.0]).unwrap_err(), &["(100 problems)", "and 80 more"]);
+}
+
+#[test]
+fn a_layout_beyond_the_buffer_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let path = file(dir.path(), header, 8);
+    for offset in [1, usize::MAX] {
+        let slots = [Slot { name: "a", shape: &[2], offset }];
+        assert_says(&load_into(&path, &slots, &mut [0.0; 2]).unwrap_err(), &["outside"]);
+    }
+}

@@ -1,0 +1,64 @@
+use super::*;
+
+fn mean_of(directories: &[PathBuf]) -> Result<Vec<f32>> {
+    let mut flat = vec![7.0; ELEMENTS];
+    average(directories, &layout(), &mut flat)?;
+    Ok(flat)
+}
+
+#[test]
+fn the_mean_is_that_of_f64_rounded_once() {
+    let run = tempfile::tempdir().unwrap();
+    let directories: Vec<PathBuf> = [3, 10, 500].iter().map(|&step| save_step(run.path(), step)).collect();
+    let models: Vec<Vec<f32>> = [3, 10, 500].map(values).into();
+    let mean = mean_of(&directories).unwrap();
+    for (i, mean) in mean.iter().enumerate() {
+        let sum: f64 = models.iter().map(|model| f64::from(model[i])).sum();
+        assert_eq!(*mean, (sum / 3.0) as f32, "element {i}");
+    }
+}
+
+#[test]
+fn the_mean_of_equal_models_is_that_model_bit_for_bit() {
+    let run = tempfile::tempdir().unwrap();
+    let directory = save_step(run.path(), 3);
+    for n in [1, 7] {
+        assert_eq!(bits(&mean_of(&vec![directory.clone(); n]).unwrap()), bits(&values(3)));
+    }
+}
+
+#[test]
+fn tensors_longer_than_a_chunk_and_slots_in_any_place() {
+    let run = tempfile::tempdir().unwrap();
+    let n = 40_000;
+    let save_scaled = |step: u64| {
+        let data: Vec<f32> = (0..n).map(|i| i as f32 * step as f32).collect();
+        let tensors = [
+            NamedTensor { name: "long", shape: &[n], data: &data },
+            NamedTensor { name: "short", shape: &[1], data: &[step as f32] },
+        ];
+        save(run.path(), step, &tensors, &[], &json!({})).unwrap()
+    };
+    let directories = [save_scaled(1), save_scaled(2)];
+    let slots = [Slot { name: "short", shape: &[1], offset: n + 2 }, Slot { name: "long", shape: &[n], offset: 1 }];
+    let mut flat = vec![-1.0; n + 3];
+    average(&directories, &slots, &mut flat).unwrap();
+    assert!(flat[1..=n].iter().enumerate().all(|(i, &value)| value == i as f32 * 1.5));
+    assert_eq!((flat[0], flat[n + 1], flat[n + 2]), (-1.0, -1.0, 1.5));
+    load_into(&directories[1].join(MODEL_FILE), &slots, &mut flat).unwrap();
+    assert!(flat[1..=n].iter().enumerate().all(|(i, &value)| value == i as f32 * 2.0));
+}
+
+#[test]
+fn every_bad_directory_is_named() {
+    let run = tempfile::tempdir().unwrap();
+    let good = save_step(run.path(), 1);
+    let damaged = save_step(run.path(), 2);
+    flip(&damaged.join(MODEL_FILE), 200, 1);
+    let absent = run.path().join("checkpoints/step-00000003");
+    let other = save(run.path(), 4, &[], &[], &json!({})).unwrap();
+    let error = mean_of(&[good.clone(), damaged, absent, other.clone()]).unwrap_err();
+    assert_says(&error, &["step-00000002", "step-00000003", "step-00000004", "(4 problems)"]);
+    assert_says(&mean_of(&[good, other]).unwrap_err(), &["step-00000004", "(4 problems)"]);
+    assert_says(&mean_of(&[]).unwrap_err(), &["no checkpoint"]);
+}

@@ -1,0 +1,176 @@
+use super::*;
+
+fn damage(run: &Path, step: u64) {
+    flip(&directory_of(run, step).join(MODEL_FILE), 250, 3);
+}
+
+/// What is found, and how many warnings.
+fn found(run: &Path, which: Option<Which>) -> (String, usize) {
+    let located = locate(run, which).unwrap();
+    assert_eq!(located.model, located.directory.join(MODEL_FILE));
+    assert!(located.model.is_file());
+    (located.what, located.warnings.len())
+}
+
+#[test]
+fn which_is_parsed_and_shown() {
+    for (text, which) in
+        [("best", Which::Best), ("last", Which::Last), ("final", Which::Final), ("1500", Which::Step(1500))]
+    {
+        assert_eq!(text.parse::<Which>().unwrap(), which);
+    }
+    assert_eq!(Which::Step(1500).to_string(), "step 1500");
+    for text in ["", "bset", "-1", "1.5", "99999999999999999999"] {
+        let error = text.parse::<Which>().unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert_says(&error, &["is no checkpoint", "help: use best"]);
+    }
+}
+
+#[test]
+fn checkpoints_are_listed_by_step() {
+    let run = tempfile::tempdir().unwrap();
+    assert!(steps(run.path()).is_empty());
+    for step in [200, 3, 123_456_789, 1000] {
+        save_step(run.path(), step);
+    }
+    for other in ["step-5", "step-0000000x", "step-00000006.bak", "other", "step-+0000007"] {
+        fs::create_dir(run.path().join("checkpoints").join(other)).unwrap();
+        fs::write(run.path().join("checkpoints").join(other).join(MANIFEST_FILE), "").unwrap();
+    }
+    fs::write(run.path().join("checkpoints/step-00000008"), "a file").unwrap();
+    assert_eq!(steps(run.path()), [3, 200, 1000, 123_456_789]);
+}
+
+#[test]
+fn without_a_choice_final_comes_before_best_before_last() {
+    let run = tempfile::tempdir().unwrap();
+    for step in [10, 20, 30] {
+        save_step(run.path(), step);
+    }
+    assert_eq!(found(run.path(), None), ("last (step 30)".into(), 0));
+    set_pointer(run.path(), LAST, 30).unwrap();
+    set_pointer(run.path(), BEST, 20).unwrap();
+    assert_eq!(found(run.path(), None), ("best (step 20)".into(), 0));
+    let model = values(1);
+    save_model(run.path(), &tensors(&model)).unwrap();
+    assert_eq!(found(run.path(), None), ("final".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Final)), ("final".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Best)), ("best (step 20)".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last (step 30)".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Step(10))), ("step 10".into(), 0));
+    assert_eq!(locate(run.path(), Some(Which::Best)).unwrap().directory, directory_of(run.path(), 20));
+}
+
+#[test]
+fn damage_is_reported_and_the_next_in_line_used() {
+    let run = tempfile::tempdir().unwrap();
+    for step in [10, 20, 30] {
+        save_step(run.path(), step);
+    }
+    set_pointer(run.path(), LAST, 30).unwrap();
+    set_pointer(run.path(), BEST, 20).unwrap();
+    let model = values(1);
+    save_model(run.path(), &tensors(&model)).unwrap();
+
+    flip(&run.path().join(MODEL_FILE), 100, 0);
+    assert_eq!(found(run.path(), None), ("best (step 20)".into(), 1));
+    assert_says(&locate(run.path(), Some(Which::Final)).unwrap_err(), &["model.safetensors is damaged"]);
+
+    damage(run.path(), 20);
+    assert_eq!(found(run.path(), None), ("last (step 30)".into(), 2));
+    assert_says(&locate(run.path(), Some(Which::Best)).unwrap_err(), &["damaged", "step-00000020"]);
+    assert_says(&locate(run.path(), Some(Which::Step(20))).unwrap_err(), &["damaged", "step-00000020"]);
+
+    damage(run.path(), 30);
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last (step 10)".into(), 2));
+    let located = locate(run.path(), Some(Which::Last)).unwrap();
+    assert!(located.warnings[0].starts_with("the checkpoint of step 30 cannot be used"), "{located:?}");
+    let (newest, warnings) = newest_valid(run.path()).unwrap();
+    assert_eq!(newest, Some((10, directory_of(run.path(), 10))));
+    assert_eq!(warnings, located.warnings);
+
+    damage(run.path(), 10);
+    let error = locate(run.path(), None).unwrap_err();
+    assert_says(&error, &["no model in", "nothing in it can be used", "final", "step 30", "step 20", "step 10"]);
+    let (newest, warnings) = newest_valid(run.path()).unwrap();
+    assert_eq!((newest, warnings.len()), (None, 3));
+}
+
+#[test]
+fn an_unfinished_newest_checkpoint_is_reported() {
+    let run = tempfile::tempdir().unwrap();
+    save_step(run.path(), 1);
+    fs::remove_file(save_step(run.path(), 2).join(MANIFEST_FILE)).unwrap();
+    let (newest, warnings) = newest_valid(run.path()).unwrap();
+    assert_eq!(newest.unwrap().0, 1);
+    assert!(warnings[0].contains("step 2") && warnings[0].contains("not complete"), "{warnings:?}");
+}
+
+#[test]
+fn what_is_not_there_says_what_is() {
+    let runs = tempfile::tempdir().unwrap();
+    let run = runs.path().join("mine");
+    save_step(&run, 500);
+    save_step(&run, 1000);
+    let no_model = |dir: &Path, which| locate(dir, which).unwrap_err();
+    assert_says(&no_model(&run, Some(Which::Step(7))), &["no model in", "no checkpoint of step 7", "1000, 500"]);
+    assert_says(&no_model(&run, Some(Which::Best)), &["no model in", "best", "1000, 500"]);
+    assert_says(&no_model(&run, Some(Which::Final)), &["no model in", "end of training", "1000, 500"]);
+    assert_says(&no_model(runs.path(), None), &["no model in", "no checkpoint yet", "mine"]);
+    assert_says(&no_model(&run.join("x"), None), &["no model in", "no such directory"]);
+    let empty = tempfile::tempdir().unwrap();
+    assert_says(&no_model(empty.path(), None), &["no model in", "mt train"]);
+    assert_says(&no_model(empty.path(), Some(Which::Last)), &["no model in"]);
+}
+
+#[test]
+fn pointers_come_back_and_garbage_is_refused() {
+    let run = tempfile::tempdir().unwrap();
+    let path = run.path().join(BEST);
+    assert_eq!(pointer(run.path(), BEST).unwrap(), None);
+    save_step(run.path(), 20);
+    set_pointer(run.path(), BEST, 20).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "step-00000020\n");
+    assert_eq!(pointer(run.path(), BEST).unwrap(), Some(20));
+    assert_says(&set_pointer(run.path(), BEST, 21).unwrap_err(), &["no such checkpoint"]);
+    assert_eq!(names(run.path()), ["best", "checkpoints"]);
+
+    let long = "x".repeat(10_000);
+    for text in ["", "20", "step-20", "../step-00000020", "step-00000020/x", "\0\0\0\0", &long] {
+        fs::write(&path, text).unwrap();
+        assert_says(&pointer(run.path(), BEST).unwrap_err(), &["best"]);
+        locate(run.path(), Some(Which::Best)).unwrap_err();
+        assert_eq!(found(run.path(), None), ("last (step 20)".into(), 1));
+    }
+    fs::write(&path, b"step-\xff").unwrap();
+    pointer(run.path(), BEST).unwrap_err();
+    fs::remove_file(&path).unwrap();
+    fs::write(run.path().join(LAST), "rubbish").unwrap();
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last (step 20)".into(), 1));
+    fs::write(run.path().join(LAST), "step-00000099").unwrap();
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last (step 20)".into(), 1));
+}
+
+#[test]
+fn pruning_keeps_what_is_needed() {
+    let run = tempfile::tempdir().unwrap();
+    let checkpoints = run.path().join("checkpoints");
+    prune(run.path(), 3, &[]).unwrap();
+    for step in 1..=8 {
+        save_step(run.path(), step);
+    }
+    set_pointer(run.path(), BEST, 2).unwrap();
+    set_pointer(run.path(), LAST, 7).unwrap();
+    prune(run.path(), 20, &[]).unwrap();
+    assert_eq!(steps(run.path()), [1, 2, 3, 4, 5, 6, 7, 8]);
+    prune(run.path(), 3, &[4, 77]).unwrap();
+    assert_eq!(steps(run.path()), [2, 4, 6, 7, 8]);
+    prune(run.path(), 0, &[]).unwrap();
+    assert_eq!(steps(run.path()), [2, 7, 8]);
+    assert_eq!(names(&checkpoints), ["step-00000002", "step-00000007", "step-00000008"]);
+
+    fs::write(run.path().join(BEST), "rubbish").unwrap();
+    prune(run.path(), 1, &[]).unwrap_err();
+    assert_eq!(steps(run.path()), [2, 7, 8]);
+}

@@ -1,0 +1,230 @@
+//! The command line, as types. No input or output happens here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Train, evaluate and run Transformer machine-translation models.
+#[derive(Debug, Parser)]
+#[command(name = "mt", version, about, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Flags that every command takes.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Flags that every command takes.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Where to compute: auto, cpu, cuda, cuda:N or metal [default: the configuration's]
+    #[arg(long, global = true, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Processor threads; 0: all cores [default: the configuration's]
+    #[arg(long, global = true, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Seed of everything random [default: the configuration's]
+    #[arg(long, global = true, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Print a machine-readable result on stdout
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print only results and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Print more: causes of errors
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
+    /// When to colour messages
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub color: Color,
+}
+
+/// When to colour messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// When stderr is a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model from a configuration
+    Train(TrainArgs),
+    /// Translate a test set and score it, or score translations without a model
+    Eval(EvalArgs),
+    /// Translate text
+    Translate(TranslateArgs),
+    /// Describe a model or a configuration: parameters, shapes, training history
+    Info(InfoArgs),
+    /// Average the last checkpoints of a run into one model
+    Average(AverageArgs),
+    /// Split lines into subwords
+    Tokenize(TokenizeArgs),
+    /// Join subwords into lines
+    Detokenize(TokenizeArgs),
+}
+
+/// `mt train`
+#[derive(Args, Debug)]
+pub struct TrainArgs {
+    /// Configuration files; later ones override earlier ones
+    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    pub config: Vec<PathBuf>,
+    /// Override one key, for example --set train.max_updates=1000
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Run directory [default: runs/<configuration name>]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Continue a run from its newest checkpoint
+    #[arg(long, conflicts_with = "overwrite")]
+    pub resume: bool,
+    /// Replace a run that exists
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Check everything and print what would be done: configuration, parameters, corpus, memory
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Which model.
+#[derive(Args, Debug, Default)]
+pub struct ModelArgs {
+    /// Model or run directory [default: $MT_MODEL, else the newest run under ./runs]
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
+    #[arg(long, value_name = "WHICH")]
+    pub checkpoint: Option<String>,
+}
+
+/// How to decode; what is not given comes from the model's configuration.
+#[derive(Args, Debug, Default)]
+pub struct DecodeArgs {
+    /// Beam width; 1 is greedy
+    #[arg(long, value_name = "N")]
+    pub beam: Option<usize>,
+    /// α of the GNMT length penalty
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub length_penalty: Option<f64>,
+    /// Most tokens of a translation
+    #[arg(long, value_name = "N")]
+    pub max_length: Option<usize>,
+    /// Most tokens of a translation beyond those of its source
+    #[arg(long, value_name = "N")]
+    pub max_length_extra: Option<usize>,
+    /// Most padded source tokens in one batch
+    #[arg(long, value_name = "N")]
+    pub batch_tokens: Option<usize>,
+}
+
+/// `mt eval`
+#[derive(Args, Debug)]
+pub struct EvalArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// How to decode.
+    #[command(flatten)]
+    pub decode: DecodeArgs,
+    /// Score BLEU (the default)
+    #[arg(long)]
+    pub bleu: bool,
+    /// Source file [default: the test set of the model's configuration]
+    #[arg(long, value_name = "FILE", conflicts_with = "hyp")]
+    pub src: Option<PathBuf>,
+    /// Reference file; several for several references
+    #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
+    pub reference: Vec<PathBuf>,
+    /// Translations to score, without a model; several for several systems
+    #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference")]
+    pub hyp: Vec<PathBuf>,
+    /// Write the model's translations to this file
+    #[arg(long, value_name = "FILE", conflicts_with = "hyp")]
+    pub output: Option<PathBuf>,
+    /// Tokenizer of the metric: 13a, intl, char, zh or none
+    #[arg(long, default_value = "13a", value_name = "NAME")]
+    pub tokenize: String,
+    /// Compare in lower case
+    #[arg(long)]
+    pub lowercase: bool,
+    /// Smoothing of n-gram counts of zero: exp, floor, add-k or none
+    #[arg(long, default_value = "exp", value_name = "METHOD")]
+    pub smooth: String,
+    /// Value of floor or add-k smoothing
+    #[arg(long, value_name = "X")]
+    pub smooth_value: Option<f64>,
+    /// Do not warn of translations that look tokenised
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `mt translate`
+#[derive(Args, Debug)]
+pub struct TranslateArgs {
+    /// Lines to translate; with none, and no --input, stdin is read
+    #[arg(value_name = "TEXT", conflicts_with = "input")]
+    pub text: Vec<String>,
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// How to decode.
+    #[command(flatten)]
+    pub decode: DecodeArgs,
+    /// File to translate, one sentence a line; - for stdin
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// File to write to; - for stdout
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `mt info`
+#[derive(Args, Debug)]
+pub struct InfoArgs {
+    /// A model or run directory, or a configuration file
+    #[arg(value_name = "MODEL_DIR|CONFIG")]
+    pub path: PathBuf,
+    /// Override one key of a configuration
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// `mt average`
+#[derive(Args, Debug)]
+pub struct AverageArgs {
+    /// The run
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// How many of the last checkpoints
+    #[arg(long, value_name = "N")]
+    pub last: usize,
+    /// Directory of the new model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+}
+
+/// `mt tokenize`, `mt detokenize`
+#[derive(Args, Debug)]
+pub struct TokenizeArgs {
+    /// Model or run directory
+    #[arg(long, value_name = "DIR", required_unless_present = "tokenizer", conflicts_with = "tokenizer")]
+    pub model: Option<PathBuf>,
+    /// A tokenizer.json
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Use the target side's tokenizer, where a model has two
+    #[arg(long, conflicts_with = "tokenizer")]
+    pub target: bool,
+    /// File to read; - for stdin
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub input: PathBuf,
+}

@@ -1,0 +1,57 @@
+//! `mt average`
+
+use std::path::Path;
+
+use super::model::{slots, vocabulary};
+use crate::checkpoint::{self, NamedTensor};
+use crate::cli::{AverageArgs, Common};
+use crate::config;
+use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+use crate::model::layout;
+use crate::ops::params::Entry;
+
+/// Averages the last checkpoints of a run into a model directory of its own.
+pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
+    let config_file = args.run.join("config.toml");
+    if !config_file.exists() {
+        return Err(Error::failure("this is not a run directory: it has no config.toml").at(&args.run));
+    }
+    let config = config::load_resolved(&config_file)?;
+    let checkpoints = checkpoint::list(&args.run)?;
+    if args.last == 0 || args.last > checkpoints.len() {
+        let what = format!("--last {} of {} checkpoints", args.last, checkpoints.len());
+        return Err(Error::usage(what)
+            .at(&args.run)
+            .help(format!("give a number from 1 to {}", checkpoints.len().max(1))));
+    }
+    if args.out.exists() {
+        return Err(Error::usage("the output directory exists").at(&args.out).help("name a new directory with --out"));
+    }
+    let last = &checkpoints[checkpoints.len() - args.last..];
+    let directories: Vec<_> = last.iter().map(|(_, path)| path.clone()).collect();
+    for directory in &directories {
+        checkpoint::verify(directory)?;
+    }
+    let tokenizers = Tokenizers::load(&args.run)?;
+    let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
+    let slots = slots(parameters.entries());
+    let mut flat = vec![0f32; parameters.total()];
+    checkpoint::average(&directories, &slots, &mut flat)?;
+    write(&args.out, &config, &tokenizers, parameters.entries(), &flat)?;
+    if !common.quiet {
+        let steps: Vec<String> = last.iter().map(|(step, _)| step.to_string()).collect();
+        eprintln!("averaged the checkpoints of updates {} into {}", steps.join(", "), args.out.display());
+    }
+    Ok(())
+}
+
+fn write(out: &Path, config: &config::Config, tokenizers: &Tokenizers, entries: &[Entry], flat: &[f32]) -> Result<()> {
+    std::fs::create_dir_all(out).map_err(|e| Error::io("create the output directory", out, e))?;
+    let file = out.join("config.toml");
+    std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
+    tokenizers.save(out)?;
+    let tensors: Vec<NamedTensor> =
+        entries.iter().map(|e| NamedTensor { name: &e.name, shape: &e.shape, data: &flat[e.range()] }).collect();
+    checkpoint::save_model(out, &tensors)
+}

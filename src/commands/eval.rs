@@ -1,0 +1,145 @@
+//! `mt eval`
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::model;
+use super::output::Output;
+use crate::cli::{Common, EvalArgs};
+use crate::data::lines::read_lines;
+use crate::decode::translate::Translator;
+use crate::error::{Error, Result};
+use crate::metrics::{BleuOptions, Smooth, Tokenize, bleu};
+
+/// Scores translations: a model's own, or those in files.
+pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
+    let options = BleuOptions {
+        tokenize: args.tokenize.parse::<Tokenize>()?,
+        lowercase: args.lowercase,
+        smooth: Smooth::new(&args.smooth, args.smooth_value)?,
+        ..BleuOptions::default()
+    };
+    let mut output = Output::open(None)?;
+    if args.hyp.is_empty() {
+        let (translations, references) = translate(args, common)?;
+        let result = score(&translations, &references, &options, args, None)?;
+        print(&mut output, &result, common)?;
+        return output.flush();
+    }
+    let references = read_all(&args.reference)?;
+    let mut results = Vec::new();
+    for hyp in &args.hyp {
+        let lines = read(hyp)?;
+        check_counts(hyp, lines.len(), &args.reference, &references)?;
+        results.push(score(&lines, &references, &options, args, Some(hyp))?);
+    }
+    if common.json && results.len() > 1 {
+        let list: Vec<Value> = results.iter().map(|r| r.json.clone()).collect();
+        output.line(&Value::from(list).to_string())?;
+    } else {
+        for result in &results {
+            print(&mut output, result, common)?;
+        }
+    }
+    output.flush()
+}
+
+/// A score in both forms.
+struct Scored {
+    json: Value,
+    text: String,
+}
+
+fn print(output: &mut Output, result: &Scored, common: &Common) -> Result<()> {
+    if common.json { output.line(&result.json.to_string()) } else { output.line(&result.text) }
+}
+
+fn score(
+    hypotheses: &[String],
+    references: &[Vec<String>],
+    options: &BleuOptions,
+    args: &EvalArgs,
+    hyp: Option<&PathBuf>,
+) -> Result<Scored> {
+    if !args.force
+        && let Some(warning) = bleu::tokenized_warning(hypotheses)
+    {
+        eprintln!("warning: {warning}");
+    }
+    let score = bleu::corpus_bleu(hypotheses, references, options)?;
+    let mut json = json!({ "bleu": score.to_json() });
+    let mut text = score.to_string();
+    if let (Some(hyp), true) = (hyp, args.hyp.len() > 1) {
+        json["hyp"] = Value::from(hyp.display().to_string());
+        text = format!("{}: {text}", hyp.display());
+    }
+    Ok(Scored { json, text })
+}
+
+/// Translates the test set with the model. Returns translations and references.
+fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+    let loaded = model::load(&args.model, common)?;
+    let options = model::translate_options(&args.decode, &loaded.config.decode)?;
+    let test = loaded.config.data.test.as_ref();
+    let source = match (&args.src, args.reference.is_empty(), test) {
+        (Some(source), false, _) => source.clone(),
+        (None, true, Some(test)) => test.source.clone(),
+        (None, true, None) => {
+            let error = Error::usage("the model's configuration names no test set");
+            return Err(error.help("give --src FILE and --ref FILE"));
+        }
+        _ => {
+            return Err(
+                Error::usage("--src and --ref go together").help("give both, or neither for the model's test set")
+            );
+        }
+    };
+    let reference_paths = match (args.reference.is_empty(), test) {
+        (true, Some(test)) => vec![test.target.clone()],
+        _ => args.reference.clone(),
+    };
+    let (lines, references) = (read(&source)?, read_all(&reference_paths)?);
+    check_counts(&source, lines.len(), &reference_paths, &references)?;
+    let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
+    let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
+    let bar = (!common.quiet).then(|| indicatif::ProgressBar::new(lines.len() as u64));
+    let translations = translator.translate(&lines, &options, |done| {
+        if let Some(bar) = &bar {
+            bar.set_position(done as u64);
+        }
+    })?;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let translations: Vec<String> = translations.into_iter().map(|t| t.text).collect();
+    if let Some(file) = &mut file {
+        translations.iter().try_for_each(|line| file.line(line))?;
+        file.flush()?;
+    }
+    Ok((translations, references))
+}
+
+fn read(path: &Path) -> Result<Vec<String>> {
+    Ok(read_lines(path)?.iter().map(str::to_owned).collect())
+}
+
+fn read_all(paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
+    paths.iter().map(|path| read(path)).collect()
+}
+
+/// Every reference must have as many lines as what is scored.
+fn check_counts(path: &Path, lines: usize, reference_paths: &[PathBuf], references: &[Vec<String>]) -> Result<()> {
+    for (reference, reference_lines) in reference_paths.iter().zip(references) {
+        if reference_lines.len() != lines {
+            let what = format!(
+                "{} has {lines} lines but {} has {}",
+                path.display(),
+                reference.display(),
+                reference_lines.len()
+            );
+            return Err(Error::failure(what).help("translations, sources and references must be aligned line by line"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! `mt info`
+
+use serde_json::{Map, Value, json};
+
+use super::model::vocabulary;
+use super::output::Output;
+use crate::checkpoint;
+use crate::cli::{Common, InfoArgs};
+use crate::config::{self, Config};
+use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+use crate::model::{Vocabulary, layout};
+use crate::ops::params::{Entry, ParameterLayout};
+
+/// Describes a model directory or a configuration.
+pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
+    let (config, vocabulary, history) = if args.path.is_dir() { of_model(args)? } else { of_config(args)? };
+    let parameters = layout::layout(&config.model, vocabulary);
+    let mut output = Output::open(None)?;
+    if common.json {
+        output.line(&as_json(&config, vocabulary, &parameters, &history).to_string())?;
+    } else {
+        for line in as_text(&config, vocabulary, &parameters, &history) {
+            output.line(&line)?;
+        }
+    }
+    output.flush()
+}
+
+fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, Vec<(String, Value)>)> {
+    let file = args.path.join("config.toml");
+    if !file.exists() {
+        return Err(Error::failure("this is not a model directory: it has no config.toml").at(&args.path));
+    }
+    if !args.set.is_empty() {
+        return Err(Error::usage("--set changes configurations, not models"));
+    }
+    let config = config::load_resolved(&file)?;
+    let tokenizers = Tokenizers::load(&args.path)?;
+    let mut history = Vec::new();
+    if let Some((step, directory)) = checkpoint::list(&args.path)?.pop() {
+        let state = checkpoint::read_state(&directory)?;
+        history.push(("updates".to_owned(), Value::from(step)));
+        for key in ["target_tokens", "seconds", "best"] {
+            history.push((key.to_owned(), state["train"][key].clone()));
+        }
+    }
+    Ok((config, vocabulary(&tokenizers), history))
+}
+
+fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, Vec<(String, Value)>)> {
+    let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
+    let size = config.tokenizer.vocab_size;
+    let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };
+    Ok((config, vocabulary, Vec::new()))
+}
+
+/// The part a parameter belongs to: the first component of its name.
+fn part(entry: &Entry) -> &str {
+    entry.name.split('.').next().unwrap_or(&entry.name)
+}
+
+/// Parameters of every part, in order.
+pub(super) fn by_part(parameters: &ParameterLayout) -> Vec<(&str, usize)> {
+    let mut parts: Vec<(&str, usize)> = Vec::new();
+    for entry in parameters.entries() {
+        match parts.iter_mut().find(|(name, _)| *name == part(entry)) {
+            Some((_, count)) => *count += entry.len(),
+            None => parts.push((part(entry), entry.len())),
+        }
+    }
+    parts
+}
+
+fn as_json(
+    config: &Config,
+    vocabulary: Vocabulary,
+    parameters: &ParameterLayout,
+    history: &[(String, Value)],
+) -> Value {
+    let mut counts = Map::new();
+    counts.insert("total".to_owned(), Value::from(parameters.total()));
+    for (name, count) in by_part(parameters) {
+        counts.insert(name.to_owned(), Value::from(count));
+    }
+    let tensors: Map<String, Value> =
+        parameters.entries().iter().map(|e| (e.name.clone(), Value::from(e.shape.clone()))).collect();
+    json!({
+        "parameters": counts,
+        "config": config,
+        "vocabulary": { "source": vocabulary.source, "target": vocabulary.target, "joint": config.tokenizer.joint },
+        "memory": { "model_bytes": parameters.total() * 4, "training_bytes": parameters.total() * 16 },
+        "tensors": tensors,
+        "history": history.iter().cloned().collect::<Map<String, Value>>(),
+    })
+}
+
+fn as_text(
+    config: &Config,
+    vocabulary: Vocabulary,
+    parameters: &ParameterLayout,
+    history: &[(String, Value)],
+) -> Vec<String> {
+    let m = &config.model;
+    let mut lines = vec![
+        format!(
+            "Transformer {}+{} layers, d_model {}, d_ff {}, {} heads (d_k {}, d_v {}), {}-norm, {} positions, tie {}",
+            m.encoder_layers, m.decoder_layers, m.d_model, m.d_ff, m.heads, m.d_k, m.d_v, m.norm, "sinusoidal", m.tie
+        ),
+        format!("vocabulary: {} source, {} target{}", vocabulary.source, vocabulary.target, joint(config)),
+        "parameters:".to_owned(),
+    ];
+    for (name, count) in by_part(parameters) {
+        lines.push(format!("  {name:<24}{:>14}", grouped(count)));
+    }
+    lines.push(format!("  {:<24}{:>14}", "total", grouped(parameters.total())));
+    let megabytes = |bytes: usize| bytes as f64 / 1e6;
+    lines.push(format!(
+        "memory: {:.1} MB of weights; {:.1} MB with gradients and optimizer in training",
+        megabytes(parameters.total() * 4),
+        megabytes(parameters.total() * 16)
+    ));
+    for (key, value) in history {
+        lines.push(format!("{key}: {value}"));
+    }
+    lines.push("shapes:".to_owned());
+    for entry in parameters.entries() {
+        lines.push(format!("  {:<52}{:?}", entry.name, entry.shape));
+    }
+    lines
+}
+
+fn joint(config: &Config) -> &'static str {
+    if config.tokenizer.joint { " (joint)" } else { "" }
+}
+
+/// Digits in groups of three.
+pub(super) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn groups_digits() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (65_432_100, "65,432,100")] {
+            assert_eq!(super::grouped(number), text);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The commands: wiring of the other modules, no tensors.
+
+mod average;
+mod eval;
+mod info;
+mod model;
+mod output;
+mod tokenize;
+mod train;
+mod translate;
+
+use crate::cli::{Cli, Command};
+use crate::error::Result;
+
+/// Runs the command line.
+pub fn run(cli: &Cli) -> Result<()> {
+    let common = &cli.common;
+    match &cli.command {
+        Command::Train(args) => train::run(args, common),
+        Command::Eval(args) => eval::run(args, common),
+        Command::Translate(args) => translate::run(args, common),
+        Command::Info(args) => info::run(args, common),
+        Command::Average(args) => average::run(args, common),
+        Command::Tokenize(args) => tokenize::tokenize(args, common),
+        Command::Detokenize(args) => tokenize::detokenize(args, common),
+    }
+}

@@ -1,0 +1,120 @@
+//! Finding and loading the model that a command works with.
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::{self, Slot, Which};
+use crate::cli::{Common, DecodeArgs, ModelArgs};
+use crate::config::{self, Config, DecodeConfig};
+use crate::data::tokenizers::Tokenizers;
+use crate::decode::translate::TranslateOptions;
+use crate::device;
+use crate::error::{Error, Result};
+use crate::model::{Transformer, Vocabulary};
+use crate::ops::memory::with_slice_mut;
+use crate::ops::params::Entry;
+
+/// A model with what is needed to use it.
+pub struct Loaded {
+    /// Its resolved configuration.
+    pub config: Config,
+    /// Its tokenizers.
+    pub tokenizers: Tokenizers,
+    /// The model.
+    pub model: Transformer,
+}
+
+/// Sizes of the vocabularies and their padding.
+pub fn vocabulary(tokenizers: &Tokenizers) -> Vocabulary {
+    Vocabulary {
+        source: tokenizers.source.vocab_size(),
+        target: tokenizers.target.vocab_size(),
+        source_padding: tokenizers.source.pad_id(),
+        target_padding: tokenizers.target.pad_id(),
+    }
+}
+
+/// The places of all parameters, as checkpoints need them.
+pub fn slots(entries: &[Entry]) -> Vec<Slot<'_>> {
+    entries.iter().map(|e| Slot { name: &e.name, shape: &e.shape, offset: e.offset }).collect()
+}
+
+/// Fills a model's parameters from a `model.safetensors`.
+pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
+    let parameters = model.parameters();
+    with_slice_mut(parameters.values(), |flat| checkpoint::load_into(file, &slots(parameters.entries()), flat))?
+}
+
+/// Loads the model that the flags name.
+pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
+    let which = args.checkpoint.as_deref().map(str::parse::<Which>).transpose()?;
+    let directory = directory(args, common)?;
+    let config_file = directory.join("config.toml");
+    if !config_file.exists() {
+        let error = Error::failure("this is not a model directory: it has no config.toml").at(&directory);
+        return Err(error.help("name a run directory (runs/<name>) or a model directory with --model"));
+    }
+    let config = config::load_resolved(&config_file)?;
+    device::set_threads(common.threads.unwrap_or(config.runtime.threads));
+    let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
+    let located = checkpoint::locate(&directory, which)?;
+    for warning in &located.warnings {
+        eprintln!("warning: {warning}");
+    }
+    checkpoint::verify(&located.directory)?;
+    if !common.quiet {
+        eprintln!("model: {} ({})", directory.display(), located.what);
+    }
+    let tokenizers = Tokenizers::load(&directory)?;
+    let model = Transformer::new(&config.model, vocabulary(&tokenizers), &device)?;
+    load_parameters(&located.model, &model)?;
+    Ok(Loaded { config, tokenizers, model })
+}
+
+/// `--model`, else `$MT_MODEL`, else the newest run under `./runs`.
+fn directory(args: &ModelArgs, common: &Common) -> Result<PathBuf> {
+    if let Some(directory) = &args.model {
+        if !directory.is_dir() {
+            let error = Error::failure("there is no such model directory").at(directory);
+            return Err(error.help("train a model first: mt train --config configs/quickstart.toml"));
+        }
+        return Ok(directory.clone());
+    }
+    if let Some(directory) = std::env::var_os("MT_MODEL").filter(|v| !v.is_empty()) {
+        return Ok(PathBuf::from(directory));
+    }
+    let newest = newest_run(Path::new("runs"));
+    if let (Some(run), false) = (&newest, common.quiet) {
+        eprintln!("no --model given: taking the newest run");
+        return Ok(run.clone());
+    }
+    newest.ok_or_else(|| {
+        Error::failure("no --model given, $MT_MODEL is not set, and there is no run with a checkpoint under ./runs")
+            .help("train a model first: mt train --config configs/quickstart.toml")
+    })
+}
+
+/// The run under `root` whose model or newest checkpoint changed last.
+fn newest_run(root: &Path) -> Option<PathBuf> {
+    let changed = |run: &Path| {
+        let newest = |path: PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+        newest(run.join("model.safetensors")).max(newest(run.join("last")))
+    };
+    let runs = std::fs::read_dir(root).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let dated = runs.filter_map(|run| changed(&run).map(|when| (when, run)));
+    dated.max().map(|(_, run)| run)
+}
+
+/// How to decode: flags over the configuration.
+pub fn translate_options(args: &DecodeArgs, config: &DecodeConfig) -> Result<TranslateOptions> {
+    let options = TranslateOptions {
+        beam: args.beam.unwrap_or(config.beam),
+        length_penalty: args.length_penalty.unwrap_or(config.length_penalty),
+        max_length_extra: args.max_length_extra.unwrap_or(config.max_length_extra),
+        max_length: args.max_length,
+        batch_tokens: args.batch_tokens.unwrap_or(config.batch_tokens),
+    };
+    if options.max_length == Some(0) || options.batch_tokens == 0 {
+        return Err(Error::usage("--max-length and --batch-tokens must be at least 1"));
+    }
+    Ok(options)
+}

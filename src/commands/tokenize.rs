@@ -1,0 +1,61 @@
+//! `mt tokenize` and `mt detokenize`
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::output::{Input, Output};
+use crate::cli::{Common, TokenizeArgs};
+use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+
+/// Lines worked on together.
+const WINDOW: usize = 10_000;
+
+/// Lines to pieces, separated by spaces.
+pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
+    each_line(args, common, |tokenizer, line| tokenizer.pieces(line).join(" "))
+}
+
+/// Pieces, separated by spaces, to lines.
+pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
+    each_line(args, common, |tokenizer, line| tokenizer.decode_pieces(line))
+}
+
+fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
+    crate::device::set_threads(common.threads.unwrap_or(0));
+    let tokenizer = tokenizer(args)?;
+    let mut input = Input::open(Some(&args.input))?;
+    let mut output = Output::open(None)?;
+    loop {
+        let lines = input.lines(WINDOW)?;
+        if lines.is_empty() || output.is_closed() {
+            break;
+        }
+        let results: Vec<String> = lines.par_iter().map(|line| f(&tokenizer, line)).collect();
+        for line in &results {
+            if common.json {
+                output.line(&serde_json::Value::from(line.as_str()).to_string())?;
+            } else {
+                output.line(line)?;
+            }
+        }
+        output.flush()?;
+    }
+    if input.invalid_lines > 0 && !common.quiet {
+        eprintln!("warning: {} lines held bytes that are not UTF-8; they were read as U+FFFD", input.invalid_lines);
+    }
+    output.flush()
+}
+
+fn tokenizer(args: &TokenizeArgs) -> Result<Arc<Tokenizer>> {
+    match (&args.tokenizer, &args.model) {
+        (Some(file), _) => Ok(Arc::new(Tokenizer::load(file)?)),
+        (None, Some(model)) => {
+            let both = Tokenizers::load(model)?;
+            Ok(if args.target { both.target } else { both.source })
+        }
+        (None, None) => Err(Error::usage("name a model with --model or a file with --tokenizer")),
+    }
+}

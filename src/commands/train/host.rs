@@ -1,0 +1,274 @@
+//! What the training loop asks for: validation, checkpoints, signals, and the final model.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use candle_core::Tensor;
+use serde_json::json;
+
+use crate::checkpoint::{self, NamedTensor};
+use crate::commands::model::load_parameters;
+use crate::commands::model::slots;
+use crate::config::{Config, ValidMetric};
+use crate::data::batch::Batch;
+use crate::data::corpus::{Corpus, PairSource};
+use crate::data::tokenizers::Tokenizers;
+use crate::decode::translate::{TranslateOptions, Translator};
+use crate::error::{Error, Result};
+use crate::metrics::{BleuOptions, bleu};
+use crate::model::Transformer;
+use crate::ops::Mode;
+use crate::ops::loss::Sums;
+use crate::ops::memory::{with_slice, with_slice_mut};
+use crate::ops::params::Parameters;
+use crate::train::log::Log;
+use crate::train::optimizer::Optimizer;
+use crate::train::state::TrainState;
+use crate::train::{End, Host, Validation, inputs};
+
+/// Signals that ask for a clean stop; a second one ends the process at once.
+pub struct Signals {
+    interrupt: Arc<AtomicBool>,
+    terminate: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Starts listening for SIGINT and SIGTERM.
+    pub fn register() -> Result<Self> {
+        use signal_hook::consts::{SIGINT, SIGTERM};
+        use signal_hook::flag::{register, register_conditional_shutdown};
+        let signals = Self { interrupt: Arc::default(), terminate: Arc::default() };
+        let pairs = [(SIGINT, &signals.interrupt), (SIGTERM, &signals.terminate)];
+        for (signal, flag) in pairs {
+            // In this order: the shutdown happens only if an earlier signal has set the flag.
+            register_conditional_shutdown(signal, 128 + signal, flag.clone())
+                .and_then(|_| register(signal, flag.clone()))
+                .map_err(|e| Error::failure(format!("cannot listen for signals: {e}")))?;
+        }
+        // Beyond a file-size limit a write then fails with an error that names the file, instead of ending the process.
+        #[cfg(unix)]
+        register(signal_hook::consts::SIGXFSZ, Arc::default())
+            .map_err(|e| Error::failure(format!("cannot listen for signals: {e}")))?;
+        Ok(signals)
+    }
+}
+
+/// The validation set, ready to be scored.
+pub struct Validator {
+    sources: Vec<String>,
+    references: Vec<String>,
+    batches: Vec<Batch>,
+    tokenizers: Tokenizers,
+    options: TranslateOptions,
+    padding: u32,
+    smoothing: f64,
+    samples: usize,
+    metric: BleuOptions,
+    /// Whether translations are made: for BLEU or for samples.
+    translates: ValidMetric,
+}
+
+impl Validator {
+    /// Reads the validation set, if validation is wanted.
+    pub fn open(config: &Config, tokenizers: &Tokenizers) -> Result<Option<Self>> {
+        let Some(valid) = config.data.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
+        let corpus = Corpus::open(&valid.source, &valid.target, 1.0)?;
+        let limit =
+            if config.valid.max_sentences == 0 { corpus.len() } else { config.valid.max_sentences.min(corpus.len()) };
+        let pairs: Vec<(&str, &str)> = (0..corpus.len()).map(|i| corpus.pair(i)).collect();
+        let most = config.model.max_length - 1;
+        let encode =
+            |&(source, target): &(&str, &str)| (tokenizers.source.encode(source), tokenizers.target.encode(target));
+        let mut encoded: Vec<_> =
+            pairs.iter().map(encode).filter(|(s, t)| s.len().max(t.len()) <= most && !t.is_empty()).collect();
+        encoded.sort_by_key(|(source, target)| source.len().max(target.len()));
+        let batch_tokens = config.train.batch_tokens;
+        Ok(Some(Self {
+            sources: pairs[..limit].iter().map(|(source, _)| (*source).to_owned()).collect(),
+            references: pairs[..limit].iter().map(|(_, target)| (*target).to_owned()).collect(),
+            batches: cut(&encoded, batch_tokens).map(|part| Batch::new(part, &tokenizers.special_ids())).collect(),
+            tokenizers: tokenizers.clone(),
+            options: TranslateOptions {
+                beam: config.valid.beam,
+                length_penalty: config.decode.length_penalty,
+                max_length_extra: config.decode.max_length_extra,
+                max_length: None,
+                batch_tokens: config.decode.batch_tokens,
+            },
+            padding: tokenizers.target.pad_id(),
+            smoothing: config.train.label_smoothing,
+            samples: config.valid.samples,
+            metric: BleuOptions { lowercase: config.tokenizer.lowercase, ..BleuOptions::default() },
+            translates: config.valid.metric,
+        }))
+    }
+
+    /// Loss over the whole set, translations and their BLEU.
+    fn score(&self, model: &Transformer) -> Result<Validation> {
+        let mut sums = Sums::default();
+        let mut tokens = 0usize;
+        for batch in &self.batches {
+            let (source, target, targets) = inputs(batch, self.padding, self.smoothing);
+            let (_, part) = model.loss(&source, &target, &targets, &Mode::INFERENCE)?;
+            sums.smoothed += part.smoothed;
+            sums.likelihood += part.likelihood;
+            tokens += batch.target_tokens;
+        }
+        let tokens = tokens.max(1) as f64;
+        let mut validation = Validation {
+            loss: sums.smoothed / tokens,
+            perplexity: (sums.likelihood / tokens).exp(),
+            ..Validation::default()
+        };
+        // When the loss decides, only the samples are translated.
+        let wanted = if self.translates == ValidMetric::Bleu {
+            self.sources.len()
+        } else {
+            self.samples.min(self.sources.len())
+        };
+        let translator = Translator::new(model, &self.tokenizers)?;
+        let translations = translator.translate(&self.sources[..wanted], &self.options, |_| {})?;
+        let texts: Vec<&str> = translations.iter().map(|t| t.text.as_str()).collect();
+        if self.translates == ValidMetric::Bleu {
+            let references: Vec<&str> = self.references.iter().map(String::as_str).collect();
+            validation.bleu = Some(bleu::corpus_bleu(&texts, &[references], &self.metric)?.score);
+        }
+        let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);
+        validation.samples = samples
+            .map(|((source, reference), text)| {
+                format!("  source     {source}\n  reference  {reference}\n  output     {text}\n")
+            })
+            .collect();
+        Ok(validation)
+    }
+}
+
+/// Cuts pairs sorted by length into batches of at most `batch_tokens` padded tokens on the larger side.
+fn cut(pairs: &[(Vec<u32>, Vec<u32>)], batch_tokens: usize) -> impl Iterator<Item = &[(Vec<u32>, Vec<u32>)]> {
+    let mut rest = pairs;
+    std::iter::from_fn(move || {
+        let fits = |&rows: &usize| {
+            let (source, target) = &rest[rows - 1];
+            rows * (source.len().max(target.len()) + 1) <= batch_tokens
+        };
+        let rows = (1..=rest.len()).take_while(fits).last().unwrap_or(1).min(rest.len());
+        let (part, after) = rest.split_at(rows);
+        rest = after;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// The surroundings of one run.
+pub struct RunHost<'a> {
+    /// Run directory.
+    pub run: &'a Path,
+    /// Resolved configuration.
+    pub config: &'a Config,
+    /// Validation set, if there is one.
+    pub validator: Option<Validator>,
+    /// Signals.
+    pub signals: Signals,
+    /// The model's parameters.
+    pub parameters: Arc<Parameters>,
+}
+
+impl Host for RunHost<'_> {
+    fn validate(&mut self, model: &Transformer) -> Result<Validation> {
+        match &self.validator {
+            Some(validator) => validator.score(model),
+            None => Ok(Validation::default()),
+        }
+    }
+
+    fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
+        let names = optimizer.tensors();
+        let length = [self.parameters.values().elem_count()];
+        let copy = |tensor: &Tensor| with_slice(tensor, |values| Ok(values.to_vec()));
+        let values = copy(optimizer.model_values())?;
+        let moments = names.iter().map(|(_, tensor)| copy(tensor)).collect::<candle_core::Result<Vec<_>>>()?;
+        let moments = names.iter().zip(&moments).map(|((name, _), data)| NamedTensor { name, shape: &length, data });
+        let moments: Vec<NamedTensor> = moments.collect();
+        let state_json = json!({ "train": state });
+        checkpoint::save(self.run, state.step, &named(&self.parameters, &values), &moments, &state_json)?;
+        checkpoint::set_pointer(self.run, "last", state.step)?;
+        let mut protected = self.averaged(state.step)?.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
+        protected.extend(state.best.iter().map(|best| best.step));
+        if let Err(error) = checkpoint::prune(self.run, self.config.train.keep.max(1), &protected) {
+            // Nothing is lost by keeping too much.
+            eprintln!("warning: old checkpoints were not removed: {error}");
+        }
+        Ok(())
+    }
+
+    fn mark_best(&mut self, step: u64) -> Result<()> {
+        checkpoint::set_pointer(self.run, "best", step)
+    }
+
+    fn stop(&self) -> Option<End> {
+        if self.signals.terminate.load(Ordering::Relaxed) {
+            return Some(End::Terminated);
+        }
+        self.signals.interrupt.load(Ordering::Relaxed).then_some(End::Interrupted)
+    }
+}
+
+/// Parameters by name, from flat values.
+fn named<'a>(parameters: &'a Parameters, values: &'a [f32]) -> Vec<NamedTensor<'a>> {
+    let tensor =
+        |e: &'a crate::ops::params::Entry| NamedTensor { name: &e.name, shape: &e.shape, data: &values[e.range()] };
+    parameters.entries().iter().map(tensor).collect()
+}
+
+impl RunHost<'_> {
+    /// Makes the final model: the mean of the last checkpoints, else the exponential average, else the best, else the last.
+    pub fn finish(&mut self, model: &Transformer, optimizer: &Optimizer, log: &mut Log, step: u64) -> Result<()> {
+        let what = if self.config.train.average_last > 0 {
+            self.average(model, step)?
+        } else if optimizer.average().is_some() {
+            model.parameters().values().slice_set(optimizer.model_values(), 0, 0)?;
+            "exponential average".to_owned()
+        } else if let Some(best) = checkpoint::pointer(self.run, "best")? {
+            let directory = checkpoint::locate(self.run, Some(checkpoint::Which::Step(best)))?;
+            load_parameters(&directory.model, model)?;
+            format!("best, update {best}")
+        } else {
+            format!("last, update {step}")
+        };
+        with_slice(model.parameters().values(), |values| {
+            Ok(checkpoint::save_model(self.run, &named(&self.parameters, values)))
+        })??;
+        let mut result = String::new();
+        if self.validator.is_some() {
+            let validation = self.validate(model)?;
+            let bleu = validation.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
+            result = format!("; valid loss {:.3} ppl {:.2}{bleu}", validation.loss, validation.perplexity);
+            log.entry(&json!({
+                "event": "final", "update": step, "model": what, "loss": validation.loss,
+                "perplexity": validation.perplexity, "bleu": validation.bleu,
+            }))?;
+        }
+        log.line(&format!("final model: {what}{result}"));
+        log.line(&format!("saved in {}", self.run.display()));
+        Ok(())
+    }
+
+    /// Averages the last checkpoints into the model.
+    fn average(&self, model: &Transformer, step: u64) -> Result<String> {
+        let directories: Vec<PathBuf> = self.averaged(step)?.into_iter().map(|(_, path)| path).collect();
+        let parameters = model.parameters();
+        let slots = slots(parameters.entries());
+        with_slice_mut(parameters.values(), |flat| checkpoint::average(&directories, &slots, flat))??;
+        Ok(format!("average of the last {} checkpoints", directories.len()))
+    }
+
+    /// The checkpoints an average at update `step` takes: the last of the regular rhythm (and the very last), not those
+    /// saved in between for being best.
+    fn averaged(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
+        let every = self.config.train.save_every.max(1);
+        let mut checkpoints = checkpoint::list(self.run)?;
+        checkpoints.retain(|(s, _)| (s.is_multiple_of(every) || *s == step) && *s <= step);
+        let surplus = checkpoints.len().saturating_sub(self.config.train.average_last);
+        Ok(checkpoints.split_off(surplus))
+    }
+}

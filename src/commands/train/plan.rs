@@ -1,0 +1,66 @@
+//! `mt train --dry-run`: what would be done, without doing it.
+
+use serde_json::json;
+
+use super::prepare;
+use crate::cli::Common;
+use crate::commands::info;
+use crate::commands::model::vocabulary;
+use crate::commands::output::Output;
+use crate::config::{self, Config};
+use crate::data::sampler::Sampler;
+use crate::error::Result;
+use crate::model::layout;
+use crate::train::memory;
+
+/// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory.
+pub fn print(config: &Config, common: &Common) -> Result<()> {
+    let mut lines = Vec::new();
+    let report = std::cell::RefCell::new(Vec::new());
+    let data = prepare::data(config, None, &|line| report.borrow_mut().push(line))?;
+    let parameters = layout::layout(&config.model, vocabulary(&data.tokenizers));
+    let lengths = data.corpus.lengths();
+    let sampler = Sampler::new(lengths, data.corpus.ranges(), config.train.batch_tokens, config.train.seed)?;
+    let (source_tokens, target_tokens) = data.corpus.token_counts();
+    let batches = sampler.batches_per_epoch_estimate(0);
+    let updates = batches.div_ceil(config.train.accumulate);
+    let bytes = memory::estimate(
+        &config.model,
+        parameters.total(),
+        data.tokenizers.target.vocab_size(),
+        config.train.batch_tokens,
+    );
+    let mut output = Output::open(None)?;
+    if common.json {
+        let counts: serde_json::Map<_, _> =
+            info::by_part(&parameters).into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
+        let plan = json!({
+            "config": config, "parameters": { "total": parameters.total(), "parts": counts },
+            "corpus": { "pairs": data.corpus.len(), "source_tokens": source_tokens, "target_tokens": target_tokens },
+            "vocabulary": { "source": data.tokenizers.source.vocab_size(), "target": data.tokenizers.target.vocab_size() },
+            "batches_per_epoch": batches, "updates_per_epoch": updates, "memory_bytes": bytes,
+        });
+        output.line(&plan.to_string())?;
+        return output.flush();
+    }
+    lines.push(config::to_toml(config));
+    lines.extend(report.into_inner().into_iter().map(|line| format!("# {line}")));
+    lines.push(format!("# parameters: {}", info::grouped(parameters.total())));
+    for (name, count) in info::by_part(&parameters) {
+        lines.push(format!("#   {name}: {}", info::grouped(count)));
+    }
+    let pairs = data.corpus.len() as f64;
+    lines.push(format!(
+        "# corpus: {} source and {} target subwords; {:.1} and {:.1} a sentence",
+        info::grouped(source_tokens),
+        info::grouped(target_tokens),
+        source_tokens as f64 / pairs,
+        target_tokens as f64 / pairs
+    ));
+    lines.push(format!("# batches an epoch: about {batches}; updates: about {updates}"));
+    lines.push(format!("# memory in training: about {:.2} GiB", bytes as f64 / (1u64 << 30) as f64));
+    for line in lines {
+        output.line(&line)?;
+    }
+    output.flush()
+}

@@ -1,0 +1,219 @@
+//! The merge loop of byte-pair encoding, and BPE-dropout.
+//!
+//! Without dropout it gives what the library gives: of all adjacent pairs that have a merge, the one learned first is
+//! merged first, the leftmost of equals. With BPE-dropout (Provilkov et al. 2020, algorithm 1) every candidate is
+//! passed over with probability p at every step, and a word is done when no candidate is left or all were passed over.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// No neighbour.
+const NONE: usize = usize::MAX;
+
+/// The merges: a pair of ids to its rank (0 was learned first) and the id that replaces the pair.
+#[derive(Default)]
+pub(super) struct Merges {
+    table: HashMap<u64, (u32, u32), BuildHasherDefault<PairHasher>>,
+}
+
+/// A candidate: rank, position of the left symbol, the id of the result. Ordered by rank, then from the left.
+type Candidate = Reverse<(u32, usize, u32)>;
+
+/// A symbol of the word being merged, in a doubly linked list. One swallowed by its left neighbour is dead.
+#[derive(Clone, Copy)]
+struct Symbol {
+    id: u32,
+    previous: usize,
+    next: usize,
+    alive: bool,
+}
+
+/// The buffers of [`Merges::apply`], kept from word to word.
+#[derive(Default)]
+pub(super) struct Scratch {
+    symbols: Vec<Symbol>,
+    queue: BinaryHeap<Candidate>,
+    skipped: Vec<Candidate>,
+}
+
+/// The coin tosses of BPE-dropout in one word: a hash of key, word index and toss index, so that they depend on nothing
+/// else (not on threads, nor on what was encoded before).
+pub(super) struct Coins {
+    state: u64,
+    threshold: u64,
+}
+
+impl Coins {
+    /// The tosses for word number `word` of the line with this `key`; heads with probability `dropout`.
+    pub(super) fn new(key: u64, word: u64, dropout: f32) -> Self {
+        // 32 bits decide, so the threshold for p = 1 is one above the largest.
+        Self { state: mix(key ^ mix(word)), threshold: (f64::from(dropout) * 4_294_967_296.0) as u64 }
+    }
+
+    fn toss(&mut self) -> bool {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        (mix(self.state) >> 32) < self.threshold
+    }
+}
+
+/// SplitMix64's finaliser (Steele, Lea and Flood 2014).
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+impl Merges {
+    /// Adds the merge of `left` and `right` into `result`. Of two merges of one pair the later counts, as in the library.
+    pub(super) fn insert(&mut self, left: u32, right: u32, rank: u32, result: u32) {
+        self.table.insert(pair(left, right), (rank, result));
+    }
+
+    /// Merges the symbols of one word and appends what they become to `out`. Takes O(n log n) for n symbols.
+    pub(super) fn apply(&self, word: &[u32], mut coins: Option<Coins>, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        let Scratch { symbols, queue, skipped } = scratch;
+        symbols.clear();
+        queue.clear();
+        skipped.clear();
+        symbols.extend(word.iter().enumerate().map(|(i, &id)| Symbol {
+            id,
+            previous: i.wrapping_sub(1),
+            next: if i + 1 < word.len() { i + 1 } else { NONE },
+            alive: true,
+        }));
+        queue.extend((0..word.len()).filter_map(|at| self.candidate(symbols, at)));
+
+        while let Some(top) = queue.pop() {
+            if coins.as_mut().is_some_and(Coins::toss) {
+                skipped.push(top);
+                continue;
+            }
+            // What was passed over is a candidate again at the next step.
+            queue.extend(skipped.drain(..));
+            let Reverse((_, at, result)) = top;
+            // The symbols may have changed since the candidate was queued.
+            match self.candidate(symbols, at) {
+                Some(Reverse((_, _, now))) if now == result => {}
+                _ => continue,
+            }
+            let right = symbols[at].next;
+            let after = symbols[right].next;
+            symbols[right].alive = false;
+            symbols[at].id = result;
+            symbols[at].next = after;
+            if after != NONE {
+                symbols[after].previous = at;
+            }
+            let before = symbols[at].previous;
+            queue.extend(if before == NONE { None } else { self.candidate(symbols, before) });
+            queue.extend(self.candidate(symbols, at));
+        }
+        out.extend(symbols.iter().filter(|symbol| symbol.alive).map(|symbol| symbol.id));
+    }
+
+    /// The merge of the symbol at `at` with the one after it, if there is one.
+    fn candidate(&self, symbols: &[Symbol], at: usize) -> Option<Candidate> {
+        let left = symbols.get(at).filter(|symbol| symbol.alive)?;
+        let right = symbols.get(left.next)?;
+        let &(rank, result) = self.table.get(&pair(left.id, right.id))?;
+        Some(Reverse((rank, at, result)))
+    }
+}
+
+fn pair(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
+/// Hashes one u64; the table is looked up several times a character, and its keys come from no adversary.
+#[derive(Default)]
+struct PairHasher(u64);
+
+impl Hasher for PairHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let product = u128::from(self.0 ^ value) * 0x9E37_79B9_7F4A_7C15_u128;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// a, b, c, d = 0..4; ab = 4, cd = 5, bc = 6, abcd = 7; ranks in that order.
+    fn merges() -> Merges {
+        let mut merges = Merges::default();
+        for (rank, (left, right, result)) in [(0, 1, 4), (2, 3, 5), (1, 2, 6), (4, 5, 7)].into_iter().enumerate() {
+            merges.insert(left, right, rank as u32, result);
+        }
+        merges
+    }
+
+    fn apply(word: &[u32], coins: Option<Coins>) -> Vec<u32> {
+        let mut out = Vec::new();
+        merges().apply(word, coins, &mut Scratch::default(), &mut out);
+        out
+    }
+
+    #[test]
+    fn merges_in_the_order_learned() {
+        assert_eq!(apply(&[0, 1, 2, 3], None), [7]);
+        assert_eq!(apply(&[0, 1, 2], None), [4, 2]);
+        assert_eq!(apply(&[1, 2, 3], None), [1, 5]);
+        assert_eq!(apply(&[2, 1, 2, 0, 1], None), [2, 6, 4]);
+        assert!(apply(&[], None).is_empty());
+        assert_eq!(apply(&[3], None), [3]);
+    }
+
+    #[test]
+    fn equal_ranks_go_from_the_left() {
+        let mut merges = Merges::default();
+        merges.insert(0, 0, 0, 1);
+        let mut out = Vec::new();
+        merges.apply(&[0, 0, 0], None, &mut Scratch::default(), &mut out);
+        assert_eq!(out, [1, 0]);
+    }
+
+    #[test]
+    fn dropout_has_the_stated_probability() {
+        // "ab" stays apart exactly when its only candidate is passed over.
+        let trials = 20_000;
+        for dropout in [0.1_f32, 0.5, 0.9] {
+            let apart = (0..trials).filter(|&key| apply(&[0, 1], Some(Coins::new(key, 0, dropout))).len() == 2).count();
+            // Five standard deviations of a binomial.
+            let sigma = (trials as f64 * f64::from(dropout) * f64::from(1.0 - dropout)).sqrt();
+            assert!((apart as f64 - trials as f64 * f64::from(dropout)).abs() < 5.0 * sigma, "{dropout}: {apart}");
+        }
+        assert_eq!(apply(&[0, 1, 2, 3], Some(Coins::new(1, 0, 1.0))), [0, 1, 2, 3]);
+        assert_eq!(apply(&[0, 1, 2, 3], Some(Coins::new(1, 0, 0.0))), [7]);
+    }
+
+    #[test]
+    fn dropout_draws_anew_at_every_step() {
+        // In "abcd", "bc" is merged only when "ab" and "cd" are passed over and it is not: p²(1 − p) at the first step,
+        // and then nothing more can be merged.
+        let trials = 20_000_u64;
+        let hits = (0..trials).filter(|&key| apply(&[0, 1, 2, 3], Some(Coins::new(key, 3, 0.5))) == [0, 6, 3]).count();
+        let expected = trials as f64 * 0.125;
+        assert!((hits as f64 - expected).abs() < 5.0 * (expected * 0.875).sqrt(), "{hits}");
+    }
+
+    #[test]
+    fn words_have_coins_of_their_own() {
+        let tosses = |key, word| {
+            let mut coins = Coins::new(key, word, 0.5);
+            (0..64).fold(0_u64, |bits, _| bits << 1 | u64::from(coins.toss()))
+        };
+        assert_ne!(tosses(1, 0), tosses(1, 1));
+        assert_ne!(tosses(1, 0), tosses(2, 0));
+        assert_eq!(tosses(7, 9), tosses(7, 9));
+    }
+}

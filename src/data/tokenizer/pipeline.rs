@@ -1,0 +1,303 @@
+//! From raw text to words: the library's normaliser and pre-tokeniser, exactly as `tokenizer.json` states them.
+//!
+//! | step | in the file | what it does |
+//! |---|---|---|
+//! | normalise | `NFKC`, `Lowercase` (optional) | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
+//! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
+//! | prefix | `Prepend ▁` | the first word of a line looks like any other |
+//! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
+//! | borders | `Split` | a word is cut between letters, digits and all else, and where the script changes |
+//!
+//! **Escape.** A `▁` in the text becomes U+FDD0 U+FDD2, and a U+FDD0 in the text becomes U+FDD0 U+FDD1. These are
+//! noncharacters, never part of the alphabet, so they turn into byte pieces. Every U+FDD0 of escaped text begins a pair,
+//! hence decoding undoes the second rule after the first, and the mapping is one to one.
+//!
+//! **Locality.** U+0020 never takes part in a composition and no combining mark moves across it, so normalising the
+//! stretches between spaces one by one gives what normalising the line gives. Encoding rests on that: it works on, and
+//! remembers, one stretch at a time.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+use tokenizers::decoders::byte_fallback::ByteFallback;
+use tokenizers::decoders::fuse::Fuse;
+use tokenizers::decoders::sequence::Sequence as DecoderSequence;
+use tokenizers::decoders::strip::Strip;
+use tokenizers::normalizers::{Lowercase, NFKC, Prepend, Replace, Sequence as NormalizerSequence};
+use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
+use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizerSequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{
+    DecoderWrapper, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType, PreTokenizedString,
+    PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior,
+};
+
+use crate::error::{Error, Result};
+
+/// The marker of a space, U+2581.
+pub(super) const SPACE: char = '\u{2581}';
+/// The marker of a space as a piece.
+pub(super) const SPACE_PIECE: &str = "\u{2581}";
+/// Begins every escaped pair.
+pub(super) const ESCAPE: char = '\u{FDD0}';
+/// What a U+FDD0 of the text becomes.
+const ESCAPED_ESCAPE: &str = "\u{FDD0}\u{FDD1}";
+/// What a `▁` of the text becomes.
+const ESCAPED_SPACE: &str = "\u{FDD0}\u{FDD2}";
+
+/// The scripts whose letters are kept apart from each other; letters of all other scripts form one more group. Han and
+/// kana are one group, as in SentencePiece: Japanese words mix them. Only names that every regular-expression engine
+/// among the readers of `tokenizer.json` knows are listed.
+const SCRIPTS: [&str; 30] = [
+    r"\p{Latin}",
+    r"\p{Cyrillic}",
+    r"\p{Greek}",
+    r"\p{Arabic}",
+    r"\p{Hebrew}",
+    r"\p{Han}\p{Hiragana}\p{Katakana}",
+    r"\p{Hangul}",
+    r"\p{Devanagari}",
+    r"\p{Bengali}",
+    r"\p{Gurmukhi}",
+    r"\p{Gujarati}",
+    r"\p{Oriya}",
+    r"\p{Tamil}",
+    r"\p{Telugu}",
+    r"\p{Kannada}",
+    r"\p{Malayalam}",
+    r"\p{Sinhala}",
+    r"\p{Thai}",
+    r"\p{Lao}",
+    r"\p{Tibetan}",
+    r"\p{Myanmar}",
+    r"\p{Khmer}",
+    r"\p{Georgian}",
+    r"\p{Armenian}",
+    r"\p{Ethiopic}",
+    r"\p{Syriac}",
+    r"\p{Thaana}",
+    r"\p{Mongolian}",
+    r"\p{Cherokee}",
+    r"\p{Bopomofo}",
+];
+
+/// Letters and marks, with the Han numerals (〇, 〡) that belong to words.
+const LETTER: &str = r"[\p{L}\p{M}[\p{Nl}&&\p{Han}]]";
+
+/// The regular expression whose matches are the words' parts; together they cover any text.
+///
+/// Letters and marks that belong to no script (`Common`: ー, ʼ; `Inherited`: combining marks) stay with the letters
+/// around them, a mark after a digit or a symbol stays with that.
+fn border_pattern() -> String {
+    let neutral = format!(r"[[\p{{Common}}\p{{Inherited}}]&&{LETTER}]");
+    let mut groups: Vec<String> = SCRIPTS
+        .iter()
+        .map(|script| format!(r"[[{script}]&&{LETTER}][[{script}\p{{Common}}\p{{Inherited}}]&&{LETTER}]*"))
+        .collect();
+    let listed = SCRIPTS.concat();
+    groups.push(format!(r"[[^{listed}\p{{Common}}\p{{Inherited}}]&&{LETTER}][[^{listed}]&&{LETTER}]*"));
+    let letters = format!("{neutral}*(?:{})|{neutral}+", groups.join("|"));
+    let digits = r"[\p{N}&&[^\p{Han}]][[\p{N}\p{M}]&&[^\p{Han}]]*";
+    let others = format!(r"[^{SPACE}\p{{L}}\p{{N}}]+");
+    format!("{SPACE}?(?:{letters}|{digits}|{others})|{SPACE}")
+}
+
+/// A library call that cannot fail for the constants of this file, as the crate's error.
+fn built<T>(result: tokenizers::Result<T>) -> Result<T> {
+    result.map_err(|error| Error::failure("cannot build the tokenizer's pipeline").caused_by(error))
+}
+
+/// The normaliser of a new tokenizer.
+pub(super) fn normalizer(lowercase: bool) -> Result<NormalizerWrapper> {
+    let mut steps: Vec<NormalizerWrapper> = vec![NFKC.into()];
+    if lowercase {
+        steps.push(Lowercase.into());
+    }
+    steps.push(built(Replace::new(ESCAPE.to_string(), ESCAPED_ESCAPE))?.into());
+    steps.push(built(Replace::new(SPACE_PIECE, ESCAPED_SPACE))?.into());
+    steps.push(Prepend::new(SPACE_PIECE.to_owned()).into());
+    Ok(NormalizerSequence::new(steps).into())
+}
+
+/// The pre-tokeniser of a new tokenizer.
+pub(super) fn pre_tokenizer() -> Result<PreTokenizerWrapper> {
+    let borders = Split::new(SplitPattern::Regex(border_pattern()), SplitDelimiterBehavior::Isolated, false);
+    Ok(PreTokenizerSequence::new(vec![
+        Metaspace::new(SPACE, PrependScheme::Never, true).into(),
+        built(borders)?.into(),
+    ])
+    .into())
+}
+
+/// The decoder of a new tokenizer: what [`super::detokenise`] does, for other readers of the file.
+pub(super) fn decoder() -> Result<DecoderWrapper> {
+    Ok(DecoderSequence::new(vec![
+        built(Replace::new(SPACE_PIECE, " "))?.into(),
+        ByteFallback::new().into(),
+        Fuse::new().into(),
+        Strip::new(' ', 1, 0).into(),
+        built(Replace::new(ESCAPED_SPACE, SPACE_PIECE))?.into(),
+        built(Replace::new(ESCAPED_ESCAPE, ESCAPE.to_string()))?.into(),
+    ])
+    .into())
+}
+
+/// Undoes the escape.
+pub(super) fn unescape(text: String) -> String {
+    if text.contains(ESCAPE) {
+        text.replace(ESCAPED_SPACE, SPACE_PIECE).replace(ESCAPED_ESCAPE, "\u{FDD0}")
+    } else {
+        text
+    }
+}
+
+/// The part of a `tokenizer.json` that turns text into words.
+pub(super) struct Pipeline {
+    normalizer: NormalizerWrapper,
+    pre_tokenizer: PreTokenizerWrapper,
+    lowercase: bool,
+}
+
+impl Pipeline {
+    /// Reads the pipeline of a parsed `tokenizer.json`; refuses one whose text could not be given back.
+    pub(super) fn from_json(file: &Value) -> Result<Self> {
+        let lowercase = is_ours(&file["normalizer"], normalizer(true)?)?;
+        if !lowercase && !is_ours(&file["normalizer"], normalizer(false)?)? {
+            return Err(Error::failure("its `normalizer` is not the one that mt writes"));
+        }
+        if !is_ours(&file["decoder"], decoder()?)? {
+            return Err(Error::failure("its `decoder` is not the one that mt writes"));
+        }
+        check_pre_tokenizer(&file["pre_tokenizer"])?;
+        let read = |what: &str, error: serde_json::Error| {
+            Error::failure(format!("its `{what}` cannot be read: {error}")).caused_by(error)
+        };
+        Ok(Self {
+            normalizer: serde_json::from_value(file["normalizer"].clone()).map_err(|e| read("normalizer", e))?,
+            pre_tokenizer: serde_json::from_value(file["pre_tokenizer"].clone())
+                .map_err(|e| read("pre_tokenizer", e))?,
+            lowercase,
+        })
+    }
+
+    /// NFKC and, where the tokenizer asks for it, lower case. Nothing else: white space is kept as it is.
+    pub(super) fn normalise(&self, text: &str) -> String {
+        let mut normalized = NormalizedString::from(text);
+        normalized.nfkc();
+        if self.lowercase {
+            normalized.lowercase();
+        }
+        normalized.get().to_owned()
+    }
+
+    /// Calls `word` with each word of `stretch`, the text between two U+0020 of a line.
+    pub(super) fn for_each_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
+        if stretch.is_empty() {
+            return word(SPACE_PIECE);
+        }
+        let mut normalized = NormalizedString::from(stretch);
+        let mut words = None;
+        if self.normalizer.normalize(&mut normalized).is_ok() {
+            let mut split = PreTokenizedString::from(normalized.clone());
+            words = self.pre_tokenizer.pre_tokenize(&mut split).is_ok().then_some(split);
+        }
+        match words {
+            Some(split) => split
+                .get_splits(OffsetReferential::Normalized, OffsetType::None)
+                .iter()
+                .for_each(|(text, ..)| word(text)),
+            // A regular expression of someone else's may give up; the text is kept all the same, as one word.
+            None => word(&normalized.get().replace(' ', SPACE_PIECE)),
+        }
+    }
+}
+
+/// Whether a part of the file says the same as `ours`.
+fn is_ours(part: &Value, ours: impl serde::Serialize) -> Result<bool> {
+    let ours = serde_json::to_value(ours)
+        .map_err(|error| Error::failure("cannot write the tokenizer's pipeline").caused_by(error))?;
+    Ok(*part == ours)
+}
+
+/// Accepts `Metaspace` as we write it followed by any number of `Split` that remove nothing.
+fn check_pre_tokenizer(part: &Value) -> Result<()> {
+    let unusable = |what: Cow<'static, str>| Err(Error::failure(format!("its `pre_tokenizer` {what}")));
+    let Some(steps) = part["pretokenizers"].as_array() else {
+        return unusable("is not a `Sequence`".into());
+    };
+    let Some((first, rest)) = steps.split_first() else {
+        return unusable("is empty".into());
+    };
+    if !is_ours(first, Metaspace::new(SPACE, PrependScheme::Never, true))? {
+        return unusable(format!("does not begin with `Metaspace` marking spaces with `{SPACE}` and no prefix").into());
+    }
+    for step in rest {
+        if step["type"] != "Split" || step["behavior"] == "Removed" {
+            return unusable(format!("has a step that may lose text: {step}").into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        let file = serde_json::json!({
+            "normalizer": normalizer(false).unwrap(), "pre_tokenizer": pre_tokenizer().unwrap(),
+            "decoder": decoder().unwrap(),
+        });
+        let pipeline = Pipeline::from_json(&file).unwrap();
+        let mut found = Vec::new();
+        pipeline.for_each_word(text, |word| found.push(word.to_owned()));
+        found
+    }
+
+    #[test]
+    fn words_are_cut_at_borders() {
+        let table: &[(&str, &[&str])] = &[
+            ("", &["▁"]),
+            ("Hello", &["▁Hello"]),
+            ("don't", &["▁don", "'", "t"]),
+            ("(3.5km)", &["▁(", "3", ".", "5", "km", ")"]),
+            ("東京タワーは高い", &["▁東京タワーは高い"]),
+            ("二〇一九年", &["▁二〇一九年"]),
+            ("日本Tokyo한국", &["▁日本", "Tokyo", "한국"]),
+            ("Москваmoscow", &["▁Москва", "moscow"]),
+            // A combining mark without a composed form stays with its letter, and with a digit or a symbol.
+            ("x\u{0301}y", &["▁x\u{0301}y"]),
+            ("1\u{20E3}a", &["▁1\u{20E3}", "a"]),
+            ("☎\u{FE0F}a", &["▁☎\u{FE0F}", "a"]),
+            ("हिन्दी", &["▁हिन्दी"]),
+            ("👩\u{200D}👩", &["▁👩\u{200D}👩"]),
+            // Scripts that are not listed form one group of their own.
+            ("ꓐꓑab", &["▁ꓐꓑ", "ab"]),
+            // A no-break space is a space after NFKC.
+            ("a\u{A0}b", &["▁a", "▁b"]),
+            ("▁", &["▁\u{FDD0}\u{FDD2}"]),
+            ("</s>", &["▁</", "s", ">"]),
+        ];
+        for (text, expected) in table {
+            assert_eq!(words(text), *expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_escape_is_undone() {
+        for text in ["▁", "\u{FDD0}", "\u{FDD0}▁\u{FDD2}", "\u{FDD0}\u{FDD0}\u{FDD1}", "\u{FDD0}\u{FDD2}", "▁\u{FDD1}"]
+        {
+            let escaped = text.replace(ESCAPE, ESCAPED_ESCAPE).replace(SPACE, ESCAPED_SPACE);
+            assert_eq!(unescape(escaped), text);
+        }
+    }
+
+    #[test]
+    fn a_pre_tokenizer_that_loses_text_is_refused() {
+        let mut part = serde_json::to_value(pre_tokenizer().unwrap()).unwrap();
+        assert!(check_pre_tokenizer(&part).is_ok());
+        part["pretokenizers"][1]["behavior"] = "Removed".into();
+        assert!(check_pre_tokenizer(&part).unwrap_err().what().contains("may lose text"));
+        assert!(check_pre_tokenizer(&serde_json::json!({"type": "Whitespace"})).is_err());
+    }
+}

@@ -1,0 +1,240 @@
+//! Learning a vocabulary.
+//!
+//! The corpus is reduced to counted words before the library's trainer sees it, so that memory follows the number of
+//! different words and not the corpus. What the trainer is given, and so the file, depends on nothing but the text.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+
+use rayon::prelude::*;
+use tokenizers::AddedToken;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+
+use super::pipeline::{self, ESCAPE, Pipeline, SPACE};
+use super::vocabulary::{SPECIALS, byte_piece};
+use crate::error::{Error, Result};
+
+/// The smallest vocabulary: the special tokens, the 256 bytes and the space marker.
+const SMALLEST: usize = SPECIALS.len() + 256 + 1;
+/// A pair is merged only if it occurs at least this often: what is seen once teaches a model nothing.
+const MIN_FREQUENCY: u64 = 2;
+/// Characters get pieces of their own, most frequent first, until all but one in this many of the text have one. The
+/// others are written in bytes.
+const UNCOVERED: u64 = 10_000;
+
+/// How to learn a tokenizer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrainOptions {
+    /// The number of ids wanted, special tokens and bytes included. Text that supports fewer merges gives fewer.
+    pub vocab_size: usize,
+    /// Whether text is turned to lower case.
+    pub lowercase: bool,
+    /// The longest piece, in characters, the space marker included.
+    pub max_piece_length: usize,
+}
+
+impl Default for TrainOptions {
+    fn default() -> Self {
+        Self { vocab_size: 10_000, lowercase: false, max_piece_length: 16 }
+    }
+}
+
+/// Learns merges from all lines of all corpora and returns the text of `tokenizer.json`.
+pub(super) fn train<S: AsRef<str> + Sync>(corpora: &[&[S]], options: &TrainOptions) -> Result<String> {
+    check(options)?;
+    let normalizer = pipeline::normalizer(options.lowercase)?;
+    let pre_tokenizer = pipeline::pre_tokenizer()?;
+    let decoder = pipeline::decoder()?;
+    let parts = serde_json::json!({ "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder });
+    let words = count_words(&Pipeline::from_json(&parts)?, count_stretches(corpora));
+    let alphabet = alphabet(&words, options.vocab_size - SMALLEST);
+    let words = within(&alphabet, words);
+
+    // The trainer ignores the order of the words and breaks ties by id, and ids follow from the sorted alphabet and the
+    // merges before; so its hash maps leave no trace in what it learns.
+    let trainer = BpeTrainer::builder()
+        .show_progress(false)
+        .vocab_size(options.vocab_size)
+        .min_frequency(if options.max_piece_length == 1 { u64::MAX } else { MIN_FREQUENCY })
+        // The trainer joins two pieces only if the result is shorter than this.
+        .max_token_length(Some(options.max_piece_length.saturating_add(1)))
+        .initial_alphabet(HashSet::from([SPACE]))
+        .special_tokens(reserved())
+        .build();
+    let mut model = BPE::default();
+    let word_counts = words.into_iter().map(|(word, count)| (word.into(), count)).collect();
+    trainer.do_train(&word_counts, &mut model).map_err(|error| failed("learn the merges", error))?;
+    model.unk_token = Some(SPECIALS[3].to_owned());
+    model.byte_fallback = true;
+
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+    tokenizer.with_normalizer(Some(normalizer)).map_err(|error| failed("set the normaliser", error))?;
+    tokenizer.with_pre_tokenizer(Some(pre_tokenizer)).with_decoder(Some(decoder));
+    tokenizer
+        .add_special_tokens(SPECIALS.map(|content| AddedToken::from(content, true)))
+        .map_err(|error| failed("add the special tokens", error))?;
+    tokenizer.to_string(true).map_err(|error| failed("write the tokenizer", error))
+}
+
+fn failed(doing: &str, error: tokenizers::Error) -> Error {
+    Error::failure(format!("cannot {doing}: {error}")).caused_by(error)
+}
+
+fn check(options: &TrainOptions) -> Result<()> {
+    if options.vocab_size < SMALLEST {
+        return Err(Error::usage(format!(
+            "a vocabulary of {} is too small: the special tokens, the 256 bytes and the space need {SMALLEST}",
+            options.vocab_size
+        ))
+        .help(format!("set `tokenizer.vocab_size` to at least {SMALLEST}; some thousands are usual")));
+    }
+    if options.max_piece_length == 0 {
+        return Err(Error::usage("`tokenizer.max_piece_length` is 0: a piece has at least one character"));
+    }
+    Ok(())
+}
+
+/// The pieces that come before the alphabet: the special tokens and the bytes. They are the first ids.
+fn reserved() -> Vec<AddedToken> {
+    let bytes = (0..=u8::MAX).map(byte_piece);
+    SPECIALS
+        .iter()
+        .map(|content| (*content).to_owned())
+        .chain(bytes)
+        .map(|piece| AddedToken::from(piece, true))
+        .collect()
+}
+
+/// Counts the stretches between spaces. They borrow from the corpus, so this costs little, and the pipeline has to
+/// work only once on each that differs.
+fn count_stretches<'a, S: AsRef<str> + Sync>(corpora: &[&'a [S]]) -> HashMap<&'a str, u64> {
+    corpora
+        .par_iter()
+        .flat_map(|lines| lines.par_iter())
+        .map(AsRef::as_ref)
+        .filter(|line: &&str| !line.is_empty())
+        .fold(HashMap::new, |mut counts, line| {
+            for stretch in line.split(' ') {
+                *counts.entry(stretch).or_default() += 1;
+            }
+            counts
+        })
+        .reduce(HashMap::new, add_counts)
+}
+
+/// The words of counted stretches, counted.
+fn count_words(pipeline: &Pipeline, stretches: HashMap<&str, u64>) -> HashMap<String, u64> {
+    stretches
+        .into_par_iter()
+        .fold(HashMap::new, |mut counts, (stretch, count)| {
+            pipeline.for_each_word(stretch, |word| match counts.get_mut(word) {
+                Some(total) => *total += count,
+                None => {
+                    counts.insert(word.to_owned(), count);
+                }
+            });
+            counts
+        })
+        .reduce(HashMap::new, add_counts)
+}
+
+/// The sum of two tables of counts.
+fn add_counts<K: std::hash::Hash + Eq>(mut a: HashMap<K, u64>, mut b: HashMap<K, u64>) -> HashMap<K, u64> {
+    if a.len() < b.len() {
+        std::mem::swap(&mut a, &mut b);
+    }
+    for (key, count) in b {
+        *a.entry(key).or_default() += count;
+    }
+    a
+}
+
+/// The characters that get a piece of their own: the most frequent ones (of equals, the first in Unicode), at most
+/// `room`. White space, control characters and the escape never do: they would spoil a line of pieces.
+fn alphabet(words: &HashMap<String, u64>, room: usize) -> HashSet<char> {
+    let mut counts: HashMap<char, u64> = HashMap::new();
+    for (word, count) in words {
+        for character in word.chars() {
+            *counts.entry(character).or_default() += count;
+        }
+    }
+    counts.retain(|&c, _| !(c == SPACE || c == ESCAPE || c.is_whitespace() || c.is_control()));
+    let uncovered = counts.values().sum::<u64>() / UNCOVERED;
+    let mut ranked: Vec<(char, u64)> = counts.into_iter().collect();
+    ranked.sort_unstable_by_key(|&(character, count)| (Reverse(count), character));
+    let mut dropped = 0;
+    while let Some(&(_, count)) = ranked.last() {
+        dropped += count;
+        if dropped <= uncovered || ranked.len() > room {
+            ranked.pop();
+        } else {
+            break;
+        }
+    }
+    ranked.into_iter().map(|(character, _)| character).chain([SPACE]).collect()
+}
+
+/// The words cut where a character is outside the alphabet, so that nothing is merged across it; with their counts
+/// scaled down together if need be, as the trainer counts pairs in 32 bits.
+fn within(alphabet: &HashSet<char>, words: HashMap<String, u64>) -> HashMap<String, u64> {
+    let pairs: u128 = words.iter().map(|(word, &count)| word.len() as u128 * u128::from(count)).sum();
+    let scale = u64::try_from(pairs / i32::MAX as u128 + 1).unwrap_or(u64::MAX);
+    let mut cut = HashMap::with_capacity(words.len());
+    for (word, count) in words {
+        for part in word.split(|character| !alphabet.contains(&character)).filter(|part| !part.is_empty()) {
+            *cut.entry(part.to_owned()).or_default() += count.div_ceil(scale);
+        }
+    }
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(words: &[(&str, u64)]) -> HashMap<String, u64> {
+        words.iter().map(|&(word, count)| (word.to_owned(), count)).collect()
+    }
+
+    #[test]
+    fn the_alphabet_keeps_the_frequent_and_drops_the_unprintable() {
+        let words = counted(&[("▁aab", 3), ("c\td", 2), ("\u{FDD0}\u{2028}", 9)]);
+        assert_eq!(alphabet(&words, 100), HashSet::from(['▁', 'a', 'b', 'c', 'd']));
+        // Of the equally frequent c and d, the first stays.
+        assert_eq!(alphabet(&words, 3), HashSet::from(['▁', 'a', 'b', 'c']));
+        assert_eq!(alphabet(&words, 0), HashSet::from(['▁']));
+    }
+
+    #[test]
+    fn one_character_in_ten_thousand_may_be_uncovered() {
+        let words = counted(&[("a", 19_997), ("b", 2), ("c", 1)]);
+        // 20,000 characters: two may go; c goes, b would make it three.
+        assert_eq!(alphabet(&words, 100), HashSet::from(['▁', 'a', 'b']));
+    }
+
+    #[test]
+    fn words_are_cut_outside_the_alphabet() {
+        let words = counted(&[("▁ab", 2), ("axb", 3), ("x", 1)]);
+        let cut = within(&HashSet::from(['▁', 'a', 'b']), words);
+        assert_eq!(cut, counted(&[("▁ab", 2), ("a", 3), ("b", 3)]));
+    }
+
+    #[test]
+    fn counts_fit_the_trainer() {
+        let cut = within(&HashSet::from(['a', 'b']), counted(&[("ab", 1 << 33), ("ba", 1)]));
+        assert!(cut["ab"] < (1 << 31) && cut["ab"] > (1 << 28), "{cut:?}");
+        assert_eq!(cut["ba"], 1);
+    }
+
+    #[test]
+    fn impossible_options_are_refused() {
+        let train = |vocab_size, max_piece_length| {
+            train(&[&["a b"][..]], &TrainOptions { vocab_size, max_piece_length, ..TrainOptions::default() })
+        };
+        let error = train(260, 16).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("at least 261"), "{error}");
+        assert!(train(261, 16).is_ok());
+        assert_eq!(train(300, 0).unwrap_err().exit_code(), 2);
+    }
+}

@@ -1,0 +1,140 @@
+//! What a run tells: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// The log of a run.
+pub struct Log {
+    file: BufWriter<File>,
+    path: PathBuf,
+    bar: Option<ProgressBar>,
+    quiet: bool,
+}
+
+impl Log {
+    /// Opens `log.jsonl` in a run directory. On resume, entries after update `resumed_at` are dropped: those updates will
+    /// be done again, and each stands in the log once. `total` is the last update, if it is known.
+    pub fn open(run: &Path, resumed_at: u64, total: Option<u64>, quiet: bool) -> Result<Self> {
+        let path = run.join("log.jsonl");
+        let kept = entries_until(&path, resumed_at)?;
+        let temporary = run.join(".log.jsonl.new");
+        let write = |file: &mut File| {
+            for line in &kept {
+                writeln!(file, "{line}")?;
+            }
+            file.sync_all()
+        };
+        let mut file = File::create(&temporary).map_err(|e| Error::io("write the log", &temporary, e))?;
+        write(&mut file).map_err(|e| Error::io("write the log", &temporary, e))?;
+        std::fs::rename(&temporary, &path).map_err(|e| Error::io("write the log", &path, e))?;
+        let file = OpenOptions::new().append(true).open(&path).map_err(|e| Error::io("write the log", &path, e))?;
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| progress_bar(total, resumed_at));
+        Ok(Self { file: BufWriter::new(file), path, bar, quiet })
+    }
+
+    /// Appends one entry and flushes it.
+    pub fn entry(&mut self, entry: &Value) -> Result<()> {
+        let written = writeln!(self.file, "{entry}").and_then(|()| self.file.flush());
+        written.map_err(|e| Error::io("write the log", &self.path, e))
+    }
+
+    /// Shows one line to the user, above the progress bar.
+    pub fn line(&self, text: &str) {
+        match (&self.bar, self.quiet) {
+            (_, true) => {}
+            (Some(bar), false) => bar.println(text),
+            (None, false) => eprintln!("{text}"),
+        }
+    }
+
+    /// Shows how far training is; without a terminal only lines marked `important` are printed.
+    pub fn progress(&self, step: u64, text: String, important: bool) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(step);
+                bar.set_message(text);
+            }
+            None if important => self.line(&format!("update {step}: {text}")),
+            None => {}
+        }
+    }
+
+    /// Removes the progress bar.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The lines of an earlier log up to update `step`; a torn last line is dropped.
+fn entries_until(path: &Path, step: u64) -> Result<Vec<String>> {
+    if step == 0 {
+        return Ok(Vec::new());
+    }
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io("read the log", path, e)),
+    };
+    let lines = BufReader::new(file).lines().map_while(std::result::Result::ok);
+    let wanted = |line: &String| {
+        serde_json::from_str::<Value>(line).is_ok_and(|v| v["update"].as_u64().is_none_or(|update| update <= step))
+    };
+    Ok(lines.filter(wanted).collect())
+}
+
+fn progress_bar(total: Option<u64>, start: u64) -> ProgressBar {
+    let bar = match total {
+        Some(total) => ProgressBar::new(total),
+        None => ProgressBar::new_spinner(),
+    };
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(4));
+    let template = match total {
+        Some(_) => "{bar:24.cyan} {pos}/{len} {msg} [{elapsed}<{eta}]",
+        None => "{spinner} {pos} {msg} [{elapsed}]",
+    };
+    // The templates are constants; one that did not parse would only cost the style.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_position(start);
+    bar.reset_eta();
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn resume_drops_what_will_be_done_again() -> Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::open(folder.path(), 0, None, true)?;
+        for update in [10, 20, 30] {
+            log.entry(&json!({"event": "train", "update": update}))?;
+        }
+        drop(log);
+        let path = folder.path().join("log.jsonl");
+        let torn = std::fs::read_to_string(&path).unwrap() + "{\"event\": \"tra";
+        std::fs::write(&path, torn).unwrap();
+        let mut log = Log::open(folder.path(), 20, None, true)?;
+        log.entry(&json!({"event": "train", "update": 30}))?;
+        let updates: Vec<u64> = std::fs::read_to_string(&path)
+            .unwrap()
+            .lines()
+            .map(|l| serde_json::from_str::<Value>(l).unwrap()["update"].as_u64().unwrap())
+            .collect();
+        assert_eq!(updates, [10, 20, 30]);
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! How much memory training takes, estimated before it begins.
+
+use crate::config::ModelConfig;
+
+/// Bytes of training one micro-batch of `tokens` padded tokens a side: parameters, gradients and moments; what every
+/// sub-layer keeps for backward and needs while in it; and the logits of one chunk of the loss.
+pub fn estimate(model: &ModelConfig, parameters: usize, vocabulary: usize, tokens: usize) -> usize {
+    let (d, f) = (model.d_model, model.d_ff);
+    let (keys, values) = (model.heads * model.d_k, model.heads * model.d_v);
+    // Kept a token: packed projections, head outputs, output before the norm, and the tensor handed on.
+    let attention = 2 * keys + 2 * values + 2 * d;
+    let cross = keys + (keys + values) + values + 2 * d;
+    let feed_forward = 2 * f + 2 * d;
+    let encoder = model.encoder_layers * (attention + feed_forward);
+    let decoder = model.decoder_layers * (attention + cross + feed_forward);
+    // The largest sub-layer on its way back holds about as much again, and autograd a few gradients.
+    let backward = (attention + cross).max(feed_forward) + 6 * d;
+    let activations = tokens * (encoder + decoder + backward + 4 * d);
+    let logits = tokens.min(1024) * vocabulary + 2 * vocabulary * d;
+    4 * (4 * parameters + activations + logits)
+}

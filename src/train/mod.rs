@@ -1,0 +1,292 @@
+//! The training loop.
+//!
+//! ```text
+//! batches → loss.backward() → gradients (summed over micro-batches and ranks) → clip → Adam → log, validate, save
+//! ```
+//!
+//! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and
+//! ranks change nothing. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
+//! metrics nor files.
+
+pub mod log;
+pub mod memory;
+pub mod optimizer;
+pub mod schedule;
+pub mod state;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::config::{TrainConfig, ValidConfig, ValidMetric};
+use crate::data::batch::Batch;
+use crate::data::prefetch::{Prefetch, Prepared};
+use crate::error::Result;
+use crate::model::{Sequences, Transformer};
+use crate::ops::loss::{Sums, Targets};
+use crate::ops::{self, Mode};
+use crate::rng;
+use log::Log;
+use optimizer::Optimizer;
+use state::{Best, TrainState};
+
+/// What a validation found.
+#[derive(Clone, Debug, Default)]
+pub struct Validation {
+    /// Mean smoothed loss a target token.
+    pub loss: f64,
+    /// e^(mean negative log-likelihood a target token).
+    pub perplexity: f64,
+    /// BLEU of translations, where they were made.
+    pub bleu: Option<f64>,
+    /// Lines to show: sample translations.
+    pub samples: Vec<String>,
+}
+
+/// Why training ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `max_updates` reached.
+    Updates,
+    /// `max_epochs` reached.
+    Epochs,
+    /// `patience` validations without an improvement.
+    Patience,
+    /// SIGINT.
+    Interrupted,
+    /// SIGTERM.
+    Terminated,
+}
+
+/// What the loop asks of its surroundings.
+pub trait Host {
+    /// Scores the model (whose parameters are those it is judged by).
+    fn validate(&mut self, model: &Transformer) -> Result<Validation>;
+    /// Writes a checkpoint.
+    fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()>;
+    /// Marks the checkpoint of this update as the best.
+    fn mark_best(&mut self, step: u64) -> Result<()>;
+    /// Whether a signal asks to stop, and which.
+    fn stop(&self) -> Option<End>;
+}
+
+/// Sums gradients over the ranks of a data-parallel run.
+pub trait Communicator {
+    /// Sums the flat gradients over all ranks, in place, and returns the sum of `tokens`.
+    fn sum(&self, gradients: &candle_core::Tensor, tokens: u64) -> Result<u64>;
+}
+
+/// The only rank.
+pub struct Alone;
+
+impl Communicator for Alone {
+    fn sum(&self, _: &candle_core::Tensor, tokens: u64) -> Result<u64> {
+        Ok(tokens)
+    }
+}
+
+/// A training run.
+pub struct Trainer<'a> {
+    /// The model.
+    pub model: &'a Transformer,
+    /// Optimizer state.
+    pub optimizer: Optimizer,
+    /// `[train]`.
+    pub config: &'a TrainConfig,
+    /// `[valid]`.
+    pub valid: &'a ValidConfig,
+    /// Where the run stands.
+    pub state: TrainState,
+    /// The log.
+    pub log: Log,
+    /// Sums gradients over ranks.
+    pub communicator: &'a dyn Communicator,
+    /// The label that is padding.
+    pub padding: u32,
+    /// Which operations to use.
+    pub implementation: ops::Implementation,
+}
+
+/// Sums since the last line of the log.
+struct Window {
+    sums: Sums,
+    tokens: u64,
+    start: Instant,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self { sums: Sums::default(), tokens: 0, start: Instant::now() }
+    }
+}
+
+/// One update's result.
+struct Update {
+    sums: Sums,
+    tokens: u64,
+    gradient_norm: f64,
+    learning_rate: f64,
+    epoch: u64,
+}
+
+/// A batch in the form the model takes: source, decoder input, labels.
+pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequences, Targets) {
+    let sequences = |ids: &[u32], lengths: &[u32], length: usize| Sequences {
+        ids: ids.to_vec(),
+        lengths: Arc::new(lengths.to_vec()),
+        length,
+    };
+    (
+        sequences(&batch.source, &batch.source_lengths, batch.source_length),
+        sequences(&batch.target_input, &batch.target_lengths, batch.target_length),
+        Targets { labels: batch.labels.clone(), padding, smoothing: smoothing as f32 },
+    )
+}
+
+impl Trainer<'_> {
+    /// Trains until a limit, patience or a signal ends it.
+    pub fn run(&mut self, batches: &mut Prefetch<Prepared<Batch>>, host: &mut dyn Host) -> Result<End> {
+        let mut window = Window::new();
+        let started = Instant::now();
+        let seconds_before = self.state.seconds;
+        let end = loop {
+            if let Some(end) = self.limit(host) {
+                break end;
+            }
+            let Some(update) = self.update(batches)? else { break End::Epochs };
+            self.state.seconds = seconds_before + started.elapsed().as_secs_f64();
+            window.sums.smoothed += update.sums.smoothed;
+            window.sums.likelihood += update.sums.likelihood;
+            window.tokens += update.tokens;
+            self.report(&update, &mut window)?;
+            let mut saved = false;
+            if self.valid.every > 0 && self.state.step.is_multiple_of(self.valid.every) {
+                saved = self.validate(host)?;
+                window = Window::new();
+            }
+            if !saved && self.config.save_every > 0 && self.state.step.is_multiple_of(self.config.save_every) {
+                host.save(&self.optimizer, &self.state)?;
+            }
+        };
+        host.save(&self.optimizer, &self.state)?;
+        self.log.finish();
+        Ok(end)
+    }
+
+    /// Why training should end now, if it should.
+    fn limit(&self, host: &dyn Host) -> Option<End> {
+        if let Some(signal) = host.stop() {
+            return Some(signal);
+        }
+        if self.config.max_updates > 0 && self.state.step >= self.config.max_updates {
+            return Some(End::Updates);
+        }
+        (self.valid.patience > 0 && self.state.stale >= self.valid.patience).then_some(End::Patience)
+    }
+
+    /// One update over `accumulate` micro-batches; `None` when the data are at their end.
+    fn update(&mut self, batches: &mut Prefetch<Prepared<Batch>>) -> Result<Option<Update>> {
+        let step = self.state.step + 1;
+        let mut update = Update { sums: Sums::default(), tokens: 0, gradient_norm: 0.0, learning_rate: 0.0, epoch: 0 };
+        self.model.parameters().clear_gradients()?;
+        for micro in 0..self.config.accumulate as u64 {
+            let Some(prepared) = batches.next() else { break };
+            let Prepared { item: batch, position } = prepared?;
+            let mode = Mode {
+                training: Some(rng::key(self.config.seed, "dropout", &[step, micro])),
+                implementation: self.implementation,
+            };
+            let (source, target, targets) = inputs(&batch, self.padding, self.config.label_smoothing);
+            let (loss, sums) = self.model.loss(&source, &target, &targets, &mode)?;
+            loss.backward()?;
+            update.sums.smoothed += sums.smoothed;
+            update.sums.likelihood += sums.likelihood;
+            update.tokens += batch.target_tokens as u64;
+            update.epoch = batch.epoch;
+            self.state.position = position;
+        }
+        if update.tokens == 0 {
+            return Ok(None);
+        }
+        let gradients = self.model.parameters().gradients();
+        let tokens = self.communicator.sum(gradients, update.tokens)?;
+        let mut scale = 1.0 / tokens as f64;
+        update.gradient_norm = ops::optimizer::norm(gradients)? * scale;
+        if self.config.clip_norm > 0.0 && update.gradient_norm > self.config.clip_norm {
+            scale *= self.config.clip_norm / update.gradient_norm;
+        }
+        update.learning_rate = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
+        self.optimizer.step(step, update.learning_rate, scale)?;
+        self.state.step = step;
+        self.state.target_tokens += tokens;
+        Ok(Some(update))
+    }
+
+    /// Progress after every update, and a line of the log every `log_every`.
+    fn report(&mut self, update: &Update, window: &mut Window) -> Result<()> {
+        let step = self.state.step;
+        let important = self.config.log_every > 0 && step.is_multiple_of(self.config.log_every);
+        let tokens = window.tokens as f64;
+        let (loss, perplexity) = (window.sums.smoothed / tokens, (window.sums.likelihood / tokens).exp());
+        let rate = tokens / window.start.elapsed().as_secs_f64().max(1e-9);
+        let text = format!(
+            "epoch {} loss {loss:.3} ppl {perplexity:.2} lr {:.2e} {rate:.0} tok/s",
+            update.epoch + 1,
+            update.learning_rate
+        );
+        self.log.progress(step, text, important);
+        if important {
+            self.log.entry(&json!({
+                "event": "train", "update": step, "epoch": update.epoch, "loss": loss, "perplexity": perplexity,
+                "learning_rate": update.learning_rate, "gradient_norm": update.gradient_norm,
+                "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
+                "seconds": self.state.seconds, "memory": crate::device::resident_memory(),
+            }))?;
+            *window = Window::new();
+        }
+        Ok(())
+    }
+
+    /// Validates, saves if it is the best so far, and says so. Returns whether a checkpoint was written.
+    fn validate(&mut self, host: &mut dyn Host) -> Result<bool> {
+        let started = Instant::now();
+        let step = self.state.step;
+        let model = self.model;
+        let result = self.optimizer.with_model_values(|| host.validate(model))??;
+        let (value, better) = match (self.valid.metric, result.bleu) {
+            (ValidMetric::Bleu, Some(bleu)) => (bleu, self.state.best.as_ref().is_none_or(|best| bleu > best.value)),
+            _ => (result.loss, self.state.best.as_ref().is_none_or(|best| result.loss < best.value)),
+        };
+        if better {
+            self.state.best = Some(Best { step, value });
+            self.state.stale = 0;
+        } else {
+            self.state.stale += 1;
+        }
+        let bleu = result.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
+        let note = match (better, self.valid.patience) {
+            (true, _) => " (best so far)".to_owned(),
+            (false, 0) => String::new(),
+            (false, patience) => format!(" (no better: {} of {patience})", self.state.stale),
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        self.log.line(&format!(
+            "valid at {step}: loss {:.3} ppl {:.2}{bleu}{note} [{seconds:.1} s]",
+            result.loss, result.perplexity
+        ));
+        for sample in &result.samples {
+            self.log.line(sample);
+        }
+        self.log.entry(&json!({
+            "event": "valid", "update": step, "loss": result.loss, "perplexity": result.perplexity, "bleu": result.bleu,
+            "best": better, "stale": self.state.stale, "samples": result.samples, "seconds": self.state.seconds,
+            "validation_seconds": seconds,
+        }))?;
+        if better {
+            host.save(&self.optimizer, &self.state)?;
+            host.mark_best(step)?;
+        }
+        Ok(better)
+    }
+}

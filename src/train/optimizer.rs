@@ -1,0 +1,101 @@
+//! The optimizer's state over the flat parameters, and the exponential average.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+
+use crate::config::OptimizerConfig;
+use crate::ops::optimizer::{self, AdamStep};
+use crate::ops::params::{Kind, Parameters};
+
+/// Adam with decoupled weight decay on matrices, none on biases and norms.
+#[derive(Debug)]
+pub struct Optimizer {
+    config: OptimizerConfig,
+    parameters: Arc<Parameters>,
+    first: Tensor,
+    second: Tensor,
+    /// Runs of parameters with their weight decay.
+    segments: Vec<(Range<usize>, f64)>,
+    average: Option<(Tensor, f64)>,
+}
+
+impl Optimizer {
+    /// Fresh state: all moments zero. `average_decay` > 0 keeps an exponential average of the parameters.
+    pub fn new(config: &OptimizerConfig, parameters: &Arc<Parameters>, average_decay: f64) -> Result<Self> {
+        let OptimizerConfig::Adam { weight_decay, .. } = *config;
+        let mut segments: Vec<(Range<usize>, f64)> = Vec::new();
+        for entry in parameters.entries() {
+            let decay = if entry.kind == Kind::Weight { weight_decay } else { 0.0 };
+            match segments.last_mut() {
+                Some((range, last)) if *last == decay => range.end = entry.range().end,
+                _ => segments.push((entry.range(), decay)),
+            }
+        }
+        let values = parameters.values();
+        let average = (average_decay > 0.0).then(|| values.copy().map(|copy| (copy, average_decay))).transpose()?;
+        Ok(Self {
+            config: config.clone(),
+            parameters: parameters.clone(),
+            first: values.zeros_like()?,
+            second: values.zeros_like()?,
+            segments,
+            average,
+        })
+    }
+
+    /// One update from the accumulated gradients. `gradient_scale` is what they are multiplied by.
+    pub fn step(&mut self, update: u64, learning_rate: f64, gradient_scale: f64) -> Result<()> {
+        let OptimizerConfig::Adam { betas, eps, .. } = self.config;
+        for (range, weight_decay) in &self.segments {
+            let part = |t: &Tensor| t.narrow(0, range.start, range.len());
+            let step = AdamStep { learning_rate, betas, eps, weight_decay: *weight_decay, update, gradient_scale };
+            let p = &self.parameters;
+            optimizer::adam(
+                &part(p.values())?,
+                &part(p.gradients())?,
+                &part(&self.first)?,
+                &part(&self.second)?,
+                step,
+            )?;
+        }
+        if let Some((average, decay)) = &self.average {
+            // Short runs would be dominated by the initial values: the decay grows with the number of updates.
+            let decay = decay.min((1 + update) as f64 / (10 + update) as f64);
+            let mixed = ((average * decay)? + (self.parameters.values() * (1.0 - decay))?)?;
+            average.slice_set(&mixed, 0, 0)?;
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint stores: named flat tensors.
+    pub fn tensors(&self) -> Vec<(&'static str, &Tensor)> {
+        let mut tensors = vec![("adam.first_moment", &self.first), ("adam.second_moment", &self.second)];
+        if self.average.is_some() {
+            tensors.push(("training.values", self.parameters.values()));
+        }
+        tensors
+    }
+
+    /// The parameters a model is judged by: the exponential average where there is one.
+    pub fn model_values(&self) -> &Tensor {
+        self.average.as_ref().map_or(self.parameters.values(), |(average, _)| average)
+    }
+
+    /// Runs `f` with the parameters replaced by those the model is judged by.
+    pub fn with_model_values<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
+        let Some((average, _)) = &self.average else { return Ok(f()) };
+        let values = self.parameters.values();
+        let training = values.copy()?;
+        values.slice_set(average, 0, 0)?;
+        let result = f();
+        values.slice_set(&training, 0, 0)?;
+        Ok(result)
+    }
+
+    /// The exponential average, if one is kept.
+    pub fn average(&self) -> Option<&Tensor> {
+        self.average.as_ref().map(|(average, _)| average)
+    }
+}

@@ -1,0 +1,82 @@
+//! Learning-rate schedules: pure functions of the update, counted from 1.
+
+use crate::config::ScheduleConfig;
+
+/// The learning rate of update `step` (from 1).
+pub fn learning_rate(schedule: &ScheduleConfig, d_model: usize, step: u64) -> f64 {
+    let s = step.max(1) as f64;
+    match *schedule {
+        ScheduleConfig::Noam { warmup, factor } => {
+            factor * (d_model as f64).powf(-0.5) * s.powf(-0.5).min(s * (warmup as f64).powf(-1.5))
+        }
+        ScheduleConfig::InverseSqrt { learning_rate, warmup, initial } => {
+            rise(s, warmup, initial, learning_rate).unwrap_or_else(|| learning_rate * (warmup as f64 / s).sqrt())
+        }
+        ScheduleConfig::Linear { learning_rate, warmup, total, end } => rise(s, warmup, 0.0, learning_rate)
+            .unwrap_or_else(|| learning_rate + (end - learning_rate) * progress(s, warmup, total)),
+        ScheduleConfig::Cosine { learning_rate, warmup, total, end } => rise(s, warmup, 0.0, learning_rate)
+            .unwrap_or_else(|| {
+                let share = (1.0 + (std::f64::consts::PI * progress(s, warmup, total)).cos()) / 2.0;
+                end + (learning_rate - end) * share
+            }),
+        ScheduleConfig::Constant { learning_rate, warmup } => {
+            rise(s, warmup, 0.0, learning_rate).unwrap_or(learning_rate)
+        }
+    }
+}
+
+/// The linear rise from `from` to `to` over `warmup` updates; `None` after it.
+fn rise(step: f64, warmup: u64, from: f64, to: f64) -> Option<f64> {
+    (step < warmup as f64).then(|| from + (to - from) * step / warmup as f64)
+}
+
+/// Share of the way from the end of warm-up to `total`, at most 1.
+fn progress(step: f64, warmup: u64, total: u64) -> f64 {
+    let length = total.saturating_sub(warmup).max(1) as f64;
+    ((step - warmup as f64) / length).clamp(0.0, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(schedule: ScheduleConfig, rows: &[(u64, f64)]) {
+        for &(step, want) in rows {
+            let got = learning_rate(&schedule, 512, step);
+            assert!((got - want).abs() < 1e-12 + want.abs() * 1e-9, "{schedule:?} at {step}: {got} for {want}");
+        }
+    }
+
+    #[test]
+    fn noam_follows_the_paper() {
+        // d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), section 5.3, with d_model 512 and 4000 updates of warm-up.
+        let scale = 512f64.powf(-0.5);
+        let rows = [
+            (1, scale * 4000f64.powf(-1.5)),
+            (2000, scale * 2000.0 * 4000f64.powf(-1.5)),
+            (4000, scale / 4000f64.sqrt()),
+            (16_000, scale / 16_000f64.sqrt()),
+        ];
+        table(ScheduleConfig::Noam { warmup: 4000, factor: 1.0 }, &rows);
+    }
+
+    #[test]
+    fn inverse_square_root() {
+        let schedule = ScheduleConfig::InverseSqrt { learning_rate: 0.005, warmup: 2000, initial: 1e-7 };
+        table(schedule, &[(1000, (1e-7 + 0.005) / 2.0), (2000, 0.005), (8000, 0.0025)]);
+    }
+
+    #[test]
+    fn linear_and_cosine_end_where_they_should() {
+        let linear = ScheduleConfig::Linear { learning_rate: 1.0, warmup: 10, total: 110, end: 0.2 };
+        table(linear, &[(5, 0.5), (10, 1.0), (60, 0.6), (110, 0.2), (500, 0.2)]);
+        let cosine = ScheduleConfig::Cosine { learning_rate: 1.0, warmup: 10, total: 110, end: 0.0 };
+        table(cosine, &[(5, 0.5), (10, 1.0), (60, 0.5), (110, 0.0), (500, 0.0)]);
+    }
+
+    #[test]
+    fn constant_with_and_without_warm_up() {
+        table(ScheduleConfig::Constant { learning_rate: 0.1, warmup: 0 }, &[(1, 0.1), (999, 0.1)]);
+        table(ScheduleConfig::Constant { learning_rate: 0.1, warmup: 10 }, &[(1, 0.01), (10, 0.1)]);
+    }
+}

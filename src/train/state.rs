@@ -1,0 +1,33 @@
+//! Where a training run stands: everything beside the tensors that a resumed run needs.
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::sampler::SamplerPosition;
+
+/// State of a run after an update.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainState {
+    /// Updates done.
+    pub step: u64,
+    /// The next batch.
+    pub position: SamplerPosition,
+    /// Target tokens trained on so far.
+    pub target_tokens: u64,
+    /// The best validation so far.
+    pub best: Option<Best>,
+    /// Validations since the best one.
+    pub stale: u64,
+    /// Seconds spent training, over all sessions of the run.
+    pub seconds: f64,
+}
+
+/// The best validation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// After this update.
+    pub step: u64,
+    /// Value of the chosen metric.
+    pub value: f64,
+}

@@ -1,0 +1,165 @@
+//! Search over a real model: a batch equals its sentences alone, cached equals uncached, scores equal forced scores.
+
+mod common;
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use common::small_model;
+use mt::config::{ModelConfig, NormPlacement};
+use mt::decode::neural::{NeuralStep, SpecialTokens};
+use mt::decode::{Continuation, Hypothesis, Rows, SearchOptions, StepModel, search};
+use mt::error::Result;
+use mt::model::{Memory, Sequences, Transformer, Vocabulary};
+use mt::ops::Mode;
+use mt::rng::Stream;
+
+const VOCABULARY: usize = 71;
+
+fn special() -> SpecialTokens {
+    SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] }
+}
+
+fn model(norm: NormPlacement) -> Transformer {
+    let config = ModelConfig { norm, final_norm: norm == NormPlacement::Pre, ..small_model() };
+    let vocabulary = Vocabulary { source: VOCABULARY, target: VOCABULARY, source_padding: 0, target_padding: 0 };
+    let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
+    model.initialise(8).unwrap();
+    model
+}
+
+fn sources() -> Vec<Vec<u32>> {
+    let mut stream = Stream::new(2, "sources");
+    (0..23)
+        .map(|i| (0..1 + i % 9).map(|_| 4 + stream.below(VOCABULARY as u64 - 4) as u32).chain([2]).collect())
+        .collect()
+}
+
+fn encode(model: &Transformer, sources: &[Vec<u32>]) -> Memory {
+    let length = sources.iter().map(Vec::len).max().unwrap();
+    let mut ids = vec![0; sources.len() * length];
+    for (row, source) in ids.chunks_exact_mut(length).zip(sources) {
+        row[..source.len()].copy_from_slice(source);
+    }
+    let lengths = Arc::new(sources.iter().map(|s| s.len() as u32).collect::<Vec<_>>());
+    model.encode(&Sequences { ids, lengths, length }, &Mode::INFERENCE).unwrap()
+}
+
+fn translate(model: &Transformer, sources: &[Vec<u32>], beam: usize) -> Vec<Vec<Hypothesis>> {
+    let (decoder, special, memory) = (model.decoder().unwrap(), special(), encode(model, sources));
+    let mut step = NeuralStep::new(&decoder, &memory, &special).unwrap();
+    let max_lengths = sources.iter().map(|s| s.len() + 12).collect();
+    search(&mut step, &SearchOptions { beam, length_penalty: 0.6, max_lengths }).unwrap()
+}
+
+#[test]
+fn a_batch_equals_its_sentences_alone() {
+    for norm in [NormPlacement::Post, NormPlacement::Pre] {
+        let model = model(norm);
+        for beam in [1, 4] {
+            let together = translate(&model, &sources(), beam);
+            for (source, expected) in sources().into_iter().zip(&together) {
+                // Bit for bit: tokens and scores.
+                assert_eq!(&translate(&model, &[source], beam)[0], expected);
+            }
+        }
+    }
+}
+
+/// The same model without a cache: every step runs all decoder inputs again.
+struct Uncached<'a> {
+    model: &'a Transformer,
+    memory: Memory,
+    inputs: Vec<Vec<u32>>,
+}
+
+impl Uncached<'_> {
+    /// Log-probabilities of what follows each of `inputs`, with the forbidden tokens at -∞.
+    fn log_probs(&self, inputs: &[Vec<u32>], sentences: &[usize]) -> Vec<Vec<f32>> {
+        let length = inputs[0].len();
+        let (s, d) = (self.memory.length, self.model.config().d_model);
+        let states = self.memory.states.reshape((self.memory.lengths.len(), s, d)).unwrap();
+        let rows = Tensor::new(sentences.iter().map(|&i| i as u32).collect::<Vec<_>>(), &Device::Cpu).unwrap();
+        let memory = Memory {
+            states: states.index_select(&rows, 0).unwrap().reshape((sentences.len() * s, d)).unwrap(),
+            lengths: Arc::new(sentences.iter().map(|&i| self.memory.lengths[i]).collect()),
+            length: s,
+        };
+        let lengths = Arc::new(vec![length as u32; inputs.len()]);
+        let target = Sequences { ids: inputs.concat(), lengths, length };
+        let states = self.model.decode(&memory, &target, &Mode::INFERENCE).unwrap();
+        let logits: Vec<Vec<f32>> = self.model.logits(&states, &Mode::INFERENCE).unwrap().to_vec2().unwrap();
+        let last = logits.into_iter().skip(length - 1).step_by(length);
+        last.map(|mut row| {
+            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sum: f64 = row.iter().map(|x| ((x - largest) as f64).exp()).sum();
+            row.iter_mut().for_each(|x| *x -= largest + sum.ln() as f32);
+            [0, 1, 3].map(|token| row[token] = f32::NEG_INFINITY);
+            row
+        })
+        .collect()
+    }
+}
+
+impl StepModel for Uncached<'_> {
+    fn sentences(&self) -> usize {
+        self.memory.lengths.len()
+    }
+    fn start_token(&self) -> u32 {
+        1
+    }
+    fn end_token(&self) -> u32 {
+        2
+    }
+    fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
+        let continued = |(&parent, &token): (&usize, &u32)| {
+            let mut input = if rows.position == 0 { Vec::new() } else { self.inputs[parent].clone() };
+            input.push(token);
+            input
+        };
+        self.inputs = rows.parents.iter().zip(rows.tokens).map(continued).collect();
+        for (row, best) in self.log_probs(&self.inputs, rows.sentences).iter().zip(best.chunks_exact_mut(k)) {
+            let mut order: Vec<usize> = (0..row.len()).collect();
+            order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
+            for (place, &token) in best.iter_mut().zip(&order) {
+                *place = Continuation { token: token as u32, log_prob: row[token] };
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn cached_equals_uncached_and_scores_equal_forced_scores() {
+    for norm in [NormPlacement::Post, NormPlacement::Pre] {
+        let (model, sources) = (model(norm), sources());
+        for beam in [1, 4] {
+            let cached = translate(&model, &sources, beam);
+            let mut uncached = Uncached { model: &model, memory: encode(&model, &sources), inputs: Vec::new() };
+            let max_lengths = sources.iter().map(|s| s.len() + 12).collect();
+            let options = SearchOptions { beam, length_penalty: 0.6, max_lengths };
+            let plain = search(&mut uncached, &options).unwrap();
+            for (sentence, (a, b)) in cached.iter().zip(&plain).enumerate() {
+                assert_eq!(a[0].tokens, b[0].tokens);
+                assert!((a[0].log_prob - b[0].log_prob).abs() < 1e-3);
+                let forced = forced_score(&uncached, sentence, &a[0]);
+                assert!((a[0].log_prob - forced).abs() < 1e-3, "{} {forced}", a[0].log_prob);
+            }
+        }
+    }
+}
+
+/// Log-probability of a hypothesis, token by token, without search.
+fn forced_score(model: &Uncached, sentence: usize, hypothesis: &Hypothesis) -> f64 {
+    let mut labels = hypothesis.tokens.clone();
+    if hypothesis.finished {
+        labels.push(2);
+    }
+    let mut input = vec![1];
+    let mut total = 0.0;
+    for label in labels {
+        total += model.log_probs(&[input.clone()], &[sentence])[0][label as usize] as f64;
+        input.push(label);
+    }
+    total
+}

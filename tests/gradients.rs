@@ -1,0 +1,167 @@
+//! Fused operations against the reference, through a whole model: loss and the gradient of every parameter, with dropout,
+//! for both norm placements and awkward shapes. And: every parameter has a gradient and moves.
+
+mod common;
+
+use std::sync::Arc;
+
+use candle_core::Device;
+use common::{relative_error, small_model};
+use mt::config::{Activation, ModelConfig, NormPlacement, OptimizerConfig, Tie};
+use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::ops::loss::Targets;
+use mt::ops::{Implementation, Mode};
+use mt::rng::Stream;
+use mt::train::optimizer::Optimizer;
+
+const SOURCE: usize = 53;
+const TARGET: usize = 61;
+
+fn model(config: &ModelConfig) -> Transformer {
+    let source = if config.tie == Tie::All { TARGET } else { SOURCE };
+    let vocabulary = Vocabulary { source, target: TARGET, source_padding: 0, target_padding: 0 };
+    let model = Transformer::new(config, vocabulary, &Device::Cpu).unwrap();
+    model.initialise(3).unwrap();
+    // Biases and norms away from their special initial values, so that an error in them shows.
+    let mut stream = Stream::new(5, "test");
+    let values: Vec<f32> = model.parameters().values().to_vec1().unwrap();
+    let values: Vec<f32> = values.iter().map(|v| v + 0.05 * stream.normal() as f32).collect();
+    let values = candle_core::Tensor::from_vec(values, model.parameters().values().shape(), &Device::Cpu).unwrap();
+    model.parameters().values().slice_set(&values, 0, 0).unwrap();
+    model
+}
+
+/// Random padded sequences of the given lengths.
+fn sequences(lengths: &[u32], vocabulary: usize, name: &str) -> Sequences {
+    let length = *lengths.iter().max().unwrap() as usize;
+    let mut stream = Stream::new(9, name);
+    let mut ids = vec![0u32; lengths.len() * length];
+    for (row, &real) in ids.chunks_exact_mut(length).zip(lengths) {
+        row[..real as usize].iter_mut().for_each(|id| *id = 4 + stream.below(vocabulary as u64 - 4) as u32);
+    }
+    Sequences { ids, lengths: Arc::new(lengths.to_vec()), length }
+}
+
+/// Loss and gradients of one pass.
+fn pass(model: &Transformer, source: &[u32], target: &[u32], mode: &Mode) -> (f64, Vec<f32>) {
+    let source_vocabulary = model.vocabulary().source;
+    let (source, target) = (sequences(source, source_vocabulary, "source"), sequences(target, TARGET, "target"));
+    let targets = Targets { labels: sequences(&target.lengths, TARGET, "labels").ids, padding: 0, smoothing: 0.1 };
+    model.parameters().clear_gradients().unwrap();
+    let (loss, sums) = model.loss(&source, &target, &targets, mode).unwrap();
+    loss.backward().unwrap();
+    (sums.smoothed, model.parameters().gradients().to_vec1().unwrap())
+}
+
+fn fused_equals_reference(config: &ModelConfig, source: &[u32], target: &[u32]) {
+    let model = model(config);
+    let mode = |implementation| Mode { training: Some(11), implementation };
+    let (fused_loss, fused) = pass(&model, source, target, &mode(Implementation::Fused));
+    let (reference_loss, reference) = pass(&model, source, target, &mode(Implementation::Reference));
+    assert!((fused_loss - reference_loss).abs() < 1e-4 * reference_loss, "{fused_loss} {reference_loss}");
+    for entry in model.parameters().entries() {
+        let (a, b) = (&fused[entry.range()], &reference[entry.range()]);
+        if entry.name.ends_with("k_proj.bias") {
+            // Exactly zero in theory. Gradients here are sums over about fifty tokens.
+            assert!(a.iter().chain(b).all(|v| v.abs() < 5e-5), "{}", entry.name);
+            continue;
+        }
+        let error = relative_error(a, b);
+        assert!(error < 1e-4, "{}: {error}", entry.name);
+    }
+}
+
+fn with_dropout(config: ModelConfig) -> ModelConfig {
+    ModelConfig { dropout: 0.2, embedding_dropout: 0.1, attention_dropout: 0.15, activation_dropout: 0.25, ..config }
+}
+
+#[test]
+fn post_norm_with_dropout() {
+    fused_equals_reference(&with_dropout(small_model()), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+}
+
+#[test]
+fn pre_norm_with_dropout() {
+    let config = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..small_model() };
+    fused_equals_reference(&with_dropout(config), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+}
+
+#[test]
+fn without_dropout() {
+    fused_equals_reference(&small_model(), &[4, 9], &[8, 3]);
+}
+
+#[test]
+fn odd_sizes_and_options() {
+    let config = ModelConfig {
+        d_model: 22,
+        d_ff: 37,
+        heads: 3,
+        d_k: 5,
+        d_v: 7,
+        encoder_layers: 1,
+        decoder_layers: 3,
+        activation: Activation::Gelu,
+        tie: Tie::None,
+        output_bias: true,
+        attention_bias: false,
+        ..small_model()
+    };
+    fused_equals_reference(&with_dropout(config), &[1], &[1]);
+}
+
+#[test]
+fn swish_and_decoder_tie_without_scaling() {
+    let config =
+        ModelConfig { activation: Activation::Swish, tie: Tie::Decoder, scale_embedding: false, ..small_model() };
+    fused_equals_reference(&with_dropout(config), &[17, 2, 16], &[16, 17, 1]);
+}
+
+/// More rows than one block, so that blocks, chunks and threads come into play.
+#[test]
+fn many_rows() {
+    let lengths: Vec<u32> = (0..150).map(|i| 1 + (i * 7) % 19).collect();
+    fused_equals_reference(&with_dropout(small_model()), &lengths, &lengths);
+}
+
+#[test]
+fn every_parameter_has_a_gradient_and_moves() {
+    for norm in [NormPlacement::Post, NormPlacement::Pre] {
+        let config = ModelConfig {
+            norm,
+            final_norm: norm == NormPlacement::Pre,
+            tie: Tie::None,
+            output_bias: true,
+            ..small_model()
+        };
+        let model = model(&config);
+        let before: Vec<f32> = model.parameters().values().to_vec1().unwrap();
+        let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0).unwrap();
+        let (_, gradients) = pass(&model, &[5, 3], &[4, 6], &Mode::training(1));
+        optimizer.step(1, 0.01, 1.0).unwrap();
+        let after: Vec<f32> = model.parameters().values().to_vec1().unwrap();
+        for entry in model.parameters().entries().iter().filter(|e| !e.name.ends_with("k_proj.bias")) {
+            let range = entry.range();
+            assert!(gradients[range.clone()].iter().any(|g| *g != 0.0), "{} has no gradient", entry.name);
+            assert!(before[range.clone()] != after[range.clone()], "{} did not move", entry.name);
+        }
+    }
+}
+
+/// A gradient that comes from outside is honoured: scaling the loss scales every gradient.
+#[test]
+fn the_loss_honours_its_incoming_gradient() {
+    let model = model(&small_model());
+    let mode = Mode::training(1);
+    let (source, target) = (sequences(&[5, 3], TARGET, "source"), sequences(&[4, 6], TARGET, "target"));
+    let targets = Targets { labels: sequences(&[4, 6], TARGET, "labels").ids, padding: 0, smoothing: 0.1 };
+    let gradients = |scale: f64| -> Vec<f32> {
+        model.parameters().clear_gradients().unwrap();
+        let (loss, _) = model.loss(&source, &target, &targets, &mode).unwrap();
+        (loss * scale).unwrap().backward().unwrap();
+        model.parameters().gradients().to_vec1().unwrap()
+    };
+    let (once, thrice) = (gradients(1.0), gradients(3.0));
+    let expected: Vec<f32> = once.iter().map(|g| 3.0 * g).collect();
+    assert!(relative_error(&thrice, &expected) < 1e-5);
+}

@@ -1,0 +1,88 @@
+//! A small task with a random seed, learned to a stated accuracy, for every norm placement: reversing a sequence.
+
+mod common;
+
+use std::sync::Arc;
+
+use candle_core::Device;
+use common::small_model;
+use mt::config::{ModelConfig, NormPlacement, OptimizerConfig, ScheduleConfig, Tie};
+use mt::data::batch::{Batch, SpecialIds};
+use mt::decode::neural::{NeuralStep, SpecialTokens};
+use mt::decode::{SearchOptions, search};
+use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::ops::Mode;
+use mt::rng::{Stream, key};
+use mt::train::optimizer::Optimizer;
+use mt::train::{inputs, schedule};
+
+const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 2, pad_target: 0, bos_target: 1, eos_target: 2 };
+
+/// Random sequences of symbols and their reverses.
+fn pairs(count: usize, stream: &mut Stream) -> Vec<(Vec<u32>, Vec<u32>)> {
+    let sequence = |stream: &mut Stream| -> Vec<u32> {
+        let length = 2 + stream.below(6);
+        (0..length).map(|_| 4 + stream.below(8) as u32).collect()
+    };
+    let pair = |source: Vec<u32>| {
+        let target = source.iter().rev().copied().collect();
+        (source, target)
+    };
+    (0..count).map(|_| pair(sequence(stream))).collect()
+}
+
+fn accuracy(model: &Transformer, stream: &mut Stream) -> f64 {
+    let pairs = pairs(200, stream);
+    let sources: Vec<&[u32]> = pairs.iter().map(|(s, _)| s.as_slice()).collect();
+    let batch = Batch::source_only(&sources, &IDS);
+    let source = Sequences { ids: batch.source, lengths: Arc::new(batch.source_lengths), length: batch.source_length };
+    let memory = model.encode(&source, &Mode::INFERENCE).unwrap();
+    let (decoder, special) = (model.decoder().unwrap(), SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] });
+    let mut step = NeuralStep::new(&decoder, &memory, &special).unwrap();
+    let options = SearchOptions { beam: 1, length_penalty: 0.0, max_lengths: vec![12; pairs.len()] };
+    let found = search(&mut step, &options).unwrap();
+    found.iter().zip(&pairs).filter(|(f, (_, target))| &f[0].tokens == target).count() as f64 / pairs.len() as f64
+}
+
+fn learn(norm: NormPlacement, seed: u64) -> f64 {
+    let config = ModelConfig {
+        norm,
+        final_norm: norm == NormPlacement::Pre,
+        d_model: 64,
+        d_ff: 128,
+        d_k: 16,
+        d_v: 16,
+        dropout: 0.05,
+        embedding_dropout: 0.05,
+        tie: Tie::All,
+        ..small_model()
+    };
+    let vocabulary = Vocabulary { source: 12, target: 12, source_padding: 0, target_padding: 0 };
+    let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
+    model.initialise(seed).unwrap();
+    let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0).unwrap();
+    let schedule = ScheduleConfig::InverseSqrt { learning_rate: 3e-3, warmup: 100, initial: 0.0 };
+    let mut stream = Stream::new(seed, "reverse");
+    for step in 1..=700 {
+        let batch = Batch::new(&pairs(64, &mut stream), &IDS);
+        let (source, target, targets) = inputs(&batch, 0, 0.1);
+        model.parameters().clear_gradients().unwrap();
+        let (loss, _) = model.loss(&source, &target, &targets, &Mode::training(key(seed, "dropout", &[step]))).unwrap();
+        loss.backward().unwrap();
+        let rate = schedule::learning_rate(&schedule, 64, step);
+        optimizer.step(step, rate, 1.0 / batch.target_tokens as f64).unwrap();
+    }
+    accuracy(&model, &mut stream)
+}
+
+#[test]
+fn post_norm_learns_to_reverse() {
+    let accuracy = learn(NormPlacement::Post, 17);
+    assert!(accuracy >= 0.95, "{accuracy}");
+}
+
+#[test]
+fn pre_norm_learns_to_reverse() {
+    let accuracy = learn(NormPlacement::Pre, 18);
+    assert!(accuracy >= 0.95, "{accuracy}");
+}
