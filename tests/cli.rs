@@ -122,7 +122,7 @@ fn all_problems_of_a_configuration_are_reported_at_once() {
         CONFIG.replace("heads = 2", "haeds = 2\nnorm = \"pots\"").replace("log_every = 1", "log_every = -1"),
     );
     let output = project.mt(&["train", "--config", "bad.toml"]);
-    fails(&output, 2, &["haeds", "heads", "bad.toml:13", "pots", "post", "bad.toml:14", "log_every"]);
+    fails(&output, 2, &["haeds", "heads", "bad.toml:12", "pots", "post", "bad.toml:13", "log_every"]);
     assert!(!project.path("runs").exists());
 }
 
@@ -172,7 +172,7 @@ fn bad_pairs_are_counted_and_end_nothing() {
     }
     let output = project.mt(&["train", "--config", "small.toml"]);
     succeeds(&output);
-    assert!(stderr(&output).contains("1 empty source"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 with an empty source"), "{}", stderr(&output));
     assert!(stderr(&output).contains("train.en:121"), "{}", stderr(&output));
 }
 
@@ -243,7 +243,6 @@ fn a_run_directory_that_exists_is_refused() {
     succeeds(&project.train(&["--set", "train.max_updates=2"]));
     fails(&project.train(&[]), 2, &["runs/small", "--resume", "--overwrite"]);
     succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=2"]));
-    project.write("notes/keep.txt".split('/').next().unwrap(), "");
     std::fs::create_dir(project.path("mine")).unwrap();
     project.write("mine/letter.txt", "dear");
     fails(&project.train(&["--run-dir", "mine", "--overwrite"]), 2, &["mine"]);
@@ -315,7 +314,7 @@ fn interrupt_saves_and_exits_130() {
         "--set",
         "valid.every=0",
         "--set",
-        "train.save_every=0",
+        "train.save_every=1000000",
     ];
     let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_log(&project.path("runs/small/log.jsonl"));

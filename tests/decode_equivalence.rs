@@ -94,7 +94,9 @@ impl Uncached<'_> {
             let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let sum: f64 = row.iter().map(|x| ((x - largest) as f64).exp()).sum();
             row.iter_mut().for_each(|x| *x -= largest + sum.ln() as f32);
-            [0, 1, 3].map(|token| row[token] = f32::NEG_INFINITY);
+            for token in [0, 1, 3] {
+                row[token] = f32::NEG_INFINITY;
+            }
             row
         })
         .collect()
