@@ -37,7 +37,7 @@ fn sources() -> Vec<Vec<u32>> {
 
 fn encode(model: &Transformer, sources: &[Vec<u32>]) -> Memory {
     let length = sources.iter().map(Vec::len).max().unwrap();
-    let mut ids = vec![0; sources.len() * length];
+    let mut ids = vec![model.vocabulary().source_padding; sources.len() * length];
     for (row, source) in ids.chunks_exact_mut(length).zip(sources) {
         row[..source.len()].copy_from_slice(source);
     }
@@ -45,11 +45,23 @@ fn encode(model: &Transformer, sources: &[Vec<u32>]) -> Memory {
     model.encode(&Sequences { ids, lengths, length }, &Mode::INFERENCE).unwrap()
 }
 
+fn options(sources: &[Vec<u32>], beam: usize) -> SearchOptions {
+    SearchOptions { beam, length_penalty: 0.6, max_lengths: sources.iter().map(|s| s.len() + 12).collect() }
+}
+
+fn translate_with(
+    model: &Transformer,
+    special: &SpecialTokens,
+    sources: &[Vec<u32>],
+    beam: usize,
+) -> Vec<Vec<Hypothesis>> {
+    let (decoder, memory) = (model.decoder().unwrap(), encode(model, sources));
+    let mut step = NeuralStep::new(&decoder, &memory, special).unwrap();
+    search(&mut step, &options(sources, beam)).unwrap()
+}
+
 fn translate(model: &Transformer, sources: &[Vec<u32>], beam: usize) -> Vec<Vec<Hypothesis>> {
-    let (decoder, special, memory) = (model.decoder().unwrap(), special(), encode(model, sources));
-    let mut step = NeuralStep::new(&decoder, &memory, &special).unwrap();
-    let max_lengths = sources.iter().map(|s| s.len() + 12).collect();
-    search(&mut step, &SearchOptions { beam, length_penalty: 0.6, max_lengths }).unwrap()
+    translate_with(model, &special(), sources, beam)
 }
 
 #[test]
@@ -69,11 +81,16 @@ fn a_batch_equals_its_sentences_alone() {
 /// The same model without a cache: every step runs all decoder inputs again.
 struct Uncached<'a> {
     model: &'a Transformer,
+    special: &'a SpecialTokens,
     memory: Memory,
     inputs: Vec<Vec<u32>>,
 }
 
-impl Uncached<'_> {
+impl<'a> Uncached<'a> {
+    fn new(model: &'a Transformer, special: &'a SpecialTokens, sources: &[Vec<u32>]) -> Self {
+        Self { model, special, memory: encode(model, sources), inputs: Vec::new() }
+    }
+
     /// Log-probabilities of what follows each of `inputs`, with the forbidden tokens at -∞.
     fn log_probs(&self, inputs: &[Vec<u32>], sentences: &[usize]) -> Vec<Vec<f32>> {
         let length = inputs[0].len();
@@ -94,8 +111,8 @@ impl Uncached<'_> {
             let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let sum: f64 = row.iter().map(|x| ((x - largest) as f64).exp()).sum();
             row.iter_mut().for_each(|x| *x -= largest + sum.ln() as f32);
-            for token in [0, 1, 3] {
-                row[token] = f32::NEG_INFINITY;
+            for &token in &self.special.forbidden {
+                row[token as usize] = f32::NEG_INFINITY;
             }
             row
         })
@@ -108,10 +125,10 @@ impl StepModel for Uncached<'_> {
         self.memory.lengths.len()
     }
     fn start_token(&self) -> u32 {
-        1
+        self.special.start
     }
     fn end_token(&self) -> u32 {
-        2
+        self.special.end
     }
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
         let continued = |(&parent, &token): (&usize, &u32)| {
@@ -137,10 +154,9 @@ fn cached_equals_uncached_and_scores_equal_forced_scores() {
         let (model, sources) = (model(norm), sources());
         for beam in [1, 4] {
             let cached = translate(&model, &sources, beam);
-            let mut uncached = Uncached { model: &model, memory: encode(&model, &sources), inputs: Vec::new() };
-            let max_lengths = sources.iter().map(|s| s.len() + 12).collect();
-            let options = SearchOptions { beam, length_penalty: 0.6, max_lengths };
-            let plain = search(&mut uncached, &options).unwrap();
+            let special = special();
+            let mut uncached = Uncached::new(&model, &special, &sources);
+            let plain = search(&mut uncached, &options(&sources, beam)).unwrap();
             for (sentence, (a, b)) in cached.iter().zip(&plain).enumerate() {
                 assert_eq!(a[0].tokens, b[0].tokens);
                 assert!((a[0].log_prob - b[0].log_prob).abs() < 1e-3);
@@ -164,4 +180,45 @@ fn forced_score(model: &Uncached, sentence: usize, hypothesis: &Hypothesis) -> f
         input.push(label);
     }
     total
+}
+
+/// A trained model on its whole test set: alone, 64 together and without a cache, the same tokens. `$MT_TEST_MODEL` is a
+/// run or model directory whose configuration names a test set.
+#[test]
+fn a_trained_model_decodes_alike_in_every_way() {
+    let Some(directory) = std::env::var_os("MT_TEST_MODEL").map(std::path::PathBuf::from) else {
+        eprintln!("SKIPPED: MT_TEST_MODEL is not set, so no trained model was tested");
+        return;
+    };
+    let config = mt::config::load_resolved(&directory.join("config.toml")).unwrap();
+    let tokenizers = mt::data::tokenizers::Tokenizers::load(&directory).unwrap();
+    let model = Transformer::new(&config.model, mt::commands::model::vocabulary(&tokenizers), &Device::Cpu).unwrap();
+    mt::commands::model::load_parameters(&directory.join("model.safetensors"), &model).unwrap();
+    let target = &tokenizers.target;
+    let special = SpecialTokens {
+        start: target.bos_id(),
+        end: target.eos_id(),
+        forbidden: vec![target.pad_id(), target.bos_id(), target.unk_id()],
+    };
+    let text = std::fs::read_to_string(config.data.test.unwrap().source).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let end = tokenizers.source.eos_id();
+    let mut sources = tokenizers.source.encode_batch(&lines);
+    sources.iter_mut().for_each(|ids| ids.push(end));
+    for beam in [1, 4] {
+        let mut tokens = 0;
+        for batch in sources.chunks(64) {
+            let together = translate_with(&model, &special, batch, beam);
+            let mut uncached = Uncached::new(&model, &special, batch);
+            let plain = search(&mut uncached, &options(batch, beam)).unwrap();
+            for (i, source) in batch.iter().enumerate() {
+                let alone = translate_with(&model, &special, std::slice::from_ref(source), beam);
+                assert_eq!(alone[0], together[i], "alone and together: {source:?}");
+                assert_eq!(plain[i][0].tokens, together[i][0].tokens, "uncached and cached: {source:?}");
+                tokens += together[i][0].tokens.len();
+            }
+        }
+        eprintln!("beam {beam}: {} sentences, {tokens} tokens, all alike", sources.len());
+        assert!(tokens > 0);
+    }
 }

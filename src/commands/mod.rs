@@ -3,7 +3,7 @@
 mod average;
 mod eval;
 mod info;
-mod model;
+pub mod model;
 mod output;
 mod tokenize;
 mod train;

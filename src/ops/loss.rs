@@ -72,8 +72,8 @@ pub fn run(x: &Tensor, projection: &Projection, targets: &Targets, mode: &Mode) 
 pub fn reference(logits: &Tensor, targets: &Targets) -> Result<(Tensor, Sums)> {
     let device = logits.device();
     let logits = if logits.dtype() == DType::F64 { logits.clone() } else { logits.to_dtype(DType::F32)? };
-    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
-    let log_probs = shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)?;
+    // Candle's plain log-softmax, not the fused one, which has no gradient.
+    let log_probs = candle_nn::ops::log_softmax(&logits, D::Minus1)?;
     let real: Vec<f32> = targets.labels.iter().map(|&y| (y != targets.padding) as u8 as f32).collect();
     let real = Tensor::from_vec(real, targets.labels.len(), device)?.to_dtype(log_probs.dtype())?;
     let labels = Tensor::from_slice(&targets.labels, (targets.labels.len(), 1), device)?;
