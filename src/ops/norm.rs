@@ -252,3 +252,63 @@ impl CustomOp1 for Fused {
         Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Stream;
+
+    /// γ·(z − μ)/√(σ² + ε) + β in f64, term by term.
+    fn formula(z: &[f64], gamma: &[f64], beta: &[f64], eps: f64) -> Vec<f64> {
+        let d = z.len() as f64;
+        let mean = z.iter().sum::<f64>() / d;
+        let variance = z.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / d;
+        (0..z.len()).map(|j| gamma[j] * (z[j] - mean) / (variance + eps).sqrt() + beta[j]).collect()
+    }
+
+    #[test]
+    fn rows_of_any_variance_follow_the_formula() {
+        let wide = |v: &[f32]| v.iter().map(|&x| x as f64).collect::<Vec<_>>();
+        // Around √ε, ε decides; far above it does not count; at 0 only β is left.
+        for (deviation, eps) in [(1.0, 1e-5), (3e-3, 1e-5), (1e-4, 1e-5), (0.0, 1e-5), (1e-3, 1e-6), (40.0, 1e-3)] {
+            for d in [1, 3, 16, 37] {
+                let mut stream = Stream::new(4, "norm");
+                let mut draw = |scale: f64, shift: f64| {
+                    (0..d).map(|_| (shift + scale * stream.normal()) as f32).collect::<Vec<_>>()
+                };
+                let (z, gamma, beta, dy) = (draw(deviation, 0.0), draw(0.5, 1.0), draw(1.0, 0.0), draw(1.0, 0.0));
+                let weights = NormWeights { gamma: &gamma, beta: &beta, eps: eps as f32 };
+                let (mut y, mut dz, mut sums) = (vec![0f32; d], vec![0f32; d], vec![0f32; 2 * d]);
+                norm_rows(&z, None, weights, d, &mut y);
+                norm_rows_backward(&z, None, weights, d, &dy, &mut dz, false, &mut vec![0f32; 2 * d], &mut sums);
+
+                let (z, gamma, beta, dy) = (wide(&z), wide(&gamma), wide(&beta), wide(&dy));
+                let near = |what: &str, got: &[f32], want: &[f64]| {
+                    let largest = want.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
+                    for (a, b) in got.iter().zip(want) {
+                        // A few roundings of f32 over a row.
+                        assert!(
+                            (*a as f64 - b).abs() <= 1e-5 * largest,
+                            "{what} {got:?} {want:?} σ {deviation} ε {eps}"
+                        );
+                    }
+                };
+                near("y", &y, &formula(&z, &gamma, &beta, eps));
+                let objective =
+                    |z: &[f64]| formula(z, &gamma, &beta, eps).iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
+                let step = 1e-4 * (deviation * deviation + eps).sqrt();
+                let moved = |j: usize, by: f64| {
+                    let mut z = z.clone();
+                    z[j] += by;
+                    objective(&z)
+                };
+                let slope = |j: usize| (moved(j, step) - moved(j, -step)) / (2.0 * step);
+                // With one column y is β, whatever z.
+                if d > 1 {
+                    near("dz", &dz, &(0..d).map(slope).collect::<Vec<_>>());
+                }
+                near("dβ", &sums[d..], &dy);
+            }
+        }
+    }
+}
