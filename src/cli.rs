@@ -145,7 +145,9 @@ pub struct EvalArgs {
     #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
     pub reference: Vec<PathBuf>,
     /// Translations to score, without a model; several for several systems
-    #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference")]
+    #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
+        "model", "checkpoint", "beam", "length_penalty", "max_length", "max_length_extra", "batch_tokens",
+    ])]
     pub hyp: Vec<PathBuf>,
     /// Write the model's translations to this file
     #[arg(long, value_name = "FILE", conflicts_with = "hyp")]

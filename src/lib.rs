@@ -19,6 +19,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod console;
 pub mod data;
 pub mod decode;
 pub mod device;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mt::cli::{Cli, Color};
+use mt::console::message;
 use mt::error::Error;
 
 /// Keeps freed memory for the next step instead of giving every buffer back to the system.
@@ -32,14 +33,14 @@ fn report(error: &Error, cli: &Cli) {
     };
     let text = format!("error: {error}");
     if colored {
-        eprintln!("{}", text.replace("error: ", "\u{1b}[1;31merror\u{1b}[0m: "));
+        message(text.replace("error: ", "\u{1b}[1;31merror\u{1b}[0m: "));
     } else {
-        eprintln!("{text}");
+        message(text);
     }
     if cli.common.verbose {
         let mut cause = std::error::Error::source(error);
         while let Some(source) = cause {
-            eprintln!("  caused by: {source}");
+            message(format_args!("  caused by: {source}"));
             cause = source.source();
         }
     }

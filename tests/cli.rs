@@ -264,6 +264,87 @@ fn a_model_of_another_version_is_refused() {
     fails(&output, 1, &["format 2", "update mt"]);
 }
 
+#[test]
+fn replacing_a_run_loses_it_only_when_the_new_one_can_begin() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let model = file(&project, "runs/small", "model.safetensors");
+    let again = ["--overwrite", "--set", "train.seed=2", "--set", "train.max_updates=2"];
+    std::fs::rename(project.path("valid.de"), project.path("elsewhere.de")).unwrap();
+    fails(&project.train(&again), 1, &["valid.de"]);
+    fails(&project.train(&["--dry-run", "--overwrite"]), 1, &["valid.de"]);
+    assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
+    std::fs::rename(project.path("elsewhere.de"), project.path("valid.de")).unwrap();
+    project.write("runs/small/notes.txt", "mine");
+    succeeds(&project.train(&again));
+    assert_ne!(file(&project, "runs/small", "model.safetensors"), model);
+    assert_eq!(file(&project, "runs/small", "notes.txt"), b"mine");
+
+    // A configuration of the user's does not make a directory a run.
+    std::fs::create_dir(project.path("mine")).unwrap();
+    project.write("mine/config.toml", CONFIG);
+    fails(&project.train(&["--run-dir", "mine", "--overwrite"]), 2, &["mine"]);
+    assert_eq!(file(&project, "mine", "config.toml"), CONFIG.as_bytes());
+}
+
+#[test]
+fn a_finished_model_outlives_a_resume_that_cannot_be() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let model = file(&project, "runs/small", "model.safetensors");
+    std::fs::rename(project.path("runs/small/checkpoints"), project.path("checkpoints")).unwrap();
+    fails(&project.train(&["--resume"]), 1, &["no checkpoint"]);
+    assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
+    std::fs::rename(project.path("checkpoints"), project.path("runs/small/checkpoints")).unwrap();
+
+    // Continued, it has the keys it continued with, and says on stdout what it made.
+    let output = project.train(&["--resume", "--json", "--set", "train.max_updates=6", "--set", "decode.beam=2"]);
+    succeeds(&output);
+    let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(result["update"], 6);
+    assert!(result["valid"]["bleu"].is_f64(), "{result}");
+    let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    assert!(config.contains("beam = 2") && config.contains("max_updates = 6"), "{config}");
+}
+
+#[test]
+fn an_output_is_emptied_only_when_there_is_input() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let translate = |args: &[&str]| project.mt(&[&["translate", "--model", "runs/small", "-q"], args].concat());
+    project.write("precious.txt", "kept\n");
+    fails(&translate(&["--input", "precious.txt", "--output", "precious.txt"]), 2, &["same file"]);
+    fails(&translate(&["--input", "nothing.txt", "--output", "precious.txt"]), 1, &["nothing.txt"]);
+    assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
+
+    // Compressed, with a byte order mark: the same as plain.
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut packed, "\u{FEFF}the cat sleeps\na dog\n".as_bytes()).unwrap();
+    project.write("in.gz", packed.finish().unwrap());
+    project.write("in.txt", "the cat sleeps\na dog\n");
+    succeeds(&translate(&["--input", "in.gz", "--output", "a"]));
+    succeeds(&translate(&["--input", "in.txt", "--output", "b"]));
+    assert_eq!(file(&project, "", "a"), file(&project, "", "b"));
+}
+
+#[test]
+fn training_outlives_the_reader_of_its_messages() {
+    let project = Project::new();
+    let mut child = project.command(&["train", "--config", "small.toml"]).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    assert!(child.wait().unwrap().success());
+    assert!(project.path("runs/small/model.safetensors").exists());
+}
+
+#[test]
+fn flags_that_would_be_ignored_are_refused() {
+    let project = Project::new();
+    let score = ["eval", "--hyp", "valid.de", "--ref", "valid.de"];
+    fails(&project.mt(&[&score[..], &["--beam", "3"]].concat()), 2, &["--beam", "--hyp"]);
+    fails(&project.mt(&[&score[..], &["--model", "x"]].concat()), 2, &["--model", "--hyp"]);
+    fails(&project.train(&["--set", "valid.beam=1001"]), 2, &["valid.beam", "1000"]);
+}
+
 fn file(project: &Project, run: &str, name: &str) -> Vec<u8> {
     std::fs::read(project.path(run).join(name)).unwrap()
 }

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use super::model::{slots, vocabulary};
+use super::output::Output;
 use crate::checkpoint::{self, NamedTensor};
 use crate::cli::{AverageArgs, Common};
 use crate::config;
+use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::layout;
@@ -18,9 +20,11 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
         return Err(Error::failure("this is not a run directory: it has no config.toml").at(&args.run));
     }
     let config = config::load_resolved(&config_file)?;
-    let checkpoints = checkpoint::list(&args.run)?;
+    let mut checkpoints = checkpoint::list(&args.run)?;
+    // What a run begins with has learnt nothing.
+    checkpoints.retain(|(step, _)| *step > 0);
     if args.last == 0 || args.last > checkpoints.len() {
-        let what = format!("--last {} of {} checkpoints", args.last, checkpoints.len());
+        let what = format!("--last {}: the run has {} checkpoints", args.last, checkpoints.len());
         return Err(Error::usage(what)
             .at(&args.run)
             .help(format!("give a number from 1 to {}", checkpoints.len().max(1))));
@@ -39,9 +43,15 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let mut flat = vec![0f32; parameters.total()];
     checkpoint::average(&directories, &slots, &mut flat)?;
     write(&args.out, &config, &tokenizers, parameters.entries(), &flat)?;
+    if common.json {
+        let updates: Vec<u64> = last.iter().map(|(step, _)| *step).collect();
+        let mut output = Output::open(None)?;
+        output.line(&serde_json::json!({ "out": args.out, "updates": updates }).to_string())?;
+        output.flush()?;
+    }
     if !common.quiet {
         let steps: Vec<String> = last.iter().map(|(step, _)| step.to_string()).collect();
-        eprintln!("averaged the checkpoints of updates {} into {}", steps.join(", "), args.out.display());
+        message(format_args!("averaged the checkpoints of updates {} into {}", steps.join(", "), args.out.display()));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::model;
 use super::output::Output;
 use crate::cli::{Common, EvalArgs};
+use crate::console::message;
 use crate::data::lines::read_lines;
 use crate::decode::translate::Translator;
 use crate::error::{Error, Result};
@@ -65,7 +66,7 @@ fn score(
     if !args.force
         && let Some(warning) = bleu::tokenized_warning(hypotheses)
     {
-        eprintln!("warning: {warning}");
+        message(format_args!("warning: {warning}"));
     }
     let score = bleu::corpus_bleu(hypotheses, references, options)?;
     let mut json = json!({ "bleu": score.to_json() });

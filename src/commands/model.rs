@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::{self, Slot, Which};
 use crate::cli::{Common, DecodeArgs, ModelArgs};
 use crate::config::{self, Config, DecodeConfig};
+use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::translate::TranslateOptions;
 use crate::device;
@@ -58,11 +59,11 @@ pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
     let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
     let located = checkpoint::locate(&directory, which)?;
     for warning in &located.warnings {
-        eprintln!("warning: {warning}");
+        message(format_args!("warning: {warning}"));
     }
     checkpoint::verify(&located.directory)?;
     if !common.quiet {
-        eprintln!("model: {} ({})", directory.display(), located.what);
+        message(format_args!("model: {} ({})", directory.display(), located.what));
     }
     let tokenizers = Tokenizers::load(&directory)?;
     let model = Transformer::new(&config.model, vocabulary(&tokenizers), &device)?;
@@ -84,7 +85,7 @@ fn directory(args: &ModelArgs, common: &Common) -> Result<PathBuf> {
     }
     let newest = newest_run(Path::new("runs"));
     if let (Some(run), false) = (&newest, common.quiet) {
-        eprintln!("no --model given: taking the newest run");
+        message("no --model given: taking the newest run");
         return Ok(run.clone());
     }
     newest.ok_or_else(|| {

@@ -1,9 +1,11 @@
 //! Lines in and out of commands.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, Write};
 use std::path::Path;
 
+use crate::console::message;
+use crate::data::lines;
 use crate::error::{Error, Result};
 
 /// Where results go. A reader that has gone away (`mt … | head`) is not an error: what follows is dropped.
@@ -54,10 +56,11 @@ impl Output {
     }
 }
 
-/// Lines of a file or of stdin, split on `\n` only. Bytes that are not UTF-8 become U+FFFD, and are counted.
+/// Lines of a file (plain or compressed) or of stdin, split on `\n` only; a byte order mark at the start is dropped. Bytes that are not UTF-8 become U+FFFD, and are counted.
 pub struct Input {
     reader: Box<dyn BufRead>,
     name: String,
+    started: bool,
     /// Lines that held bytes that are not UTF-8.
     pub invalid_lines: usize,
 }
@@ -66,13 +69,10 @@ impl Input {
     /// Standard input, or a file.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         let (reader, name): (Box<dyn BufRead>, String) = match path {
-            Some(path) if path != Path::new("-") => {
-                let file = File::open(path).map_err(|e| Error::io("read", path, e))?;
-                (Box::new(BufReader::new(file)), path.display().to_string())
-            }
+            Some(path) if path != Path::new("-") => (lines::open(path)?, path.display().to_string()),
             _ => (Box::new(io::stdin().lock()), "stdin".to_owned()),
         };
-        Ok(Self { reader, name, invalid_lines: 0 })
+        Ok(Self { reader, name, started: false, invalid_lines: 0 })
     }
 
     /// At most `most` further lines; empty at the end.
@@ -91,6 +91,9 @@ impl Input {
             if bytes.last() == Some(&b'\r') {
                 bytes.pop();
             }
+            if !std::mem::replace(&mut self.started, true) && bytes.starts_with(b"\xEF\xBB\xBF") {
+                bytes.drain(..3);
+            }
             let text = String::from_utf8_lossy(&bytes);
             if matches!(text, std::borrow::Cow::Owned(_)) {
                 self.invalid_lines += 1;
@@ -98,5 +101,15 @@ impl Input {
             lines.push(text.into_owned());
         }
         Ok(lines)
+    }
+
+    /// Tells of lines that were not UTF-8.
+    pub fn warn(&self) {
+        if self.invalid_lines > 0 {
+            message(format_args!(
+                "warning: {} lines held bytes that are not UTF-8; they were read as U+FFFD",
+                self.invalid_lines
+            ));
+        }
     }
 }

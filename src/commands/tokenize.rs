@@ -20,7 +20,8 @@ pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 
 /// Pieces, separated by spaces, to lines.
 pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
-    each_line(args, common, |tokenizer, line| tokenizer.decode_pieces(line))
+    // Pieces can spell a line break; a line stays a line.
+    each_line(args, common, |tokenizer, line| tokenizer.decode_pieces(line).replace(['\n', '\r'], " "))
 }
 
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
@@ -43,8 +44,8 @@ fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) 
         }
         output.flush()?;
     }
-    if input.invalid_lines > 0 && !common.quiet {
-        eprintln!("warning: {} lines held bytes that are not UTF-8; they were read as U+FFFD", input.invalid_lines);
+    if !common.quiet {
+        input.warn();
     }
     output.flush()
 }

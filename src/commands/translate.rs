@@ -6,8 +6,9 @@ use std::path::Path;
 use super::model;
 use super::output::{Input, Output};
 use crate::cli::{Common, TranslateArgs};
+use crate::console::{message, prompt};
 use crate::decode::translate::{TranslateOptions, Translation, Translator};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Lines translated together: enough to batch by length, few enough to answer soon and to bound memory.
 const WINDOW: usize = 2000;
@@ -17,18 +18,20 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let loaded = model::load(&args.model, common)?;
     let options = model::translate_options(&args.decode, &loaded.config.decode)?;
     let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
-    let mut output = Output::open(args.output.as_deref())?;
     if !args.text.is_empty() {
+        let mut output = Output::open(args.output.as_deref())?;
         let lines: Vec<String> = args.text.iter().map(|text| text.replace(['\n', '\r'], " ")).collect();
         translate(&translator, &lines, &options, &mut output, common, 1)?;
         return output.flush();
     }
     let interactive = args.input.as_deref().is_none_or(|p| p == Path::new("-")) && std::io::stdin().is_terminal();
     let mut input = Input::open(args.input.as_deref())?;
+    refuse_same_file(args.input.as_deref(), args.output.as_deref())?;
+    let mut output = Output::open(args.output.as_deref())?;
     let mut first_line = 1;
     loop {
         if interactive {
-            eprint!("> ");
+            prompt("> ");
         }
         let lines = input.lines(if interactive { 1 } else { WINDOW })?;
         if lines.is_empty() || output.is_closed() {
@@ -38,10 +41,20 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         output.flush()?;
         first_line += lines.len();
     }
-    if input.invalid_lines > 0 && !common.quiet {
-        eprintln!("warning: {} lines held bytes that are not UTF-8; they were read as U+FFFD", input.invalid_lines);
+    if !common.quiet {
+        input.warn();
     }
     output.flush()
+}
+
+/// Opening the output empties it: it must not be the input.
+fn refuse_same_file(input: Option<&Path>, output: Option<&Path>) -> Result<()> {
+    let (Some(input), Some(output)) = (input, output) else { return Ok(()) };
+    let same = matches!((input.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if same {
+        return Err(Error::usage("--input and --output are the same file").at(output).help("write to another file"));
+    }
+    Ok(())
 }
 
 fn translate(
@@ -72,9 +85,13 @@ fn translate(
 
 fn warn(line: usize, translation: &Translation) {
     if translation.source_cut {
-        eprintln!("warning: line {line} is longer than model.max_length: only its beginning was translated");
+        message(format_args!(
+            "warning: line {line} is longer than model.max_length: only its beginning was translated"
+        ));
     }
     if !translation.finished {
-        eprintln!("warning: the translation of line {line} was cut at the maximum length (--max-length-extra)");
+        message(format_args!(
+            "warning: the translation of line {line} was cut at the maximum length (--max-length, --max-length-extra)"
+        ));
     }
 }

@@ -2,11 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 
 use super::schema::join;
 use super::sections::Config;
+
+/// First line of a resolved configuration: by it a run directory is known.
+const HEADER: &str = "# Resolved: every key has its value, every path is absolute.";
+
+/// Whether `file` is a configuration that `mt` wrote, not one that a user did.
+pub fn is_resolved(file: &Path) -> bool {
+    std::fs::read(file).is_ok_and(|bytes| bytes.starts_with(HEADER.as_bytes()))
+}
 
 /// The configuration with every value filled in, as TOML that loads again as the same configuration.
 ///
@@ -14,7 +23,7 @@ use super::sections::Config;
 ///
 /// If a path is not UTF-8; [`super::load`] refuses such a path.
 pub fn to_toml(config: &Config) -> String {
-    let mut text = String::from("# Resolved: every key has its value, every path is absolute.\n");
+    let mut text = format!("{HEADER}\n");
     write_table(&mut text, "", &to_map(config));
     text
 }

@@ -24,7 +24,7 @@ use std::rc::Rc;
 
 use check::Report;
 use document::{Origin, Source, Table, Value};
-pub use dump::{differences, to_toml};
+pub use dump::{differences, is_resolved, to_toml};
 pub use model::{Activation, Init, ModelConfig, NormPlacement, Preset, Sinusoid, Tie};
 use overrides::Override;
 pub use sections::{

@@ -110,6 +110,8 @@ const POSITIVE: Kind = at_least(1);
 /// Widths and depths no machine could hold are typing errors; the bound also keeps products of widths from overflowing.
 const WIDTH: i128 = 1 << 20;
 const WIDTH_KEY: Kind = Kind::Integer { least: 1, most: WIDTH };
+/// As wide as the search goes (`decode::MAX_BEAM`).
+const BEAM: Kind = Kind::Integer { least: 1, most: 1000 };
 const LAYERS: Kind = Kind::Integer { least: 1, most: 1000 };
 const FRACTION: Kind = Kind::Number(Range::Fraction);
 const ABOVE_ZERO: Kind = Kind::Number(Range::Positive);
@@ -215,14 +217,14 @@ const OPTIMIZERS: &[Variant] = &[Variant {
 const VALID: &[Key] = &[
     key("every", COUNT),
     key("metric", Kind::Choice(ValidMetric::NAMES)),
-    key("beam", POSITIVE),
+    key("beam", BEAM),
     key("patience", COUNT),
     key("samples", COUNT),
     key("max_sentences", COUNT),
 ];
 
 const DECODE: &[Key] = &[
-    key("beam", POSITIVE),
+    key("beam", BEAM),
     key("length_penalty", NOT_NEGATIVE),
     key("max_length_extra", COUNT),
     key("batch_tokens", POSITIVE),

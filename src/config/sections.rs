@@ -65,7 +65,7 @@ pub struct CorpusConfig {
     pub source: PathBuf,
     /// The target side, line by line the translation of the source.
     pub target: PathBuf,
-    /// How often the corpus is seen, relative to the others; positive.
+    /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair; positive.
     #[serde(default = "one")]
     pub weight: f64,
 }

@@ -143,11 +143,36 @@ impl Packing {
 }
 
 fn read_bytes(path: &Path) -> Result<(Vec<u8>, Packing)> {
-    let failed = |error| Error::io("read the text", path, error);
-    let mut file = File::open(path).map_err(failed)?;
+    let (mut reader, packing) = open_packed(path)?;
+    let mut bytes = Vec::new();
+    if packing == Packing::None {
+        let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        bytes.reserve_exact(usize::try_from(size).unwrap_or_default());
+    }
+    reader.read_to_end(&mut bytes).map_err(|error| match packing {
+        Packing::None => failed(path, error),
+        _ => {
+            failed(path, error).help(format!("the file is damaged or cut short: test it with `{} -t`", packing.name()))
+        }
+    })?;
+    bytes.shrink_to_fit();
+    Ok((bytes, packing))
+}
+
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    Error::io("read the text", path, error)
+}
+
+/// Opens the file at `path` as a stream of bytes, unpacking it where it is compressed.
+pub fn open(path: &Path) -> Result<Box<dyn BufRead>> {
+    Ok(open_packed(path)?.0)
+}
+
+fn open_packed(path: &Path) -> Result<(Box<dyn BufRead>, Packing)> {
+    let mut file = File::open(path).map_err(|e| failed(path, e))?;
     // Read, not sought back: the file may be a pipe.
     let mut head = Vec::new();
-    file.by_ref().take(6).read_to_end(&mut head).map_err(failed)?;
+    file.by_ref().take(6).read_to_end(&mut head).map_err(|e| failed(path, e))?;
     let named = Packing::of_extension(path);
     let packing = Packing::of_content(&head, named);
     if packing == Packing::None && named != Packing::None {
@@ -157,34 +182,23 @@ fn read_bytes(path: &Path) -> Result<(Vec<u8>, Packing)> {
                 "a download may have been cut short, or unpacked on its way: look at the file, rename it if it is text",
             ));
     }
-    let mut bytes = Vec::new();
-    if packing == Packing::None {
-        let size = file.metadata().map_or(0, |metadata| metadata.len());
-        bytes.reserve_exact(usize::try_from(size).unwrap_or_default());
-    }
     let reader = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(file));
-    unpack(reader, packing, &mut bytes).map_err(|error| match packing {
-        Packing::None => failed(error),
-        _ => failed(error).help(format!("the file is damaged or cut short: test it with `{} -t`", packing.name())),
-    })?;
-    bytes.shrink_to_fit();
-    Ok((bytes, packing))
+    Ok((unpacked(reader, packing).map_err(|e| failed(path, e))?, packing))
 }
 
-/// Appends what `reader` holds to `bytes`; of a compressed file all members, as `cat a.gz b.gz` makes them.
-fn unpack(mut reader: impl BufRead, packing: Packing, bytes: &mut Vec<u8>) -> std::io::Result<()> {
-    match packing {
-        Packing::None => reader.read_to_end(bytes),
-        Packing::Gzip => flate2::bufread::MultiGzDecoder::new(reader).read_to_end(bytes),
-        Packing::Xz => xz2::bufread::XzDecoder::new_multi_decoder(reader).read_to_end(bytes),
+/// What `reader` holds; of a compressed file all members, as `cat a.gz b.gz` makes them.
+fn unpacked(reader: impl BufRead + 'static, packing: Packing) -> std::io::Result<Box<dyn BufRead>> {
+    Ok(match packing {
+        Packing::None => Box::new(reader),
+        Packing::Gzip => Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(reader))),
+        Packing::Xz => Box::new(BufReader::new(xz2::bufread::XzDecoder::new_multi_decoder(reader))),
         Packing::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
             // The largest window that `zstd --long` can ask for.
             decoder.window_log_max(31)?;
-            decoder.read_to_end(bytes)
+            Box::new(BufReader::new(decoder))
         }
-    }
-    .map(|_| ())
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ const JOINT: &str = "tokenizer.json";
 /// Files of separate tokenizers, source and target.
 const SEPARATE: [&str; 2] = ["tokenizer.src.json", "tokenizer.tgt.json"];
 
+/// The files that tokenizers are in, joint or separate.
+pub const FILES: &[&str] = &[JOINT, SEPARATE[0], SEPARATE[1]];
+
 /// Source and target tokenizers; the same one twice where the vocabulary is joint.
 #[derive(Clone, Debug)]
 pub struct Tokenizers {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
+use crate::console::message;
 use crate::error::{Error, Result};
 
 /// The log of a run.
@@ -36,6 +37,8 @@ impl Log {
         std::fs::rename(&temporary, &path).map_err(|e| Error::io("write the log", &path, e))?;
         let file = OpenOptions::new().append(true).open(&path).map_err(|e| Error::io("write the log", &path, e))?;
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| progress_bar(total, resumed_at));
+        // A terminal that cannot draw a bar (TERM=dumb) gets plain lines.
+        let bar = bar.filter(|bar| !bar.is_hidden());
         Ok(Self { file: BufWriter::new(file), path, bar, quiet })
     }
 
@@ -50,7 +53,7 @@ impl Log {
         match (&self.bar, self.quiet) {
             (_, true) => {}
             (Some(bar), false) => bar.println(text),
-            (None, false) => eprintln!("{text}"),
+            (None, false) => message(text),
         }
     }
 

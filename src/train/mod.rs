@@ -169,7 +169,10 @@ impl Trainer<'_> {
                 host.save(&self.optimizer, &self.state)?;
             }
         };
-        host.save(&self.optimizer, &self.state)?;
+        // Before the first update there is nothing to lose.
+        if self.state.step > 0 {
+            host.save(&self.optimizer, &self.state)?;
+        }
         self.log.finish();
         Ok(end)
     }
@@ -238,7 +241,7 @@ impl Trainer<'_> {
         self.log.progress(step, text, important);
         if important {
             self.log.entry(&json!({
-                "event": "train", "update": step, "epoch": update.epoch, "loss": loss, "perplexity": perplexity,
+                "event": "train", "update": step, "epoch": update.epoch + 1, "loss": loss, "perplexity": perplexity,
                 "learning_rate": update.learning_rate, "gradient_norm": update.gradient_norm,
                 "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
                 "seconds": self.state.seconds, "memory": crate::device::resident_memory(),

@@ -11,6 +11,7 @@ use crate::checkpoint::{self, NamedTensor};
 use crate::commands::model::load_parameters;
 use crate::commands::model::slots;
 use crate::config::{Config, ValidMetric};
+use crate::console::message;
 use crate::data::batch::Batch;
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::tokenizers::Tokenizers;
@@ -52,6 +53,14 @@ impl Signals {
             .map_err(|e| Error::failure(format!("cannot listen for signals: {e}")))?;
         Ok(signals)
     }
+
+    /// Whether a signal asks to stop, and which.
+    pub fn stop(&self) -> Option<End> {
+        if self.terminate.load(Ordering::Relaxed) {
+            return Some(End::Terminated);
+        }
+        self.interrupt.load(Ordering::Relaxed).then_some(End::Interrupted)
+    }
 }
 
 /// The validation set, ready to be scored.
@@ -70,8 +79,9 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Reads the validation set, if validation is wanted.
-    pub fn open(config: &Config, tokenizers: &Tokenizers) -> Result<Option<Self>> {
+    /// Reads the validation set, if validation is wanted. Pairs that the model cannot take are left out of the loss, and
+    /// counted.
+    pub fn open(config: &Config, tokenizers: &Tokenizers, say: &dyn Fn(String)) -> Result<Option<Self>> {
         let Some(valid) = config.data.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
         let corpus = Corpus::open(&valid.source, &valid.target, 1.0)?;
         let limit =
@@ -80,8 +90,23 @@ impl Validator {
         let most = config.model.max_length - 1;
         let encode =
             |&(source, target): &(&str, &str)| (tokenizers.source.encode(source), tokenizers.target.encode(target));
-        let mut encoded: Vec<_> =
-            pairs.iter().map(encode).filter(|(s, t)| s.len().max(t.len()) <= most && !t.is_empty()).collect();
+        let mut encoded: Vec<_> = pairs
+            .iter()
+            .map(encode)
+            .filter(|(s, t)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty())
+            .collect();
+        let left_out = pairs.len() - encoded.len();
+        if encoded.is_empty() {
+            let what =
+                format!("no pair is left to validate on: all {left_out} are empty or longer than {most} subwords");
+            return Err(Error::failure(what).at(&valid.source).help("check data.valid and model.max_length"));
+        }
+        if left_out > 0 {
+            say(format!(
+                "warning: {left_out} of {} validation pairs are not part of the loss: empty, or longer than {most} subwords",
+                pairs.len()
+            ));
+        }
         encoded.sort_by_key(|(source, target)| source.len().max(target.len()));
         let batch_tokens = config.train.batch_tokens;
         Ok(Some(Self {
@@ -196,7 +221,7 @@ impl Host for RunHost<'_> {
         protected.extend(state.best.iter().map(|best| best.step));
         if let Err(error) = checkpoint::prune(self.run, self.config.train.keep.max(1), &protected) {
             // Nothing is lost by keeping too much.
-            eprintln!("warning: old checkpoints were not removed: {error}");
+            message(format_args!("warning: old checkpoints were not removed: {error}"));
         }
         Ok(())
     }
@@ -206,10 +231,7 @@ impl Host for RunHost<'_> {
     }
 
     fn stop(&self) -> Option<End> {
-        if self.signals.terminate.load(Ordering::Relaxed) {
-            return Some(End::Terminated);
-        }
-        self.signals.interrupt.load(Ordering::Relaxed).then_some(End::Interrupted)
+        self.signals.stop()
     }
 }
 
@@ -222,23 +244,26 @@ fn named<'a>(parameters: &'a Parameters, values: &'a [f32]) -> Vec<NamedTensor<'
 
 impl RunHost<'_> {
     /// Makes the final model: the mean of the last checkpoints, else the exponential average, else the best, else the last.
-    pub fn finish(&mut self, model: &Transformer, optimizer: &Optimizer, log: &mut Log, step: u64) -> Result<()> {
+    /// Returns which it is, and its validation.
+    pub fn finish(
+        &mut self,
+        model: &Transformer,
+        optimizer: &Optimizer,
+        log: &mut Log,
+        step: u64,
+    ) -> Result<(String, Option<Validation>)> {
         let what = if self.config.train.average_last > 0 {
             self.average(model, step)?
         } else if optimizer.average().is_some() {
             model.parameters().values().slice_set(optimizer.model_values(), 0, 0)?;
             "exponential average".to_owned()
-        } else if let Some(best) = checkpoint::pointer(self.run, "best")? {
-            let directory = checkpoint::locate(self.run, Some(checkpoint::Which::Step(best)))?;
-            load_parameters(&directory.model, model)?;
-            format!("best, update {best}")
         } else {
-            format!("last, update {step}")
+            self.best_or_last(model, log, step)?
         };
         with_slice(model.parameters().values(), |values| {
             Ok(checkpoint::save_model(self.run, &named(&self.parameters, values)))
         })??;
-        let mut result = String::new();
+        let (mut result, mut validated) = (String::new(), None);
         if self.validator.is_some() {
             let validation = self.validate(model)?;
             let bleu = validation.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
@@ -247,10 +272,24 @@ impl RunHost<'_> {
                 "event": "final", "update": step, "model": what, "loss": validation.loss,
                 "perplexity": validation.perplexity, "bleu": validation.bleu,
             }))?;
+            validated = Some(validation);
         }
         log.line(&format!("final model: {what}{result}"));
         log.line(&format!("saved in {}", self.run.display()));
-        Ok(())
+        Ok((what, validated))
+    }
+
+    /// Loads the best checkpoint; a damaged one is reported, and the parameters stay those of the last update.
+    fn best_or_last(&self, model: &Transformer, log: &Log, step: u64) -> Result<String> {
+        let last = format!("last, update {step}");
+        let Some(best) = checkpoint::pointer(self.run, checkpoint::BEST)? else { return Ok(last) };
+        let directory = checkpoint::directory_of(self.run, best);
+        if let Err(error) = checkpoint::verify(&directory) {
+            log.line(&format!("warning: the best checkpoint cannot be used, the last one is: {error}"));
+            return Ok(last);
+        }
+        load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
+        Ok(format!("best, update {best}"))
     }
 
     /// Averages the last checkpoints into the model.
@@ -267,7 +306,7 @@ impl RunHost<'_> {
     fn averaged(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
         let every = self.config.train.save_every.max(1);
         let mut checkpoints = checkpoint::list(self.run)?;
-        checkpoints.retain(|(s, _)| (s.is_multiple_of(every) || *s == step) && *s <= step);
+        checkpoints.retain(|(s, _)| *s > 0 && (s.is_multiple_of(every) || *s == step) && *s <= step);
         let surplus = checkpoints.len().saturating_sub(self.config.train.average_last);
         Ok(checkpoints.split_off(surplus))
     }

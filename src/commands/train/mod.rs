@@ -1,15 +1,18 @@
 //! `mt train`
 
+mod directory;
 mod host;
 mod plan;
 mod prepare;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::checkpoint;
 use crate::cli::{Common, TrainArgs};
+use crate::commands::output::Output;
 use crate::config::{self, Config};
+use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::device;
 use crate::error::{Error, Result};
@@ -32,44 +35,50 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         return plan::print(&config, common);
     }
     let signals = Signals::register()?;
-    let run = run_directory(args)?;
-    let resumed = open_run(&run, args, &config)?;
+    let run = directory::of(args)?;
+    let resumed = directory::open(&run, args, &config)?;
     let say = |text: String| {
         if !common.quiet {
-            eprintln!("{text}");
+            message(text);
         }
     };
     let saved = resumed.then(|| Tokenizers::load(&run)).transpose()?;
     let data = prepare::data(&config, saved, &say)?;
+    let validator = Validator::open(&config, &data.tokenizers, &say)?;
     let model = Transformer::new(&config.model, super::model::vocabulary(&data.tokenizers), &device)?;
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
-    let state = if resumed { resume(&run, &model, &mut optimizer, &say)? } else { TrainState::default() };
-    if !resumed {
-        start_run(&run, &config, &data.tokenizers)?;
+    let state = if resumed { load(&run, &model, &mut optimizer, &say)? } else { TrainState::default() };
+    if let Some(end) = signals.stop() {
+        return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training; nothing was changed"));
+    }
+    if resumed {
+        directory::resume(&run, &config, &state)?;
+    } else {
+        directory::start(&run, &config, &data.tokenizers)?;
     }
     say(format!(
         "model: {} parameters; run directory: {}",
         super::info::grouped(model.parameters().values().elem_count()),
         run.display()
     ));
-    train(&run, &config, common, Prepared { data, model, optimizer, state }, signals)
+    train(&run, &config, common, Prepared { data, validator, model, optimizer, state }, signals)
 }
 
 /// Everything a run begins with.
 struct Prepared {
     data: Data,
+    validator: Option<Validator>,
     model: Transformer,
     optimizer: Optimizer,
     state: TrainState,
 }
 
 fn train(run: &Path, config: &Config, common: &Common, prepared: Prepared, signals: Signals) -> Result<()> {
-    let Prepared { data, model, optimizer, state } = prepared;
+    let Prepared { data, validator, model, optimizer, state } = prepared;
     let mut batches = prepare::batches(&data, config, state.position)?;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let log = Log::open(run, state.step, total, common.quiet)?;
-    let validator = Validator::open(config, &data.tokenizers)?;
     let mut host = RunHost { run, config, validator, signals, parameters: model.parameters().clone() };
     let mut trainer = Trainer {
         model: &model,
@@ -96,7 +105,19 @@ fn train(run: &Path, config: &Config, common: &Common, prepared: Prepared, signa
         End::Patience => format!("{} validations without an improvement", config.valid.patience),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
-    host.finish(&model, &trainer.optimizer, &mut trainer.log, step)
+    let (what, validation) = host.finish(&model, &trainer.optimizer, &mut trainer.log, step)?;
+    if common.json {
+        let mut result = serde_json::json!({ "run_dir": run, "update": step, "ended": why, "model": what });
+        if let Some(validation) = validation {
+            result["valid"] = serde_json::json!({
+                "loss": validation.loss, "perplexity": validation.perplexity, "bleu": validation.bleu,
+            });
+        }
+        let mut output = Output::open(None)?;
+        output.line(&result.to_string())?;
+        output.flush()?;
+    }
+    Ok(())
 }
 
 /// The configuration of files, `--set` and flags.
@@ -110,95 +131,8 @@ fn resolve(args: &TrainArgs, common: &Common) -> Result<Config> {
     Ok(config)
 }
 
-/// `--run-dir`, else `runs/<name of the last configuration file>`.
-fn run_directory(args: &TrainArgs) -> Result<PathBuf> {
-    if let Some(directory) = &args.run_dir {
-        return Ok(directory.clone());
-    }
-    let name = args.config.last().and_then(|file| file.file_stem());
-    let name = name.ok_or_else(|| {
-        Error::usage("the configuration file has no name").help("name a run directory with --run-dir")
-    })?;
-    Ok(Path::new("runs").join(name))
-}
-
-/// Makes sure of the run directory. Returns whether a run is continued.
-fn open_run(run: &Path, args: &TrainArgs, config: &Config) -> Result<bool> {
-    let config_file = run.join("config.toml");
-    let exists = config_file.exists();
-    if exists && !args.resume && !args.overwrite {
-        let error = Error::usage("the run directory exists").at(run);
-        return Err(
-            error.help("continue it with --resume, replace it with --overwrite, or name another with --run-dir")
-        );
-    }
-    if exists && args.resume {
-        compare(&config_file, config)?;
-        return Ok(true);
-    }
-    std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
-    if !exists && holds_something_else(run)? {
-        let error = Error::usage("the run directory holds something that is not a run").at(run);
-        return Err(error.help("name another with --run-dir"));
-    }
-    let probe = run.join(".probe");
-    std::fs::write(&probe, b"").map_err(|e| Error::io("write into the run directory", run, e))?;
-    std::fs::remove_file(&probe).map_err(|e| Error::io("write into the run directory", run, e))?;
-    Ok(false)
-}
-
-/// Whether a directory that is no run holds anything but tokenizers, which a run killed at its very start leaves.
-fn holds_something_else(directory: &Path) -> Result<bool> {
-    let entries = std::fs::read_dir(directory).map_err(|e| Error::io("read the run directory", directory, e))?;
-    let ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("tokenizer");
-    Ok(entries.flatten().any(|entry| !ours(&entry.file_name())))
-}
-
-/// Keys that may change when a run is continued: they do not change what an update computes.
-const MAY_CHANGE: &[&str] = &[
-    "runtime.",
-    "decode.",
-    "data.root",
-    "data.test",
-    "valid.patience",
-    "valid.samples",
-    "train.max_updates",
-    "train.max_epochs",
-    "train.average_last",
-    "train.save_every",
-    "train.keep",
-    "train.log_every",
-];
-
-/// Refuses to continue a run under a configuration that would train something else.
-fn compare(config_file: &Path, config: &Config) -> Result<()> {
-    let old = config::load_resolved(config_file)?;
-    let differences = config::differences(&old, config);
-    let matters = |key: &str| !MAY_CHANGE.iter().any(|allowed| key.starts_with(allowed));
-    let errors: Vec<Error> = differences
-        .into_iter()
-        .filter(|(key, _, _)| matters(key))
-        .map(|(key, before, now)| {
-            Error::usage(format!("`{key}` was {before} when the run began and is {now} now"))
-                .at(config_file)
-                .help("a resumed run must train as it began: restore the value, or start another run with --run-dir")
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
-}
-
-/// Writes what a new run directory begins with. A run that is to be replaced goes only now, when all data have been read.
-fn start_run(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
-    std::fs::remove_dir_all(run).map_err(|e| Error::io("remove the old run", run, e))?;
-    std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
-    tokenizers.save(run)?;
-    let file = run.join("config.toml");
-    std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))
-}
-
 /// Loads the newest whole checkpoint of a run.
-fn resume(run: &Path, model: &Transformer, optimizer: &mut Optimizer, say: &dyn Fn(String)) -> Result<TrainState> {
-    withdraw_final_model(run)?;
+fn load(run: &Path, model: &Transformer, optimizer: &mut Optimizer, say: &dyn Fn(String)) -> Result<TrainState> {
     let (newest, warnings) = checkpoint::newest_valid(run)?;
     for warning in warnings {
         say(format!("warning: {warning}"));
@@ -206,6 +140,10 @@ fn resume(run: &Path, model: &Transformer, optimizer: &mut Optimizer, say: &dyn 
     let Some((step, directory)) = newest else {
         if checkpoint::list(run)?.first().is_some() {
             let error = Error::failure("every checkpoint of this run is damaged").at(run);
+            return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
+        }
+        if run.join(checkpoint::MODEL_FILE).exists() {
+            let error = Error::failure("this run has a final model but no checkpoint to continue from").at(run);
             return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
         }
         say("the run has no checkpoint yet: starting at update 0".to_owned());
@@ -219,17 +157,6 @@ fn resume(run: &Path, model: &Transformer, optimizer: &mut Optimizer, say: &dyn 
     })?;
     say(format!("resuming at update {step}"));
     Ok(state)
-}
-
-/// A run that goes on has no final model; its end makes a new one.
-fn withdraw_final_model(run: &Path) -> Result<()> {
-    for name in [checkpoint::MANIFEST_FILE, checkpoint::MODEL_FILE] {
-        let file = run.join(name);
-        if file.exists() {
-            std::fs::remove_file(&file).map_err(|e| Error::io("withdraw the final model", &file, e))?;
-        }
-    }
-    Ok(())
 }
 
 /// Fills the optimizer's tensors (and, with an exponential average, sorts out which parameters are which).

@@ -2,12 +2,14 @@
 
 use serde_json::json;
 
+use super::host::Validator;
 use super::prepare;
 use crate::cli::Common;
 use crate::commands::info;
 use crate::commands::model::vocabulary;
 use crate::commands::output::Output;
 use crate::config::{self, Config};
+use crate::data::corpus::Corpus;
 use crate::data::sampler::Sampler;
 use crate::error::Result;
 use crate::model::layout;
@@ -18,6 +20,11 @@ pub fn print(config: &Config, common: &Common) -> Result<()> {
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
     let data = prepare::data(config, None, &|line| report.borrow_mut().push(line))?;
+    let say = |line| report.borrow_mut().push(line);
+    Validator::open(config, &data.tokenizers, &say)?;
+    if let Some(test) = &config.data.test {
+        Corpus::open(&test.source, &test.target, 1.0)?;
+    }
     let parameters = layout::layout(&config.model, vocabulary(&data.tokenizers));
     let lengths = data.corpus.lengths();
     let sampler = Sampler::new(lengths, data.corpus.ranges(), config.train.batch_tokens, config.train.seed)?;

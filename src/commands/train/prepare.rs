@@ -24,17 +24,22 @@ pub struct Data {
     pub corpus: Arc<EncodedCorpus>,
 }
 
-/// Opens the training corpora.
-pub fn open(config: &DataConfig) -> Result<Vec<Box<dyn PairSource>>> {
+/// Opens the training corpora, and tells of carriage returns in them.
+fn open(config: &DataConfig, say: &dyn Fn(String)) -> Result<Vec<Box<dyn PairSource>>> {
     let open = |c: &crate::config::CorpusConfig| -> Result<Box<dyn PairSource>> {
-        Ok(Box::new(Corpus::open(&c.source, &c.target, c.weight)?))
+        let corpus = Corpus::open(&c.source, &c.target, c.weight)?;
+        for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
+            let (path, lines) = (file.path().display(), file.carriage_returns);
+            say(format!("{path}: {lines} lines ended in \\r\\n; the \\r is not part of the text"));
+        }
+        Ok(Box::new(corpus))
     };
     config.train.iter().map(open).collect()
 }
 
 /// Opens, learns the tokenizers (unless they are `saved`), encodes and filters.
 pub fn data(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) -> Result<Data> {
-    let corpora = open(&config.data)?;
+    let corpora = open(&config.data, say)?;
     let tokenizers = match saved {
         Some(tokenizers) => tokenizers,
         None => {

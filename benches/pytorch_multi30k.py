@@ -1,0 +1,171 @@
+"""Trains configs/multi30k-tiny.toml's model in PyTorch on the same subwords: a peer for speed and learning curve.
+
+    for side in en de; do for set in train valid; do
+        mt tokenize --model runs/multi30k-tiny --input multi30k/$set.$side >tokens/$set.$side
+    done; done
+    python benches/pytorch_multi30k.py --tokens tokens --tokenizer runs/multi30k-tiny/tokenizer.json --updates 1000
+
+Same architecture, initial distribution, optimizer, schedule, loss, dropouts and size of batches as that configuration.
+The order of the batches and the dropout masks differ. Prints the mean loss and target tokens/s every 50 updates and
+the perplexity of the validation set every 250. Needs `torch==2.11.0` only.
+"""
+
+import argparse
+import json
+import math
+import random
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+BATCH_TOKENS = 4096
+D, HEADS, LAYERS, D_FF = 128, 4, 4, 256
+DROPOUT, SMOOTHING = 0.3, 0.1
+
+
+class Vocabulary:
+    def __init__(self, file: Path):
+        self.ids = json.loads(file.read_text(encoding="utf-8"))["model"]["vocab"]
+        self.size = max(self.ids.values()) + 1
+        self.padding, self.start, self.end = (self.ids[token] for token in ("<pad>", "<s>", "</s>"))
+
+    def sentences(self, file: Path) -> list[list[int]]:
+        lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        return [[self.ids[piece] for piece in line.split(" ")] + [self.end] for line in lines]
+
+    def padded(self, sentences: list[list[int]]) -> torch.Tensor:
+        """[B, L]"""
+        length = max(map(len, sentences))
+        return torch.tensor([ids + [self.padding] * (length - len(ids)) for ids in sentences])
+
+
+def batches(pairs: list, shuffle: bool) -> list[list]:
+    """Pairs of like length, up to BATCH_TOKENS padded tokens on the larger side."""
+
+    def size(pair):
+        return max(map(len, pair))
+
+    result, batch, longest = [], [], 0
+    for pair in sorted(pairs, key=lambda pair: (size(pair), random.random() if shuffle else 0)):
+        longest = max(longest, size(pair))
+        if batch and longest * (len(batch) + 1) > BATCH_TOKENS:
+            result.append(batch)
+            batch, longest = [], size(pair)
+        batch.append(pair)
+    result.append(batch)
+    if shuffle:
+        random.shuffle(result)
+    return result
+
+
+class Translator(nn.Module):
+    """`nn.Transformer`, post-norm and without its final norms, dropout on the embeddings and the residuals only."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.transformer = nn.Transformer(D, HEADS, LAYERS, LAYERS, D_FF, DROPOUT, batch_first=True)
+        self.transformer.encoder.norm = None
+        self.transformer.decoder.norm = None
+        for name, module in self.transformer.named_modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+            elif name.endswith(".dropout"):  # on the activations; those on the residuals are dropout1, 2 and 3
+                module.p = 0.0
+        for name, parameter in self.transformer.named_parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        self.embedding = nn.Embedding(vocabulary.size, D)
+        nn.init.normal_(self.embedding.weight, std=D**-0.5)
+        self.dropout = nn.Dropout(DROPOUT)
+        frequencies = 10000.0 ** (-torch.arange(0, D, 2) / D)
+        angles = torch.arange(1024).unsqueeze(1) * frequencies
+        self.register_buffer("positions", torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """[B, L] to [B, L, D]."""
+        return self.dropout(self.embedding(ids) * math.sqrt(D) + self.positions[: ids.shape[1]])
+
+    def loss(self, batch: list, smoothing: float, reduction: str) -> tuple[torch.Tensor, int]:
+        """The loss of a batch and its target tokens."""
+        source, labels = (self.vocabulary.padded(side) for side in zip(*batch))
+        start = torch.full((len(batch), 1), self.vocabulary.start)
+        target = torch.cat((start, labels[:, :-1]), dim=1)
+        hidden = source == self.vocabulary.padding
+        future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        states = self.transformer(
+            self.embed(source),
+            self.embed(target),
+            tgt_mask=future,
+            src_key_padding_mask=hidden,
+            memory_key_padding_mask=hidden,
+        )
+        logits = F.linear(states, self.embedding.weight)
+        loss = F.cross_entropy(
+            logits.flatten(0, 1),
+            labels.flatten(),
+            ignore_index=self.vocabulary.padding,
+            label_smoothing=smoothing,
+            reduction=reduction,
+        )
+        return loss, int((labels != self.vocabulary.padding).sum())
+
+
+@torch.no_grad()
+def perplexity(model: Translator, pairs: list) -> float:
+    model.eval()
+    losses, tokens = zip(*(model.loss(batch, 0.0, "sum") for batch in batches(pairs, shuffle=False)))
+    model.train()
+    return math.exp(sum(map(float, losses)) / sum(tokens))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=Path, required=True, help="folder with train and valid .en and .de, tokenized")
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--updates", type=int, default=1000)
+    parser.add_argument("--learning-rate", type=float, default=0.005)
+    parser.add_argument("--warmup", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(1)
+    random.seed(1)
+
+    vocabulary = Vocabulary(arguments.tokenizer)
+
+    def pairs(name: str) -> list:
+        return list(zip(*(vocabulary.sentences(arguments.tokens / f"{name}.{side}") for side in ("en", "de"))))
+
+    train, valid = pairs("train"), pairs("valid")
+    model = Translator(vocabulary).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    update, total, tokens, start = 0, 0.0, 0, time.perf_counter()
+    while update < arguments.updates:
+        for batch in batches(train, shuffle=True)[: arguments.updates - update]:
+            update += 1
+            rate = arguments.learning_rate * min(update / arguments.warmup, (arguments.warmup / update) ** 0.5)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad()
+            loss, count = model.loss(batch, SMOOTHING, "mean")
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+            tokens += count
+            if update % 50 == 0:
+                speed = tokens / (time.perf_counter() - start)
+                print(f"update {update}: loss {total / 50:.3f} {speed:.0f} tok/s", flush=True)
+                total, tokens, start = 0.0, 0, time.perf_counter()
+            if update % 250 == 0:
+                print(f"valid at {update}: ppl {perplexity(model, valid):.2f}", flush=True)
+                start = time.perf_counter()
+
+
+if __name__ == "__main__":
+    main()
