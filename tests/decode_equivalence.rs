@@ -190,7 +190,7 @@ fn a_trained_model_decodes_alike_in_every_way() {
         eprintln!("SKIPPED: MT_TEST_MODEL is not set, so no trained model was tested");
         return;
     };
-    let config = mt::config::load_resolved(&directory.join("config.toml")).unwrap();
+    let config = mt::config::load_resolved(directory.join("config.toml")).unwrap();
     let tokenizers = mt::data::tokenizers::Tokenizers::load(&directory).unwrap();
     let model = Transformer::new(&config.model, mt::commands::model::vocabulary(&tokenizers), &Device::Cpu).unwrap();
     mt::commands::model::load_parameters(&directory.join("model.safetensors"), &model).unwrap();

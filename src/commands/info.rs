@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 use crate::model::{Vocabulary, layout};
 use crate::ops::params::{Entry, ParameterLayout};
 
+/// What a run's newest checkpoint tells of its training, by key.
+type History = Vec<(String, Value)>;
+
 /// Describes a model directory or a configuration.
 pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     let (config, vocabulary, history) = if args.path.is_dir() { of_model(args)? } else { of_config(args)? };
@@ -27,7 +30,7 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, Vec<(String, Value)>)> {
+fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
     let file = args.path.join("config.toml");
     if !file.exists() {
         return Err(Error::failure("this is not a model directory: it has no config.toml").at(&args.path));
@@ -37,7 +40,7 @@ fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, Vec<(String, Value)>
     }
     let config = config::load_resolved(&file)?;
     let tokenizers = Tokenizers::load(&args.path)?;
-    let mut history = Vec::new();
+    let mut history = History::new();
     if let Some((step, directory)) = checkpoint::list(&args.path)?.pop() {
         let state = checkpoint::read_state(&directory)?;
         history.push(("updates".to_owned(), Value::from(step)));
@@ -48,7 +51,7 @@ fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, Vec<(String, Value)>
     Ok((config, vocabulary(&tokenizers), history))
 }
 
-fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, Vec<(String, Value)>)> {
+fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
     let size = config.tokenizer.vocab_size;
     let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };

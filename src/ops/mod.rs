@@ -15,6 +15,9 @@
 //! Shape letters: `B` batch, `S` source length, `T` target length, `D` d_model, `H` heads, `K` d_k, `F` d_ff,
 //! `V` vocabulary, `N` tokens (B·L).
 
+// Kernels index several slices side by side and take the pieces of an operation one by one; written so, they vectorise.
+#![allow(clippy::needless_range_loop, clippy::manual_memcpy, clippy::too_many_arguments)]
+
 pub mod attention;
 pub mod dropout;
 pub mod embedding;

@@ -84,7 +84,7 @@ pub fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 8.333_452e-3);
     let p = p.mul_add(r, 4.166_579_6e-2);
     let p = p.mul_add(r, 1.666_666_5e-1);
-    let p = p.mul_add(r, 5.000_000_1e-1);
+    let p = p.mul_add(r, 0.5);
     let p = p.mul_add(r * r, r + 1.0);
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
     p * power

@@ -138,7 +138,7 @@ fn load(run: &Path, model: &Transformer, optimizer: &mut Optimizer, say: &dyn Fn
         say(format!("warning: {warning}"));
     }
     let Some((step, directory)) = newest else {
-        if checkpoint::list(run)?.first().is_some() {
+        if !checkpoint::list(run)?.is_empty() {
             let error = Error::failure("every checkpoint of this run is damaged").at(run);
             return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
         }
