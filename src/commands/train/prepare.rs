@@ -44,10 +44,11 @@ pub fn data(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) ->
         Some(tokenizers) => tokenizers,
         None => {
             let tokenizers = Tokenizers::train(&config.tokenizer, &corpora)?;
+            let (pieces, asked) = (tokenizers.target.vocab_size(), config.tokenizer.vocab_size);
             say(format!(
-                "tokenizer: {} pieces{}",
-                tokenizers.target.vocab_size(),
-                if tokenizers.is_joint() { ", joint" } else { "" }
+                "tokenizer: {pieces} pieces{}{}",
+                if tokenizers.is_joint() { ", joint" } else { "" },
+                if pieces < asked { format!("; the text has no more than that, of {asked}") } else { String::new() }
             ));
             tokenizers
         }
