@@ -13,9 +13,11 @@
 //! # Modules
 //!
 //! Dependencies point one way: `main → cli → commands → {config, train, decode, metrics, checkpoint} → {model, data} → ops
-//! → rng`. [`metrics`] and [`rng`] import nothing of ours but [`error`].
+//! → rng`. [`metrics`] and [`rng`] import nothing of ours but [`error`]. What a configuration may say of a thing (its names,
+//! its keys) stands in the module that implements it; [`config`] composes the sections of these.
 
 pub mod checkpoint;
+mod choice;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
-use super::schema::{self, Key, Kind, Variant, find, join};
+use super::key::{Key, Kind, Variant};
+use super::schema::{self, find, join};
 use crate::error::Error;
 
 /// The problems found, and which keys they concern.

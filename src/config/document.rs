@@ -10,7 +10,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::dump::toml_text;
-use super::schema::{Key, Kind, find};
+use super::key::{Key, Kind};
+use super::schema::find;
 use crate::error::Error;
 
 /// Where configuration text came from.

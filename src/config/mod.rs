@@ -6,9 +6,9 @@
 //! are reported at once.
 
 mod check;
-mod choice;
 mod document;
 mod dump;
+pub(crate) mod key;
 mod model;
 mod overrides;
 mod paths;

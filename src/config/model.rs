@@ -1,10 +1,13 @@
 //! `[model]`: the Transformer's shape, and the named presets.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
-use super::choice::choice;
+use crate::choice::choice;
+pub use crate::model::init::Init;
+pub use crate::model::layout::Tie;
+pub use crate::model::positions::Sinusoid;
+pub use crate::ops::feed_forward::Activation;
+pub use crate::ops::sublayer::NormPlacement;
 
 choice! {
     /// A named shape of the Transformer.
@@ -17,58 +20,6 @@ choice! {
         Base = "transformer-base",
         /// 6+6 layers, 1024/4096, 16 heads: the paper's big model.
         Big = "transformer-big",
-    }
-}
-
-choice! {
-    /// Where layer normalisation stands.
-    pub enum NormPlacement {
-        /// After the residual sum, as in "Attention Is All You Need".
-        Post = "post",
-        /// Before each sub-layer, on its input.
-        Pre = "pre",
-    }
-}
-
-choice! {
-    /// How sines and cosines share a position's vector.
-    pub enum Sinusoid {
-        /// Sine on even, cosine on odd components (the paper's section 3.5).
-        Interleaved = "interleaved",
-        /// All sines, then all cosines (Marian).
-        Halves = "halves",
-    }
-}
-
-choice! {
-    /// Which embedding matrices are one.
-    pub enum Tie {
-        /// Each has its own.
-        None = "none",
-        /// The target embedding and the output projection are one.
-        Decoder = "decoder",
-        /// Source and target embedding and the output projection are one; needs a joint vocabulary.
-        All = "all",
-    }
-}
-
-choice! {
-    /// The feed-forward layer's non-linearity.
-    pub enum Activation {
-        /// max(0, x).
-        Relu = "relu",
-        /// x·Φ(x).
-        Gelu = "gelu",
-        /// x·σ(x).
-        Swish = "swish",
-    }
-}
-
-choice! {
-    /// How matrices start.
-    pub enum Init {
-        /// Uniform within ±√(6 / (inputs + outputs)) (Glorot and Bengio 2010).
-        XavierUniform = "xavier_uniform",
     }
 }
 

@@ -4,7 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::check::Report;
 use super::document::{Item, Origin, Table, Value, get};
-use super::schema::{self, Key, Kind, find};
+use super::key::{Key, Kind};
+use super::schema::{self, find};
 use crate::error::Error;
 
 /// Makes every path of the document absolute: `data.root` from the file that states it, names of corpora from

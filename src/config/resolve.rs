@@ -21,17 +21,12 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     config.data.root = root;
     let stated = |key: &str| get(merged, key).is_some();
     fill_model(&mut config.model, config.tokenizer.joint, stated);
-    let max_updates = config.train.max_updates;
-    if let ScheduleConfig::Linear { total, .. } | ScheduleConfig::Cosine { total, .. } = &mut config.train.schedule
-        && !stated("train.schedule.total")
-    {
-        *total = max_updates;
-    }
+    config.train.schedule.end_at(config.train.max_updates);
     let mut together = Together { merged, report };
     together.widths(&config.model);
     together.tie(&config);
     together.lengths(&config);
-    together.decay(&config.train.schedule);
+    together.schedule(&config.train.schedule);
     Ok(config)
 }
 
@@ -118,18 +113,10 @@ impl Together<'_> {
         }
     }
 
-    fn decay(&mut self, schedule: &ScheduleConfig) {
-        let (ScheduleConfig::Linear { warmup, total, .. } | ScheduleConfig::Cosine { warmup, total, .. }) = schedule
-        else {
-            return;
-        };
-        let keys = ["train.schedule.total", "train.schedule.warmup", "train.max_updates", "train.schedule"];
-        if *total == 0 {
-            let error = Error::usage("`train.schedule.total` is missing, and `train.max_updates` = 0 sets no end");
-            self.add(&keys, error.help("set `total`, the update at which the rate has come down to `end`"));
-        } else if warmup >= total {
-            let what = format!("`train.schedule.warmup` = {warmup} leaves no update before `total` = {total}");
-            self.add(&keys, Error::usage(what).help("lower `warmup`, or raise `total` (default: `train.max_updates`)"));
+    fn schedule(&mut self, schedule: &ScheduleConfig) {
+        if let Some((what, help)) = schedule.contradiction() {
+            let keys = ["train.schedule.total", "train.schedule.warmup", "train.max_updates", "train.schedule"];
+            self.add(&keys, Error::usage(what).help(help));
         }
     }
 }

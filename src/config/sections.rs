@@ -2,14 +2,13 @@
 //!
 //! What a key may hold is in `schema`; a test keeps the two in step.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::choice::choice;
 use super::model::ModelConfig;
 use super::train::TrainConfig;
+use crate::choice::choice;
 
 /// A whole configuration; [`super::load`] makes one in which every value is filled in and every path absolute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

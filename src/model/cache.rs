@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use candle_core::Result;
 
-use super::{Memory, Transformer, activation, layout};
-use crate::config::NormPlacement;
+use super::{Memory, Transformer, layout};
 use crate::ops::attention::Projection;
 use crate::ops::feed_forward::Activation;
 use crate::ops::linear::{Linear, attend_cached};
 use crate::ops::memory::with_slice;
 use crate::ops::norm::{NormWeights, norm_rows};
+use crate::ops::sublayer::{self, NormPlacement};
 
 /// γ and β, one after the other, and ε.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Transformer {
             d_model: c.d_model,
             shape: [c.heads, c.d_k, c.d_v],
             placement: c.norm,
-            activation: activation(c.activation),
+            activation: c.activation,
         })
     }
 
@@ -215,22 +215,8 @@ impl Decoder {
         logits
     }
 
-    /// Norm and residual around a sub-layer, as in [`crate::ops::sublayer`], in place.
     fn sublayer(&self, x: &mut [f32], norm: &Norm, f: impl FnOnce(&[f32], &mut [f32])) {
-        let mut h = vec![0f32; x.len()];
-        let mut normal = vec![0f32; x.len()];
-        match self.placement {
-            NormPlacement::Post => {
-                f(x, &mut h);
-                h.iter_mut().zip(x.iter()).for_each(|(h, x)| *h += x);
-                norm.apply(&h, x);
-            }
-            NormPlacement::Pre => {
-                norm.apply(x, &mut normal);
-                f(&normal, &mut h);
-                x.iter_mut().zip(&h).for_each(|(x, h)| *x += h);
-            }
-        }
+        sublayer::infer(self.placement, x, |rows, out| norm.apply(rows, out), f);
     }
 
     fn self_attention(&self, layer: &Layer, index: usize, state: &mut State, input: &[f32], h: &mut [f32]) {

@@ -4,24 +4,33 @@ use std::f64::consts::FRAC_1_SQRT_2;
 
 use candle_core::{Result, Tensor};
 
+use crate::choice::choice;
 use crate::model::Vocabulary;
 use crate::ops::params::{Entry, Parameters};
 use crate::rng::Stream;
 
-/// Fills all parameters: matrices Xavier-uniform (Glorot and Bengio 2010), embeddings N(0, D^-½) with the padding row
-/// zero, norms one, biases zero. Queries, keys and values are drawn with a gain of 1/√2, which at equal widths is the
-/// Xavier draw of the one matrix [3·D, D] that they form together, as in PyTorch and fairseq; with a gain of 1 a deep
-/// post-norm model under the usual learning rates is slow to find its source. Every parameter has a stream of its own, named after it, so that a value depends on the
-/// seed and the name alone.
-pub fn initialise(parameters: &Parameters, vocabulary: Vocabulary, seed: u64) -> Result<()> {
+choice! {
+    /// How matrices start.
+    pub enum Init {
+        /// Uniform within ±√(6 / (inputs + outputs)) (Glorot and Bengio 2010). Queries, keys and values have a gain of
+        /// 1/√2, which at equal widths is the draw of the one matrix [3·D, D] that they form together, as in PyTorch and
+        /// fairseq; with a gain of 1 a deep post-norm model under the usual learning rates is slow to find its source.
+        XavierUniform = "xavier_uniform",
+    }
+}
+
+/// Fills all parameters: matrices as `init` says, embeddings N(0, D^-½) with the padding row zero, norms one, biases zero.
+///
+/// Every parameter has a stream of its own, named after it, so that a value depends on the seed and the name alone.
+pub fn initialise(init: Init, parameters: &Parameters, vocabulary: Vocabulary, seed: u64) -> Result<()> {
     let mut values = Vec::with_capacity(parameters.values().elem_count());
     for entry in parameters.entries() {
-        values.extend(initial(entry, vocabulary, seed));
+        values.extend(initial(init, entry, vocabulary, seed));
     }
     parameters.values().slice_set(&Tensor::from_vec(values, parameters.values().shape(), parameters.device())?, 0, 0)
 }
 
-fn initial(entry: &Entry, vocabulary: Vocabulary, seed: u64) -> Vec<f32> {
+fn initial(init: Init, entry: &Entry, vocabulary: Vocabulary, seed: u64) -> Vec<f32> {
     let mut stream = Stream::new(seed, &format!("init.{}", entry.name));
     match entry.shape[..] {
         [rows, d] if entry.name.ends_with("_embedding.weight") => {
@@ -35,6 +44,7 @@ fn initial(entry: &Entry, vocabulary: Vocabulary, seed: u64) -> Vec<f32> {
             table
         }
         [out, input] => {
+            let Init::XavierUniform = init;
             let gain = if is_input_projection(&entry.name) { FRAC_1_SQRT_2 } else { 1.0 };
             let bound = gain * (6.0 / (out + input) as f64).sqrt();
             (0..out * input).map(|_| stream.uniform(-bound, bound) as f32).collect()
@@ -64,7 +74,7 @@ mod tests {
         model.initialise(1).unwrap();
         let largest = |name: &str| {
             let parameter = model.parameters().entries().iter().find(|e| e.name == name).unwrap();
-            initial(parameter, vocabulary, 1).iter().fold(0f32, |m, v| m.max(v.abs()))
+            initial(Init::XavierUniform, parameter, vocabulary, 1).iter().fold(0f32, |m, v| m.max(v.abs()))
         };
         // d_model 512, d_ff 2048; thousands of draws come within a thousandth of the bound.
         for (name, bound) in [

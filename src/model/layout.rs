@@ -3,8 +3,21 @@
 //! The names are those of model files. q, k and v of one attention are neighbours (weights, then biases), so that they can
 //! be used as one packed matrix; so are γ and β of a norm.
 
-use crate::config::{ModelConfig, Tie};
+use crate::choice::choice;
+use crate::config::ModelConfig;
 use crate::ops::params::{Kind, ParameterLayout};
+
+choice! {
+    /// Which embedding matrices are one.
+    pub enum Tie {
+        /// Each has its own.
+        None = "none",
+        /// The target embedding and the output projection are one.
+        Decoder = "decoder",
+        /// Source and target embedding and the output projection are one; needs a joint vocabulary.
+        All = "all",
+    }
+}
 
 /// Sizes of the vocabularies and the ids of padding, whose embeddings begin at zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,13 +15,13 @@ use candle_core::{Device, Result, Tensor};
 
 pub use layout::Vocabulary;
 
-use crate::config::{self, ModelConfig, NormPlacement};
+use crate::config::ModelConfig;
 use crate::ops::attention::{Attention, Core, Projection};
 use crate::ops::embedding::{self, Embedding};
-use crate::ops::feed_forward::{Activation, FeedForward};
+use crate::ops::feed_forward::FeedForward;
 use crate::ops::loss::{self, Sums, Targets};
 use crate::ops::params::Parameters;
-use crate::ops::sublayer::{self, Lengths, Placement, Residual};
+use crate::ops::sublayer::{self, Lengths, Residual};
 use crate::ops::{Mode, norm};
 
 /// A padded batch of token sequences.
@@ -93,7 +93,7 @@ impl Transformer {
 
     /// Draws initial values from a seed.
     pub fn initialise(&self, seed: u64) -> Result<()> {
-        init::initialise(&self.parameters, self.vocabulary, seed)
+        init::initialise(self.config.init, &self.parameters, self.vocabulary, seed)
     }
 
     /// The configuration it was built from.
@@ -177,10 +177,7 @@ impl Transformer {
     /// The wrapper of sub-layer `name`; `place` numbers its dropout site within the layer.
     fn residual(&self, name: &str, site: u64, mode: &Mode) -> Result<Residual> {
         Ok(Residual {
-            placement: match self.config.norm {
-                NormPlacement::Post => Placement::Post,
-                NormPlacement::Pre => Placement::Pre,
-            },
+            placement: self.config.norm,
             norm: self.norm(&format!("{name}_norm"))?,
             eps: self.config.norm_eps,
             dropout: mode.dropout(self.config.dropout, site),
@@ -275,7 +272,7 @@ impl Transformer {
         let feed_forward = FeedForward {
             fc1: self.single(&format!("{name}.fc1"), true)?,
             fc2: self.single(&format!("{name}.fc2"), true)?,
-            activation: activation(c.activation),
+            activation: c.activation,
             dropout: mode.dropout(c.activation_dropout, stack.site(layer, 4)),
         };
         sublayer::run(feed_forward, self.residual(&name, stack.site(layer, 5), mode)?, x, None, mode)
@@ -286,13 +283,5 @@ impl Transformer {
             return Ok(x);
         }
         norm::run(&x, &self.norm(&format!("{}.norm", stack.name()))?, self.config.norm_eps, mode)
-    }
-}
-
-fn activation(kind: config::Activation) -> Activation {
-    match kind {
-        config::Activation::Relu => Activation::Relu,
-        config::Activation::Gelu => Activation::Gelu,
-        config::Activation::Swish => Activation::Swish,
     }
 }

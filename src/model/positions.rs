@@ -1,6 +1,16 @@
 //! Positional encodings.
 
-use crate::config::Sinusoid;
+use crate::choice::choice;
+
+choice! {
+    /// How sines and cosines share a position's vector.
+    pub enum Sinusoid {
+        /// Sine on even, cosine on odd components (the paper's section 3.5).
+        Interleaved = "interleaved",
+        /// All sines, then all cosines (Marian).
+        Halves = "halves",
+    }
+}
 
 /// PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(the same) ("Attention Is All You Need", section 3.5).
 ///

@@ -9,6 +9,7 @@ use super::memory::{Scratch, with_slice};
 use super::params::Param;
 use super::simd::{self, vectorised};
 use super::sublayer::{BackwardBlock, ForwardBlock, Inner, WholeBatch, Widths, with_bias};
+use crate::choice::choice;
 
 macro_rules! with_activation {
     ($activation:expr, $f:ident($($arg:expr),*)) => {
@@ -20,15 +21,16 @@ macro_rules! with_activation {
     };
 }
 
-/// The activation between the two projections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// max(0, x).
-    Relu,
-    /// The tanh approximation of GELU (Hendrycks and Gimpel 2016).
-    Gelu,
-    /// x·sigmoid(x).
-    Swish,
+choice! {
+    /// The non-linearity between the two projections.
+    pub enum Activation {
+        /// max(0, x).
+        Relu = "relu",
+        /// The tanh approximation of GELU (Hendrycks and Gimpel 2016).
+        Gelu = "gelu",
+        /// x·σ(x).
+        Swish = "swish",
+    }
 }
 
 impl Activation {

@@ -19,24 +19,26 @@ use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
 use super::norm::{self, Addend, NormWeights};
 use super::params::Param;
 use super::{Implementation, Mode};
+use crate::choice::choice;
 
 /// Rows (tokens) that a block aims at.
 const BLOCK_ROWS: usize = 256;
 
-/// Where the normalisation stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
-    /// After the residual sum.
-    Post,
-    /// Before the sub-layer.
-    Pre,
+choice! {
+    /// Where layer normalisation stands.
+    pub enum NormPlacement {
+        /// After the residual sum, as in "Attention Is All You Need".
+        Post = "post",
+        /// Before each sub-layer, on its input.
+        Pre = "pre",
+    }
 }
 
 /// Norm, residual and dropout around one sub-layer.
 #[derive(Clone, Debug)]
 pub struct Residual {
     /// Where the normalisation stands.
-    pub placement: Placement,
+    pub placement: NormPlacement,
     /// γ and β, [2, D].
     pub norm: Param,
     /// ε of the normalisation.
@@ -168,13 +170,37 @@ fn reference<I: Inner>(
 ) -> Result<Tensor> {
     let both = residual.norm.reference(training)?;
     match residual.placement {
-        Placement::Post => {
+        NormPlacement::Post => {
             let h = residual.dropout.apply(&inner.reference(x, memory, training)?)?;
             norm::reference(&(x + h)?, &both, residual.eps)
         }
-        Placement::Pre => {
+        NormPlacement::Pre => {
             let input = norm::reference(x, &both, residual.eps)?;
             x + residual.dropout.apply(&inner.reference(&input, memory, training)?)?
+        }
+    }
+}
+
+/// The wrapper in decoding, without dropout and in place: `f` writes its output for its input, `norm` the normalised rows
+/// for rows.
+pub fn infer(
+    placement: NormPlacement,
+    x: &mut [f32],
+    norm: impl Fn(&[f32], &mut [f32]),
+    f: impl FnOnce(&[f32], &mut [f32]),
+) {
+    let mut h = vec![0f32; x.len()];
+    match placement {
+        NormPlacement::Post => {
+            f(x, &mut h);
+            h.iter_mut().zip(x.iter()).for_each(|(h, x)| *h += x);
+            norm(&h, x);
+        }
+        NormPlacement::Pre => {
+            let mut normal = vec![0f32; x.len()];
+            norm(x, &mut normal);
+            f(&normal, &mut h);
+            x.iter_mut().zip(&h).for_each(|(x, h)| *x += h);
         }
     }
 }
@@ -258,7 +284,7 @@ impl<I: Inner> Fused<I> {
         let first_row = sentences.start * self.inner.lengths().0;
         with_slice(residual.norm.value(), |both| {
             let weights = NormWeights::new(both, residual.eps as f32);
-            let pre = residual.placement == Placement::Pre;
+            let pre = residual.placement == NormPlacement::Pre;
             let mut normal = Scratch::new(if pre { x.len() } else { 0 });
             if pre {
                 norm::norm_rows(x, None, weights, d, &mut normal);
@@ -269,8 +295,8 @@ impl<I: Inner> Fused<I> {
             with_bias(bias, |bias| {
                 let addend = Addend { h, bias, dropout: residual.dropout, first_row };
                 match residual.placement {
-                    Placement::Post => norm::norm_rows(x, Some(addend), weights, d, y),
-                    Placement::Pre => norm::add_rows(x, addend, d, y),
+                    NormPlacement::Post => norm::norm_rows(x, Some(addend), weights, d, y),
+                    NormPlacement::Pre => norm::add_rows(x, addend, d, y),
                 }
                 Ok(())
             })
@@ -286,7 +312,7 @@ impl<I: Inner> Fused<I> {
         let (mut dx, mut dmemory) = (vec![0f32; rows * d], vec![0f32; memory_rows * d]);
         let (mut dh, mut dinner) = (Scratch::new(rows * d), Scratch::new(rows * widths.inner));
         let mut dmemory_inner = Scratch::new(memory_rows * widths.memory_saved);
-        let pre = self.residual.placement == Placement::Pre;
+        let pre = self.residual.placement == NormPlacement::Pre;
         let mut normal = if pre { Scratch::new(rows * d) } else { Scratch::default() };
         let blocks = blocks(rows, length);
         // Per block: sums for the inner biases, γ, β and the output bias.
@@ -360,18 +386,18 @@ impl<I: Inner> Fused<I> {
         with_slice(residual.norm.value(), |both| {
             let weights = NormWeights::new(both, residual.eps as f32);
             match residual.placement {
-                Placement::Post => with_bias(self.inner.output_bias(), |bias| {
+                NormPlacement::Post => with_bias(self.inner.output_bias(), |bias| {
                     let addend = Addend { h, bias, dropout: residual.dropout, first_row };
                     norm::norm_rows_backward(x, Some(addend), weights, d, dy, parts.dx, false, &mut scratch, norm_sums);
                     Ok(())
                 })?,
-                Placement::Pre => {
+                NormPlacement::Pre => {
                     parts.dx.copy_from_slice(dy);
                     norm::norm_rows(x, None, weights, d, normal);
                 }
             }
             norm::dropout_rows_backward(parts.dx, residual.dropout, first_row, d, parts.dh, bias_sums);
-            let pre = residual.placement == Placement::Pre;
+            let pre = residual.placement == NormPlacement::Pre;
             let mut dnormal = Scratch::zeroed(if pre { x.len() } else { 0 });
             self.inner.backward(BackwardBlock {
                 sentences,

@@ -1,13 +1,54 @@
-//! The optimizer's state over the flat parameters, and the exponential average.
+//! The optimizer: its keys, its state over the flat parameters, and the exponential average.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
+use serde::{Deserialize, Serialize};
 
-use crate::config::OptimizerConfig;
+use crate::config::key::{ABOVE_ZERO, Kind as Holds, NOT_NEGATIVE, Range as Bounds, Variant, key};
 use crate::ops::optimizer::{self, AdamStep};
 use crate::ops::params::{Kind, Parameters};
+
+/// `[train.optimizer]`: how gradients move parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum OptimizerConfig {
+    /// Adam (Kingma and Ba 2015), with decoupled weight decay (Loshchilov and Hutter 2019).
+    Adam {
+        /// Decay of the running mean of the gradient and of its square.
+        #[serde(default = "paper_betas")]
+        betas: [f64; 2],
+        /// Added to the root of the mean square.
+        #[serde(default = "paper_eps")]
+        eps: f64,
+        /// Share of a parameter, times the learning rate, taken away at each update; not of biases and norms.
+        #[serde(default)]
+        weight_decay: f64,
+    },
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> Self {
+        Self::Adam { betas: paper_betas(), eps: paper_eps(), weight_decay: 0.0 }
+    }
+}
+
+/// The keys of each kind.
+pub(crate) const KINDS: &[Variant] = &[Variant {
+    kind: "adam",
+    keys: &[key("betas", Holds::Pair(Bounds::Fraction)), key("eps", ABOVE_ZERO), key("weight_decay", NOT_NEGATIVE)],
+}];
+
+/// The paper's β₁ and β₂ (section 5.3).
+fn paper_betas() -> [f64; 2] {
+    [0.9, 0.98]
+}
+
+/// The paper's ε (section 5.3).
+fn paper_eps() -> f64 {
+    1e-9
+}
 
 /// Adam with decoupled weight decay on matrices, none on biases and norms.
 #[derive(Debug)]

@@ -1,6 +1,124 @@
-//! Learning-rate schedules: pure functions of the update, counted from 1.
+//! Learning-rate schedules: their keys, and the rate as a pure function of the update, counted from 1.
 
-use crate::config::ScheduleConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::config::key::{ABOVE_ZERO, COUNT, Key, NOT_NEGATIVE, POSITIVE, Variant, key, required};
+
+/// `[train.schedule]`: the learning rate at each update, counted from 1.
+///
+/// Every kind rises linearly over its first `warmup` updates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ScheduleConfig {
+    /// factor · d_model^-0.5 · min(step^-0.5, step · warmup^-1.5) ("Attention Is All You Need", section 5.3).
+    Noam {
+        /// Updates of linear rise; positive.
+        #[serde(default = "paper_warmup")]
+        warmup: u64,
+        /// Multiplies the rate.
+        #[serde(default = "one")]
+        factor: f64,
+    },
+    /// From `initial` linearly to `learning_rate`, then learning_rate · √(warmup / step).
+    InverseSqrt {
+        /// The highest rate, reached at `warmup`.
+        learning_rate: f64,
+        /// Updates of linear rise; positive.
+        #[serde(default = "paper_warmup")]
+        warmup: u64,
+        /// The rate at update 0 of the rise.
+        #[serde(default)]
+        initial: f64,
+    },
+    /// Linearly up to `learning_rate`, then linearly down to `end` at update `total`.
+    Linear {
+        /// The highest rate, reached at `warmup`.
+        learning_rate: f64,
+        /// Updates of linear rise.
+        #[serde(default = "paper_warmup")]
+        warmup: u64,
+        /// The update at which `end` is reached. Default: `train.max_updates`.
+        #[serde(default)]
+        total: u64,
+        /// The last rate.
+        #[serde(default)]
+        end: f64,
+    },
+    /// Linearly up to `learning_rate`, then along half a cosine down to `end` at update `total`.
+    Cosine {
+        /// The highest rate, reached at `warmup`.
+        learning_rate: f64,
+        /// Updates of linear rise.
+        #[serde(default = "paper_warmup")]
+        warmup: u64,
+        /// The update at which `end` is reached. Default: `train.max_updates`.
+        #[serde(default)]
+        total: u64,
+        /// The last rate.
+        #[serde(default)]
+        end: f64,
+    },
+    /// `learning_rate` throughout.
+    Constant {
+        /// The rate.
+        learning_rate: f64,
+        /// Updates of linear rise.
+        #[serde(default)]
+        warmup: u64,
+    },
+}
+
+impl Default for ScheduleConfig {
+    fn default() -> Self {
+        Self::Noam { warmup: paper_warmup(), factor: one() }
+    }
+}
+
+/// The keys of each kind.
+pub(crate) const KINDS: &[Variant] = &[
+    Variant { kind: "noam", keys: &[key("warmup", POSITIVE), key("factor", ABOVE_ZERO)] },
+    Variant {
+        kind: "inverse_sqrt",
+        keys: &[required("learning_rate", ABOVE_ZERO), key("warmup", POSITIVE), key("initial", NOT_NEGATIVE)],
+    },
+    Variant { kind: "linear", keys: DECAY },
+    Variant { kind: "cosine", keys: DECAY },
+    Variant { kind: "constant", keys: &[required("learning_rate", ABOVE_ZERO), key("warmup", COUNT)] },
+];
+
+const DECAY: &[Key] =
+    &[required("learning_rate", ABOVE_ZERO), key("warmup", COUNT), key("total", POSITIVE), key("end", NOT_NEGATIVE)];
+
+impl ScheduleConfig {
+    /// Takes the end of the run for the end of the schedule, where `total` is not stated.
+    pub(crate) fn end_at(&mut self, max_updates: u64) {
+        if let Self::Linear { total, .. } | Self::Cosine { total, .. } = self
+            && *total == 0
+        {
+            *total = max_updates;
+        }
+    }
+
+    /// How its keys contradict one another, and what to do about it.
+    pub(crate) fn contradiction(&self) -> Option<(String, &'static str)> {
+        let (Self::Linear { warmup, total, .. } | Self::Cosine { warmup, total, .. }) = self else { return None };
+        if *total == 0 {
+            let what = "`train.schedule.total` is missing, and `train.max_updates` = 0 sets no end";
+            return Some((what.to_owned(), "set `total`, the update at which the rate has come down to `end`"));
+        }
+        let what = format!("`train.schedule.warmup` = {warmup} leaves no update before `total` = {total}");
+        (warmup >= total).then_some((what, "lower `warmup`, or raise `total` (default: `train.max_updates`)"))
+    }
+}
+
+/// The paper's warm-up (section 5.3).
+fn paper_warmup() -> u64 {
+    4000
+}
+
+fn one() -> f64 {
+    1.0
+}
 
 /// The learning rate of update `step` (from 1).
 pub fn learning_rate(schedule: &ScheduleConfig, d_model: usize, step: u64) -> f64 {

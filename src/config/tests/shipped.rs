@@ -8,7 +8,8 @@ use std::rc::Rc;
 use serde_json::{Value as Json, json};
 
 use super::super::document::{Source, parse, parse_value, to_json};
-use super::super::schema::{self, Key, Kind};
+use super::super::key::{Key, Kind, Variant};
+use super::super::schema;
 use super::super::*;
 use super::Folder;
 
@@ -64,7 +65,7 @@ fn full() -> Json {
 }
 
 /// The types' defaults of one kind of a tagged table, with 5e-4 for keys that have none.
-fn variant_defaults(section: &str, variant: &schema::Variant) -> Json {
+fn variant_defaults(section: &str, variant: &Variant) -> Json {
     let mut stated = json!({ "kind": variant.kind });
     for key in variant.keys.iter().filter(|key| key.required) {
         stated[key.name] = json!(5e-4);

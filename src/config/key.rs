@@ -1,0 +1,116 @@
+//! What a key of the configuration is, and may hold.
+
+/// One key of a table.
+pub(crate) struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may hold.
+    pub kind: Kind,
+    /// Whether its table is nothing without it.
+    pub required: bool,
+}
+
+/// What a key may hold.
+pub(crate) enum Kind {
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number from `least` to `most`.
+    Integer { least: i128, most: i128 },
+    /// A whole number, positive and even.
+    Even { most: i128 },
+    /// A finite number within a range.
+    Number(Range),
+    /// Two finite numbers within a range.
+    Pair(Range),
+    /// One of these names.
+    Choice(&'static [&'static str]),
+    /// `auto`, `cpu`, `cuda`, `cuda:N`, `metal`.
+    Device,
+    /// A path relative to the file that states it.
+    Path,
+    /// A path relative to `data.root` where that is stated, otherwise to the file that states it.
+    Corpus,
+    /// A table with these keys.
+    Table(&'static [Key]),
+    /// A list of tables with these keys.
+    List(&'static [Key]),
+    /// A table whose `kind` decides its other keys.
+    Tagged { default: &'static str, variants: &'static [Variant] },
+}
+
+/// One `kind` of a tagged table.
+pub(crate) struct Variant {
+    /// The value of `kind`.
+    pub kind: &'static str,
+    /// The keys beside `kind`.
+    pub keys: &'static [Key],
+}
+
+/// The numbers a key may hold.
+#[derive(Clone, Copy)]
+pub(crate) enum Range {
+    /// 0 ≤ x < 1.
+    Fraction,
+    /// x > 0.
+    Positive,
+    /// x ≥ 0.
+    NonNegative,
+    /// x = 0 or x ≥ 1.
+    OffOrRatio,
+}
+
+impl Range {
+    /// Whether `x`, a finite number, is within.
+    pub fn holds(self, x: f64) -> bool {
+        match self {
+            Self::Fraction => (0.0..1.0).contains(&x),
+            Self::Positive => x > 0.0,
+            Self::NonNegative => x >= 0.0,
+            Self::OffOrRatio => x == 0.0 || x >= 1.0,
+        }
+    }
+
+    /// Completes "must be …".
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Fraction => "at least 0 and below 1",
+            Self::Positive => "above 0",
+            Self::NonNegative => "at least 0",
+            Self::OffOrRatio => "0 (off), or at least 1",
+        }
+    }
+}
+
+impl Kind {
+    /// Whether the key holds text, so that `--set key=VALUE` needs no quotes.
+    pub fn is_text(&self) -> bool {
+        matches!(self, Self::Choice(_) | Self::Device | Self::Path | Self::Corpus)
+    }
+}
+
+/// A key that may be left out.
+pub(crate) const fn key(name: &'static str, kind: Kind) -> Key {
+    Key { name, kind, required: false }
+}
+
+/// A key its table is nothing without.
+pub(crate) const fn required(name: &'static str, kind: Kind) -> Key {
+    Key { name, kind, required: true }
+}
+
+/// A whole number from `least` up.
+pub(crate) const fn at_least(least: i128) -> Kind {
+    Kind::Integer { least, most: i64::MAX as i128 }
+}
+
+pub(crate) const COUNT: Kind = at_least(0);
+pub(crate) const POSITIVE: Kind = at_least(1);
+/// Widths and depths no machine could hold are typing errors; the bound also keeps products of widths from overflowing.
+pub(crate) const WIDTH: i128 = 1 << 20;
+pub(crate) const WIDTH_KEY: Kind = Kind::Integer { least: 1, most: WIDTH };
+/// As wide as the search goes (`decode::MAX_BEAM`).
+pub(crate) const BEAM: Kind = Kind::Integer { least: 1, most: 1000 };
+pub(crate) const LAYERS: Kind = Kind::Integer { least: 1, most: 1000 };
+pub(crate) const FRACTION: Kind = Kind::Number(Range::Fraction);
+pub(crate) const ABOVE_ZERO: Kind = Kind::Number(Range::Positive);
+pub(crate) const NOT_NEGATIVE: Kind = Kind::Number(Range::NonNegative);
