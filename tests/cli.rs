@@ -382,6 +382,28 @@ fn resumed_training_equals_uninterrupted_training() {
     );
 }
 
+#[test]
+fn text_may_move_but_not_change_before_a_resume() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let moved = project.path("moved");
+    std::fs::create_dir(&moved).unwrap();
+    for name in ["train.en", "train.de", "valid.en", "valid.de"] {
+        std::fs::rename(project.path(name), moved.join(name)).unwrap();
+    }
+    let resume = ["--resume", "--set", "data.root=moved", "--set", "train.max_updates=6"];
+    succeeds(&project.train(&resume));
+    for (name, what) in [("train.de", "training"), ("valid.en", "validation")] {
+        let text = std::fs::read_to_string(moved.join(name)).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.swap(0, 1);
+        std::fs::write(moved.join(name), lines.join("\n") + "\n").unwrap();
+        fails(&project.train(&resume), 2, &[what, "when the run began", "--run-dir"]);
+        std::fs::write(moved.join(name), text).unwrap();
+    }
+    succeeds(&project.train(&resume));
+}
+
 #[cfg(unix)]
 #[test]
 fn interrupt_saves_and_exits_130() {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 
 use super::compact::CompactVec;
 use super::corpus::{PairSource, Side};
@@ -137,6 +138,18 @@ impl EncodedCorpus {
         (self.source.ids.len(), self.target.ids.len())
     }
 
+    /// A checksum of all pairs as ids, in order: equal for equal text, wherever its files lie.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        for corpus in &self.ranges {
+            hash.update((corpus.range.len() as u64).to_le_bytes());
+        }
+        for side in [&self.source, &self.target] {
+            side.add_to(&mut hash);
+        }
+        format!("{:x}", hash.finalize())
+    }
+
     fn corpus_of(&self, index: usize) -> usize {
         self.ranges.partition_point(|corpus| corpus.range.end <= index)
     }
@@ -183,6 +196,20 @@ impl TokenLists {
     #[inline]
     fn get(&self, index: usize) -> &[u32] {
         &self.ids[self.starts.get(index)..self.starts.get(index + 1)]
+    }
+
+    fn add_to(&self, hash: &mut Sha256) {
+        let mut bytes = Vec::with_capacity(1 << 16);
+        for list in 0..self.starts.len() - 1 {
+            let ids = self.get(list);
+            bytes.extend((ids.len() as u32).to_le_bytes());
+            bytes.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+            if bytes.len() >= 1 << 16 {
+                hash.update(&bytes);
+                bytes.clear();
+            }
+        }
+        hash.update(&bytes);
     }
 
     fn shrink(&mut self) {
@@ -268,6 +295,20 @@ mod tests {
             assert_eq!(encoded.pair(i).0, [expected as u32]);
             assert_eq!(encoded.origin(i, Side::Source).1, expected + 1);
         }
+    }
+
+    #[test]
+    fn the_fingerprint_tells_texts_apart_and_files_not() {
+        let of = |name, pairs: &[(&str, &str)]| {
+            EncodedCorpus::build(vec![listed(name, pairs, 1.0)], FILTER, bytes, bytes).unwrap().0.fingerprint()
+        };
+        let text = of("a", &[("ab", "cd"), ("c", "d")]);
+        assert_eq!(text, of("elsewhere", &[("ab", "cd"), ("c", "d")]));
+        for other in [&[("c", "d"), ("ab", "cd")], &[("ab", "cd"), ("c", "e")], &[("a", "cd"), ("bc", "d")]] {
+            assert_ne!(text, of("a", other));
+        }
+        let apart = vec![listed("a", &[("ab", "cd")], 1.0), listed("b", &[("c", "d")], 1.0)];
+        assert_ne!(text, EncodedCorpus::build(apart, FILTER, bytes, bytes).unwrap().0.fingerprint());
     }
 
     #[test]

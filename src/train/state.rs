@@ -20,6 +20,18 @@ pub struct TrainState {
     pub stale: u64,
     /// Seconds spent training, over all sessions of the run.
     pub seconds: f64,
+    /// Checksums of the text that the rest refers to.
+    pub text: TextChecksums,
+}
+
+/// Checksums of the text of a run, by which a resumed run knows it wherever the files lie now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextChecksums {
+    /// Of the training pairs that passed the filters.
+    pub train: String,
+    /// Of the validation pairs; `None` without validation.
+    pub valid: Option<String>,
 }
 
 /// The best validation.

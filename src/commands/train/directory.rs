@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, BEST, LAST, MANIFEST_FILE, MODEL_FILE};
 use crate::cli::TrainArgs;
-use crate::config::{self, Config};
+use crate::config::{self, Config, DataConfig};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
-use crate::train::state::TrainState;
+use crate::train::state::{TextChecksums, TrainState};
 
 const CONFIG: &str = "config.toml";
 /// A configuration on its way to becoming [`CONFIG`].
@@ -76,7 +76,7 @@ const MAY_CHANGE: &[&str] = &[
 /// Refuses to continue a run under a configuration that would train something else.
 fn compare(config_file: &Path, config: &Config) -> Result<()> {
     let old = config::load_resolved(config_file)?;
-    let differences = config::differences(&old, config);
+    let differences = config::differences(&old, &with_files_of(config, &old));
     let matters = |key: &str| !MAY_CHANGE.iter().any(|allowed| key.starts_with(allowed));
     let errors: Vec<Error> = differences
         .into_iter()
@@ -87,6 +87,38 @@ fn compare(config_file: &Path, config: &Config) -> Result<()> {
                 .help("a resumed run must train as it began: restore the value, or start another run with --run-dir")
         })
         .collect();
+    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+}
+
+/// The configuration with the files of `old` in place of its own: text may have moved, and is known by its checksum.
+fn with_files_of(config: &Config, old: &Config) -> Config {
+    let mut config = config.clone();
+    for (new, old) in config.data.train.iter_mut().zip(&old.data.train) {
+        (new.source, new.target) = (old.source.clone(), old.target.clone());
+    }
+    if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
+        *new = old.clone();
+    }
+    config
+}
+
+/// Refuses to continue a run on other text than it began with.
+pub fn compare_text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Result<()> {
+    let train = old.train != new.train;
+    let valid = old.valid.is_some() && new.valid.is_some() && old.valid != new.valid;
+    let files = [
+        (train, "training", config.train.first().map(|corpus| &corpus.source)),
+        (valid, "validation", config.valid.as_ref().map(|pair| &pair.source)),
+    ];
+    let errors = files.into_iter().filter(|(differs, _, _)| *differs).map(|(_, what, file)| {
+        let error = Error::usage(format!("the {what} text is not what it was when the run began"));
+        let error = error.help("restore the files; they may lie in another place. Or start another run with --run-dir");
+        match file {
+            Some(file) => error.at(file),
+            None => error,
+        }
+    });
+    let errors: Vec<Error> = errors.collect();
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 

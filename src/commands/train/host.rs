@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::Tensor;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{self, NamedTensor};
 use crate::commands::model::load_parameters;
@@ -127,6 +128,21 @@ impl Validator {
             metric: BleuOptions { lowercase: config.tokenizer.lowercase, ..BleuOptions::default() },
             translates: config.valid.metric,
         }))
+    }
+
+    /// A checksum of the pairs.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        for batch in &self.batches {
+            for numbers in [&batch.source_lengths, &batch.target_lengths, &batch.source, &batch.labels] {
+                numbers.iter().for_each(|number| hash.update(number.to_le_bytes()));
+            }
+        }
+        for text in self.sources.iter().chain(&self.references) {
+            hash.update(text);
+            hash.update("\n");
+        }
+        format!("{:x}", hash.finalize())
     }
 
     /// Loss over the whole set, translations and their BLEU.

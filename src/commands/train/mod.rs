@@ -21,7 +21,7 @@ use crate::ops::memory::with_slice_mut;
 use crate::ops::params::Parameters;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
-use crate::train::state::TrainState;
+use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Trainer};
 use host::{RunHost, Signals, Validator};
 use prepare::Data;
@@ -48,7 +48,13 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let model = Transformer::new(&config.model, super::model::vocabulary(&data.tokenizers), &device)?;
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
-    let state = if resumed { load(&run, &model, &mut optimizer, &say)? } else { TrainState::default() };
+    let text =
+        TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
+    let loaded = if resumed { load(&run, &model, &mut optimizer, &say)? } else { None };
+    if let Some(state) = &loaded {
+        directory::compare_text(&state.text, &text, &config.data)?;
+    }
+    let state = TrainState { text, ..loaded.unwrap_or_default() };
     if let Some(end) = signals.stop() {
         return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training; nothing was changed"));
     }
@@ -132,7 +138,12 @@ fn resolve(args: &TrainArgs, common: &Common) -> Result<Config> {
 }
 
 /// Loads the newest whole checkpoint of a run.
-fn load(run: &Path, model: &Transformer, optimizer: &mut Optimizer, say: &dyn Fn(String)) -> Result<TrainState> {
+fn load(
+    run: &Path,
+    model: &Transformer,
+    optimizer: &mut Optimizer,
+    say: &dyn Fn(String),
+) -> Result<Option<TrainState>> {
     let (newest, warnings) = checkpoint::newest_valid(run)?;
     for warning in warnings {
         say(format!("warning: {warning}"));
@@ -147,7 +158,7 @@ fn load(run: &Path, model: &Transformer, optimizer: &mut Optimizer, say: &dyn Fn
             return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
         }
         say("the run has no checkpoint yet: starting at update 0".to_owned());
-        return Ok(TrainState::default());
+        return Ok(None);
     };
     super::model::load_parameters(&directory.join("model.safetensors"), model)?;
     load_optimizer(&directory.join("optimizer.safetensors"), optimizer, model.parameters())?;
@@ -156,7 +167,7 @@ fn load(run: &Path, model: &Transformer, optimizer: &mut Optimizer, say: &dyn Fn
         Error::failure(format!("the training state cannot be read: {e}")).at(directory.join("state.json"))
     })?;
     say(format!("resuming at update {step}"));
-    Ok(state)
+    Ok(Some(state))
 }
 
 /// Fills the optimizer's tensors (and, with an exponential average, sorts out which parameters are which).
