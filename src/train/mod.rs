@@ -29,7 +29,7 @@ use crate::ops::{self, Mode};
 use crate::rng;
 use log::Log;
 use optimizer::Optimizer;
-use state::{Best, TrainState};
+use state::{Best, TrainState, Window};
 
 /// What a validation found.
 #[derive(Clone, Debug, Default)]
@@ -108,16 +108,16 @@ pub struct Trainer<'a> {
     pub implementation: ops::Implementation,
 }
 
-/// Sums since the last line of the log.
-struct Window {
-    sums: Sums,
-    tokens: u64,
-    start: Instant,
+/// The time spent on a run.
+struct Clock {
+    /// Seconds in earlier sessions.
+    before: f64,
+    started: Instant,
 }
 
-impl Window {
-    fn new() -> Self {
-        Self { sums: Sums::default(), tokens: 0, start: Instant::now() }
+impl Clock {
+    fn seconds(&self) -> f64 {
+        self.before + self.started.elapsed().as_secs_f64()
     }
 }
 
@@ -147,23 +147,17 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
 impl Trainer<'_> {
     /// Trains until a limit, patience or a signal ends it.
     pub fn run(&mut self, batches: &mut Prefetch<Prepared<Batch>>, host: &mut dyn Host) -> Result<End> {
-        let mut window = Window::new();
-        let started = Instant::now();
-        let seconds_before = self.state.seconds;
+        let clock = Clock { before: self.state.seconds, started: Instant::now() };
         let end = loop {
             if let Some(end) = self.limit(host) {
                 break end;
             }
             let Some(update) = self.update(batches)? else { break End::Epochs };
-            self.state.seconds = seconds_before + started.elapsed().as_secs_f64();
-            window.sums.smoothed += update.sums.smoothed;
-            window.sums.likelihood += update.sums.likelihood;
-            window.tokens += update.tokens;
-            self.report(&update, &mut window)?;
+            self.state.seconds = clock.seconds();
+            self.report(&update)?;
             let mut saved = false;
             if self.valid.every > 0 && self.state.step.is_multiple_of(self.valid.every) {
-                saved = self.validate(host)?;
-                window = Window::new();
+                saved = self.validate(host, &clock)?;
             }
             if !saved && self.config.save_every > 0 && self.state.step.is_multiple_of(self.config.save_every) {
                 host.save(&self.optimizer, &self.state)?;
@@ -227,12 +221,16 @@ impl Trainer<'_> {
     }
 
     /// Progress after every update, and a line of the log every `log_every`.
-    fn report(&mut self, update: &Update, window: &mut Window) -> Result<()> {
+    fn report(&mut self, update: &Update) -> Result<()> {
         let step = self.state.step;
+        let window = &mut self.state.window;
+        window.smoothed += update.sums.smoothed;
+        window.likelihood += update.sums.likelihood;
+        window.tokens += update.tokens;
         let important = self.config.log_every > 0 && step.is_multiple_of(self.config.log_every);
         let tokens = window.tokens as f64;
-        let (loss, perplexity) = (window.sums.smoothed / tokens, (window.sums.likelihood / tokens).exp());
-        let rate = tokens / window.start.elapsed().as_secs_f64().max(1e-9);
+        let (loss, perplexity) = (window.smoothed / tokens, (window.likelihood / tokens).exp());
+        let rate = tokens / (self.state.seconds - window.since).max(1e-9);
         let text = format!(
             "epoch {} loss {loss:.3} ppl {perplexity:.2} lr {:.2e} {rate:.0} tok/s",
             update.epoch + 1,
@@ -246,14 +244,17 @@ impl Trainer<'_> {
                 "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
                 "seconds": self.state.seconds, "memory": crate::device::resident_memory(),
             }))?;
-            *window = Window::new();
+            self.begin_window();
         }
         Ok(())
     }
 
+    fn begin_window(&mut self) {
+        self.state.window = Window { since: self.state.seconds, ..Window::default() };
+    }
+
     /// Validates, saves if it is the best so far, and says so. Returns whether a checkpoint was written.
-    fn validate(&mut self, host: &mut dyn Host) -> Result<bool> {
-        let started = Instant::now();
+    fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<bool> {
         let step = self.state.step;
         let model = self.model;
         let result = self.optimizer.with_model_values(|| host.validate(model))??;
@@ -273,7 +274,9 @@ impl Trainer<'_> {
             (false, 0) => String::new(),
             (false, patience) => format!(" (no better: {} of {patience})", self.state.stale),
         };
-        let seconds = started.elapsed().as_secs_f64();
+        let seconds = clock.seconds() - self.state.seconds;
+        self.state.seconds += seconds;
+        self.begin_window();
         self.log.line(&format!(
             "valid at {step}: loss {:.3} ppl {:.2}{bleu}{note} [{seconds:.1} s]",
             result.loss, result.perplexity

@@ -20,8 +20,24 @@ pub struct TrainState {
     pub stale: u64,
     /// Seconds spent training, over all sessions of the run.
     pub seconds: f64,
+    /// What the next line of the log will be about.
+    pub window: Window,
     /// Checksums of the text that the rest refers to.
     pub text: TextChecksums,
+}
+
+/// Sums since the last line of the log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Label-smoothed cross-entropy, in nats.
+    pub smoothed: f64,
+    /// Negative log-likelihood, in nats.
+    pub likelihood: f64,
+    /// Target tokens.
+    pub tokens: u64,
+    /// When it began, in [`TrainState::seconds`].
+    pub since: f64,
 }
 
 /// Checksums of the text of a run, by which a resumed run knows it wherever the files lie now.
