@@ -1,5 +1,7 @@
 //! Padded batches of token ids.
 
+use std::ops::Range;
+
 /// The ids of the special tokens on each side; they come from the tokenizer, never from constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpecialIds {
@@ -45,6 +47,24 @@ pub struct Batch {
     pub lines: Vec<usize>,
     /// The epoch that they were drawn in, as [`Self::with_origin`] was told.
     pub epoch: u64,
+}
+
+/// Tokens of a pair's larger side, with `</s>`.
+pub fn larger_side<S: AsRef<[u32]>, T: AsRef<[u32]>>((source, target): &(S, T)) -> usize {
+    source.as_ref().len().max(target.as_ref().len()) + 1
+}
+
+/// Cuts pairs, sorted by [`larger_side`], into runs of at most `batch_tokens` padded tokens on that side. A pair larger than
+/// that is a run of its own.
+pub fn cut<S: AsRef<[u32]>, T: AsRef<[u32]>>(pairs: &[(S, T)], batch_tokens: usize) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (index, pair) in pairs.iter().enumerate() {
+        match runs.last_mut() {
+            Some(run) if (run.len() + 1) * larger_side(pair) <= batch_tokens => run.end += 1,
+            _ => runs.push(index..index + 1),
+        }
+    }
+    runs
 }
 
 impl Batch {
@@ -108,6 +128,17 @@ mod tests {
 
     const IDS: SpecialIds =
         SpecialIds { pad_source: 90, eos_source: 91, pad_target: 80, bos_target: 81, eos_target: 82 };
+
+    #[test]
+    fn runs_hold_as_many_pairs_as_fit() {
+        let pair = |source: usize, target: usize| (vec![7u32; source], vec![7u32; target]);
+        // Larger sides, with </s>: 2, 3, 3, 5, 12.
+        let pairs = [pair(1, 0), pair(2, 1), pair(1, 2), pair(4, 4), pair(11, 1)];
+        assert_eq!(cut(&pairs, 10), [0..3, 3..4, 4..5]);
+        assert_eq!(cut(&pairs, 20), [0..4, 4..5]);
+        assert_eq!(cut(&pairs, 1), [0..1, 1..2, 2..3, 3..4, 4..5]);
+        assert!(cut(&pairs[..0], 10).is_empty());
+    }
 
     #[test]
     fn rows_are_ended_shifted_and_padded() {

@@ -146,7 +146,7 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
 
 impl Trainer<'_> {
     /// Trains until a limit, patience or a signal ends it.
-    pub fn run(&mut self, batches: &mut Prefetch<Prepared<Batch>>, host: &mut dyn Host) -> Result<End> {
+    pub fn run(&mut self, batches: &mut Prefetch<Prepared<Vec<Batch>>>, host: &mut dyn Host) -> Result<End> {
         let clock = Clock { before: self.state.seconds, started: Instant::now() };
         let end = loop {
             if let Some(end) = self.limit(host) {
@@ -183,24 +183,28 @@ impl Trainer<'_> {
     }
 
     /// One update over `accumulate` micro-batches; `None` when the data are at their end.
-    fn update(&mut self, batches: &mut Prefetch<Prepared<Batch>>) -> Result<Option<Update>> {
+    fn update(&mut self, batches: &mut Prefetch<Prepared<Vec<Batch>>>) -> Result<Option<Update>> {
         let step = self.state.step + 1;
         let mut update = Update { sums: Sums::default(), tokens: 0, gradient_norm: 0.0, learning_rate: 0.0, epoch: 0 };
         self.model.parameters().clear_gradients()?;
-        for micro in 0..self.config.accumulate as u64 {
+        let mut passes = 0u64;
+        for _ in 0..self.config.accumulate {
             let Some(prepared) = batches.next() else { break };
-            let Prepared { item: batch, position } = prepared?;
-            let mode = Mode {
-                training: Some(rng::key(self.config.seed, "dropout", &[step, micro])),
-                implementation: self.implementation,
-            };
-            let (source, target, targets) = inputs(&batch, self.padding, self.config.label_smoothing);
-            let (loss, sums) = self.model.loss(&source, &target, &targets, &mode)?;
-            loss.backward()?;
-            update.sums.smoothed += sums.smoothed;
-            update.sums.likelihood += sums.likelihood;
-            update.tokens += batch.target_tokens as u64;
-            update.epoch = batch.epoch;
+            let Prepared { item: parts, position } = prepared?;
+            for batch in &parts {
+                let mode = Mode {
+                    training: Some(rng::key(self.config.seed, "dropout", &[step, passes])),
+                    implementation: self.implementation,
+                };
+                let (source, target, targets) = inputs(batch, self.padding, self.config.label_smoothing);
+                let (loss, sums) = self.model.loss(&source, &target, &targets, &mode)?;
+                loss.backward()?;
+                update.sums.smoothed += sums.smoothed;
+                update.sums.likelihood += sums.likelihood;
+                update.tokens += batch.target_tokens as u64;
+                update.epoch = batch.epoch;
+                passes += 1;
+            }
             self.state.position = position;
         }
         if update.tokens == 0 {

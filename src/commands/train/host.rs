@@ -13,7 +13,7 @@ use crate::commands::model::load_parameters;
 use crate::commands::model::slots;
 use crate::config::{Config, ValidMetric};
 use crate::console::message;
-use crate::data::batch::Batch;
+use crate::data::batch::{Batch, cut, larger_side};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -108,12 +108,15 @@ impl Validator {
                 pairs.len()
             ));
         }
-        encoded.sort_by_key(|(source, target)| source.len().max(target.len()));
+        encoded.sort_by_key(larger_side);
         let batch_tokens = config.train.batch_tokens;
         Ok(Some(Self {
             sources: pairs[..limit].iter().map(|(source, _)| (*source).to_owned()).collect(),
             references: pairs[..limit].iter().map(|(_, target)| (*target).to_owned()).collect(),
-            batches: cut(&encoded, batch_tokens).map(|part| Batch::new(part, &tokenizers.special_ids())).collect(),
+            batches: cut(&encoded, batch_tokens)
+                .into_iter()
+                .map(|part| Batch::new(&encoded[part], &tokenizers.special_ids()))
+                .collect(),
             tokenizers: tokenizers.clone(),
             options: TranslateOptions {
                 beam: config.valid.beam,
@@ -183,21 +186,6 @@ impl Validator {
             .collect();
         Ok(validation)
     }
-}
-
-/// Cuts pairs sorted by length into batches of at most `batch_tokens` padded tokens on the larger side.
-fn cut(pairs: &[(Vec<u32>, Vec<u32>)], batch_tokens: usize) -> impl Iterator<Item = &[(Vec<u32>, Vec<u32>)]> {
-    let mut rest = pairs;
-    std::iter::from_fn(move || {
-        let fits = |&rows: &usize| {
-            let (source, target) = &rest[rows - 1];
-            rows * (source.len().max(target.len()) + 1) <= batch_tokens
-        };
-        let rows = (1..=rest.len()).take_while(fits).last().unwrap_or(1).min(rest.len());
-        let (part, after) = rest.split_at(rows);
-        rest = after;
-        (!part.is_empty()).then_some(part)
-    })
 }
 
 /// The surroundings of one run.

@@ -1,14 +1,15 @@
 //! From corpora on disk to a stream of batches.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::config::{Config, DataConfig};
-use crate::data::batch::Batch;
+use crate::data::batch::{Batch, cut, larger_side};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::Filter;
 use crate::data::prefetch::{Prefetch, Prepared};
-use crate::data::sampler::{Sampler, SamplerPosition};
+use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::rng;
@@ -62,37 +63,81 @@ pub fn data(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) ->
 }
 
 /// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
-pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Result<Prefetch<Prepared<Batch>>> {
+///
+/// An item is one micro-batch, in parts of at most `train.batch_tokens`: BPE-dropout makes more subwords than the sampler
+/// counted.
+pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Result<Prefetch<Prepared<Vec<Batch>>>> {
     let train = &config.train;
     let mut sampler = Sampler::new(data.corpus.lengths(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
     sampler.seek(position)?;
-    let (corpus, tokenizers) = (data.corpus.clone(), data.tokenizers.clone());
+    let (corpus, tokenizers, batch_tokens) = (data.corpus.clone(), data.tokenizers.clone(), train.batch_tokens);
     let (dropout, seed, max_epochs) = (config.tokenizer.dropout as f32, train.seed, train.max_epochs);
     let most = config.model.max_length - 1;
     Prefetch::new(AHEAD, move || {
-        let plan = sampler.next_batch();
-        if max_epochs > 0 && plan.epoch >= max_epochs {
+        let BatchPlan { indices, epoch } = sampler.next_batch();
+        if max_epochs > 0 && epoch >= max_epochs {
             return None;
         }
         let special = tokenizers.special_ids();
-        let batch = if dropout > 0.0 {
-            let encode = |&index: &usize| {
+        let item = if dropout > 0.0 {
+            let encode = |index: usize| {
                 let (source, target) = corpus.pair_text(index);
-                let key = |side| rng::key(seed, "bpe-dropout", &[plan.epoch, index as u64, side]);
+                let key = |side| rng::key(seed, "bpe-dropout", &[epoch, index as u64, side]);
                 let mut source = tokenizers.source.encode_with_dropout(source, dropout, key(0));
                 let mut target = tokenizers.target.encode_with_dropout(target, dropout, key(1));
-                // Dropout makes more pieces; the positions are the only hard bound.
+                // Dropout makes more pieces; the positions are a hard bound.
                 source.truncate(most);
                 target.truncate(most);
-                (source, target)
+                (index, (source, target))
             };
-            let pairs: Vec<_> = plan.indices.iter().map(encode).collect();
-            Batch::new(&pairs, &special)
+            let mut pairs: Vec<_> = indices.into_iter().map(encode).collect();
+            pairs.sort_by_key(|(_, pair)| larger_side(pair));
+            let (indices, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+            let part = |part: Range<usize>| {
+                Batch::new(&pairs[part.clone()], &special).with_origin(indices[part].to_vec(), epoch)
+            };
+            cut(&pairs, batch_tokens).into_iter().map(part).collect()
         } else {
-            let pairs: Vec<_> = plan.indices.iter().map(|&index| corpus.pair(index)).collect();
-            Batch::new(&pairs, &special)
+            let pairs: Vec<_> = indices.iter().map(|&index| corpus.pair(index)).collect();
+            vec![Batch::new(&pairs, &special).with_origin(indices, epoch)]
         };
-        let item = batch.with_origin(plan.indices, plan.epoch);
         Some(Ok(Prepared { item, position: sampler.position() }))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CorpusConfig, ModelConfig, Preset};
+
+    /// With half of all merges undone pairs grow, but no batch beyond its bound; and every pair comes once an epoch.
+    #[test]
+    fn dropout_does_not_make_batches_too_large() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = |i: usize| format!("the old dog {i} sleeps near the {} house\n", "very ".repeat(i % 7));
+        let text: String = (0..200).map(line).collect();
+        let [source, target] = ["en", "de"].map(|name| folder.path().join(name));
+        std::fs::write(&source, &text).unwrap();
+        std::fs::write(&target, text.replace("dog", "Hund")).unwrap();
+        let mut config = Config { model: ModelConfig::of_preset(Preset::Tiny), ..Config::default() };
+        config.data.train = vec![CorpusConfig { source, target, weight: 1.0 }];
+        config.tokenizer.vocab_size = 320;
+        config.train.batch_tokens = 128;
+        config.train.max_epochs = 1;
+        let data = data(&config, None, &|_| ()).unwrap();
+        let parts = |dropout: f64| -> Vec<Vec<Batch>> {
+            let mut config = config.clone();
+            config.tokenizer.dropout = dropout;
+            batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
+        };
+        let (whole, cut) = (parts(0.0), parts(0.5));
+        assert_eq!(whole.len(), cut.len());
+        assert!(whole.iter().all(|parts| parts.len() == 1) && cut.iter().any(|parts| parts.len() > 1));
+        for batch in cut.iter().chain(&whole).flatten() {
+            assert!(batch.batch_size * batch.source_length.max(batch.target_length) <= 128);
+        }
+        let mut lines: Vec<usize> = cut.iter().flatten().flat_map(|batch| batch.lines.clone()).collect();
+        lines.sort_unstable();
+        assert_eq!(lines, (0..200).collect::<Vec<_>>());
+    }
 }
