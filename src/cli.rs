@@ -217,8 +217,8 @@ pub struct AverageArgs {
 /// `mt tokenize`, `mt detokenize`
 #[derive(Args, Debug)]
 pub struct TokenizeArgs {
-    /// Model or run directory
-    #[arg(long, value_name = "DIR", required_unless_present = "tokenizer", conflicts_with = "tokenizer")]
+    /// Model or run directory [default: $MT_MODEL, else the newest run under ./runs]
+    #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
     pub model: Option<PathBuf>,
     /// A tokenizer.json
     #[arg(long, value_name = "FILE")]

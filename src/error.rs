@@ -85,7 +85,9 @@ impl Error {
         let help = match source.kind() {
             std::io::ErrorKind::NotFound => Some("check the path; relative paths start at the file that states them"),
             std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another place"),
-            std::io::ErrorKind::StorageFull => Some("the disk is full: free some space, then run again with --resume"),
+            std::io::ErrorKind::StorageFull => {
+                Some("the disk is full: free some space, then run again; training goes on with --resume")
+            }
             _ => None,
         };
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);

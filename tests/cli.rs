@@ -1,118 +1,10 @@
 //! The binary as users run it: exit codes, messages, results, good and bad input.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod common;
 
-use tempfile::TempDir;
+use std::process::Stdio;
 
-const SOURCE: &[&str] =
-    &["the cat sleeps", "the dog eats", "a cat eats", "the dog sleeps", "a dog runs", "the cat runs"];
-const TARGET: &[&str] = &[
-    "die Katze schläft",
-    "der Hund frisst",
-    "eine Katze frisst",
-    "der Hund schläft",
-    "ein Hund rennt",
-    "die Katze rennt",
-];
-
-/// A directory with a small corpus and a configuration.
-struct Project {
-    folder: TempDir,
-}
-
-impl Project {
-    fn new() -> Self {
-        let project = Self { folder: tempfile::tempdir().unwrap() };
-        let repeat =
-            |lines: &[&str]| lines.iter().cycle().take(120).fold(String::new(), |text, line| text + line + "\n");
-        project.write("train.en", repeat(SOURCE));
-        project.write("train.de", repeat(TARGET));
-        project.write("valid.en", SOURCE.join("\n") + "\n");
-        project.write("valid.de", TARGET.join("\n") + "\n");
-        project.write("small.toml", CONFIG);
-        project
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
-        std::fs::write(self.path(name), contents).unwrap();
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mt"));
-        command.current_dir(self.folder.path()).args(args).env_remove("MT_MODEL").env("NO_COLOR", "1");
-        command.stdin(Stdio::null());
-        command
-    }
-
-    fn mt(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    fn mt_with_input(&self, args: &[&str], input: &[u8]) -> Output {
-        self.write("stdin", input);
-        self.command(args).stdin(std::fs::File::open(self.path("stdin")).unwrap()).output().unwrap()
-    }
-
-    /// Trains a few updates into runs/small.
-    fn train(&self, more: &[&str]) -> Output {
-        self.mt(&[&["train", "--config", "small.toml", "-q"], more].concat())
-    }
-}
-
-const CONFIG: &str = r#"
-[data]
-train = [{ source = "train.en", target = "train.de" }]
-valid = { source = "valid.en", target = "valid.de" }
-test = { source = "valid.en", target = "valid.de" }
-[tokenizer]
-vocab_size = 320
-dropout = 0.1
-[model]
-d_model = 32
-d_ff = 64
-heads = 2
-encoder_layers = 1
-decoder_layers = 1
-dropout = 0.1
-[train]
-batch_tokens = 200
-max_updates = 12
-save_every = 4
-log_every = 1
-average_last = 2
-[train.schedule]
-kind = "constant"
-learning_rate = 0.003
-[valid]
-every = 6
-"#;
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// The command failed with this exit code and said all of this.
-fn fails(output: &Output, code: i32, says: &[&str]) {
-    let text = stderr(output);
-    assert_eq!(output.status.code(), Some(code), "{text}");
-    for words in says {
-        assert!(text.contains(words), "`{words}` is missing in:\n{text}");
-    }
-    assert!(!text.contains("panicked"), "{text}");
-}
-
-fn succeeds(output: &Output) {
-    assert!(output.status.success(), "{:?}\n{}", output.status, stderr(output));
-}
+use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds};
 
 #[test]
 fn all_problems_of_a_configuration_are_reported_at_once() {
@@ -137,7 +29,11 @@ fn set_is_checked_like_a_file() {
 fn a_missing_file_is_named() {
     let project = Project::new();
     std::fs::remove_file(project.path("train.de")).unwrap();
-    fails(&project.train(&[]), 1, &["train.de", "help:"]);
+    std::fs::remove_file(project.path("valid.en")).unwrap();
+    // All of them, and the text that is there has not been worked on.
+    let output = project.train(&[]);
+    fails(&output, 1, &["train.de", "valid.en", "help:"]);
+    assert!(!stderr(&output).contains("tokenizer"));
     fails(&project.mt(&["train", "--config", "nothing.toml"]), 2, &["nothing.toml"]);
 }
 
@@ -288,26 +184,6 @@ fn replacing_a_run_loses_it_only_when_the_new_one_can_begin() {
 }
 
 #[test]
-fn a_finished_model_outlives_a_resume_that_cannot_be() {
-    let project = Project::new();
-    succeeds(&project.train(&["--set", "train.max_updates=4"]));
-    let model = file(&project, "runs/small", "model.safetensors");
-    std::fs::rename(project.path("runs/small/checkpoints"), project.path("checkpoints")).unwrap();
-    fails(&project.train(&["--resume"]), 1, &["no checkpoint"]);
-    assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
-    std::fs::rename(project.path("checkpoints"), project.path("runs/small/checkpoints")).unwrap();
-
-    // Continued, it has the keys it continued with, and says on stdout what it made.
-    let output = project.train(&["--resume", "--json", "--set", "train.max_updates=6", "--set", "decode.beam=2"]);
-    succeeds(&output);
-    let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!(result["update"], 6);
-    assert!(result["valid"]["bleu"].is_f64(), "{result}");
-    let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
-    assert!(config.contains("beam = 2") && config.contains("max_updates = 6"), "{config}");
-}
-
-#[test]
 fn an_output_is_emptied_only_when_there_is_input() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=2"]));
@@ -345,104 +221,6 @@ fn flags_that_would_be_ignored_are_refused() {
     fails(&project.train(&["--set", "valid.beam=1001"]), 2, &["valid.beam", "1000"]);
 }
 
-fn file(project: &Project, run: &str, name: &str) -> Vec<u8> {
-    std::fs::read(project.path(run).join(name)).unwrap()
-}
-
-#[test]
-fn resumed_training_equals_uninterrupted_training() {
-    let project = Project::new();
-    // A line of the log covers updates before and after each stop.
-    let train = |more: &[&str]| succeeds(&project.train(&[&["--set", "train.log_every=5"], more].concat()));
-    train(&["--run-dir", "whole"]);
-    for stop in ["3", "4", "9"] {
-        let run = format!("parts-{stop}");
-        train(&["--run-dir", &run, "--set", &format!("train.max_updates={stop}")]);
-        train(&["--run-dir", &run, "--resume"]);
-        for name in ["model.safetensors", "optimizer.safetensors"] {
-            let step = "checkpoints/step-00000012";
-            assert_eq!(
-                file(&project, "whole", &format!("{step}/{name}")),
-                file(&project, &run, &format!("{step}/{name}")),
-                "{stop} {name}"
-            );
-        }
-        let losses = |run: &str| -> Vec<(u64, String)> {
-            let log = String::from_utf8(file(&project, run, "log.jsonl")).unwrap();
-            let entries = log.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
-            entries
-                .filter(|e| e["event"] == "train")
-                .map(|e| (e["update"].as_u64().unwrap(), e["loss"].to_string()))
-                .collect()
-        };
-        assert_eq!(losses("whole"), losses(&run));
-    }
-    fails(
-        &project.train(&["--run-dir", "whole", "--resume", "--set", "model.dropout=0.2"]),
-        2,
-        &["model.dropout", "0.1", "0.2"],
-    );
-}
-
-#[test]
-fn text_may_move_but_not_change_before_a_resume() {
-    let project = Project::new();
-    succeeds(&project.train(&["--set", "train.max_updates=4"]));
-    let moved = project.path("moved");
-    std::fs::create_dir(&moved).unwrap();
-    for name in ["train.en", "train.de", "valid.en", "valid.de"] {
-        std::fs::rename(project.path(name), moved.join(name)).unwrap();
-    }
-    let resume = ["--resume", "--set", "data.root=moved", "--set", "train.max_updates=6"];
-    succeeds(&project.train(&resume));
-    for (name, what) in [("train.de", "training"), ("valid.en", "validation")] {
-        let text = std::fs::read_to_string(moved.join(name)).unwrap();
-        let mut lines: Vec<&str> = text.lines().collect();
-        lines.swap(0, 1);
-        std::fs::write(moved.join(name), lines.join("\n") + "\n").unwrap();
-        fails(&project.train(&resume), 2, &[what, "when the run began", "--run-dir"]);
-        std::fs::write(moved.join(name), text).unwrap();
-    }
-    succeeds(&project.train(&resume));
-}
-
-#[cfg(unix)]
-#[test]
-fn interrupt_saves_and_exits_130() {
-    let project = Project::new();
-    let args = [
-        "train",
-        "--config",
-        "small.toml",
-        "--set",
-        "train.max_updates=1000000",
-        "--set",
-        "valid.every=0",
-        "--set",
-        "train.save_every=1000000",
-    ];
-    let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for_log(&project.path("runs/small/log.jsonl"));
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    let checkpoints = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap().count();
-    assert_eq!(checkpoints, 1);
-    succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
-}
-
-/// Waits until training has logged an update.
-#[cfg(unix)]
-fn wait_for_log(path: &Path) {
-    for _ in 0..600 {
-        if std::fs::read_to_string(path).is_ok_and(|text| text.lines().count() > 3) {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    panic!("no update within 30 s");
-}
-
 #[test]
 fn dry_run_prints_the_plan_and_writes_nothing() {
     let project = Project::new();
@@ -475,6 +253,28 @@ fn scores_without_a_model() {
     let list: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(list.as_array().unwrap().len(), 2);
     assert_eq!(list[1]["hyp"], "valid.en");
+}
+
+/// As for sacrebleu, a byte order mark is part of the first word: 7 of 8 words are right, 6 of 7 pairs, and so on, so that
+/// the product of the precisions is 4/8.
+#[test]
+fn a_byte_order_mark_counts_in_what_is_scored() {
+    let project = Project::new();
+    let text = "eins zwei drei vier acht neun zehn elf\n";
+    project.write("plain", text);
+    project.write("marked", format!("\u{FEFF}{text}"));
+    let score = |hyp: &str, reference: &str| {
+        let output = project.mt(&["eval", "--hyp", hyp, "--ref", reference, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        json["bleu"]["score"].as_f64().unwrap()
+    };
+    let expected = 100.0 * 0.5f64.powf(0.25);
+    for (hyp, reference, expected) in
+        [("marked", "plain", expected), ("plain", "marked", expected), ("marked", "marked", 100.0)]
+    {
+        let score = score(hyp, reference);
+        assert!((score - expected).abs() < 1e-9, "{hyp} {reference}: {score}");
+    }
 }
 
 #[test]

@@ -174,6 +174,13 @@ fn any(dir: &Path) -> Result<Located> {
     if has_final(dir) {
         match final_model(dir) {
             Ok(found) => return Ok(found),
+            // Checkpoints use these files too.
+            Err(error) if is_of_companion(&error) => {
+                return Err(error.help(
+                    "restore the file as training wrote it; to translate otherwise use flags, such as --beam. Or name a \
+                     checkpoint, such as --checkpoint best",
+                ));
+            }
             Err(error) => warnings.push(passed_over("the final model", &error)),
         }
     }
@@ -213,6 +220,12 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
         None => Err(no_model(dir, &format!("nothing in it can be used\n    {}", warnings.join("\n    ")))
             .help("restore a copy, or train again")),
     }
+}
+
+/// Whether the damage is in the configuration or a tokenizer.
+fn is_of_companion(error: &Error) -> bool {
+    let names = error.all().filter_map(|error| error.place()?.path.file_name()?.to_str());
+    names.into_iter().any(|name| name != MODEL_FILE && name != MANIFEST_FILE)
 }
 
 fn has_final(dir: &Path) -> bool {

@@ -5,11 +5,12 @@
 //!   "format": 1,
 //!   "written_by": "mt 0.1.0",
 //!   "files": [{ "name": "model.safetensors", "size": 1234, "sha256": "…" }],
+//!   "run_files": [{ "name": "tokenizer.json", "size": 1234, "sha256": "…" }],
 //!   "digest": "…"
 //! }
 //! ```
 //!
-//! `digest` is the SHA-256 of every byte before its own value; what follows it is fixed. So any changed byte shows.
+//! `run_files` stands in checkpoints only, for files at the top of their run. `digest` is the SHA-256 of every byte before its own value; what follows it is fixed. So any changed byte shows.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -39,6 +40,9 @@ pub struct Manifest {
     pub written_by: String,
     /// The files that belong together.
     pub files: Vec<FileEntry>,
+    /// In a checkpoint: the files at the top of its run that it is nothing without.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_files: Vec<FileEntry>,
 }
 
 /// One file of a manifest.
@@ -60,8 +64,8 @@ struct Version {
 
 impl Manifest {
     /// A manifest of this program's format.
-    pub(super) fn new(files: Vec<FileEntry>) -> Self {
-        Self { format: FORMAT_VERSION, written_by: format!("mt {}", env!("CARGO_PKG_VERSION")), files }
+    pub(super) fn new(files: Vec<FileEntry>, run_files: Vec<FileEntry>) -> Self {
+        Self { format: FORMAT_VERSION, written_by: format!("mt {}", env!("CARGO_PKG_VERSION")), files, run_files }
     }
 
     /// The text of the file, its digest included.
@@ -124,6 +128,9 @@ pub(super) fn verify_holding(dir: &Path, required: &[&str]) -> Result<Manifest> 
     let manifest = Manifest::parse(&bytes, &path)?;
     let mut problems: Vec<Error> =
         manifest.files.iter().filter_map(|entry| check_file(dir, entry, &path).err()).collect();
+    if let Some(run) = dir.parent().and_then(Path::parent) {
+        problems.extend(manifest.run_files.iter().filter_map(|entry| check_file(run, entry, &path).err()));
+    }
     for name in required {
         if !manifest.files.iter().any(|entry| entry.name == *name) {
             problems.push(Error::failure(format!("the manifest does not list {name}")).at(&path));

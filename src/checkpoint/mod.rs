@@ -39,6 +39,8 @@ pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 pub const STATE_FILE: &str = "state.json";
 /// Sizes and digests of the files beside it.
 pub const MANIFEST_FILE: &str = "manifest.json";
+/// The resolved configuration, in a run or model directory.
+pub const CONFIG_FILE: &str = "config.toml";
 /// The pointer to the best checkpoint.
 pub const BEST: &str = "best";
 /// The pointer to the last checkpoint.

@@ -10,7 +10,8 @@ use super::format::{self, NamedTensor};
 use super::locate::{directories, list, pointer};
 use super::manifest::{FileEntry, Manifest};
 use super::{
-    BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name, step_name,
+    BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name,
+    step_name,
 };
 use crate::error::{Error, Result};
 
@@ -22,7 +23,7 @@ pub(super) const REPLACED: &str = ".old-";
 /// Writes the checkpoint of `step` and returns its directory.
 ///
 /// It is written to a temporary sibling, every file synced, renamed, and the parent directory synced: a crash at any moment
-/// leaves it whole or absent, and the checkpoints before it untouched. An existing checkpoint of that step is replaced as
+/// leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers too. An existing checkpoint of that step is replaced as
 /// safely. What earlier crashes left behind is removed first, so that it takes no space from this one. Tensors lie in the
 /// files in the order given. One save at a time in a run.
 ///
@@ -43,7 +44,9 @@ pub fn save(run: &Path, step: u64, model: &[NamedTensor], optimizer: &[NamedTens
         format::write(&directory.join(OPTIMIZER_FILE), OPTIMIZER_FILE, optimizer)?,
         write_bytes(&directory, STATE_FILE, format!("{state:#}\n").as_bytes())?,
     ];
-    write_bytes(&directory, MANIFEST_FILE, Manifest::new(files).render()?.as_bytes())?;
+    let run_files = companions(run)?.into_iter().filter(|name| name != CONFIG_FILE);
+    let run_files = run_files.map(|name| disk::synced_entry(run, &name)).collect::<Result<_>>()?;
+    write_bytes(&directory, MANIFEST_FILE, Manifest::new(files, run_files).render()?.as_bytes())?;
     disk::sync_directory(&directory)?;
     put_in_place(scratch, &checkpoints, step)
 }
@@ -109,7 +112,7 @@ pub fn save_model(dir: &Path, model: &[NamedTensor]) -> Result<()> {
     files.push(format::write(weights.path(), MODEL_FILE, model)?);
     let manifest = Scratch::new(dir.join(disk::temporary_name(MANIFEST_FILE)));
     let mut file = HashingFile::create(manifest.path())?;
-    file.write(Manifest::new(files).render()?.as_bytes())?;
+    file.write(Manifest::new(files, Vec::new()).render()?.as_bytes())?;
     file.finish(MANIFEST_FILE)?;
 
     let old = dir.join(MANIFEST_FILE);
@@ -127,7 +130,7 @@ fn companions(dir: &Path) -> Result<Vec<String>> {
     for entry in fs::read_dir(dir).map_err(read_error)? {
         let name = entry.map_err(read_error)?.file_name();
         let Some(name) = name.to_str() else { continue };
-        if name == "config.toml" || (name.starts_with("tokenizer") && name.ends_with(".json")) {
+        if name == CONFIG_FILE || (name.starts_with("tokenizer") && name.ends_with(".json")) {
             names.push(name.to_owned());
         }
     }

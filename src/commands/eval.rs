@@ -24,16 +24,16 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let mut output = Output::open(None)?;
     if args.hyp.is_empty() {
         let (translations, references) = translate(args, common)?;
-        let result = score(&translations, &references, &options, args, None)?;
+        let result = score(&translations, &references, &options, args, common, None)?;
         print(&mut output, &result, common)?;
         return output.flush();
     }
-    let references = read_all(&args.reference)?;
+    let references = read_references(&args.reference)?;
     let mut results = Vec::new();
     for hyp in &args.hyp {
-        let lines = read(hyp)?;
+        let lines = read_to_score(hyp)?;
         check_counts(hyp, lines.len(), &args.reference, &references)?;
-        results.push(score(&lines, &references, &options, args, Some(hyp))?);
+        results.push(score(&lines, &references, &options, args, common, Some(hyp))?);
     }
     if common.json && results.len() > 1 {
         let list: Vec<Value> = results.iter().map(|r| r.json.clone()).collect();
@@ -61,9 +61,11 @@ fn score(
     references: &[Vec<String>],
     options: &BleuOptions,
     args: &EvalArgs,
+    common: &Common,
     hyp: Option<&PathBuf>,
 ) -> Result<Scored> {
     if !args.force
+        && !common.quiet
         && let Some(warning) = bleu::tokenized_warning(hypotheses)
     {
         message(format_args!("warning: {warning}"));
@@ -100,7 +102,7 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
         (true, Some(test)) => vec![test.target.clone()],
         _ => args.reference.clone(),
     };
-    let (lines, references) = (read(&source)?, read_all(&reference_paths)?);
+    let (lines, references) = (read(&source)?, read_references(&reference_paths)?);
     check_counts(&source, lines.len(), &reference_paths, &references)?;
     let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
     let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
@@ -125,8 +127,18 @@ fn read(path: &Path) -> Result<Vec<String>> {
     Ok(read_lines(path)?.iter().map(str::to_owned).collect())
 }
 
-fn read_all(paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
-    paths.iter().map(|path| read(path)).collect()
+/// As [`read`]; a byte order mark stays part of the first line, as it does for sacrebleu.
+fn read_to_score(path: &Path) -> Result<Vec<String>> {
+    let file = read_lines(path)?;
+    let mut lines: Vec<String> = file.iter().map(str::to_owned).collect();
+    if let (true, Some(first)) = (file.byte_order_mark, lines.first_mut()) {
+        first.insert(0, '\u{FEFF}');
+    }
+    Ok(lines)
+}
+
+fn read_references(paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
+    paths.iter().map(|path| read_to_score(path)).collect()
 }
 
 /// Every reference must have as many lines as what is scored.

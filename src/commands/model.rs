@@ -48,7 +48,7 @@ pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
 /// Loads the model that the flags name.
 pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
     let which = args.checkpoint.as_deref().map(str::parse::<Which>).transpose()?;
-    let directory = directory(args, common)?;
+    let directory = directory(args.model.as_deref(), common)?;
     let config_file = directory.join("config.toml");
     if !config_file.exists() {
         let error = Error::failure("this is not a model directory: it has no config.toml").at(&directory);
@@ -72,13 +72,13 @@ pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
 }
 
 /// `--model`, else `$MT_MODEL`, else the newest run under `./runs`.
-fn directory(args: &ModelArgs, common: &Common) -> Result<PathBuf> {
-    if let Some(directory) = &args.model {
+pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
+    if let Some(directory) = named {
         if !directory.is_dir() {
             let error = Error::failure("there is no such model directory").at(directory);
             return Err(error.help("train a model first: mt train --config configs/quickstart.toml"));
         }
-        return Ok(directory.clone());
+        return Ok(directory.to_path_buf());
     }
     if let Some(directory) = std::env::var_os("MT_MODEL").filter(|v| !v.is_empty()) {
         return Ok(PathBuf::from(directory));

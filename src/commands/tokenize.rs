@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::model;
 use super::output::{Input, Output};
 use crate::cli::{Common, TokenizeArgs};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Lines worked on together.
 const WINDOW: usize = 10_000;
@@ -21,12 +22,12 @@ pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 /// Pieces, separated by spaces, to lines.
 pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
     // Pieces can spell a line break; a line stays a line.
-    each_line(args, common, |tokenizer, line| tokenizer.decode_pieces(line).replace(['\n', '\r'], " "))
+    each_line(args, common, |tokenizer, line| tokenizer.decode_pieces(line).replace('\n', " "))
 }
 
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
     crate::device::set_threads(common.threads.unwrap_or(0));
-    let tokenizer = tokenizer(args)?;
+    let tokenizer = tokenizer(args, common)?;
     let mut input = Input::open(Some(&args.input))?;
     let mut output = Output::open(None)?;
     loop {
@@ -50,13 +51,10 @@ fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) 
     output.flush()
 }
 
-fn tokenizer(args: &TokenizeArgs) -> Result<Arc<Tokenizer>> {
-    match (&args.tokenizer, &args.model) {
-        (Some(file), _) => Ok(Arc::new(Tokenizer::load(file)?)),
-        (None, Some(model)) => {
-            let both = Tokenizers::load(model)?;
-            Ok(if args.target { both.target } else { both.source })
-        }
-        (None, None) => Err(Error::usage("name a model with --model or a file with --tokenizer")),
+fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<Arc<Tokenizer>> {
+    if let Some(file) = &args.tokenizer {
+        return Ok(Arc::new(Tokenizer::load(file)?));
     }
+    let both = Tokenizers::load(&model::directory(args.model.as_deref(), common)?)?;
+    Ok(if args.target { both.target } else { both.source })
 }

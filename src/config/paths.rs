@@ -16,7 +16,13 @@ pub(super) fn absolutise(merged: &mut Table, directory: &Path, report: &mut Repo
         _ => None,
     };
     walk(merged, schema::ROOT, root.as_deref(), report);
-    root.unwrap_or_else(|| directory.to_path_buf())
+    root.unwrap_or_else(|| {
+        if directory.to_str().is_none() {
+            let what = format!("the folder {} has a name that is not UTF-8", directory.display());
+            report.add_anywhere(Error::usage(what).help("the run's config.toml could not hold it; rename the folder"));
+        }
+        directory.to_path_buf()
+    })
 }
 
 fn walk(table: &mut Table, keys: &[Key], root: Option<&Path>, report: &mut Report) {

@@ -110,7 +110,7 @@ pub struct Trainer<'a> {
 
 /// The time spent on a run.
 struct Clock {
-    /// Seconds in earlier sessions.
+    /// Seconds in earlier starts of the run.
     before: f64,
     started: Instant,
 }
@@ -205,7 +205,7 @@ impl Trainer<'_> {
                 update.epoch = batch.epoch;
                 passes += 1;
             }
-            self.state.position = position;
+            self.state.sampler = position;
         }
         if update.tokens == 0 {
             return Ok(None);

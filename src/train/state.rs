@@ -1,24 +1,29 @@
 //! Where a training run stands: everything beside the tensors that a resumed run needs.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::data::sampler::SamplerPosition;
+use crate::error::{Error, Result};
 
 /// State of a run after an update.
+///
+/// Random numbers come from a counter-based generator ([`crate::rng`]), keyed by the seed, the update and what they are for:
+/// beside the seed it has no state of its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainState {
     /// Updates done.
     pub step: u64,
     /// The next batch.
-    pub position: SamplerPosition,
+    pub sampler: SamplerPosition,
     /// Target tokens trained on so far.
     pub target_tokens: u64,
     /// The best validation so far.
     pub best: Option<Best>,
     /// Validations since the best one.
     pub stale: u64,
-    /// Seconds spent training, over all sessions of the run.
+    /// Seconds spent training, over all starts of the run.
     pub seconds: f64,
     /// What the next line of the log will be about.
     pub window: Window,
@@ -50,6 +55,30 @@ pub struct TextChecksums {
     pub valid: Option<String>,
 }
 
+impl TrainState {
+    /// `state.json`: the fields, with the epoch (from 0) and the generator's key and counter for a reader's eyes.
+    pub fn to_json(&self, seed: u64) -> Result<Value> {
+        let mut json = serde_json::to_value(self)
+            .map_err(|error| Error::failure(format!("cannot write the training state: {error}")))?;
+        json["epoch"] = json!(self.sampler.epoch);
+        json["rng"] = json!({ "generator": "counter", "seed": seed, "update": self.step });
+        Ok(json)
+    }
+
+    /// What [`Self::to_json`] wrote.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn from_json(mut json: Value) -> Result<Self> {
+        if let Some(fields) = json.as_object_mut() {
+            fields.remove("epoch");
+            fields.remove("rng");
+        }
+        serde_json::from_value(json)
+            .map_err(|error| Error::failure(format!("the training state cannot be read: {error}")))
+    }
+}
+
 /// The best validation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,4 +87,27 @@ pub struct Best {
     pub step: u64,
     /// Value of the chosen metric.
     pub value: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_back_from_json_as_it_was() {
+        let state = TrainState {
+            step: 7,
+            best: Some(Best { step: 5, value: 0.1 + 0.2 }),
+            stale: 1,
+            seconds: 1.0 / 3.0,
+            window: Window { smoothed: 2.0 / 7.0, likelihood: 1e-300, tokens: 9, since: 0.1 },
+            text: TextChecksums { train: "ab".to_owned(), valid: None },
+            ..TrainState::default()
+        };
+        let json = state.to_json(3).unwrap();
+        assert_eq!((&json["step"], &json["epoch"], &json["rng"]["seed"]), (&json!(7), &json!(0), &json!(3)));
+        let read: Value = serde_json::from_str(&json.to_string()).unwrap();
+        assert_eq!(TrainState::from_json(read).unwrap(), state);
+        assert!(TrainState::from_json(json!({ "step": 7 })).is_err());
+    }
 }

@@ -1,6 +1,8 @@
 //! Shared by the integration tests.
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub mod project;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;

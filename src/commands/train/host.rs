@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::checkpoint::{self, NamedTensor};
 use crate::commands::model::load_parameters;
 use crate::commands::model::slots;
-use crate::config::{Config, ValidMetric};
+use crate::config::Config;
 use crate::console::message;
 use crate::data::batch::{Batch, cut, larger_side};
 use crate::data::corpus::{Corpus, PairSource};
@@ -75,8 +75,6 @@ pub struct Validator {
     smoothing: f64,
     samples: usize,
     metric: BleuOptions,
-    /// Whether translations are made: for BLEU or for samples.
-    translates: ValidMetric,
 }
 
 impl Validator {
@@ -129,7 +127,6 @@ impl Validator {
             smoothing: config.train.label_smoothing,
             samples: config.valid.samples,
             metric: BleuOptions { lowercase: config.tokenizer.lowercase, ..BleuOptions::default() },
-            translates: config.valid.metric,
         }))
     }
 
@@ -165,19 +162,11 @@ impl Validator {
             perplexity: (sums.likelihood / tokens).exp(),
             ..Validation::default()
         };
-        // When the loss decides, only the samples are translated.
-        let wanted = if self.translates == ValidMetric::Bleu {
-            self.sources.len()
-        } else {
-            self.samples.min(self.sources.len())
-        };
         let translator = Translator::new(model, &self.tokenizers)?;
-        let translations = translator.translate(&self.sources[..wanted], &self.options, |_| {})?;
+        let translations = translator.translate(&self.sources, &self.options, |_| {})?;
         let texts: Vec<&str> = translations.iter().map(|t| t.text.as_str()).collect();
-        if self.translates == ValidMetric::Bleu {
-            let references: Vec<&str> = self.references.iter().map(String::as_str).collect();
-            validation.bleu = Some(bleu::corpus_bleu(&texts, &[references], &self.metric)?.score);
-        }
+        let references: Vec<&str> = self.references.iter().map(String::as_str).collect();
+        validation.bleu = Some(bleu::corpus_bleu(&texts, &[references], &self.metric)?.score);
         let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);
         validation.samples = samples
             .map(|((source, reference), text)| {
@@ -218,7 +207,7 @@ impl Host for RunHost<'_> {
         let moments = names.iter().map(|(_, tensor)| copy(tensor)).collect::<candle_core::Result<Vec<_>>>()?;
         let moments = names.iter().zip(&moments).map(|((name, _), data)| NamedTensor { name, shape: &length, data });
         let moments: Vec<NamedTensor> = moments.collect();
-        let state_json = json!({ "train": state });
+        let state_json = state.to_json(self.config.train.seed)?;
         checkpoint::save(self.run, state.step, &named(&self.parameters, &values), &moments, &state_json)?;
         checkpoint::set_pointer(self.run, "last", state.step)?;
         let mut protected = self.averaged(state.step)?.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
@@ -257,7 +246,7 @@ impl RunHost<'_> {
         step: u64,
     ) -> Result<(String, Option<Validation>)> {
         let what = if self.config.train.average_last > 0 {
-            self.average(model, step)?
+            self.average(model, log, step)?
         } else if optimizer.average().is_some() {
             model.parameters().values().slice_set(optimizer.model_values(), 0, 0)?;
             "exponential average".to_owned()
@@ -296,22 +285,38 @@ impl RunHost<'_> {
         Ok(format!("best, update {best}"))
     }
 
-    /// Averages the last checkpoints into the model.
-    fn average(&self, model: &Transformer, step: u64) -> Result<String> {
-        let directories: Vec<PathBuf> = self.averaged(step)?.into_iter().map(|(_, path)| path).collect();
+    /// Averages the last checkpoints into the model; damaged ones are reported, and those before them taken.
+    fn average(&self, model: &Transformer, log: &Log, step: u64) -> Result<String> {
+        let is_whole = |(number, path): &(u64, PathBuf)| match checkpoint::verify(path) {
+            Ok(_) => true,
+            Err(error) => {
+                log.line(&format!("warning: the checkpoint of update {number} is not part of the average: {error}"));
+                false
+            }
+        };
+        let newest_first = self.regular(step)?.into_iter().rev();
+        let mut last: Vec<_> = newest_first.filter(is_whole).take(self.config.train.average_last).collect();
+        last.reverse();
+        let directories: Vec<PathBuf> = last.into_iter().map(|(_, path)| path).collect();
         let parameters = model.parameters();
         let slots = slots(parameters.entries());
         with_slice_mut(parameters.values(), |flat| checkpoint::average(&directories, &slots, flat))??;
         Ok(format!("average of the last {} checkpoints", directories.len()))
     }
 
-    /// The checkpoints an average at update `step` takes: the last of the regular rhythm (and the very last), not those
-    /// saved in between for being best.
+    /// The checkpoints an average at update `step` takes.
     fn averaged(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
+        let mut checkpoints = self.regular(step)?;
+        let surplus = checkpoints.len().saturating_sub(self.config.train.average_last);
+        Ok(checkpoints.split_off(surplus))
+    }
+
+    /// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being
+    /// best.
+    fn regular(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
         let every = self.config.train.save_every.max(1);
         let mut checkpoints = checkpoint::list(self.run)?;
         checkpoints.retain(|(s, _)| *s > 0 && (s.is_multiple_of(every) || *s == step) && *s <= step);
-        let surplus = checkpoints.len().saturating_sub(self.config.train.average_last);
-        Ok(checkpoints.split_off(surplus))
+        Ok(checkpoints)
     }
 }

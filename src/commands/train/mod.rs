@@ -29,6 +29,7 @@ use prepare::Data;
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let config = resolve(args, common)?;
+    prepare::check_files(&config.data)?;
     device::set_threads(config.runtime.threads);
     let device = device::open(&config.runtime.device)?;
     if args.dry_run {
@@ -82,7 +83,7 @@ struct Prepared {
 
 fn train(run: &Path, config: &Config, common: &Common, prepared: Prepared, signals: Signals) -> Result<()> {
     let Prepared { data, validator, model, optimizer, state } = prepared;
-    let mut batches = prepare::batches(&data, config, state.position)?;
+    let mut batches = prepare::batches(&data, config, state.sampler)?;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let log = Log::open(run, state.step, total, common.quiet)?;
     let mut host = RunHost { run, config, validator, signals, parameters: model.parameters().clone() };
@@ -151,7 +152,9 @@ fn load(
     let Some((step, directory)) = newest else {
         if !checkpoint::list(run)?.is_empty() {
             let error = Error::failure("every checkpoint of this run is damaged").at(run);
-            return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
+            return Err(error.help(
+                "restore the files that the warnings name, or start again with --overwrite or another --run-dir",
+            ));
         }
         if run.join(checkpoint::MODEL_FILE).exists() {
             let error = Error::failure("this run has a final model but no checkpoint to continue from").at(run);
@@ -163,9 +166,7 @@ fn load(
     super::model::load_parameters(&directory.join("model.safetensors"), model)?;
     load_optimizer(&directory.join("optimizer.safetensors"), optimizer, model.parameters())?;
     let state = checkpoint::read_state(&directory)?;
-    let state: TrainState = serde_json::from_value(state["train"].clone()).map_err(|e| {
-        Error::failure(format!("the training state cannot be read: {e}")).at(directory.join("state.json"))
-    })?;
+    let state = TrainState::from_json(state).map_err(|error| error.at(directory.join(checkpoint::STATE_FILE)))?;
     say(format!("resuming at update {step}"));
     Ok(Some(state))
 }

@@ -1,6 +1,7 @@
 //! From corpora on disk to a stream of batches.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::config::{Config, DataConfig};
@@ -11,7 +12,7 @@ use crate::data::filter::Filter;
 use crate::data::prefetch::{Prefetch, Prepared};
 use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
 use crate::data::tokenizers::Tokenizers;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rng;
 
 /// Batches made ahead of the training loop.
@@ -23,6 +24,20 @@ pub struct Data {
     pub tokenizers: Tokenizers,
     /// The pairs that passed the filters.
     pub corpus: Arc<EncodedCorpus>,
+}
+
+/// Checks that every file the configuration names is there: all that are not are named before any work begins.
+pub fn check_files(config: &DataConfig) -> Result<()> {
+    let train = config.train.iter().flat_map(|corpus| [&corpus.source, &corpus.target]);
+    let pairs = [&config.valid, &config.test].into_iter().flatten();
+    let files = train.chain(pairs.flat_map(|pair| [&pair.source, &pair.target]));
+    let missing = |file: &PathBuf| match std::fs::metadata(file) {
+        Ok(metadata) if metadata.is_dir() => Some(Error::failure("this is a directory, not a text file").at(file)),
+        Ok(_) => None,
+        Err(error) => Some(Error::io("read the text", file, error)),
+    };
+    let errors: Vec<Error> = files.filter_map(missing).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
 /// Opens the training corpora, and tells of carriage returns in them.

@@ -1,0 +1,132 @@
+//! A project in a directory of its own, and the binary run in it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+pub const SOURCE: &[&str] =
+    &["the cat sleeps", "the dog eats", "a cat eats", "the dog sleeps", "a dog runs", "the cat runs"];
+pub const TARGET: &[&str] = &[
+    "die Katze schläft",
+    "der Hund frisst",
+    "eine Katze frisst",
+    "der Hund schläft",
+    "ein Hund rennt",
+    "die Katze rennt",
+];
+
+/// A directory with a small corpus and a configuration.
+pub struct Project {
+    pub folder: TempDir,
+}
+
+impl Project {
+    pub fn new() -> Self {
+        let project = Self { folder: tempfile::tempdir().unwrap() };
+        let repeat =
+            |lines: &[&str]| lines.iter().cycle().take(120).fold(String::new(), |text, line| text + line + "\n");
+        project.write("train.en", repeat(SOURCE));
+        project.write("train.de", repeat(TARGET));
+        project.write("valid.en", SOURCE.join("\n") + "\n");
+        project.write("valid.de", TARGET.join("\n") + "\n");
+        project.write("small.toml", CONFIG);
+        project
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), contents).unwrap();
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mt"));
+        command.current_dir(self.folder.path()).args(args).env_remove("MT_MODEL").env("NO_COLOR", "1");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    pub fn mt(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    pub fn mt_with_input(&self, args: &[&str], input: &[u8]) -> Output {
+        self.write("stdin", input);
+        self.command(args).stdin(std::fs::File::open(self.path("stdin")).unwrap()).output().unwrap()
+    }
+
+    /// Trains a few updates into runs/small.
+    pub fn train(&self, more: &[&str]) -> Output {
+        self.mt(&[&["train", "--config", "small.toml", "-q"], more].concat())
+    }
+}
+
+/// Its configuration, small.toml.
+pub const CONFIG: &str = r#"
+[data]
+train = [{ source = "train.en", target = "train.de" }]
+valid = { source = "valid.en", target = "valid.de" }
+test = { source = "valid.en", target = "valid.de" }
+[tokenizer]
+vocab_size = 320
+dropout = 0.1
+[model]
+d_model = 32
+d_ff = 64
+heads = 2
+encoder_layers = 1
+decoder_layers = 1
+dropout = 0.1
+[train]
+batch_tokens = 200
+max_updates = 12
+save_every = 4
+log_every = 1
+average_last = 2
+[train.schedule]
+kind = "constant"
+learning_rate = 0.003
+[valid]
+every = 6
+"#;
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The command failed with this exit code and said all of this.
+pub fn fails(output: &Output, code: i32, says: &[&str]) {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    for words in says {
+        assert!(text.contains(words), "`{words}` is missing in:\n{text}");
+    }
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+pub fn succeeds(output: &Output) {
+    assert!(output.status.success(), "{:?}\n{}", output.status, stderr(output));
+}
+
+/// Waits until a run has logged an update.
+pub fn wait_for_log(path: &Path) {
+    for _ in 0..600 {
+        if std::fs::read_to_string(path).is_ok_and(|text| text.lines().count() > 3) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("no update within 30 s");
+}
+
+/// A file of a run.
+pub fn file(project: &Project, run: &str, name: &str) -> Vec<u8> {
+    std::fs::read(project.path(run).join(name)).unwrap()
+}

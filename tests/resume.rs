@@ -1,0 +1,160 @@
+//! Stopping and going on: a resumed run is the run that was never stopped, and what is damaged is found.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::project::{Project, fails, file, stderr, stdout, succeeds, wait_for_log};
+
+#[test]
+fn resumed_training_equals_uninterrupted_training() {
+    let project = Project::new();
+    // A line of the log covers updates before and after each stop.
+    let train = |more: &[&str]| succeeds(&project.train(&[&["--set", "train.log_every=5"], more].concat()));
+    train(&["--run-dir", "whole"]);
+    for stop in ["3", "4", "9"] {
+        let run = format!("parts-{stop}");
+        train(&["--run-dir", &run, "--set", &format!("train.max_updates={stop}")]);
+        train(&["--run-dir", &run, "--resume"]);
+        for name in ["model.safetensors", "optimizer.safetensors"] {
+            let step = "checkpoints/step-00000012";
+            assert_eq!(
+                file(&project, "whole", &format!("{step}/{name}")),
+                file(&project, &run, &format!("{step}/{name}")),
+                "{stop} {name}"
+            );
+        }
+        let losses = |run: &str| -> Vec<(u64, String)> {
+            let log = String::from_utf8(file(&project, run, "log.jsonl")).unwrap();
+            let entries = log.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+            entries
+                .filter(|e| e["event"] == "train")
+                .map(|e| (e["update"].as_u64().unwrap(), e["loss"].to_string()))
+                .collect()
+        };
+        assert_eq!(losses("whole"), losses(&run));
+    }
+    fails(
+        &project.train(&["--run-dir", "whole", "--resume", "--set", "model.dropout=0.2"]),
+        2,
+        &["model.dropout", "0.1", "0.2"],
+    );
+}
+
+#[test]
+fn text_may_move_but_not_change_before_a_resume() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let moved = project.path("moved");
+    std::fs::create_dir(&moved).unwrap();
+    for name in ["train.en", "train.de", "valid.en", "valid.de"] {
+        std::fs::rename(project.path(name), moved.join(name)).unwrap();
+    }
+    let resume = ["--resume", "--set", "data.root=moved", "--set", "train.max_updates=6"];
+    succeeds(&project.train(&resume));
+    for (name, what) in [("train.de", "training"), ("valid.en", "validation")] {
+        let text = std::fs::read_to_string(moved.join(name)).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.swap(0, 1);
+        std::fs::write(moved.join(name), lines.join("\n") + "\n").unwrap();
+        fails(&project.train(&resume), 2, &[what, "when the run began", "--run-dir"]);
+        std::fs::write(moved.join(name), text).unwrap();
+    }
+    succeeds(&project.train(&resume));
+}
+
+#[cfg(unix)]
+#[test]
+fn interrupt_saves_and_exits_130() {
+    let project = Project::new();
+    let args = [
+        "train",
+        "--config",
+        "small.toml",
+        "--set",
+        "train.max_updates=1000000",
+        "--set",
+        "valid.every=0",
+        "--set",
+        "train.save_every=1000000",
+    ];
+    let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log(&project.path("runs/small/log.jsonl"));
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let checkpoints = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap().count();
+    assert_eq!(checkpoints, 1);
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
+}
+
+/// Waits until training has logged an update.
+#[cfg(unix)]
+#[test]
+fn a_finished_model_outlives_a_resume_that_cannot_be() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let model = file(&project, "runs/small", "model.safetensors");
+    std::fs::rename(project.path("runs/small/checkpoints"), project.path("checkpoints")).unwrap();
+    fails(&project.train(&["--resume"]), 1, &["no checkpoint"]);
+    assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
+    std::fs::rename(project.path("checkpoints"), project.path("runs/small/checkpoints")).unwrap();
+
+    // Continued, it has the keys it continued with, and says on stdout what it made.
+    let output = project.train(&["--resume", "--json", "--set", "train.max_updates=6", "--set", "decode.beam=2"]);
+    succeeds(&output);
+    let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(result["update"], 6);
+    assert!(result["valid"]["bleu"].is_f64(), "{result}");
+    let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    assert!(config.contains("beam = 2") && config.contains("max_updates = 6"), "{config}");
+}
+
+/// Changes one byte in the middle of a file.
+fn damage(project: &Project, name: &str) {
+    let mut bytes = std::fs::read(project.path(name)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    project.write(name, bytes);
+}
+
+#[test]
+fn a_damaged_tokenizer_is_never_used() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    damage(&project, "runs/small/tokenizer.json");
+    let translate = ["translate", "--model", "runs/small", "the cat"];
+    fails(&project.mt(&translate), 1, &["tokenizer.json", "restore"]);
+    fails(&project.mt(&[&translate[..], &["--checkpoint", "last"]].concat()), 1, &["tokenizer.json"]);
+    // Without the final model, the checkpoints' manifests tell.
+    for name in ["model.safetensors", "manifest.json"] {
+        std::fs::remove_file(project.path("runs/small").join(name)).unwrap();
+    }
+    fails(&project.mt(&translate), 1, &["tokenizer.json"]);
+}
+
+#[test]
+fn a_changed_configuration_does_not_bring_back_another_model() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let config = std::fs::read_to_string(project.path("runs/small/config.toml")).unwrap();
+    project.write("runs/small/config.toml", config.replace("max_length_extra = 50", "max_length_extra = 49"));
+    fails(&project.mt(&["translate", "--model", "runs/small", "x"]), 1, &["config.toml", "restore", "--checkpoint"]);
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "last", "x"]));
+}
+
+#[test]
+fn the_final_average_goes_around_a_damaged_checkpoint() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    damage(&project, "runs/small/checkpoints/step-00000008/model.safetensors");
+    let more = ["--resume", "--set", "train.max_updates=14", "--set", "train.average_last=3"];
+    let output = project.mt(&[&["train", "--config", "small.toml"], &more[..]].concat());
+    succeeds(&output);
+    let said = stderr(&output);
+    for words in ["checkpoint of update 8 is not part of the average", "average of the last 3 checkpoints"] {
+        assert!(said.contains(words), "{said}");
+    }
+    succeeds(&project.mt(&["average", "runs/small", "--last", "2", "--out", "averaged"]));
+    fails(&project.mt(&["average", "runs/small", "--last", "3", "--out", "other"]), 1, &["step-00000008", "damaged"]);
+}
