@@ -70,6 +70,10 @@ fn bad_pairs_are_counted_and_end_nothing() {
     succeeds(&output);
     assert!(stderr(&output).contains("1 with an empty source"), "{}", stderr(&output));
     assert!(stderr(&output).contains("train.en:121"), "{}", stderr(&output));
+    let plan = project.mt(&["train", "--config", "small.toml", "--dry-run", "--json"]);
+    let plan: serde_json::Value = serde_json::from_str(&stdout(&plan)).unwrap();
+    let dropped = &plan["corpus"]["dropped"]["empty_source"];
+    assert_eq!((&dropped["count"], &dropped["line"]), (&1.into(), &121.into()));
 }
 
 #[test]
@@ -78,6 +82,23 @@ fn an_unwritable_run_directory_is_named() {
     // Below a file nobody can create a directory, not even root.
     let output = project.train(&["--run-dir", "small.toml/run"]);
     fails(&output, 1, &["small.toml/run", "run directory"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_may_have_any_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let project = Project::new();
+    let name = std::ffi::OsStr::from_bytes(b"n\xff");
+    let mt = |before: &[&str], after: &[&str]| project.command(before).arg(name).args(after).output().unwrap();
+    let short = ["--config", "small.toml", "-q", "--json", "--set", "train.max_updates=2"];
+    succeeds(&mt(&["train", "--run-dir"], &short));
+    succeeds(&mt(&["info"], &["--json"]));
+    succeeds(&mt(&["translate", "--json", "--model"], &["the cat"]));
+    // A configuration in such a folder names its text by a path that config.toml cannot hold.
+    std::fs::copy(project.path("small.toml"), project.folder.path().join(name).join("a.toml")).unwrap();
+    let output = project.command(&["info"]).arg(std::path::Path::new(name).join("a.toml")).output().unwrap();
+    fails(&output, 2, &["not UTF-8", "rename"]);
 }
 
 #[test]

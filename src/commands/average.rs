@@ -46,7 +46,7 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     if common.json {
         let updates: Vec<u64> = last.iter().map(|(step, _)| *step).collect();
         let mut output = Output::open(None)?;
-        output.line(&serde_json::json!({ "out": args.out, "updates": updates }).to_string())?;
+        output.line(&serde_json::json!({ "out": args.out.display().to_string(), "updates": updates }).to_string())?;
         output.flush()?;
     }
     if !common.quiet {

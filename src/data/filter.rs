@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use super::corpus::Side;
 use crate::error::{Error, Result};
 
@@ -17,7 +19,8 @@ pub struct Filter {
 }
 
 /// Why a pair was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DropReason {
     /// The source has no subword.
     EmptySource,
@@ -63,7 +66,7 @@ impl Filter {
 }
 
 /// The pairs that one reason dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dropped {
     /// How many.
     pub count: usize,

@@ -33,7 +33,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     device::set_threads(config.runtime.threads);
     let device = device::open(&config.runtime.device)?;
     if args.dry_run {
-        return plan::print(&config, common);
+        return plan::print(&directory::of(args)?, &config, common);
     }
     let signals = Signals::register()?;
     let run = directory::of(args)?;
@@ -114,7 +114,8 @@ fn train(run: &Path, config: &Config, common: &Common, prepared: Prepared, signa
     trainer.log.line(&format!("training ended at update {step}: {why}"));
     let (what, validation) = host.finish(&model, &trainer.optimizer, &mut trainer.log, step)?;
     if common.json {
-        let mut result = serde_json::json!({ "run_dir": run, "update": step, "ended": why, "model": what });
+        let mut result =
+            serde_json::json!({ "run_dir": run.display().to_string(), "update": step, "ended": why, "model": what });
         if let Some(validation) = validation {
             result["valid"] = serde_json::json!({
                 "loss": validation.loss, "perplexity": validation.perplexity, "bleu": validation.bleu,

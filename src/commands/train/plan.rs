@@ -1,9 +1,12 @@
 //! `mt train --dry-run`: what would be done, without doing it.
 
+use std::path::Path;
+
 use serde_json::json;
 
 use super::host::Validator;
 use super::prepare;
+use crate::checkpoint;
 use crate::cli::Common;
 use crate::commands::info;
 use crate::commands::model::vocabulary;
@@ -16,7 +19,7 @@ use crate::model::layout;
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory.
-pub fn print(config: &Config, common: &Common) -> Result<()> {
+pub fn print(run: &Path, config: &Config, common: &Common) -> Result<()> {
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
     let data = prepare::data(config, None, &|line| report.borrow_mut().push(line))?;
@@ -43,7 +46,10 @@ pub fn print(config: &Config, common: &Common) -> Result<()> {
             info::by_part(&parameters).into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
         let plan = json!({
             "config": config, "parameters": { "total": parameters.total(), "parts": counts },
-            "corpus": { "pairs": data.corpus.len(), "source_tokens": source_tokens, "target_tokens": target_tokens },
+            "corpus": {
+                "pairs": data.corpus.len(), "source_tokens": source_tokens, "target_tokens": target_tokens,
+                "dropped": data.report.dropped,
+            },
             "vocabulary": { "source": data.tokenizers.source.vocab_size(), "target": data.tokenizers.target.vocab_size() },
             "batches_per_epoch": batches, "updates_per_epoch": updates, "memory_bytes": bytes,
         });
@@ -65,6 +71,9 @@ pub fn print(config: &Config, common: &Common) -> Result<()> {
         target_tokens as f64 / pairs
     ));
     lines.push(format!("# batches an epoch: about {batches}; updates: about {updates}"));
+    let exists = config::is_resolved(&run.join(checkpoint::CONFIG_FILE));
+    let exists = if exists { "; it exists: --resume or --overwrite will be needed" } else { "" };
+    lines.push(format!("# run directory: {}{exists}", run.display()));
     lines.push(format!("# memory in training: about {:.2} GiB", bytes as f64 / (1u64 << 30) as f64));
     for line in lines {
         output.line(&line)?;

@@ -8,7 +8,7 @@ use crate::config::{Config, DataConfig};
 use crate::data::batch::{Batch, cut, larger_side};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::encoded::EncodedCorpus;
-use crate::data::filter::Filter;
+use crate::data::filter::{Filter, FilterReport};
 use crate::data::prefetch::{Prefetch, Prepared};
 use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
 use crate::data::tokenizers::Tokenizers;
@@ -24,6 +24,8 @@ pub struct Data {
     pub tokenizers: Tokenizers,
     /// The pairs that passed the filters.
     pub corpus: Arc<EncodedCorpus>,
+    /// Those that did not.
+    pub report: FilterReport,
 }
 
 /// Checks that every file the configuration names is there: all that are not are named before any work begins.
@@ -74,7 +76,7 @@ pub fn data(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) ->
     let (corpus, report) =
         EncodedCorpus::build(corpora, filter, |line| source.encode(line), |line| target.encode(line))?;
     say(format!("data: {report}"));
-    Ok(Data { tokenizers, corpus: Arc::new(corpus) })
+    Ok(Data { tokenizers, corpus: Arc::new(corpus), report })
 }
 
 /// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
