@@ -12,11 +12,11 @@ use std::sync::Arc;
 use candle_core::Result;
 
 use super::{Memory, Transformer, layout};
-use crate::ops::attention::Projection;
 use crate::ops::feed_forward::Activation;
 use crate::ops::linear::{Linear, attend_cached};
 use crate::ops::memory::with_slice;
 use crate::ops::norm::{NormWeights, norm_rows};
+use crate::ops::projection::Projection;
 use crate::ops::sublayer::{self, NormPlacement};
 
 /// γ and β, one after the other, and ε.

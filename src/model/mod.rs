@@ -16,11 +16,12 @@ use candle_core::{Device, Result, Tensor};
 pub use layout::Vocabulary;
 
 use crate::config::ModelConfig;
-use crate::ops::attention::{Attention, Core, Projection};
+use crate::ops::attention::{Attention, Core};
 use crate::ops::embedding::{self, Embedding};
 use crate::ops::feed_forward::FeedForward;
 use crate::ops::loss::{self, Sums, Targets};
 use crate::ops::params::Parameters;
+use crate::ops::projection::Projection;
 use crate::ops::sublayer::{self, Lengths, Residual};
 use crate::ops::{Mode, norm};
 

@@ -2,11 +2,11 @@
 
 use candle_core::{Result, Tensor};
 
-use super::attention::{Projection, product};
 use super::dropout::Dropout;
-use super::matmul::{Matrix, gemm, gemm_parallel, transposed};
+use super::matmul::{Matrix, gemm, gemm_parallel};
 use super::memory::{Scratch, with_slice};
 use super::params::Param;
+use super::projection::{Projection, product, transposed_weight};
 use super::simd::{self, vectorised};
 use super::sublayer::{BackwardBlock, ForwardBlock, Inner, WholeBatch, Widths, with_bias};
 use crate::choice::choice;
@@ -187,11 +187,7 @@ impl Inner for FeedForward {
     }
 
     fn prepare(&self) -> Result<Self::Prepared> {
-        let (f, d) = (self.hidden(), self.d_model());
-        Ok([
-            with_slice(self.fc1.weight.value(), |w| Ok(transposed(w, f, d)))?,
-            with_slice(self.fc2.weight.value(), |w| Ok(transposed(w, d, f)))?,
-        ])
+        Ok([transposed_weight(&self.fc1.weight)?, transposed_weight(&self.fc2.weight)?])
     }
 
     fn forward(&self, prepared: &Self::Prepared, block: ForwardBlock, h: &mut [f32], fixed_order: bool) -> Result<()> {

@@ -10,10 +10,10 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::attention::Projection;
 use super::matmul::{Matrix, gemm, gemm_parallel, transposed};
 use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
 use super::norm::add_bias;
+use super::projection::Projection;
 use super::simd::{self, vectorised};
 use super::sublayer::with_bias;
 use super::{Implementation, Mode};

@@ -29,6 +29,7 @@ pub mod memory;
 pub mod norm;
 pub mod optimizer;
 pub mod params;
+pub mod projection;
 pub mod simd;
 pub mod sublayer;
 
