@@ -20,25 +20,25 @@ pub struct Cli {
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Where to compute: auto, cpu, cuda, cuda:N or metal [default: the configuration's]
-    #[arg(long, global = true, value_name = "DEVICE")]
+    #[arg(long, global = true, help_heading = "Every command", value_name = "DEVICE")]
     pub device: Option<String>,
     /// Processor threads; 0: all cores [default: the configuration's]
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     pub threads: Option<usize>,
     /// Seed of everything random [default: the configuration's]
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     pub seed: Option<u64>,
     /// Print a machine-readable result on stdout
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Every command")]
     pub json: bool,
     /// Print only results and errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Every command")]
     pub quiet: bool,
     /// Print more: causes of errors
-    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    #[arg(short, long, global = true, help_heading = "Every command", conflicts_with = "quiet")]
     pub verbose: bool,
     /// When to colour messages
-    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    #[arg(long, global = true, help_heading = "Every command", value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub color: Color,
 }
 
@@ -144,7 +144,7 @@ pub struct EvalArgs {
     /// Reference file; several for several references
     #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
     pub reference: Vec<PathBuf>,
-    /// Translations to score, without a model; several for several systems
+    /// Translations to score, without a model; several for several systems, - for stdin
     #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
         "model", "checkpoint", "beam", "length_penalty", "max_length", "max_length_extra", "batch_tokens",
     ])]

@@ -9,6 +9,10 @@ pub fn open(name: &str) -> Result<Device> {
     match name {
         "cpu" => Ok(Device::Cpu),
         "auto" => Ok(Device::Cpu),
+        _ if name != "metal" && !name.starts_with("cuda") => {
+            let error = Error::usage(format!("there is no device `{name}`"));
+            Err(error.help("use auto, cpu, cuda, cuda:N or metal"))
+        }
         _ => {
             Err(Error::usage(format!("device `{name}` cannot be used: this version of mt runs on the processor only"))
                 .help("use --device cpu"))

@@ -145,8 +145,9 @@ pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
 
 /// Finds and verifies the model that is meant in a run or model directory.
 ///
-/// None means the final model if there is one, else the best checkpoint, else the last. With None or [`Which::Last`] damage
-/// is reported in [`Located::warnings`] and the next in line is used; a model that was named exactly must be good.
+/// None means the final model if there is one, else the best checkpoint, else the last. With None or [`Which::Last`] a damaged
+/// checkpoint is reported in [`Located::warnings`] and the next in line is used; a final model, or one that was named exactly,
+/// must be good.
 ///
 /// # Errors
 /// There is no such model, or it is damaged; the help says what can be found.
@@ -174,14 +175,15 @@ fn any(dir: &Path) -> Result<Located> {
     if has_final(dir) {
         match final_model(dir) {
             Ok(found) => return Ok(found),
-            // Checkpoints use these files too.
-            Err(error) if is_of_companion(&error) => {
+            // Its writing was interrupted: the run has not ended.
+            Err(error) if !dir.join(MANIFEST_FILE).exists() => warnings.push(passed_over("the final model", &error)),
+            // No other model in its place: it would be a worse one.
+            Err(error) => {
                 return Err(error.help(
-                    "restore the file as training wrote it; to translate otherwise use flags, such as --beam. Or name a \
-                     checkpoint, such as --checkpoint best",
+                    "restore the file as training wrote it (to translate in another way there are flags, such as --beam); or \
+                     name a checkpoint, such as --checkpoint best",
                 ));
             }
-            Err(error) => warnings.push(passed_over("the final model", &error)),
         }
     }
     let best = pointer(dir, BEST).and_then(|step| match step {
@@ -220,12 +222,6 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
         None => Err(no_model(dir, &format!("nothing in it can be used\n    {}", warnings.join("\n    ")))
             .help("restore a copy, or train again")),
     }
-}
-
-/// Whether the damage is in the configuration or a tokenizer.
-fn is_of_companion(error: &Error) -> bool {
-    let names = error.all().filter_map(|error| error.place()?.path.file_name()?.to_str());
-    names.into_iter().any(|name| name != MODEL_FILE && name != MANIFEST_FILE)
 }
 
 fn has_final(dir: &Path) -> bool {
@@ -285,7 +281,7 @@ fn what_is_there(dir: &Path) -> String {
     }
     let below = models_below(dir);
     match (there.is_empty(), below.is_empty()) {
-        (false, _) => format!("there is {}", there.join("; ")),
+        (false, _) => format!("it has {}", there.join("; ")),
         (true, false) => format!("below it there are models, name one: {}", below.join(", ")),
         (true, true) => "a model directory is what `mt train` writes: runs/NAME after its first checkpoint".to_owned(),
     }

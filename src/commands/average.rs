@@ -23,11 +23,14 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let mut checkpoints = checkpoint::list(&args.run)?;
     // What a run begins with has learnt nothing.
     checkpoints.retain(|(step, _)| *step > 0);
+    if checkpoints.is_empty() {
+        let error = Error::failure("this run has no checkpoints to average").at(&args.run);
+        return Err(error.help("name a run directory: runs/<name> of a training"));
+    }
     if args.last == 0 || args.last > checkpoints.len() {
         let what = format!("--last {}: the run has {} checkpoints", args.last, checkpoints.len());
-        return Err(Error::usage(what)
-            .at(&args.run)
-            .help(format!("give a number from 1 to {}", checkpoints.len().max(1))));
+        let help = format!("give a number from 1 to {}", checkpoints.len());
+        return Err(Error::usage(what).at(&args.run).help(help));
     }
     if args.out.exists() {
         return Err(Error::usage("the output directory exists").at(&args.out).help("name a new directory with --out"));

@@ -1,14 +1,16 @@
 //! `mt eval`
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::model;
-use super::output::Output;
+use super::output::{Output, refuse_inputs};
+use super::translate::Cut;
 use crate::cli::{Common, EvalArgs};
 use crate::console::message;
-use crate::data::lines::read_lines;
+use crate::data::lines::{LineFile, read_lines};
 use crate::decode::translate::Translator;
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, Smooth, Tokenize, bleu};
@@ -104,6 +106,7 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
     };
     let (lines, references) = (read(&source)?, read_references(&reference_paths)?);
     check_counts(&source, lines.len(), &reference_paths, &references)?;
+    refuse_inputs(args.output.as_deref(), reference_paths.iter().chain([&source]).map(PathBuf::as_path))?;
     let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
     let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
     let bar = (!common.quiet).then(|| indicatif::ProgressBar::new(lines.len() as u64));
@@ -114,6 +117,11 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
     })?;
     if let Some(bar) = bar {
         bar.finish_and_clear();
+    }
+    if !common.quiet {
+        let mut cut = Cut::default();
+        translations.iter().for_each(|translation| cut.count(translation));
+        cut.warn();
     }
     let translations: Vec<String> = translations.into_iter().map(|t| t.text).collect();
     if let Some(file) = &mut file {
@@ -129,7 +137,13 @@ fn read(path: &Path) -> Result<Vec<String>> {
 
 /// As [`read`]; a byte order mark stays part of the first line, as it does for sacrebleu.
 fn read_to_score(path: &Path) -> Result<Vec<String>> {
-    let file = read_lines(path)?;
+    let file = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).map_err(|e| Error::io("read", "stdin", e))?;
+        LineFile::from_bytes("stdin", bytes)?
+    } else {
+        read_lines(path)?
+    };
     let mut lines: Vec<String> = file.iter().map(str::to_owned).collect();
     if let (true, Some(first)) = (file.byte_order_mark, lines.first_mut()) {
         first.insert(0, '\u{FEFF}');

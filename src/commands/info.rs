@@ -41,11 +41,18 @@ fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
     let config = config::load_resolved(&file)?;
     let tokenizers = Tokenizers::load(&args.path)?;
     let mut history = History::new();
+    if args.path.join(checkpoint::MODEL_FILE).exists() {
+        let state = match checkpoint::verify(&args.path) {
+            Ok(_) => "whole".to_owned(),
+            Err(error) => error.all().map(Error::what).collect::<Vec<_>>().join("; "),
+        };
+        history.push(("final_model".to_owned(), Value::from(state)));
+    }
     if let Some((step, directory)) = checkpoint::list(&args.path)?.pop() {
         let state = checkpoint::read_state(&directory)?;
         history.push(("updates".to_owned(), Value::from(step)));
         for key in ["target_tokens", "seconds", "best"] {
-            history.push((key.to_owned(), state["train"][key].clone()));
+            history.push((key.to_owned(), state[key].clone()));
         }
     }
     Ok((config, vocabulary(&tokenizers), history))
@@ -123,14 +130,25 @@ fn as_text(
         megabytes(parameters.total() * 4),
         megabytes(parameters.total() * 16)
     ));
-    for (key, value) in history {
-        lines.push(format!("{key}: {value}"));
-    }
+    lines.extend(history.iter().map(|(key, value)| told(key, value)));
     lines.push("shapes:".to_owned());
     for entry in parameters.entries() {
         lines.push(format!("  {:<52}{:?}", entry.name, entry.shape));
     }
     lines
+}
+
+/// A line of the training history.
+fn told(key: &str, value: &Value) -> String {
+    match (key, value) {
+        ("best", Value::Object(best)) => format!("best validation: {} at update {}", best["value"], best["step"]),
+        ("best", _) => "best validation: none".to_owned(),
+        ("seconds", value) => format!("time in training: {:.0} s", value.as_f64().unwrap_or_default()),
+        (key, value) => match value.as_str() {
+            Some(text) => format!("{}: {text}", key.replace('_', " ")),
+            None => format!("{}: {value}", key.replace('_', " ")),
+        },
+    }
 }
 
 fn joint(config: &Config) -> &'static str {

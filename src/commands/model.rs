@@ -73,15 +73,14 @@ pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
 
 /// `--model`, else `$MT_MODEL`, else the newest run under `./runs`.
 pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
-    if let Some(directory) = named {
+    let variable = || std::env::var_os("MT_MODEL").filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(directory) = named.map(Path::to_path_buf).or_else(variable) {
         if !directory.is_dir() {
-            let error = Error::failure("there is no such model directory").at(directory);
-            return Err(error.help("train a model first: mt train --config configs/quickstart.toml"));
+            let name = if named.is_some() { "--model" } else { "$MT_MODEL" };
+            let error = Error::failure(format!("{name} names no directory")).at(&directory);
+            return Err(error.help("check the path; `mt train` writes models into runs/<name>"));
         }
-        return Ok(directory.to_path_buf());
-    }
-    if let Some(directory) = std::env::var_os("MT_MODEL").filter(|v| !v.is_empty()) {
-        return Ok(PathBuf::from(directory));
+        return Ok(directory);
     }
     let newest = newest_run(Path::new("runs"));
     if let (Some(run), false) = (&newest, common.quiet) {
@@ -90,7 +89,7 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
     }
     newest.ok_or_else(|| {
         Error::failure("no --model given, $MT_MODEL is not set, and there is no run with a checkpoint under ./runs")
-            .help("train a model first: mt train --config configs/quickstart.toml")
+            .help("train a model first: mt train --config FILE")
     })
 }
 

@@ -16,13 +16,21 @@ const WINDOW: usize = 10_000;
 
 /// Lines to pieces, separated by spaces.
 pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
-    each_line(args, common, |tokenizer, line| tokenizer.pieces(line).join(" "))
+    let json = common.json;
+    each_line(args, common, |tokenizer, line| {
+        let pieces = tokenizer.pieces(line);
+        if json { serde_json::Value::from(pieces).to_string() } else { pieces.join(" ") }
+    })
 }
 
 /// Pieces, separated by spaces, to lines.
 pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
     // Pieces can spell a line break; a line stays a line.
-    each_line(args, common, |tokenizer, line| tokenizer.decode_pieces(line).replace('\n', " "))
+    let json = common.json;
+    each_line(args, common, |tokenizer, line| {
+        let text = tokenizer.decode_pieces(line).replace('\n', " ");
+        if json { serde_json::Value::from(text).to_string() } else { text }
+    })
 }
 
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
@@ -36,13 +44,7 @@ fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) 
             break;
         }
         let results: Vec<String> = lines.par_iter().map(|line| f(&tokenizer, line)).collect();
-        for line in &results {
-            if common.json {
-                output.line(&serde_json::Value::from(line.as_str()).to_string())?;
-            } else {
-                output.line(line)?;
-            }
-        }
+        results.iter().try_for_each(|line| output.line(line))?;
         output.flush()?;
     }
     if !common.quiet {

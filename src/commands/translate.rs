@@ -4,11 +4,11 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use super::model;
-use super::output::{Input, Output};
+use super::output::{Input, Output, refuse_inputs};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::{message, prompt};
 use crate::decode::translate::{TranslateOptions, Translation, Translator};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Lines translated together: enough to batch by length, few enough to answer soon and to bound memory.
 const WINDOW: usize = 2000;
@@ -21,40 +21,40 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     if !args.text.is_empty() {
         let mut output = Output::open(args.output.as_deref())?;
         let lines: Vec<String> = args.text.iter().map(|text| text.replace(['\n', '\r'], " ")).collect();
-        translate(&translator, &lines, &options, &mut output, common, 1)?;
+        let mut cut = Cut::default();
+        translate(&translator, &lines, &options, &mut output, common, &mut cut)?;
+        if !common.quiet {
+            cut.warn();
+        }
         return output.flush();
     }
-    let interactive = args.input.as_deref().is_none_or(|p| p == Path::new("-")) && std::io::stdin().is_terminal();
+    let stdin = Path::new("-");
+    let interactive = args.input.as_deref().is_none_or(|path| path == stdin) && std::io::stdin().is_terminal();
     let mut input = Input::open(args.input.as_deref())?;
-    refuse_same_file(args.input.as_deref(), args.output.as_deref())?;
-    let mut output = Output::open(args.output.as_deref())?;
-    let mut first_line = 1;
+    refuse_inputs(args.output.as_deref(), [args.input.as_deref().unwrap_or(stdin)])?;
+    let mut output = None;
+    let mut cut = Cut::default();
     loop {
         if interactive {
             prompt("> ");
         }
         let lines = input.lines(if interactive { 1 } else { WINDOW })?;
+        // Opening empties a file: not before the input has shown that it can be read.
+        let output = match &mut output {
+            Some(output) => output,
+            None => output.insert(Output::open(args.output.as_deref())?),
+        };
         if lines.is_empty() || output.is_closed() {
             break;
         }
-        translate(&translator, &lines, &options, &mut output, common, first_line)?;
+        translate(&translator, &lines, &options, output, common, &mut cut)?;
         output.flush()?;
-        first_line += lines.len();
     }
     if !common.quiet {
         input.warn();
+        cut.warn();
     }
-    output.flush()
-}
-
-/// Opening the output empties it: it must not be the input.
-fn refuse_same_file(input: Option<&Path>, output: Option<&Path>) -> Result<()> {
-    let (Some(input), Some(output)) = (input, output) else { return Ok(()) };
-    let same = matches!((input.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
-    if same {
-        return Err(Error::usage("--input and --output are the same file").at(output).help("write to another file"));
-    }
-    Ok(())
+    output.map_or(Ok(()), |mut output| output.flush())
 }
 
 fn translate(
@@ -63,13 +63,11 @@ fn translate(
     options: &TranslateOptions,
     output: &mut Output,
     common: &Common,
-    first_line: usize,
+    cut: &mut Cut,
 ) -> Result<()> {
     let translations = translator.translate(lines, options, |_| {})?;
-    for (i, (line, translation)) in lines.iter().zip(&translations).enumerate() {
-        if !common.quiet {
-            warn(first_line + i, translation);
-        }
+    for (line, translation) in lines.iter().zip(&translations) {
+        cut.count(translation);
         if common.json {
             let Translation { text, log_prob, score, finished, .. } = translation;
             let json = serde_json::json!({
@@ -83,15 +81,42 @@ fn translate(
     Ok(())
 }
 
-fn warn(line: usize, translation: &Translation) {
-    if translation.source_cut {
-        message(format_args!(
-            "warning: line {line} is longer than model.max_length: only its beginning was translated"
-        ));
+/// Lines that were cut, with the first of them.
+#[derive(Default)]
+pub struct Cut {
+    lines: usize,
+    sources: Option<(usize, usize)>,
+    translations: Option<(usize, usize)>,
+}
+
+impl Cut {
+    /// Takes note of the translation of the next line.
+    pub fn count(&mut self, translation: &Translation) {
+        self.lines += 1;
+        let line = self.lines;
+        let note = |slot: &mut Option<(usize, usize)>| slot.get_or_insert((line, 0)).1 += 1;
+        if translation.source_cut {
+            note(&mut self.sources);
+        }
+        if !translation.finished {
+            note(&mut self.translations);
+        }
     }
-    if !translation.finished {
-        message(format_args!(
-            "warning: the translation of line {line} was cut at the maximum length (--max-length, --max-length-extra)"
-        ));
+
+    /// Tells of them.
+    pub fn warn(&self) {
+        let all = self.lines;
+        if let Some((first, count)) = self.sources {
+            message(format_args!(
+                "warning: {count} of {all} lines (the first is line {first}) are longer than model.max_length: only their \
+                 beginning was translated"
+            ));
+        }
+        if let Some((first, count)) = self.translations {
+            message(format_args!(
+                "warning: {count} of {all} translations (the first is line {first}) were cut at the maximum length \
+                 (--max-length, --max-length-extra)"
+            ));
+        }
     }
 }

@@ -65,7 +65,8 @@ const MODEL: &[Key] = &[
     key("attention_dropout", FRACTION),
     key("activation_dropout", FRACTION),
     key("init", Kind::Choice(Init::NAMES)),
-    key("max_length", Kind::Integer { least: 1, most: 1 << 24 }),
+    // Room for a piece and the end of the sentence.
+    key("max_length", Kind::Integer { least: 2, most: 1 << 24 }),
 ];
 
 const TRAIN: &[Key] = &[

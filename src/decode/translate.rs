@@ -55,6 +55,14 @@ struct Source {
     ids: Vec<u32>,
 }
 
+/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little.
+fn beginning(line: &str, longest: usize) -> &str {
+    const LEAST: usize = 1 << 20;
+    const BYTES_A_TOKEN: usize = 256;
+    let end = longest.saturating_mul(BYTES_A_TOKEN).max(LEAST);
+    line.get(..line.floor_char_boundary(end)).unwrap_or(line)
+}
+
 impl<'a> Translator<'a> {
     /// Prepares a model's weights for decoding.
     pub fn new(model: &'a Transformer, tokenizers: &'a Tokenizers) -> Result<Self> {
@@ -77,12 +85,13 @@ impl<'a> Translator<'a> {
         let mut results = vec![Translation { finished: true, ..Translation::default() }; lines.len()];
         let longest = self.decoder.max_positions() - 1;
         let mut sources: Vec<Source> = Vec::new();
-        for (line, mut ids) in self.tokenizers.source.encode_batch(lines).into_iter().enumerate() {
+        let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), longest)).collect();
+        for (line, mut ids) in self.tokenizers.source.encode_batch(&beginnings).into_iter().enumerate() {
             // A line of nothing but white space has nothing to translate.
-            if lines[line].as_ref().trim().is_empty() {
+            if beginnings[line].trim().is_empty() {
                 continue;
             }
-            results[line].source_cut = ids.len() > longest;
+            results[line].source_cut = ids.len() > longest || beginnings[line].len() < lines[line].as_ref().len();
             ids.truncate(longest);
             sources.push(Source { line, ids });
         }

@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::config::{TrainConfig, ValidConfig, ValidMetric};
 use crate::data::batch::Batch;
 use crate::data::prefetch::{Prefetch, Prepared};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::{self, Mode};
@@ -144,6 +144,15 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
     )
 }
 
+fn diverged(step: u64, update: &Update) -> Error {
+    let (loss, norm) = (update.sums.smoothed / update.tokens as f64, update.gradient_norm);
+    Error::failure(format!("training has diverged: at update {step} the loss is {loss} and the gradient's norm {norm}"))
+        .help(
+            "go on from the last checkpoint, or from one before it, with --resume and a lower learning rate, for example \
+             --set train.schedule.factor=0.5; or set train.clip_norm",
+        )
+}
+
 impl Trainer<'_> {
     /// Trains until a limit, patience or a signal ends it.
     pub fn run(&mut self, batches: &mut Prefetch<Prepared<Vec<Batch>>>, host: &mut dyn Host) -> Result<End> {
@@ -214,6 +223,9 @@ impl Trainer<'_> {
         let tokens = self.communicator.sum(gradients, update.tokens)?;
         let mut scale = 1.0 / tokens as f64;
         update.gradient_norm = ops::optimizer::norm(gradients)? * scale;
+        if !(update.gradient_norm.is_finite() && update.sums.smoothed.is_finite()) {
+            return Err(diverged(step, &update));
+        }
         if self.config.clip_norm > 0.0 && update.gradient_norm > self.config.clip_norm {
             scale *= self.config.clip_norm / update.gradient_norm;
         }
@@ -262,12 +274,16 @@ impl Trainer<'_> {
         let step = self.state.step;
         let model = self.model;
         let result = self.optimizer.with_model_values(|| host.validate(model))??;
+        let loss = result.loss;
+        // Equal BLEU is common while it is 0: the loss tells which model has learnt more.
         let (value, better) = match (self.valid.metric, result.bleu) {
-            (ValidMetric::Bleu, Some(bleu)) => (bleu, self.state.best.as_ref().is_none_or(|best| bleu > best.value)),
-            _ => (result.loss, self.state.best.as_ref().is_none_or(|best| result.loss < best.value)),
+            (ValidMetric::Bleu, Some(bleu)) => {
+                (bleu, self.state.best.as_ref().is_none_or(|best| (bleu, -loss) > (best.value, -best.loss)))
+            }
+            _ => (loss, self.state.best.as_ref().is_none_or(|best| loss < best.value)),
         };
         if better {
-            self.state.best = Some(Best { step, value });
+            self.state.best = Some(Best { step, value, loss });
             self.state.stale = 0;
         } else {
             self.state.stale += 1;

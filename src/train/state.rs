@@ -87,6 +87,8 @@ pub struct Best {
     pub step: u64,
     /// Value of the chosen metric.
     pub value: f64,
+    /// The loss, which decides between equal values.
+    pub loss: f64,
 }
 
 #[cfg(test)]
@@ -97,7 +99,7 @@ mod tests {
     fn comes_back_from_json_as_it_was() {
         let state = TrainState {
             step: 7,
-            best: Some(Best { step: 5, value: 0.1 + 0.2 }),
+            best: Some(Best { step: 5, value: 0.1 + 0.2, loss: 1.5 }),
             stale: 1,
             seconds: 1.0 / 3.0,
             window: Window { smoothed: 2.0 / 7.0, likelihood: 1e-300, tokens: 9, since: 0.1 },

@@ -1,15 +1,20 @@
 //! The run directory: whose it is, starting, replacing and continuing a run in it.
 
+use std::fs::{File, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, BEST, LAST, MANIFEST_FILE, MODEL_FILE};
 use crate::cli::TrainArgs;
 use crate::config::{self, Config, DataConfig};
+use crate::console::message;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::train::state::{TextChecksums, TrainState};
 
 const CONFIG: &str = "config.toml";
+/// Locked by the process that trains.
+const LOCK: &str = ".lock";
 /// A configuration on its way to becoming [`CONFIG`].
 const NEW_CONFIG: &str = ".config.toml.new";
 
@@ -25,8 +30,14 @@ pub fn of(args: &TrainArgs) -> Result<PathBuf> {
     Ok(Path::new("runs").join(name))
 }
 
-/// Makes sure that a run can be in the directory. Returns whether one is continued. Nothing in it changes yet.
-pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<bool> {
+/// Held while a process trains in a run directory.
+pub struct Lock {
+    _file: Option<File>,
+}
+
+/// Makes sure that a run can be in the directory, and that no other process trains in it. Returns whether one is continued.
+/// Nothing of a run in it changes yet.
+pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(bool, Lock)> {
     let config_file = run.join(CONFIG);
     let exists = config::is_resolved(&config_file);
     if exists && !args.resume && !args.overwrite {
@@ -36,24 +47,44 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<bool> {
         );
     }
     if exists && args.resume {
+        let lock = lock(run)?;
         compare(&config_file, config)?;
-        return Ok(true);
+        return Ok((true, lock));
     }
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
     if !exists && holds_something_else(run)? {
         let error = Error::usage("the run directory holds something that is not a run").at(run);
         return Err(error.help("name another with --run-dir"));
     }
-    let probe = run.join(".probe");
-    std::fs::write(&probe, b"").map_err(|e| Error::io("write into the run directory", run, e))?;
-    std::fs::remove_file(&probe).map_err(|e| Error::io("write into the run directory", run, e))?;
-    Ok(false)
+    Ok((false, lock(run)?))
+}
+
+/// Locks the directory. The lock goes with the process, however it ends; the file stays.
+fn lock(run: &Path) -> Result<Lock> {
+    let path = run.join(LOCK);
+    let options = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = options().map_err(|e| Error::io("write into the run directory", run, e))?;
+    match file.try_lock() {
+        Ok(()) => {
+            let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+            written.map_err(|e| Error::io("write into the run directory", run, e))?;
+            Ok(Lock { _file: Some(file) })
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            let error = Error::usage(format!("process {} is training in this run directory", holder.trim())).at(run);
+            Err(error.help("wait for it, stop it, or name another directory with --run-dir"))
+        }
+        // Some network file systems have no locks.
+        Err(TryLockError::Error(_)) => Ok(Lock { _file: None }),
+    }
 }
 
 /// Whether a directory that is no run holds anything but tokenizers, which a run killed at its very start leaves.
 fn holds_something_else(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|e| Error::io("read the run directory", directory, e))?;
-    let ours = |name: std::ffi::OsString| tokenizers::FILES.iter().any(|file| name == *file);
+    let ours = |name: std::ffi::OsString| tokenizers::FILES.iter().chain([&LOCK]).any(|file| name == *file);
     Ok(entries.flatten().any(|entry| !ours(entry.file_name())))
 }
 
@@ -72,21 +103,24 @@ const MAY_CHANGE: &[&str] = &[
     "train.keep",
     "train.log_every",
 ];
+/// Keys that may change too, but are told of: they change what comes, as the user may want.
+const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule."];
 
 /// Refuses to continue a run under a configuration that would train something else.
 fn compare(config_file: &Path, config: &Config) -> Result<()> {
     let old = config::load_resolved(config_file)?;
     let differences = config::differences(&old, &with_files_of(config, &old));
-    let matters = |key: &str| !MAY_CHANGE.iter().any(|allowed| key.starts_with(allowed));
-    let errors: Vec<Error> = differences
-        .into_iter()
-        .filter(|(key, _, _)| matters(key))
-        .map(|(key, before, now)| {
-            Error::usage(format!("`{key}` was {before} when the run began and is {now} now"))
-                .at(config_file)
-                .help("a resumed run must train as it began: restore the value, or start another run with --run-dir")
-        })
-        .collect();
+    let mut errors = Vec::new();
+    for (key, before, now) in differences {
+        let is_in = |keys: &[&str]| keys.iter().any(|allowed| key.starts_with(allowed));
+        let what = format!("`{key}` was {before} when the run began and is {now} now");
+        if is_in(MAY_CHANGE_ALOUD) {
+            message(format_args!("note: {what}"));
+        } else if !is_in(MAY_CHANGE) {
+            let help = "a resumed run must train as it began: restore the value, or start another run with --run-dir";
+            errors.push(Error::usage(what).at(config_file).help(help));
+        }
+    }
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::Tensor;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::signals::Signals;
 use crate::checkpoint::{self, NamedTensor};
 use crate::commands::model::load_parameters;
 use crate::commands::model::slots;
@@ -28,41 +28,6 @@ use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
 use crate::train::{End, Host, Validation, inputs};
-
-/// Signals that ask for a clean stop; a second one ends the process at once.
-pub struct Signals {
-    interrupt: Arc<AtomicBool>,
-    terminate: Arc<AtomicBool>,
-}
-
-impl Signals {
-    /// Starts listening for SIGINT and SIGTERM.
-    pub fn register() -> Result<Self> {
-        use signal_hook::consts::{SIGINT, SIGTERM};
-        use signal_hook::flag::{register, register_conditional_shutdown};
-        let signals = Self { interrupt: Arc::default(), terminate: Arc::default() };
-        let pairs = [(SIGINT, &signals.interrupt), (SIGTERM, &signals.terminate)];
-        for (signal, flag) in pairs {
-            // In this order: the shutdown happens only if an earlier signal has set the flag.
-            register_conditional_shutdown(signal, 128 + signal, flag.clone())
-                .and_then(|_| register(signal, flag.clone()))
-                .map_err(|e| Error::failure(format!("cannot listen for signals: {e}")))?;
-        }
-        // Beyond a file-size limit a write then fails with an error that names the file, instead of ending the process.
-        #[cfg(unix)]
-        register(signal_hook::consts::SIGXFSZ, Arc::default())
-            .map_err(|e| Error::failure(format!("cannot listen for signals: {e}")))?;
-        Ok(signals)
-    }
-
-    /// Whether a signal asks to stop, and which.
-    pub fn stop(&self) -> Option<End> {
-        if self.terminate.load(Ordering::Relaxed) {
-            return Some(End::Terminated);
-        }
-        self.interrupt.load(Ordering::Relaxed).then_some(End::Interrupted)
-    }
-}
 
 /// The validation set, ready to be scored.
 pub struct Validator {

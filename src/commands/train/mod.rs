@@ -4,6 +4,7 @@ mod directory;
 mod host;
 mod plan;
 mod prepare;
+mod signals;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,8 +24,9 @@ use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Trainer};
-use host::{RunHost, Signals, Validator};
+use host::{RunHost, Validator};
 use prepare::Data;
+use signals::Signals;
 
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
@@ -37,7 +39,10 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     let signals = Signals::register()?;
     let run = directory::of(args)?;
-    let resumed = directory::open(&run, args, &config)?;
+    let (resumed, _lock) = directory::open(&run, args, &config)?;
+    if args.resume && !resumed {
+        message(format_args!("there is no run in {} to resume: starting one", run.display()));
+    }
     let say = |text: String| {
         if !common.quiet {
             message(text);

@@ -21,6 +21,9 @@ const MIN_FREQUENCY: u64 = 2;
 /// Characters get pieces of their own, most frequent first, until all but one in this many of the text have one. The
 /// others are written in bytes.
 const UNCOVERED: u64 = 10_000;
+/// The longest word that the trainer sees, in characters; longer ones, which are no words, are cut. The time it takes grows
+/// with the square of a word's length.
+const LONGEST_WORD: usize = 256;
 
 /// How to learn a tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,6 +177,17 @@ fn alphabet(words: &HashMap<String, u64>, room: usize) -> HashSet<char> {
     ranked.into_iter().map(|(character, _)| character).chain([SPACE]).collect()
 }
 
+/// A word in parts of at most [`LONGEST_WORD`] characters.
+fn short(word: &str) -> impl Iterator<Item = &str> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        let end = rest.char_indices().nth(LONGEST_WORD).map_or(rest.len(), |(end, _)| end);
+        let (part, after) = rest.split_at(end);
+        rest = after;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
 /// The words cut where a character is outside the alphabet, so that nothing is merged across it; with their counts
 /// scaled down together if need be, as the trainer counts pairs in 32 bits.
 fn within(alphabet: &HashSet<char>, words: HashMap<String, u64>) -> HashMap<String, u64> {
@@ -182,7 +196,9 @@ fn within(alphabet: &HashSet<char>, words: HashMap<String, u64>) -> HashMap<Stri
     let mut cut = HashMap::with_capacity(words.len());
     for (word, count) in words {
         for part in word.split(|character| !alphabet.contains(&character)).filter(|part| !part.is_empty()) {
-            *cut.entry(part.to_owned()).or_default() += count.div_ceil(scale);
+            for part in short(part) {
+                *cut.entry(part.to_owned()).or_default() += count.div_ceil(scale);
+            }
         }
     }
     cut
@@ -217,6 +233,13 @@ mod tests {
         let words = counted(&[("▁ab", 2), ("axb", 3), ("x", 1)]);
         let cut = within(&HashSet::from(['▁', 'a', 'b']), words);
         assert_eq!(cut, counted(&[("▁ab", 2), ("a", 3), ("b", 3)]));
+    }
+
+    #[test]
+    fn long_words_are_cut() {
+        let word = "ä".repeat(2 * LONGEST_WORD + 1);
+        let lengths: Vec<usize> = short(&word).map(|part| part.chars().count()).collect();
+        assert_eq!(lengths, [LONGEST_WORD, LONGEST_WORD, 1]);
     }
 
     #[test]

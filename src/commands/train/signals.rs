@@ -1,0 +1,73 @@
+//! Signals that ask training to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::console::message;
+use crate::error::{Error, Result};
+use crate::train::End;
+
+/// Signals that come this soon after the first are the same wish: `timeout` sends two, and so do nervous fingers.
+const SAME_WISH: Duration = Duration::from_secs(2);
+
+/// Listens for SIGINT, SIGTERM and SIGHUP: the first asks for a clean stop, one that comes later ends the process at once.
+pub struct Signals {
+    /// The first signal; 0 before it.
+    first: Arc<AtomicI32>,
+}
+
+impl Signals {
+    /// Starts listening. A SIGHUP that is ignored, as under `nohup`, stays so.
+    pub fn register() -> Result<Self> {
+        let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
+        let mut wanted = vec![SIGINT, SIGTERM];
+        if !is_ignored(SIGHUP) {
+            wanted.push(SIGHUP);
+        }
+        let mut signals = signal_hook::iterator::Signals::new(wanted).map_err(failed)?;
+        // Beyond a file-size limit a write then fails with an error that names the file, instead of ending the process.
+        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).map_err(failed)?;
+        let first = Arc::new(AtomicI32::new(0));
+        let shared = first.clone();
+        let listen = move || {
+            let mut since: Option<Instant> = None;
+            for signal in signals.forever() {
+                match since {
+                    None => {
+                        since = Some(Instant::now());
+                        shared.store(signal, Ordering::Relaxed);
+                        message("stopping after this update or validation, and saving; a second signal stops at once");
+                    }
+                    Some(since) if since.elapsed() < SAME_WISH => {}
+                    Some(_) => {
+                        message("stopped at once; --resume continues from the last checkpoint");
+                        signal_hook::low_level::exit(128 + signal);
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
+        Ok(Self { first })
+    }
+
+    /// Whether a signal asks to stop, and which.
+    pub fn stop(&self) -> Option<End> {
+        match self.first.load(Ordering::Relaxed) {
+            0 => None,
+            SIGINT => Some(End::Interrupted),
+            _ => Some(End::Terminated),
+        }
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: with no new action `sigaction` only writes the present one, and what it has written is read on success alone.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
