@@ -315,3 +315,74 @@ fn no_model_is_an_error_that_says_what_to_do() {
     fails(&project.mt(&["translate", "hello"]), 1, &["--model", "mt train"]);
     fails(&project.mt(&["translate", "--model", "nowhere", "hello"]), 1, &["nowhere"]);
 }
+
+#[cfg(unix)]
+#[test]
+fn an_output_that_is_an_input_is_refused() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let model = ["--model", "runs/small", "-q"];
+    std::fs::hard_link(project.path("valid.en"), project.path("link")).unwrap();
+    let before = ["valid.en", "valid.de"].map(|name| std::fs::read(project.path(name)).unwrap());
+    for (command, more, input) in [
+        ("translate", &["--input", "valid.en", "--output", "link"][..], None),
+        ("translate", &["--output", "link"], Some("valid.en")),
+        ("eval", &["--output", "valid.de"], None),
+        ("eval", &["--src", "valid.en", "--ref", "valid.de", "--output", "link"], None),
+    ] {
+        let mut command = project.command(&[&[command], &model[..], more].concat());
+        if let Some(name) = input {
+            command.stdin(std::fs::File::open(project.path(name)).unwrap());
+        }
+        fails(&command.output().unwrap(), 2, &["same file", "another"]);
+    }
+    assert_eq!(["valid.en", "valid.de"].map(|name| std::fs::read(project.path(name)).unwrap()), before);
+    fails(&project.mt(&[&["translate", "--output", "a.gz"], &model[..], &["x"]].concat()), 2, &["a.gz", "compressed"]);
+}
+
+#[test]
+fn a_line_on_stdin_is_answered_while_it_stays_open() {
+    use std::io::{BufRead, BufReader, Write};
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let mut command = project.command(&["tokenize", "--model", "runs/small", "-q"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    for text in ["the cat", "the dog"] {
+        writeln!(stdin, "{text}").unwrap();
+        let mut answer = String::new();
+        stdout.read_line(&mut answer).unwrap();
+        assert_eq!(answer.replace([' ', '\n'], "").replace('▁', " ").trim(), text);
+    }
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn diverged_training_ends_where_it_diverged_and_can_go_on() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let output = project.train(&["--resume", "--set", "train.schedule.learning_rate=1e30"]);
+    fails(
+        &output,
+        1,
+        &["diverged", "update", "--resume", "learning rate", "note: `train.schedule.learning_rate` was 0.003"],
+    );
+    let config = std::fs::read_to_string(project.path("runs/small/config.toml")).unwrap();
+    assert!(config.contains("learning_rate = 1e+30"), "{config}");
+    succeeds(&project.train(&["--resume", "--set", "train.schedule.learning_rate=0.001"]));
+}
+
+#[test]
+fn info_tells_of_training_and_of_damage() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let text = stdout(&project.mt(&["info", "runs/small"]));
+    for words in ["updates: 12", "target tokens: ", "best validation: ", " at update ", "final model: whole"] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    assert!(!text.contains("null"), "{text}");
+    project.write("runs/small/model.safetensors", "short");
+    assert!(stdout(&project.mt(&["info", "runs/small"])).contains("final model: model.safetensors is damaged"));
+    fails(&project.mt(&["eval", "--model", "runs/small"]), 1, &["damaged", "--checkpoint best"]);
+}

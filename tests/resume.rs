@@ -63,33 +63,34 @@ fn text_may_move_but_not_change_before_a_resume() {
     succeeds(&project.train(&resume));
 }
 
+/// Each signal is sent twice, as `timeout` and impatient users do; the second is no reason not to save.
 #[cfg(unix)]
 #[test]
-fn interrupt_saves_and_exits_130() {
-    let project = Project::new();
-    let args = [
-        "train",
-        "--config",
-        "small.toml",
-        "--set",
-        "train.max_updates=1000000",
-        "--set",
-        "valid.every=0",
-        "--set",
-        "train.save_every=1000000",
-    ];
-    let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for_log(&project.path("runs/small/log.jsonl"));
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    let checkpoints = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap().count();
-    assert_eq!(checkpoints, 1);
-    succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
+fn a_signal_saves_and_ends_while_the_directory_is_locked() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 143)] {
+        let project = Project::new();
+        let endless = ["train.max_updates=1000000", "valid.every=0", "train.save_every=1000000"];
+        let mut args = vec!["train", "--config", "small.toml"];
+        args.extend(endless.iter().flat_map(|set| ["--set", set]));
+        let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_log(&project.path("runs/small/log.jsonl"));
+        let id = child.id().to_string();
+        for second in ["--resume", "--overwrite"] {
+            fails(&project.train(&[second]), 2, &["runs/small", &id, "--run-dir"]);
+        }
+        for _ in 0..2 {
+            assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        }
+        let output = child.wait_with_output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains("stopping after this update"), "{said}");
+        let checkpoints = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap().count();
+        assert_eq!(checkpoints, 1);
+        succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
+    }
 }
 
-/// Waits until training has logged an update.
-#[cfg(unix)]
 #[test]
 fn a_finished_model_outlives_a_resume_that_cannot_be() {
     let project = Project::new();
