@@ -70,7 +70,7 @@ pub fn print(run: &Path, config: &Config, common: &Common) -> Result<()> {
         source_tokens as f64 / pairs,
         target_tokens as f64 / pairs
     ));
-    lines.push(format!("# batches an epoch: about {batches}; updates: about {updates}"));
+    lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
     let exists = config::is_resolved(&run.join(checkpoint::CONFIG_FILE));
     let exists = if exists { "; it exists: --resume or --overwrite will be needed" } else { "" };
     lines.push(format!("# run directory: {}{exists}", run.display()));
