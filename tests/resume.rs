@@ -72,7 +72,7 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
         let endless = ["train.max_updates=1000000", "valid.every=0", "train.save_every=1000000"];
         let mut args = vec!["train", "--config", "small.toml"];
         args.extend(endless.iter().flat_map(|set| ["--set", set]));
-        let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+        let child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
         wait_for_log(&project.path("runs/small/log.jsonl"));
         let id = child.id().to_string();
         for second in ["--resume", "--overwrite"] {
