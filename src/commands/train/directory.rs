@@ -94,6 +94,7 @@ const MAY_CHANGE: &[&str] = &[
     "decode.",
     "data.root",
     "data.test",
+    "valid.every",
     "valid.patience",
     "valid.samples",
     "train.max_updates",
@@ -104,7 +105,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.log_every",
 ];
 /// Keys that may change too, but are told of: they change what comes, as the user may want.
-const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule."];
+const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "valid.beam"];
 
 /// Refuses to continue a run under a configuration that would train something else.
 fn compare(config_file: &Path, config: &Config) -> Result<()> {
