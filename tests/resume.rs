@@ -159,3 +159,36 @@ fn the_final_average_goes_around_a_damaged_checkpoint() {
     succeeds(&project.mt(&["average", "runs/small", "--last", "2", "--out", "averaged"]));
     fails(&project.mt(&["average", "runs/small", "--last", "3", "--out", "other"]), 1, &["step-00000008", "damaged"]);
 }
+
+/// A signal while the first validation runs: it is done when the run goes on, and nothing differs in the end.
+#[cfg(unix)]
+#[test]
+fn a_validation_that_was_cut_short_is_made_up_for() {
+    let project = Project::new();
+    let set = ["valid.every=2", "valid.beam=150", "decode.batch_tokens=1", "train.max_updates=4", "train.keep=3"];
+    let run = |name: &str| {
+        let mut args = vec!["train", "--config", "small.toml", "--run-dir", name];
+        args.extend(set.iter().flat_map(|set| ["--set", set]));
+        args.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let command = |name: &str| project.command(&run(name).iter().map(String::as_str).collect::<Vec<_>>());
+    succeeds(&command("whole").output().unwrap());
+    let child = command("cut").stderr(Stdio::piped()).spawn().unwrap();
+    let log = |name: &str| std::fs::read_to_string(project.path(name).join("log.jsonl")).unwrap_or_default();
+    while log("cut").lines().count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert!(!log("cut").contains("\"valid\""), "the validation should have been cut short");
+    succeeds(&command("cut").arg("--resume").output().unwrap());
+    assert_eq!(file(&project, "whole", "model.safetensors"), file(&project, "cut", "model.safetensors"));
+    let scores = |name: &str| -> Vec<String> {
+        let entries =
+            log(name).lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()).collect::<Vec<_>>();
+        let pick =
+            |e: &serde_json::Value| format!("{} {} {} {} {}", e["event"], e["update"], e["loss"], e["bleu"], e["best"]);
+        entries.iter().map(pick).collect()
+    };
+    assert_eq!(scores("whole"), scores("cut"));
+}

@@ -82,6 +82,20 @@ impl<'a> Translator<'a> {
         options: &TranslateOptions,
         mut progress: impl FnMut(usize),
     ) -> Result<Vec<Translation>> {
+        let whole = self.translate_while(lines, options, |done| {
+            progress(done);
+            true
+        })?;
+        Ok(whole.unwrap_or_default())
+    }
+
+    /// As [`Self::translate`]; asked after each batch, `go_on` may end it, and there is no result then.
+    pub fn translate_while<S: AsRef<str> + Sync>(
+        &self,
+        lines: &[S],
+        options: &TranslateOptions,
+        mut go_on: impl FnMut(usize) -> bool,
+    ) -> Result<Option<Vec<Translation>>> {
         let mut results = vec![Translation { finished: true, ..Translation::default() }; lines.len()];
         let longest = self.decoder.max_positions() - 1;
         let mut sources: Vec<Source> = Vec::new();
@@ -108,9 +122,11 @@ impl<'a> Translator<'a> {
                 results[source.line] = translation;
             }
             done += rows;
-            progress(done);
+            if !go_on(done) {
+                return Ok(None);
+            }
         }
-        Ok(results)
+        Ok(Some(results))
     }
 
     fn batch(&self, sources: &[Source], options: &TranslateOptions) -> Result<Vec<Translation>> {

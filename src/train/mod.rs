@@ -61,8 +61,8 @@ pub enum End {
 
 /// What the loop asks of its surroundings.
 pub trait Host {
-    /// Scores the model (whose parameters are those it is judged by).
-    fn validate(&mut self, model: &Transformer) -> Result<Validation>;
+    /// Scores the model (whose parameters are those it is judged by); `None` if a signal asked to stop meanwhile.
+    fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>>;
     /// Writes a checkpoint.
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()>;
     /// Marks the checkpoint of this update as the best.
@@ -157,6 +157,9 @@ impl Trainer<'_> {
     /// Trains until a limit, patience or a signal ends it.
     pub fn run(&mut self, batches: &mut Prefetch<Prepared<Vec<Batch>>>, host: &mut dyn Host) -> Result<End> {
         let clock = Clock { before: self.state.seconds, started: Instant::now() };
+        if self.state.validation_due && self.valid.every > 0 {
+            self.validate(host, &clock)?;
+        }
         let end = loop {
             if let Some(end) = self.limit(host) {
                 break end;
@@ -269,11 +272,14 @@ impl Trainer<'_> {
         self.state.window = Window { since: self.state.seconds, ..Window::default() };
     }
 
-    /// Validates, saves if it is the best so far, and says so. Returns whether a checkpoint was written.
+    /// Validates, saves if it is the best so far, and says so. Returns whether a checkpoint was written. What a signal cuts
+    /// short is done when the run goes on.
     fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<bool> {
         let step = self.state.step;
         let model = self.model;
-        let result = self.optimizer.with_model_values(|| host.validate(model))??;
+        self.state.validation_due = true;
+        let Some(result) = self.optimizer.with_model_values(|| host.validate(model))?? else { return Ok(false) };
+        self.state.validation_due = false;
         let loss = result.loss;
         // Equal BLEU is common while it is 0: the loss tells which model has learnt more.
         let (value, better) = match (self.valid.metric, result.bleu) {

@@ -23,6 +23,8 @@ pub struct TrainState {
     pub best: Option<Best>,
     /// Validations since the best one.
     pub stale: u64,
+    /// Whether the validation of this update was cut short.
+    pub validation_due: bool,
     /// Seconds spent training, over all starts of the run.
     pub seconds: f64,
     /// What the next line of the log will be about.

@@ -110,11 +110,14 @@ impl Validator {
         format!("{:x}", hash.finalize())
     }
 
-    /// Loss over the whole set, translations and their BLEU.
-    fn score(&self, model: &Transformer) -> Result<Validation> {
+    /// Loss over the whole set, translations and their BLEU; `None` if it is to stop first.
+    fn score(&self, model: &Transformer, signals: &Signals) -> Result<Option<Validation>> {
         let mut sums = Sums::default();
         let mut tokens = 0usize;
         for batch in &self.batches {
+            if signals.stop().is_some() {
+                return Ok(None);
+            }
             let (source, target, targets) = inputs(batch, self.padding, self.smoothing);
             let (_, part) = model.loss(&source, &target, &targets, &Mode::INFERENCE)?;
             sums.smoothed += part.smoothed;
@@ -128,7 +131,8 @@ impl Validator {
             ..Validation::default()
         };
         let translator = Translator::new(model, &self.tokenizers)?;
-        let translations = translator.translate(&self.sources, &self.options, |_| {})?;
+        let translations = translator.translate_while(&self.sources, &self.options, |_| signals.stop().is_none())?;
+        let Some(translations) = translations else { return Ok(None) };
         let texts: Vec<&str> = translations.iter().map(|t| t.text.as_str()).collect();
         let references: Vec<&str> = self.references.iter().map(String::as_str).collect();
         validation.bleu = Some(bleu::corpus_bleu(&texts, &[references], &self.metric)?.score);
@@ -138,7 +142,7 @@ impl Validator {
                 format!("  source     {source}\n  reference  {reference}\n  output     {text}\n")
             })
             .collect();
-        Ok(validation)
+        Ok(Some(validation))
     }
 }
 
@@ -157,10 +161,10 @@ pub struct RunHost<'a> {
 }
 
 impl Host for RunHost<'_> {
-    fn validate(&mut self, model: &Transformer) -> Result<Validation> {
+    fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>> {
         match &self.validator {
-            Some(validator) => validator.score(model),
-            None => Ok(Validation::default()),
+            Some(validator) => validator.score(model, &self.signals),
+            None => Ok(Some(Validation::default())),
         }
     }
 
@@ -222,8 +226,9 @@ impl RunHost<'_> {
             Ok(checkpoint::save_model(self.run, &named(&self.parameters, values)))
         })??;
         let (mut result, mut validated) = (String::new(), None);
-        if self.validator.is_some() {
-            let validation = self.validate(model)?;
+        if self.validator.is_some()
+            && let Some(validation) = self.validate(model)?
+        {
             let bleu = validation.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
             result = format!("; valid loss {:.3} ppl {:.2}{bleu}", validation.loss, validation.perplexity);
             log.entry(&json!({

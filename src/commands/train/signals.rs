@@ -39,7 +39,7 @@ impl Signals {
                     None => {
                         since = Some(Instant::now());
                         shared.store(signal, Ordering::Relaxed);
-                        message("stopping after this update or validation, and saving; a second signal stops at once");
+                        message("stopping after this update, and saving; a second signal stops at once");
                     }
                     Some(since) if since.elapsed() < SAME_WISH => {}
                     Some(_) => {
