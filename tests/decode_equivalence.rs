@@ -187,8 +187,7 @@ fn forced_score(model: &Uncached, sentence: usize, hypothesis: &Hypothesis) -> f
 #[test]
 fn a_trained_model_decodes_alike_in_every_way() {
     let Some(directory) = std::env::var_os("MT_TEST_MODEL").map(std::path::PathBuf::from) else {
-        eprintln!("SKIPPED: MT_TEST_MODEL is not set, so no trained model was tested");
-        return;
+        return common::skipped("a_trained_model_decodes_alike_in_every_way", "MT_TEST_MODEL is unset");
     };
     let config = mt::config::load_resolved(directory.join("config.toml")).unwrap();
     let tokenizers = mt::data::tokenizers::Tokenizers::load(&directory).unwrap();

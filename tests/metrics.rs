@@ -1,7 +1,8 @@
 //! BLEU against sacrebleu 2.6.0: small committed cases always, published systems where `MT_TEST_DATA` has them.
 
+mod common;
+
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -100,9 +101,7 @@ fn golden_scores_are_equal() {
 #[test]
 fn published_systems_score_as_in_sacrebleu() {
     let Some(data) = std::env::var_os("MT_TEST_DATA") else {
-        // Not `eprintln!`: the test harness would swallow it, and a skip must be seen.
-        let _ = writeln!(std::io::stderr(), "SKIPPED published_systems_score_as_in_sacrebleu: MT_TEST_DATA is unset");
-        return;
+        return common::skipped("published_systems_score_as_in_sacrebleu", "MT_TEST_DATA is unset");
     };
     let folder = Path::new(&data).join("bleu-checks/wmt17-en-de");
     let table = fs::read_to_string(folder.join("sacrebleu-2.6.0-full.tsv")).unwrap();

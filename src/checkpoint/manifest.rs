@@ -10,7 +10,8 @@
 //! }
 //! ```
 //!
-//! `run_files` stands in checkpoints only, for files at the top of their run. `digest` is the SHA-256 of every byte before its own value; what follows it is fixed. So any changed byte shows.
+//! `run_files` stands in checkpoints only, for files at the top of their run. `digest` is the SHA-256 of every byte before
+//! its own value; what follows it is fixed. So any changed byte shows.
 
 use std::fs::File;
 use std::io::ErrorKind;

@@ -23,9 +23,9 @@ pub(super) const REPLACED: &str = ".old-";
 /// Writes the checkpoint of `step` and returns its directory.
 ///
 /// It is written to a temporary sibling, every file synced, renamed, and the parent directory synced: a crash at any moment
-/// leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers too. An existing checkpoint of that step is replaced as
-/// safely. What earlier crashes left behind is removed first, so that it takes no space from this one. Tensors lie in the
-/// files in the order given. One save at a time in a run.
+/// leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers too. An
+/// existing checkpoint of that step is replaced as safely. What earlier crashes left behind is removed first, so that it
+/// takes no space from this one. Tensors lie in the files in the order given. One save at a time in a run.
 ///
 /// # Errors
 /// The disk is full, the directory cannot be written, or a tensor holds NaN or infinities, which loading would refuse. The

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::model::{slots, vocabulary};
+use super::model::{config_of, slots, vocabulary};
 use super::output::Output;
 use crate::checkpoint::{self, NamedTensor};
 use crate::cli::{AverageArgs, Common};
@@ -15,11 +15,7 @@ use crate::ops::params::Entry;
 
 /// Averages the last checkpoints of a run into a model directory of its own.
 pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
-    let config_file = args.run.join("config.toml");
-    if !config_file.exists() {
-        return Err(Error::failure("this is not a run directory: it has no config.toml").at(&args.run));
-    }
-    let config = config::load_resolved(&config_file)?;
+    let config = config_of(&args.run)?;
     let mut checkpoints = checkpoint::list(&args.run)?;
     // What a run begins with has learnt nothing.
     checkpoints.retain(|(step, _)| *step > 0);
@@ -37,9 +33,6 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     }
     let last = &checkpoints[checkpoints.len() - args.last..];
     let directories: Vec<_> = last.iter().map(|(_, path)| path.clone()).collect();
-    for directory in &directories {
-        checkpoint::verify(directory)?;
-    }
     let tokenizers = Tokenizers::load(&args.run)?;
     let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
     let slots = slots(parameters.entries());
@@ -61,7 +54,7 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
 
 fn write(out: &Path, config: &config::Config, tokenizers: &Tokenizers, entries: &[Entry], flat: &[f32]) -> Result<()> {
     std::fs::create_dir_all(out).map_err(|e| Error::io("create the output directory", out, e))?;
-    let file = out.join("config.toml");
+    let file = out.join(checkpoint::CONFIG_FILE);
     std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
     tokenizers.save(out)?;
     let tensors: Vec<NamedTensor> =

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::model;
 use super::output::{Output, refuse_inputs};
-use super::translate::Cut;
+use super::translate::CutLines;
 use crate::cli::{Common, EvalArgs};
 use crate::console::message;
 use crate::data::lines::{LineFile, read_lines};
@@ -119,7 +119,7 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
         bar.finish_and_clear();
     }
     if !common.quiet {
-        let mut cut = Cut::default();
+        let mut cut = CutLines::default();
         translations.iter().for_each(|translation| cut.count(translation));
         cut.warn();
     }

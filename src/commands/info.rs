@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::model::vocabulary;
+use super::model::{config_of, vocabulary};
 use super::output::Output;
 use crate::checkpoint;
 use crate::cli::{Common, InfoArgs};
@@ -31,14 +31,10 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
 }
 
 fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
-    let file = args.path.join("config.toml");
-    if !file.exists() {
-        return Err(Error::failure("this is not a model directory: it has no config.toml").at(&args.path));
-    }
     if !args.set.is_empty() {
         return Err(Error::usage("--set changes configurations, not models"));
     }
-    let config = config::load_resolved(&file)?;
+    let config = config_of(&args.path)?;
     let tokenizers = Tokenizers::load(&args.path)?;
     let mut history = History::new();
     if args.path.join(checkpoint::MODEL_FILE).exists() {
@@ -130,7 +126,7 @@ fn as_text(
         megabytes(parameters.total() * 4),
         megabytes(parameters.total() * 16)
     ));
-    lines.extend(history.iter().map(|(key, value)| told(key, value)));
+    lines.extend(history.iter().map(|(key, value)| history_line(key, value)));
     lines.push("shapes:".to_owned());
     for entry in parameters.entries() {
         lines.push(format!("  {:<52}{:?}", entry.name, entry.shape));
@@ -139,7 +135,7 @@ fn as_text(
 }
 
 /// A line of the training history.
-fn told(key: &str, value: &Value) -> String {
+fn history_line(key: &str, value: &Value) -> String {
     match (key, value) {
         ("best", Value::Object(best)) => format!("best validation: {} at update {}", best["value"], best["step"]),
         ("best", _) => "best validation: none".to_owned(),

@@ -49,19 +49,13 @@ pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
 pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
     let which = args.checkpoint.as_deref().map(str::parse::<Which>).transpose()?;
     let directory = directory(args.model.as_deref(), common)?;
-    let config_file = directory.join("config.toml");
-    if !config_file.exists() {
-        let error = Error::failure("this is not a model directory: it has no config.toml").at(&directory);
-        return Err(error.help("name a run directory (runs/<name>) or a model directory with --model"));
-    }
-    let config = config::load_resolved(&config_file)?;
+    let config = config_of(&directory)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
     let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
     let located = checkpoint::locate(&directory, which)?;
     for warning in &located.warnings {
         message(format_args!("warning: {warning}"));
     }
-    checkpoint::verify(&located.directory)?;
     if !common.quiet {
         message(format_args!("model: {} ({})", directory.display(), located.what));
     }
@@ -69,6 +63,16 @@ pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
     let model = Transformer::new(&config.model, vocabulary(&tokenizers), &device)?;
     load_parameters(&located.model, &model)?;
     Ok(Loaded { config, tokenizers, model })
+}
+
+/// The resolved configuration of a run or model directory.
+pub fn config_of(directory: &Path) -> Result<Config> {
+    let file = directory.join(checkpoint::CONFIG_FILE);
+    if !file.exists() {
+        let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
+        return Err(error.help("name a run directory (runs/<name>) or a model directory"));
+    }
+    config::load_resolved(&file)
 }
 
 /// `--model`, else `$MT_MODEL`, else the newest run under `./runs`.
@@ -82,22 +86,21 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
         }
         return Ok(directory);
     }
-    let newest = newest_run(Path::new("runs"));
-    if let (Some(run), false) = (&newest, common.quiet) {
-        message("no --model given: taking the newest run");
-        return Ok(run.clone());
-    }
-    newest.ok_or_else(|| {
+    let newest = newest_run(Path::new("runs")).ok_or_else(|| {
         Error::failure("no --model given, $MT_MODEL is not set, and there is no run with a checkpoint under ./runs")
             .help("train a model first: mt train --config FILE")
-    })
+    })?;
+    if !common.quiet {
+        message("no --model given: taking the newest run");
+    }
+    Ok(newest)
 }
 
 /// The run under `root` whose model or newest checkpoint changed last.
 fn newest_run(root: &Path) -> Option<PathBuf> {
     let changed = |run: &Path| {
         let newest = |path: PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-        newest(run.join("model.safetensors")).max(newest(run.join("last")))
+        newest(run.join(checkpoint::MODEL_FILE)).max(newest(run.join(checkpoint::LAST)))
     };
     let runs = std::fs::read_dir(root).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let dated = runs.filter_map(|run| changed(&run).map(|when| (when, run)));

@@ -21,7 +21,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     if !args.text.is_empty() {
         let mut output = Output::open(args.output.as_deref())?;
         let lines: Vec<String> = args.text.iter().map(|text| text.replace(['\n', '\r'], " ")).collect();
-        let mut cut = Cut::default();
+        let mut cut = CutLines::default();
         translate(&translator, &lines, &options, &mut output, common, &mut cut)?;
         if !common.quiet {
             cut.warn();
@@ -33,7 +33,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let mut input = Input::open(args.input.as_deref())?;
     refuse_inputs(args.output.as_deref(), [args.input.as_deref().unwrap_or(stdin)])?;
     let mut output = None;
-    let mut cut = Cut::default();
+    let mut cut = CutLines::default();
     loop {
         if interactive {
             prompt("> ");
@@ -63,7 +63,7 @@ fn translate(
     options: &TranslateOptions,
     output: &mut Output,
     common: &Common,
-    cut: &mut Cut,
+    cut: &mut CutLines,
 ) -> Result<()> {
     let translations = translator.translate(lines, options, |_| {})?;
     for (line, translation) in lines.iter().zip(&translations) {
@@ -83,13 +83,13 @@ fn translate(
 
 /// Lines that were cut, with the first of them.
 #[derive(Default)]
-pub struct Cut {
+pub struct CutLines {
     lines: usize,
     sources: Option<(usize, usize)>,
     translations: Option<(usize, usize)>,
 }
 
-impl Cut {
+impl CutLines {
     /// Takes note of the translation of the next line.
     pub fn count(&mut self, translation: &Translation) {
         self.lines += 1;

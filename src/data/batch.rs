@@ -56,7 +56,7 @@ pub fn larger_side<S: AsRef<[u32]>, T: AsRef<[u32]>>((source, target): &(S, T)) 
 
 /// Cuts pairs, sorted by [`larger_side`], into runs of at most `batch_tokens` padded tokens on that side. A pair larger than
 /// that is a run of its own.
-pub fn cut<S: AsRef<[u32]>, T: AsRef<[u32]>>(pairs: &[(S, T)], batch_tokens: usize) -> Vec<Range<usize>> {
+pub fn split_by_tokens<S: AsRef<[u32]>, T: AsRef<[u32]>>(pairs: &[(S, T)], batch_tokens: usize) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (index, pair) in pairs.iter().enumerate() {
         match runs.last_mut() {
@@ -134,10 +134,10 @@ mod tests {
         let pair = |source: usize, target: usize| (vec![7u32; source], vec![7u32; target]);
         // Larger sides, with </s>: 2, 3, 3, 5, 12.
         let pairs = [pair(1, 0), pair(2, 1), pair(1, 2), pair(4, 4), pair(11, 1)];
-        assert_eq!(cut(&pairs, 10), [0..3, 3..4, 4..5]);
-        assert_eq!(cut(&pairs, 20), [0..4, 4..5]);
-        assert_eq!(cut(&pairs, 1), [0..1, 1..2, 2..3, 3..4, 4..5]);
-        assert!(cut(&pairs[..0], 10).is_empty());
+        assert_eq!(split_by_tokens(&pairs, 10), [0..3, 3..4, 4..5]);
+        assert_eq!(split_by_tokens(&pairs, 20), [0..4, 4..5]);
+        assert_eq!(split_by_tokens(&pairs, 1), [0..1, 1..2, 2..3, 3..4, 4..5]);
+        assert!(split_by_tokens(&pairs[..0], 10).is_empty());
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn beginning(line: &str, longest: usize) -> &str {
     const LEAST: usize = 1 << 20;
     const BYTES_A_TOKEN: usize = 256;
     let end = longest.saturating_mul(BYTES_A_TOKEN).max(LEAST);
-    line.get(..line.floor_char_boundary(end)).unwrap_or(line)
+    &line[..line.floor_char_boundary(end)]
 }
 
 impl<'a> Translator<'a> {

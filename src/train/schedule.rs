@@ -31,33 +31,9 @@ pub enum ScheduleConfig {
         initial: f64,
     },
     /// Linearly up to `learning_rate`, then linearly down to `end` at update `total`.
-    Linear {
-        /// The highest rate, reached at `warmup`.
-        learning_rate: f64,
-        /// Updates of linear rise.
-        #[serde(default = "paper_warmup")]
-        warmup: u64,
-        /// The update at which `end` is reached. Default: `train.max_updates`.
-        #[serde(default)]
-        total: u64,
-        /// The last rate.
-        #[serde(default)]
-        end: f64,
-    },
+    Linear(Decay),
     /// Linearly up to `learning_rate`, then along half a cosine down to `end` at update `total`.
-    Cosine {
-        /// The highest rate, reached at `warmup`.
-        learning_rate: f64,
-        /// Updates of linear rise.
-        #[serde(default = "paper_warmup")]
-        warmup: u64,
-        /// The update at which `end` is reached. Default: `train.max_updates`.
-        #[serde(default)]
-        total: u64,
-        /// The last rate.
-        #[serde(default)]
-        end: f64,
-    },
+    Cosine(Decay),
     /// `learning_rate` throughout.
     Constant {
         /// The rate.
@@ -66,6 +42,31 @@ pub enum ScheduleConfig {
         #[serde(default)]
         warmup: u64,
     },
+}
+
+/// A schedule that comes down to its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decay {
+    /// The highest rate, reached at `warmup`.
+    pub learning_rate: f64,
+    /// Updates of linear rise.
+    #[serde(default = "paper_warmup")]
+    pub warmup: u64,
+    /// The update at which `end` is reached. Default: `train.max_updates`.
+    #[serde(default)]
+    pub total: u64,
+    /// The last rate.
+    #[serde(default)]
+    pub end: f64,
+}
+
+impl Decay {
+    /// The rate at `step`: `fall` gives it for the share of the way from the end of warm-up to `total`.
+    fn rate(&self, step: f64, fall: impl FnOnce(f64) -> f64) -> f64 {
+        rise(step, self.warmup, 0.0, self.learning_rate)
+            .unwrap_or_else(|| fall(progress(step, self.warmup, self.total)))
+    }
 }
 
 impl Default for ScheduleConfig {
@@ -92,16 +93,18 @@ const DECAY: &[Key] =
 impl ScheduleConfig {
     /// Takes the end of the run for the end of the schedule, where `total` is not stated.
     pub(crate) fn end_at(&mut self, max_updates: u64) {
-        if let Self::Linear { total, .. } | Self::Cosine { total, .. } = self
-            && *total == 0
+        if let Self::Linear(decay) | Self::Cosine(decay) = self
+            && decay.total == 0
         {
-            *total = max_updates;
+            decay.total = max_updates;
         }
     }
 
     /// How its keys contradict one another, and what to do about it.
     pub(crate) fn contradiction(&self) -> Option<(String, &'static str)> {
-        let (Self::Linear { warmup, total, .. } | Self::Cosine { warmup, total, .. }) = self else { return None };
+        let (Self::Linear(Decay { warmup, total, .. }) | Self::Cosine(Decay { warmup, total, .. })) = self else {
+            return None;
+        };
         if *total == 0 {
             let what = "`train.schedule.total` is missing, and `train.max_updates` = 0 sets no end";
             return Some((what.to_owned(), "set `total`, the update at which the rate has come down to `end`"));
@@ -130,13 +133,12 @@ pub fn learning_rate(schedule: &ScheduleConfig, d_model: usize, step: u64) -> f6
         ScheduleConfig::InverseSqrt { learning_rate, warmup, initial } => {
             rise(s, warmup, initial, learning_rate).unwrap_or_else(|| learning_rate * (warmup as f64 / s).sqrt())
         }
-        ScheduleConfig::Linear { learning_rate, warmup, total, end } => rise(s, warmup, 0.0, learning_rate)
-            .unwrap_or_else(|| learning_rate + (end - learning_rate) * progress(s, warmup, total)),
-        ScheduleConfig::Cosine { learning_rate, warmup, total, end } => rise(s, warmup, 0.0, learning_rate)
-            .unwrap_or_else(|| {
-                let share = (1.0 + (std::f64::consts::PI * progress(s, warmup, total)).cos()) / 2.0;
-                end + (learning_rate - end) * share
-            }),
+        ScheduleConfig::Linear(ref decay @ Decay { learning_rate, end, .. }) => {
+            decay.rate(s, |share| learning_rate + (end - learning_rate) * share)
+        }
+        ScheduleConfig::Cosine(ref decay @ Decay { learning_rate, end, .. }) => {
+            decay.rate(s, |share| end + (learning_rate - end) * ((1.0 + (std::f64::consts::PI * share).cos()) / 2.0))
+        }
         ScheduleConfig::Constant { learning_rate, warmup } => {
             rise(s, warmup, 0.0, learning_rate).unwrap_or(learning_rate)
         }
@@ -186,9 +188,9 @@ mod tests {
 
     #[test]
     fn linear_and_cosine_end_where_they_should() {
-        let linear = ScheduleConfig::Linear { learning_rate: 1.0, warmup: 10, total: 110, end: 0.2 };
+        let linear = ScheduleConfig::Linear(Decay { learning_rate: 1.0, warmup: 10, total: 110, end: 0.2 });
         table(linear, &[(5, 0.5), (10, 1.0), (60, 0.6), (110, 0.2), (500, 0.2)]);
-        let cosine = ScheduleConfig::Cosine { learning_rate: 1.0, warmup: 10, total: 110, end: 0.0 };
+        let cosine = ScheduleConfig::Cosine(Decay { learning_rate: 1.0, warmup: 10, total: 110, end: 0.0 });
         table(cosine, &[(5, 0.5), (10, 1.0), (60, 0.5), (110, 0.0), (500, 0.0)]);
     }
 

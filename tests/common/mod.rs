@@ -4,12 +4,18 @@
 pub mod project;
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use mt::config::ModelConfig;
 use mt::model::{Sequences, Transformer, Vocabulary};
+
+/// Tells that a test did nothing. Not by `eprintln!`: the test harness would swallow it, and a skip must be seen.
+pub fn skipped(test: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+}
 
 /// max|a-b| / max|b|.
 pub fn relative_error(a: &[f32], b: &[f32]) -> f64 {

@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{self, BEST, LAST, MANIFEST_FILE, MODEL_FILE};
+use crate::checkpoint::{self, BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
 use crate::cli::TrainArgs;
 use crate::config::{self, Config, DataConfig};
 use crate::console::message;
@@ -12,10 +12,9 @@ use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::train::state::{TextChecksums, TrainState};
 
-const CONFIG: &str = "config.toml";
 /// Locked by the process that trains.
 const LOCK: &str = ".lock";
-/// A configuration on its way to becoming [`CONFIG`].
+/// A configuration on its way to becoming [`CONFIG_FILE`].
 const NEW_CONFIG: &str = ".config.toml.new";
 
 /// `--run-dir`, else `runs/<name of the last configuration file>`.
@@ -38,7 +37,7 @@ pub struct Lock {
 /// Makes sure that a run can be in the directory, and that no other process trains in it. Returns whether one is continued.
 /// Nothing of a run in it changes yet.
 pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(bool, Lock)> {
-    let config_file = run.join(CONFIG);
+    let config_file = run.join(CONFIG_FILE);
     let exists = config::is_resolved(&config_file);
     if exists && !args.resume && !args.overwrite {
         let error = Error::usage("the run directory exists").at(run);
@@ -62,8 +61,8 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(bool, Lock
 /// Locks the directory. The lock goes with the process, however it ends; the file stays.
 fn lock(run: &Path) -> Result<Lock> {
     let path = run.join(LOCK);
-    let options = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = options().map_err(|e| Error::io("write into the run directory", run, e))?;
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = file.map_err(|e| Error::io("write into the run directory", run, e))?;
     match file.try_lock() {
         Ok(()) => {
             let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -165,7 +164,7 @@ pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()>
         std::fs::remove_dir_all(&checkpoints).map_err(|e| Error::io("remove the old run", &checkpoints, e))?;
     }
     let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, "log.jsonl"];
-    remove(run, files.iter().chain(tokenizers::FILES).chain([&CONFIG]))?;
+    remove(run, files.iter().chain(tokenizers::FILES).chain([&CONFIG_FILE]))?;
     tokenizers.save(run)?;
     write_config(run, config)
 }
@@ -198,7 +197,7 @@ fn remove<'a>(run: &Path, names: impl IntoIterator<Item = &'a &'a str>) -> Resul
 
 /// Writes the resolved configuration, whole or not at all.
 fn write_config(run: &Path, config: &Config) -> Result<()> {
-    let (file, new) = (run.join(CONFIG), run.join(NEW_CONFIG));
+    let (file, new) = (run.join(CONFIG_FILE), run.join(NEW_CONFIG));
     std::fs::write(&new, config::to_toml(config))
         .and_then(|()| std::fs::rename(&new, &file))
         .map_err(|e| Error::io("write the configuration", &file, e))

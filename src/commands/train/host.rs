@@ -13,7 +13,7 @@ use crate::commands::model::load_parameters;
 use crate::commands::model::slots;
 use crate::config::Config;
 use crate::console::message;
-use crate::data::batch::{Batch, cut, larger_side};
+use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -76,7 +76,7 @@ impl Validator {
         Ok(Some(Self {
             sources: pairs[..limit].iter().map(|(source, _)| (*source).to_owned()).collect(),
             references: pairs[..limit].iter().map(|(_, target)| (*target).to_owned()).collect(),
-            batches: cut(&encoded, batch_tokens)
+            batches: split_by_tokens(&encoded, batch_tokens)
                 .into_iter()
                 .map(|part| Batch::new(&encoded[part], &tokenizers.special_ids()))
                 .collect(),
@@ -179,7 +179,8 @@ impl Host for RunHost<'_> {
         let state_json = state.to_json(self.config.train.seed)?;
         checkpoint::save(self.run, state.step, &named(&self.parameters, &values), &moments, &state_json)?;
         checkpoint::set_pointer(self.run, "last", state.step)?;
-        let mut protected = self.averaged(state.step)?.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
+        let mut protected =
+            self.averaged_checkpoints(state.step)?.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
         protected.extend(state.best.iter().map(|best| best.step));
         if let Err(error) = checkpoint::prune(self.run, self.config.train.keep.max(1), &protected) {
             // Nothing is lost by keeping too much.
@@ -264,7 +265,7 @@ impl RunHost<'_> {
                 false
             }
         };
-        let newest_first = self.regular(step)?.into_iter().rev();
+        let newest_first = self.regular_checkpoints(step)?.into_iter().rev();
         let mut last: Vec<_> = newest_first.filter(is_whole).take(self.config.train.average_last).collect();
         last.reverse();
         let directories: Vec<PathBuf> = last.into_iter().map(|(_, path)| path).collect();
@@ -275,15 +276,15 @@ impl RunHost<'_> {
     }
 
     /// The checkpoints an average at update `step` takes.
-    fn averaged(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
-        let mut checkpoints = self.regular(step)?;
+    fn averaged_checkpoints(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
+        let mut checkpoints = self.regular_checkpoints(step)?;
         let surplus = checkpoints.len().saturating_sub(self.config.train.average_last);
         Ok(checkpoints.split_off(surplus))
     }
 
     /// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being
     /// best.
-    fn regular(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
+    fn regular_checkpoints(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
         let every = self.config.train.save_every.max(1);
         let mut checkpoints = checkpoint::list(self.run)?;
         checkpoints.retain(|(s, _)| *s > 0 && (s.is_multiple_of(every) || *s == step) && *s <= step);

@@ -169,8 +169,8 @@ fn load(
         say("the run has no checkpoint yet: starting at update 0".to_owned());
         return Ok(None);
     };
-    super::model::load_parameters(&directory.join("model.safetensors"), model)?;
-    load_optimizer(&directory.join("optimizer.safetensors"), optimizer, model.parameters())?;
+    super::model::load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
+    load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())?;
     let state = checkpoint::read_state(&directory)?;
     let state = TrainState::from_json(state).map_err(|error| error.at(directory.join(checkpoint::STATE_FILE)))?;
     say(format!("resuming at update {step}"));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::config::{Config, DataConfig};
-use crate::data::batch::{Batch, cut, larger_side};
+use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
@@ -113,7 +113,7 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
             let part = |part: Range<usize>| {
                 Batch::new(&pairs[part.clone()], &special).with_origin(indices[part].to_vec(), epoch)
             };
-            cut(&pairs, batch_tokens).into_iter().map(part).collect()
+            split_by_tokens(&pairs, batch_tokens).into_iter().map(part).collect()
         } else {
             let pairs: Vec<_> = indices.iter().map(|&index| corpus.pair(index)).collect();
             vec![Batch::new(&pairs, &special).with_origin(indices, epoch)]

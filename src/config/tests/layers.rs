@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::super::*;
 use super::{Folder, assert_mentions, loaded};
+use crate::train::schedule::Decay;
 
 #[test]
 fn nothing_given_is_the_default() {
@@ -39,7 +40,7 @@ fn another_kind_replaces_the_table_and_the_same_kind_does_not() {
     let schedule = |names: &[&str], sets: &[&str]| folder.load(names, sets).unwrap().train.schedule;
     assert_eq!(schedule(&["noam.toml", "same.toml"], &[]), ScheduleConfig::Noam { warmup: 123, factor: 3.0 });
     // `warmup = 123` was Noam's.
-    let cosine = |end| ScheduleConfig::Cosine { learning_rate: 1e-3, warmup: 4000, total: 100_000, end };
+    let cosine = |end| ScheduleConfig::Cosine(Decay { learning_rate: 1e-3, warmup: 4000, total: 100_000, end });
     assert_eq!(schedule(&["noam.toml", "cosine.toml"], &[]), cosine(0.0));
     assert_eq!(schedule(&["noam.toml", "cosine_more.toml"], &[]), cosine(1e-5));
     for sets in [
@@ -51,7 +52,7 @@ fn another_kind_replaces_the_table_and_the_same_kind_does_not() {
         assert_eq!(schedule(&["cosine.toml"], &sets), constant);
     }
     let total = schedule(&["cosine.toml"], &["train.max_updates=5000"]);
-    assert!(matches!(total, ScheduleConfig::Cosine { total: 5000, .. }));
+    assert!(matches!(total, ScheduleConfig::Cosine(Decay { total: 5000, .. })));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What must hold for every text, on random Unicode and, where `$MT_TEST_DATA` is set, on real corpora.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -346,10 +347,10 @@ fn files_of_another_kind_are_refused() {
     assert!(Tokenizer::load(&path).unwrap_err().to_string().contains("not UTF-8"));
 }
 
+/// Some seconds together; in quadratic time it would be hours.
 #[test]
-fn long_lines_take_linear_time() {
+fn lines_of_a_megabyte_come_back() {
     let long = 1_000_000;
-    let started = std::time::Instant::now();
     for text in
         ["a".repeat(long), "a.".repeat(long / 2), "東".repeat(long / 3), " ".repeat(long), "\u{301}".repeat(long / 2)]
     {
@@ -357,14 +358,13 @@ fn long_lines_take_linear_time() {
         assert!(CASED.decode(&ids) == CASED.normalise(&text));
         assert!(CASED.decode(&CASED.encode_with_dropout(&text, 0.1, 1)) == CASED.normalise(&text));
     }
-    // Some 3 s together here; quadratic time would be hours.
-    assert!(started.elapsed().as_secs() < 120, "{:?}", started.elapsed());
 }
 
 /// The lines of a corpus under `$MT_TEST_DATA`; none, with a notice, where it is unset.
 fn corpus(name: &str) -> Option<Vec<String>> {
     let Some(root) = std::env::var_os("MT_TEST_DATA") else {
-        eprintln!("SKIPPED: MT_TEST_DATA is not set, so nothing was tested on {name}");
+        // Not `eprintln!`: the test harness would swallow it, and a skip must be seen.
+        let _ = writeln!(std::io::stderr(), "SKIPPED tests on {name}: MT_TEST_DATA is unset");
         return None;
     };
     let text = std::fs::read_to_string(PathBuf::from(root).join(name)).unwrap();

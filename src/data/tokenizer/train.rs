@@ -178,7 +178,7 @@ fn alphabet(words: &HashMap<String, u64>, room: usize) -> HashSet<char> {
 }
 
 /// A word in parts of at most [`LONGEST_WORD`] characters.
-fn short(word: &str) -> impl Iterator<Item = &str> {
+fn in_short_parts(word: &str) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {
         let end = rest.char_indices().nth(LONGEST_WORD).map_or(rest.len(), |(end, _)| end);
@@ -196,7 +196,7 @@ fn within(alphabet: &HashSet<char>, words: HashMap<String, u64>) -> HashMap<Stri
     let mut cut = HashMap::with_capacity(words.len());
     for (word, count) in words {
         for part in word.split(|character| !alphabet.contains(&character)).filter(|part| !part.is_empty()) {
-            for part in short(part) {
+            for part in in_short_parts(part) {
                 *cut.entry(part.to_owned()).or_default() += count.div_ceil(scale);
             }
         }
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn long_words_are_cut() {
         let word = "ä".repeat(2 * LONGEST_WORD + 1);
-        let lengths: Vec<usize> = short(&word).map(|part| part.chars().count()).collect();
+        let lengths: Vec<usize> = in_short_parts(&word).map(|part| part.chars().count()).collect();
         assert_eq!(lengths, [LONGEST_WORD, LONGEST_WORD, 1]);
     }
 
