@@ -370,7 +370,9 @@ fn diverged_training_ends_where_it_diverged_and_can_go_on() {
     );
     let config = std::fs::read_to_string(project.path("runs/small/config.toml")).unwrap();
     assert!(config.contains("learning_rate = 1e+30"), "{config}");
-    succeeds(&project.train(&["--resume", "--set", "train.schedule.learning_rate=0.001"]));
+    // What the message advises is allowed.
+    let advice = ["--set", "train.schedule.learning_rate=0.001", "--set", "train.clip_norm=1"];
+    succeeds(&project.train(&[&["--resume"], &advice[..]].concat()));
 }
 
 #[test]

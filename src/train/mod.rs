@@ -148,8 +148,8 @@ fn diverged(step: u64, update: &Update) -> Error {
     let (loss, norm) = (update.sums.smoothed / update.tokens as f64, update.gradient_norm);
     Error::failure(format!("training has diverged: at update {step} the loss is {loss} and the gradient's norm {norm}"))
         .help(
-            "go on from the last checkpoint, or from one before it, with --resume and a lower learning rate, for example \
-             --set train.schedule.factor=0.5; or set train.clip_norm",
+            "go on from the last checkpoint with --resume and a lower learning rate (--set train.schedule.factor=… with noam, \
+             else train.schedule.learning_rate=…), or with --set train.clip_norm=1",
         )
 }
 

@@ -104,7 +104,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.log_every",
 ];
 /// Keys that may change too, but are told of: they change what comes, as the user may want.
-const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "valid.beam"];
+const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "train.clip_norm", "valid.beam"];
 
 /// Refuses to continue a run under a configuration that would train something else.
 fn compare(config_file: &Path, config: &Config) -> Result<()> {
