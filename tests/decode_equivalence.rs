@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use common::small_model;
-use mt::config::{ModelConfig, NormPlacement};
+use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
 use mt::decode::neural::{NeuralStep, SpecialTokens};
 use mt::decode::{Continuation, Hypothesis, Rows, SearchOptions, StepModel, search};
 use mt::error::Result;
@@ -20,12 +20,46 @@ fn special() -> SpecialTokens {
     SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] }
 }
 
-fn model(norm: NormPlacement) -> Transformer {
-    let config = ModelConfig { norm, final_norm: norm == NormPlacement::Pre, ..small_model() };
+/// Between them, every option that decoding has to know.
+fn models() -> Vec<Transformer> {
+    let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..small_model() };
+    let configs = [
+        small_model(),
+        pre.clone(),
+        ModelConfig { positions: PositionKind::Rotary, activation: Activation::Swish, ..small_model() },
+        ModelConfig {
+            positions: PositionKind::Rotary,
+            sinusoid: Sinusoid::Halves,
+            d_k: 6,
+            attention_bias: false,
+            encoder_layers: 1,
+            decoder_layers: 3,
+            ..pre.clone()
+        },
+        ModelConfig {
+            positions: PositionKind::Learned,
+            norm_kind: NormKind::Std,
+            norm_eps: 1e-9,
+            activation: Activation::Gelu,
+            ..pre
+        },
+        ModelConfig {
+            padding_mask: PaddingMask::KeysAndQueries,
+            final_norm: true,
+            tie: Tie::None,
+            output_bias: true,
+            scale_embedding: false,
+            sinusoid: Sinusoid::Halves,
+            ..small_model()
+        },
+    ];
     let vocabulary = Vocabulary { source: VOCABULARY, target: VOCABULARY, source_padding: 0, target_padding: 0 };
-    let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
-    model.initialise(8).unwrap();
-    model
+    let model = |config: &ModelConfig| {
+        let model = Transformer::new(config, vocabulary, &Device::Cpu).unwrap();
+        model.initialise(8).unwrap();
+        model
+    };
+    configs.iter().map(model).collect()
 }
 
 fn sources() -> Vec<Vec<u32>> {
@@ -66,8 +100,7 @@ fn translate(model: &Transformer, sources: &[Vec<u32>], beam: usize) -> Vec<Vec<
 
 #[test]
 fn a_batch_equals_its_sentences_alone() {
-    for norm in [NormPlacement::Post, NormPlacement::Pre] {
-        let model = model(norm);
+    for model in models() {
         for beam in [1, 4] {
             let together = translate(&model, &sources(), beam);
             for (source, expected) in sources().into_iter().zip(&together) {
@@ -150,8 +183,8 @@ impl StepModel for Uncached<'_> {
 
 #[test]
 fn cached_equals_uncached_and_scores_equal_forced_scores() {
-    for norm in [NormPlacement::Post, NormPlacement::Pre] {
-        let (model, sources) = (model(norm), sources());
+    for model in models() {
+        let sources = sources();
         for beam in [1, 4] {
             let cached = translate(&model, &sources, beam);
             let special = special();

@@ -25,7 +25,9 @@ use std::rc::Rc;
 use check::Report;
 use document::{Origin, Source, Table, Value};
 pub use dump::{differences, is_resolved, to_toml};
-pub use model::{Activation, Init, ModelConfig, NormPlacement, Preset, Sinusoid, Tie};
+pub use model::{
+    Activation, Init, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie,
+};
 use overrides::Override;
 pub use sections::{
     Config, CorpusConfig, DataConfig, DecodeConfig, PairConfig, Precision, RuntimeConfig, TokenizerConfig, ValidConfig,

@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::choice::choice;
 pub use crate::model::init::Init;
 pub use crate::model::layout::Tie;
-pub use crate::model::positions::Sinusoid;
+pub use crate::model::positions::{PositionKind, Sinusoid};
 pub use crate::ops::feed_forward::Activation;
+pub use crate::ops::mask::PaddingMask;
+pub use crate::ops::norm::NormKind;
 pub use crate::ops::sublayer::NormPlacement;
 
 choice! {
@@ -44,14 +46,20 @@ pub struct ModelConfig {
     pub encoder_layers: usize,
     /// Layers of the decoder.
     pub decoder_layers: usize,
-    /// Layer normalisation after each residual sum, or before each sub-layer.
+    /// Normalisation after each residual sum, or before each sub-layer.
     pub norm: NormPlacement,
     /// One more normalisation at the end of encoder and decoder. Default: only with `norm = "pre"`.
     pub final_norm: bool,
-    /// ε of the layer normalisations.
+    /// What normalisations divide by.
+    pub norm_kind: NormKind,
+    /// ε of the normalisations.
     pub norm_eps: f64,
-    /// Layout of the sinusoidal positions.
+    /// How the model knows the order of its tokens.
+    pub positions: PositionKind,
+    /// Layout of the sinusoidal positions, and of rotary pairs.
     pub sinusoid: Sinusoid,
+    /// What padding masks.
+    pub padding_mask: PaddingMask,
     /// Which embedding matrices are one. Default: `all` with a joint vocabulary, otherwise `decoder`.
     pub tie: Tie,
     /// Multiply embeddings by √d_model.
@@ -107,8 +115,11 @@ impl ModelConfig {
             decoder_layers: layers,
             norm: NormPlacement::Post,
             final_norm: false,
+            norm_kind: NormKind::Layer,
             norm_eps: 1e-5,
+            positions: PositionKind::Sinusoidal,
             sinusoid: Sinusoid::Interleaved,
+            padding_mask: PaddingMask::Keys,
             tie: Tie::All,
             scale_embedding: true,
             output_bias: false,

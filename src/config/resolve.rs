@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::check::Report;
 use super::document::{Table, get, to_json};
-use super::model::{ModelConfig, NormPlacement, Preset, Tie};
+use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Tie};
 use super::sections::Config;
 use super::train::ScheduleConfig;
 use crate::error::{Error, Result};
@@ -24,6 +24,8 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     config.train.schedule.end_at(config.train.max_updates);
     let mut together = Together { merged, report };
     together.widths(&config.model);
+    together.norm(&config.model);
+    together.rotary(&config.model);
     together.tie(&config);
     together.lengths(&config);
     together.schedule(&config.train.schedule);
@@ -92,6 +94,23 @@ impl Together<'_> {
         let what = format!("`model.d_model` = {} is not a multiple of `model.heads` = {}", model.d_model, model.heads);
         let error = Error::usage(what).help("change one of them, or set both `d_k` and `d_v`");
         self.add(&["model.heads", "model.d_model", "model.preset", "model.d_k", "model.d_v"], error);
+    }
+
+    fn norm(&mut self, model: &ModelConfig) {
+        if model.norm == NormPlacement::Pre && !model.final_norm {
+            let error = Error::usage(
+                "`model.norm` = \"pre\" needs `model.final_norm` = true: without it the sums of all sub-layers reach the \
+                 output unnormalised",
+            );
+            self.add(&["model.final_norm", "model.norm"], error.help("leave `final_norm` out, or set it to true"));
+        }
+    }
+
+    fn rotary(&mut self, model: &ModelConfig) {
+        if model.positions == PositionKind::Rotary && !model.d_k.is_multiple_of(2) {
+            let what = format!("`model.positions` = \"rotary\" turns pairs, but `model.d_k` = {} is odd", model.d_k);
+            self.add(&["model.d_k", "model.heads", "model.positions"], Error::usage(what).help("make `d_k` even"));
+        }
     }
 
     fn tie(&mut self, config: &Config) {

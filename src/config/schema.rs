@@ -3,7 +3,7 @@
 //! Names of choices and defaults come from the types; a test holds the keys here equal to the types' fields.
 
 use super::key::*;
-use super::model::{Activation, Init, NormPlacement, Preset, Sinusoid, Tie};
+use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{Precision, ValidMetric};
 use crate::train::{optimizer, schedule};
 
@@ -53,8 +53,11 @@ const MODEL: &[Key] = &[
     key("decoder_layers", LAYERS),
     key("norm", Kind::Choice(NormPlacement::NAMES)),
     key("final_norm", Kind::Boolean),
+    key("norm_kind", Kind::Choice(NormKind::NAMES)),
     key("norm_eps", ABOVE_ZERO),
+    key("positions", Kind::Choice(PositionKind::NAMES)),
     key("sinusoid", Kind::Choice(Sinusoid::NAMES)),
+    key("padding_mask", Kind::Choice(PaddingMask::NAMES)),
     key("tie", Kind::Choice(Tie::NAMES)),
     key("scale_embedding", Kind::Boolean),
     key("output_bias", Kind::Boolean),

@@ -11,24 +11,27 @@ use std::sync::Arc;
 
 use candle_core::Result;
 
-use super::{Memory, Transformer, layout};
+use super::{Memory, Stack, Transformer, layout};
+use crate::ops::embedding::Positions;
 use crate::ops::feed_forward::Activation;
 use crate::ops::linear::{Linear, attend_cached};
 use crate::ops::memory::with_slice;
-use crate::ops::norm::{NormWeights, norm_rows};
+use crate::ops::norm::{NormKind, NormWeights, norm_rows};
 use crate::ops::projection::Projection;
+use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::{self, NormPlacement};
 
-/// γ and β, one after the other, and ε.
+/// γ and β, one after the other, ε and kind.
 #[derive(Debug)]
 struct Norm {
     both: Vec<f32>,
     eps: f32,
+    kind: NormKind,
 }
 
 impl Norm {
     fn apply(&self, x: &[f32], out: &mut [f32]) {
-        norm_rows(x, None, NormWeights::new(&self.both, self.eps), self.both.len() / 2, out);
+        norm_rows(x, None, NormWeights::new(&self.both, self.eps, self.kind), self.both.len() / 2, out);
     }
 }
 
@@ -53,7 +56,10 @@ pub struct Decoder {
     final_norm: Option<Norm>,
     output: Linear,
     table: Vec<f32>,
+    /// Added to the embeddings, [positions, D]; empty where nothing is.
     positions: Arc<Vec<f32>>,
+    rotary: Option<Rotary>,
+    max_positions: usize,
     scale: f32,
     d_model: usize,
     /// Heads, d_k, d_v.
@@ -80,7 +86,13 @@ impl Transformer {
             final_norm: c.final_norm.then(|| self.prepared_norm("decoder.norm")).transpose()?,
             output: linear(&self.output_projection()?)?,
             table: with_slice(table.value(), |t| Ok(t.to_vec()))?,
-            positions: self.positions.clone(),
+            positions: match self.positions(Stack::Decoder)? {
+                Positions::Fixed(table) => table,
+                Positions::Learned(param) => Arc::new(with_slice(param.value(), |table| Ok(table.to_vec()))?),
+                Positions::None => Arc::default(),
+            },
+            rotary: self.rotary.clone(),
+            max_positions: c.max_length,
             scale: self.embedding_scale(),
             d_model: c.d_model,
             shape: [c.heads, c.d_k, c.d_v],
@@ -90,8 +102,9 @@ impl Transformer {
     }
 
     fn prepared_norm(&self, name: &str) -> Result<Norm> {
-        let both = with_slice(self.norm(name)?.value(), |both| Ok(both.to_vec()))?;
-        Ok(Norm { both, eps: self.config.norm_eps as f32 })
+        let norm = self.norm(name)?;
+        let both = with_slice(norm.both.value(), |both| Ok(both.to_vec()))?;
+        Ok(Norm { both, eps: norm.eps as f32, kind: norm.kind })
     }
 
     fn decoder_layer(&self, i: usize) -> Result<Layer> {
@@ -156,6 +169,19 @@ impl State {
     }
 }
 
+/// scale·table[tokens] + encoding; `encoding` is [D], or empty.
+fn embed_rows(table: &[f32], encoding: &[f32], tokens: &[u32], scale: f32, out: &mut [f32]) {
+    let d = out.len() / tokens.len().max(1);
+    for (x, &token) in out.chunks_exact_mut(d).zip(tokens) {
+        let entry = &table[token as usize * d..][..d];
+        if encoding.is_empty() {
+            x.iter_mut().zip(entry).for_each(|(x, e)| *x = e * scale);
+        } else {
+            x.iter_mut().zip(entry).zip(encoding).for_each(|((x, e), p)| *x = e.mul_add(scale, *p));
+        }
+    }
+}
+
 impl Decoder {
     /// Size of the target vocabulary.
     pub fn vocabulary(&self) -> usize {
@@ -164,7 +190,7 @@ impl Decoder {
 
     /// Longest sequence the positions reach.
     pub fn max_positions(&self) -> usize {
-        self.positions.len() / self.d_model
+        self.max_positions
     }
 
     /// Begins decoding a batch of encoded sentences.
@@ -187,13 +213,8 @@ impl Decoder {
         let (rows, d, position) = (tokens.len(), self.d_model, state.position());
         state.advance(parents);
         let mut x = vec![0f32; rows * d];
-        let encoding = &self.positions[position * d..(position + 1) * d];
-        for (x, &token) in x.chunks_exact_mut(d).zip(tokens) {
-            let entry = &self.table[token as usize * d..][..d];
-            for j in 0..d {
-                x[j] = entry[j].mul_add(self.scale, encoding[j]);
-            }
-        }
+        let encoding = if self.positions.is_empty() { &[] } else { &self.positions[position * d..][..d] };
+        embed_rows(&self.table, encoding, tokens, self.scale, &mut x);
         for (index, layer) in self.layers.iter().enumerate() {
             self.sublayer(&mut x, &layer.self_norm, |input, h| self.self_attention(layer, index, state, input, h));
             self.sublayer(&mut x, &layer.cross_norm, |input, h| {
@@ -224,6 +245,11 @@ impl Decoder {
         let (rows, keys, width) = (input.len() / self.d_model, heads * d_k, heads * (d_k + d_v));
         let mut packed = vec![0f32; rows * layer.self_query_key_value.output()];
         layer.self_query_key_value.apply(input, &mut packed);
+        if let Some(rotary) = &self.rotary {
+            // One position a step, queries and keys side by side.
+            let position = state.layers[index].target.len();
+            rotary.turn(&mut packed, keys + width, 2 * heads, position, 1);
+        }
         let mut queries = Vec::with_capacity(rows * keys);
         let mut cached = Vec::with_capacity(rows * width);
         for row in packed.chunks_exact(keys + width) {

@@ -5,6 +5,7 @@
 
 use crate::choice::choice;
 use crate::config::ModelConfig;
+use crate::model::positions::PositionKind;
 use crate::ops::params::{Kind, ParameterLayout};
 
 choice! {
@@ -49,6 +50,10 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
     layout.add("source_embedding.weight", &[vocabulary.source, d], Kind::Weight);
     if config.tie != Tie::All {
         layout.add("target_embedding.weight", &[vocabulary.target, d], Kind::Weight);
+    }
+    if config.positions == PositionKind::Learned {
+        layout.add("encoder.positions.weight", &[config.max_length, d], Kind::Weight);
+        layout.add("decoder.positions.weight", &[config.max_length, d], Kind::Weight);
     }
     for i in 0..config.encoder_layers {
         let layer = format!("encoder.layers.{i}");

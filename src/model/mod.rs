@@ -16,14 +16,18 @@ use candle_core::{Device, Result, Tensor};
 pub use layout::Vocabulary;
 
 use crate::config::ModelConfig;
-use crate::ops::attention::{Attention, Core};
-use crate::ops::embedding::{self, Embedding};
+use crate::ops::Mode;
+use crate::ops::attention::{Attention, Core, Record};
+use crate::ops::embedding::{self, Embedding, Positions};
 use crate::ops::feed_forward::FeedForward;
 use crate::ops::loss::{self, Sums, Targets};
+use crate::ops::mask::{Lengths, Mask, PaddingMask};
+use crate::ops::norm::{self, Norm};
 use crate::ops::params::Parameters;
 use crate::ops::projection::Projection;
-use crate::ops::sublayer::{self, Lengths, Residual};
-use crate::ops::{Mode, norm};
+use crate::ops::rotary::Rotary;
+use crate::ops::sublayer::{self, Residual};
+use positions::{PositionKind, Sinusoid};
 
 /// A padded batch of token sequences.
 #[derive(Clone, Debug)]
@@ -60,7 +64,24 @@ pub struct Transformer {
     config: ModelConfig,
     vocabulary: Vocabulary,
     parameters: Arc<Parameters>,
-    positions: Arc<Vec<f32>>,
+    /// Fixed positions; empty where the model has others.
+    sinusoids: Arc<Vec<f32>>,
+    rotary: Option<Rotary>,
+}
+
+/// The attention weights of one kind of attention: a tensor [B, H, L, L] for every layer.
+pub type AttentionWeights = Vec<Tensor>;
+
+/// Keeps attention weights layer by layer, where they are asked for.
+type Recorder<'a> = Option<&'a mut AttentionWeights>;
+
+/// The attention weights of a decoder pass.
+#[derive(Clone, Debug, Default)]
+pub struct DecoderAttention {
+    /// Of the targets over the targets, [B, H, T, T].
+    pub masked: AttentionWeights,
+    /// Of the targets over the source, [B, H, T, S].
+    pub cross: AttentionWeights,
 }
 
 /// The stack a layer belongs to.
@@ -88,8 +109,14 @@ impl Transformer {
     /// A model with all parameters zero; see [`Transformer::initialise`] and [`crate::checkpoint`].
     pub fn new(config: &ModelConfig, vocabulary: Vocabulary, device: &Device) -> Result<Self> {
         let parameters = layout::layout(config, vocabulary).allocate(device)?;
-        let positions = Arc::new(positions::sinusoidal(config.sinusoid, config.max_length, config.d_model));
-        Ok(Self { config: config.clone(), vocabulary, parameters, positions })
+        let (length, halves) = (config.max_length, config.sinusoid == Sinusoid::Halves);
+        let (mut sinusoids, mut rotary) = (Vec::new(), None);
+        match config.positions {
+            PositionKind::Sinusoidal => sinusoids = positions::sinusoidal(config.sinusoid, length, config.d_model),
+            PositionKind::Rotary => rotary = Some(Rotary::new(length, config.d_k, halves)),
+            PositionKind::Learned => {}
+        }
+        Ok(Self { config: config.clone(), vocabulary, parameters, sinusoids: Arc::new(sinusoids), rotary })
     }
 
     /// Draws initial values from a seed.
@@ -114,9 +141,20 @@ impl Transformer {
 
     /// Encoder states of a batch of source sequences.
     pub fn encode(&self, source: &Sequences, mode: &Mode) -> Result<Memory> {
+        self.encode_recording(source, mode, None)
+    }
+
+    /// [`Transformer::encode`] with the attention weights of every layer, [B, H, S, S].
+    pub fn encode_with_attention(&self, source: &Sequences, mode: &Mode) -> Result<(Memory, AttentionWeights)> {
+        let mut weights = AttentionWeights::new();
+        let memory = self.encode_recording(source, mode, Some(&mut weights))?;
+        Ok((memory, weights))
+    }
+
+    fn encode_recording(&self, source: &Sequences, mode: &Mode, mut recorder: Recorder) -> Result<Memory> {
         let mut x = self.embed("source_embedding.weight", source, Stack::Encoder, mode)?;
         for layer in 0..self.config.encoder_layers {
-            x = self.self_attention(&x, source, Stack::Encoder, layer, mode)?;
+            x = self.self_attention(&x, source, Stack::Encoder, layer, mode, recorder.as_deref_mut())?;
             x = self.feed_forward(&x, Stack::Encoder, layer, mode)?;
         }
         let states = self.final_norm(x, Stack::Encoder, mode)?;
@@ -125,10 +163,36 @@ impl Transformer {
 
     /// Decoder states [B·T, D] of decoder inputs (targets shifted right), each position seeing those before it.
     pub fn decode(&self, memory: &Memory, target: &Sequences, mode: &Mode) -> Result<Tensor> {
+        self.decode_recording(memory, target, mode, None)
+    }
+
+    /// [`Transformer::decode`] with the attention weights of every layer.
+    pub fn decode_with_attention(
+        &self,
+        memory: &Memory,
+        target: &Sequences,
+        mode: &Mode,
+    ) -> Result<(Tensor, DecoderAttention)> {
+        let mut weights = DecoderAttention::default();
+        let states = self.decode_recording(memory, target, mode, Some(&mut weights))?;
+        Ok((states, weights))
+    }
+
+    fn decode_recording(
+        &self,
+        memory: &Memory,
+        target: &Sequences,
+        mode: &Mode,
+        recorder: Option<&mut DecoderAttention>,
+    ) -> Result<Tensor> {
+        let (mut masked, mut cross) = match recorder {
+            Some(DecoderAttention { masked, cross }) => (Some(masked), Some(cross)),
+            None => (None, None),
+        };
         let mut y = self.embed(layout::target_table(self.config.tie), target, Stack::Decoder, mode)?;
         for layer in 0..self.config.decoder_layers {
-            y = self.self_attention(&y, target, Stack::Decoder, layer, mode)?;
-            y = self.cross_attention(&y, memory, target, layer, mode)?;
+            y = self.self_attention(&y, target, Stack::Decoder, layer, mode, masked.as_deref_mut())?;
+            y = self.cross_attention(&y, memory, target, layer, mode, cross.as_deref_mut())?;
             y = self.feed_forward(&y, Stack::Decoder, layer, mode)?;
         }
         self.final_norm(y, Stack::Decoder, mode)
@@ -163,11 +227,23 @@ impl Transformer {
         let config = &self.config;
         let embedding = Embedding {
             table: self.parameters.param(table)?,
-            positions: self.positions.clone(),
+            positions: self.positions(stack)?,
+            max_length: config.max_length,
             scale: self.embedding_scale(),
             dropout: mode.dropout(config.embedding_dropout, stack.site(0, 99)),
         };
-        embedding::run(embedding, tokens.ids.clone(), tokens.length, 0, self.parameters.root(), mode)
+        embedding::run(embedding, tokens.ids.clone(), tokens.length, self.parameters.root(), mode)
+    }
+
+    /// What is added to a stack's embeddings by position.
+    fn positions(&self, stack: Stack) -> Result<Positions> {
+        Ok(match self.config.positions {
+            PositionKind::Sinusoidal => Positions::Fixed(self.sinusoids.clone()),
+            PositionKind::Rotary => Positions::None,
+            PositionKind::Learned => {
+                Positions::Learned(self.parameters.param(&format!("{}.positions.weight", stack.name()))?)
+            }
+        })
     }
 
     /// Factor of embeddings: √D or 1.
@@ -180,14 +256,14 @@ impl Transformer {
         Ok(Residual {
             placement: self.config.norm,
             norm: self.norm(&format!("{name}_norm"))?,
-            eps: self.config.norm_eps,
             dropout: mode.dropout(self.config.dropout, site),
         })
     }
 
-    /// γ and β of a norm as [2, D].
-    fn norm(&self, name: &str) -> Result<crate::ops::params::Param> {
-        self.parameters.view(&format!("{name}.weight"), (2, self.config.d_model))
+    /// The normalisation called `name`.
+    fn norm(&self, name: &str) -> Result<Norm> {
+        let both = self.parameters.view(&format!("{name}.weight"), (2, self.config.d_model))?;
+        Ok(Norm { both, eps: self.config.norm_eps, kind: self.config.norm_kind })
     }
 
     /// A run of neighbouring projections as one, `width` wide.
@@ -206,6 +282,12 @@ impl Transformer {
         })
     }
 
+    /// The mask of `queries` over keys of these lengths.
+    fn mask(&self, queries: &Sequences, keys: &Lengths, causal: bool) -> Mask {
+        let both = self.config.padding_mask == PaddingMask::KeysAndQueries;
+        Mask { keys: keys.clone(), queries: both.then(|| queries.lengths.clone()), causal }
+    }
+
     fn self_attention(
         &self,
         x: &Tensor,
@@ -213,6 +295,7 @@ impl Transformer {
         stack: Stack,
         layer: usize,
         mode: &Mode,
+        recorder: Recorder,
     ) -> Result<Tensor> {
         let c = &self.config;
         let name = format!("{}.layers.{layer}.self_attn", stack.name());
@@ -223,9 +306,10 @@ impl Transformer {
             keys: tokens.length,
             d_k: c.d_k,
             d_v: c.d_v,
-            causal: matches!(stack, Stack::Decoder),
-            key_lengths: tokens.lengths.clone(),
+            mask: self.mask(tokens, &tokens.lengths, matches!(stack, Stack::Decoder)),
+            rotary: self.rotary.clone(),
             dropout: mode.dropout(c.attention_dropout, stack.site(layer, 0)),
+            record: recorder.is_some().then(Record::default),
         };
         let attention = Attention {
             core,
@@ -233,7 +317,7 @@ impl Transformer {
             key_value: None,
             output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
         };
-        sublayer::run(attention, self.residual(&name, stack.site(layer, 1), mode)?, x, None, mode)
+        self.attend(attention, self.residual(&name, stack.site(layer, 1), mode)?, x, None, mode, recorder)
     }
 
     fn cross_attention(
@@ -243,6 +327,7 @@ impl Transformer {
         target: &Sequences,
         layer: usize,
         mode: &Mode,
+        recorder: Recorder,
     ) -> Result<Tensor> {
         let c = &self.config;
         let name = format!("decoder.layers.{layer}.cross_attn");
@@ -253,9 +338,10 @@ impl Transformer {
             keys: memory.length,
             d_k: c.d_k,
             d_v: c.d_v,
-            causal: false,
-            key_lengths: memory.lengths.clone(),
+            mask: self.mask(target, &memory.lengths, false),
+            rotary: None,
             dropout: mode.dropout(c.attention_dropout, Stack::Decoder.site(layer, 2)),
+            record: recorder.is_some().then(Record::default),
         };
         let attention = Attention {
             core,
@@ -264,7 +350,26 @@ impl Transformer {
             output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
         };
         let residual = self.residual(&name, Stack::Decoder.site(layer, 3), mode)?;
-        sublayer::run(attention, residual, y, Some(&memory.states), mode)
+        self.attend(attention, residual, y, Some(&memory.states), mode, recorder)
+    }
+
+    /// One attention sub-layer; its weights go to the recorder, if there is one.
+    fn attend(
+        &self,
+        attention: Attention,
+        residual: Residual,
+        x: &Tensor,
+        memory: Option<&Tensor>,
+        mode: &Mode,
+        recorder: Recorder,
+    ) -> Result<Tensor> {
+        let core = &attention.core;
+        let (shape, record) = ((core.batch, core.heads, core.queries, core.keys), core.record.clone());
+        let y = sublayer::run(attention, residual, x, memory, mode)?;
+        if let (Some(recorder), Some(record)) = (recorder, record) {
+            recorder.push(Tensor::from_vec(record.take(), shape, &Device::Cpu)?);
+        }
+        Ok(y)
     }
 
     fn feed_forward(&self, x: &Tensor, stack: Stack, layer: usize, mode: &Mode) -> Result<Tensor> {
@@ -283,6 +388,6 @@ impl Transformer {
         if !self.config.final_norm {
             return Ok(x);
         }
-        norm::run(&x, &self.norm(&format!("{}.norm", stack.name()))?, self.config.norm_eps, mode)
+        norm::run(&x, &self.norm(&format!("{}.norm", stack.name()))?, mode)
     }
 }

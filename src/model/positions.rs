@@ -3,11 +3,23 @@
 use crate::choice::choice;
 
 choice! {
-    /// How sines and cosines share a position's vector.
+    /// How a model knows the order of its tokens.
+    pub enum PositionKind {
+        /// Fixed sines and cosines, added to the embeddings.
+        Sinusoidal = "sinusoidal",
+        /// A parameter for every position, added to the embeddings.
+        Learned = "learned",
+        /// Queries and keys of self-attention are turned by their positions.
+        Rotary = "rotary",
+    }
+}
+
+choice! {
+    /// How sines and cosines share a position's vector; with rotary positions, which components are turned together.
     pub enum Sinusoid {
-        /// Sine on even, cosine on odd components (the paper's section 3.5).
+        /// Sine on even, cosine on odd components (the paper's section 3.5); neighbours turn together (RoFormer).
         Interleaved = "interleaved",
-        /// All sines, then all cosines (Marian).
+        /// All sines, then all cosines (Marian, tensor2tensor); halves turn together (GPT-NeoX, Llama).
         Halves = "halves",
     }
 }

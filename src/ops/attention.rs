@@ -1,22 +1,27 @@
 //! The attention sub-layer: projections, softmax(QKᵀ/√K)·V under padding and causal masks, output projection.
 //!
 //! Self-attention uses one packed matrix for q, k and v; cross-attention one for q and one for k and v. The core works on
-//! one sentence and head at a time; its probabilities are computed anew in backward instead of being kept.
+//! one sentence and head at a time; its probabilities are computed anew in backward instead of being kept. With rotary
+//! positions the queries and keys of self-attention are turned between projection and core: q and k are neighbours in the
+//! packed rows, so that one call turns both.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
-use candle_core::{D, Device, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 
 use super::dropout::Dropout;
+use super::mask::{Mask, SentenceMask};
 use super::matmul::{Matrix, fixed, gemm, gemm_parallel};
 use super::memory::{Scratch, with_slice};
 use super::norm::add_column_sums;
 use super::params::Param;
 use super::projection::{Projection, product, transposed_weight};
+use super::rotary::Rotary;
 use super::simd::{self, vectorised};
-use super::sublayer::{BackwardBlock, ForwardBlock, Inner, Lengths, WholeBatch, Widths};
+use super::sublayer::{BackwardBlock, ForwardBlock, Inner, WholeBatch, Widths};
 
-/// Sizes and masks of one attention. Keys beyond a sentence's length are masked; so, with `causal`, are later positions.
+/// Sizes and masks of one attention.
 #[derive(Clone, Debug)]
 pub struct Core {
     /// Sentences.
@@ -31,12 +36,32 @@ pub struct Core {
     pub d_k: usize,
     /// Width of a head's values.
     pub d_v: usize,
-    /// Whether position i sees only keys 0..=i.
-    pub causal: bool,
-    /// Number of real keys of every sentence.
-    pub key_lengths: Lengths,
+    /// Which keys each query sees.
+    pub mask: Mask,
+    /// Turns queries and keys by their positions (self-attention).
+    pub rotary: Option<Rotary>,
     /// Dropout on the attention weights.
     pub dropout: Dropout,
+    /// Where the attention weights are written, if somebody asked for them.
+    pub record: Option<Record>,
+}
+
+/// The attention weights of one attention, [B, H, T, S], before dropout; filled by its forward pass.
+#[derive(Clone, Debug, Default)]
+pub struct Record(Arc<Mutex<Vec<f32>>>);
+
+impl Record {
+    /// Calls `f` with the buffer, `len` long.
+    fn with<R>(&self, len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+        let mut weights = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        weights.resize(len, 0.0);
+        f(&mut weights)
+    }
+
+    /// What was written.
+    pub fn take(&self) -> Vec<f32> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
 }
 
 /// The attention sub-layer.
@@ -105,20 +130,28 @@ impl Core {
         transpose_head(heads.k, heads.ldkv, self.keys, d_k, keys, &mut work.transposed);
         let q = Matrix::strided(heads.q, t, d_k, heads.ldq, 1);
         fixed(t, keys, d_k, q, &work.transposed, keys, &mut work.weights, keys, false);
-        let length = self.key_lengths[sentence] as usize;
-        softmax_rows(
-            &mut work.weights[..t * keys],
-            keys,
-            length.min(self.keys),
-            self.causal,
-            1.0 / (d_k as f32).sqrt(),
-        );
+        let mask = self.mask.sentence(sentence);
+        softmax_rows(&mut work.weights[..t * keys], keys, mask, 1.0 / (d_k as f32).sqrt());
+    }
+
+    /// Keeps the weights of one head.
+    fn keep(&self, record: &Record, sentence: usize, head: usize, weights: &[f32]) {
+        let (t, s, padded) = (self.queries, self.keys, self.padded_keys());
+        record.with(self.batch * self.heads * t * s, |all| {
+            let all = all[self.mask_base(sentence, head)..].chunks_exact_mut(s);
+            for (to, from) in all.zip(weights.chunks_exact(padded)).take(t) {
+                to.copy_from_slice(&from[..s]);
+            }
+        });
     }
 
     /// One head forward: out [T, d_v], rows `ldo` apart.
     fn forward(&self, sentence: usize, head: usize, heads: &Heads, out: &mut [f32], ldo: usize, work: &mut Work) {
         let keys = self.padded_keys();
         self.weights(sentence, heads, work);
+        if let Some(record) = &self.record {
+            self.keep(record, sentence, head, &work.weights);
+        }
         if self.dropout.is_on() {
             drop_rows(&mut work.weights, keys, self.keys, self.dropout, self.mask_base(sentence, head));
         }
@@ -150,36 +183,34 @@ impl Core {
         fixed(s, self.d_k, t, gradient.t(), heads.q, heads.ldq, grads.dk, self.d_k, false);
     }
 
-    /// Additive mask [B, 1, T, S] of 0 and -∞ for the reference.
-    fn mask(&self, device: &Device) -> Result<Tensor> {
-        let (b, t, s) = (self.batch, self.queries, self.keys);
-        let mut mask = vec![0f32; b * t * s];
-        for (i, row) in mask.chunks_exact_mut(s).enumerate() {
-            let (sentence, position) = (i / t, i % t);
-            let length = self.key_lengths[sentence] as usize;
-            let visible = if self.causal { length.min(position + 1) } else { length };
-            row[visible.min(s)..].fill(f32::NEG_INFINITY);
-        }
-        Tensor::from_vec(mask, (b, 1, t, s), device)
-    }
-
-    /// The core in plain Candle operations. q: [B·T, H·K], k: [B·S, H·K], v: [B·S, H·d_v] → [B·T, H·d_v].
+    /// The core in plain Candle operations. q: [B·T, H·K], k: [B·S, H·K], v: [B·S, H·d_v] → [B·T, H·d_v]. Products are
+    /// in the type of q, k and v, the softmax in f32 at least.
     fn reference(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let (b, h, t, s) = (self.batch, self.heads, self.queries, self.keys);
         let split = |x: &Tensor, l: usize, w: usize| x.reshape((b, l, h, w))?.transpose(1, 2)?.contiguous();
         let (q, k, v) = (split(q, t, self.d_k)?, split(k, s, self.d_k)?, split(v, s, self.d_v)?);
         let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * (1.0 / (self.d_k as f64).sqrt()))?;
-        let mask = self.mask(q.device())?.to_dtype(scores.dtype())?;
-        let visible = mask.eq(0f64)?.to_dtype(scores.dtype())?;
-        // Shift by the largest finite score, exponentiate, and mask by a product: a row without keys gives 0, not NaN.
-        let scores = scores.broadcast_add(&visible.affine(1e30, -1e30)?)?;
-        let shifted = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?;
-        let weights = shifted.exp()?.broadcast_mul(&visible)?; // [B, H, T, S]
-        let sums = weights.sum_keepdim(D::Minus1)?;
-        let weights = weights.broadcast_div(&sums.maximum(1e-30)?)?;
-        let weights = self.dropout.apply(&weights)?;
+        let scores = if scores.dtype() == DType::F64 { scores } else { scores.to_dtype(DType::F32)? };
+        let weights = masked_softmax(&scores, &self.mask.table(t, s, scores.dtype(), scores.device())?)?;
+        if let Some(record) = &self.record {
+            let values = weights.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+            record.with(values.len(), |all| all.copy_from_slice(&values));
+        }
+        let weights = self.dropout.apply(&weights)?.to_dtype(v.dtype())?;
         weights.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((b * t, h * self.d_v))
     }
+}
+
+/// Softmax over the last dimension of scores [B, H, T, S] where `visible` [B, 1, T, S] is 1; elsewhere, and in rows that
+/// see nothing, 0.
+pub(crate) fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
+    // Shift by the largest visible score, exponentiate, and mask by a product: a row without keys gives 0, not NaN.
+    let scores = scores.broadcast_add(&visible.affine(1e30, -1e30)?)?;
+    let shifted = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?;
+    let weights = shifted.exp()?.broadcast_mul(visible)?;
+    let sums = weights.sum_keepdim(D::Minus1)?;
+    // A sum is at least 1, from the largest score, or 0; half keeps the quotient's gradient finite.
+    weights.broadcast_div(&sums.maximum(0.5)?)
 }
 
 /// Where one head's gradients go: contiguous [T, K], [S, K] and [S, d_v].
@@ -200,11 +231,10 @@ fn transpose_head(x: &[f32], stride: usize, rows: usize, width: usize, padded: u
 }
 
 vectorised! {
-    /// Scales, masks and normalises rows of scores in place. Row i sees `length` keys, with `causal` at most i + 1.
-    fn softmax_rows(scores: &mut [f32], width: usize, length: usize, causal: bool, scale: f32) {
+    /// Scales, masks and normalises rows of scores in place.
+    fn softmax_rows(scores: &mut [f32], width: usize, mask: SentenceMask, scale: f32) {
         for (i, row) in scores.chunks_exact_mut(width).enumerate() {
-            let visible = if causal { length.min(i + 1) } else { length };
-            let (seen, masked) = row.split_at_mut(visible);
+            let (seen, masked) = row.split_at_mut(mask.visible(i));
             masked.fill(0.0);
             for v in seen.iter_mut() {
                 *v *= scale;
@@ -391,6 +421,9 @@ impl Inner for Attention {
         let [q, out] = block.saved;
         product(block.input, rows, d, &prepared.query, self.query_width(), q, fixed_order);
         self.query.add_bias(q)?;
+        if let Some(rotary) = &core.rotary {
+            rotary.turn(q, self.query_width(), 2 * core.heads, 0, core.queries);
+        }
         if let (Some(kv), Some(weight)) = (&self.key_value, &prepared.key_value) {
             let memory_rows = block.sentences.len() * core.keys;
             product(block.memory, memory_rows, d, weight, kv.out(), block.memory_saved, fixed_order);
@@ -411,6 +444,9 @@ impl Inner for Attention {
             Ok(())
         })?;
         self.heads_backward(&mut block, &d_out);
+        if let Some(rotary) = &core.rotary {
+            rotary.turn_back(block.dinner, qw, 2 * core.heads, core.queries);
+        }
         let (query_sums, memory_sums) = block.sums.split_at_mut(qw);
         add_column_sums(block.dinner, qw, query_sums);
         with_slice(self.query.weight.value(), |w| {
@@ -456,6 +492,10 @@ impl Inner for Attention {
                 (queries, kv.narrow(1, 0, keys)?, kv.narrow(1, keys, values)?)
             }
             _ => (queries.narrow(1, 0, keys)?, queries.narrow(1, keys, keys)?, queries.narrow(1, 2 * keys, values)?),
+        };
+        let (q, k) = match &self.core.rotary {
+            Some(rotary) => (rotary.reference(&q, 0, self.core.queries)?, rotary.reference(&k, 0, self.core.queries)?),
+            None => (q, k),
         };
         let out = self.core.reference(&q, &k, &v)?;
         self.output.reference(&out, training)

@@ -1,5 +1,5 @@
-//! Embedding: table rows, scaled, plus positions, with dropout; its gradient goes into the flat buffer, so that a table
-//! shared with the output projection has one gradient.
+//! Embedding: table rows, scaled, plus positions, with dropout; gradients go into the flat buffer, so that a table shared
+//! with the output projection has one gradient.
 
 use std::sync::Arc;
 
@@ -17,73 +17,113 @@ const BLOCK_ROWS: usize = 128;
 /// Columns that one thread takes at a time in backward.
 const BLOCK_COLUMNS: usize = 64;
 
+/// What is added to the embeddings of positions 0.., [positions, D].
+#[derive(Clone, Debug)]
+pub enum Positions {
+    /// Nothing.
+    None,
+    /// A fixed table.
+    Fixed(Arc<Vec<f32>>),
+    /// A parameter.
+    Learned(Param),
+}
+
+impl Positions {
+    /// Calls `f` with the table (CPU), if there is one.
+    pub fn with<R>(&self, f: impl FnOnce(Option<&[f32]>) -> Result<R>) -> Result<R> {
+        match self {
+            Self::None => f(None),
+            Self::Fixed(table) => f(Some(table)),
+            Self::Learned(param) => with_slice(param.value(), |table| f(Some(table))),
+        }
+    }
+
+    /// Rows `first..first + length` as [1, L, D], for the reference.
+    fn reference(&self, first: usize, length: usize, d: usize, on: &Tensor, training: bool) -> Result<Option<Tensor>> {
+        Ok(match self {
+            Self::None => None,
+            Self::Fixed(table) => {
+                let rows = &table[first * d..(first + length) * d];
+                Some(Tensor::from_slice(rows, (1, length, d), on.device())?.to_dtype(on.dtype())?)
+            }
+            Self::Learned(param) => Some(param.reference(training)?.narrow(0, first, length)?.unsqueeze(0)?),
+        })
+    }
+}
+
 /// An embedding with positions.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     /// Table, [V, D].
     pub table: Param,
-    /// Positional encodings of positions 0.., [positions, D].
-    pub positions: Arc<Vec<f32>>,
+    /// What is added by position.
+    pub positions: Positions,
+    /// Number of positions there are.
+    pub max_length: usize,
     /// Factor of the table's rows: √D or 1.
     pub scale: f32,
     /// Dropout on the sum.
     pub dropout: Dropout,
 }
 
-/// scale·table[ids] + positions, with dropout: `ids` is [B, L] flat, `length` is L, the first position is `first`.
-/// Returns [B·L, D].
-pub fn run(
-    embedding: Embedding,
-    ids: Vec<u32>,
-    length: usize,
-    first: usize,
-    root: &Tensor,
-    mode: &Mode,
-) -> Result<Tensor> {
-    let (vocabulary, d) = embedding.table.value().dims2()?;
+/// scale·table[ids] + positions, with dropout: `ids` is [B, L] flat, `length` is L. Returns [B·L, D].
+pub fn run(embedding: Embedding, ids: Vec<u32>, length: usize, root: &Tensor, mode: &Mode) -> Result<Tensor> {
+    let vocabulary = embedding.table.dims()[0];
     if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
         bail!("token {id} is outside the vocabulary of {vocabulary}");
     }
-    if (first + length) * d > embedding.positions.len() {
-        bail!("a sequence of {} tokens is longer than model.max_length", first + length);
+    if length > embedding.max_length {
+        bail!("a sequence of {length} tokens is longer than model.max_length = {}", embedding.max_length);
     }
     if mode.implementation == Implementation::Reference || !root.device().is_cpu() {
-        return reference(&embedding, &ids, length, first, mode.is_training());
+        return embedding.reference(&ids, 0, length, mode.is_training());
     }
-    let op = Fused { embedding, ids, length, first };
+    let op = Fused { embedding, ids, length };
     if mode.is_training() { root.apply_op1(op) } else { root.apply_op1_no_bwd(&op) }
 }
 
-fn reference(e: &Embedding, ids: &[u32], length: usize, first: usize, training: bool) -> Result<Tensor> {
-    let table = e.table.reference(training)?;
-    let (d, device) = (table.dim(1)?, table.device().clone());
-    let rows = table.index_select(&Tensor::from_slice(ids, ids.len(), &device)?, 0)?;
-    let batch = ids.len() / length.max(1);
-    let positions = Tensor::from_slice(&e.positions[first * d..(first + length) * d], (1, length, d), &device)?;
-    let sum = (rows * e.scale as f64)?.reshape((batch, length, d))?.broadcast_add(&positions)?;
-    e.dropout.apply(&sum.reshape((batch * length, d))?)
+impl Embedding {
+    /// The embedding in plain Candle operations; the sequences begin at position `first`.
+    pub fn reference(&self, ids: &[u32], first: usize, length: usize, training: bool) -> Result<Tensor> {
+        let table = self.table.reference(training)?;
+        let d = table.dim(1)?;
+        let rows = (table.index_select(&Tensor::from_slice(ids, ids.len(), table.device())?, 0)? * self.scale as f64)?;
+        let sum = match self.positions.reference(first, length, d, &rows, training)? {
+            None => rows,
+            Some(positions) => rows.reshape((ids.len() / length.max(1), length, d))?.broadcast_add(&positions)?,
+        };
+        self.dropout.apply(&sum.reshape((ids.len(), d))?)
+    }
 }
 
 struct Fused {
     embedding: Embedding,
     ids: Vec<u32>,
     length: usize,
-    first: usize,
 }
 
 vectorised! {
-    fn rows_forward(table: &[f32], positions: &[f32], ids: &[u32], place: [usize; 3], scale: f32, dropout: Dropout, out: &mut [f32]) {
+    fn rows_forward(table: &[f32], positions: Option<&[f32]>, ids: &[u32], place: [usize; 3], scale: f32, dropout: Dropout, out: &mut [f32]) {
         let [first_row, length, d] = place;
         for (i, (out, &id)) in out.chunks_exact_mut(d).zip(ids).enumerate() {
             let row = first_row + i;
-            let (entry, position) = (&table[id as usize * d..][..d], &positions[(row % length) * d..][..d]);
+            let entry = &table[id as usize * d..][..d];
+            match positions {
+                Some(positions) => {
+                    let position = &positions[(row % length) * d..][..d];
+                    for j in 0..d {
+                        out[j] = entry[j].mul_add(scale, position[j]);
+                    }
+                }
+                None => {
+                    for j in 0..d {
+                        out[j] = entry[j] * scale;
+                    }
+                }
+            }
             if dropout.is_on() {
                 for j in 0..d {
-                    out[j] = entry[j].mul_add(scale, position[j]) * dropout.factor(row * d + j);
-                }
-            } else {
-                for j in 0..d {
-                    out[j] = entry[j].mul_add(scale, position[j]);
+                    out[j] *= dropout.factor(row * d + j);
                 }
             }
         }
@@ -103,6 +143,27 @@ vectorised! {
     }
 }
 
+/// Adds scale·mask·g of every row to row `place(row)` of `target`.
+fn scatter_rows(
+    g: &[f32],
+    target: &mut [f32],
+    d: usize,
+    scale: f32,
+    dropout: Dropout,
+    place: &(dyn Fn(usize) -> usize + Sync),
+) {
+    let shared = SharedRows::new(target, 1);
+    (0..d.div_ceil(BLOCK_COLUMNS)).into_par_iter().for_each(|block| {
+        let (start, end) = (block * BLOCK_COLUMNS, ((block + 1) * BLOCK_COLUMNS).min(d));
+        for (row, g) in g.chunks_exact(d).enumerate() {
+            let at = place(row) * d;
+            // SAFETY: each thread has its own columns, so no element is borrowed twice.
+            let target = unsafe { shared.rows(at + start..at + end) };
+            add_scaled(target, &g[start..end], scale, dropout, row * d + start);
+        }
+    });
+}
+
 impl CustomOp1 for Fused {
     fn name(&self) -> &'static str {
         "embedding"
@@ -113,13 +174,15 @@ impl CustomOp1 for Fused {
         let (n, d) = (self.ids.len(), e.table.dims()[1]);
         let mut out = vec![0f32; n * d];
         with_slice(e.table.value(), |table| {
-            let positions = &e.positions[self.first * d..];
-            out.par_chunks_mut(BLOCK_ROWS * d).zip(self.ids.par_chunks(BLOCK_ROWS)).enumerate().for_each(
-                |(i, (out, ids))| {
-                    rows_forward(table, positions, ids, [i * BLOCK_ROWS, self.length, d], e.scale, e.dropout, out);
-                },
-            );
-            Ok(())
+            e.positions.with(|positions| {
+                out.par_chunks_mut(BLOCK_ROWS * d).zip(self.ids.par_chunks(BLOCK_ROWS)).enumerate().for_each(
+                    |(i, (out, ids))| {
+                        let place = [i * BLOCK_ROWS, self.length, d];
+                        rows_forward(table, positions, ids, place, e.scale, e.dropout, out);
+                    },
+                );
+                Ok(())
+            })
         })?;
         Ok((CpuStorage::F32(out), Shape::from((n, d))))
     }
@@ -128,19 +191,14 @@ impl CustomOp1 for Fused {
         let (e, gradient) = (&self.embedding, gradient.contiguous()?);
         let d = e.table.dims()[1];
         with_slice(&gradient, |g| {
-            e.table.with_gradient(|table| {
-                let rows = table.len() / d;
-                let shared = SharedRows::new(table, 1);
-                (0..d.div_ceil(BLOCK_COLUMNS)).into_par_iter().for_each(|block| {
-                    let (start, end) = (block * BLOCK_COLUMNS, ((block + 1) * BLOCK_COLUMNS).min(d));
-                    for (row, &id) in self.ids.iter().enumerate() {
-                        let at = (id as usize).min(rows - 1) * d;
-                        // SAFETY: each thread has its own columns, so no element is borrowed twice.
-                        let target = unsafe { shared.rows(at + start..at + end) };
-                        add_scaled(target, &g[row * d + start..row * d + end], e.scale, e.dropout, row * d + start);
-                    }
-                });
-            })
+            let scatter = |param: &Param, scale: f32, place: &(dyn Fn(usize) -> usize + Sync)| {
+                param.with_gradient(|target| scatter_rows(g, target, d, scale, e.dropout, place))
+            };
+            scatter(&e.table, e.scale, &|row| self.ids[row] as usize)?;
+            match &e.positions {
+                Positions::Learned(param) => scatter(param, 1.0, &|row| row % self.length),
+                _ => Ok(()),
+            }
         })?;
         Ok(None)
     }

@@ -26,7 +26,8 @@ choice! {
     pub enum Activation {
         /// max(0, x).
         Relu = "relu",
-        /// The tanh approximation of GELU (Hendrycks and Gimpel 2016).
+        /// x·Φ(x) with the normal distribution's Φ (Hendrycks and Gimpel 2016), exact as in PyTorch, fairseq and
+        /// Hugging Face; not the approximation by tanh.
         Gelu = "gelu",
         /// x·σ(x).
         Swish = "swish",
@@ -38,7 +39,7 @@ impl Activation {
     pub fn reference(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Relu => x.relu(),
-            Self::Gelu => x.gelu(),
+            Self::Gelu => x.gelu_erf(),
             Self::Swish => x.silu(),
         }
     }
@@ -52,7 +53,7 @@ impl Activation {
     fn value(self, x: f32) -> f32 {
         match self {
             Self::Relu => x.max(0.0),
-            Self::Gelu => 0.5 * x * (1.0 + simd::tanh(GELU_SCALE * x * (1.0 + 0.044_715 * x * x))),
+            Self::Gelu => x * simd::normal(x),
             Self::Swish => x / (1.0 + simd::exp(-x)),
         }
     }
@@ -68,10 +69,7 @@ impl Activation {
                     0.0
                 }
             }
-            Self::Gelu => {
-                let t = simd::tanh(GELU_SCALE * x * (1.0 + 0.044_715 * x * x));
-                0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * GELU_SCALE * (1.0 + 3.0 * 0.044_715 * x * x)
-            }
+            Self::Gelu => (INVERSE_ROOT_2_PI * x).mul_add(simd::exp(-0.5 * x * x), simd::normal(x)),
             Self::Swish => {
                 let s = 1.0 / (1.0 + simd::exp(-x));
                 s * (1.0 + x * (1.0 - s))
@@ -80,8 +78,8 @@ impl Activation {
     }
 }
 
-/// √(2/π).
-const GELU_SCALE: f32 = 0.797_884_6;
+/// 1/√(2π).
+const INVERSE_ROOT_2_PI: f32 = 0.398_942_3;
 
 /// The feed-forward sub-layer.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
-//! Layer normalisation, alone and joined with the residual sum: kernels over rows, and the reference.
+//! Normalisation, alone and joined with the residual sum: kernels over rows, and the reference.
 //!
-//! y = γ·(z − μ)/√(σ² + ε) + β over the last dimension (Ba et al. 2016), where z is x, or x + dropout(h + bias).
+//! y = γ·(z − μ)·r + β over the last dimension, where z is x, or x + dropout(h + bias), and r is as [`NormKind`] says.
 
-use candle_core::{CpuStorage, CustomOp1, D, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
 use super::dropout::Dropout;
@@ -10,6 +10,40 @@ use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
 use super::params::Param;
 use super::simd::{LANES, sum, vectorised};
 use super::{Implementation, Mode};
+use crate::choice::choice;
+
+choice! {
+    /// What a normalisation divides by.
+    pub enum NormKind {
+        /// √(σ² + ε) with the biased variance: layer normalisation (Ba et al. 2016), as everyone's library has it.
+        Layer = "layer",
+        /// σ + ε with the unbiased standard deviation, as the Annotated Transformer writes it.
+        Std = "std",
+    }
+}
+
+/// A normalisation with its parameters.
+#[derive(Clone, Debug)]
+pub struct Norm {
+    /// γ and β, [2, D].
+    pub both: Param,
+    /// ε.
+    pub eps: f64,
+    /// What it divides by.
+    pub kind: NormKind,
+}
+
+impl Norm {
+    /// Calls `f` with the parameters in the form that kernels take (CPU).
+    pub fn with_weights<R>(&self, f: impl FnOnce(NormWeights) -> Result<R>) -> Result<R> {
+        with_slice(self.both.value(), |both| f(NormWeights::new(both, self.eps as f32, self.kind)))
+    }
+
+    /// In plain differentiable operations; f32 inside, whatever the type of z.
+    pub fn reference(&self, z: &Tensor, training: bool) -> Result<Tensor> {
+        reference(z, &self.both.reference(training)?, self.eps, self.kind)
+    }
+}
 
 /// What is added to x before the normalisation: dropout(h + bias).
 #[derive(Clone, Copy)]
@@ -24,22 +58,24 @@ pub struct Addend<'a> {
     pub first_row: usize,
 }
 
-/// Scale, shift and ε of one normalisation.
+/// Scale, shift, ε and kind of one normalisation.
 #[derive(Clone, Copy)]
 pub struct NormWeights<'a> {
     /// γ, [D].
     pub gamma: &'a [f32],
     /// β, [D].
     pub beta: &'a [f32],
-    /// ε inside the root.
+    /// ε: inside the root, or added to it.
     pub eps: f32,
+    /// What it divides by.
+    pub kind: NormKind,
 }
 
 impl<'a> NormWeights<'a> {
     /// From γ and β stored one after the other.
-    pub fn new(both: &'a [f32], eps: f32) -> Self {
+    pub fn new(both: &'a [f32], eps: f32, kind: NormKind) -> Self {
         let (gamma, beta) = both.split_at(both.len() / 2);
-        Self { gamma, beta, eps }
+        Self { gamma, beta, eps, kind }
     }
 }
 
@@ -63,9 +99,19 @@ fn add_row(x: &[f32], addend: &Addend, row: usize, out: &mut [f32]) {
     }
 }
 
-/// Mean and 1/√(σ² + ε) of one row, in two passes.
+/// What one row is normalised with.
+struct Statistics {
+    /// μ.
+    mean: f32,
+    /// r: 1/√(σ² + ε), or 1/(σ + ε).
+    factor: f32,
+    /// With n = (z − μ)·r and t = γ·dy, dz = r·(t − mean(t) − n·Σ(t·n)/divisor): D, or (D − 1)·σ·r.
+    divisor: f32,
+}
+
+/// Statistics of one row, in two passes.
 #[inline(always)]
-fn statistics(z: &[f32], eps: f32) -> (f32, f32) {
+fn statistics(z: &[f32], weights: &NormWeights) -> Statistics {
     let mean = sum(z) / z.len() as f32;
     let mut lanes = [0f32; LANES];
     let chunks = z.chunks_exact(LANES);
@@ -79,8 +125,16 @@ fn statistics(z: &[f32], eps: f32) -> (f32, f32) {
     for (lane, v) in lanes.iter_mut().zip(rest) {
         *lane += (v - mean) * (v - mean);
     }
-    let variance = lanes.iter().sum::<f32>() / z.len() as f32;
-    (mean, 1.0 / (variance + eps).sqrt())
+    let (squares, d) = (lanes.iter().sum::<f32>(), z.len() as f32);
+    match weights.kind {
+        NormKind::Layer => Statistics { mean, factor: 1.0 / (squares / d + weights.eps).sqrt(), divisor: d },
+        NormKind::Std => {
+            let deviation = (squares / (d - 1.0).max(1.0)).sqrt();
+            let factor = 1.0 / (deviation + weights.eps);
+            // A row without any deviation has n = 0: whatever divides it, nothing is left.
+            Statistics { mean, factor, divisor: ((d - 1.0) * deviation * factor).max(f32::MIN_POSITIVE) }
+        }
+    }
 }
 
 vectorised! {
@@ -99,9 +153,9 @@ vectorised! {
                 Some(addend) => add_row(x, addend, row, out),
                 None => out.copy_from_slice(&x[row * d..][..d]),
             }
-            let (mean, rstd) = statistics(out, weights.eps);
+            let Statistics { mean, factor, .. } = statistics(out, &weights);
             for j in 0..d {
-                out[j] = ((out[j] - mean) * rstd).mul_add(gamma[j], beta[j]);
+                out[j] = ((out[j] - mean) * factor).mul_add(gamma[j], beta[j]);
             }
         }
     }
@@ -121,23 +175,23 @@ vectorised! {
                 Some(addend) => add_row(x, addend, row, z),
                 None => z.copy_from_slice(&x[row * d..][..d]),
             }
-            let (mean, rstd) = statistics(z, weights.eps);
+            let Statistics { mean, factor, divisor } = statistics(z, &weights);
             for j in 0..d {
-                let normal = (z[j] - mean) * rstd;
+                let normal = (z[j] - mean) * factor;
                 z[j] = normal;
                 t[j] = dy[j] * gamma[j];
                 dgamma[j] = dy[j].mul_add(normal, dgamma[j]);
                 dbeta[j] += dy[j];
             }
             let mean_t = sum(t) / d as f32;
-            let mean_tz = super::simd::dot(t, z) / d as f32;
+            let mean_tz = super::simd::dot(t, z) / divisor;
             if accumulate {
                 for j in 0..d {
-                    dz[j] += rstd * (t[j] - mean_t - z[j] * mean_tz);
+                    dz[j] += factor * (t[j] - mean_t - z[j] * mean_tz);
                 }
             } else {
                 for j in 0..d {
-                    dz[j] = rstd * (t[j] - mean_t - z[j] * mean_tz);
+                    dz[j] = factor * (t[j] - mean_t - z[j] * mean_tz);
                 }
             }
         }
@@ -184,30 +238,35 @@ vectorised! {
     }
 }
 
-/// The reference: layer norm in plain differentiable operations. `both`: [2, D], γ then β.
-pub fn reference(z: &Tensor, both: &Tensor, eps: f64) -> Result<Tensor> {
-    let mean = z.mean_keepdim(D::Minus1)?;
-    let centred = z.broadcast_sub(&mean)?;
-    let variance = centred.sqr()?.mean_keepdim(D::Minus1)?;
-    let normal = centred.broadcast_div(&(variance + eps)?.sqrt()?)?;
+/// The reference: normalisation in plain differentiable operations. `both`: [2, D], γ then β. Computes in f32 at least.
+pub fn reference(z: &Tensor, both: &Tensor, eps: f64, kind: NormKind) -> Result<Tensor> {
+    let z = if z.dtype() == DType::F64 { z.clone() } else { z.to_dtype(DType::F32)? };
+    let centred = z.broadcast_sub(&z.mean_keepdim(D::Minus1)?)?;
+    let squares = centred.sqr()?;
+    let divisor = match kind {
+        NormKind::Layer => (squares.mean_keepdim(D::Minus1)? + eps)?.sqrt()?,
+        NormKind::Std => {
+            let freedom = (z.dim(D::Minus1)? as f64 - 1.0).max(1.0);
+            // The root has no slope at 0: a row without any deviation stays just above.
+            (((squares.sum_keepdim(D::Minus1)? / freedom)? + 1e-30)?.sqrt()? + eps)?
+        }
+    };
+    let normal = centred.broadcast_div(&divisor)?;
     normal.broadcast_mul(&both.get(0)?)?.broadcast_add(&both.get(1)?)
 }
 
-/// Layer norm alone (the final norm of a stack). x: [N, D]; `both`: γ and β, [2, D].
-pub fn run(x: &Tensor, both: &Param, eps: f64, mode: &Mode) -> Result<Tensor> {
+/// A normalisation alone (the final norm of a stack). x: [N, D].
+pub fn run(x: &Tensor, norm: &Norm, mode: &Mode) -> Result<Tensor> {
     if mode.implementation == Implementation::Reference || !x.device().is_cpu() {
-        return reference(x, &both.reference(mode.is_training())?, eps);
+        return norm.reference(x, mode.is_training());
     }
-    x.apply_op1(Fused { both: both.clone(), eps: eps as f32 })
+    x.apply_op1(Fused(norm.clone()))
 }
 
 /// Rows that one thread takes at a time.
 const BLOCK_ROWS: usize = 128;
 
-struct Fused {
-    both: Param,
-    eps: f32,
-}
+struct Fused(Norm);
 
 impl CustomOp1 for Fused {
     fn name(&self) -> &'static str {
@@ -215,10 +274,9 @@ impl CustomOp1 for Fused {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (x, d) = (storage_slice(x, layout)?, self.both.dims()[1]);
+        let (x, d) = (storage_slice(x, layout)?, self.0.both.dims()[1]);
         let mut out = vec![0f32; x.len()];
-        with_slice(self.both.value(), |both| {
-            let weights = NormWeights::new(both, self.eps);
+        self.0.with_weights(|weights| {
             let blocks = x.par_chunks(BLOCK_ROWS * d).zip(out.par_chunks_mut(BLOCK_ROWS * d));
             blocks.for_each(|(x, out)| norm_rows(x, None, weights, d, out));
             Ok(())
@@ -227,13 +285,12 @@ impl CustomOp1 for Fused {
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let (d, gradient) = (self.both.dims()[1], gradient.contiguous()?);
+        let (d, gradient) = (self.0.both.dims()[1], gradient.contiguous()?);
         let mut dx = vec![0f32; x.elem_count()];
         let mut sums = Scratch::zeroed(x.elem_count().div_ceil(BLOCK_ROWS * d) * 2 * d);
         with_slice(x, |x| {
             with_slice(&gradient, |g| {
-                with_slice(self.both.value(), |both| {
-                    let weights = NormWeights::new(both, self.eps);
+                self.0.with_weights(|weights| {
                     let shared = SharedRows::new(&mut sums, 2 * d);
                     let blocks = x.par_chunks(BLOCK_ROWS * d).zip(g.par_chunks(BLOCK_ROWS * d));
                     blocks.zip(dx.par_chunks_mut(BLOCK_ROWS * d)).enumerate().for_each(|(i, ((x, g), dx))| {
@@ -248,7 +305,7 @@ impl CustomOp1 for Fused {
         })?;
         let mut total = vec![0f32; 2 * d];
         add_column_sums(&sums, 2 * d, &mut total);
-        self.both.add_gradient_slice(&total)?;
+        self.0.both.add_gradient_slice(&total)?;
         Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
     }
 }
@@ -258,26 +315,43 @@ mod tests {
     use super::*;
     use crate::rng::Stream;
 
-    /// γ·(z − μ)/√(σ² + ε) + β in f64, term by term.
-    fn formula(z: &[f64], gamma: &[f64], beta: &[f64], eps: f64) -> Vec<f64> {
+    /// γ·(z − μ)/√(σ² + ε) + β, or γ·(z − μ)/(σ + ε) + β with the unbiased σ, in f64, term by term.
+    fn formula(kind: NormKind, z: &[f64], gamma: &[f64], beta: &[f64], eps: f64) -> Vec<f64> {
         let d = z.len() as f64;
         let mean = z.iter().sum::<f64>() / d;
-        let variance = z.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / d;
-        (0..z.len()).map(|j| gamma[j] * (z[j] - mean) / (variance + eps).sqrt() + beta[j]).collect()
+        let squares = z.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
+        let divisor = match kind {
+            NormKind::Layer => (squares / d + eps).sqrt(),
+            NormKind::Std => (squares / (d - 1.0)).sqrt() + eps,
+        };
+        (0..z.len()).map(|j| gamma[j] * (z[j] - mean) / divisor + beta[j]).collect()
     }
 
     #[test]
     fn rows_of_any_variance_follow_the_formula() {
         let wide = |v: &[f32]| v.iter().map(|&x| x as f64).collect::<Vec<_>>();
         // Around √ε, ε decides; far above it does not count; at 0 only β is left.
-        for (deviation, eps) in [(1.0, 1e-5), (3e-3, 1e-5), (1e-4, 1e-5), (0.0, 1e-5), (1e-3, 1e-6), (40.0, 1e-3)] {
-            for d in [1, 3, 16, 37] {
+        use NormKind::{Layer, Std};
+        for (kind, deviation, eps) in [
+            (Layer, 1.0, 1e-5),
+            (Layer, 3e-3, 1e-5),
+            (Layer, 1e-4, 1e-5),
+            (Layer, 0.0, 1e-5),
+            (Layer, 1e-3, 1e-6),
+            (Layer, 40.0, 1e-3),
+            (Std, 1.0, 1e-9),
+            (Std, 1e-3, 1e-3),
+            (Std, 1e-5, 1e-3),
+            (Std, 40.0, 1e-1),
+        ] {
+            // One component has no standard deviation, and two have no slope but that of ε.
+            for d in if kind == Layer { vec![1, 3, 16, 37] } else { vec![3, 16, 37] } {
                 let mut stream = Stream::new(4, "norm");
                 let mut draw = |scale: f64, shift: f64| {
                     (0..d).map(|_| (shift + scale * stream.normal()) as f32).collect::<Vec<_>>()
                 };
                 let (z, gamma, beta, dy) = (draw(deviation, 0.0), draw(0.5, 1.0), draw(1.0, 0.0), draw(1.0, 0.0));
-                let weights = NormWeights { gamma: &gamma, beta: &beta, eps: eps as f32 };
+                let weights = NormWeights { gamma: &gamma, beta: &beta, eps: eps as f32, kind };
                 let (mut y, mut dz, mut sums) = (vec![0f32; d], vec![0f32; d], vec![0f32; 2 * d]);
                 norm_rows(&z, None, weights, d, &mut y);
                 norm_rows_backward(&z, None, weights, d, &dy, &mut dz, false, &mut vec![0f32; 2 * d], &mut sums);
@@ -293,10 +367,10 @@ mod tests {
                         );
                     }
                 };
-                near("y", &y, &formula(&z, &gamma, &beta, eps));
+                near("y", &y, &formula(kind, &z, &gamma, &beta, eps));
                 let objective =
-                    |z: &[f64]| formula(z, &gamma, &beta, eps).iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
-                let step = 1e-4 * (deviation * deviation + eps).sqrt();
+                    |z: &[f64]| formula(kind, z, &gamma, &beta, eps).iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
+                let step = 1e-4 * if kind == Layer { (deviation * deviation + eps).sqrt() } else { deviation };
                 let moved = |j: usize, by: f64| {
                     let mut z = z.clone();
                     z[j] += by;

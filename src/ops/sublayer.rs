@@ -9,14 +9,14 @@
 //! neither do results.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::dropout::Dropout;
 use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
-use super::norm::{self, Addend, NormWeights};
+use super::norm::{self, Addend, Norm};
 use super::params::Param;
 use super::{Implementation, Mode};
 use crate::choice::choice;
@@ -39,10 +39,8 @@ choice! {
 pub struct Residual {
     /// Where the normalisation stands.
     pub placement: NormPlacement,
-    /// γ and β, [2, D].
-    pub norm: Param,
-    /// ε of the normalisation.
-    pub eps: f64,
+    /// The normalisation.
+    pub norm: Norm,
     /// Dropout on the sub-layer's output.
     pub dropout: Dropout,
 }
@@ -168,15 +166,14 @@ fn reference<I: Inner>(
     memory: Option<&Tensor>,
     training: bool,
 ) -> Result<Tensor> {
-    let both = residual.norm.reference(training)?;
     match residual.placement {
         NormPlacement::Post => {
             let h = residual.dropout.apply(&inner.reference(x, memory, training)?)?;
-            norm::reference(&(x + h)?, &both, residual.eps)
+            residual.norm.reference(&(x + h.to_dtype(x.dtype())?)?, training)
         }
         NormPlacement::Pre => {
-            let input = norm::reference(x, &both, residual.eps)?;
-            x + residual.dropout.apply(&inner.reference(&input, memory, training)?)?
+            let input = residual.norm.reference(x, training)?;
+            x + residual.dropout.apply(&inner.reference(&input, memory, training)?)?.to_dtype(x.dtype())?
         }
     }
 }
@@ -282,8 +279,7 @@ impl<I: Inner> Fused<I> {
     ) -> Result<()> {
         let residual = &self.residual;
         let first_row = sentences.start * self.inner.lengths().0;
-        with_slice(residual.norm.value(), |both| {
-            let weights = NormWeights::new(both, residual.eps as f32);
+        residual.norm.with_weights(|weights| {
             let pre = residual.placement == NormPlacement::Pre;
             let mut normal = Scratch::new(if pre { x.len() } else { 0 });
             if pre {
@@ -350,7 +346,7 @@ impl<I: Inner> Fused<I> {
         let mut total = vec![0f32; sums_width];
         norm::add_column_sums(&sums, sums_width, &mut total);
         let (inner_sums, rest) = total.split_at(widths.sums);
-        self.residual.norm.add_gradient_slice(&rest[..2 * d])?;
+        self.residual.norm.both.add_gradient_slice(&rest[..2 * d])?;
         if let Some(bias) = self.inner.output_bias() {
             bias.add_gradient_slice(&rest[2 * d..])?;
         }
@@ -383,8 +379,7 @@ impl<I: Inner> Fused<I> {
         let widths = self.inner.widths();
         let (inner_sums, rest) = parts.sums.split_at_mut(widths.sums);
         let (norm_sums, bias_sums) = rest.split_at_mut(2 * d);
-        with_slice(residual.norm.value(), |both| {
-            let weights = NormWeights::new(both, residual.eps as f32);
+        residual.norm.with_weights(|weights| {
             match residual.placement {
                 NormPlacement::Post => with_bias(self.inner.output_bias(), |bias| {
                     let addend = Addend { h, bias, dropout: residual.dropout, first_row };
@@ -494,6 +489,3 @@ impl<I: Inner> CustomOp2 for Fused<I> {
         Ok((Some(dx), Some(dmemory)))
     }
 }
-
-/// Lengths of the sentences of a batch, shared by the operations of a pass.
-pub type Lengths = Arc<Vec<u32>>;

@@ -125,9 +125,9 @@ fn computed_defaults_follow_what_is_stated() {
     assert!(model.final_norm);
     assert_eq!((model.embedding_dropout, model.attention_dropout), (0.3, 0.0));
     let stated =
-        "[tokenizer]\njoint = false\n[model]\nnorm = \"pre\"\nfinal_norm = false\nembedding_dropout = 0\nd_k = 10\n";
+        "[tokenizer]\njoint = false\n[model]\nnorm = \"post\"\nfinal_norm = true\nembedding_dropout = 0\nd_k = 10\n";
     let model = loaded(stated, &[]).model;
-    assert_eq!((model.tie, model.final_norm, model.embedding_dropout), (Tie::Decoder, false, 0.0));
+    assert_eq!((model.tie, model.final_norm, model.embedding_dropout), (Tie::Decoder, true, 0.0));
     assert_eq!((model.d_k, model.d_v, model.key_width()), (10, 64, 80));
     for preset in Preset::NAMES {
         let model = loaded(&format!("[model]\npreset = \"{preset}\"\n"), &[]).model;

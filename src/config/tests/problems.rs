@@ -126,6 +126,8 @@ fn keys_that_do_not_go_together_are_refused() {
         ("[model]\nheads = 7\nd_k = 64\n", vec!["`model.heads` = 7"]),
         ("[model]\npreset = \"transformer-tiny\"\nheads = 3\n", vec!["a.toml:3:9", "`model.d_model` = 128"]),
         ("[tokenizer]\njoint = false\n[model]\ntie = \"all\"\n", vec!["a.toml:4:7", "`tokenizer.joint` = false"]),
+        ("[model]\nnorm = \"pre\"\nfinal_norm = false\n", vec!["a.toml:3:14", "needs `model.final_norm` = true"]),
+        ("[model]\npositions = \"rotary\"\nd_k = 7\n", vec!["a.toml:3:7", "`model.d_k` = 7 is odd"]),
         ("[data]\nmax_length = 1024\n", vec!["a.toml:2:14", "`model.max_length` = 1024", "at most 1023"]),
         (
             "[train]\nmax_updates = 10\n[train.schedule]\nkind = \"linear\"\nlearning_rate = 1\nwarmup = 10\n",
