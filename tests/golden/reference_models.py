@@ -1,12 +1,13 @@
-"""Golden numbers: the Transformers that are written by hand in the wild, step by step, in PyTorch and float64.
+"""Golden numbers: well-known hand-written Transformers, step by step, in PyTorch and float64.
 
     python tests/golden/reference_models.py               # writes reference_models/*.safetensors beside this script
     python tests/golden/reference_models.py --full DIR    # the same files, nothing sampled, into DIR
     python tests/golden/check_reference_models.py         # holds the models and the files against each other
 
 Each model is a class of its own, written the way its kind of text writes it: its own names, mask convention,
-arrangement of heads and layer norm. They share nothing with each other but what is at the top of this file. The files
-hold inputs, outputs and gradients, but no weights: both sides compute those from `weight_value`'s rule.
+arrangement of heads and residuals. They share the weights' rule, the inputs and, in pairs, a table of sinusoids or
+torch's layer norm. The files hold inputs, outputs and gradients, but no weights: both sides compute those from the rule
+of `weight_value`.
 
 Shape letters: B batch, S source length, T target length, L either, D d_model, H heads, K d_k, F d_ff, V vocabulary.
 """
