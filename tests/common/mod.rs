@@ -11,6 +11,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use mt::config::{ModelConfig, PositionKind};
 use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::rng::mix64;
 
 /// Tells that a test did nothing. Not by `eprintln!`: the test harness would swallow it, and a skip must be seen.
 pub fn skipped(test: &str, why: &str) {
@@ -61,8 +62,20 @@ pub struct Golden {
 }
 
 impl Golden {
+    /// A file of tests/golden.
     pub fn load(name: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.safetensors"));
+        Self::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.safetensors")))
+    }
+
+    /// A reference model: from the folder $MT_GOLDEN, where tensors are whole, else from tests/golden.
+    pub fn reference_model(case: &str) -> Self {
+        match std::env::var_os("MT_GOLDEN") {
+            Some(folder) => Self::open(PathBuf::from(folder).join(format!("{case}.safetensors"))),
+            None => Self::load(&format!("reference_models/{case}")),
+        }
+    }
+
+    fn open(path: PathBuf) -> Self {
         let tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
@@ -73,6 +86,19 @@ impl Golden {
     pub fn floats(&self, name: &str) -> Vec<f32> {
         let tensor = self.tensors.get(name).unwrap_or_else(|| panic!("no {name}"));
         tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// A tensor of `len` elements is there as its elements 0, stride, 2·stride, …
+    pub fn stride(&self, name: &str, len: usize) -> usize {
+        let Some(sample) = self.config["sampled"].get(name) else { return 1 };
+        let shape: Vec<usize> = serde_json::from_value(sample["shape"].clone()).unwrap();
+        assert_eq!(shape.iter().product::<usize>(), len, "{name}");
+        sample["stride"].as_u64().unwrap() as usize
+    }
+
+    /// Tensors whose names begin so.
+    pub fn count(&self, prefix: &str) -> usize {
+        self.tensors.keys().filter(|name| name.starts_with(prefix)).count()
     }
 
     pub fn ids(&self, name: &str) -> Vec<u32> {
@@ -91,37 +117,54 @@ impl Golden {
         Sequences { ids: self.ids(&name), lengths: Arc::new(self.ids(&lengths)), length: self.shape(&name)[1] }
     }
 
-    /// The model of the file, with its weights.
-    pub fn model(&self) -> Transformer {
-        let table = |side: &str| self.tensors.get(&format!("weight.{side}_embedding.weight")).map(|t| t.dims()[0]);
-        let source = table("source").unwrap();
-        let vocabulary =
-            Vocabulary { source, target: table("target").unwrap_or(source), source_padding: 0, target_padding: 0 };
+    /// `[model]` of the file; what it does not name is as in [`small_model`].
+    pub fn model_config(&self) -> ModelConfig {
         let mut value = serde_json::to_value(small_model()).unwrap();
         for (key, setting) in self.config["model"].as_object().unwrap() {
-            match key.as_str() {
-                // What every model is; not yet keys.
-                "norm_kind" => assert_eq!(setting, "layer"),
-                "positions" => assert_eq!(setting, "sinusoidal"),
-                "position_layout" => value["sinusoid"] = setting.clone(),
-                _ => {
-                    assert!(value.get(key).is_some(), "no [model] key {key}");
-                    value[key] = setting.clone();
-                }
-            }
+            let key = if key == "position_layout" { "sinusoid" } else { key };
+            assert!(value.get(key).is_some(), "no [model] key {key}");
+            value[key] = setting.clone();
         }
-        let config: ModelConfig = serde_json::from_value(value).unwrap();
-        let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// The model of the file, with its weights: those it holds, or those of the rule in tests/golden/README.md.
+    pub fn model(&self) -> Transformer {
+        let size = |side: &str| self.config[format!("{side}_vocab")].as_u64().unwrap() as usize;
+        let vocabulary =
+            Vocabulary { source: size("source"), target: size("target"), source_padding: 0, target_padding: 0 };
+        let model = Transformer::new(&self.model_config(), vocabulary, &Device::Cpu).unwrap();
+        let stored = self.count("weight.");
+        assert!(stored == 0 || stored == model.parameters().entries().len());
         let mut flat = Vec::new();
         for entry in model.parameters().entries() {
+            if stored == 0 {
+                flat.extend(rule_weights(&entry.name, &entry.shape, self.config["seed"].as_u64().unwrap()));
+                continue;
+            }
             let name = format!("weight.{}", entry.name);
             assert_eq!(self.shape(&name), entry.shape, "{name}");
             flat.extend(self.floats(&name));
         }
-        let weights = self.tensors.keys().filter(|k| k.starts_with("weight.")).count();
-        assert_eq!(weights, model.parameters().entries().len());
         let flat = Tensor::from_vec(flat, model.parameters().values().shape(), &Device::Cpu).unwrap();
         model.parameters().values().slice_set(&flat, 0, 0).unwrap();
         model
     }
+}
+
+/// A reference model's weights by the rule of tests/golden/README.md.
+fn rule_weights(name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let key = mix64(hash ^ mix64(seed));
+    let draw = |i: u64| (mix64(key.wrapping_add(i)) >> 40) as f64 / (1u64 << 23) as f64 - 1.0;
+    let count = shape.iter().product::<usize>() as u64;
+    let (shift, scale) = match *shape {
+        [_, d] if name.ends_with("_embedding.weight") || name.ends_with("positions.weight") => {
+            (0.0, (3.0 / d as f64).sqrt())
+        }
+        [out, input] => (0.0, (6.0 / (out + input) as f64).sqrt()),
+        _ if name.ends_with("norm.weight") => (1.0, 0.1),
+        _ => (0.0, 0.1),
+    };
+    (0..count).map(|i| (shift + scale * draw(i)) as f32).collect()
 }

@@ -54,6 +54,7 @@ class Model:
     norm_eps: float = 1e-5
     positions: str = "sinusoidal"  # "sinusoidal", "learned" or "rotary"
     sinusoid: str = "interleaved"  # "interleaved" or "halves"; with "rotary", how the pairs lie
+    padding_mask: str = "keys"  # "keys" or "keys_and_queries"
     tie: str = "none"  # "none", "decoder" or "all"
     scale_embedding: bool = False
     output_bias: bool = False
@@ -1002,7 +1003,7 @@ NAMED_MODELS = (
     ("c_pre", Annotated, 400, replace(ANNOTATED, norm="pre")),
     ("c_post_shared", Annotated, 500, replace(ANNOTATED, tie="all")),
     ("c_pre_shared", Annotated, 600, replace(ANNOTATED, tie="all", norm="pre")),
-    ("d_query_masks", QueryMasks, 700, replace(UNTIED, norm_eps=1e-12)),
+    ("d_query_masks", QueryMasks, 700, replace(UNTIED, norm_eps=1e-12, padding_mask="keys_and_queries")),
     ("e_torch_post", TorchTransformer, 800, TORCH),
     ("e_torch_pre", TorchTransformer, 900, replace(TORCH, norm="pre")),
     ("f_tensor2tensor", TensorToTensor, 1000, replace(TIED, norm_eps=1e-6, attention_bias=False, sinusoid="halves")),

@@ -1,0 +1,179 @@
+//! Well-known hand-written Transformers, and every option of `[model]`, against PyTorch: logits, loss, the gradient of every
+//! parameter and, where the text returns them, attention weights. `tests/golden/README.md` says what the cases are.
+//!
+//! Prints one row of docs/parity.md for each case. With `MT_GOLDEN` naming a folder that
+//! `tests/golden/reference_models.py --full` has written, compares whole tensors instead of samples.
+
+mod common;
+
+use candle_core::Tensor;
+use common::{Golden, is_idle, relative_error};
+use mt::model::{AttentionWeights, Sequences, Transformer};
+use mt::ops::loss::Targets;
+use mt::ops::{Implementation, Mode};
+
+/// Largest relative error of logits and gradients (max|a-b| / max|b| over a tensor).
+const TOLERANCE: f64 = 1e-4;
+/// Largest gradient of a parameter whose gradient is zero in theory.
+const IDLE: f32 = 1e-6;
+
+/// Elements of real positions: element i of a flat [B, L, W] belongs to token i / W.
+fn real(tokens: &Sequences, width: usize) -> impl Fn(usize) -> bool {
+    move |element| {
+        let token = element / width;
+        token % tokens.length < tokens.lengths[token / tokens.length] as usize
+    }
+}
+
+/// Error of a flat tensor against a golden one, whole or sampled, over the elements that `counts` keeps.
+fn error(golden: &Golden, name: &str, got: &[f32], counts: impl Fn(usize) -> bool) -> f64 {
+    let stride = golden.stride(name, got.len());
+    let want = golden.floats(name);
+    assert_eq!(want.len(), got.len().div_ceil(stride), "{name}");
+    let kept: Vec<usize> = (0..want.len()).filter(|i| counts(i * stride)).collect();
+    assert!(!kept.is_empty(), "{name}: nothing to compare");
+    let pick = |values: &[f32], by: usize| kept.iter().map(|i| values[i * by]).collect::<Vec<_>>();
+    relative_error(&pick(got, stride), &pick(&want, 1))
+}
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn check(case: &str, implementation: Implementation) {
+    let golden = Golden::reference_model(case);
+    check_model(case, &golden, &golden.model(), implementation);
+}
+
+fn check_model(case: &str, golden: &Golden, model: &Transformer, implementation: Implementation) {
+    let mode = Mode { training: Some(0), implementation };
+    let (source, target) = (golden.sequences("source"), golden.sequences("target_input"));
+    let targets = Targets { labels: golden.ids("input.labels"), padding: 0, smoothing: 0.1 };
+    let labels = targets.labels.iter().filter(|&&y| y != 0).count() as f64;
+
+    let memory = model.encode(&source, &mode).unwrap();
+    let states = model.decode(&memory, &target, &mode).unwrap();
+    let (encoder, logits) = (flat(&memory.states), flat(&model.logits(&states, &mode).unwrap()));
+    let encoder = error(golden, "output.encoder", &encoder, real(&source, model.config().d_model));
+    let logits = error(golden, "output.logits", &logits, real(&target, model.vocabulary().target));
+    assert!(encoder < TOLERANCE && logits < TOLERANCE, "{case}: encoder {encoder:.1e}, logits {logits:.1e}");
+
+    model.parameters().clear_gradients().unwrap();
+    let (loss, sums) = model.loss(&source, &target, &targets, &mode).unwrap();
+    let want = golden.floats("output.loss")[0] as f64;
+    let loss_error = (sums.smoothed / labels - want).abs() / want;
+    assert!(loss_error < 1e-5, "{case}: loss {} for {want}", sums.smoothed / labels);
+    (loss * (1.0 / labels)).unwrap().backward().unwrap();
+    let gradients = model.parameters().gradients().to_vec1::<f32>().unwrap();
+    let mut worst = (0.0, "");
+    for entry in model.parameters().entries() {
+        let got = &gradients[entry.range()];
+        if is_idle(&entry.name, model.config()) {
+            assert!(got.iter().all(|g| g.abs() < IDLE), "{case}: {}", entry.name);
+            continue;
+        }
+        let error = error(golden, &format!("grad.{}", entry.name), got, |_| true);
+        assert!(error < TOLERANCE, "{case}: {}: {error:.1e}", entry.name);
+        if error > worst.0 {
+            worst = (error, &entry.name);
+        }
+    }
+    assert_eq!(golden.count("grad."), model.parameters().entries().len(), "{case}: other parameters");
+    let implementation = format!("{implementation:?}").to_lowercase();
+    println!("| {case} | {implementation} | {logits:.1e} | {loss_error:.1e} | {:.1e} | `{}` |", worst.0, worst.1);
+}
+
+macro_rules! cases {
+    ($($name:ident: [$($file:literal),+];)+) => {$(
+        #[test]
+        fn $name() {
+            for case in [$($file),+] {
+                check(case, Implementation::Fused);
+                check(case, Implementation::Reference);
+            }
+        }
+    )+};
+}
+
+cases! {
+    a_masks_of_minus_1e9: ["a_minus_1e9.small", "a_minus_1e9.large"];
+    b_masks_of_minus_infinity: ["b_minus_inf.small", "b_minus_inf.large"];
+    c_annotated_post: ["c_post.small", "c_post.large"];
+    c_annotated_pre: ["c_pre.small", "c_pre.large"];
+    c_annotated_post_shared: ["c_post_shared.small", "c_post_shared.large"];
+    c_annotated_pre_shared: ["c_pre_shared.small", "c_pre_shared.large"];
+    d_masked_queries: ["d_query_masks.small", "d_query_masks.large"];
+    e_torch_post: ["e_torch_post.small", "e_torch_post.large"];
+    e_torch_pre: ["e_torch_pre.small", "e_torch_pre.large"];
+    f_tensor2tensor: ["f_tensor2tensor.small", "f_tensor2tensor.large"];
+    g_rotary: ["g_rotary.small", "g_rotary_halves.small"];
+    g_learned: ["g_learned.small"];
+    g_activations: ["g_gelu.small", "g_swish.small"];
+    g_halves: ["g_halves.small"];
+    g_tied_decoder: ["g_tie_decoder.small"];
+    g_asymmetric: ["g_asymmetric.small"];
+}
+
+/// Weights [B, H, Lq, Lk] of each layer against those of the text; every row of a query that sees a key sums to one, every
+/// other one to zero.
+fn check_weights(golden: &Golden, kind: &str, got: &AttentionWeights) {
+    for (layer, weights) in got.iter().enumerate() {
+        let name = format!("attention.{kind}.{layer}");
+        assert_eq!(golden.shape(&name), weights.dims(), "{name}");
+        let (got, want) = (flat(weights), golden.floats(&name));
+        let error = relative_error(&got, &want);
+        assert!(error < TOLERANCE, "{name}: {error:.1e}");
+        let keys = weights.dims()[3];
+        for (got, want) in got.chunks_exact(keys).zip(want.chunks_exact(keys)) {
+            let sum: f32 = got.iter().sum();
+            let expected = if want.iter().all(|w| *w == 0.0) { 0.0 } else { 1.0 };
+            assert!((sum - expected).abs() < 1e-5, "{name}: {sum}");
+        }
+    }
+    assert_eq!(golden.count(&format!("attention.{kind}.")), got.len());
+}
+
+#[test]
+fn attention_weights_are_those_of_the_texts() {
+    for case in ["b_minus_inf.small", "d_query_masks.small"] {
+        let golden = Golden::reference_model(case);
+        let model = golden.model();
+        let (source, target) = (golden.sequences("source"), golden.sequences("target_input"));
+        for implementation in [Implementation::Fused, Implementation::Reference] {
+            let mode = Mode { training: None, implementation };
+            let (memory, encoder) = model.encode_with_attention(&source, &mode).unwrap();
+            let (states, decoder) = model.decode_with_attention(&memory, &target, &mode).unwrap();
+            check_weights(&golden, "encoder", &encoder);
+            check_weights(&golden, "decoder_self", &decoder.masked);
+            check_weights(&golden, "cross", &decoder.cross);
+            // Asking changes nothing.
+            let plain = model.encode(&source, &mode).unwrap();
+            assert_eq!(flat(&plain.states), flat(&memory.states));
+            assert_eq!(flat(&model.decode(&plain, &target, &mode).unwrap()), flat(&states));
+        }
+    }
+}
+
+/// Masked queries: nothing but zeros reaches a padded row from its attention, and no real position changes.
+#[test]
+fn masking_queries_changes_no_real_position() {
+    let golden = Golden::reference_model("d_query_masks.small");
+    let model = golden.model();
+    let mut config = model.config().clone();
+    config.padding_mask = mt::config::PaddingMask::Keys;
+    let plain = Transformer::new(&config, model.vocabulary(), model.parameters().device()).unwrap();
+    plain.parameters().values().slice_set(model.parameters().values(), 0, 0).unwrap();
+    let (source, target) = (golden.sequences("source"), golden.sequences("target_input"));
+    let run = |model: &Transformer| {
+        let memory = model.encode(&source, &Mode::INFERENCE).unwrap();
+        (flat(&memory.states), flat(&model.decode(&memory, &target, &Mode::INFERENCE).unwrap()))
+    };
+    let (masked, unmasked) = (run(&model), run(&plain));
+    let d = config.d_model;
+    for (a, b, tokens) in [(&masked.0, &unmasked.0, &source), (&masked.1, &unmasked.1, &target)] {
+        let is_real = real(tokens, d);
+        assert!(a.iter().all(|v| v.is_finite()));
+        assert!((0..a.len()).all(|i| !is_real(i) || a[i] == b[i]));
+        assert!((0..a.len()).any(|i| !is_real(i) && a[i] != b[i]), "padded rows should differ");
+    }
+}
