@@ -6,10 +6,14 @@
 
 mod common;
 
-use candle_core::Tensor;
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
 use common::{Golden, is_idle, relative_error};
+use mt::checkpoint::import;
 use mt::model::{AttentionWeights, Sequences, Transformer};
 use mt::ops::loss::Targets;
+use mt::ops::memory::with_slice_mut;
 use mt::ops::{Implementation, Mode};
 
 /// Largest relative error of logits and gradients (max|a-b| / max|b| over a tensor).
@@ -112,6 +116,36 @@ cases! {
     g_halves: ["g_halves.small"];
     g_tied_decoder: ["g_tie_decoder.small"];
     g_asymmetric: ["g_asymmetric.small"];
+}
+
+/// `torch.nn.Transformer`'s own file, read under its own names, is the same model.
+#[test]
+fn e_torch_state_dict_is_imported() {
+    let names = import::torch::Names {
+        transformer: "transformer",
+        source_embedding: "source_embedding",
+        target_embedding: "target_embedding",
+        output: "generator",
+    };
+    for case in ["e_torch_post", "e_torch_pre"] {
+        let golden = Golden::reference_model(&format!("{case}.small"));
+        let expected = golden.model();
+        let model = Transformer::new(expected.config(), expected.vocabulary(), &Device::Cpu).unwrap();
+        let parameters = model.parameters();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("tests/golden/reference_models/{case}.state_dict.safetensors"));
+        let load = |names: &import::torch::Names| {
+            let slots = mt::commands::model::slots(parameters.entries());
+            with_slice_mut(parameters.values(), |flat| import::torch::load_transformer(&file, &slots, names, flat))
+                .unwrap()
+        };
+        load(&names).unwrap();
+        assert_eq!(parameters.values().to_vec1::<f32>().unwrap(), flat(expected.parameters().values()));
+        check_model(&format!("{case}.small"), &golden, &model, Implementation::Fused);
+
+        let error = load(&import::torch::Names { output: "head", ..names }).unwrap_err().to_string();
+        assert!(error.contains("head.weight") && error.contains("generator.weight"), "{error}");
+    }
 }
 
 /// Weights [B, H, Lq, Lk] of each layer against those of the text; every row of a query that sees a key sums to one, every
