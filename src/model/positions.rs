@@ -51,6 +51,13 @@ mod tests {
 
     #[test]
     fn follows_the_papers_formula() {
+        let literal = [
+            [0.0, 1.0, 0.0, 1.0],
+            [0.841_470_98, 0.540_302_3, 0.009_999_833, 0.999_950_0],
+            [0.909_297_4, -0.416_146_84, 0.019_998_667, 0.999_8],
+        ];
+        let table = sinusoidal(Sinusoid::Interleaved, 3, 4);
+        assert!(table.iter().zip(literal.as_flattened()).all(|(a, b)| (a - b).abs() < 1e-6), "{table:?}");
         // D = 4: frequencies 1 and 1/100.
         let table = sinusoidal(Sinusoid::Interleaved, 3, 4);
         let row = |p: f64| [p.sin(), p.cos(), (p / 100.0).sin(), (p / 100.0).cos()];

@@ -501,3 +501,56 @@ impl Inner for Attention {
         self.output.reference(&out, training)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use candle_core::Device;
+
+    use super::*;
+
+    /// Scores log(1), log(2), log(3), … of every query: weights are n/Σ over the keys that are seen.
+    #[test]
+    fn softmax_over_visible_keys() {
+        let (queries, keys) = (4, 4);
+        for (lengths, real_queries, causal, want) in [
+            (4, None, false, vec![[0.1, 0.2, 0.3, 0.4]; 4]),
+            (3, None, false, vec![[1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0, 0.0]; 4]),
+            (
+                3,
+                Some(3),
+                true,
+                vec![
+                    [1.0, 0.0, 0.0, 0.0],
+                    [1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0],
+                    [1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0, 0.0],
+                    [0.0; 4],
+                ],
+            ),
+            (0, None, false, vec![[0.0; 4]; 4]),
+        ] {
+            let queries_mask = real_queries.map(|n: u32| Arc::new(vec![n]));
+            let mask = Mask { keys: Arc::new(vec![lengths]), queries: queries_mask, causal };
+            // Scores times the scale of 1/2, in rows padded to 16.
+            let mut scores = vec![f32::NAN; queries * 16];
+            for row in scores.chunks_exact_mut(16) {
+                (0..keys).for_each(|j| row[j] = 2.0 * ((j + 1) as f32).ln());
+            }
+            softmax_rows(&mut scores, 16, mask.sentence(0), 0.5);
+            let plain: Vec<f32> = (0..queries * keys).map(|i| ((i % keys + 1) as f32).ln()).collect();
+            let plain = Tensor::from_vec(plain, (1, 1, queries, keys), &Device::Cpu).unwrap();
+            let table = mask.table(queries, keys, DType::F32, &Device::Cpu).unwrap();
+            let reference = masked_softmax(&plain, &table).unwrap().squeeze(0).unwrap().squeeze(0).unwrap();
+            let reference: Vec<Vec<f32>> = reference.to_vec2().unwrap();
+            for (i, want) in want.iter().enumerate() {
+                let fused = &scores[i * 16..(i + 1) * 16];
+                assert!(fused[keys..].iter().all(|v| *v == 0.0));
+                for j in 0..keys {
+                    assert!((fused[j] - want[j]).abs() < 1e-6, "fused {fused:?}, not {want:?}");
+                    assert!((reference[i][j] - want[j]).abs() < 1e-6, "{:?}, not {want:?}", reference[i]);
+                }
+            }
+        }
+    }
+}

@@ -92,9 +92,10 @@ vectorised! {
         let v = logits.len() as f32;
         let (largest, total, chosen) = (simd::max(logits), simd::sum(logits), logits[label]);
         let exp_sum = simd::exp_shifted(logits, largest);
-        let log_sum = largest + exp_sum.ln();
-        let likelihood = log_sum - chosen;
-        let smoothed = (1.0 - smoothing) * likelihood + smoothing * (log_sum - total / v);
+        // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
+        let log_sum = exp_sum.ln();
+        let likelihood = log_sum + (largest - chosen);
+        let smoothed = (1.0 - smoothing) * likelihood + smoothing * (log_sum + (largest - total / v));
         if gradient {
             let (inverse, uniform) = (1.0 / exp_sum, smoothing / v);
             for x in logits.iter_mut() {
@@ -247,5 +248,71 @@ impl CustomOp1 for Fused {
             kept.dx.iter_mut().for_each(|v| *v *= scale);
         }
         Ok(Some(Tensor::from_vec(kept.dx, x.shape(), x.device())?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    /// Losses of one row and, beside them, the gradient of the smoothed one.
+    fn row(logits: &[f32], label: usize, smoothing: f32) -> (f32, f32, Vec<f32>) {
+        let mut gradient = logits.to_vec();
+        let (smoothed, likelihood) = row_loss(&mut gradient, label, smoothing, true);
+        (smoothed, likelihood, gradient)
+    }
+
+    fn near(got: &[f32], want: &[f32]) {
+        assert_eq!(got.len(), want.len());
+        assert!(got.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}, not {want:?}");
+    }
+
+    const SOFTMAX: [f32; 3] = [0.090_030_57, 0.244_728_47, 0.665_240_96];
+    const CROSS_ENTROPY: [f32; 3] = [2.407_606, 1.407_606, 0.407_605_96];
+
+    #[test]
+    fn cross_entropy_of_one_two_three() {
+        for label in 0..3 {
+            let (smoothed, likelihood, gradient) = row(&[1.0, 2.0, 3.0], label, 0.0);
+            near(&[smoothed, likelihood], &[CROSS_ENTROPY[label]; 2]);
+            let mut want = SOFTMAX;
+            want[label] -= 1.0;
+            near(&gradient, &want);
+        }
+        // Far beyond the range of e^x, and all alike.
+        near(&row(&[1000.0, 0.0], 1, 0.0).2, &[1.0, -1.0]);
+        near(&[row(&[-5e4; 4], 2, 0.3).0], &[4f32.ln()]);
+    }
+
+    /// The gradient is softmax − targets: so the targets can be read from it.
+    #[test]
+    fn smoothed_targets() {
+        for (smoothing, label, want) in [
+            (0.0, 2, [0.0, 0.0, 1.0, 0.0, 0.0]),
+            (0.1, 2, [0.02, 0.02, 0.92, 0.02, 0.02]),
+            (0.1, 0, [0.92, 0.02, 0.02, 0.02, 0.02]),
+            (0.4, 4, [0.08, 0.08, 0.08, 0.08, 0.68]),
+        ] {
+            let (_, _, gradient) = row(&[0.7; 5], label, smoothing);
+            let targets: Vec<f32> = gradient.iter().map(|g| 0.2 - g).collect();
+            near(&targets, &want);
+        }
+        // (1 − ε)·CE(label) + ε·mean of CE over all labels.
+        let mean = CROSS_ENTROPY.iter().sum::<f32>() / 3.0;
+        near(&[row(&[1.0, 2.0, 3.0], 0, 0.1).0], &[0.9 * CROSS_ENTROPY[0] + 0.1 * mean]);
+    }
+
+    #[test]
+    fn padding_counts_for_nothing() {
+        let logits = Tensor::new(&[[1f32, 2.0, 3.0], [9.0, 0.0, -9.0], [1.0, 2.0, 3.0]], &Device::Cpu).unwrap();
+        let logits = candle_core::Var::from_tensor(&logits).unwrap();
+        let targets = Targets { labels: vec![2, 0, 1], padding: 0, smoothing: 0.0 };
+        let (loss, sums) = reference(&logits, &targets).unwrap();
+        near(&[sums.likelihood as f32, sums.smoothed as f32], &[CROSS_ENTROPY[2] + CROSS_ENTROPY[1]; 2]);
+        let gradient = loss.backward().unwrap().get(&logits).unwrap().to_vec2::<f32>().unwrap();
+        assert_eq!(gradient[1], [0.0; 3]);
+        near(&gradient[0], &[SOFTMAX[0], SOFTMAX[1], SOFTMAX[2] - 1.0]);
     }
 }

@@ -178,6 +178,8 @@ mod tests {
             (16_000, scale / 16_000f64.sqrt()),
         ];
         table(ScheduleConfig::Noam { warmup: 4000, factor: 1.0 }, &rows);
+        let literal = [(1, 1.746928107421711e-07), (4000, 0.0006987712429686843), (100_000, 0.00013975424859373687)];
+        table(ScheduleConfig::Noam { warmup: 4000, factor: 1.0 }, &literal);
     }
 
     #[test]
