@@ -62,6 +62,8 @@ pub enum Command {
     Eval(EvalArgs),
     /// Translate text
     Translate(TranslateArgs),
+    /// Turn sentences into vectors
+    Embed(EmbedArgs),
     /// Describe a model or a configuration: parameters, shapes, training history
     Info(InfoArgs),
     /// Average the last checkpoints of a run into one model
@@ -187,6 +189,32 @@ pub struct TranslateArgs {
     /// File to write to; - for stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Write the attention weights of every layer and head to this file, as JSON with the tokens
+    #[arg(long, value_name = "FILE")]
+    pub attention: Option<PathBuf>,
+}
+
+/// `mt embed`
+#[derive(Args, Debug)]
+pub struct EmbedArgs {
+    /// Lines to embed; with none, and no --input, stdin is read
+    #[arg(value_name = "TEXT", conflicts_with = "input")]
+    pub text: Vec<String>,
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// How encoder states become one vector: mean, max or first
+    #[arg(long, value_name = "HOW", default_value = "mean")]
+    pub pool: String,
+    /// File to embed, one sentence a line; - for stdin
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// File to write to: JSON, one list a line, or one tensor if its name ends in .safetensors; - for stdout
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Most padded tokens in one batch
+    #[arg(long, value_name = "N")]
+    pub batch_tokens: Option<usize>,
 }
 
 /// `mt info`

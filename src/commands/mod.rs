@@ -1,8 +1,10 @@
 //! The commands: wiring of the other modules, no tensors.
 
 mod average;
+mod embed;
 mod eval;
 mod info;
+mod input;
 pub mod model;
 mod output;
 mod tokenize;
@@ -19,6 +21,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Train(args) => train::run(args, common),
         Command::Eval(args) => eval::run(args, common),
         Command::Translate(args) => translate::run(args, common),
+        Command::Embed(args) => embed::run(args, common),
         Command::Info(args) => info::run(args, common),
         Command::Average(args) => average::run(args, common),
         Command::Tokenize(args) => tokenize::tokenize(args, common),

@@ -38,6 +38,12 @@ impl Output {
         self.closed
     }
 
+    /// A piece of text as it is.
+    pub fn text(&mut self, text: &str) -> Result<()> {
+        let result = self.writer.write_all(text.as_bytes());
+        self.check(result)
+    }
+
     /// One line.
     pub fn line(&mut self, text: &str) -> Result<()> {
         let result = writeln!(self.writer, "{text}");

@@ -1,84 +1,84 @@
 //! `mt translate`
 
-use std::io::IsTerminal;
 use std::path::Path;
 
+use super::input::Lines;
 use super::model;
-use super::output::{Input, Output, refuse_inputs};
+use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, TranslateArgs};
-use crate::console::{message, prompt};
-use crate::decode::translate::{TranslateOptions, Translation, Translator};
-use crate::error::Result;
-
-/// Lines translated together: enough to batch by length, few enough to answer soon and to bound memory.
-const WINDOW: usize = 2000;
+use crate::console::message;
+use crate::decode::attention::{SentenceAttention, attention};
+use crate::decode::translate::{Translation, Translator};
+use crate::error::{Error, Result};
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let loaded = model::load(&args.model, common)?;
     let options = model::translate_options(&args.decode, &loaded.config.decode)?;
     let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
-    if !args.text.is_empty() {
-        let mut output = Output::open(args.output.as_deref())?;
-        let lines: Vec<String> = args.text.iter().map(|text| text.replace(['\n', '\r'], " ")).collect();
-        let mut cut = CutLines::default();
-        translate(&translator, &lines, &options, &mut output, common, &mut cut)?;
-        if !common.quiet {
-            cut.warn();
-        }
-        return output.flush();
+    if let Some(file) = &args.attention
+        && (args.output.as_ref() == Some(file) || file == Path::new("-"))
+    {
+        let error = Error::usage("--attention and --output cannot go to the same place");
+        return Err(error.help("give --attention a file of its own"));
     }
-    let stdin = Path::new("-");
-    let interactive = args.input.as_deref().is_none_or(|path| path == stdin) && std::io::stdin().is_terminal();
-    let mut input = Input::open(args.input.as_deref())?;
-    refuse_inputs(args.output.as_deref(), [args.input.as_deref().unwrap_or(stdin)])?;
-    let mut output = None;
+    let mut lines = Lines::open(&args.text, args.input.as_deref())?;
+    for file in [args.output.as_deref(), args.attention.as_deref()] {
+        refuse_inputs(file, lines.path())?;
+    }
+    let (mut output, mut weights) = (None, None);
     let mut cut = CutLines::default();
     loop {
-        if interactive {
-            prompt("> ");
-        }
-        let lines = input.lines(if interactive { 1 } else { WINDOW })?;
+        let window = lines.next()?;
         // Opening empties a file: not before the input has shown that it can be read.
         let output = match &mut output {
             Some(output) => output,
             None => output.insert(Output::open(args.output.as_deref())?),
         };
-        if lines.is_empty() || output.is_closed() {
+        if let (Some(path), None) = (args.attention.as_deref(), &weights) {
+            weights = Some(AttentionFile::open(path)?);
+        }
+        if window.is_empty() || output.is_closed() {
             break;
         }
-        translate(&translator, &lines, &options, output, common, &mut cut)?;
+        let (window, refused) = lines.split_at_refused(&window, &translator.reader());
+        let translations = translator.translate(window, &options, |_| {})?;
+        for (line, translation) in window.iter().zip(&translations) {
+            cut.count(translation);
+            write(output, line, translation, common.json)?;
+        }
         output.flush()?;
+        if let Some(file) = &mut weights {
+            for (source, translation) in translator.reader().read(window).iter().zip(&translations) {
+                file.add(&attention(&loaded.model, &loaded.tokenizers, source, translation)?)?;
+            }
+        }
+        if let Some(error) = refused {
+            if let Some(file) = weights {
+                file.finish()?;
+            }
+            return Err(error);
+        }
+    }
+    if let Some(file) = weights {
+        file.finish()?;
     }
     if !common.quiet {
-        input.warn();
+        lines.warn();
         cut.warn();
     }
     output.map_or(Ok(()), |mut output| output.flush())
 }
 
-fn translate(
-    translator: &Translator,
-    lines: &[String],
-    options: &TranslateOptions,
-    output: &mut Output,
-    common: &Common,
-    cut: &mut CutLines,
-) -> Result<()> {
-    let translations = translator.translate(lines, options, |_| {})?;
-    for (line, translation) in lines.iter().zip(&translations) {
-        cut.count(translation);
-        if common.json {
-            let Translation { text, log_prob, score, finished, .. } = translation;
-            let json = serde_json::json!({
-                "source": line, "translation": text, "log_prob": log_prob, "score": score, "finished": finished,
-            });
-            output.line(&json.to_string())?;
-        } else {
-            output.line(&translation.text)?;
-        }
+fn write(output: &mut Output, line: &str, translation: &Translation, json: bool) -> Result<()> {
+    if !json {
+        return output.line(&translation.text);
     }
-    Ok(())
+    let Translation { text, log_prob, score, finished, .. } = translation;
+    let json = serde_json::json!({
+        "source": line, "translation": text, "log_prob": log_prob, "score": score, "finished": finished,
+    });
+    output.line(&json.to_string())
 }
 
 /// Lines that were cut, with the first of them.
@@ -118,5 +118,31 @@ impl CutLines {
                  (--max-length, --max-length-extra)"
             ));
         }
+    }
+}
+
+/// A JSON list with one entry for each line, written as they come.
+struct AttentionFile {
+    output: Output,
+    first: bool,
+}
+
+impl AttentionFile {
+    fn open(path: &Path) -> Result<Self> {
+        let mut output = Output::open(Some(path))?;
+        output.text("[")?;
+        Ok(Self { output, first: true })
+    }
+
+    fn add(&mut self, sentence: &SentenceAttention) -> Result<()> {
+        self.output.text(if std::mem::replace(&mut self.first, false) { "\n" } else { ",\n" })?;
+        let json = serde_json::to_string(sentence)
+            .map_err(|e| Error::failure("attention weights cannot be written as JSON").caused_by(e))?;
+        self.output.text(&json)
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.output.text("\n]\n")?;
+        self.output.flush()
     }
 }

@@ -7,10 +7,12 @@
 //! A sentence's result depends on nothing but the model's answers for its own rows: ties are broken by rank within the
 //! sentence and by token id, so a batch of one and a batch of many give the same hypotheses.
 
+pub mod attention;
 mod beam;
 mod greedy;
 pub mod neural;
 pub mod penalty;
+pub mod source;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

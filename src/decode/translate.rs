@@ -1,14 +1,12 @@
 //! Text in, text out: tokenise, batch by length, encode, search, detokenise, in the order of the input.
 
-use std::sync::Arc;
-
 use super::neural::{NeuralStep, SpecialTokens};
+use super::source::{self, Reader, Source};
 use super::{SearchOptions, search};
-use crate::data::batch::Batch;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
+use crate::model::Transformer;
 use crate::model::cache::Decoder;
-use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 
 /// How to translate.
@@ -31,6 +29,8 @@ pub struct TranslateOptions {
 pub struct Translation {
     /// The text, on one line.
     pub text: String,
+    /// Its tokens, without the end.
+    pub tokens: Vec<u32>,
     /// Sum of the log-probabilities of its tokens and the end.
     pub log_prob: f64,
     /// That under the length penalty.
@@ -47,20 +47,6 @@ pub struct Translator<'a> {
     decoder: Decoder,
     tokenizers: &'a Tokenizers,
     special: SpecialTokens,
-}
-
-/// A source line on its way.
-struct Source {
-    line: usize,
-    ids: Vec<u32>,
-}
-
-/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little.
-fn beginning(line: &str, longest: usize) -> &str {
-    const LEAST: usize = 1 << 20;
-    const BYTES_A_TOKEN: usize = 256;
-    let end = longest.saturating_mul(BYTES_A_TOKEN).max(LEAST);
-    &line[..line.floor_char_boundary(end)]
 }
 
 impl<'a> Translator<'a> {
@@ -97,31 +83,15 @@ impl<'a> Translator<'a> {
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Translation>>> {
         let mut results = vec![Translation { finished: true, ..Translation::default() }; lines.len()];
-        let longest = self.decoder.max_positions() - 1;
-        let mut sources: Vec<Source> = Vec::new();
-        let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), longest)).collect();
-        for (line, mut ids) in self.tokenizers.source.encode_batch(&beginnings).into_iter().enumerate() {
-            // A line of nothing but white space has nothing to translate.
-            if beginnings[line].trim().is_empty() {
-                continue;
-            }
-            results[line].source_cut = ids.len() > longest || beginnings[line].len() < lines[line].as_ref().len();
-            ids.truncate(longest);
-            sources.push(Source { line, ids });
-        }
-        // Longest first, so that a batch too large shows at once; equal lengths in input order.
-        sources.sort_by_key(|source| std::cmp::Reverse(source.ids.len()));
+        let mut sources = self.reader().read(lines);
+        sources.retain(|source| !source.ids.is_empty());
+        source::by_length(&mut sources);
         let mut done = lines.len() - sources.len();
-        let mut rest = &sources[..];
-        while let Some(first) = rest.first() {
-            let rows = (options.batch_tokens / (first.ids.len() + 1)).clamp(1, rest.len());
-            let (batch, after) = rest.split_at(rows);
-            rest = after;
-            for (source, mut translation) in batch.iter().zip(self.batch(batch, options)?) {
-                translation.source_cut = results[source.line].source_cut;
-                results[source.line] = translation;
+        for batch in source::batches(&sources, options.batch_tokens) {
+            for (source, translation) in batch.iter().zip(self.batch(batch, options)?) {
+                results[source.line] = Translation { source_cut: source.cut, ..translation };
             }
-            done += rows;
+            done += batch.len();
             if !go_on(done) {
                 return Ok(None);
             }
@@ -129,21 +99,22 @@ impl<'a> Translator<'a> {
         Ok(Some(results))
     }
 
+    /// What makes lines into its sources.
+    pub fn reader(&self) -> Reader<'a> {
+        Reader::new(self.model, self.tokenizers)
+    }
+
     fn batch(&self, sources: &[Source], options: &TranslateOptions) -> Result<Vec<Translation>> {
-        let ids: Vec<&[u32]> = sources.iter().map(|s| s.ids.as_slice()).collect();
-        let batch = Batch::source_only(&ids, &self.tokenizers.special_ids());
-        let sequences =
-            Sequences { ids: batch.source, lengths: Arc::new(batch.source_lengths), length: batch.source_length };
-        let memory = self.model.encode(&sequences, &Mode::INFERENCE)?;
+        let memory = self.model.encode(&self.reader().sequences(sources), &Mode::INFERENCE)?;
         let mut step = NeuralStep::new(&self.decoder, &memory, &self.special)?;
-        let limit = |ids: &[u32]| {
-            let most = options.max_length.unwrap_or(usize::MAX).min(ids.len() + options.max_length_extra);
+        let limit = |source: &Source| {
+            let most = options.max_length.unwrap_or(usize::MAX).min(source.ids.len() + options.max_length_extra);
             most.clamp(1, self.decoder.max_positions())
         };
         let search_options = SearchOptions {
             beam: options.beam,
             length_penalty: options.length_penalty,
-            max_lengths: ids.iter().map(|ids| limit(ids)).collect(),
+            max_lengths: sources.iter().map(limit).collect(),
         };
         let hypotheses = search(&mut step, &search_options)?;
         Ok(hypotheses.into_iter().map(|best| self.translation(best)).collect())
@@ -153,6 +124,7 @@ impl<'a> Translator<'a> {
         let Some(best) = hypotheses.into_iter().next() else { return Translation::default() };
         Translation {
             text: self.tokenizers.target.decode(&best.tokens).replace(['\n', '\r'], " "),
+            tokens: best.tokens,
             log_prob: best.log_prob,
             score: best.score,
             finished: best.finished,

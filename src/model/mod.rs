@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod init;
 pub mod layout;
+pub mod pooling;
 pub mod positions;
 
 use std::sync::Arc;

@@ -1,0 +1,83 @@
+//! The lines that a command works on: its arguments, a file or stdin, some at a time.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use super::output::Input;
+use crate::console::prompt;
+use crate::decode::source::Reader;
+use crate::error::{Error, Result};
+
+/// Lines taken together: enough to batch by length, few enough to answer soon and to bound memory.
+const WINDOW: usize = 2000;
+
+/// Where lines come from, and how far they have been read.
+pub struct Lines {
+    source: Source,
+    /// Of the input, as a user would name it.
+    name: PathBuf,
+    /// Lines before the last window.
+    before: usize,
+    /// Lines of the last window.
+    window: usize,
+}
+
+enum Source {
+    Arguments(Vec<String>),
+    Stream { input: Input, interactive: bool },
+}
+
+impl Lines {
+    /// The arguments, each a line; without any the file, and without that stdin.
+    pub fn open(arguments: &[String], input: Option<&Path>) -> Result<Self> {
+        let stdin = Path::new("-");
+        let named = input.filter(|path| *path != stdin);
+        let (source, name) = if arguments.is_empty() {
+            let interactive = named.is_none() && std::io::stdin().is_terminal();
+            (Source::Stream { input: Input::open(input)?, interactive }, named.unwrap_or(Path::new("stdin")))
+        } else {
+            let lines = arguments.iter().map(|text| text.replace(['\n', '\r'], " ")).collect();
+            (Source::Arguments(lines), Path::new("arguments"))
+        };
+        Ok(Self { source, name: name.to_path_buf(), before: 0, window: 0 })
+    }
+
+    /// The file or stdin, where it is one: what an output must not be. Stdin is `-`.
+    pub fn path(&self) -> Option<&Path> {
+        match self.source {
+            Source::Arguments(_) => None,
+            Source::Stream { .. } if self.name == Path::new("stdin") => Some(Path::new("-")),
+            Source::Stream { .. } => Some(&self.name),
+        }
+    }
+
+    /// Further lines; none at the end. On a terminal one at a time, after a prompt.
+    pub fn next(&mut self) -> Result<Vec<String>> {
+        let lines = match &mut self.source {
+            Source::Arguments(lines) => std::mem::take(lines),
+            Source::Stream { input, interactive } => {
+                if *interactive {
+                    prompt("> ");
+                }
+                input.lines(if *interactive { 1 } else { WINDOW })?
+            }
+        };
+        self.before += std::mem::replace(&mut self.window, lines.len());
+        Ok(lines)
+    }
+
+    /// The lines of the last window up to the first that has no learned positions, and the error that this one is. Those
+    /// before it can still be answered.
+    pub fn split_at_refused<'l>(&self, window: &'l [String], reader: &Reader) -> (&'l [String], Option<Error>) {
+        let Some(beyond) = reader.beyond_positions(window) else { return (window, None) };
+        let error = beyond.error(&self.name, self.before + 1);
+        (&window[..beyond.line], Some(error.help("split the line; the lines before it are done")))
+    }
+
+    /// Tells of what was odd in the input.
+    pub fn warn(&self) {
+        if let Source::Stream { input, .. } = &self.source {
+            input.warn();
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The attention weights behind a translation, with the tokens they belong to.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use serde::Serialize;
+
+use super::source::{Reader, Source};
+use super::translate::Translation;
+use crate::data::tokenizers::Tokenizers;
+use crate::error::Result;
+use crate::model::{AttentionWeights, Sequences, Transformer};
+use crate::ops::Mode;
+
+/// Weights of one kind of attention: by layer, head, query and key.
+type Weights = Vec<Vec<Vec<Vec<f32>>>>;
+
+/// The attention of one sentence. A blank line has no tokens and no weights.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SentenceAttention {
+    /// What the encoder was given: the source's pieces and the end of the sentence.
+    pub source: Vec<String>,
+    /// What the decoder was given: the start, then the translation's pieces.
+    pub target_input: Vec<String>,
+    /// What the decoder then produced at each of these positions.
+    pub target: Vec<String>,
+    /// Source over source, [layers, H, S, S].
+    pub encoder: Weights,
+    /// Target over target, [layers, H, T, T].
+    pub decoder: Weights,
+    /// Target over source, [layers, H, T, S].
+    pub cross: Weights,
+}
+
+fn nested(weights: &AttentionWeights) -> Result<Weights> {
+    let layer = |weights: &Tensor| -> candle_core::Result<Vec<Vec<Vec<f32>>>> { weights.squeeze(0)?.to_vec3() };
+    Ok(weights.iter().map(layer).collect::<candle_core::Result<_>>()?)
+}
+
+/// Runs a source and its translation through the model once more and keeps every layer's and head's attention weights.
+pub fn attention(
+    model: &Transformer,
+    tokenizers: &Tokenizers,
+    source: &Source,
+    translation: &Translation,
+) -> Result<SentenceAttention> {
+    if source.ids.is_empty() {
+        return Ok(SentenceAttention::default());
+    }
+    let (special, target) = (tokenizers.special_ids(), &tokenizers.target);
+    let input: Vec<u32> = std::iter::once(special.bos_target).chain(translation.tokens.iter().copied()).collect();
+    // The last token of a translation that was cut is followed by nothing.
+    let mut produced = translation.tokens.clone();
+    let input = if translation.finished {
+        produced.push(special.eos_target);
+        input
+    } else {
+        input[..produced.len()].to_vec()
+    };
+    let sequences = Reader::new(model, tokenizers).sequences(std::slice::from_ref(source));
+    let decoded = Sequences { ids: input.clone(), lengths: Arc::new(vec![input.len() as u32]), length: input.len() };
+    let (memory, encoder) = model.encode_with_attention(&sequences, &Mode::INFERENCE)?;
+    let (_, decoder) = model.decode_with_attention(&memory, &decoded, &Mode::INFERENCE)?;
+    let pieces = |tokenizer: &crate::data::tokenizer::Tokenizer, ids: &[u32]| {
+        ids.iter().map(|&id| tokenizer.piece(id).unwrap_or_default().to_owned()).collect()
+    };
+    Ok(SentenceAttention {
+        source: pieces(&tokenizers.source, &sequences.ids),
+        target_input: pieces(target, &input),
+        target: pieces(target, &produced),
+        encoder: nested(&encoder)?,
+        decoder: nested(&decoder.masked)?,
+        cross: nested(&decoder.cross)?,
+    })
+}

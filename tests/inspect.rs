@@ -1,0 +1,110 @@
+//! What can be had out of a model beside translations: attention weights and sentence vectors; and where learned positions
+//! end.
+
+mod common;
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Tensor};
+use common::project::{Project, fails, stderr, stdout, succeeds};
+use serde_json::Value;
+
+fn trained(more: &[&str]) -> Project {
+    let project = Project::new();
+    succeeds(&project.train(&[&["--set", "train.max_updates=4"], more].concat()));
+    project
+}
+
+fn vectors(text: &str) -> Vec<Vec<f32>> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn attention_of_a_translation() {
+    let project = trained(&["--set", "model.decoder_layers=2"]);
+    let input = "the cat sleeps\n\na dog runs and runs\n";
+    let run = |more: &[&str]| {
+        let args = [&["translate", "--model", "runs/small", "-q", "--max-length", "6"], more].concat();
+        project.mt_with_input(&args, input.as_bytes())
+    };
+    let output = run(&["--attention", "weights.json"]);
+    succeeds(&output);
+    // Asking changes nothing.
+    assert_eq!(stdout(&output), stdout(&run(&[])));
+    let weights: Value = serde_json::from_slice(&std::fs::read(project.path("weights.json")).unwrap()).unwrap();
+    let sentences = weights.as_array().unwrap();
+    assert_eq!(sentences.len(), 3);
+    assert_eq!(sentences[1]["source"], Value::Array(Vec::new()));
+    for sentence in [&sentences[0], &sentences[2]] {
+        let count = |key: &str| sentence[key].as_array().unwrap().len();
+        let (s, t) = (count("source"), count("target"));
+        assert_eq!(sentence["source"][s - 1], "</s>");
+        assert_eq!(sentence["target_input"][0], "<s>");
+        assert_eq!(count("target_input"), t);
+        for (kind, layers, queries, keys) in [("encoder", 1, s, s), ("decoder", 2, t, t), ("cross", 2, t, s)] {
+            let weights: Vec<Vec<Vec<Vec<f64>>>> = serde_json::from_value(sentence[kind].clone()).unwrap();
+            assert_eq!((weights.len(), weights[0].len(), weights[0][0].len()), (layers, 2, queries));
+            for head in weights.iter().flatten() {
+                for (query, row) in head.iter().enumerate() {
+                    assert_eq!(row.len(), keys);
+                    assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-5);
+                    if kind == "decoder" {
+                        assert!(row[query + 1..].iter().all(|weight| *weight == 0.0), "a later position is seen");
+                    }
+                }
+            }
+        }
+    }
+    let same = run(&["--attention", "out", "--output", "out"]);
+    fails(&same, 2, &["--attention and --output"]);
+}
+
+#[test]
+fn sentence_vectors() {
+    let project = trained(&[]);
+    let lines = ["the cat sleeps", "a dog", "", "the dog eats the cat and the dog sleeps and eats"];
+    project.write("lines.txt", lines.join("\n") + "\n");
+    let embed = |args: &[&str]| {
+        let output = project.mt(&[&["embed", "--model", "runs/small", "-q"], args].concat());
+        succeeds(&output);
+        stdout(&output)
+    };
+    let mut seen = Vec::new();
+    for pool in ["mean", "max", "first"] {
+        let together = vectors(&embed(&["--pool", pool, "--input", "lines.txt"]));
+        assert_eq!(together.len(), lines.len());
+        assert!(together.iter().all(|vector| vector.len() == 32));
+        // No batch, and so no padding, changes a vector.
+        for (line, vector) in lines.iter().zip(&together) {
+            assert_eq!(vectors(&embed(&["--pool", pool, line])), std::slice::from_ref(vector), "{pool} {line}");
+        }
+        embed(&["--pool", pool, "--input", "lines.txt", "--output", "all.safetensors"]);
+        let tensors: HashMap<String, Tensor> =
+            candle_core::safetensors::load(project.path("all.safetensors"), &Device::Cpu).unwrap();
+        assert_eq!(tensors.len(), 1);
+        assert_eq!(tensors["embeddings"].dtype(), DType::F32);
+        assert_eq!(tensors["embeddings"].to_vec2::<f32>().unwrap(), together);
+        seen.push(together);
+    }
+    assert!(seen[0] != seen[1] && seen[1] != seen[2]);
+    let wrong = project.mt(&["embed", "--model", "runs/small", "--pool", "middle", "a"]);
+    fails(&wrong, 2, &["`middle`", "mean, max, first"]);
+}
+
+#[test]
+fn beyond_learned_positions_the_line_is_named() {
+    let project =
+        trained(&["--set", "model.positions=learned", "--set", "model.max_length=40", "--set", "data.max_length=30"]);
+    let long = "the cat ".repeat(40);
+    project.write("long.txt", format!("the cat sleeps\n{long}\na dog\n"));
+    let mt = |args: &[&str]| project.mt(&[args, &["--model", "runs/small", "-q"]].concat());
+    let says = ["long.txt:2", "learned 40 positions", "split the line"];
+    for command in ["translate", "embed"] {
+        let output = mt(&[command, "--input", "long.txt"]);
+        fails(&output, 1, &says);
+        // What stood before it is answered.
+        assert_eq!(stdout(&output).lines().count(), 1, "{}", stderr(&output));
+    }
+    fails(&mt(&["eval", "--src", "long.txt", "--ref", "long.txt"]), 1, &says);
+    fails(&mt(&["translate", &long]), 1, &["arguments:1"]);
+}
