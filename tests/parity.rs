@@ -98,7 +98,7 @@ fn cached_steps_equal_the_whole_sequence() {
         let sentences: Vec<usize> = (0..rows).collect();
         for position in 0..length {
             let tokens: Vec<u32> = (0..rows).map(|r| target.ids[r * length + position]).collect();
-            let logits = decoder.step(&mut state, &tokens, &sentences, &sentences);
+            let logits = decoder.step(&mut state, &tokens, &sentences, &sentences).unwrap();
             for row in (0..rows).filter(|&r| position < target.lengths[r] as usize) {
                 let at = (row * length + position) * v;
                 let error = relative_error(&logits[row * v..(row + 1) * v], &want[at..at + v]);

@@ -11,7 +11,7 @@ use crate::decode::translate::TranslateOptions;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::{Transformer, Vocabulary};
-use crate::ops::memory::with_slice_mut;
+use crate::ops::memory::change_on_host;
 use crate::ops::params::Entry;
 
 /// A model with what is needed to use it.
@@ -42,7 +42,7 @@ pub fn slots(entries: &[Entry]) -> Vec<Slot<'_>> {
 /// Fills a model's parameters from a `model.safetensors`.
 pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
     let parameters = model.parameters();
-    with_slice_mut(parameters.values(), |flat| checkpoint::load_into(file, &slots(parameters.entries()), flat))?
+    change_on_host(parameters.values(), |flat| checkpoint::load_into(file, &slots(parameters.entries()), flat))?
 }
 
 /// Loads the model that the flags name.

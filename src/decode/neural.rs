@@ -52,7 +52,7 @@ impl StepModel for NeuralStep<'_> {
             return Err(Error::failure(format!("a hypothesis is longer than model.max_length ({})", rows.position))
                 .help("lower --max-length-extra or split the input line"));
         }
-        let mut logits = self.decoder.step(&mut self.state, rows.tokens, rows.parents, rows.sentences);
+        let mut logits = self.decoder.step(&mut self.state, rows.tokens, rows.parents, rows.sentences)?;
         let v = self.decoder.vocabulary();
         let special = self.special;
         logits.par_chunks_mut(v).zip(best.par_chunks_mut(k)).with_min_len(4).for_each(|(logits, best)| {

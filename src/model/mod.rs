@@ -12,7 +12,7 @@ pub mod positions;
 
 use std::sync::Arc;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 pub use layout::Vocabulary;
 
@@ -109,7 +109,18 @@ impl Stack {
 impl Transformer {
     /// A model with all parameters zero; see [`Transformer::initialise`] and [`crate::checkpoint`].
     pub fn new(config: &ModelConfig, vocabulary: Vocabulary, device: &Device) -> Result<Self> {
-        let parameters = layout::layout(config, vocabulary).allocate(device)?;
+        Self::with_precision(config, vocabulary, device, DType::F32)
+    }
+
+    /// [`Transformer::new`] whose products are computed in `compute` (plain operations only). Parameters, gradients,
+    /// normalisation, softmax and loss are f32.
+    pub fn with_precision(
+        config: &ModelConfig,
+        vocabulary: Vocabulary,
+        device: &Device,
+        compute: DType,
+    ) -> Result<Self> {
+        let parameters = layout::layout(config, vocabulary).allocate(device, compute)?;
         let (length, halves) = (config.max_length, config.sinusoid == Sinusoid::Halves);
         let (mut sinusoids, mut rotary) = (Vec::new(), None);
         match config.positions {
@@ -153,7 +164,7 @@ impl Transformer {
     }
 
     fn encode_recording(&self, source: &Sequences, mode: &Mode, mut recorder: Recorder) -> Result<Memory> {
-        let mut x = self.embed("source_embedding.weight", source, Stack::Encoder, mode)?;
+        let mut x = self.embed(source, Stack::Encoder, mode)?;
         for layer in 0..self.config.encoder_layers {
             x = self.self_attention(&x, source, Stack::Encoder, layer, mode, recorder.as_deref_mut())?;
             x = self.feed_forward(&x, Stack::Encoder, layer, mode)?;
@@ -190,7 +201,7 @@ impl Transformer {
             Some(DecoderAttention { masked, cross }) => (Some(masked), Some(cross)),
             None => (None, None),
         };
-        let mut y = self.embed(layout::target_table(self.config.tie), target, Stack::Decoder, mode)?;
+        let mut y = self.embed(target, Stack::Decoder, mode)?;
         for layer in 0..self.config.decoder_layers {
             y = self.self_attention(&y, target, Stack::Decoder, layer, mode, masked.as_deref_mut())?;
             y = self.cross_attention(&y, memory, target, layer, mode, cross.as_deref_mut())?;
@@ -224,16 +235,23 @@ impl Transformer {
         })
     }
 
-    fn embed(&self, table: &str, tokens: &Sequences, stack: Stack, mode: &Mode) -> Result<Tensor> {
-        let config = &self.config;
-        let embedding = Embedding {
+    fn embed(&self, tokens: &Sequences, stack: Stack, mode: &Mode) -> Result<Tensor> {
+        embedding::run(self.embedding(stack, mode)?, tokens.ids.clone(), tokens.length, self.parameters.root(), mode)
+    }
+
+    /// The embedding that a stack begins with.
+    fn embedding(&self, stack: Stack, mode: &Mode) -> Result<Embedding> {
+        let table = match stack {
+            Stack::Encoder => "source_embedding.weight",
+            Stack::Decoder => layout::target_table(self.config.tie),
+        };
+        Ok(Embedding {
             table: self.parameters.param(table)?,
             positions: self.positions(stack)?,
-            max_length: config.max_length,
+            max_length: self.config.max_length,
             scale: self.embedding_scale(),
-            dropout: mode.dropout(config.embedding_dropout, stack.site(0, 99)),
-        };
-        embedding::run(embedding, tokens.ids.clone(), tokens.length, self.parameters.root(), mode)
+            dropout: mode.dropout(self.config.embedding_dropout, stack.site(0, 99)),
+        })
     }
 
     /// What is added to a stack's embeddings by position.

@@ -4,6 +4,7 @@
 //! and so does a run that was resumed.
 
 use candle_core::{Device, Result, Shape, Tensor};
+use rayon::prelude::*;
 
 use crate::rng::mix64;
 
@@ -48,7 +49,7 @@ impl Dropout {
     /// The whole mask as a tensor, for the reference operations.
     pub fn mask(&self, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         let shape = shape.into();
-        let mask: Vec<f32> = (0..shape.elem_count()).map(|i| self.factor(i)).collect();
+        let mask: Vec<f32> = (0..shape.elem_count()).into_par_iter().map(|i| self.factor(i)).collect();
         Tensor::from_vec(mask, shape, device)
     }
 

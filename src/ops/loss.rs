@@ -81,8 +81,12 @@ pub fn reference(logits: &Tensor, targets: &Targets) -> Result<(Tensor, Sums)> {
     let uniform = (log_probs.mean(D::Minus1)?.mul(&real)?.sum_all()? * -1.0)?;
     let smoothing = targets.smoothing as f64;
     let loss = ((&likelihood * (1.0 - smoothing))? + (uniform * smoothing)?)?;
-    let scalar = |t: &Tensor| t.to_dtype(DType::F64)?.to_scalar::<f64>();
-    let sums = Sums { smoothed: scalar(&loss.detach())?, likelihood: scalar(&likelihood.detach())? };
+    // Not every device has f64.
+    let scalar = |t: Tensor| match t.dtype() {
+        DType::F64 => t.to_scalar::<f64>(),
+        _ => Ok(f64::from(t.to_scalar::<f32>()?)),
+    };
+    let sums = Sums { smoothed: scalar(loss.detach())?, likelihood: scalar(likelihood.detach())? };
     Ok((loss, sums))
 }
 

@@ -157,6 +157,26 @@ pub fn with_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Re
     }
 }
 
+/// Calls `f` with the contents of a contiguous f32 tensor of any device; those of another are copied first.
+pub fn on_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    if tensor.device().is_cpu() {
+        return with_slice(tensor, f);
+    }
+    f(&tensor.flatten_all()?.to_vec1::<f32>()?)
+}
+
+/// Calls `f` with the contents of a flat f32 tensor of any device, to be changed; those of another are copied there and
+/// back.
+pub fn change_on_host<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    if tensor.device().is_cpu() {
+        return with_slice_mut(tensor, f);
+    }
+    let mut values = tensor.to_vec1::<f32>()?;
+    let result = f(&mut values);
+    tensor.slice_set(&Tensor::from_vec(values, tensor.shape(), tensor.device())?, 0, 0)?;
+    Ok(result)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var, bail};
+use candle_core::backend::BackendStorage;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp2, DType, Device, Layout, MetalStorage, Result, Shape, Tensor, Var, bail,
+};
 
 use super::memory;
 
@@ -79,13 +82,14 @@ impl ParameterLayout {
         self.total
     }
 
-    /// Allocates values and gradients, all zero.
-    pub fn allocate(self, device: &Device) -> Result<Arc<Parameters>> {
+    /// Allocates values and gradients, all zero. Products in plain operations are to be computed in `compute`.
+    pub fn allocate(self, device: &Device, compute: DType) -> Result<Arc<Parameters>> {
         let index = self.entries.iter().enumerate().map(|(i, e)| (e.name.clone(), i)).collect();
         Ok(Arc::new(Parameters {
             values: Tensor::zeros(self.total, DType::F32, device)?,
             gradients: Tensor::zeros(self.total, DType::F32, device)?,
             root: Var::zeros(1, DType::F32, device)?,
+            compute,
             entries: self.entries,
             index,
         }))
@@ -98,6 +102,7 @@ pub struct Parameters {
     values: Tensor,
     gradients: Tensor,
     root: Var,
+    compute: DType,
     entries: Vec<Entry>,
     index: HashMap<String, usize>,
 }
@@ -190,12 +195,17 @@ impl Param {
 
     /// For reference operations: the values as a tensor that autograd tracks, whose gradient is added to the flat buffer.
     pub fn tracked(&self) -> Result<Tensor> {
-        self.owner.root().apply_op1(TrackedParam(self.clone()))
+        self.owner.root().apply_op2(&self.value, TrackedParam(self.clone()))
     }
 
     /// The values, tracked when `training`.
     pub fn reference(&self, training: bool) -> Result<Tensor> {
         if training { self.tracked() } else { Ok(self.value.clone()) }
+    }
+
+    /// The values in the type that products are computed in, tracked when `training`. Masters and gradients stay f32.
+    pub fn computed(&self, training: bool) -> Result<Tensor> {
+        self.reference(training)?.to_dtype(self.owner.compute)
     }
 
     /// Adds a gradient of this parameter's shape to the flat buffer, on any device.
@@ -220,21 +230,36 @@ impl Param {
     }
 }
 
-/// Hands out a parameter's values; its backward adds to the flat gradients and ends there.
+/// Hands out a parameter's values; its backward adds to the flat gradients and ends there. The first argument is the root,
+/// the second the values.
 struct TrackedParam(Param);
 
-impl CustomOp1 for TrackedParam {
+impl CustomOp2 for TrackedParam {
     fn name(&self) -> &'static str {
         "parameter"
     }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        let values = memory::with_slice(&self.0.value, |v| Ok(v.to_vec()))?;
-        Ok((CpuStorage::F32(values), self.0.value.shape().clone()))
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, values: &CpuStorage, at: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F32(memory::storage_slice(values, at)?.to_vec()), at.shape().clone()))
     }
 
-    fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+    // Of the operations that every backend has, 1·x + 0 is the one that copies a view.
+    fn cuda_fwd(&self, _: &CudaStorage, _: &Layout, values: &CudaStorage, at: &Layout) -> Result<(CudaStorage, Shape)> {
+        Ok((values.affine(at, 1.0, 0.0)?, at.shape().clone()))
+    }
+
+    fn metal_fwd(
+        &self,
+        _: &MetalStorage,
+        _: &Layout,
+        values: &MetalStorage,
+        at: &Layout,
+    ) -> Result<(MetalStorage, Shape)> {
+        Ok((values.affine(at, 1.0, 0.0)?, at.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         self.0.add_gradient(gradient)?;
-        Ok(None)
+        Ok((None, None))
     }
 }

@@ -18,13 +18,17 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// x·Wᵀ + b in plain Candle operations.
+    /// x·Wᵀ + b in plain Candle operations, in the type that products are computed in.
     pub fn reference(&self, x: &Tensor, training: bool) -> Result<Tensor> {
-        let y = x.matmul(&self.weight.reference(training)?.t()?)?;
-        match &self.bias {
-            Some(bias) => y.broadcast_add(&bias.reference(training)?),
-            None => Ok(y),
-        }
+        self.plain(training)?.apply(x)
+    }
+
+    /// The projection as tensors.
+    pub fn plain(&self, training: bool) -> Result<Plain> {
+        Ok(Plain {
+            weight: self.weight.computed(training)?.t()?,
+            bias: self.bias.as_ref().map(|bias| bias.computed(training)).transpose()?,
+        })
     }
 
     /// Width of the output.
@@ -50,6 +54,26 @@ impl Projection {
         match &self.bias {
             Some(bias) => bias.add_gradient_slice(&bias_sums[..out]),
             None => Ok(()),
+        }
+    }
+}
+
+/// A projection in plain tensors.
+#[derive(Clone, Debug)]
+pub struct Plain {
+    /// Transposed weight, [in, out].
+    weight: Tensor,
+    /// [out].
+    bias: Option<Tensor>,
+}
+
+impl Plain {
+    /// x·Wᵀ + b. x: [N, in] of any float type.
+    pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let y = x.to_dtype(self.weight.dtype())?.matmul(&self.weight)?;
+        match &self.bias {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
         }
     }
 }

@@ -166,15 +166,20 @@ fn reference<I: Inner>(
     memory: Option<&Tensor>,
     training: bool,
 ) -> Result<Tensor> {
+    plain(residual, x, training, |input| inner.reference(input, memory, training))
+}
+
+/// The wrapper in plain Candle operations around any `f`. The sum is in the type of x, whatever f computes in.
+pub fn plain(
+    residual: &Residual,
+    x: &Tensor,
+    training: bool,
+    f: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let dropped = |h: Tensor| residual.dropout.apply(&h)?.to_dtype(x.dtype());
     match residual.placement {
-        NormPlacement::Post => {
-            let h = residual.dropout.apply(&inner.reference(x, memory, training)?)?;
-            residual.norm.reference(&(x + h.to_dtype(x.dtype())?)?, training)
-        }
-        NormPlacement::Pre => {
-            let input = residual.norm.reference(x, training)?;
-            x + residual.dropout.apply(&inner.reference(&input, memory, training)?)?.to_dtype(x.dtype())?
-        }
+        NormPlacement::Post => residual.norm.reference(&(x + dropped(f(x)?)?)?, training),
+        NormPlacement::Pre => x + dropped(f(&residual.norm.reference(x, training)?)?)?,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::metrics::{BleuOptions, bleu};
 use crate::model::Transformer;
 use crate::ops::Mode;
 use crate::ops::loss::Sums;
-use crate::ops::memory::{with_slice, with_slice_mut};
+use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::params::Parameters;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
@@ -171,7 +171,7 @@ impl Host for RunHost<'_> {
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
         let names = optimizer.tensors();
         let length = [self.parameters.values().elem_count()];
-        let copy = |tensor: &Tensor| with_slice(tensor, |values| Ok(values.to_vec()));
+        let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
         let values = copy(optimizer.model_values())?;
         let moments = names.iter().map(|(_, tensor)| copy(tensor)).collect::<candle_core::Result<Vec<_>>>()?;
         let moments = names.iter().zip(&moments).map(|((name, _), data)| NamedTensor { name, shape: &length, data });
@@ -223,7 +223,7 @@ impl RunHost<'_> {
         } else {
             self.best_or_last(model, log, step)?
         };
-        with_slice(model.parameters().values(), |values| {
+        on_host(model.parameters().values(), |values| {
             Ok(checkpoint::save_model(self.run, &named(&self.parameters, values)))
         })??;
         let (mut result, mut validated) = (String::new(), None);
@@ -271,7 +271,7 @@ impl RunHost<'_> {
         let directories: Vec<PathBuf> = last.into_iter().map(|(_, path)| path).collect();
         let parameters = model.parameters();
         let slots = slots(parameters.entries());
-        with_slice_mut(parameters.values(), |flat| checkpoint::average(&directories, &slots, flat))??;
+        change_on_host(parameters.values(), |flat| checkpoint::average(&directories, &slots, flat))??;
         Ok(format!("average of the last {} checkpoints", directories.len()))
     }
 

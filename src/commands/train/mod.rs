@@ -18,7 +18,7 @@ use crate::data::tokenizers::Tokenizers;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
-use crate::ops::memory::with_slice_mut;
+use crate::ops::memory::change_on_host;
 use crate::ops::params::Parameters;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
@@ -194,7 +194,7 @@ fn load_optimizer(file: &Path, optimizer: &Optimizer, parameters: &Arc<Parameter
     let mut flat = vec![0f32; tensors.len() * length];
     checkpoint::load_into(file, &slots, &mut flat)?;
     for ((_, tensor), values) in tensors.iter().zip(flat.chunks_exact(length)) {
-        with_slice_mut(tensor, |slice| slice.copy_from_slice(values))?;
+        change_on_host(tensor, |slice| slice.copy_from_slice(values))?;
     }
     Ok(())
 }

@@ -1,7 +1,6 @@
-//! Incremental decoding: one position at a time, with cached keys and values.
+//! Incremental decoding on the processor.
 //!
-//! [`Decoder`] holds the decoder's weights prepared for few rows; [`State`] holds what one batch of sentences has produced
-//! so far. Keys and values of the source are computed once a sentence and shared by its hypotheses. Those of the target are
+//! Keys and values of the source are computed once a sentence and shared by its hypotheses. Those of the target are
 //! appended step by step and never moved: a hypothesis remembers, for every position, the row that its ancestor had
 //! ([`State::advance`]), so that reordering a beam copies a few integers.
 //!
@@ -11,7 +10,7 @@ use std::sync::Arc;
 
 use candle_core::Result;
 
-use super::{Memory, Stack, Transformer, layout};
+use super::super::{Memory, Stack, Transformer, layout};
 use crate::ops::embedding::Positions;
 use crate::ops::feed_forward::Activation;
 use crate::ops::linear::{Linear, attend_cached};
@@ -59,7 +58,6 @@ pub struct Decoder {
     /// Added to the embeddings, [positions, D]; empty where nothing is.
     positions: Arc<Vec<f32>>,
     rotary: Option<Rotary>,
-    max_positions: usize,
     scale: f32,
     d_model: usize,
     /// Heads, d_k, d_v.
@@ -78,7 +76,7 @@ fn linear(projection: &Projection) -> Result<Linear> {
 
 impl Transformer {
     /// Prepares the decoder for incremental decoding (CPU, f32).
-    pub fn decoder(&self) -> Result<Decoder> {
+    pub(super) fn fused_decoder(&self) -> Result<Decoder> {
         let c = &self.config;
         let table = self.parameters.param(layout::target_table(c.tie))?;
         Ok(Decoder {
@@ -92,7 +90,6 @@ impl Transformer {
                 Positions::None => Arc::default(),
             },
             rotary: self.rotary.clone(),
-            max_positions: c.max_length,
             scale: self.embedding_scale(),
             d_model: c.d_model,
             shape: [c.heads, c.d_k, c.d_v],
@@ -146,7 +143,7 @@ pub struct State {
 
 impl State {
     /// Number of target positions so far.
-    pub fn position(&self) -> usize {
+    fn position(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.target.len())
     }
 
@@ -183,16 +180,6 @@ fn embed_rows(table: &[f32], encoding: &[f32], tokens: &[u32], scale: f32, out: 
 }
 
 impl Decoder {
-    /// Size of the target vocabulary.
-    pub fn vocabulary(&self) -> usize {
-        self.output.output()
-    }
-
-    /// Longest sequence the positions reach.
-    pub fn max_positions(&self) -> usize {
-        self.max_positions
-    }
-
     /// Begins decoding a batch of encoded sentences.
     pub fn begin(&self, memory: &Memory) -> Result<State> {
         let rows = memory.states.dim(0)?;
@@ -231,7 +218,7 @@ impl Decoder {
             let input = x.clone();
             norm.apply(&input, &mut x);
         }
-        let mut logits = vec![0f32; rows * self.vocabulary()];
+        let mut logits = vec![0f32; rows * self.output.output()];
         self.output.apply(&x, &mut logits);
         logits
     }
