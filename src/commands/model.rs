@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use candle_core::{DType, Device};
+
 use crate::checkpoint::{self, Slot, Which};
 use crate::cli::{Common, DecodeArgs, ModelArgs};
-use crate::config::{self, Config, DecodeConfig};
+use crate::config::{self, Config, DecodeConfig, Precision};
 use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::translate::TranslateOptions;
@@ -45,6 +47,20 @@ pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
     change_on_host(parameters.values(), |flat| checkpoint::load_into(file, &slots(parameters.entries()), flat))?
 }
 
+/// What products are computed in on this device; told where it is not what was asked for.
+pub fn compute_type(precision: Precision, device: &Device, common: &Common) -> DType {
+    match precision {
+        Precision::F32 => DType::F32,
+        Precision::Bf16 if !device.is_cpu() => DType::BF16,
+        Precision::Bf16 => {
+            if !common.quiet {
+                message("runtime.precision = \"bf16\" is for GPUs: the processor computes in f32");
+            }
+            DType::F32
+        }
+    }
+}
+
 /// Loads the model that the flags name.
 pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
     let which = args.checkpoint.as_deref().map(str::parse::<Which>).transpose()?;
@@ -60,7 +76,8 @@ pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
         message(format_args!("model: {} ({})", directory.display(), located.what));
     }
     let tokenizers = Tokenizers::load(&directory)?;
-    let model = Transformer::new(&config.model, vocabulary(&tokenizers), &device)?;
+    let compute = compute_type(config.runtime.precision, &device, common);
+    let model = Transformer::with_precision(&config.model, vocabulary(&tokenizers), &device, compute)?;
     load_parameters(&located.model, &model)?;
     Ok(Loaded { config, tokenizers, model })
 }

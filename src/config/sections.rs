@@ -165,10 +165,12 @@ impl Default for DecodeConfig {
 }
 
 choice! {
-    /// The number type of parameters and arithmetic.
+    /// The number type of matrix products. Parameters, gradients, normalisation, softmax and loss are f32 always.
     pub enum Precision {
         /// 32-bit floating point.
         F32 = "f32",
+        /// bfloat16, on a GPU; the processor takes f32 all the same.
+        Bf16 = "bf16",
     }
 }
 
@@ -180,7 +182,7 @@ pub struct RuntimeConfig {
     pub device: String,
     /// Threads on the processor; 0: all cores.
     pub threads: usize,
-    /// The number type of parameters and arithmetic.
+    /// The number type of matrix products.
     pub precision: Precision,
 }
 

@@ -51,7 +51,11 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let saved = resumed.then(|| Tokenizers::load(&run)).transpose()?;
     let data = prepare::data(&config, saved, &say)?;
     let validator = Validator::open(&config, &data.tokenizers, &say)?;
-    let model = Transformer::new(&config.model, super::model::vocabulary(&data.tokenizers), &device)?;
+    let (vocabulary, compute) = (
+        super::model::vocabulary(&data.tokenizers),
+        super::model::compute_type(config.runtime.precision, &device, common),
+    );
+    let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text =

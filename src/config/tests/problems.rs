@@ -90,8 +90,8 @@ fn a_value_that_is_not_a_choice_comes_with_the_choices() {
     );
     let text = problem("[train.schedule]\nkind = \"sqrt\"\nlearning_rate = 1\n");
     assert_mentions(&text, &["`train.schedule.kind` cannot be \"sqrt\"", "\"noam\", \"inverse_sqrt\", \"linear\""]);
-    let text = problem("[runtime]\nprecision = \"bf16\"\n");
-    assert_mentions(&text, &["the only value is \"f32\""]);
+    let text = problem("[runtime]\nprecision = \"f16\"\n");
+    assert_mentions(&text, &["one of \"f32\", \"bf16\""]);
     for device in ["gpu", "cuda:", "cuda:x", "cuda:+1", "CPU"] {
         assert_mentions(&problem(&format!("[runtime]\ndevice = \"{device}\"\n")), &["`runtime.device` cannot be"]);
     }
