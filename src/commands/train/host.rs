@@ -5,146 +5,22 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::signals::Signals;
+use super::validator::Validator;
 use crate::checkpoint::{self, NamedTensor};
 use crate::commands::model::load_parameters;
 use crate::commands::model::slots;
 use crate::config::Config;
 use crate::console::message;
-use crate::data::batch::{Batch, larger_side, split_by_tokens};
-use crate::data::corpus::{Corpus, PairSource};
-use crate::data::tokenizers::Tokenizers;
-use crate::decode::translate::{TranslateOptions, Translator};
-use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, bleu};
+use crate::error::Result;
 use crate::model::Transformer;
-use crate::ops::Mode;
-use crate::ops::loss::Sums;
 use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::params::Parameters;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
-use crate::train::{End, Host, Validation, inputs};
-
-/// The validation set, ready to be scored.
-pub struct Validator {
-    sources: Vec<String>,
-    references: Vec<String>,
-    batches: Vec<Batch>,
-    tokenizers: Tokenizers,
-    options: TranslateOptions,
-    padding: u32,
-    smoothing: f64,
-    samples: usize,
-    metric: BleuOptions,
-}
-
-impl Validator {
-    /// Reads the validation set, if validation is wanted. Pairs that the model cannot take are left out of the loss, and
-    /// counted.
-    pub fn open(config: &Config, tokenizers: &Tokenizers, say: &dyn Fn(String)) -> Result<Option<Self>> {
-        let Some(valid) = config.data.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
-        let corpus = Corpus::open(&valid.source, &valid.target, 1.0)?;
-        let limit =
-            if config.valid.max_sentences == 0 { corpus.len() } else { config.valid.max_sentences.min(corpus.len()) };
-        let pairs: Vec<(&str, &str)> = (0..corpus.len()).map(|i| corpus.pair(i)).collect();
-        let most = config.model.max_length - 1;
-        let encode =
-            |&(source, target): &(&str, &str)| (tokenizers.source.encode(source), tokenizers.target.encode(target));
-        let mut encoded: Vec<_> = pairs
-            .iter()
-            .map(encode)
-            .filter(|(s, t)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty())
-            .collect();
-        let left_out = pairs.len() - encoded.len();
-        if encoded.is_empty() {
-            let what =
-                format!("no pair is left to validate on: all {left_out} are empty or longer than {most} subwords");
-            return Err(Error::failure(what).at(&valid.source).help("check data.valid and model.max_length"));
-        }
-        if left_out > 0 {
-            say(format!(
-                "warning: {left_out} of {} validation pairs are not part of the loss: empty, or longer than {most} subwords",
-                pairs.len()
-            ));
-        }
-        encoded.sort_by_key(larger_side);
-        let batch_tokens = config.train.batch_tokens;
-        Ok(Some(Self {
-            sources: pairs[..limit].iter().map(|(source, _)| (*source).to_owned()).collect(),
-            references: pairs[..limit].iter().map(|(_, target)| (*target).to_owned()).collect(),
-            batches: split_by_tokens(&encoded, batch_tokens)
-                .into_iter()
-                .map(|part| Batch::new(&encoded[part], &tokenizers.special_ids()))
-                .collect(),
-            tokenizers: tokenizers.clone(),
-            options: TranslateOptions {
-                beam: config.valid.beam,
-                length_penalty: config.decode.length_penalty,
-                max_length_extra: config.decode.max_length_extra,
-                max_length: None,
-                batch_tokens: config.decode.batch_tokens,
-            },
-            padding: tokenizers.target.pad_id(),
-            smoothing: config.train.label_smoothing,
-            samples: config.valid.samples,
-            metric: BleuOptions { lowercase: config.tokenizer.lowercase, ..BleuOptions::default() },
-        }))
-    }
-
-    /// A checksum of the pairs.
-    pub fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        for batch in &self.batches {
-            for numbers in [&batch.source_lengths, &batch.target_lengths, &batch.source, &batch.labels] {
-                numbers.iter().for_each(|number| hash.update(number.to_le_bytes()));
-            }
-        }
-        for text in self.sources.iter().chain(&self.references) {
-            hash.update(text);
-            hash.update("\n");
-        }
-        format!("{:x}", hash.finalize())
-    }
-
-    /// Loss over the whole set, translations and their BLEU; `None` if it is to stop first.
-    fn score(&self, model: &Transformer, signals: &Signals) -> Result<Option<Validation>> {
-        let mut sums = Sums::default();
-        let mut tokens = 0usize;
-        for batch in &self.batches {
-            if signals.stop().is_some() {
-                return Ok(None);
-            }
-            let (source, target, targets) = inputs(batch, self.padding, self.smoothing);
-            let (_, part) = model.loss(&source, &target, &targets, &Mode::INFERENCE)?;
-            sums.smoothed += part.smoothed;
-            sums.likelihood += part.likelihood;
-            tokens += batch.target_tokens;
-        }
-        let tokens = tokens.max(1) as f64;
-        let mut validation = Validation {
-            loss: sums.smoothed / tokens,
-            perplexity: (sums.likelihood / tokens).exp(),
-            ..Validation::default()
-        };
-        let translator = Translator::new(model, &self.tokenizers)?;
-        let translations = translator.translate_while(&self.sources, &self.options, |_| signals.stop().is_none())?;
-        let Some(translations) = translations else { return Ok(None) };
-        let texts: Vec<&str> = translations.iter().map(|t| t.text.as_str()).collect();
-        let references: Vec<&str> = self.references.iter().map(String::as_str).collect();
-        validation.bleu = Some(bleu::corpus_bleu(&texts, &[references], &self.metric)?.score);
-        let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);
-        validation.samples = samples
-            .map(|((source, reference), text)| {
-                format!("  source     {source}\n  reference  {reference}\n  output     {text}\n")
-            })
-            .collect();
-        Ok(Some(validation))
-    }
-}
+use crate::train::{End, Host, Validation};
 
 /// The surroundings of one run.
 pub struct RunHost<'a> {

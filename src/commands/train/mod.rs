@@ -5,6 +5,7 @@ mod host;
 mod plan;
 mod prepare;
 mod signals;
+mod validator;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,9 +25,10 @@ use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Trainer};
-use host::{RunHost, Validator};
+use host::RunHost;
 use prepare::Data;
 use signals::Signals;
+use validator::Validator;
 
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {

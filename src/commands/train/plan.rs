@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::host::Validator;
 use super::prepare;
+use super::validator::Validator;
 use crate::checkpoint;
 use crate::cli::Common;
 use crate::commands::info;
