@@ -1,12 +1,8 @@
-//! The wrapper around every sub-layer: the only home of the order of norm, residual and dropout.
+//! The fused form, for the processor.
 //!
-//! - post-norm (the paper): y = norm(x + dropout(f(x)))
-//! - pre-norm: y = x + dropout(f(norm(x)))
-//!
-//! A sub-layer f implements [`Inner`]; [`run`] makes one differentiable operation of it. The fused form takes blocks of
-//! whole sentences through the entire sub-layer on one thread, so that activations stay in its cache; the gradients of
-//! the weights follow in products over all rows. Blocks depend on the shape alone, never on the number of threads, so
-//! neither do results.
+//! Blocks of whole sentences go through the entire sub-layer on one thread, so that activations stay in its cache; the
+//! gradients of the weights follow in products over all rows. Blocks depend on the shape alone, never on the number of
+//! threads, so neither do results.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -14,198 +10,13 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::dropout::Dropout;
-use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
-use super::norm::{self, Addend, Norm};
-use super::params::Param;
-use super::{Implementation, Mode};
-use crate::choice::choice;
+use super::{BackwardBlock, ForwardBlock, Inner, NormPlacement, Residual, WholeBatch, with_bias};
+use crate::ops::memory::{Scratch, SharedRows, storage_slice, with_slice};
+use crate::ops::norm::{self, Addend};
+use crate::ops::params::Param;
 
 /// Rows (tokens) that a block aims at.
 const BLOCK_ROWS: usize = 256;
-
-choice! {
-    /// Where layer normalisation stands.
-    pub enum NormPlacement {
-        /// After the residual sum, as in "Attention Is All You Need".
-        Post = "post",
-        /// Before each sub-layer, on its input.
-        Pre = "pre",
-    }
-}
-
-/// Norm, residual and dropout around one sub-layer.
-#[derive(Clone, Debug)]
-pub struct Residual {
-    /// Where the normalisation stands.
-    pub placement: NormPlacement,
-    /// The normalisation.
-    pub norm: Norm,
-    /// Dropout on the sub-layer's output.
-    pub dropout: Dropout,
-}
-
-/// A block of whole sentences on its way forward.
-pub struct ForwardBlock<'a> {
-    /// The sentences.
-    pub sentences: Range<usize>,
-    /// Input rows.
-    pub input: &'a [f32],
-    /// Memory rows (cross-attention), or empty.
-    pub memory: &'a [f32],
-    /// What is kept for backward, per input row.
-    pub saved: [&'a mut [f32]; 2],
-    /// What is kept for backward, per memory row.
-    pub memory_saved: &'a mut [f32],
-}
-
-/// A block of whole sentences on its way back.
-pub struct BackwardBlock<'a> {
-    /// The sentences.
-    pub sentences: Range<usize>,
-    /// Gradient of the sub-layer's output (before its bias).
-    pub dh: &'a [f32],
-    /// What forward kept, per input row.
-    pub saved: [&'a [f32]; 2],
-    /// What forward kept, per memory row.
-    pub memory_saved: &'a [f32],
-    /// Gradient at the inner projection's output, per input row ([`Inner::gradient_width`]).
-    pub dinner: &'a mut [f32],
-    /// Gradient at the memory projection's output, per memory row.
-    pub dmemory_inner: &'a mut [f32],
-    /// Gradient of the input: added to.
-    pub dinput: &'a mut [f32],
-    /// Gradient of the memory: written.
-    pub dmemory: &'a mut [f32],
-    /// Column sums for the inner biases ([`Inner::sums_width`]): added to.
-    pub sums: &'a mut [f32],
-}
-
-/// Everything of all rows, for the gradients of the weights.
-pub struct WholeBatch<'a> {
-    /// Number of input rows.
-    pub rows: usize,
-    /// Number of memory rows.
-    pub memory_rows: usize,
-    /// The sub-layer's input (normalised, with pre-norm).
-    pub input: &'a [f32],
-    /// The memory.
-    pub memory: &'a [f32],
-    /// What forward kept.
-    pub saved: [&'a [f32]; 2],
-    /// Gradient of the sub-layer's output.
-    pub dh: &'a [f32],
-    /// Gradient at the inner projection's output.
-    pub dinner: &'a [f32],
-    /// Gradient at the memory projection's output.
-    pub dmemory_inner: &'a [f32],
-    /// Column sums for the inner biases.
-    pub sums: &'a [f32],
-}
-
-/// Widths, in floats per row, of what a sub-layer keeps.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Widths {
-    /// Kept per input row.
-    pub saved: [usize; 2],
-    /// Kept per memory row.
-    pub memory_saved: usize,
-    /// Gradient at the inner projection.
-    pub inner: usize,
-    /// Column sums for inner biases.
-    pub sums: usize,
-}
-
-/// A sub-layer without its wrapper.
-pub trait Inner: Send + Sync {
-    /// Weights in the form the forward products want.
-    type Prepared: Send + Sync;
-
-    /// Name, for messages and profiles.
-    fn name(&self) -> &'static str;
-    /// Rows of x and of the memory in one sentence.
-    fn lengths(&self) -> (usize, usize);
-    /// Widths of the buffers.
-    fn widths(&self) -> Widths;
-    /// The output projection's bias, added by the wrapper.
-    fn output_bias(&self) -> Option<&Param>;
-    /// Prepares the weights for one forward pass.
-    fn prepare(&self) -> Result<Self::Prepared>;
-    /// h = f(input) without the output bias. With `fixed`, products sum in one order for any number of rows.
-    fn forward(&self, prepared: &Self::Prepared, block: ForwardBlock, h: &mut [f32], fixed: bool) -> Result<()>;
-    /// Gradients of input, memory and inner activations.
-    fn backward(&self, block: BackwardBlock) -> Result<()>;
-    /// Adds the gradients of the weights and inner biases.
-    fn weight_gradients(&self, batch: &WholeBatch) -> Result<()>;
-    /// f in plain Candle operations, with its output bias. x: [N, D].
-    fn reference(&self, x: &Tensor, memory: Option<&Tensor>, training: bool) -> Result<Tensor>;
-}
-
-/// One sub-layer with its wrapper. x: [N, D], memory: [M, D]; returns [N, D].
-pub fn run<I: Inner + 'static>(
-    inner: I,
-    residual: Residual,
-    x: &Tensor,
-    memory: Option<&Tensor>,
-    mode: &Mode,
-) -> Result<Tensor> {
-    if mode.implementation == Implementation::Reference || !x.device().is_cpu() {
-        return reference(&inner, &residual, x, memory, mode.is_training());
-    }
-    let op = Fused { inner, residual, training: mode.is_training(), kept: Mutex::new(None) };
-    match memory {
-        None => x.apply_op1(op),
-        Some(memory) => x.apply_op2(memory, op),
-    }
-}
-
-fn reference<I: Inner>(
-    inner: &I,
-    residual: &Residual,
-    x: &Tensor,
-    memory: Option<&Tensor>,
-    training: bool,
-) -> Result<Tensor> {
-    plain(residual, x, training, |input| inner.reference(input, memory, training))
-}
-
-/// The wrapper in plain Candle operations around any `f`. The sum is in the type of x, whatever f computes in.
-pub fn plain(
-    residual: &Residual,
-    x: &Tensor,
-    training: bool,
-    f: impl FnOnce(&Tensor) -> Result<Tensor>,
-) -> Result<Tensor> {
-    let dropped = |h: Tensor| residual.dropout.apply(&h)?.to_dtype(x.dtype());
-    match residual.placement {
-        NormPlacement::Post => residual.norm.reference(&(x + dropped(f(x)?)?)?, training),
-        NormPlacement::Pre => x + dropped(f(&residual.norm.reference(x, training)?)?)?,
-    }
-}
-
-/// The wrapper in decoding, without dropout and in place: `f` writes its output for its input, `norm` the normalised rows
-/// for rows.
-pub fn infer(
-    placement: NormPlacement,
-    x: &mut [f32],
-    norm: impl Fn(&[f32], &mut [f32]),
-    f: impl FnOnce(&[f32], &mut [f32]),
-) {
-    let mut h = vec![0f32; x.len()];
-    match placement {
-        NormPlacement::Post => {
-            f(x, &mut h);
-            h.iter_mut().zip(x.iter()).for_each(|(h, x)| *h += x);
-            norm(&h, x);
-        }
-        NormPlacement::Pre => {
-            let mut normal = vec![0f32; x.len()];
-            norm(x, &mut normal);
-            f(&normal, &mut h);
-            x.iter_mut().zip(&h).for_each(|(x, h)| *x += h);
-        }
-    }
-}
 
 /// What forward keeps for backward.
 struct Kept {
@@ -214,7 +25,8 @@ struct Kept {
     h: Scratch,
 }
 
-struct Fused<I> {
+/// One sub-layer with its wrapper as one operation.
+pub(super) struct Fused<I> {
     inner: I,
     residual: Residual,
     training: bool,
@@ -233,6 +45,10 @@ fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
 }
 
 impl<I: Inner> Fused<I> {
+    pub(super) fn new(inner: I, residual: Residual, training: bool) -> Self {
+        Self { inner, residual, training, kept: Mutex::new(None) }
+    }
+
     fn forward(&self, x: &[f32], memory: &[f32], d: usize) -> Result<Vec<f32>> {
         let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
         let memory_rows = memory.len() / d;
@@ -432,14 +248,6 @@ struct BlockGradients<'a> {
     dinner: &'a mut [f32],
     dmemory_inner: &'a mut [f32],
     sums: &'a mut [f32],
-}
-
-/// Calls `f` with a parameter's values, if there is one.
-pub(super) fn with_bias<R>(bias: Option<&Param>, f: impl FnOnce(Option<&[f32]>) -> Result<R>) -> Result<R> {
-    match bias {
-        Some(bias) => with_slice(bias.value(), |b| f(Some(b))),
-        None => f(None),
-    }
 }
 
 impl<I: Inner> CustomOp1 for Fused<I> {
