@@ -1,5 +1,5 @@
 //! The configurations of the paper's Table 3 and of well-known hand-written Transformers: each learns, at an eighth of its
-//! size; and those with golden numbers are configured as the numbers were made.
+//! size; those with golden numbers are configured as the numbers were made; and docs/paper.md says what they count.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use common::Golden;
 use mt::config::{self, Config, ModelConfig, Tie};
-use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::model::{Sequences, Transformer, Vocabulary, layout};
 use mt::ops::Mode;
 use mt::ops::loss::Targets;
 use mt::rng::Stream;
@@ -150,5 +150,113 @@ fn reference_models_are_configured_as_their_golden_numbers() {
             ..golden
         };
         assert_eq!(*m, expected, "{name}");
+    }
+}
+
+/// Parameters with one vocabulary of so many pieces.
+fn total(config: &Config, pieces: usize) -> usize {
+    let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
+    layout::layout(&config.model, vocabulary).total()
+}
+
+/// A number as docs/paper.md writes it: 63,082,496 or −3.0 %.
+fn number(text: &str) -> f64 {
+    let plain: String = text.chars().filter(|c| !",*% ".contains(*c)).collect();
+    plain.replace('−', "-").parse().unwrap_or_else(|_| panic!("{text} is not a number"))
+}
+
+/// Rows of the embedding matrix with which the total rounds to so many millions, each being `width` wide.
+fn rows_for(millions: f64, others: usize, width: usize) -> (usize, usize) {
+    let rows = |total: f64| (total - others as f64) / width as f64;
+    (rows((millions - 0.5) * 1e6).ceil() as usize, rows((millions + 0.5) * 1e6).ceil() as usize - 1)
+}
+
+/// What several ranges have in common.
+fn common_range(ranges: impl Iterator<Item = (usize, usize)>) -> (usize, usize) {
+    ranges.fold((0, usize::MAX), |all, range| (all.0.max(range.0), all.1.min(range.1)))
+}
+
+/// The tables of docs/paper.md: the rows with so many columns.
+fn rows_of_width(text: &str, columns: usize) -> Vec<Vec<&str>> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let rows = rows.map(|row| row.split(" | ").collect::<Vec<_>>());
+    rows.filter(|row| row.len() == columns && row[0] != "Row" && row[0] != "Rows").collect()
+}
+
+#[test]
+fn the_page_on_the_paper_says_what_is_counted() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/paper.md")).unwrap();
+    let configs = folder("paper");
+    // The paper's figures, in millions, by row.
+    let mut paper = BTreeMap::new();
+    let mut named = Vec::new();
+    for row in rows_of_width(&text, 7) {
+        let (name, link) = row[0].trim_start_matches('[').split_once("](").unwrap();
+        assert_eq!(link, format!("../configs/paper/{name}.toml)"));
+        let config = &configs[name];
+        assert_eq!(number(row[4]) as usize, total(config, config.tokenizer.vocab_size), "{name}");
+        if row[5] == "–" {
+            assert_eq!(row[6], "–");
+        } else {
+            let millions = number(row[5]);
+            let difference = 100.0 * (number(row[4]) / (millions * 1e6) - 1.0);
+            assert!((number(row[6]) - difference).abs() < 0.051, "{name}: {difference}");
+            paper.insert(name, millions);
+        }
+        named.push(name);
+    }
+    named.sort();
+    assert_eq!(named, configs.keys().collect::<Vec<_>>());
+    assert_eq!(paper.len(), 11);
+
+    let differences = rows_of_width(&text, 3);
+    assert_eq!(differences.len(), 7);
+    for row in differences {
+        let (a, b) = row[0].split_once(" − ").unwrap();
+        assert_eq!(number(row[1]), paper[a] - paper[b], "{}", row[0]);
+        assert_eq!(number(row[2]) as usize, total(&configs[a], 0) - total(&configs[b], 0), "{}", row[0]);
+        assert!((number(row[1]) * 1e6 - number(row[2])).abs() < 1e6, "{}", row[0]);
+    }
+
+    let ranges = rows_of_width(&text, 6);
+    assert_eq!(ranges.len(), paper.len());
+    for row in ranges {
+        let (name, config) = (row[0], &configs[row[0]]);
+        let others = total(config, 0);
+        assert_eq!((number(row[1]) as usize, number(row[2])), (others, paper[name]), "{name}");
+        let range = rows_for(paper[name], others, config.model.d_model);
+        assert_eq!((number(row[3]) as usize, number(row[4]) as usize), range, "{name}");
+        let total = total(config, 41_000) as f64 / 1e6;
+        assert!((number(row[5]) - total).abs() < 0.0051, "{name}: {total}");
+        assert_eq!(total.round() == paper[name], name != "big");
+    }
+    let without_big =
+        || paper.iter().filter(|(name, _)| **name != "big").map(|(name, figure)| (&configs[*name], *figure));
+    let all = without_big().map(|(config, figure)| rows_for(figure, total(config, 0), config.model.d_model));
+    assert_eq!(common_range(all), (40_932, 41_160));
+    let matrices = |config: &Config| {
+        let vocabulary = Vocabulary { source: 0, target: 0, source_padding: 0, target_padding: 0 };
+        let layout = layout::layout(&config.model, vocabulary);
+        layout.entries().iter().filter(|e| e.shape.len() == 2).map(|e| e.len()).sum::<usize>()
+    };
+    let plain = without_big().map(|(config, figure)| rows_for(figure, matrices(config), config.model.d_model));
+    assert_eq!(common_range(plain), (41_100, 41_288));
+    // What the paper's figures have more than 37,000 rows give, in millions, with a given d_model.
+    let missing = |d_model: usize| {
+        let rows = without_big().filter(|(config, _)| config.model.d_model == d_model);
+        let missing = rows.map(|(config, figure)| figure - total(config, 37_000) as f64 / 1e6);
+        missing.fold((f64::MIN, f64::MAX), |all, more| (all.0.max(more - 0.5), all.1.min(more + 0.5)))
+    };
+    let [small, base, large] = [256, 512, 1024].map(missing).map(|(from, to)| format!("{from:.2} to {to:.2} in"));
+    let millions = |name: &str, rows: usize, width: usize| {
+        format!("{:.1}", (total(&configs[name], 0) + rows * width) as f64 / 1e6)
+    };
+    let twice = format!("base would have {} million", millions("base", 2 * 37_000, 512));
+    let thrice = format!("counted three times {}.", millions("base", 3 * 37_000, 512));
+    let french = format!("it would have {} million", millions("big", 32_000, 1024));
+    let prose = text.replace('\n', " ");
+    let ranges = ["**40,932 to 41,160** in common", "41,100 to 41,288 in common"];
+    for words in [&small, &base, &large, &twice, &thrice, &french].map(String::as_str).iter().chain(&ranges) {
+        assert!(prose.contains(words), "{words}");
     }
 }
