@@ -34,7 +34,7 @@ pub struct Common {
     /// Print only results and errors
     #[arg(short, long, global = true, help_heading = "Every command")]
     pub quiet: bool,
-    /// Print more: causes of errors
+    /// Print more: causes of errors; in info, every tensor
     #[arg(short, long, global = true, help_heading = "Every command", conflicts_with = "quiet")]
     pub verbose: bool,
     /// When to colour messages

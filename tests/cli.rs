@@ -388,3 +388,57 @@ fn info_tells_of_training_and_of_damage() {
     assert!(stdout(&project.mt(&["info", "runs/small"])).contains("final model: model.safetensors is damaged"));
     fails(&project.mt(&["eval", "--model", "runs/small"]), 1, &["damaged", "--checkpoint best"]);
 }
+
+/// A small model with many of the options that show in `mt info`.
+const VARIANT: &str = r#"
+[tokenizer]
+vocab_size = 320
+joint = false
+[model]
+d_model = 32
+d_ff = 64
+heads = 2
+d_v = 12
+encoder_layers = 2
+decoder_layers = 1
+norm = "pre"
+norm_kind = "std"
+norm_eps = 1e-9
+positions = "learned"
+max_length = 120
+output_bias = true
+attention_dropout = 0.2
+activation = "gelu"
+"#;
+
+#[test]
+fn info_shows_parameters_and_modules_of_a_configuration() {
+    let project = Project::new();
+    project.write("variant.toml", VARIANT);
+    let output = project.mt(&["info", "variant.toml"]);
+    succeeds(&output);
+    let text = stdout(&output);
+    assert_eq!(text, include_str!("snapshots/info.txt"));
+
+    // All tensors with -v and in JSON; a tied matrix counts once.
+    let verbose = stdout(&project.mt(&["info", "variant.toml", "-v"]));
+    let tensors = verbose.strip_prefix(&text).unwrap().strip_prefix("\ntensors:\n").unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&project.mt(&["info", "variant.toml", "--json"]))).unwrap();
+    let mut count = 0;
+    for (line, (name, shape)) in tensors.lines().zip(json["tensors"].as_object().unwrap()) {
+        assert_eq!(line.split_whitespace().collect::<String>(), format!("{name}{shape}"));
+        count += shape.as_array().unwrap().iter().map(|size| size.as_u64().unwrap()).product::<u64>();
+    }
+    assert_eq!(tensors.lines().count(), json["tensors"].as_object().unwrap().len());
+    assert_eq!(json["parameters"]["total"], count);
+    assert_eq!(json["tied"], serde_json::json!({ "output_projection": "target_embedding" }));
+
+    let rotary = ["--set", "model.positions=rotary", "--set", "model.tie=none", "--set", "model.dropout=0"];
+    let text = stdout(&project.mt(&[&["info", "variant.toml"], &rotary[..]].concat()));
+    assert!(text.contains("rotary positions, tie none"), "{text}");
+    assert_eq!(text.matches("(positions): Rotary(interleaved, 120 x 16)").count(), 2, "{text}");
+    for words in ["tied to", "_dropout)", "counted once"] {
+        assert!(!text.contains(words), "{words} in {text}");
+    }
+}

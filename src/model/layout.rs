@@ -43,6 +43,13 @@ pub fn output_table(tie: Tie) -> &'static str {
     if tie == Tie::None { "output_projection.weight" } else { target_table(tie) }
 }
 
+/// The modules without a matrix of their own, each with the module whose matrix it uses.
+pub fn ties(tie: Tie) -> Vec<(&'static str, &'static str)> {
+    let pairs = [("target_embedding", target_table(tie)), ("output_projection", output_table(tie))];
+    let owners = pairs.map(|(name, table)| (name, table.trim_end_matches(".weight")));
+    owners.into_iter().filter(|(name, owner)| name != owner).collect()
+}
+
 /// All parameters of a model.
 pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
     let mut layout = ParameterLayout::default();
@@ -111,4 +118,17 @@ fn feed_forward(layout: &mut ParameterLayout, config: &ModelConfig, layer: &str)
 fn norm(layout: &mut ParameterLayout, d: usize, name: &str) {
     layout.add(format!("{name}.weight"), &[d], Kind::Vector);
     layout.add(format!("{name}.bias"), &[d], Kind::Vector);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_name_whose_matrix_it_is() {
+        assert_eq!(ties(Tie::None), []);
+        assert_eq!(ties(Tie::Decoder), [("output_projection", "target_embedding")]);
+        let all = [("target_embedding", "source_embedding"), ("output_projection", "source_embedding")];
+        assert_eq!(ties(Tie::All), all);
+    }
 }

@@ -1,6 +1,6 @@
 //! The files in `configs/`, and the table of keys against the types.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -17,17 +17,87 @@ fn configs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")
 }
 
+/// Every file in a folder and the folders in it, by its path there without `.toml`.
+fn files(folder: &Path) -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            found.extend(files(&path).into_iter().map(|(inner, path)| (format!("{name}/{inner}"), path)));
+        } else {
+            found.insert(name, path);
+        }
+    }
+    found
+}
+
 #[test]
 fn every_shipped_configuration_loads() {
-    let mut names = BTreeSet::new();
-    for entry in fs::read_dir(configs()).unwrap() {
-        let path = entry.unwrap().path();
-        let config = load(std::slice::from_ref(&path), &[]).unwrap_or_else(|error| panic!("{error}"));
+    let shipped = files(&configs());
+    for path in shipped.values() {
+        let config = load(std::slice::from_ref(path), &[]).unwrap_or_else(|error| panic!("{error}"));
         check_for_training(&config).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        names.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
     }
     for name in ["reference", "quickstart", "multi30k-tiny", "iwslt14-de-en", "wmt14-en-de-big", "wmt14-en-fr-base"] {
-        assert!(names.contains(name), "{name}");
+        assert!(shipped.contains_key(name), "{name}");
+    }
+}
+
+/// What each row of the paper's Table 3 changes in the base model, by file name.
+const TABLE_3: &[(&str, &[(&str, &str)])] = &[
+    ("a-h1", &[("model.d_k", "512"), ("model.d_v", "512"), ("model.heads", "1")]),
+    ("a-h16", &[("model.d_k", "32"), ("model.d_v", "32"), ("model.heads", "16")]),
+    ("a-h32", &[("model.d_k", "16"), ("model.d_v", "16"), ("model.heads", "32")]),
+    ("a-h4", &[("model.d_k", "128"), ("model.d_v", "128"), ("model.heads", "4")]),
+    ("b-dk16", &[("model.d_k", "16")]),
+    ("b-dk32", &[("model.d_k", "32")]),
+    ("base", &[]),
+    (
+        "big",
+        &[
+            ("model.d_ff", "4096"),
+            ("model.d_model", "1024"),
+            ("model.dropout", "0.3"),
+            ("model.embedding_dropout", "0.3"),
+            ("model.heads", "16"),
+            ("model.preset", "\"transformer-big\""),
+            ("train.average_last", "20"),
+            ("train.max_updates", "300000"),
+        ],
+    ),
+    ("c-d1024", &[("model.d_k", "128"), ("model.d_model", "1024"), ("model.d_v", "128")]),
+    ("c-d256", &[("model.d_k", "32"), ("model.d_model", "256"), ("model.d_v", "32")]),
+    ("c-ff1024", &[("model.d_ff", "1024")]),
+    ("c-ff4096", &[("model.d_ff", "4096")]),
+    ("c-n2", &[("model.decoder_layers", "2"), ("model.encoder_layers", "2")]),
+    ("c-n4", &[("model.decoder_layers", "4"), ("model.encoder_layers", "4")]),
+    ("c-n8", &[("model.decoder_layers", "8"), ("model.encoder_layers", "8")]),
+    ("d-drop0", &[("model.dropout", "0.0"), ("model.embedding_dropout", "0.0")]),
+    ("d-drop02", &[("model.dropout", "0.2"), ("model.embedding_dropout", "0.2")]),
+    ("d-ls0", &[("train.label_smoothing", "0.0")]),
+    ("d-ls02", &[("train.label_smoothing", "0.2")]),
+    ("e-learned", &[("model.positions", "\"learned\"")]),
+];
+
+#[test]
+fn the_rows_of_table_3_change_what_they_say() {
+    let file = |name: &str| load(&[configs().join(format!("{name}.toml"))], &[]).unwrap();
+    let base = file("paper/base");
+    assert_eq!(base, file("wmt14-en-de-base"));
+    assert_eq!(file("paper/big"), file("wmt14-en-de-big"));
+    let rows = files(&configs().join("paper"));
+    let expected: BTreeMap<_, _> = TABLE_3.iter().copied().collect();
+    assert!(rows.keys().eq(expected.keys()), "{:?}", rows.keys());
+    for (name, path) in rows {
+        let changed = differences(&base, &load(std::slice::from_ref(&path), &[]).unwrap());
+        let changed: Vec<_> = changed.iter().map(|(key, _, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(changed, expected[name.as_str()], "{name}");
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.starts_with("# \"Attention Is All You Need\""), "{name} does not say which row it is");
+        let extends = if name == "base" { "../wmt14-en-de-base.toml" } else { "base.toml" };
+        let first = text.lines().find(|line| !line.starts_with('#') && !line.is_empty());
+        assert_eq!(first, Some(format!("extends = \"{extends}\"").as_str()), "{name}");
     }
 }
 

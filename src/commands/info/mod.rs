@@ -1,12 +1,14 @@
 //! `mt info`
 
+mod tree;
+
 use serde_json::{Map, Value, json};
 
 use super::model::{config_of, vocabulary};
 use super::output::Output;
 use crate::checkpoint;
 use crate::cli::{Common, InfoArgs};
-use crate::config::{self, Config};
+use crate::config::{self, Config, NormKind};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::{Vocabulary, layout};
@@ -23,7 +25,14 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     if common.json {
         output.line(&as_json(&config, vocabulary, &parameters, &history).to_string())?;
     } else {
-        for line in as_text(&config, vocabulary, &parameters, &history) {
+        let mut lines = as_text(&config, vocabulary, &parameters, &history);
+        lines.push(String::new());
+        lines.extend(tree::lines(&config.model, vocabulary));
+        if common.verbose {
+            lines.push("\ntensors:".to_owned());
+            lines.extend(parameters.entries().iter().map(|e| format!("  {:<52}{:?}", e.name, e.shape)));
+        }
+        for line in lines {
             output.line(&line)?;
         }
     }
@@ -91,8 +100,11 @@ fn as_json(
     }
     let tensors: Map<String, Value> =
         parameters.entries().iter().map(|e| (e.name.clone(), Value::from(e.shape.clone()))).collect();
+    let tied: Map<String, Value> =
+        layout::ties(config.model.tie).into_iter().map(|(name, owner)| (name.to_owned(), Value::from(owner))).collect();
     json!({
         "parameters": counts,
+        "tied": tied,
         "config": config,
         "vocabulary": { "source": vocabulary.source, "target": vocabulary.target, "joint": config.tokenizer.joint },
         "memory": { "model_bytes": parameters.total() * 4, "training_bytes": parameters.total() * 16 },
@@ -108,16 +120,19 @@ fn as_text(
     history: &[(String, Value)],
 ) -> Vec<String> {
     let m = &config.model;
+    let norm_kind = if m.norm_kind == NormKind::Layer { String::new() } else { format!(" ({})", m.norm_kind) };
     let mut lines = vec![
         format!(
-            "Transformer {}+{} layers, d_model {}, d_ff {}, {} heads (d_k {}, d_v {}), {}-norm, {} positions, tie {}",
-            m.encoder_layers, m.decoder_layers, m.d_model, m.d_ff, m.heads, m.d_k, m.d_v, m.norm, "sinusoidal", m.tie
+            "Transformer {}+{} layers, d_model {}, d_ff {}, {} heads (d_k {}, d_v {}), {}-norm{norm_kind}, {} positions, \
+             tie {}",
+            m.encoder_layers, m.decoder_layers, m.d_model, m.d_ff, m.heads, m.d_k, m.d_v, m.norm, m.positions, m.tie
         ),
         format!("vocabulary: {} source, {} target{}", vocabulary.source, vocabulary.target, joint(config)),
         "parameters:".to_owned(),
     ];
     for (name, count) in by_part(parameters) {
-        lines.push(format!("  {name:<24}{:>14}", grouped(count)));
+        let line = format!("  {name:<24}{:>14}  {}", grouped(count), remark(config, parameters, name));
+        lines.push(line.trim_end().to_owned());
     }
     lines.push(format!("  {:<24}{:>14}", "total", grouped(parameters.total())));
     let megabytes = |bytes: usize| bytes as f64 / 1e6;
@@ -127,11 +142,33 @@ fn as_text(
         megabytes(parameters.total() * 16)
     ));
     lines.extend(history.iter().map(|(key, value)| history_line(key, value)));
-    lines.push("shapes:".to_owned());
-    for entry in parameters.entries() {
-        lines.push(format!("  {:<52}{:?}", entry.name, entry.shape));
-    }
     lines
+}
+
+/// What is in a part, as far as its name does not say.
+fn remark(config: &Config, parameters: &ParameterLayout, part: &str) -> String {
+    let ties = layout::ties(config.model.tie);
+    let users: Vec<_> = ties.iter().filter(|(_, owner)| *owner == part).map(|(name, _)| *name).collect();
+    match part {
+        "encoder" => stack(parameters, part, config.model.encoder_layers),
+        "decoder" => stack(parameters, part, config.model.decoder_layers),
+        _ if !users.is_empty() => format!("also {}: one matrix, counted once", users.join(" and ")),
+        _ if ties.iter().any(|(name, _)| *name == part) => "the bias alone".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// What a stack consists of.
+fn stack(parameters: &ParameterLayout, part: &str, layers: usize) -> String {
+    let count = |inner: &str| -> usize {
+        let prefix = format!("{part}.{inner}.");
+        parameters.entries().iter().filter(|e| e.name.starts_with(&prefix)).map(Entry::len).sum()
+    };
+    let others = ["positions", "norm"].map(|inner| (inner, count(inner)));
+    let others = others.iter().filter(|(_, count)| *count > 0);
+    let others: String = others.map(|(inner, count)| format!(", {inner} {}", grouped(*count))).collect();
+    let plural = if layers == 1 { "" } else { "s" };
+    format!("{layers} layer{plural} of {}{others}", grouped(count("layers") / layers))
 }
 
 /// A line of the training history.
