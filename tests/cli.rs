@@ -243,6 +243,42 @@ fn flags_that_would_be_ignored_are_refused() {
 }
 
 #[test]
+fn a_device_that_cannot_be_used_is_refused_with_a_way_out() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let try_device = |device: &str, code: i32, says: &[&str]| {
+        let run = project.path("runs/refused");
+        for command in [
+            &["translate", "--model", "runs/small", "the cat"][..],
+            &["train", "--config", "small.toml", "--run-dir", "runs/refused"],
+        ] {
+            let output = project.mt(&[command, &["--device", device]].concat());
+            fails(&output, code, says);
+            assert_eq!(stderr(&output).matches("error: ").count(), 1, "{}", stderr(&output));
+            assert!(!run.exists());
+        }
+    };
+    try_device("gpu", 2, &["no device `gpu`", "auto, cpu, cuda, cuda:N or metal"]);
+    for device in ["cuda:x", "cuda:", "cuda:-1", "cuda:+1"] {
+        try_device(device, 2, &[&format!("no device `{device}`"), "the GPU's number", "cuda:0"]);
+    }
+    #[cfg(not(feature = "cuda"))]
+    for device in ["cuda", "cuda:0", "cuda:7"] {
+        try_device(device, 2, &["this mt was built without CUDA", "`make cuda`", "--device cpu"]);
+    }
+    #[cfg(not(feature = "metal"))]
+    try_device("metal", 2, &["this mt was built without Metal", "--features metal", "--device cpu"]);
+    // With CUDA: the way out is there whatever this machine lacks.
+    #[cfg(feature = "cuda")]
+    if !project.mt(&["translate", "--model", "runs/small", "--device", "cuda", "the cat"]).status.success() {
+        try_device("cuda", 1, &["--device cpu"]);
+    }
+    for device in ["cpu", "auto"] {
+        succeeds(&project.mt(&["translate", "--model", "runs/small", "--device", device, "the cat"]));
+    }
+}
+
+#[test]
 fn dry_run_prints_the_plan_and_writes_nothing() {
     let project = Project::new();
     let output = project.mt(&["train", "--config", "small.toml", "--dry-run"]);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
 use super::key::{Key, Kind, Variant};
 use super::schema::{self, find, join};
+use crate::device::DeviceName;
 use crate::error::Error;
 
 /// The problems found, and which keys they concern.
@@ -297,8 +298,11 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
         }
         (Kind::Pair(_), _) => wrong("a list of two numbers"),
         (Kind::Choice(names), value) => check_choice(path, value, names),
-        (Kind::Device, Value::Text(text)) if is_device(text) => Ok(()),
-        (Kind::Device, value) => Err(not_one_of(path, value, &["auto", "cpu", "cuda", "cuda:N", "metal"])),
+        (Kind::Device, Value::Text(text)) => match text.parse::<DeviceName>() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.context(format_args!("`{path}`"))),
+        },
+        (Kind::Device, _) => wrong("the name of a device"),
         (Kind::Path | Kind::Corpus, Value::Text(text)) if text.is_empty() => wrong("a path"),
         (Kind::Path | Kind::Corpus, Value::Text(_)) => Ok(()),
         (Kind::Path | Kind::Corpus, _) => wrong("a path in quotes"),
@@ -346,11 +350,6 @@ fn number(value: &Value) -> Option<f64> {
         Value::Integer(i) => Some(*i as f64),
         _ => None,
     }
-}
-
-fn is_device(text: &str) -> bool {
-    let index = |n: &str| !n.is_empty() && n.len() < 4 && n.bytes().all(|b| b.is_ascii_digit());
-    matches!(text, "auto" | "cpu" | "cuda" | "metal") || text.strip_prefix("cuda:").is_some_and(index)
 }
 
 fn keys_help(keys: &[Key]) -> String {

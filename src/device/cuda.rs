@@ -1,0 +1,229 @@
+//! NVIDIA's GPUs.
+//!
+//! `make cuda` links no CUDA library: the binary starts without them. The functions are bound when they are first called,
+//! to the libraries that are loaded here; a call before that would end the process. So nothing of Candle's CUDA part
+//! may be used before [`open`].
+
+#[cfg(not(unix))]
+compile_error!("the feature `cuda` is for Linux only");
+
+use std::path::{Path, PathBuf};
+
+use candle_core::Device;
+use candle_core::cuda_backend::cudarc::driver::{result, sys};
+use candle_core::cuda_backend::kernels;
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
+
+use crate::error::{Error, Result};
+
+/// NVIDIA's GPU number `index`, from 0.
+pub fn open(index: usize) -> Result<Device> {
+    load_driver()?;
+    check_index(index, count()?)?;
+    check_driver(driver_version()?, sys::CUDA_VERSION)?;
+    if let Some(target) = target(kernels::UNARY.ptx()) {
+        check_capability(index, capability(index)?, target)?;
+    }
+    load_libraries()?;
+    Device::new_cuda(index).map_err(|error| {
+        let error = Error::failure(format!("the GPU cuda:{index} could not be opened")).caused_by(error);
+        error.help("see with `nvidia-smi` whether it works and is free, or use --device cpu; -v shows CUDA's message")
+    })
+}
+
+/// The first GPU; `None` without a driver or a GPU. An error is that of a GPU that cannot be used.
+pub fn first() -> Result<Option<Device>> {
+    if load_driver().is_err() || count()? == 0 {
+        return Ok(None);
+    }
+    open(0).map(Some)
+}
+
+/// How many GPUs the driver has.
+fn count() -> Result<usize> {
+    match result::init().and_then(|()| result::device::get_count()) {
+        Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+        Err(result::DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+        Err(error) => Err(driver_failed(error)),
+    }
+}
+
+/// The newest CUDA that the driver supports, as CUDA numbers it: 13000 for 13.0.
+fn driver_version() -> Result<u32> {
+    let mut version = 0;
+    // SAFETY: the driver is loaded, and writes one integer.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(driver_failed)?;
+    Ok(u32::try_from(version).unwrap_or(0))
+}
+
+/// The compute capability of a GPU: 90 for 9.0.
+fn capability(index: usize) -> Result<usize> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+    };
+    let device = result::device::get(index as i32).map_err(driver_failed)?;
+    // SAFETY: the device comes from the driver.
+    let attribute = |which| unsafe { result::device::get_attribute(device, which) }.map_err(driver_failed);
+    Ok((attribute(MAJOR)? * 10 + attribute(MINOR)?) as usize)
+}
+
+fn driver_failed(error: result::DriverError) -> Error {
+    let what = format!("NVIDIA's driver does not work: {:?}", error.0);
+    Error::failure(what)
+        .help("see what `nvidia-smi` says, or use --device cpu; after an update of the driver, restart the machine")
+}
+
+fn check_index(index: usize, count: usize) -> Result<()> {
+    if count == 0 {
+        let error = Error::failure("no NVIDIA GPU was found");
+        return Err(error.help(
+            "see whether `nvidia-smi` lists one that $CUDA_VISIBLE_DEVICES leaves visible, or use --device cpu",
+        ));
+    }
+    if index >= count {
+        let there =
+            if count == 1 { "1 GPU, cuda:0".into() } else { format!("{count} GPUs, cuda:0 to cuda:{}", count - 1) };
+        let error = Error::usage(format!("there is no device `cuda:{index}`: this machine has {there}"));
+        return Err(error.help("$CUDA_VISIBLE_DEVICES, where it is set, chooses the GPUs that are counted"));
+    }
+    Ok(())
+}
+
+/// A driver runs kernels of its own CUDA version and older.
+fn check_driver(driver: u32, built: u32) -> Result<()> {
+    if driver >= built {
+        return Ok(());
+    }
+    let show = |version: u32| format!("{}.{}", version / 1000, version % 1000 / 10);
+    let what = format!("NVIDIA's driver supports CUDA up to {}; this mt was built for {}", show(driver), show(built));
+    Err(Error::failure(what).help("update the driver, build mt with an older CUDA toolkit, or use --device cpu"))
+}
+
+/// The `.target` of compiled kernels, without `sm_`: `80` or `90a`.
+fn target(ptx: &str) -> Option<&str> {
+    let rest = ptx.split_once(".target sm_")?.1;
+    rest.split(|c: char| !c.is_ascii_alphanumeric()).next()
+}
+
+/// Kernels run on their generation of GPUs and on newer ones; those with a letter on their own only.
+fn check_capability(index: usize, gpu: usize, target: &str) -> Result<()> {
+    let digits = target.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let Ok(built) = digits.parse::<usize>() else { return Ok(()) };
+    let exact = digits.len() < target.len();
+    if gpu == built || (gpu > built && !exact) {
+        return Ok(());
+    }
+    let show = |capability: usize| format!("{}.{}", capability / 10, capability % 10);
+    let newer = if exact { "" } else { " and newer" };
+    let what = format!(
+        "the GPU cuda:{index} has compute capability {}; this mt was built for {}{newer}",
+        show(gpu),
+        show(built)
+    );
+    Err(Error::failure(what).help(format!("build one with `CUDA_COMPUTE_CAP={gpu} make cuda`, or use --device cpu")))
+}
+
+fn load_driver() -> Result<()> {
+    load("libcuda.so.1", &[]).map_err(|error| {
+        let what = "NVIDIA's driver is missing: its library libcuda.so.1 could not be loaded";
+        Error::failure(what).help("install the driver, or use --device cpu").caused_by(error)
+    })
+}
+
+fn load_libraries() -> Result<()> {
+    let folders = folders(|name| std::env::var_os(name).map(PathBuf::from));
+    let major = sys::CUDA_VERSION / 1000;
+    for library in libraries(major) {
+        load(&library, &folders).map_err(|error| {
+            let what = format!("{library} of CUDA {major} could not be loaded");
+            let help = format!(
+                "install CUDA {major} and put the folder of its libraries on LD_LIBRARY_PATH, or use --device cpu"
+            );
+            Error::failure(what).help(help).caused_by(error)
+        })?;
+    }
+    Ok(())
+}
+
+/// The libraries besides the driver's that Candle calls, those first that others of them need. Named as in CUDA 12 and 13.
+fn libraries(major: u32) -> [String; 4] {
+    // cuRAND counts its own versions.
+    [("cublasLt", major), ("cublas", major), ("curand", 10), ("nvrtc", major)]
+        .map(|(name, version)| format!("lib{name}.so.{version}"))
+}
+
+/// Where an installed CUDA has its libraries.
+fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
+    let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).chain(["/usr/local/cuda".into()]);
+    roots.map(|root| root.join("lib64")).collect()
+}
+
+/// Loads a library for the rest of the process, so that calls to its functions are bound to it: the one that the dynamic
+/// loader finds, else that in one of the folders.
+fn load(name: &str, folders: &[PathBuf]) -> std::result::Result<(), libloading::Error> {
+    let files = folders.iter().map(|folder| folder.join(name)).filter(|file| file.exists());
+    let mut loaded = open_library(Path::new(name));
+    for file in files {
+        if loaded.is_ok() {
+            break;
+        }
+        loaded = open_library(&file);
+    }
+    // Never unloaded.
+    loaded.map(std::mem::forget)
+}
+
+fn open_library(file: &Path) -> std::result::Result<Library, libloading::Error> {
+    // SAFETY: NVIDIA's libraries do nothing harmful when they are loaded.
+    unsafe { Library::open(Some(file.as_os_str()), RTLD_LAZY | RTLD_GLOBAL) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_held_to_the_number_of_gpus() {
+        check_index(0, 1).unwrap();
+        check_index(3, 4).unwrap();
+        let none = check_index(0, 0).unwrap_err();
+        assert_eq!((none.exit_code(), none.what()), (1, "no NVIDIA GPU was found"));
+        let one = check_index(7, 1).unwrap_err();
+        assert_eq!((one.exit_code(), one.what()), (2, "there is no device `cuda:7`: this machine has 1 GPU, cuda:0"));
+        assert!(check_index(4, 4).unwrap_err().what().ends_with("4 GPUs, cuda:0 to cuda:3"));
+    }
+
+    #[test]
+    fn a_driver_must_support_the_cuda_of_the_build() {
+        check_driver(13000, 13000).unwrap();
+        check_driver(13020, 12090).unwrap();
+        let error = check_driver(12080, 13000).unwrap_err();
+        assert_eq!(error.what(), "NVIDIA's driver supports CUDA up to 12.8; this mt was built for 13.0");
+    }
+
+    #[test]
+    fn kernels_must_suit_the_gpu() {
+        let target = |text| target(text).unwrap();
+        assert_eq!(target("//\n.version 9.0\n.target sm_80\n.address_size 64\n"), "80");
+        assert_eq!(target(".target sm_90a, debug\n"), "90a");
+        for (gpu, target, fits) in
+            [(80, "80", true), (120, "80", true), (75, "80", false), (90, "90a", true), (100, "90a", false)]
+        {
+            assert_eq!(check_capability(0, gpu, target).is_ok(), fits, "{gpu} {target}");
+        }
+        let error = check_capability(0, 75, "80").unwrap_err().to_string();
+        assert!(error.contains("7.5") && error.contains("8.0 and newer") && error.contains("CUDA_COMPUTE_CAP=75"));
+        // The kernels of this build say what they are for.
+        assert!(super::target(kernels::UNARY.ptx()).is_some());
+    }
+
+    #[test]
+    fn libraries_are_looked_for_in_installed_toolkits() {
+        let folders = folders(|name| (name == "CUDA_PATH").then(|| "/opt/cuda".into()));
+        assert_eq!(folders, [Path::new("/opt/cuda/lib64"), Path::new("/usr/local/cuda/lib64")]);
+        assert_eq!(libraries(13), ["libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libnvrtc.so.13"]);
+        let error = load("libnothing.so.1", &folders).unwrap_err();
+        assert!(format!("{error:?}").contains("libnothing.so.1"));
+        load("libc.so.6", &folders).unwrap();
+    }
+}

@@ -1,0 +1,152 @@
+//! Devices and threads.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+
+use std::str::FromStr;
+
+use candle_core::Device;
+
+use crate::error::{Error, Result};
+
+/// What `--device` or `runtime.device` may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceName {
+    /// `auto`: the first GPU that this build can use, else the processor.
+    Auto,
+    /// `cpu`: the processor.
+    Cpu,
+    /// `cuda` or `cuda:N`: NVIDIA's GPU of this number, from 0.
+    Cuda(usize),
+    /// `metal`: Apple's GPU.
+    Metal,
+}
+
+impl FromStr for DeviceName {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "auto" => return Ok(Self::Auto),
+            "cpu" => return Ok(Self::Cpu),
+            "cuda" => return Ok(Self::Cuda(0)),
+            "metal" => return Ok(Self::Metal),
+            _ => {}
+        }
+        let Some(index) = name.strip_prefix("cuda:") else {
+            let error = Error::usage(format!("there is no device `{name}`"));
+            return Err(error.help("use auto, cpu, cuda, cuda:N or metal"));
+        };
+        // `parse` takes a sign as well.
+        let digits = index.bytes().all(|byte| byte.is_ascii_digit());
+        match index.parse() {
+            Ok(index) if digits => Ok(Self::Cuda(index)),
+            _ => {
+                let error = Error::usage(format!("there is no device `{name}`: after `cuda:` comes the GPU's number"));
+                Err(error.help("the first GPU is cuda:0"))
+            }
+        }
+    }
+}
+
+/// Opens the device that `--device` or `runtime.device` names.
+pub fn open(name: &str) -> Result<Device> {
+    match name.parse()? {
+        DeviceName::Auto => Ok(automatic()),
+        DeviceName::Cpu => Ok(Device::Cpu),
+        DeviceName::Cuda(index) => open_cuda(index),
+        DeviceName::Metal => open_metal(),
+    }
+}
+
+/// The first GPU that this build can use, else the processor. Says so when there is a GPU that cannot be used.
+fn automatic() -> Device {
+    #[cfg(feature = "cuda")]
+    match cuda::first() {
+        Ok(None) => {}
+        Ok(Some(device)) => return device,
+        Err(error) => crate::console::message(format_args!("warning: working on the CPU: {error}")),
+    }
+    if cfg!(feature = "metal")
+        && let Ok(device) = open_metal()
+    {
+        return device;
+    }
+    Device::Cpu
+}
+
+#[cfg(feature = "cuda")]
+use cuda::open as open_cuda;
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(_: usize) -> Result<Device> {
+    Err(Error::usage("this mt was built without CUDA").help("build one with `make cuda`, or use --device cpu"))
+}
+
+fn open_metal() -> Result<Device> {
+    if !cfg!(feature = "metal") {
+        let error = Error::usage("this mt was built without Metal");
+        return Err(
+            error.help("on a Mac, build one with `cargo build --release --features metal`; or use --device cpu")
+        );
+    }
+    Device::new_metal(0).map_err(|error| {
+        Error::failure("the GPU could not be opened with Metal").help("use --device cpu").caused_by(error)
+    })
+}
+
+/// Sets the number of threads of all parallel work; 0 takes one per core. Must come before any parallel work.
+pub fn set_threads(threads: usize) {
+    // Fails only when the pool exists already, in tests that run several commands in one process.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+}
+
+/// Settings of libraries that read them from the environment. Must be called before any thread is started.
+pub fn configure_libraries() {
+    // Candle's own pool spins after each large elementwise operation, against our threads: measured at 17 % of the time of
+    // an update of transformer-tiny on two cores. Users may still set it.
+    const SPIN: &str = "CANDLE_BARRIER_POOL_SPIN_LIMIT";
+    if std::env::var_os(SPIN).is_none() {
+        // SAFETY: the process has one thread.
+        unsafe { std::env::set_var(SPIN, "1") };
+    }
+}
+
+/// Bytes of memory this process holds now; `None` where the system does not say.
+pub fn resident_memory() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_parsed() {
+        for (name, device) in [
+            ("auto", DeviceName::Auto),
+            ("cpu", DeviceName::Cpu),
+            ("cuda", DeviceName::Cuda(0)),
+            ("cuda:0", DeviceName::Cuda(0)),
+            ("cuda:12", DeviceName::Cuda(12)),
+            ("metal", DeviceName::Metal),
+        ] {
+            assert_eq!(name.parse::<DeviceName>().unwrap(), device, "{name}");
+        }
+        for name in
+            ["", "gpu", "CPU", "cuda0", "cuda:", "cuda:x", "cuda:+1", "cuda:-1", "cuda:1 ", "cuda:0x1", "metal:0"]
+        {
+            let error = name.parse::<DeviceName>().unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.what().contains(&format!("no device `{name}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_processor_is_always_there() {
+        assert!(open("cpu").unwrap().is_cpu());
+        open("auto").unwrap();
+    }
+}
