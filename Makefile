@@ -5,10 +5,10 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench lint cuda
+.PHONY: help build demo test bench lint cuda gpu-test metal-check
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build target/release/mt
 	$(CARGO) build --release --locked
@@ -30,3 +30,9 @@ lint: ## Check formatting and lints
 
 cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
 	scripts/cuda-build.sh
+
+gpu-test: ## Build with CUDA and run the tests for a GPU
+	scripts/gpu-test.sh
+
+metal-check: ## Type-check with Candle's Metal backend
+	scripts/metal-check.sh

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The tests for a GPU: every operation, gradients, the optimizer and decoding held against the processor, a small model
+# learned in f32 and bf16 (tests/device.rs), then the commands end to end on data/quickstart.
+#
+#   scripts/gpu-test.sh [DEVICE]        build and run; DEVICE: cuda (the default), cuda:1, ...
+#   scripts/gpu-test.sh build           only build, and pack target/gpu-test.tar.xz for another machine
+#   scripts/gpu-test.sh run [DEVICE]    only run what was built, or unpacked there: no Rust is needed
+#
+# On the other machine: a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz).
+# `run cpu` runs the same plain operations on the processor.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder=target/gpu-test
+mt=$folder/mt
+
+fail() {
+    echo "gpu-test: $*" >&2
+    exit 1
+}
+
+build() {
+    local tests
+    scripts/cuda-build.sh
+    tests=$(scripts/cuda-build.sh test --no-run --test device 2>&1 | tee /dev/stderr | sed -n 's/.*Executable.*(\(.*\))$/\1/p')
+    [ -x "$tests" ] || fail "cargo named no test executable"
+    mkdir -p "$folder"
+    strip -o "$mt" target/cuda/release/mt
+    strip -o "$folder/device" "$tests"
+    tar -cJf "$folder.tar.xz" "$mt" "$folder/device"
+    echo "packed $folder.tar.xz"
+}
+
+run() {
+    local device=$1
+    [ -x "$folder/device" ] && [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
+    echo "tests/device.rs on $device"
+    MT_TEST_DEVICE=$device "$folder/device" --test-threads 1
+    end_to_end "$device"
+    echo "gpu-test: passed on $device"
+}
+
+# Trains a small model in two goes and translates with it on the device and on the processor.
+end_to_end() {
+    local device=$1 work precision same
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' RETURN
+    head -n 100 data/quickstart/test.en >"$work/source"
+    for precision in f32 bf16; do
+        echo "training and translation on $device, $precision"
+        train() {
+            "$mt" train --config configs/quickstart.toml --run-dir "$work/$precision" --device "$device" -q \
+                --set runtime.precision="$precision" --set train.average_last=0 --set valid.max_sentences=50 \
+                --set valid.every=100 --set train.save_every=100 "$@"
+        }
+        train --set train.max_updates=100
+        train --set train.max_updates=200 --resume
+        translate() {
+            "$mt" translate --model "$work/$precision" --input "$work/source" --output "$work/$1" --device "$2" -q --beam "$3"
+        }
+        for beam in 1 4; do
+            translate here cpu "$beam"
+            translate there "$device" "$beam"
+            # Rounding decides where two words are nearly as likely.
+            same=$(paste -d '\n' "$work/here" "$work/there" | awk 'NR % 2 { first = $0; next } { same += $0 == first } END { print same }')
+            echo "beam $beam: $same of 100 translations are the processor's"
+            [ "$precision" = bf16 ] || [ "$same" -ge 95 ] || fail "translations differ: $same of 100 are the same"
+        done
+    done
+}
+
+case ${1:-cuda} in
+build) build ;;
+run) run "${2:-cuda}" ;;
+*)
+    build
+    run "${1:-cuda}"
+    ;;
+esac

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Type-checks mt with Candle's Metal backend for Apple's processors, on any machine with rustup. Nothing is linked or run:
+# C code of dependencies is not compiled, and so needs no Apple compiler.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=aarch64-apple-darwin
+rustup target add "$target"
+nothing=$(command -v true)
+for tool in CC CXX AR; do
+    export "${tool}_${target//-/_}=$nothing"
+done
+cargo check --locked --features metal --target "$target" --target-dir target/metal
