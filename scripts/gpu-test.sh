@@ -22,7 +22,7 @@ fail() {
 build() {
     local tests
     scripts/cuda-build.sh
-    tests=$(scripts/cuda-build.sh test --no-run --test device 2>&1 | tee /dev/stderr | sed -n 's/.*Executable.*(\(.*\))$/\1/p')
+    tests=$(scripts/cuda-build.sh test --no-run --test device 2>&1 | tee >(cat >&2) | sed -n 's/.*Executable.*(\(.*\))$/\1/p')
     [ -x "$tests" ] || fail "cargo named no test executable"
     mkdir -p "$folder"
     strip -o "$mt" target/cuda/release/mt
@@ -42,9 +42,9 @@ run() {
 
 # Trains a small model in two goes and translates with it on the device and on the processor.
 end_to_end() {
-    local device=$1 work precision same
+    local device=$1 precision same
     work=$(mktemp -d)
-    trap 'rm -rf "$work"' RETURN
+    trap 'rm -rf "$work"' EXIT
     head -n 100 data/quickstart/test.en >"$work/source"
     for precision in f32 bf16; do
         echo "training and translation on $device, $precision"
