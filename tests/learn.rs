@@ -1,4 +1,5 @@
-//! A small task with a random seed, learned to a stated accuracy, for every norm placement: reversing a sequence.
+//! A small task with a random seed, learned to a stated accuracy, for every norm placement and every kind of position:
+//! reversing a sequence.
 
 mod common;
 
@@ -6,7 +7,9 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use common::small_model;
-use mt::config::{ModelConfig, NormPlacement, OptimizerConfig, ScheduleConfig, Tie};
+use mt::config::{
+    Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PositionKind, ScheduleConfig, Tie,
+};
 use mt::data::batch::{Batch, SpecialIds};
 use mt::decode::neural::{NeuralStep, SpecialTokens};
 use mt::decode::{SearchOptions, search};
@@ -44,10 +47,10 @@ fn accuracy(model: &Transformer, stream: &mut Stream) -> f64 {
     found.iter().zip(&pairs).filter(|(f, (_, target))| &f[0].tokens == target).count() as f64 / pairs.len() as f64
 }
 
-fn learn(norm: NormPlacement, seed: u64) -> f64 {
+/// Trains `config` at the widths of this task, and returns the share of sequences that it reverses then.
+fn learn(config: ModelConfig, seed: u64) -> f64 {
     let config = ModelConfig {
-        norm,
-        final_norm: norm == NormPlacement::Pre,
+        final_norm: config.final_norm || config.norm == NormPlacement::Pre,
         d_model: 64,
         d_ff: 128,
         d_k: 16,
@@ -55,7 +58,7 @@ fn learn(norm: NormPlacement, seed: u64) -> f64 {
         dropout: 0.05,
         embedding_dropout: 0.05,
         tie: Tie::All,
-        ..small_model()
+        ..config
     };
     let vocabulary = Vocabulary { source: 12, target: 12, source_padding: 0, target_padding: 0 };
     let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
@@ -77,12 +80,32 @@ fn learn(norm: NormPlacement, seed: u64) -> f64 {
 
 #[test]
 fn post_norm_learns_to_reverse() {
-    let accuracy = learn(NormPlacement::Post, 17);
+    let accuracy = learn(small_model(), 17);
     assert!(accuracy >= 0.95, "{accuracy}");
 }
 
 #[test]
 fn pre_norm_learns_to_reverse() {
-    let accuracy = learn(NormPlacement::Pre, 18);
+    let accuracy = learn(ModelConfig { norm: NormPlacement::Pre, ..small_model() }, 18);
+    assert!(accuracy >= 0.95, "{accuracy}");
+}
+
+#[test]
+fn rotary_positions_learn_to_reverse() {
+    let config = ModelConfig { positions: PositionKind::Rotary, activation: Activation::Swish, ..small_model() };
+    let accuracy = learn(config, 19);
+    assert!(accuracy >= 0.95, "{accuracy}");
+}
+
+#[test]
+fn learned_positions_and_the_std_norm_learn_to_reverse() {
+    let config = ModelConfig {
+        positions: PositionKind::Learned,
+        norm_kind: NormKind::Std,
+        norm_eps: 1e-9,
+        final_norm: true,
+        ..small_model()
+    };
+    let accuracy = learn(config, 20);
     assert!(accuracy >= 0.95, "{accuracy}");
 }
