@@ -504,7 +504,7 @@ class Decoder:
             best = torch.where(better, new_best, best)
             kept = torch.cat((kept, aside), dim=1).topk(width).values
             # What can no more displace the worst of those kept is dropped.
-            attainable = log_probs / (((5 + limits) / 6).double() ** alpha).unsqueeze(1)
+            attainable = log_probs / (((5 + limits.double()) / 6) ** alpha).unsqueeze(1)
             log_probs = log_probs.masked_fill(cut | ~(attainable > kept[:, -1:]), IMPOSSIBLE)
             history = history.gather(1, live_parents.unsqueeze(2).expand(-1, -1, longest))
             history[:, :, position] = live_tokens
