@@ -38,9 +38,9 @@ device=cuda
 binary=
 data=$root/data/quickstart
 config=
-updates=300
-model_updates=1000
-passes=4
+updates=
+model_updates=
+passes=
 precisions=
 python=python3
 threads=
@@ -87,9 +87,9 @@ done
 # What is left are flags of `mt train`.
 
 if [ -n "$quick" ]; then
-    updates=60
-    model_updates=400
-    passes=2
+    : "${updates:=60}" "${model_updates:=400}" "${passes:=2}"
+else
+    : "${updates:=300}" "${model_updates:=1000}" "${passes:=4}"
 fi
 # A configuration of the user's keeps its shape.
 base=
