@@ -1,11 +1,11 @@
 # GNU make. `make` alone lists the targets.
 
 CARGO ?= cargo
-# Passed on to `cargo test`, for example: make test ARGS='--test metrics'
+# Passed on to `cargo test` or the script, for example: make test ARGS='--test metrics'
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench lint cuda gpu-test metal-check
+.PHONY: help build demo test bench lint cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
 
 gpu-test: ## Build with CUDA and run the tests for a GPU
 	scripts/gpu-test.sh
+
+# Builds nothing: it runs where there is Python with torch but no Rust, on a binary built elsewhere (ARGS='--binary FILE').
+gpu-bench: ## Time training and decoding beside PyTorch on a GPU
+	scripts/gpu-bench.sh $(ARGS)
 
 metal-check: ## Type-check with Candle's Metal backend
 	scripts/metal-check.sh

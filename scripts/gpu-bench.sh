@@ -1,0 +1,344 @@
+#!/usr/bin/env bash
+# Training and decoding of mt beside PyTorch, by turns on one device: a Markdown table for docs/benchmarks.md.
+#
+#   scripts/gpu-bench.sh                                       the base model on data/quickstart, on the first GPU
+#   scripts/gpu-bench.sh --binary ./mt --data …/multi30k       a binary built elsewhere, another corpus
+#   scripts/gpu-bench.sh --device cpu --quick                  a trial of this script on the processor
+#   scripts/gpu-bench.sh … -- --set tokenizer.vocab_size=10000   flags of `mt train` behind --
+#
+#   --device DEVICE     cpu, cuda (default) or cuda:N
+#   --binary FILE       mt (default: target/cuda/release/mt; target/release/mt with --device cpu); needs no Rust here
+#   --data DIR          folder with train, valid and test, .en and .de (default: data/quickstart)
+#   --config FILE       configuration to train (default: configs/quickstart.toml, but with the shape of transformer-base,
+#                       batches of 4,096 tokens and a learning rate that suits it); its corpus is replaced by --data
+#   --updates N         updates that training is measured over (default: 300)
+#   --model-updates N   updates of the model that decoding is measured with (default: 1000): mt's last run is so long
+#   --passes N          how often 2,000 sentences are translated in a measurement (default: 4)
+#   --precision P       only f32 or only bf16 (default: both on a GPU, f32 on the processor)
+#   --python FILE       Python with torch (default: python3)
+#   --threads N         processor threads of both (default: all cores on the processor, else their own choice)
+#   --quick             the quickstart model, few updates, two passes
+#
+# Training: the median of target tokens/s over stretches of 20 updates, without the first, of mt's log and of
+# benches/pytorch_peer.py. No validation and no checkpoint falls into them. Decoding has the weights that mt has trained in
+# that precision. Its time is that for 2,000 sentences times 1 + passes, less that for 2,000 sentences: mt reads and sorts
+# 2,000 lines at a time, so that the rest is exactly the further passes, without the start of the process, loading
+# and first calls. PyTorch translates the 2,000 once, then, timed, the further passes. mt's time has tokenising and writing in
+# it, PyTorch's only the work from token ids to token ids.
+set -euo pipefail
+export LC_ALL=C
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+turns=3
+log_every=20
+# WINDOW in src/commands/input.rs.
+window=2000
+
+device=cuda
+binary=
+data=$root/data/quickstart
+config=
+updates=
+model_updates=
+passes=
+precisions=
+python=python3
+threads=
+quick=
+
+fail() {
+    echo "gpu-bench: $*" >&2
+    exit 1
+}
+
+say() {
+    echo "gpu-bench: $*" >&2
+}
+
+while [ $# -gt 0 ]; do
+    case $1 in
+        --quick)
+            quick=1
+            shift
+            continue
+            ;;
+        --)
+            shift
+            break
+            ;;
+        --device | --binary | --data | --config | --updates | --model-updates | --passes | --precision | --python | --threads) ;;
+        *) fail "unknown argument $1; see the top of $0" ;;
+    esac
+    [ $# -ge 2 ] || fail "$1 needs a value"
+    case $1 in
+        --device) device=$2 ;;
+        --binary) binary=$2 ;;
+        --data) data=$2 ;;
+        --config) config=$2 ;;
+        --updates) updates=$2 ;;
+        --model-updates) model_updates=$2 ;;
+        --passes) passes=$2 ;;
+        --precision) precisions=$2 ;;
+        --python) python=$2 ;;
+        --threads) threads=$2 ;;
+    esac
+    shift 2
+done
+# What is left are flags of `mt train`.
+
+if [ -n "$quick" ]; then
+    : "${updates:=60}" "${model_updates:=400}" "${passes:=2}"
+else
+    : "${updates:=300}" "${model_updates:=1000}" "${passes:=4}"
+fi
+# A configuration of the user's keeps its shape.
+base=
+if [ -z "$config" ]; then
+    config=$root/configs/quickstart.toml
+    [ -n "$quick" ] || base=1
+fi
+case $device in
+    cpu)
+        : "${binary:=$root/target/release/mt}" "${precisions:=f32}" "${threads:=$(nproc)}"
+        ;;
+    *)
+        : "${binary:=$root/target/cuda/release/mt}" "${precisions:=f32 bf16}"
+        ;;
+esac
+
+[ -x "$binary" ] || fail "$binary is missing or cannot be run; build it with 'make cuda' (for --device cpu: 'make build'), or name one with --binary"
+"$python" -c 'import torch' 2>/dev/null || fail "$python has no torch; name another with --python"
+for file in {train,valid,test}.{en,de}; do
+    [ -s "$data/$file" ] || fail "$data/$file is missing or empty"
+done
+[ "$updates" -ge $((2 * log_every)) ] || fail "--updates must be at least $((2 * log_every))"
+[ "$passes" -ge 1 ] || fail "--passes must be at least 1"
+binary=$(realpath "$binary")
+data=$(realpath "$data")
+config=$(realpath "$config")
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+mt_flags=(--device "$device" --quiet)
+peer_flags=(--device "$device")
+if [ -n "$threads" ]; then
+    mt_flags+=(--threads "$threads")
+    peer_flags+=(--threads "$threads")
+fi
+
+libraries=
+tunables=
+if [ "$device" = cpu ]; then
+    # Without huge pages PyTorch's figures swing with page faults.
+    tunables=glibc.malloc.hugetlb=1
+else
+    # Where the machine has no CUDA of its own, mt finds the libraries that came with PyTorch.
+    libraries=$("$python" -c '
+import glob, os, torch
+packages = os.path.dirname(os.path.dirname(torch.__file__))
+print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))')
+fi
+
+# Runs a command and shows what it wrote to stderr only if it fails.
+quietly() {
+    if ! "$@" 2>"$folder/messages"; then
+        cat "$folder/messages" >&2
+        fail "failed: $*"
+    fi
+}
+
+mt() {
+    LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" quietly "$binary" "$@"
+}
+
+# peer MODE PRECISION ARGUMENT…: a line of JSON
+peer() {
+    local mode=$1 precision=$2
+    shift 2
+    GLIBC_TUNABLES=$tunables quietly "$python" "$root/benches/pytorch_peer.py" "$mode" --model "$folder/run-$precision" \
+        --info "$folder/info-$precision.json" --precision "$precision" "${peer_flags[@]}" "$@"
+}
+
+# The value of a key of JSON on stdin.
+value() {
+    "$python" -c '
+import json, sys
+value = json.load(sys.stdin)
+for key in sys.argv[1].split("."):
+    value = value.get(key, "")
+print(value)' "$1"
+}
+
+median() {
+    sort -g | awk '
+        NF { value[++n] = $1 }
+        END {
+            if (!n) exit 1
+            print n % 2 ? value[(n + 1) / 2] : (value[n / 2] + value[n / 2 + 1]) / 2
+        }'
+}
+
+# 12345.6 as 12,346
+grouped() {
+    printf '%.0f\n' "$1" | sed ':again; s/\([0-9]\)\([0-9]\{3\}\)\($\|,\)/\1,\2\3/; t again'
+}
+
+# figure NAME VALUE: notes a figure of the turn
+figure() {
+    echo "$2" >>"$folder/figures-$1"
+    say "turn $turn, $1: $(grouped "$2")"
+}
+
+# train_mt PRECISION UPDATES FLAG…
+train_mt() {
+    local precision=$1 last=$2
+    shift 2
+    mt train --config "$folder/config.toml" --run-dir "$folder/run-$precision" --overwrite "${mt_flags[@]}" \
+        --set "runtime.precision=$precision" --set "train.max_updates=$last" "$@"
+    # The first stretch is warm-up.
+    grep '"event":"train"' "$folder/run-$precision/log.jsonl" \
+        | sed -n "2,$((updates / log_every))"'s/.*"tokens_per_second":\([0-9.eE+]*\).*/\1/p' | median || fail "mt's log has no training speed"
+}
+
+# Seconds that mt needs for a file.
+translate_mt() {
+    local precision=$1 beam=$2 input=$3 start=$EPOCHREALTIME
+    mt translate --model "$folder/run-$precision" --beam "$beam" --input "$input" --output "$input.out" "${mt_flags[@]}"
+    awk -v start="$start" -v end="$EPOCHREALTIME" 'BEGIN { print end - start }'
+}
+
+# Sentences a second. A disturbance can make the first pass longer than all: then it is measured again.
+speed_of_mt() {
+    local once repeated attempt
+    for attempt in 1 2 3; do
+        [ "$attempt" -eq 1 ] || say "$((passes + 1)) passes took no longer than one ($repeated and $once s): once more"
+        once=$(translate_mt "$1" "$2" "$folder/sentences") || exit 1
+        repeated=$(translate_mt "$1" "$2" "$folder/sentences-repeated") || exit 1
+        if awk -v once="$once" -v repeated="$repeated" -v sentences=$((passes * window)) \
+            'BEGIN { if (repeated <= once) exit 1; print sentences / (repeated - once) }'; then
+            return
+        fi
+    done
+    fail "the machine is too busy to measure; raise --passes"
+}
+
+{
+    cat <<END
+extends = '$config'
+
+[data]
+root = '$data'
+train = [{ source = "train.en", target = "train.de" }]
+valid = { source = "valid.en", target = "valid.de" }
+test = { source = "test.en", target = "test.de" }
+
+[tokenizer]
+joint = true
+dropout = 0.0
+
+[valid]
+every = 0
+
+[train]
+accumulate = 1
+max_epochs = 0
+log_every = $log_every
+save_every = 1000000
+average_last = 0
+exponential_average = 0.0
+END
+    if [ -n "$base" ]; then
+        cat <<END
+batch_tokens = 4096
+schedule = { kind = "inverse_sqrt", learning_rate = 5e-4, warmup = 500 }
+
+[model]
+preset = "transformer-base"
+END
+    fi
+} >"$folder/config.toml"
+
+awk -v lines="$window" '
+    { line[n++] = $0 }
+    END { for (i = 0; i < lines; i++) print line[i % n] }' "$data/test.en" >"$folder/sentences"
+for ((pass = 0; pass <= passes; pass++)); do cat "$folder/sentences"; done >"$folder/sentences-repeated"
+
+for precision in $precisions; do
+    for ((turn = 1; turn <= turns; turn++)); do
+        last=$((turn == turns && model_updates > updates ? model_updates : updates))
+        speed=$(train_mt "$precision" "$last" "$@")
+        figure "train-$precision-mt" "$speed"
+        if [ "$turn" -eq 1 ]; then
+            mt info "$folder/run-$precision" --json >"$folder/info-$precision.json"
+            # The vocabulary of every run is the same.
+            for file in "$data"/train.{en,de} "$folder/sentences"; do
+                mt tokenize --model "$folder/run-$precision" --input "$file" >"$folder/$(basename "$file").subwords"
+            done
+        fi
+        peer train "$precision" --source "$folder/train.en.subwords" --target "$folder/train.de.subwords" \
+            --updates "$updates" --log-every "$log_every" >"$folder/result"
+        speed=$(value target_tokens_per_second <"$folder/result")
+        figure "train-$precision-PyTorch" "$speed"
+    done
+    for beam in 1 4; do
+        for ((turn = 1; turn <= turns; turn++)); do
+            speed=$(speed_of_mt "$precision" "$beam")
+            figure "beam$beam-$precision-mt" "$speed"
+            peer decode "$precision" --input "$folder/sentences.subwords" --output "$folder/translated" \
+                --beam "$beam" --repeat "$passes" >"$folder/result"
+            speed=$(value sentences_per_second <"$folder/result")
+            figure "beam$beam-$precision-PyTorch" "$speed"
+        done
+        mt detokenize --model "$folder/run-$precision" --target --input "$folder/translated" >"$folder/translated.text"
+        awk 'NR == FNR { line[FNR] = $0; next } line[FNR] == $0 { same++ } END { print same + 0 }' \
+            "$folder/translated.text" "$folder/sentences.out" >"$folder/same-$beam-$precision"
+        value target_tokens <"$folder/result" >"$folder/tokens-$beam-$precision"
+    done
+done
+
+# row TEXT NAME RATIO
+row() {
+    local figure line="| $1 |"
+    while read -r figure; do
+        line+=" $(grouped "$figure") |"
+    done <"$folder/figures-$2"
+    echo "$line **$(grouped "$(median <"$folder/figures-$2")")** | $3 |"
+}
+
+# rows TEXT NAME: mt's and PyTorch's
+rows() {
+    local ratio
+    ratio=$(awk -v mt="$(median <"$folder/figures-$2-mt")" -v peer="$(median <"$folder/figures-$2-PyTorch")" \
+        'BEGIN { printf "%.2f", mt / peer }')
+    row "$1, \`mt\`" "$2-mt" "$ratio"
+    row "$1, PyTorch" "$2-PyTorch" ""
+}
+
+info=$folder/info-${precisions%% *}.json
+hardware=$(value gpu <"$folder/result")
+if [ -z "$hardware" ]; then
+    hardware="$threads threads of $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
+fi
+cuda=$(value cuda <"$folder/result")
+echo "$(date '+%-d %B %Y'), $hardware, \`$("$binary" --version)\`, PyTorch $(value torch <"$folder/result")${cuda:+ with CUDA $cuda}."
+echo "$(value config.model.encoder_layers <"$info")+$(value config.model.decoder_layers <"$info") layers," \
+    "$(value config.model.d_model <"$info")/$(value config.model.d_ff <"$info"), $(value config.model.heads <"$info") heads," \
+    "V $(grouped "$(value vocabulary.target <"$info")"), $(grouped "$(value parameters.total <"$info")") parameters;" \
+    "$(basename "$data") in batches of $(grouped "$(value config.train.batch_tokens <"$info")") padded tokens, $updates updates;" \
+    "decoding in batches of $(grouped "$(value config.decode.batch_tokens <"$info")")."
+echo
+echo "| | first | second | third | median | ratio |"
+echo "|---|---:|---:|---:|---:|---:|"
+for precision in $precisions; do
+    rows "Training, $precision, target tokens/s" "train-$precision"
+    rows "Greedy, $precision, sentences/s" "beam1-$precision"
+    rows "Beam 4, $precision, sentences/s" "beam4-$precision"
+done
+echo
+for precision in $precisions; do
+    echo "Translations that are the same, $precision: greedy $(cat "$folder/same-1-$precision"), beam 4" \
+        "$(cat "$folder/same-4-$precision") of $window; they have $(awk -v lines="$window" '{ printf "%.1f", $1 / lines }' \
+            "$folder/tokens-1-$precision") and $(awk -v lines="$window" '{ printf "%.1f", $1 / lines }' \
+            "$folder/tokens-4-$precision") tokens on average."
+done
