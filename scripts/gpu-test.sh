@@ -7,7 +7,7 @@
 #   scripts/gpu-test.sh run [DEVICE]    only run what was built, or unpacked there: no Rust is needed
 #
 # On the other machine: a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz).
-# `run cpu` runs the same plain operations on the processor.
+# `run cpu` is a trial without a GPU: tests/device.rs runs the plain operations on the processor, the commands its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -72,8 +72,12 @@ end_to_end() {
 case ${1:-cuda} in
 build) build ;;
 run) run "${2:-cuda}" ;;
-*)
+cuda | cuda:*)
     build
     run "${1:-cuda}"
+    ;;
+*)
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+    exit 2
     ;;
 esac

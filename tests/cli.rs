@@ -478,3 +478,22 @@ fn info_shows_parameters_and_modules_of_a_configuration() {
         assert!(!text.contains(words), "{words} in {text}");
     }
 }
+
+#[test]
+fn what_cannot_be_is_refused_before_any_work() {
+    let project = Project::new();
+    let huge = ["model.d_model=1048576", "model.d_ff=1048576", "model.encoder_layers=1000", "model.heads=1"];
+    let sets: Vec<&str> = huge.iter().flat_map(|set| ["--set", set]).collect();
+    fails(&project.train(&sets), 2, &["GiB of memory", "this machine has"]);
+    assert!(!project.path("runs").exists());
+    // Where validation text does not fit, its file and line are named.
+    project.write("valid.en", format!("a cat\n{}\n", "a dog ".repeat(20)));
+    project.write("valid.de", "eine Katze\nein Hund\n");
+    let short = ["--set", "model.max_length=21", "--set", "data.max_length=20"];
+    let output = project.mt(&[&["train", "--config", "small.toml", "--dry-run"], &short[..]].concat());
+    succeeds(&output);
+    let text = stdout(&output);
+    assert!(text.contains("1 of 2 validation pairs") && text.contains("valid.en:2"), "{text}");
+    assert!(text.contains("of 1 of the sources whose translations are scored"), "{text}");
+    fails(&project.mt(&["info", "small.toml", "--device", "gpu"]), 2, &["there is no device `gpu`"]);
+}

@@ -57,6 +57,7 @@ fn attention_of_a_translation() {
     }
     let same = run(&["--attention", "out", "--output", "out"]);
     fails(&same, 2, &["--attention and --output"]);
+    fails(&run(&["--attention", "-"]), 2, &["--attention cannot go to stdout"]);
 }
 
 #[test]
@@ -105,6 +106,13 @@ fn beyond_learned_positions_the_line_is_named() {
         // What stood before it is answered.
         assert_eq!(stdout(&output).lines().count(), 1, "{}", stderr(&output));
     }
-    fails(&mt(&["eval", "--src", "long.txt", "--ref", "long.txt"]), 1, &says);
+    let output = mt(&["embed", "--input", "long.txt", "--output", "vectors.safetensors"]);
+    fails(&output, 1, &says);
+    let tensors = candle_core::safetensors::load(project.path("vectors.safetensors"), &Device::Cpu).unwrap();
+    assert_eq!(tensors["embeddings"].dims(), [1, 32]);
+    // Nothing is translated, so nothing is overwritten.
+    project.write("precious.txt", "kept\n");
+    fails(&mt(&["eval", "--src", "long.txt", "--ref", "long.txt", "--output", "precious.txt"]), 1, &says);
+    assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
     fails(&mt(&["translate", &long]), 1, &["arguments:1"]);
 }

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::input::Lines;
 use super::model;
 use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, EmbedArgs};
+use crate::console::message;
 use crate::decode::source::{self, Reader};
 use crate::error::{Error, Result};
 use crate::model::Transformer;
@@ -25,52 +27,46 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     refuse_inputs(args.output.as_deref(), lines.path())?;
-    let tensor_file = args.output.as_deref().filter(|path| path.extension().is_some_and(|e| e == "safetensors"));
-    let mut output = None;
+    let is_tensor = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
+    let as_tensor = args.output.as_deref().is_some_and(is_tensor);
+    // Opening empties a file: not before the input has shown that it can be read.
+    let mut window = lines.next()?;
+    let mut output = Output::open(args.output.as_deref())?;
     let mut all: Vec<f32> = Vec::new();
-    let mut cut = 0;
-    loop {
-        let window = lines.next()?;
-        if window.is_empty() {
-            break;
-        }
-        let (window, refused) = lines.split_at_refused(&window, &reader);
-        let (vectors, longer) = embed(&loaded.model, &reader, window, pooling, batch_tokens)?;
-        cut += longer;
-        if tensor_file.is_some() {
+    let (mut count, mut cut) = (0, None);
+    let mut refused = None;
+    while !window.is_empty() && refused.is_none() && !output.is_closed() {
+        let (usable, error) = lines.split_at_refused(&window, &reader);
+        refused = error;
+        let (vectors, first_cut) = embed(&loaded.model, &reader, usable, pooling, batch_tokens)?;
+        cut = cut.or(first_cut.map(|line| count + line + 1));
+        count += vectors.len();
+        if as_tensor {
             all.extend(vectors.into_iter().flatten());
         } else {
-            // Opening empties a file: not before the input has shown that it can be read.
-            let output = match &mut output {
-                Some(output) => output,
-                None => output.insert(Output::open(args.output.as_deref())?),
-            };
             for vector in &vectors {
                 output.line(&serde_json::json!(vector).to_string())?;
             }
             output.flush()?;
-            if output.is_closed() {
-                break;
-            }
         }
-        if let Some(error) = refused {
-            return Err(error);
+        if refused.is_none() {
+            window = lines.next()?;
         }
     }
+    if as_tensor {
+        output.bytes(&tensor(&all, loaded.config.model.d_model)?)?;
+    }
+    output.flush()?;
     if !common.quiet {
         lines.warn();
-        if cut > 0 {
-            crate::console::message(format_args!(
-                "warning: {cut} lines are longer than model.max_length: only their beginning was taken"
+        if let Some(first) = cut {
+            message(format_args!(
+                "warning: some lines (the first is line {first}) are longer than model.max_length: only their beginning \
+                 was taken"
             ));
         }
     }
-    match (tensor_file, output) {
-        (Some(path), _) => write_tensor(path, &all, loaded.config.model.d_model),
-        // Without a single line: an empty file all the same.
-        (None, None) => Output::open(args.output.as_deref())?.flush(),
-        (None, Some(mut output)) => output.flush(),
-    }
+    refused.map_or(Ok(()), Err)
 }
 
 fn pooling(name: &str) -> Result<Pooling> {
@@ -81,15 +77,16 @@ fn pooling(name: &str) -> Result<Pooling> {
     })
 }
 
-/// Vectors of lines, in order, and how many lines were cut.
+/// Vectors of lines, in order, and the first line that was cut.
 fn embed(
     model: &Transformer,
     reader: &Reader,
     lines: &[String],
     pooling: Pooling,
     batch_tokens: usize,
-) -> Result<(Vec<Vec<f32>>, usize)> {
+) -> Result<(Vec<Vec<f32>>, Option<usize>)> {
     let mut sources = reader.read(lines);
+    let cut = sources.iter().position(|source| source.cut);
     source::by_length(&mut sources);
     let mut vectors = vec![Vec::new(); lines.len()];
     for batch in source::batches(&sources, batch_tokens) {
@@ -98,13 +95,13 @@ fn embed(
             vectors[source.line] = vector;
         }
     }
-    Ok((vectors, sources.iter().filter(|source| source.cut).count()))
+    Ok((vectors, cut))
 }
 
-fn write_tensor(path: &Path, values: &[f32], d: usize) -> Result<()> {
+/// The tensor `embeddings` as a safetensors file.
+fn tensor(values: &[f32], d: usize) -> Result<Vec<u8>> {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let whole = TensorView::new(Dtype::F32, vec![values.len() / d, d], &bytes);
-    let whole = whole.map_err(|e| Error::failure("the vectors do not fit into a tensor").caused_by(e))?;
-    safetensors::serialize_to_file([("embeddings", whole)], None, path)
-        .map_err(|e| Error::failure(format!("cannot write the vectors: {e}")).at(path).caused_by(e))
+    let failed = |error: SafeTensorError| Error::failure("the vectors cannot be written as a tensor").caused_by(error);
+    let whole = TensorView::new(Dtype::F32, vec![values.len() / d, d], &bytes).map_err(failed)?;
+    safetensors::serialize([("embeddings", whole)], None).map_err(failed)
 }

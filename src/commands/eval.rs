@@ -107,11 +107,11 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
     let (lines, references) = (read(&source)?, read_references(&reference_paths)?);
     check_counts(&source, lines.len(), &reference_paths, &references)?;
     refuse_inputs(args.output.as_deref(), reference_paths.iter().chain([&source]).map(PathBuf::as_path))?;
-    let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
     let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
     if let Some(beyond) = translator.reader().beyond_positions(&lines) {
         return Err(beyond.error(&source, 1));
     }
+    let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
     let bar = (!common.quiet).then(|| indicatif::ProgressBar::new(lines.len() as u64));
     let translations = translator.translate(&lines, &options, |done| {
         if let Some(bar) = &bar {

@@ -12,11 +12,16 @@ mod train;
 mod translate;
 
 use crate::cli::{Cli, Command};
+use crate::device::DeviceName;
 use crate::error::Result;
 
 /// Runs the command line.
 pub fn run(cli: &Cli) -> Result<()> {
     let common = &cli.common;
+    // A command that needs no device takes the flag all the same, but not a wrong one.
+    if let Some(device) = &common.device {
+        device.parse::<DeviceName>()?;
+    }
     match &cli.command {
         Command::Train(args) => train::run(args, common),
         Command::Eval(args) => eval::run(args, common),

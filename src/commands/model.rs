@@ -54,7 +54,7 @@ pub fn compute_type(precision: Precision, device: &Device, common: &Common) -> D
         Precision::Bf16 if !device.is_cpu() => DType::BF16,
         Precision::Bf16 => {
             if !common.quiet {
-                message("runtime.precision = \"bf16\" is for GPUs: the processor computes in f32");
+                message("note: runtime.precision = \"bf16\" is for GPUs; the processor computes in f32");
             }
             DType::F32
         }

@@ -40,7 +40,12 @@ impl Output {
 
     /// A piece of text as it is.
     pub fn text(&mut self, text: &str) -> Result<()> {
-        let result = self.writer.write_all(text.as_bytes());
+        self.bytes(text.as_bytes())
+    }
+
+    /// Bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let result = self.writer.write_all(bytes);
         self.check(result)
     }
 

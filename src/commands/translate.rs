@@ -16,11 +16,14 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let loaded = model::load(&args.model, common)?;
     let options = model::translate_options(&args.decode, &loaded.config.decode)?;
     let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
-    if let Some(file) = &args.attention
-        && (args.output.as_ref() == Some(file) || file == Path::new("-"))
-    {
-        let error = Error::usage("--attention and --output cannot go to the same place");
-        return Err(error.help("give --attention a file of its own"));
+    if let Some(file) = &args.attention {
+        let help = "give --attention a file of its own";
+        if file == Path::new("-") {
+            return Err(Error::usage("--attention cannot go to stdout").help(help));
+        }
+        if args.output.as_ref() == Some(file) {
+            return Err(Error::usage("--attention and --output cannot go to the same place").help(help));
+        }
     }
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     for file in [args.output.as_deref(), args.attention.as_deref()] {

@@ -287,6 +287,7 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
         (Kind::Integer { .. } | Kind::Even { .. }, _) => wrong("a whole number"),
         (Kind::Number(range), value) => match number(value) {
             Some(x) if x.is_finite() && range.holds(x) => Ok(()),
+            Some(x) if !x.is_finite() => Err(outside(path, value, "a finite number")),
             Some(_) => Err(outside(path, value, range.describe())),
             None => wrong("a number"),
         },

@@ -57,6 +57,8 @@ pub(crate) enum Range {
     NonNegative,
     /// x = 0 or x ≥ 1.
     OffOrRatio,
+    /// 1e-30 ≤ x ≤ 1: f32 can tell it from zero.
+    Epsilon,
 }
 
 impl Range {
@@ -67,6 +69,7 @@ impl Range {
             Self::Positive => x > 0.0,
             Self::NonNegative => x >= 0.0,
             Self::OffOrRatio => x == 0.0 || x >= 1.0,
+            Self::Epsilon => (1e-30..=1.0).contains(&x),
         }
     }
 
@@ -77,6 +80,7 @@ impl Range {
             Self::Positive => "above 0",
             Self::NonNegative => "at least 0",
             Self::OffOrRatio => "0 (off), or at least 1",
+            Self::Epsilon => "at least 1e-30 and at most 1",
         }
     }
 }

@@ -26,8 +26,10 @@ pub struct Source {
 pub struct BeyondPositions {
     /// Which of the lines it is.
     pub line: usize,
-    /// Its tokens with the end of the sentence.
+    /// Its tokens with the end of the sentence; of an enormous line those of its beginning.
     pub tokens: usize,
+    /// Whether it has more.
+    pub and_more: bool,
     /// The positions that the model has learned.
     pub positions: usize,
 }
@@ -35,9 +37,11 @@ pub struct BeyondPositions {
 impl BeyondPositions {
     /// As an error about `file`, in which the first of the lines is number `first`.
     pub fn error(&self, file: &Path, first: usize) -> Error {
-        let Self { line, tokens, positions } = self;
+        let Self { line, tokens, and_more, positions } = self;
+        let more = if *and_more { "more than " } else { "" };
         let what = format!(
-            "the line has {tokens} tokens with its end, but the model has learned {positions} positions (model.max_length)"
+            "the line has {more}{tokens} tokens with its end, but the model has learned {positions} positions \
+             (model.max_length)"
         );
         Error::failure(what).at_line(file, first + line, 0).help("split the line")
     }
@@ -93,7 +97,8 @@ impl<'a> Reader<'a> {
         let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest)).collect();
         let encoded = self.tokenizers.source.encode_batch(&beginnings);
         let line = encoded.iter().position(|ids| ids.len() > self.longest)?;
-        Some(BeyondPositions { line, tokens: encoded[line].len() + 1, positions: self.longest + 1 })
+        let and_more = beginnings[line].len() < lines[line].as_ref().len();
+        Some(BeyondPositions { line, tokens: encoded[line].len() + 1, and_more, positions: self.longest + 1 })
     }
 
     /// Sources as one padded batch.

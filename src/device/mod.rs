@@ -112,6 +112,14 @@ pub fn configure_libraries() {
     }
 }
 
+/// Bytes of memory this machine has; `None` where the system does not say.
+pub fn machine_memory() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kilobytes: u64 =
+        meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
 /// Bytes of memory this process holds now; `None` where the system does not say.
 pub fn resident_memory() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;

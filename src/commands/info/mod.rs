@@ -174,7 +174,9 @@ fn stack(parameters: &ParameterLayout, part: &str, layers: usize) -> String {
 /// A line of the training history.
 fn history_line(key: &str, value: &Value) -> String {
     match (key, value) {
-        ("best", Value::Object(best)) => format!("best validation: {} at update {}", best["value"], best["step"]),
+        ("best", Value::Object(best)) => {
+            format!("best validation: {:.4} at update {}", best["value"].as_f64().unwrap_or(f64::NAN), best["step"])
+        }
         ("best", _) => "best validation: none".to_owned(),
         ("seconds", value) => format!("time in training: {:.0} s", value.as_f64().unwrap_or_default()),
         (key, value) => match value.as_str() {

@@ -18,7 +18,7 @@ use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::device;
 use crate::error::{Error, Result};
-use crate::model::Transformer;
+use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::Parameters;
 use crate::train::log::Log;
@@ -35,7 +35,11 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let config = resolve(args, common)?;
     prepare::check_files(&config.data)?;
     device::set_threads(config.runtime.threads);
-    let device = device::open(&config.runtime.device)?;
+    let device = device::open(&config.runtime.device)
+        .map_err(|error| error.context(format_args!("`runtime.device` = \"{}\"", config.runtime.device)))?;
+    if device.is_cpu() {
+        refuse_the_impossible(&config)?;
+    }
     if args.dry_run {
         return plan::print(&directory::of(args)?, &config, common);
     }
@@ -137,6 +141,26 @@ fn train(run: &Path, config: &Config, common: &Common, prepared: Prepared, signa
         output.flush()?;
     }
     Ok(())
+}
+
+/// Refuses a model whose parameters, gradients and moments alone, with the smallest vocabulary, are more than the machine's
+/// memory: the allocator would end the process.
+fn refuse_the_impossible(config: &Config) -> Result<()> {
+    let pieces = config.tokenizer.vocab_size.min(300);
+    let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
+    let needed = 16 * layout::layout(&config.model, vocabulary).total() as u64;
+    match device::machine_memory() {
+        Some(memory) if needed > memory => {
+            let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+            let what = format!(
+                "training this model takes more than {:.1} GiB of memory; this machine has {:.1} GiB",
+                gib(needed),
+                gib(memory)
+            );
+            Err(Error::usage(what).help("make the model smaller: see `mt info` of the configuration"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The configuration of files, `--set` and flags.

@@ -40,21 +40,27 @@ impl Validator {
         let most = config.model.max_length - 1;
         let encode =
             |&(source, target): &(&str, &str)| (tokenizers.source.encode(source), tokenizers.target.encode(target));
-        let mut encoded: Vec<_> = pairs
-            .iter()
-            .map(encode)
-            .filter(|(s, t)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty())
-            .collect();
+        let mut encoded: Vec<_> = pairs.iter().map(encode).collect();
+        let usable = |(s, t): &(Vec<u32>, Vec<u32>)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty();
+        let first_left_out = encoded.iter().position(|pair| !usable(pair));
+        let cut = encoded[..limit].iter().filter(|(source, _)| source.len() > most).count();
+        encoded.retain(usable);
         let left_out = pairs.len() - encoded.len();
         if encoded.is_empty() {
             let what =
                 format!("no pair is left to validate on: all {left_out} are empty or longer than {most} subwords");
             return Err(Error::failure(what).at(&valid.source).help("check data.valid and model.max_length"));
         }
-        if left_out > 0 {
+        if let Some(first) = first_left_out {
+            let (path, line, all) = (valid.source.display(), first + 1, pairs.len());
             say(format!(
-                "warning: {left_out} of {} validation pairs are not part of the loss: empty, or longer than {most} subwords",
-                pairs.len()
+                "warning: {left_out} of {all} validation pairs are not part of the loss: empty, or longer than the {most} \
+                 subwords that model.max_length leaves room for; the first is {path}:{line}"
+            ));
+        }
+        if cut > 0 {
+            say(format!(
+                "warning: of {cut} of the sources whose translations are scored only the first {most} subwords count"
             ));
         }
         encoded.sort_by_key(larger_side);
