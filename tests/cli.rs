@@ -416,7 +416,14 @@ fn info_tells_of_training_and_of_damage() {
     let project = Project::new();
     succeeds(&project.train(&[]));
     let text = stdout(&project.mt(&["info", "runs/small"]));
-    for words in ["updates: 12", "target tokens: ", "best validation: ", " at update ", "final model: whole"] {
+    for words in [
+        "updates: 12",
+        "target tokens: ",
+        "best validation: BLEU ",
+        " at update ",
+        "final model: whole",
+        "final model is: average of the last 2 checkpoints; validation loss ",
+    ] {
         assert!(text.contains(words), "{words} in {text}");
     }
     assert!(!text.contains("null"), "{text}");

@@ -2,13 +2,15 @@
 
 mod tree;
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
 use super::model::{config_of, vocabulary};
 use super::output::Output;
 use crate::checkpoint;
 use crate::cli::{Common, InfoArgs};
-use crate::config::{self, Config, NormKind};
+use crate::config::{self, Config, NormKind, ValidMetric};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::{Vocabulary, layout};
@@ -52,6 +54,9 @@ fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
             Err(error) => error.all().map(Error::what).collect::<Vec<_>>().join("; "),
         };
         history.push(("final_model".to_owned(), Value::from(state)));
+        if let Some(event) = final_event(&args.path) {
+            history.push(("final_model_is".to_owned(), event));
+        }
     }
     if let Some((step, directory)) = checkpoint::list(&args.path)?.pop() {
         let state = checkpoint::read_state(&directory)?;
@@ -61,6 +66,13 @@ fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
         }
     }
     Ok((config, vocabulary(&tokenizers), history))
+}
+
+/// What the log of a finished run says of its final model: which it is, and its validation.
+fn final_event(run: &Path) -> Option<Value> {
+    let log = std::fs::read_to_string(run.join("log.jsonl")).ok()?;
+    let events = log.lines().rev().map_while(|line| serde_json::from_str::<Value>(line).ok());
+    events.into_iter().find(|event| event["event"] == "final")
 }
 
 fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
@@ -141,7 +153,7 @@ fn as_text(
         megabytes(parameters.total() * 4),
         megabytes(parameters.total() * 16)
     ));
-    lines.extend(history.iter().map(|(key, value)| history_line(key, value)));
+    lines.extend(history.iter().map(|(key, value)| history_line(key, value, config.valid.metric)));
     lines
 }
 
@@ -172,10 +184,25 @@ fn stack(parameters: &ParameterLayout, part: &str, layers: usize) -> String {
 }
 
 /// A line of the training history.
-fn history_line(key: &str, value: &Value) -> String {
+fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
     match (key, value) {
         ("best", Value::Object(best)) => {
-            format!("best validation: {:.4} at update {}", best["value"].as_f64().unwrap_or(f64::NAN), best["step"])
+            let value = best["value"].as_f64().unwrap_or(f64::NAN);
+            let value = match metric {
+                ValidMetric::Bleu => format!("BLEU {value:.2}"),
+                ValidMetric::Loss => format!("loss {value:.4}"),
+            };
+            format!("best validation: {value} at update {}", best["step"])
+        }
+        ("final_model_is", event) => {
+            let number = |key: &str| event[key].as_f64();
+            let scores = [
+                number("loss").map(|loss| format!("validation loss {loss:.4}")),
+                number("perplexity").map(|perplexity| format!("perplexity {perplexity:.2}")),
+                number("bleu").map(|bleu| format!("BLEU {bleu:.2}")),
+            ];
+            let scores: Vec<String> = scores.into_iter().flatten().collect();
+            format!("final model is: {}; {}", event["model"].as_str().unwrap_or_default(), scores.join(", "))
         }
         ("best", _) => "best validation: none".to_owned(),
         ("seconds", value) => format!("time in training: {:.0} s", value.as_f64().unwrap_or_default()),
