@@ -14,6 +14,11 @@ macro_rules! choice {
             /// The names a configuration may use, in the order of the variants.
             pub const NAMES: &'static [&'static str] = &[$($text),+];
 
+            /// The variant of that name.
+            pub fn named(name: &str) -> Option<Self> {
+                [$(Self::$variant),+].into_iter().find(|variant| variant.name() == name)
+            }
+
             /// The name as a configuration writes it.
             pub fn name(self) -> &'static str {
                 match self {

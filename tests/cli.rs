@@ -359,10 +359,14 @@ fn an_output_that_is_an_input_is_refused() {
     succeeds(&project.train(&["--set", "train.max_updates=2"]));
     let model = ["--model", "runs/small", "-q"];
     std::fs::hard_link(project.path("valid.en"), project.path("link")).unwrap();
+    std::fs::hard_link(project.path("valid.en"), project.path("stdin")).unwrap();
     let before = ["valid.en", "valid.de"].map(|name| std::fs::read(project.path(name)).unwrap());
     for (command, more, input) in [
         ("translate", &["--input", "valid.en", "--output", "link"][..], None),
         ("translate", &["--output", "link"], Some("valid.en")),
+        // A file of that name, not the stream.
+        ("translate", &["--input", "stdin", "--output", "stdin"], None),
+        ("embed", &["--input", "stdin", "--output", "stdin"], None),
         ("eval", &["--output", "valid.de"], None),
         ("eval", &["--src", "valid.en", "--ref", "valid.de", "--output", "link"], None),
     ] {

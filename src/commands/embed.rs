@@ -70,8 +70,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
 }
 
 fn pooling(name: &str) -> Result<Pooling> {
-    let all = [Pooling::Mean, Pooling::Max, Pooling::First];
-    all.into_iter().find(|pooling| pooling.name() == name).ok_or_else(|| {
+    Pooling::named(name).ok_or_else(|| {
         let error = Error::usage(format!("--pool cannot be `{name}`"));
         error.help(format!("one of {}", Pooling::NAMES.join(", ")))
     })

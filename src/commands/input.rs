@@ -24,20 +24,24 @@ pub struct Lines {
 
 enum Source {
     Arguments(Vec<String>),
-    Stream { input: Input, interactive: bool },
+    File(Input),
+    Stdin { input: Input, interactive: bool },
 }
 
 impl Lines {
     /// The arguments, each a line; without any the file, and without that stdin.
     pub fn open(arguments: &[String], input: Option<&Path>) -> Result<Self> {
-        let stdin = Path::new("-");
-        let named = input.filter(|path| *path != stdin);
-        let (source, name) = if arguments.is_empty() {
-            let interactive = named.is_none() && std::io::stdin().is_terminal();
-            (Source::Stream { input: Input::open(input)?, interactive }, named.unwrap_or(Path::new("stdin")))
-        } else {
-            let lines = arguments.iter().map(|text| text.replace(['\n', '\r'], " ")).collect();
-            (Source::Arguments(lines), Path::new("arguments"))
+        let named = input.filter(|path| *path != Path::new("-"));
+        let (source, name) = match named {
+            _ if !arguments.is_empty() => {
+                let lines = arguments.iter().map(|text| text.replace(['\n', '\r'], " ")).collect();
+                (Source::Arguments(lines), Path::new("arguments"))
+            }
+            Some(path) => (Source::File(Input::open(named)?), path),
+            None => {
+                let interactive = std::io::stdin().is_terminal();
+                (Source::Stdin { input: Input::open(None)?, interactive }, Path::new("stdin"))
+            }
         };
         Ok(Self { source, name: name.to_path_buf(), before: 0, window: 0 })
     }
@@ -46,8 +50,8 @@ impl Lines {
     pub fn path(&self) -> Option<&Path> {
         match self.source {
             Source::Arguments(_) => None,
-            Source::Stream { .. } if self.name == Path::new("stdin") => Some(Path::new("-")),
-            Source::Stream { .. } => Some(&self.name),
+            Source::File(_) => Some(&self.name),
+            Source::Stdin { .. } => Some(Path::new("-")),
         }
     }
 
@@ -55,12 +59,11 @@ impl Lines {
     pub fn next(&mut self) -> Result<Vec<String>> {
         let lines = match &mut self.source {
             Source::Arguments(lines) => std::mem::take(lines),
-            Source::Stream { input, interactive } => {
-                if *interactive {
-                    prompt("> ");
-                }
-                input.lines(if *interactive { 1 } else { WINDOW })?
+            Source::Stdin { input, interactive: true } => {
+                prompt("> ");
+                input.lines(1)?
             }
+            Source::File(input) | Source::Stdin { input, .. } => input.lines(WINDOW)?,
         };
         self.before += std::mem::replace(&mut self.window, lines.len());
         Ok(lines)
@@ -76,8 +79,9 @@ impl Lines {
 
     /// Tells of what was odd in the input.
     pub fn warn(&self) {
-        if let Source::Stream { input, .. } = &self.source {
-            input.warn();
+        match &self.source {
+            Source::Arguments(_) => {}
+            Source::File(input) | Source::Stdin { input, .. } => input.warn(),
         }
     }
 }
