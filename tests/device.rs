@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::{is_idle, relative_error, small_model};
+use common::{is_idle, random_sequences, relative_error, small_model};
 use mt::config::{
     Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, ScheduleConfig,
     Sinusoid, Tie,
@@ -89,13 +89,7 @@ fn pair(config: &ModelConfig, compute: DType) -> (Transformer, Transformer) {
 }
 
 fn sequences(lengths: &[u32], name: &str) -> Sequences {
-    let length = *lengths.iter().max().unwrap() as usize;
-    let mut stream = Stream::new(9, name);
-    let mut ids = vec![0u32; lengths.len() * length];
-    for (row, &real) in ids.chunks_exact_mut(length).zip(lengths) {
-        row[..real as usize].iter_mut().for_each(|id| *id = 4 + stream.below(V as u64 - 4) as u32);
-    }
-    Sequences { ids, lengths: Arc::new(lengths.to_vec()), length }
+    random_sequences(lengths, V, name)
 }
 
 /// Loss and gradients of one training pass.

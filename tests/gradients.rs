@@ -3,14 +3,12 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use candle_core::Device;
-use common::{relative_error, small_model};
+use common::{random_sequences, relative_error, small_model};
 use mt::config::{
     Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, Sinusoid, Tie,
 };
-use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::model::{Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::{Implementation, Mode};
 use mt::rng::Stream;
@@ -33,22 +31,13 @@ fn model(config: &ModelConfig) -> Transformer {
     model
 }
 
-/// Random padded sequences of the given lengths.
-fn sequences(lengths: &[u32], vocabulary: usize, name: &str) -> Sequences {
-    let length = *lengths.iter().max().unwrap() as usize;
-    let mut stream = Stream::new(9, name);
-    let mut ids = vec![0u32; lengths.len() * length];
-    for (row, &real) in ids.chunks_exact_mut(length).zip(lengths) {
-        row[..real as usize].iter_mut().for_each(|id| *id = 4 + stream.below(vocabulary as u64 - 4) as u32);
-    }
-    Sequences { ids, lengths: Arc::new(lengths.to_vec()), length }
-}
-
 /// Loss and gradients of one pass.
 fn pass(model: &Transformer, source: &[u32], target: &[u32], mode: &Mode) -> (f64, Vec<f32>) {
     let source_vocabulary = model.vocabulary().source;
-    let (source, target) = (sequences(source, source_vocabulary, "source"), sequences(target, TARGET, "target"));
-    let targets = Targets { labels: sequences(&target.lengths, TARGET, "labels").ids, padding: 0, smoothing: 0.1 };
+    let (source, target) =
+        (random_sequences(source, source_vocabulary, "source"), random_sequences(target, TARGET, "target"));
+    let targets =
+        Targets { labels: random_sequences(&target.lengths, TARGET, "labels").ids, padding: 0, smoothing: 0.1 };
     model.parameters().clear_gradients().unwrap();
     let (loss, sums) = model.loss(&source, &target, &targets, mode).unwrap();
     loss.backward().unwrap();
@@ -183,8 +172,8 @@ fn every_parameter_has_a_gradient_and_moves() {
 fn the_loss_honours_its_incoming_gradient() {
     let model = model(&small_model());
     let mode = Mode::training(1);
-    let (source, target) = (sequences(&[5, 3], TARGET, "source"), sequences(&[4, 6], TARGET, "target"));
-    let targets = Targets { labels: sequences(&[4, 6], TARGET, "labels").ids, padding: 0, smoothing: 0.1 };
+    let (source, target) = (random_sequences(&[5, 3], TARGET, "source"), random_sequences(&[4, 6], TARGET, "target"));
+    let targets = Targets { labels: random_sequences(&[4, 6], TARGET, "labels").ids, padding: 0, smoothing: 0.1 };
     let gradients = |scale: f64| -> Vec<f32> {
         model.parameters().clear_gradients().unwrap();
         let (loss, _) = model.loss(&source, &target, &targets, &mode).unwrap();

@@ -5,15 +5,13 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use candle_core::Device;
-use common::Golden;
+use common::{Golden, random_sequences};
 use mt::config::{self, Config, ModelConfig, Tie};
 use mt::model::{Sequences, Transformer, Vocabulary, layout};
 use mt::ops::Mode;
 use mt::ops::loss::Targets;
-use mt::rng::Stream;
 use mt::train::optimizer::Optimizer;
 
 /// Configurations of a folder in configs/ by name.
@@ -51,15 +49,8 @@ fn reduced(model: &ModelConfig) -> ModelConfig {
     }
 }
 
-/// Random sequences, padded.
 fn sequences(lengths: &[u32], name: &str) -> Sequences {
-    let length = *lengths.iter().max().unwrap() as usize;
-    let mut stream = Stream::new(9, name);
-    let mut ids = vec![0u32; lengths.len() * length];
-    for (row, &real) in ids.chunks_exact_mut(length).zip(lengths) {
-        row[..real as usize].iter_mut().for_each(|id| *id = 4 + stream.below(PIECES as u64 - 4) as u32);
-    }
-    Sequences { ids, lengths: Arc::new(lengths.to_vec()), length }
+    random_sequences(lengths, PIECES, name)
 }
 
 /// Two updates on one padded batch: the loss without dropout falls with each, and every parameter moves.

@@ -8,17 +8,17 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use candle_core::{D, DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::dropout::Dropout;
-use super::mask::{Mask, SentenceMask};
+use super::mask::Mask;
 use super::matmul::{Matrix, fixed, gemm, gemm_parallel};
 use super::memory::{Scratch, with_slice};
 use super::norm::add_column_sums;
 use super::params::Param;
 use super::projection::{Projection, product, transposed_weight};
 use super::rotary::Rotary;
-use super::simd::{self, vectorised};
+use super::softmax::{drop_rows, masked_softmax, softmax_rows, softmax_rows_backward};
 use super::sublayer::{BackwardBlock, ForwardBlock, Inner, WholeBatch, Widths};
 
 /// Sizes and masks of one attention.
@@ -201,18 +201,6 @@ impl Core {
     }
 }
 
-/// Softmax over the last dimension of scores [B, H, T, S] where `visible` [B, 1, T, S] is 1; elsewhere, and in rows that
-/// see nothing, 0.
-pub(crate) fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
-    // Shift by the largest visible score, exponentiate, and mask by a product: a row without keys gives 0, not NaN.
-    let scores = scores.broadcast_add(&visible.affine(1e30, -1e30)?)?;
-    let shifted = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?;
-    let weights = shifted.exp()?.broadcast_mul(visible)?;
-    let sums = weights.sum_keepdim(D::Minus1)?;
-    // A sum is at least 1, from the largest score, or 0; half keeps the quotient's gradient finite.
-    weights.broadcast_div(&sums.maximum(0.5)?)
-}
-
 /// Where one head's gradients go: contiguous [T, K], [S, K] and [S, d_v].
 struct HeadGradients<'a> {
     dq: &'a mut [f32],
@@ -227,58 +215,6 @@ fn transpose_head(x: &[f32], stride: usize, rows: usize, width: usize, padded: u
             *value = x[j * stride + d];
         }
         column[rows..].fill(0.0);
-    }
-}
-
-vectorised! {
-    /// Scales, masks and normalises rows of scores in place.
-    fn softmax_rows(scores: &mut [f32], width: usize, mask: SentenceMask, scale: f32) {
-        for (i, row) in scores.chunks_exact_mut(width).enumerate() {
-            let (seen, masked) = row.split_at_mut(mask.visible(i));
-            masked.fill(0.0);
-            for v in seen.iter_mut() {
-                *v *= scale;
-            }
-            let largest = simd::max(seen);
-            let inverse = 1.0 / simd::exp_shifted(seen, largest);
-            for v in seen.iter_mut() {
-                *v *= inverse;
-            }
-        }
-    }
-
-    /// Multiplies the attention weights by their dropout mask. `columns` of every row's `width` are real.
-    fn drop_rows(weights: &mut [f32], width: usize, columns: usize, dropout: Dropout, base: usize) {
-        for (i, row) in weights.chunks_exact_mut(width).enumerate() {
-            for (j, v) in row[..columns].iter_mut().enumerate() {
-                *v *= dropout.factor(base + i * columns + j);
-            }
-        }
-    }
-
-    /// From the weights p and the gradient of the dropped weights: `dropped` = p·mask, and `gradient` becomes that of the
-    /// unscaled scores, p·(g·mask − Σ p·g·mask)·scale.
-    fn softmax_rows_backward(
-        weights: &[f32], dropped: &mut [f32], gradient: &mut [f32], width: usize, columns: usize,
-        dropout: Dropout, base: usize, scale: f32,
-    ) {
-        let rows = weights.chunks_exact(width).zip(dropped.chunks_exact_mut(width)).zip(gradient.chunks_exact_mut(width));
-        for (i, ((p, dropped), g)) in rows.enumerate() {
-            if dropout.is_on() {
-                let base = base + i * columns;
-                for j in 0..columns {
-                    let factor = dropout.factor(base + j);
-                    dropped[j] = p[j] * factor;
-                    g[j] *= factor;
-                }
-            } else {
-                dropped.copy_from_slice(p);
-            }
-            let inner = simd::dot(&p[..columns], &g[..columns]);
-            for j in 0..width {
-                g[j] = p[j] * (g[j] - inner) * scale;
-            }
-        }
     }
 }
 
@@ -499,58 +435,5 @@ impl Inner for Attention {
         };
         let out = self.core.reference(&q, &k, &v)?;
         self.output.reference(&out, training)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use candle_core::Device;
-
-    use super::*;
-
-    /// Scores log(1), log(2), log(3), … of every query: weights are n/Σ over the keys that are seen.
-    #[test]
-    fn softmax_over_visible_keys() {
-        let (queries, keys) = (4, 4);
-        for (lengths, real_queries, causal, want) in [
-            (4, None, false, vec![[0.1, 0.2, 0.3, 0.4]; 4]),
-            (3, None, false, vec![[1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0, 0.0]; 4]),
-            (
-                3,
-                Some(3),
-                true,
-                vec![
-                    [1.0, 0.0, 0.0, 0.0],
-                    [1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0],
-                    [1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0, 0.0],
-                    [0.0; 4],
-                ],
-            ),
-            (0, None, false, vec![[0.0; 4]; 4]),
-        ] {
-            let queries_mask = real_queries.map(|n: u32| Arc::new(vec![n]));
-            let mask = Mask { keys: Arc::new(vec![lengths]), queries: queries_mask, causal };
-            // Scores times the scale of 1/2, in rows padded to 16.
-            let mut scores = vec![f32::NAN; queries * 16];
-            for row in scores.chunks_exact_mut(16) {
-                (0..keys).for_each(|j| row[j] = 2.0 * ((j + 1) as f32).ln());
-            }
-            softmax_rows(&mut scores, 16, mask.sentence(0), 0.5);
-            let plain: Vec<f32> = (0..queries * keys).map(|i| ((i % keys + 1) as f32).ln()).collect();
-            let plain = Tensor::from_vec(plain, (1, 1, queries, keys), &Device::Cpu).unwrap();
-            let table = mask.table(queries, keys, DType::F32, &Device::Cpu).unwrap();
-            let reference = masked_softmax(&plain, &table).unwrap().squeeze(0).unwrap().squeeze(0).unwrap();
-            let reference: Vec<Vec<f32>> = reference.to_vec2().unwrap();
-            for (i, want) in want.iter().enumerate() {
-                let fused = &scores[i * 16..(i + 1) * 16];
-                assert!(fused[keys..].iter().all(|v| *v == 0.0));
-                for j in 0..keys {
-                    assert!((fused[j] - want[j]).abs() < 1e-6, "fused {fused:?}, not {want:?}");
-                    assert!((reference[i][j] - want[j]).abs() < 1e-6, "{:?}, not {want:?}", reference[i]);
-                }
-            }
-        }
     }
 }

@@ -33,6 +33,7 @@ pub mod params;
 pub mod projection;
 pub mod rotary;
 pub mod simd;
+pub mod softmax;
 pub mod sublayer;
 
 /// Which implementation of the operations to use.

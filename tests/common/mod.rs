@@ -1,6 +1,7 @@
 //! Shared by the integration tests.
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub mod parity;
 pub mod project;
 
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use mt::config::{ModelConfig, PositionKind};
 use mt::model::{Sequences, Transformer, Vocabulary};
-use mt::rng::mix64;
+use mt::rng::{Stream, mix64};
 
 /// Tells that a test did nothing. Not by `eprintln!`: the test harness would swallow it, and a skip must be seen.
 pub fn skipped(test: &str, why: &str) {
@@ -34,6 +35,17 @@ pub fn relative_error(a: &[f32], b: &[f32]) -> f64 {
 pub fn is_idle(name: &str, config: &ModelConfig) -> bool {
     let turned = config.positions == PositionKind::Rotary && name.contains("self_attn");
     name.ends_with("k_proj.bias") && !turned
+}
+
+/// Random padded sequences of the given lengths, by name: padding is 0, words begin at 4.
+pub fn random_sequences(lengths: &[u32], vocabulary: usize, name: &str) -> Sequences {
+    let length = *lengths.iter().max().unwrap() as usize;
+    let mut stream = Stream::new(9, name);
+    let mut ids = vec![0u32; lengths.len() * length];
+    for (row, &real) in ids.chunks_exact_mut(length).zip(lengths) {
+        row[..real as usize].iter_mut().for_each(|id| *id = 4 + stream.below(vocabulary as u64 - 4) as u32);
+    }
+    Sequences { ids, lengths: Arc::new(lengths.to_vec()), length }
 }
 
 /// A small model's configuration, to be changed at will.

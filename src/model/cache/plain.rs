@@ -8,13 +8,13 @@ use candle_nn::ops::softmax;
 
 use super::super::{Memory, Stack, Transformer};
 use crate::ops::Mode;
-use crate::ops::attention::masked_softmax;
 use crate::ops::embedding::Embedding;
 use crate::ops::feed_forward::Activation;
 use crate::ops::mask::Mask;
 use crate::ops::norm::Norm;
 use crate::ops::projection::Plain;
 use crate::ops::rotary::Rotary;
+use crate::ops::softmax::masked_softmax;
 use crate::ops::sublayer::{self, Residual};
 
 #[derive(Debug)]
