@@ -12,12 +12,14 @@ use candle_core::{DType, Result, Tensor};
 
 use super::dropout::Dropout;
 use super::mask::Mask;
-use super::matmul::{Matrix, fixed, gemm, gemm_parallel};
-use super::memory::{Scratch, with_slice};
+use super::matmul::{Matrix, Packed, fixed};
+use super::memory::Scratch;
 use super::norm::add_column_sums;
 use super::params::Param;
-use super::projection::{Projection, product, transposed_weight};
+use super::profile::{self, Work};
+use super::projection::{Pass, Projection};
 use super::rotary::Rotary;
+use super::simd;
 use super::softmax::{drop_rows, masked_softmax, softmax_rows, softmax_rows_backward};
 use super::sublayer::{BackwardBlock, ForwardBlock, Inner, WholeBatch, Widths};
 
@@ -88,13 +90,13 @@ struct Heads<'a> {
 }
 
 /// Scratch of one block's backward pass through heads.
-struct BackwardWork {
-    scores: Work,
+struct BackwardBuffers {
+    scores: Buffers,
     parts: Scratch,
 }
 
 /// Scratch of one block's pass through heads.
-struct Work {
+struct Buffers {
     transposed: Scratch,
     weights: Scratch,
     dropped: Scratch,
@@ -107,10 +109,10 @@ impl Core {
         self.keys.div_ceil(16) * 16
     }
 
-    fn work(&self, backward: bool) -> Work {
+    fn buffers(&self, backward: bool) -> Buffers {
         let (keys, square) = (self.padded_keys(), self.queries * self.padded_keys());
         let extra = if backward { square } else { 0 };
-        Work {
+        Buffers {
             transposed: Scratch::new(self.d_k.max(self.d_v) * keys),
             weights: Scratch::new(square),
             dropped: Scratch::new(extra),
@@ -118,20 +120,26 @@ impl Core {
         }
     }
 
+    /// The products of so many sentences: each pass is one of queries by keys and one of weights by values.
+    fn flops(&self, sentences: usize, passes: u64) -> Work {
+        let pairs = sentences * self.heads * self.queries * self.keys;
+        Work::Flops(2 * passes * pairs as u64 * (self.d_k + self.d_v) as u64)
+    }
+
     /// First element of the dropout mask of one sentence and head.
     fn mask_base(&self, sentence: usize, head: usize) -> usize {
         (sentence * self.heads + head) * self.queries * self.keys
     }
 
-    /// softmax(q·kᵀ/√K) of one head into `work.weights`, [T, padded keys]; masked entries are 0.
-    fn weights(&self, sentence: usize, heads: &Heads, work: &mut Work) {
+    /// softmax(q·kᵀ/√K) of one head into `buffers.weights`, [T, padded keys]; masked entries are 0.
+    fn weights(&self, sentence: usize, heads: &Heads, buffers: &mut Buffers) {
         let keys = self.padded_keys();
         let (t, d_k) = (self.queries, self.d_k);
-        transpose_head(heads.k, heads.ldkv, self.keys, d_k, keys, &mut work.transposed);
+        simd::transpose_padded(heads.k, heads.ldkv, self.keys, d_k, &mut buffers.transposed, keys);
         let q = Matrix::strided(heads.q, t, d_k, heads.ldq, 1);
-        fixed(t, keys, d_k, q, &work.transposed, keys, &mut work.weights, keys, false);
+        fixed(t, keys, d_k, q, &buffers.transposed, keys, &mut buffers.weights, keys, false);
         let mask = self.mask.sentence(sentence);
-        softmax_rows(&mut work.weights[..t * keys], keys, mask, 1.0 / (d_k as f32).sqrt());
+        softmax_rows(&mut buffers.weights[..t * keys], keys, mask, 1.0 / (d_k as f32).sqrt());
     }
 
     /// Keeps the weights of one head.
@@ -146,16 +154,16 @@ impl Core {
     }
 
     /// One head forward: out [T, d_v], rows `ldo` apart.
-    fn forward(&self, sentence: usize, head: usize, heads: &Heads, out: &mut [f32], ldo: usize, work: &mut Work) {
+    fn forward(&self, sentence: usize, head: usize, heads: &Heads, out: &mut [f32], ldo: usize, buffers: &mut Buffers) {
         let keys = self.padded_keys();
-        self.weights(sentence, heads, work);
+        self.weights(sentence, heads, buffers);
         if let Some(record) = &self.record {
-            self.keep(record, sentence, head, &work.weights);
+            self.keep(record, sentence, head, &buffers.weights);
         }
         if self.dropout.is_on() {
-            drop_rows(&mut work.weights, keys, self.keys, self.dropout, self.mask_base(sentence, head));
+            drop_rows(&mut buffers.weights, keys, self.keys, self.dropout, self.mask_base(sentence, head));
         }
-        let weights = Matrix::strided(&work.weights, self.queries, self.keys, keys, 1);
+        let weights = Matrix::strided(&buffers.weights, self.queries, self.keys, keys, 1);
         fixed(self.queries, self.d_v, self.keys, weights, heads.v, heads.ldkv, out, ldo, false);
     }
 
@@ -166,19 +174,28 @@ impl Core {
         heads: &Heads,
         (d_out, ldo): (&[f32], usize),
         grads: HeadGradients,
-        work: &mut Work,
+        buffers: &mut Buffers,
     ) {
         let (keys, t, s) = (self.padded_keys(), self.queries, self.keys);
-        self.weights(place.0, heads, work);
-        transpose_head(heads.v, heads.ldkv, s, self.d_v, keys, &mut work.transposed);
+        self.weights(place.0, heads, buffers);
+        simd::transpose_padded(heads.v, heads.ldkv, s, self.d_v, &mut buffers.transposed, keys);
         let d_out_matrix = Matrix::strided(d_out, t, self.d_v, ldo, 1);
-        fixed(t, keys, self.d_v, d_out_matrix, &work.transposed, keys, &mut work.gradient, keys, false);
+        fixed(t, keys, self.d_v, d_out_matrix, &buffers.transposed, keys, &mut buffers.gradient, keys, false);
         let scale = 1.0 / (self.d_k as f32).sqrt();
         let base = self.mask_base(place.0, place.1);
-        softmax_rows_backward(&work.weights, &mut work.dropped, &mut work.gradient, keys, s, self.dropout, base, scale);
-        let dropped = Matrix::strided(&work.dropped, t, s, keys, 1).t();
+        softmax_rows_backward(
+            &buffers.weights,
+            &mut buffers.dropped,
+            &mut buffers.gradient,
+            keys,
+            s,
+            self.dropout,
+            base,
+            scale,
+        );
+        let dropped = Matrix::strided(&buffers.dropped, t, s, keys, 1).t();
         fixed(s, self.d_v, t, dropped, d_out, ldo, grads.dv, self.d_v, false);
-        let gradient = Matrix::strided(&work.gradient, t, s, keys, 1);
+        let gradient = Matrix::strided(&buffers.gradient, t, s, keys, 1);
         fixed(t, self.d_k, s, gradient, heads.k, heads.ldkv, grads.dq, self.d_k, false);
         fixed(s, self.d_k, t, gradient.t(), heads.q, heads.ldq, grads.dk, self.d_k, false);
     }
@@ -208,21 +225,11 @@ struct HeadGradients<'a> {
     dv: &'a mut [f32],
 }
 
-/// out[d, j] = x[j, d] for one head; columns beyond `rows` are 0.
-fn transpose_head(x: &[f32], stride: usize, rows: usize, width: usize, padded: usize, out: &mut [f32]) {
-    for (d, column) in out.chunks_exact_mut(padded).take(width).enumerate() {
-        for (j, value) in column[..rows].iter_mut().enumerate() {
-            *value = x[j * stride + d];
-        }
-        column[rows..].fill(0.0);
-    }
-}
-
-/// Transposed weights of the three projections.
+/// Packed weights of the three projections.
 pub struct Prepared {
-    query: Scratch,
-    key_value: Option<Scratch>,
-    output: Scratch,
+    query: Packed,
+    key_value: Option<Packed>,
+    output: Packed,
 }
 
 impl Attention {
@@ -264,14 +271,15 @@ impl Attention {
 
     fn heads_forward(&self, sentences: &Range<usize>, q: &[f32], memory_saved: &[f32], out: &mut [f32]) {
         let (core, width) = (&self.core, self.value_width());
-        let mut work = core.work(false);
+        let _timer = profile::kernel("attention core", "forward", core.flops(sentences.len(), 1));
+        let mut buffers = core.buffers(false);
         for (local, sentence) in sentences.clone().enumerate() {
             let q_rows = &q[local * core.queries * self.query_width()..];
             let (kv_rows, ldkv) = self.key_value_rows(local, q, memory_saved);
             for head in 0..core.heads {
                 let heads = self.head(head, q_rows, kv_rows, ldkv);
                 let out = &mut out[local * core.queries * width + head * core.d_v..];
-                core.forward(sentence, head, &heads, out, width, &mut work);
+                core.forward(sentence, head, &heads, out, width, &mut buffers);
             }
         }
     }
@@ -279,8 +287,9 @@ impl Attention {
     fn heads_backward(&self, block: &mut BackwardBlock, d_out: &[f32]) {
         let (core, width, qw) = (&self.core, self.value_width(), self.query_width());
         let (k_at, v_at) = self.key_value_offsets();
+        let _timer = profile::kernel("attention core", "backward", core.flops(block.sentences.len(), 3));
         let parts = Scratch::new(core.queries * core.d_k + core.keys * (core.d_k + core.d_v));
-        let mut work = BackwardWork { scores: core.work(true), parts };
+        let mut buffers = BackwardBuffers { scores: core.buffers(true), parts };
         let q = block.saved[0];
         for (local, sentence) in block.sentences.clone().enumerate() {
             let q_start = local * core.queries * qw;
@@ -290,11 +299,17 @@ impl Attention {
                 let heads = self.head(head, &q[q_start..], kv_rows, ldkv);
                 // dq, dk and dv are interleaved columns of shared rows: compute them apart, then put them in place.
                 let (nq, nk, nv) = (core.queries * core.d_k, core.keys * core.d_k, core.keys * core.d_v);
-                let (dq, rest) = work.parts.split_at_mut(nq);
+                let (dq, rest) = buffers.parts.split_at_mut(nq);
                 let (dk, rest) = rest.split_at_mut(nk);
                 let dv = &mut rest[..nv];
                 let d_out = &d_out[local * core.queries * width + head * core.d_v..];
-                core.backward((sentence, head), &heads, (d_out, width), HeadGradients { dq, dk, dv }, &mut work.scores);
+                core.backward(
+                    (sentence, head),
+                    &heads,
+                    (d_out, width),
+                    HeadGradients { dq, dk, dv },
+                    &mut buffers.scores,
+                );
                 let sentence_rows = &mut block.dinner[q_start..q_start + rows];
                 put_columns(dq, core.d_k, sentence_rows, qw, head * core.d_k);
                 let (target, ld) = match &self.key_value {
@@ -342,76 +357,53 @@ impl Inner for Attention {
         self.output.bias.as_ref()
     }
 
-    fn prepare(&self) -> Result<Prepared> {
+    fn prepare(&self, pass: Pass) -> Result<Prepared> {
         Ok(Prepared {
-            query: transposed_weight(&self.query.weight)?,
-            key_value: self.key_value.as_ref().map(|kv| transposed_weight(&kv.weight)).transpose()?,
-            output: transposed_weight(&self.output.weight)?,
+            query: self.query.packed(pass)?,
+            key_value: self.key_value.as_ref().map(|kv| kv.packed(pass)).transpose()?,
+            output: self.output.packed(pass)?,
         })
     }
 
-    fn forward(&self, prepared: &Prepared, block: ForwardBlock, h: &mut [f32], fixed_order: bool) -> Result<()> {
+    fn forward(&self, prepared: &Prepared, block: ForwardBlock, h: &mut [f32]) -> Result<()> {
         let core = &self.core;
-        let rows = block.sentences.len() * core.queries;
-        let d = self.output.out();
         let [q, out] = block.saved;
-        product(block.input, rows, d, &prepared.query, self.query_width(), q, fixed_order);
+        prepared.query.product(block.input, q, false);
         self.query.add_bias(q)?;
         if let Some(rotary) = &core.rotary {
             rotary.turn(q, self.query_width(), 2 * core.heads, 0, core.queries);
         }
         if let (Some(kv), Some(weight)) = (&self.key_value, &prepared.key_value) {
-            let memory_rows = block.sentences.len() * core.keys;
-            product(block.memory, memory_rows, d, weight, kv.out(), block.memory_saved, fixed_order);
+            weight.product(block.memory, block.memory_saved, false);
             kv.add_bias(block.memory_saved)?;
         }
         self.heads_forward(&block.sentences, q, block.memory_saved, out);
-        product(out, rows, self.value_width(), &prepared.output, d, h, fixed_order);
+        prepared.output.product(out, h, false);
         Ok(())
     }
 
-    fn backward(&self, mut block: BackwardBlock) -> Result<()> {
+    fn backward(&self, prepared: &Prepared, mut block: BackwardBlock) -> Result<()> {
         let core = &self.core;
-        let rows = block.sentences.len() * core.queries;
-        let (d, width, qw) = (self.output.out(), self.value_width(), self.query_width());
-        let mut d_out = Scratch::new(rows * width);
-        with_slice(self.output.weight.value(), |w| {
-            gemm(Matrix::new(block.dh, rows, d), Matrix::new(w, d, width), &mut d_out, false);
-            Ok(())
-        })?;
+        let qw = self.query_width();
+        let mut d_out = Scratch::new(block.sentences.len() * core.queries * self.value_width());
+        prepared.output.product(block.dh, &mut d_out, false);
         self.heads_backward(&mut block, &d_out);
         if let Some(rotary) = &core.rotary {
             rotary.turn_back(block.dinner, qw, 2 * core.heads, core.queries);
         }
         let (query_sums, memory_sums) = block.sums.split_at_mut(qw);
         add_column_sums(block.dinner, qw, query_sums);
-        with_slice(self.query.weight.value(), |w| {
-            gemm(Matrix::new(block.dinner, rows, qw), Matrix::new(w, qw, d), block.dinput, true);
-            Ok(())
-        })?;
-        if let Some(kv) = &self.key_value {
-            let memory_rows = block.sentences.len() * core.keys;
+        prepared.query.product(block.dinner, block.dinput, true);
+        if let (Some(kv), Some(weight)) = (&self.key_value, &prepared.key_value) {
             add_column_sums(block.dmemory_inner, kv.out(), memory_sums);
-            with_slice(kv.weight.value(), |w| {
-                let g = Matrix::new(block.dmemory_inner, memory_rows, kv.out());
-                gemm(g, Matrix::new(w, kv.out(), d), block.dmemory, false);
-                Ok(())
-            })?;
+            weight.product(block.dmemory_inner, block.dmemory, false);
         }
         Ok(())
     }
 
     fn weight_gradients(&self, batch: &WholeBatch) -> Result<()> {
         let (query_sums, memory_sums) = batch.sums.split_at(self.query_width());
-        self.output.weight.with_gradient(|dw| {
-            let (d, width) = (self.output.out(), self.value_width());
-            gemm_parallel(
-                Matrix::new(batch.dh, batch.rows, d).t(),
-                Matrix::new(batch.saved[1], batch.rows, width),
-                dw,
-                true,
-            );
-        })?;
+        self.output.add_weight_gradient(batch.rows, batch.dh, batch.saved[1])?;
         self.query.add_gradients(batch.rows, batch.dinner, batch.input, query_sums)?;
         match &self.key_value {
             Some(kv) => kv.add_gradients(batch.memory_rows, batch.dmemory_inner, batch.memory, memory_sums),

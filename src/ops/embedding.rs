@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::dropout::Dropout;
 use super::memory::{SharedRows, with_slice};
 use super::params::Param;
+use super::profile;
 use super::simd::vectorised;
 use super::{Implementation, Mode};
 
@@ -76,6 +77,7 @@ pub fn run(embedding: Embedding, ids: Vec<u32>, length: usize, root: &Tensor, mo
         bail!("a sequence of {length} tokens is longer than model.max_length = {}", embedding.max_length);
     }
     if mode.implementation == Implementation::Reference || !root.device().is_cpu() {
+        let _timer = profile::reference("embedding");
         return embedding.reference(&ids, 0, length, mode.is_training());
     }
     let op = Fused { embedding, ids, length };
@@ -170,6 +172,7 @@ impl CustomOp1 for Fused {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        let _timer = profile::operation(self.name(), "forward");
         let e = &self.embedding;
         let (n, d) = (self.ids.len(), e.table.dims()[1]);
         let mut out = vec![0f32; n * d];
@@ -188,6 +191,7 @@ impl CustomOp1 for Fused {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let _timer = profile::operation(self.name(), "backward");
         let (e, gradient) = (&self.embedding, gradient.contiguous()?);
         let d = e.table.dims()[1];
         with_slice(&gradient, |g| {

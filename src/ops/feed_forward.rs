@@ -3,10 +3,10 @@
 use candle_core::{Result, Tensor};
 
 use super::dropout::Dropout;
-use super::matmul::{Matrix, gemm, gemm_parallel};
-use super::memory::{Scratch, with_slice};
+use super::matmul::Packed;
 use super::params::Param;
-use super::projection::{Projection, product, transposed_weight};
+use super::profile::{self, Work};
+use super::projection::{Pass, Projection};
 use super::simd::{self, vectorised};
 use super::sublayer::{BackwardBlock, ForwardBlock, Inner, WholeBatch, Widths, with_bias};
 use crate::choice::choice;
@@ -157,15 +157,11 @@ impl FeedForward {
     fn hidden(&self) -> usize {
         self.fc1.weight.dims()[0]
     }
-
-    fn d_model(&self) -> usize {
-        self.fc1.weight.dims()[1]
-    }
 }
 
 impl Inner for FeedForward {
-    /// Both weights, transposed.
-    type Prepared = [Scratch; 2];
+    /// Both weights.
+    type Prepared = [Packed; 2];
 
     fn name(&self) -> &'static str {
         "feed-forward"
@@ -184,49 +180,39 @@ impl Inner for FeedForward {
         self.fc2.bias.as_ref()
     }
 
-    fn prepare(&self) -> Result<Self::Prepared> {
-        Ok([transposed_weight(&self.fc1.weight)?, transposed_weight(&self.fc2.weight)?])
+    fn prepare(&self, pass: Pass) -> Result<Self::Prepared> {
+        Ok([self.fc1.packed(pass)?, self.fc2.packed(pass)?])
     }
 
-    fn forward(&self, prepared: &Self::Prepared, block: ForwardBlock, h: &mut [f32], fixed_order: bool) -> Result<()> {
-        let (rows, f, d) = (block.sentences.len(), self.hidden(), self.d_model());
+    fn forward(&self, [fc1, fc2]: &Self::Prepared, block: ForwardBlock, h: &mut [f32]) -> Result<()> {
+        let f = self.hidden();
         let [u, a] = block.saved;
-        product(block.input, rows, d, &prepared[0], f, u, fixed_order);
+        fc1.product(block.input, u, false);
         with_bias(self.fc1.bias.as_ref(), |bias| {
+            let _timer = profile::kernel("activation", "forward", Work::floats(3 * u.len()));
             with_activation!(self.activation, activate(u, a, bias, f, self.dropout, block.sentences.start));
             Ok(())
         })?;
-        product(a, rows, f, &prepared[1], d, h, fixed_order);
+        fc2.product(a, h, false);
         Ok(())
     }
 
-    fn backward(&self, block: BackwardBlock) -> Result<()> {
-        let (rows, f, d) = (block.sentences.len(), self.hidden(), self.d_model());
-        with_slice(self.fc2.weight.value(), |w| {
-            gemm(Matrix::new(block.dh, rows, d), Matrix::new(w, d, f), block.dinner, false);
-            Ok(())
-        })?;
+    fn backward(&self, [fc1, fc2]: &Self::Prepared, block: BackwardBlock) -> Result<()> {
+        let f = self.hidden();
+        fc2.product(block.dh, block.dinner, false);
         let first_row = block.sentences.start;
+        let timer = profile::kernel("activation", "backward", Work::floats(3 * block.dinner.len()));
         with_activation!(
             self.activation,
             activate_backward(block.saved[0], block.dinner, f, self.dropout, first_row, block.sums)
         );
-        with_slice(self.fc1.weight.value(), |w| {
-            gemm(Matrix::new(block.dinner, rows, f), Matrix::new(w, f, d), block.dinput, true);
-            Ok(())
-        })
+        drop(timer);
+        fc1.product(block.dinner, block.dinput, true);
+        Ok(())
     }
 
     fn weight_gradients(&self, batch: &WholeBatch) -> Result<()> {
-        let (f, d) = (self.hidden(), self.d_model());
-        self.fc2.weight.with_gradient(|dw| {
-            gemm_parallel(
-                Matrix::new(batch.dh, batch.rows, d).t(),
-                Matrix::new(batch.saved[1], batch.rows, f),
-                dw,
-                true,
-            );
-        })?;
+        self.fc2.add_weight_gradient(batch.rows, batch.dh, batch.saved[1])?;
         self.fc1.add_gradients(batch.rows, batch.dinner, batch.input, batch.sums)
     }
 

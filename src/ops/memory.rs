@@ -41,6 +41,18 @@ impl Scratch {
         scratch.fill(0.0);
         scratch
     }
+
+    /// The buffer as words, for what is not a number.
+    pub fn words(&self) -> &[u32] {
+        // SAFETY: the same size and alignment, and every bit pattern is a word.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len) }
+    }
+
+    /// The buffer as words, to be written.
+    pub fn words_mut(&mut self) -> &mut [u32] {
+        // SAFETY: as above, and every bit pattern is a float.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), self.len) }
+    }
 }
 
 impl Drop for Scratch {

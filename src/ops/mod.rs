@@ -30,6 +30,7 @@ pub mod memory;
 pub mod norm;
 pub mod optimizer;
 pub mod params;
+pub mod profile;
 pub mod projection;
 pub mod rotary;
 pub mod simd;

@@ -8,7 +8,8 @@ use rayon::prelude::*;
 use super::dropout::Dropout;
 use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
 use super::params::Param;
-use super::simd::{LANES, sum, vectorised};
+use super::profile;
+use super::simd::{LANES, sum, sum_lanes, vectorised};
 use super::{Implementation, Mode};
 use crate::choice::choice;
 
@@ -125,7 +126,7 @@ fn statistics(z: &[f32], weights: &NormWeights) -> Statistics {
     for (lane, v) in lanes.iter_mut().zip(rest) {
         *lane += (v - mean) * (v - mean);
     }
-    let (squares, d) = (lanes.iter().sum::<f32>(), z.len() as f32);
+    let (squares, d) = (sum_lanes(lanes), z.len() as f32);
     match weights.kind {
         NormKind::Layer => Statistics { mean, factor: 1.0 / (squares / d + weights.eps).sqrt(), divisor: d },
         NormKind::Std => {
@@ -258,6 +259,7 @@ pub fn reference(z: &Tensor, both: &Tensor, eps: f64, kind: NormKind) -> Result<
 /// A normalisation alone (the final norm of a stack). x: [N, D].
 pub fn run(x: &Tensor, norm: &Norm, mode: &Mode) -> Result<Tensor> {
     if mode.implementation == Implementation::Reference || !x.device().is_cpu() {
+        let _timer = profile::reference("norm");
         return norm.reference(x, mode.is_training());
     }
     x.apply_op1(Fused(norm.clone()))
@@ -274,6 +276,7 @@ impl CustomOp1 for Fused {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let _timer = profile::operation(self.name(), "forward");
         let (x, d) = (storage_slice(x, layout)?, self.0.both.dims()[1]);
         let mut out = vec![0f32; x.len()];
         self.0.with_weights(|weights| {
@@ -285,6 +288,7 @@ impl CustomOp1 for Fused {
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let _timer = profile::operation(self.name(), "backward");
         let (d, gradient) = (self.0.both.dims()[1], gradient.contiguous()?);
         let mut dx = vec![0f32; x.elem_count()];
         let mut sums = Scratch::zeroed(x.elem_count().div_ceil(BLOCK_ROWS * d) * 2 * d);

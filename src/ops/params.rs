@@ -16,6 +16,9 @@ use candle_core::{
     CpuStorage, CudaStorage, CustomOp2, DType, Device, Layout, MetalStorage, Result, Shape, Tensor, Var, bail,
 };
 
+use rayon::prelude::*;
+
+use super::matmul::Precision;
 use super::memory;
 
 /// What a parameter is, as far as training treats kinds differently.
@@ -140,8 +143,9 @@ impl Parameters {
 
     /// Sets all gradients to zero.
     pub fn clear_gradients(&self) -> Result<()> {
+        let _timer = super::profile::operation("clear gradients", "");
         if self.device().is_cpu() {
-            memory::with_slice_mut(&self.gradients, |g| g.fill(0.0))
+            memory::with_slice_mut(&self.gradients, |g| g.par_chunks_mut(1 << 16).for_each(|g| g.fill(0.0)))
         } else {
             self.gradients.slice_set(&self.gradients.zeros_like()?, 0, 0)
         }
@@ -206,6 +210,14 @@ impl Param {
     /// The values in the type that products are computed in, tracked when `training`. Masters and gradients stay f32.
     pub fn computed(&self, training: bool) -> Result<Tensor> {
         self.reference(training)?.to_dtype(self.owner.compute)
+    }
+
+    /// The type that fused products with it are computed in.
+    pub fn precision(&self) -> Precision {
+        match self.owner.compute {
+            DType::BF16 => Precision::Bf16,
+            _ => Precision::F32,
+        }
     }
 
     /// Adds a gradient of this parameter's shape to the flat buffer, on any device.

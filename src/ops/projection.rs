@@ -2,11 +2,20 @@
 
 use candle_core::{Result, Tensor};
 
-use super::matmul::{Matrix, fixed, gemm, gemm_parallel, transposed};
-use super::memory::{Scratch, with_slice};
+use super::matmul::{Packed, transposed_product};
+use super::memory::with_slice;
 use super::norm::add_bias;
 use super::params::Param;
 use super::sublayer::with_bias;
+
+/// Which way through the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// x·Wᵀ.
+    Forward,
+    /// g·W.
+    Backward,
+}
 
 /// A projection: a weight [out, D] and perhaps a bias [out].
 #[derive(Clone, Debug)]
@@ -48,13 +57,29 @@ impl Projection {
 
     /// Adds dW = gᵀ·x and the bias's column sums to the gradients. g: [rows, out], x: [rows, in].
     pub(super) fn add_gradients(&self, rows: usize, g: &[f32], x: &[f32], bias_sums: &[f32]) -> Result<()> {
-        let (out, input) = (self.out(), self.weight.dims()[1]);
-        self.weight
-            .with_gradient(|dw| gemm_parallel(Matrix::new(g, rows, out).t(), Matrix::new(x, rows, input), dw, true))?;
+        self.add_weight_gradient(rows, g, x)?;
         match &self.bias {
-            Some(bias) => bias.add_gradient_slice(&bias_sums[..out]),
+            Some(bias) => bias.add_gradient_slice(&bias_sums[..self.out()]),
             None => Ok(()),
         }
+    }
+
+    /// Adds dW = gᵀ·x to the gradients. g: [rows, out], x: [rows, in].
+    pub(super) fn add_weight_gradient(&self, rows: usize, g: &[f32], x: &[f32]) -> Result<()> {
+        let precision = self.weight.precision();
+        self.weight.with_gradient(|dw| transposed_product(g, x, rows, dw, true, precision))
+    }
+
+    /// The weight, packed for the products of a pass.
+    pub(super) fn packed(&self, pass: Pass) -> Result<Packed> {
+        let (out, input) = self.weight.value().dims2()?;
+        let precision = self.weight.precision();
+        with_slice(self.weight.value(), |weight| {
+            Ok(match pass {
+                Pass::Forward => Packed::transposed(weight, out, input, precision),
+                Pass::Backward => Packed::new(weight, out, input, precision),
+            })
+        })
     }
 }
 
@@ -75,29 +100,5 @@ impl Plain {
             Some(bias) => y.broadcast_add(bias),
             None => Ok(y),
         }
-    }
-}
-
-/// A weight [out, in] as [in, out].
-pub(super) fn transposed_weight(weight: &Param) -> Result<Scratch> {
-    let (out, input) = weight.value().dims2()?;
-    with_slice(weight.value(), |w| Ok(transposed(w, out, input)))
-}
-
-/// y = x·W for a prepared (transposed) weight, by the blocked or by the fixed-order product.
-pub(super) fn product(
-    x: &[f32],
-    rows: usize,
-    input: usize,
-    weight: &[f32],
-    out: usize,
-    y: &mut [f32],
-    fixed_order: bool,
-) {
-    let x = Matrix::new(x, rows, input);
-    if fixed_order {
-        fixed(rows, out, input, x, weight, out, y, out, false);
-    } else {
-        gemm(x, Matrix::new(weight, input, out), y, false);
     }
 }

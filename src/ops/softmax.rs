@@ -22,23 +22,32 @@ vectorised! {
     /// Scales, masks and normalises rows of scores in place.
     pub fn softmax_rows(scores: &mut [f32], width: usize, mask: SentenceMask, scale: f32) {
         for (i, row) in scores.chunks_exact_mut(width).enumerate() {
-            let (seen, masked) = row.split_at_mut(mask.visible(i));
-            masked.fill(0.0);
-            for v in seen.iter_mut() {
-                *v *= scale;
+            // Whole vectors, masked entries among them: rows are short, and a rest of single ones would cost the most.
+            let visible = mask.visible(i);
+            if visible == 0 {
+                row.fill(0.0);
+                continue;
             }
-            let largest = simd::max(seen);
-            let inverse = 1.0 / simd::exp_shifted(seen, largest);
-            for v in seen.iter_mut() {
+            for (j, v) in row.iter_mut().enumerate() {
+                *v = if j < visible { *v * scale } else { f32::NEG_INFINITY };
+            }
+            let largest = simd::max(row);
+            for (j, v) in row.iter_mut().enumerate() {
+                let weight = simd::exp(*v - largest);
+                *v = if j < visible { weight } else { 0.0 };
+            }
+            let inverse = 1.0 / simd::sum(row);
+            for v in row.iter_mut() {
                 *v *= inverse;
             }
         }
     }
 
-    /// Multiplies the attention weights by their dropout mask. `columns` of every row's `width` are real.
+    /// Multiplies the attention weights by their dropout mask. `columns` of every row's `width` are real; the others are 0,
+    /// whatever multiplies them.
     pub fn drop_rows(weights: &mut [f32], width: usize, columns: usize, dropout: Dropout, base: usize) {
         for (i, row) in weights.chunks_exact_mut(width).enumerate() {
-            for (j, v) in row[..columns].iter_mut().enumerate() {
+            for (j, v) in row.iter_mut().enumerate() {
                 *v *= dropout.factor(base + i * columns + j);
             }
         }
@@ -50,11 +59,13 @@ vectorised! {
         weights: &[f32], dropped: &mut [f32], gradient: &mut [f32], width: usize, columns: usize,
         dropout: Dropout, base: usize, scale: f32,
     ) {
+        // Beyond the real columns p is 0, and so is everything made of it.
         let rows = weights.chunks_exact(width).zip(dropped.chunks_exact_mut(width)).zip(gradient.chunks_exact_mut(width));
         for (i, ((p, dropped), g)) in rows.enumerate() {
+            let (p, dropped, g) = (&p[..width], &mut dropped[..width], &mut g[..width]);
             if dropout.is_on() {
                 let base = base + i * columns;
-                for j in 0..columns {
+                for j in 0..width {
                     let factor = dropout.factor(base + j);
                     dropped[j] = p[j] * factor;
                     g[j] *= factor;
@@ -62,7 +73,7 @@ vectorised! {
             } else {
                 dropped.copy_from_slice(p);
             }
-            let inner = simd::dot(&p[..columns], &g[..columns]);
+            let inner = simd::dot(p, g);
             for j in 0..width {
                 g[j] = p[j] * (g[j] - inner) * scale;
             }

@@ -14,9 +14,11 @@ use super::{BackwardBlock, ForwardBlock, Inner, NormPlacement, Residual, WholeBa
 use crate::ops::memory::{Scratch, SharedRows, storage_slice, with_slice};
 use crate::ops::norm::{self, Addend};
 use crate::ops::params::Param;
+use crate::ops::profile::{self, Work};
+use crate::ops::projection::Pass;
 
-/// Rows (tokens) that a block aims at.
-const BLOCK_ROWS: usize = 256;
+/// Rows (tokens) that a block aims at: 64 to 256 measured alike within noise, 512 slower.
+const BLOCK_ROWS: usize = 128;
 
 /// What forward keeps for backward.
 struct Kept {
@@ -50,10 +52,11 @@ impl<I: Inner> Fused<I> {
     }
 
     fn forward(&self, x: &[f32], memory: &[f32], d: usize) -> Result<Vec<f32>> {
+        let _timer = profile::operation(self.inner.name(), "forward");
         let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
         let memory_rows = memory.len() / d;
         let widths = self.inner.widths();
-        let prepared = self.inner.prepare()?;
+        let prepared = self.inner.prepare(Pass::Forward)?;
         let mut kept = Kept {
             saved: widths.saved.map(|w| Scratch::new(rows * w)),
             memory_saved: Scratch::new(memory_rows * widths.memory_saved),
@@ -104,13 +107,15 @@ impl<I: Inner> Fused<I> {
             let pre = residual.placement == NormPlacement::Pre;
             let mut normal = Scratch::new(if pre { x.len() } else { 0 });
             if pre {
+                let _timer = profile::kernel("add-norm", "forward", Work::floats(2 * x.len()));
                 norm::norm_rows(x, None, weights, d, &mut normal);
             }
             let input = if pre { &normal } else { x };
             let block = ForwardBlock { sentences, input, memory, saved, memory_saved };
-            self.inner.forward(prepared, block, h, !self.training)?;
+            self.inner.forward(prepared, block, h)?;
             with_bias(bias, |bias| {
                 let addend = Addend { h, bias, dropout: residual.dropout, first_row };
+                let _timer = profile::kernel("add-norm", "forward", Work::floats(3 * x.len()));
                 match residual.placement {
                     NormPlacement::Post => norm::norm_rows(x, Some(addend), weights, d, y),
                     NormPlacement::Pre => norm::add_rows(x, addend, d, y),
@@ -122,6 +127,7 @@ impl<I: Inner> Fused<I> {
 
     /// Returns the gradients of x and of the memory.
     fn backward(&self, x: &[f32], memory: &[f32], dy: &[f32], d: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+        let _timer = profile::operation(self.inner.name(), "backward");
         let Some(kept) = self.keep(None) else { bail!("{}: backward without forward", self.inner.name()) };
         let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
         let memory_rows = memory.len() / d;
@@ -131,6 +137,7 @@ impl<I: Inner> Fused<I> {
         let mut dmemory_inner = Scratch::new(memory_rows * widths.memory_saved);
         let pre = self.residual.placement == NormPlacement::Pre;
         let mut normal = if pre { Scratch::new(rows * d) } else { Scratch::default() };
+        let prepared = self.inner.prepare(Pass::Backward)?;
         let blocks = blocks(rows, length);
         // Per block: sums for the inner biases, γ, β and the output bias.
         let sums_width = widths.sums + 3 * d;
@@ -161,7 +168,7 @@ impl<I: Inner> Fused<I> {
                 let memory_saved = &kept.memory_saved[scaled(&memory_range, widths.memory_saved)];
                 let elements = scaled(&range, d);
                 let rows = (&x[elements.clone()], &kept.h[elements.clone()], &dy[elements], normal);
-                self.backward_block(sentences.clone(), rows, saved, memory_saved, &mut parts, d)
+                self.backward_block(&prepared, sentences.clone(), rows, saved, memory_saved, &mut parts, d)
             })?;
         }
         let mut total = vec![0f32; sums_width];
@@ -185,8 +192,10 @@ impl<I: Inner> Fused<I> {
         Ok((dx, dmemory))
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn backward_block(
         &self,
+        prepared: &I::Prepared,
         sentences: Range<usize>,
         (x, h, dy, normal): (&[f32], &[f32], &[f32], &mut [f32]),
         saved: [&[f32]; 2],
@@ -201,6 +210,7 @@ impl<I: Inner> Fused<I> {
         let (inner_sums, rest) = parts.sums.split_at_mut(widths.sums);
         let (norm_sums, bias_sums) = rest.split_at_mut(2 * d);
         residual.norm.with_weights(|weights| {
+            let timer = profile::kernel("add-norm", "backward", Work::floats(5 * x.len()));
             match residual.placement {
                 NormPlacement::Post => with_bias(self.inner.output_bias(), |bias| {
                     let addend = Addend { h, bias, dropout: residual.dropout, first_row };
@@ -213,9 +223,10 @@ impl<I: Inner> Fused<I> {
                 }
             }
             norm::dropout_rows_backward(parts.dx, residual.dropout, first_row, d, parts.dh, bias_sums);
+            drop(timer);
             let pre = residual.placement == NormPlacement::Pre;
             let mut dnormal = Scratch::zeroed(if pre { x.len() } else { 0 });
-            self.inner.backward(BackwardBlock {
+            let block = BackwardBlock {
                 sentences,
                 dh: parts.dh,
                 saved,
@@ -225,7 +236,8 @@ impl<I: Inner> Fused<I> {
                 dinput: if pre { &mut dnormal } else { parts.dx },
                 dmemory: parts.dmemory,
                 sums: inner_sums,
-            })?;
+            };
+            self.inner.backward(prepared, block)?;
             if pre {
                 norm::norm_rows_backward(x, None, weights, d, &dnormal, parts.dx, true, &mut scratch, norm_sums);
             }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::{Result, Tensor};
 
 use crate::ops::params::Param;
+use crate::ops::projection::Pass;
 
 /// A block of whole sentences on its way forward.
 pub struct ForwardBlock<'a> {
@@ -79,7 +80,7 @@ pub struct Widths {
 
 /// A sub-layer without its wrapper.
 pub trait Inner: Send + Sync {
-    /// Weights in the form the forward products want.
+    /// Weights in the form that products want.
     type Prepared: Send + Sync;
 
     /// Name, for messages and profiles.
@@ -90,12 +91,12 @@ pub trait Inner: Send + Sync {
     fn widths(&self) -> Widths;
     /// The output projection's bias, added by the wrapper.
     fn output_bias(&self) -> Option<&Param>;
-    /// Prepares the weights for one forward pass.
-    fn prepare(&self) -> Result<Self::Prepared>;
-    /// h = f(input) without the output bias. With `fixed`, products sum in one order for any number of rows.
-    fn forward(&self, prepared: &Self::Prepared, block: ForwardBlock, h: &mut [f32], fixed: bool) -> Result<()>;
+    /// Prepares the weights for one pass.
+    fn prepare(&self, pass: Pass) -> Result<Self::Prepared>;
+    /// h = f(input) without the output bias.
+    fn forward(&self, prepared: &Self::Prepared, block: ForwardBlock, h: &mut [f32]) -> Result<()>;
     /// Gradients of input, memory and inner activations.
-    fn backward(&self, block: BackwardBlock) -> Result<()>;
+    fn backward(&self, prepared: &Self::Prepared, block: BackwardBlock) -> Result<()>;
     /// Adds the gradients of the weights and inner biases.
     fn weight_gradients(&self, batch: &WholeBatch) -> Result<()>;
     /// f in plain Candle operations, with its output bias. x: [N, D].

@@ -15,6 +15,7 @@ use super::dropout::Dropout;
 use super::memory::with_slice;
 use super::norm::Norm;
 use super::params::Param;
+use super::profile;
 use super::{Implementation, Mode};
 use crate::choice::choice;
 use fused::Fused;
@@ -66,6 +67,7 @@ fn reference<I: Inner>(
     memory: Option<&Tensor>,
     training: bool,
 ) -> Result<Tensor> {
+    let _timer = profile::reference(inner.name());
     plain(residual, x, training, |input| inner.reference(input, memory, training))
 }
 

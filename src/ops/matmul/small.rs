@@ -1,111 +1,10 @@
-//! Matrix products on slices.
-//!
-//! [`gemm`] is the `gemm` crate's blocked product: fastest for many rows, but a row's rounding may depend on how many rows
-//! are computed with it. [`fixed`] sums over K in one order for any number of rows, so that decoding one sentence gives
-//! exactly what decoding a batch gives.
+//! Products that read both matrices where they lie.
 
-use gemm::Parallelism;
 use rayon::prelude::*;
 
-use super::memory::{Scratch, SharedRows};
-use super::simd::vectorised;
-
-/// A read-only matrix inside a slice: element (i, j) is at `i * row_stride + j * column_stride`.
-#[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
-    data: &'a [f32],
-    rows: usize,
-    columns: usize,
-    row_stride: usize,
-    column_stride: usize,
-}
-
-impl<'a> Matrix<'a> {
-    /// A contiguous row-major matrix [rows, columns].
-    pub fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
-        Self::strided(data, rows, columns, columns, 1)
-    }
-
-    /// A matrix with any strides.
-    pub fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize, column_stride: usize) -> Self {
-        if rows > 0 && columns > 0 {
-            let last = (rows - 1) * row_stride + (columns - 1) * column_stride;
-            assert!(last < data.len(), "matrix {rows}x{columns} reaches beyond its {} elements", data.len());
-        }
-        Self { data, rows, columns, row_stride, column_stride }
-    }
-
-    /// The same data, transposed.
-    pub fn t(self) -> Self {
-        Self {
-            rows: self.columns,
-            columns: self.rows,
-            row_stride: self.column_stride,
-            column_stride: self.row_stride,
-            ..self
-        }
-    }
-
-    /// Rows `start..end`.
-    fn slice_rows(self, start: usize, end: usize) -> Self {
-        let data = if start < end { &self.data[start * self.row_stride..] } else { self.data };
-        Self { data, rows: end - start, ..self }
-    }
-}
-
-/// C = A·B, or C += A·B, on the calling thread. `c` is row-major [a.rows, b.columns].
-pub fn gemm(a: Matrix, b: Matrix, c: &mut [f32], accumulate: bool) {
-    assert_eq!(a.columns, b.rows, "inner dimensions differ");
-    assert!(c.len() >= a.rows * b.columns, "output too small");
-    let (m, n, k) = (a.rows, b.columns, a.columns);
-    if m == 0 || n == 0 {
-        return;
-    }
-    if k == 0 {
-        if !accumulate {
-            c[..m * n].fill(0.0);
-        }
-        return;
-    }
-    // SAFETY: `Matrix` checked that the strided accesses stay inside its slice, and `c` was checked above.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            c.as_mut_ptr(),
-            1,
-            n as isize,
-            accumulate,
-            a.data.as_ptr(),
-            a.column_stride as isize,
-            a.row_stride as isize,
-            b.data.as_ptr(),
-            b.column_stride as isize,
-            b.row_stride as isize,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
-}
-
-/// [`gemm`] with the rows of C spread over the threads, in pieces that do not depend on their number.
-pub fn gemm_parallel(a: Matrix, b: Matrix, c: &mut [f32], accumulate: bool) {
-    let (m, n) = (a.rows, b.columns);
-    assert!(c.len() >= m * n, "output too small");
-    let pieces = (m / 64).clamp(1, 8);
-    let shared = SharedRows::new(&mut c[..m * n], n);
-    (0..pieces).into_par_iter().for_each(|i| {
-        let (start, end) = (i * m / pieces, (i + 1) * m / pieces);
-        // SAFETY: the pieces are disjoint.
-        let rows = unsafe { shared.rows(start..end) };
-        gemm(a.slice_rows(start, end), b, rows, accumulate);
-    });
-}
+use super::Matrix;
+use crate::ops::memory::{Scratch, SharedRows};
+use crate::ops::simd::vectorised;
 
 /// The transpose of a row-major [rows, columns] matrix, as row-major [columns, rows].
 pub fn transposed(x: &[f32], rows: usize, columns: usize) -> Scratch {
@@ -294,49 +193,21 @@ pub fn fixed_parallel(m: usize, n: usize, k: usize, a: &[f32], b: &[f32], c: &mu
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn numbers(n: usize, seed: u32) -> Vec<f32> {
-        (0..n as u32)
-            .map(|i| ((i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 8) % 2001) as f32 / 1000.0 - 1.0)
-            .collect()
-    }
-
-    fn naive(m: usize, n: usize, k: usize, a: Matrix, b: Matrix) -> Vec<f64> {
-        let mut c = vec![0f64; m * n];
-        for i in 0..m {
-            for j in 0..n {
-                c[i * n + j] = (0..k)
-                    .map(|p| {
-                        a.data[i * a.row_stride + p * a.column_stride] as f64
-                            * b.data[p * b.row_stride + j * b.column_stride] as f64
-                    })
-                    .sum();
-            }
-        }
-        c
-    }
-
-    fn close(got: &[f32], want: &[f64]) {
-        for (g, w) in got.iter().zip(want) {
-            assert!((*g as f64 - w).abs() < 1e-4, "{g} {w}");
-        }
-    }
+    use crate::ops::matmul::Precision;
+    use crate::ops::matmul::tests::{close, naive, numbers};
 
     #[test]
     fn products_equal_the_definition() {
         for (m, n, k) in [(1, 1, 1), (3, 5, 7), (8, 33, 64), (65, 129, 100), (300, 16, 48), (2, 520, 130)] {
             let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
-            let want = naive(m, n, k, Matrix::new(&a, m, k), Matrix::new(&b, k, n));
+            let want = naive(Matrix::new(&a, m, k), Matrix::new(&b, k, n));
             let mut c = vec![1f32; m * n];
-            gemm_parallel(Matrix::new(&a, m, k), Matrix::new(&b, k, n), &mut c, false);
-            close(&c, &want);
             fixed_parallel(m, n, k, &a, &b, &mut c);
-            close(&c, &want);
+            close(&c, &want, Precision::F32);
             let at = transposed(&a, m, k);
-            gemm_parallel(Matrix::new(&at, k, m).t(), Matrix::new(&b, k, n), &mut c, false);
-            close(&c, &want);
             fixed(m, n, k, Matrix::new(&at, k, m).t(), &b, n, &mut c, n, true);
-            close(&c, &want.iter().map(|v| v * 2.0).collect::<Vec<_>>());
+            let twice: Vec<(f64, f64)> = want.iter().map(|(w, size)| (2.0 * w, 2.0 * size)).collect();
+            close(&c, &twice, Precision::F32);
         }
     }
 

@@ -1,0 +1,156 @@
+//! Times full training updates on sentences of equal length: forward, smoothed loss, backward, clip, Adam.
+//!
+//!     cargo bench --bench train_step -- --shape base --threads 2 --updates 7
+//!
+//! The counterpart of `benches/pytorch_train.py`: same model, same dropouts, same batch, same tokens counted.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use candle_core::{DType, Device};
+use clap::{Parser, ValueEnum};
+use mt::config::{ModelConfig, Preset};
+use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::ops::loss::Targets;
+use mt::ops::{Mode, optimizer::norm};
+use mt::rng::{self, Stream};
+use mt::train::optimizer::{Optimizer, OptimizerConfig};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Ids below are special tokens.
+const FIRST_WORD: u64 = 4;
+const CLIP: f64 = 1.0;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shape {
+    /// 6+6 layers, 512/2048, 8 heads, V 32,000; 32 sentences of 32 tokens.
+    Base,
+    /// 4+4 layers, 128/256, 4 heads, V 10,000; 256 sentences of 16 tokens.
+    Tiny,
+}
+
+impl Shape {
+    /// Preset, vocabulary, sentences, tokens of a sentence.
+    fn sizes(self) -> (Preset, usize, usize, usize) {
+        match self {
+            Self::Base => (Preset::Base, 32_000, 32, 32),
+            Self::Tiny => (Preset::Tiny, 10_000, 256, 16),
+        }
+    }
+}
+
+/// The type that operands of products are rounded to.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Precision {
+    F32,
+    Bf16,
+}
+
+/// Median target tokens a second of full training updates.
+#[derive(Parser)]
+struct Args {
+    #[arg(long, value_enum, default_value = "tiny")]
+    shape: Shape,
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    #[arg(long, value_enum, default_value = "f32")]
+    precision: Precision,
+    /// Updates that are timed.
+    #[arg(long, default_value_t = 7)]
+    updates: usize,
+    /// Updates before the clock starts.
+    #[arg(long, default_value_t = 2)]
+    warmup: usize,
+    /// Also say where the time went.
+    #[arg(long)]
+    profile: bool,
+    /// Given by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    mt::device::configure_libraries();
+    let args = Args::parse();
+    mt::device::set_threads(args.threads);
+    let (preset, vocabulary, batch, length) = args.shape.sizes();
+    let mut config = ModelConfig::of_preset(preset);
+    (config.attention_dropout, config.activation_dropout) = (0.1, 0.1);
+    let compute = match args.precision {
+        Precision::F32 => DType::F32,
+        Precision::Bf16 => DType::BF16,
+    };
+    let vocabulary = Vocabulary { source: vocabulary, target: vocabulary, source_padding: 0, target_padding: 0 };
+    let model = Transformer::with_precision(&config, vocabulary, &Device::Cpu, compute)?;
+    model.initialise(1)?;
+    let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0)?;
+    let mut stream = Stream::new(1, "batches");
+    let mut seconds = Vec::new();
+    for update in 1..=args.warmup + args.updates {
+        let mut ids = || -> Vec<u32> {
+            (0..batch * length)
+                .map(|_| (FIRST_WORD + stream.below(vocabulary.source as u64 - FIRST_WORD)) as u32)
+                .collect()
+        };
+        let lengths = Arc::new(vec![length as u32; batch]);
+        let (source, target, labels) = (ids(), ids(), ids());
+        let sequences = |ids| Sequences { ids, lengths: lengths.clone(), length };
+        if update == args.warmup + 1 {
+            mt::ops::profile::enable(args.profile);
+        }
+        let start = Instant::now();
+        model.parameters().clear_gradients()?;
+        let mode = Mode::training(rng::key(1, "dropout", &[update as u64]));
+        let targets = Targets { labels, padding: 0, smoothing: 0.1 };
+        let (loss, sums) = model.loss(&sequences(source), &sequences(target), &targets, &mode)?;
+        loss.backward()?;
+        let mut scale = 1.0 / (batch * length) as f64;
+        let size = norm(model.parameters().gradients())? * scale;
+        if size > CLIP {
+            scale *= CLIP / size;
+        }
+        optimizer.step(update as u64, 1e-4, scale)?;
+        if update > args.warmup {
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+        if !sums.smoothed.is_finite() {
+            return Err(format!("the loss is {} at update {update}", sums.smoothed).into());
+        }
+    }
+    if args.profile {
+        let all: f64 = seconds.iter().sum();
+        let mut entries = mt::ops::profile::entries();
+        entries.sort_by(|a, b| (a.level as u8, b.time).cmp(&(b.level as u8, a.time)));
+        for e in entries {
+            let s = e.time.as_secs_f64();
+            println!(
+                "{:?} {:28} {:16} {:6} {:9.1} ms {:5.1} %  {:.1} G/s",
+                e.level,
+                e.name,
+                e.part,
+                e.calls / args.updates as u64,
+                1e3 * s / args.updates as f64,
+                100.0 * s / all,
+                e.work.amount() as f64 / s / 1e9
+            );
+        }
+    }
+    seconds.sort_by(f64::total_cmp);
+    let tokens = (batch * length) as f64;
+    let (median, fastest, slowest) = (seconds[seconds.len() / 2], seconds[0], seconds[seconds.len() - 1]);
+    println!(
+        "mt {}, {:?}, {:?}, {} threads: {:.0} target tokens/s (median of {} updates, {median:.3} s each; slowest {:.0}, \
+         fastest {:.0})",
+        env!("CARGO_PKG_VERSION"),
+        args.shape,
+        args.precision,
+        args.threads,
+        tokens / median,
+        seconds.len(),
+        tokens / slowest,
+        tokens / fastest,
+    );
+    Ok(())
+}

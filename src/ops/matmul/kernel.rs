@@ -1,0 +1,221 @@
+//! Micro-kernels: a tile of C, up to [`TILE_ROWS`] rows by [`PANEL`] columns, held in registers over a run of steps.
+//!
+//! A *step* is one position of the inner dimension, or with bfloat16 a pair of positions: 32 bits of A and of B either way,
+//! so that everything but packing and the multiplication itself is the same for both types.
+//!
+//! Every element of C is one chain of fused multiply-adds over the inner dimension from its beginning to its end, whatever
+//! the tile it falls into: a row's result depends neither on the rows beside it, nor on the number of threads, nor (in
+//! float32) on the instruction set.
+
+use super::Precision;
+use crate::ops::simd::{Level, level};
+
+/// Rows of a tile of C: with two vectors of 16 columns a row, 24 of AVX-512's 32 registers hold sums.
+pub const TILE_ROWS: usize = 12;
+/// Columns of a tile of C, and of a packed panel of B.
+pub const PANEL: usize = 32;
+/// Steps that a tile of A holds: with it, a tile takes 12 KiB and the piece of a panel beside it 32 KiB.
+pub const DEPTH: usize = 256;
+/// Distance of a tile's rows, where A is packed by rows: more than [`DEPTH`], so that rows do not share cache sets.
+pub const ROW_STRIDE: usize = DEPTH + 16;
+
+/// How a tile of A is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Row after row, [`ROW_STRIDE`] apart.
+    Rows,
+    /// Step after step, [`TILE_ROWS`] apart.
+    Steps,
+}
+
+/// C = A·B, or C += A·B, of one tile: number of rows, number of steps, A, B (steps [`PANEL`] apart), C and its row stride,
+/// whether to add.
+///
+/// # Safety
+/// Rows are 1 to [`TILE_ROWS`]; A and B hold that many steps, C that many rows of [`PANEL`] columns; the machine has the
+/// instructions that [`choose`] saw.
+pub type Kernel = unsafe fn(usize, usize, *const u32, *const u32, *mut f32, usize, bool);
+
+/// The kernel for this machine.
+pub fn choose(precision: Precision, order: Order) -> Kernel {
+    fn by_order(order: Order, rows: Kernel, steps: Kernel) -> Kernel {
+        match order {
+            Order::Rows => rows,
+            Order::Steps => steps,
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    match (precision, level()) {
+        (Precision::F32, Level::Avx512) => return by_order(order, x86::avx512::<false>, x86::avx512::<true>),
+        (Precision::F32, Level::Avx2) => return by_order(order, x86::avx2::<false>, x86::avx2::<true>),
+        (Precision::Bf16, _) if precision.is_native() => {
+            return by_order(order, x86::avx512_bf16::<false>, x86::avx512_bf16::<true>);
+        }
+        _ => {}
+    }
+    match precision {
+        Precision::F32 => by_order(order, plain::kernel::<false, false>, plain::kernel::<false, true>),
+        Precision::Bf16 => by_order(order, plain::kernel::<true, false>, plain::kernel::<true, true>),
+    }
+}
+
+/// Evaluates an expression with the number of rows, known only at run time, as the constant `ROWS`.
+macro_rules! for_rows {
+    ($rows:expr, [$($count:literal)+], $call:expr) => {
+        match $rows {
+            $($count => { const ROWS: usize = $count; $call })+
+            _ => unreachable!("a tile has 1 to {TILE_ROWS} rows"),
+        }
+    };
+}
+
+/// Where the element of A at a row and a step lies in its tile.
+#[inline(always)]
+const fn place(by_step: bool, row: usize, step: usize) -> usize {
+    if by_step { step * TILE_ROWS + row } else { row * ROW_STRIDE + step }
+}
+
+/// In plain Rust, for any machine: one row and 16 columns at a time.
+mod plain {
+    use super::{PANEL, place};
+
+    /// # Safety
+    /// As for [`super::Kernel`].
+    pub unsafe fn kernel<const PAIRS: bool, const BY_STEP: bool>(
+        rows: usize,
+        steps: usize,
+        a: *const u32,
+        b: *const u32,
+        c: *mut f32,
+        ldc: usize,
+        accumulate: bool,
+    ) {
+        for row in 0..rows {
+            for column in (0..PANEL).step_by(16) {
+                // SAFETY: inside the tiles, by the contract.
+                unsafe {
+                    let c = c.add(row * ldc + column).cast::<[f32; 16]>();
+                    let mut sums = if accumulate { c.read_unaligned() } else { [0.0; 16] };
+                    for step in 0..steps {
+                        let x = *a.add(place(BY_STEP, row, step));
+                        let b = b.add(step * PANEL + column).cast::<[u32; 16]>().read_unaligned();
+                        for (sum, b) in sums.iter_mut().zip(b) {
+                            *sum = if PAIRS {
+                                dot(x, b, *sum)
+                            } else {
+                                f32::from_bits(x).mul_add(f32::from_bits(b), *sum)
+                            };
+                        }
+                    }
+                    c.write_unaligned(sums);
+                }
+            }
+        }
+    }
+
+    /// sum + a·b of two pairs of bfloat16, each with its first number in the lower half.
+    #[inline(always)]
+    fn dot(a: u32, b: u32, sum: f32) -> f32 {
+        const UPPER: u32 = 0xffff_0000;
+        let sum = f32::from_bits(a & UPPER).mul_add(f32::from_bits(b & UPPER), sum);
+        f32::from_bits(a << 16).mul_add(f32::from_bits(b << 16), sum)
+    }
+}
+
+// With intrinsics: plain loops over arrays reach the same speed for some numbers of rows and a quarter of it for others.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        __m256, __m512, __m512bh, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps,
+        _mm256_storeu_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_storeu_ps,
+    };
+    use std::mem::transmute;
+
+    use super::{PANEL, TILE_ROWS, place};
+
+    /// Defines a kernel for vectors of `$lanes` floats that holds pieces of at most `$most` rows by two vectors in registers.
+    macro_rules! kernel {
+        (
+            $(#[$meta:meta])* $name:ident, $piece:ident, $features:literal, $vector:ty, $lanes:literal,
+            [$most:literal: $($count:literal)+],
+            $zero:ident, $load:ident, $store:ident, $splat:ident, |$x:ident, $b:ident, $sum:ident| $multiply_add:expr
+        ) => {
+            $(#[$meta])*
+            ///
+            /// # Safety
+            /// As for [`super::Kernel`].
+            #[target_feature(enable = $features)]
+            pub unsafe fn $name<const BY_STEP: bool>(
+                rows: usize, steps: usize, a: *const u32, b: *const u32, c: *mut f32, ldc: usize, accumulate: bool,
+            ) {
+                for first in (0..rows).step_by($most) {
+                    for column in (0..PANEL).step_by(2 * $lanes) {
+                        // SAFETY: a part of the tile.
+                        unsafe {
+                            let (a, b) = (a.add(place(BY_STEP, first, 0)), b.add(column));
+                            let c = c.add(first * ldc + column);
+                            for_rows!(
+                                (rows - first).min($most),
+                                [$($count)+],
+                                $piece::<ROWS, BY_STEP>(steps, a, b, c, ldc, accumulate)
+                            );
+                        }
+                    }
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn $piece<const ROWS: usize, const BY_STEP: bool>(
+                steps: usize, a: *const u32, b: *const u32, c: *mut f32, ldc: usize, accumulate: bool,
+            ) {
+                let mut sums: [[$vector; 2]; ROWS] = [[$zero(); 2]; ROWS];
+                // SAFETY: all of it inside the tiles, by the contract.
+                unsafe {
+                    if accumulate {
+                        for row in 0..ROWS {
+                            for half in 0..2 {
+                                sums[row][half] = $load(c.add(row * ldc + half * $lanes));
+                            }
+                        }
+                    }
+                    for step in 0..steps {
+                        let b = b.add(step * PANEL).cast::<f32>();
+                        let halves = [$load(b), $load(b.add($lanes))];
+                        for row in 0..ROWS {
+                            let $x = $splat(*a.add(place(BY_STEP, row, step)).cast::<f32>());
+                            for half in 0..2 {
+                                let ($b, $sum) = (halves[half], sums[row][half]);
+                                sums[row][half] = $multiply_add;
+                            }
+                        }
+                    }
+                    for row in 0..ROWS {
+                        for half in 0..2 {
+                            $store(c.add(row * ldc + half * $lanes), sums[row][half]);
+                        }
+                    }
+                }
+            }
+        };
+    }
+
+    kernel!(
+        /// float32 with AVX-512: 24 of 32 registers hold sums.
+        avx512, avx512_piece, "avx512f,avx2,fma", __m512, 16, [12: 1 2 3 4 5 6 7 8 9 10 11 12],
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps,
+        |x, b, sum| _mm512_fmadd_ps(x, b, sum)
+    );
+    kernel!(
+        /// bfloat16 with AVX-512's dot product of pairs.
+        avx512_bf16, avx512_bf16_piece, "avx512f,avx512bf16,avx2,fma", __m512, 16, [12: 1 2 3 4 5 6 7 8 9 10 11 12],
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps,
+        |x, b, sum| _mm512_dpbf16_ps(sum, transmute::<__m512, __m512bh>(x), transmute::<__m512, __m512bh>(b))
+    );
+    kernel!(
+        /// float32 with AVX2: 12 of 16 registers hold sums.
+        avx2, avx2_piece, "avx2,fma", __m256, 8, [6: 1 2 3 4 5 6],
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps,
+        |x, b, sum| _mm256_fmadd_ps(x, b, sum)
+    );
+}

@@ -1,0 +1,391 @@
+//! Matrix products on slices.
+//!
+//! [`Packed::product`] multiplies rows by a matrix packed once for many rows: the weights of a training step.
+//! [`transposed_product`] sums over rows: the gradients of weights. [`small`] multiplies where packing would cost more than
+//! it saves: heads of attention, steps of decoding.
+//!
+//! All of them sum every element in one order, from the first to the last position of the inner dimension: what is computed
+//! for a row depends neither on the number of rows nor on that of threads, and decoding one sentence gives exactly what
+//! decoding a batch gives.
+//!
+//! ```text
+//! for each group of the inner dimension         A is packed into tiles, which then lie in the second-level cache
+//!     for each panel of 32 columns of B
+//!         for each piece of the inner dimension the panel's piece lies in the first-level cache
+//!             for each tile of 12 rows of A     one micro-kernel
+//! ```
+//! (Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication", with B packed beforehand.)
+
+mod kernel;
+mod pack;
+pub mod small;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::memory::{Scratch, SharedRows};
+use super::profile::{self, Work};
+use kernel::{DEPTH, Order, PANEL, ROW_STRIDE, TILE_ROWS};
+pub use small::{fixed, fixed_parallel, transposed};
+
+/// The type that operands of a product are rounded to; sums are float32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// float32.
+    #[default]
+    F32,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Precision {
+    /// Whether this machine has instructions for it; without them it is slower than float32.
+    pub fn is_native(self) -> bool {
+        match self {
+            Self::F32 => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Bf16 => super::simd::level() == super::simd::Level::Avx512 && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Bf16 => false,
+        }
+    }
+
+    /// Positions of the inner dimension in one 32-bit step.
+    fn positions(self) -> usize {
+        match self {
+            Self::F32 => 1,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// A read-only matrix inside a slice: element (i, j) is at `i * row_stride + j * column_stride`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    data: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// A contiguous row-major matrix [rows, columns].
+    pub fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self::strided(data, rows, columns, columns, 1)
+    }
+
+    /// A matrix with any strides.
+    pub fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize, column_stride: usize) -> Self {
+        if rows > 0 && columns > 0 {
+            let last = (rows - 1) * row_stride + (columns - 1) * column_stride;
+            assert!(last < data.len(), "matrix {rows}x{columns} reaches beyond its {} elements", data.len());
+        }
+        Self { data, rows, columns, row_stride, column_stride }
+    }
+
+    /// The same data, transposed.
+    pub fn t(self) -> Self {
+        Self {
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    /// One row of a matrix whose rows are contiguous.
+    #[inline(always)]
+    fn row(&self, i: usize) -> &'a [f32] {
+        debug_assert_eq!(self.column_stride, 1);
+        &self.data[i * self.row_stride..][..self.columns]
+    }
+}
+
+/// The right-hand matrix of a product, [k, n], in panels of [`PANEL`] columns.
+#[derive(Debug, Default)]
+pub struct Packed {
+    panels: Scratch,
+    k: usize,
+    n: usize,
+    precision: Precision,
+}
+
+impl Packed {
+    /// A row-major matrix [k, n].
+    pub fn new(b: &[f32], k: usize, n: usize, precision: Precision) -> Self {
+        let b = Matrix::new(b, k, n);
+        Self::pack(k, n, precision, |columns, to| pack::panel(b, columns, to, precision))
+    }
+
+    /// The transpose of a row-major matrix [n, k]: a weight, for x·Wᵀ.
+    pub fn transposed(b: &[f32], n: usize, k: usize, precision: Precision) -> Self {
+        let b = Matrix::new(b, n, k);
+        Self::pack(k, n, precision, |columns, to| pack::transposed_panel(b, columns, to, precision))
+    }
+
+    /// `panel` writes some columns into a panel.
+    fn pack(k: usize, n: usize, precision: Precision, panel: impl Fn(Range<usize>, &mut [u32]) + Sync) -> Self {
+        let _timer = profile::kernel("pack weights and gradients", "", Work::floats(2 * k * n));
+        let words = k.div_ceil(precision.positions()) * PANEL;
+        let mut panels = Scratch::new(n.div_ceil(PANEL) * words);
+        if words > 0 {
+            panels.words_mut().par_chunks_mut(words).enumerate().for_each(|(i, to)| {
+                let columns = i * PANEL..n.min((i + 1) * PANEL);
+                if columns.len() < PANEL {
+                    to.fill(0);
+                }
+                panel(columns, to);
+            });
+        }
+        Self { panels, k, n, precision }
+    }
+
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        self.n
+    }
+
+    /// C = A·B, or C += A·B, on the calling thread. A: [m, k] row-major, C: [m, n] row-major.
+    pub fn product(&self, a: &[f32], c: &mut [f32], accumulate: bool) {
+        let m = c.len() / self.n.max(1);
+        assert_eq!(a.len(), m * self.k, "A is not [{m}, {}]", self.k);
+        self.multiply(Matrix::new(a, m, self.k), Order::Rows, 0..m, c, accumulate);
+    }
+
+    /// Rows of C: those of A (`Order::Rows`, A: [m, k]) or the columns of its transpose (`Order::Steps`, A: [k, m]).
+    fn multiply(&self, a: Matrix, order: Order, rows: Range<usize>, c: &mut [f32], accumulate: bool) {
+        /// Pieces of the inner dimension whose tiles of A are packed at once.
+        const GROUP: usize = 8;
+        let (m, n) = (rows.len(), self.n);
+        assert_eq!(c.len(), m * n, "C is not [{m}, {n}]");
+        if m == 0 || n == 0 {
+            return;
+        }
+        if self.k == 0 {
+            if !accumulate {
+                c.fill(0.0);
+            }
+            return;
+        }
+        let part = if order == Order::Rows { "rows" } else { "weight gradients" };
+        let _timer = profile::kernel("product", part, Work::product(m, n, self.k, self.precision));
+        let kernel = kernel::choose(self.precision, order);
+        let (per_step, tiles) = (self.precision.positions(), m.div_ceil(TILE_ROWS));
+        let tile_words = TILE_ROWS * if order == Order::Rows { ROW_STRIDE } else { DEPTH };
+        let steps = self.k.div_ceil(per_step);
+        let mut packed = Scratch::new(tiles * steps.div_ceil(DEPTH).min(GROUP) * tile_words);
+        let packed = packed.words_mut();
+        for group in (0..steps).step_by(GROUP * DEPTH) {
+            let pieces: Vec<Range<usize>> = (group..steps.min(group + GROUP * DEPTH))
+                .step_by(DEPTH)
+                .map(|start| start..steps.min(start + DEPTH))
+                .collect();
+            for (piece, tiles_of_piece) in pieces.iter().zip(packed.chunks_mut(tiles * tile_words)) {
+                let positions = piece.start * per_step..self.k.min(piece.end * per_step);
+                match order {
+                    Order::Rows => {
+                        for (tile, to) in tiles_of_piece.chunks_mut(tile_words).enumerate() {
+                            let first = rows.start + tile * TILE_ROWS;
+                            let rows = first..rows.end.min(first + TILE_ROWS);
+                            pack::rows(a, rows, positions.clone(), to, self.precision);
+                        }
+                    }
+                    Order::Steps => pack::tiles(a, rows.clone(), positions, tiles_of_piece, self.precision),
+                }
+            }
+            for column in (0..n).step_by(PANEL) {
+                let panel = &self.panels.words()[column * steps..][..steps * PANEL];
+                for (number, piece) in pieces.iter().enumerate() {
+                    let b = &panel[piece.start * PANEL..piece.end * PANEL];
+                    let add = accumulate || piece.start > 0;
+                    for tile in 0..tiles {
+                        let first = tile * TILE_ROWS;
+                        let count = TILE_ROWS.min(m - first);
+                        let a = &packed[(number * tiles + tile) * tile_words..][..tile_words];
+                        let c = &mut c[first * n + column..];
+                        // SAFETY: the tile of A and the panel's piece hold these steps, as packed above.
+                        unsafe { run(kernel, (count, piece.len()), a, b, c, n, PANEL.min(n - column), add) };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One tile of C with `columns` columns.
+///
+/// # Safety
+/// As for [`kernel::Kernel`], but for C, which is checked.
+#[inline(always)]
+unsafe fn run(
+    kernel: kernel::Kernel,
+    (rows, steps): (usize, usize),
+    a: &[u32],
+    b: &[u32],
+    c: &mut [f32],
+    ldc: usize,
+    columns: usize,
+    accumulate: bool,
+) {
+    assert!(c.len() >= (rows - 1) * ldc + columns);
+    if columns == PANEL {
+        // SAFETY: C was checked; the rest is the caller's contract.
+        unsafe { kernel(rows, steps, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), ldc, accumulate) };
+        return;
+    }
+    let mut whole = [0f32; TILE_ROWS * PANEL];
+    if accumulate {
+        for (whole, c) in whole.chunks_exact_mut(PANEL).zip(c.chunks(ldc)).take(rows) {
+            whole[..columns].copy_from_slice(&c[..columns]);
+        }
+    }
+    // SAFETY: `whole` holds a whole tile; the rest is the caller's contract.
+    unsafe { kernel(rows, steps, a.as_ptr(), b.as_ptr(), whole.as_mut_ptr(), PANEL, accumulate) };
+    for (whole, c) in whole.chunks_exact(PANEL).zip(c.chunks_mut(ldc)).take(rows) {
+        c[..columns].copy_from_slice(&whole[..columns]);
+    }
+}
+
+/// C = Aᵀ·B, or C += Aᵀ·B, over the threads: the gradient of a weight. A: [rows, m], B: [rows, n], C: [m, n], all row-major.
+pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accumulate: bool, precision: Precision) {
+    if rows == 0 || c.is_empty() {
+        if !accumulate {
+            c.fill(0.0);
+        }
+        return;
+    }
+    let (m, n) = (a.len() / rows, b.len() / rows);
+    assert!(a.len() == rows * m && b.len() == rows * n && c.len() == m * n, "sizes of a product differ");
+    let packed = Packed::new(b, rows, n, precision);
+    let a = Matrix::new(a, rows, m);
+    // Whole tiles, few enough that a thread's tiles of A stay in its cache, and some tasks even for a narrow model.
+    let task = (m.div_ceil(8).div_ceil(TILE_ROWS) * TILE_ROWS).min(pack::MOST_COLUMNS);
+    let shared = SharedRows::new(c, n);
+    (0..m.div_ceil(task)).into_par_iter().for_each(|i| {
+        let range = i * task..m.min((i + 1) * task);
+        // SAFETY: tasks have disjoint rows.
+        let c = unsafe { shared.rows(range.clone()) };
+        packed.multiply(a, Order::Steps, range, c, accumulate);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn numbers(n: usize, seed: u32) -> Vec<f32> {
+        (0..n as u32)
+            .map(|i| ((i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 8) % 2001) as f32 / 1000.0 - 1.0)
+            .collect()
+    }
+
+    /// A·B in f64, and the sum of the products' sizes, which bounds what rounding can do.
+    pub(super) fn naive(a: Matrix, b: Matrix) -> Vec<(f64, f64)> {
+        let mut c = Vec::new();
+        for i in 0..a.rows {
+            for j in 0..b.columns {
+                let products = (0..a.columns).map(|p| {
+                    a.data[i * a.row_stride + p * a.column_stride] as f64
+                        * b.data[p * b.row_stride + j * b.column_stride] as f64
+                });
+                c.push(products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs())));
+            }
+        }
+        c
+    }
+
+    /// Rounding of both operands: 2⁻⁸ each in bfloat16; a chain of sums in float32.
+    pub(super) fn close(got: &[f32], want: &[(f64, f64)], precision: Precision) {
+        let bound = if precision == Precision::Bf16 { 2f64.powi(-7) } else { 1e-5 };
+        for (i, (g, (w, size))) in got.iter().zip(want).enumerate() {
+            assert!((*g as f64 - w).abs() <= bound * size + 1e-7, "element {i}: {g}, not {w} ({precision:?})");
+        }
+    }
+
+    /// Awkward sizes: single rows and columns, odd inner dimensions, tails of tiles, panels, pieces and groups.
+    const SIZES: [(usize, usize, usize); 12] = [
+        (1, 1, 1),
+        (3, 5, 7),
+        (12, 32, 64),
+        (13, 33, 65),
+        (64, 128, 128),
+        (25, 40, 255),
+        (5, 37, 256),
+        (30, 64, 257),
+        (2, 520, 130),
+        (7, 3, 2050),
+        (7, 3, 4100),
+        (1, 31, 513),
+    ];
+
+    #[test]
+    fn packed_products_equal_the_definition() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            for (m, n, k) in SIZES {
+                let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
+                let want = naive(Matrix::new(&a, m, k), Matrix::new(&b, k, n));
+                let packed = Packed::new(&b, k, n, precision);
+                let mut c = vec![f32::NAN; m * n];
+                packed.product(&a, &mut c, false);
+                close(&c, &want, precision);
+                packed.product(&a, &mut c, true);
+                let twice: Vec<(f64, f64)> = want.iter().map(|(w, size)| (2.0 * w, 2.0 * size)).collect();
+                close(&c, &twice, precision);
+
+                let b_t = transposed(&b, k, n);
+                let from_transpose = Packed::transposed(&b_t, n, k, precision);
+                assert_eq!(from_transpose.panels.words(), packed.panels.words(), "{m}x{n}x{k}");
+            }
+        }
+    }
+
+    #[test]
+    fn transposed_products_add_to_what_is_there() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            for (m, n, rows) in SIZES {
+                let (a, b) = (numbers(rows * m, 3), numbers(rows * n, 4));
+                let want = naive(Matrix::new(&a, rows, m).t(), Matrix::new(&b, rows, n));
+                let mut c = vec![1f32; m * n];
+                transposed_product(&a, &b, rows, &mut c, true, precision);
+                let want: Vec<(f64, f64)> = want.iter().map(|(w, size)| (w + 1.0, size + 1.0)).collect();
+                close(&c, &want, precision);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_the_same_alone_and_among_others() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let (m, n, k) = (37, 70, 600);
+            let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
+            let packed = Packed::new(&b, k, n, precision);
+            let mut all = vec![0f32; m * n];
+            packed.product(&a, &mut all, false);
+            for i in [0, 11, 12, 36] {
+                let mut one = vec![0f32; n];
+                packed.product(&a[i * k..(i + 1) * k], &mut one, false);
+                assert_eq!(one, all[i * n..(i + 1) * n]);
+            }
+            if precision == Precision::F32 {
+                // The chain of the unpacked product.
+                let mut fixed_order = vec![0f32; m * n];
+                fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut fixed_order, n, false);
+                assert_eq!(fixed_order, all);
+            }
+        }
+    }
+
+    /// A NaN must reach the loss, or divergence would pass unseen.
+    #[test]
+    fn nan_stays() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let packed = Packed::new(&[1.0, f32::NAN], 2, 1, precision);
+            let mut c = [0f32];
+            packed.product(&[1.0, 1.0], &mut c, false);
+            assert!(c[0].is_nan());
+        }
+    }
+}

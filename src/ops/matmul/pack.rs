@@ -1,0 +1,358 @@
+//! Packing: operands copied into the order that the micro-kernels read them in, and rounded to bfloat16 where asked for.
+
+use std::ops::Range;
+
+use super::kernel::{DEPTH, PANEL, ROW_STRIDE, TILE_ROWS};
+use super::{Matrix, Precision};
+use crate::ops::simd::vectorised;
+
+/// Most columns that [`tiles`] takes at once.
+pub const MOST_COLUMNS: usize = 8 * TILE_ROWS;
+
+/// Rows of A (row-major) at some positions of the inner dimension, packed row after row.
+pub fn rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32], precision: Precision) {
+    match precision {
+        Precision::F32 => copy_rows(a, rows, positions, to),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has the instructions.
+        Precision::Bf16 if precision.is_native() => unsafe { x86::pair_rows(a, rows, positions, to) },
+        Precision::Bf16 => pair_rows(a, rows, positions, to),
+    }
+}
+
+/// Columns of a row-major matrix at some positions (rows), packed step after step in tiles of [`TILE_ROWS`] columns.
+pub fn tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32], precision: Precision) {
+    match precision {
+        Precision::F32 => copy_tiles(a, columns, positions, to),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has the instructions.
+        Precision::Bf16 if precision.is_native() => unsafe { x86::pair_tiles(a, columns, positions, to) },
+        Precision::Bf16 => pair_tiles(a, columns, positions, to),
+    }
+}
+
+/// Columns of a row-major matrix at all its rows, packed step after step as one panel; what lies beyond the columns is not
+/// written.
+pub fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precision) {
+    match precision {
+        Precision::F32 => copy_panel(b, columns, to),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has the instructions.
+        Precision::Bf16 if precision.is_native() => unsafe { x86::pair_panel(b, columns, to) },
+        Precision::Bf16 => pair_panel(b, columns, to),
+    }
+}
+
+/// As [`panel`], of the transpose of a row-major matrix: its rows become columns.
+pub fn transposed_panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precision) {
+    /// Words taken at a time: a block of rows lies in the first-level cache.
+    const BLOCK: usize = 64;
+    let mut block = [0u32; PANEL * ROW_STRIDE];
+    let (per_step, all) = (precision.positions(), b.columns);
+    for start in (0..all).step_by(BLOCK * per_step) {
+        let end = (start + BLOCK * per_step).min(all);
+        rows(b, columns.clone(), start..end, &mut block, precision);
+        let words = (end - start).div_ceil(per_step);
+        transpose_words(&block, columns.len(), words, &mut to[start / per_step * PANEL..]);
+    }
+}
+
+/// A float32 rounded to bfloat16 (to nearest, ties to even), as the upper half of a float32.
+#[inline(always)]
+fn rounded(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    // Rounding could carry a NaN over into a number.
+    if x.is_nan() { bits | 0x0040_0000 } else { rounded }
+}
+
+/// Two numbers as a pair of bfloat16, the first in the lower half.
+#[inline(always)]
+fn pair(first: f32, second: f32) -> u32 {
+    (rounded(first) >> 16) | (rounded(second) & 0xffff_0000)
+}
+
+/// Cuts a row of words into pieces of [`TILE_ROWS`], each at `step` of its own tile.
+#[inline(always)]
+fn deal(row: &[u32], tiles: &mut [u32], step: usize) {
+    const TILE: usize = TILE_ROWS * DEPTH;
+    let (pieces, rest) = row.as_chunks::<TILE_ROWS>();
+    for (piece, tile) in pieces.iter().zip(tiles.chunks_exact_mut(TILE)) {
+        tile[step * TILE_ROWS..][..TILE_ROWS].copy_from_slice(piece);
+    }
+    if !rest.is_empty() {
+        tiles[pieces.len() * TILE + step * TILE_ROWS..][..rest.len()].copy_from_slice(rest);
+    }
+}
+
+/// The second row of a pair of positions, if there is one.
+#[inline(always)]
+fn second<'a>(b: &Matrix<'a>, position: usize, positions: &Range<usize>, columns: &Range<usize>) -> Option<&'a [f32]> {
+    (position + 1 < positions.end).then(|| &b.row(position + 1)[columns.clone()])
+}
+
+vectorised! {
+    fn copy_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
+        for (row, to) in rows.zip(to.chunks_exact_mut(ROW_STRIDE)) {
+            for (to, from) in to.iter_mut().zip(&a.row(row)[positions.clone()]) {
+                *to = from.to_bits();
+            }
+        }
+    }
+
+    fn pair_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
+        for (row, to) in rows.zip(to.chunks_exact_mut(ROW_STRIDE)) {
+            let (pairs, rest) = a.row(row)[positions.clone()].as_chunks::<2>();
+            for (to, from) in to.iter_mut().zip(pairs) {
+                *to = pair(from[0], from[1]);
+            }
+            if let Some(last) = rest.first() {
+                to[pairs.len()] = pair(*last, 0.0);
+            }
+        }
+    }
+
+    fn copy_tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
+        let mut words = [0u32; MOST_COLUMNS];
+        let words = &mut words[..columns.len()];
+        for (step, position) in positions.enumerate() {
+            for (to, from) in words.iter_mut().zip(&a.row(position)[columns.clone()]) {
+                *to = from.to_bits();
+            }
+            deal(words, to, step);
+        }
+    }
+
+    fn pair_tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
+        let mut words = [0u32; MOST_COLUMNS];
+        let words = &mut words[..columns.len()];
+        for (step, position) in positions.clone().step_by(2).enumerate() {
+            pair_words(&a.row(position)[columns.clone()], second(&a, position, &positions, &columns), words);
+            deal(words, to, step);
+        }
+    }
+
+    fn copy_panel(b: Matrix, columns: Range<usize>, to: &mut [u32]) {
+        for (row, to) in (0..b.rows).zip(to.chunks_exact_mut(PANEL)) {
+            for (to, from) in to.iter_mut().zip(&b.row(row)[columns.clone()]) {
+                *to = from.to_bits();
+            }
+        }
+    }
+
+    fn pair_panel(b: Matrix, columns: Range<usize>, to: &mut [u32]) {
+        for (row, to) in (0..b.rows).step_by(2).zip(to.chunks_exact_mut(PANEL)) {
+            pair_words(&b.row(row)[columns.clone()], second(&b, row, &(0..b.rows), &columns), &mut to[..columns.len()]);
+        }
+    }
+
+    /// Writes row j of a block, rows [`ROW_STRIDE`] apart, as column j, steps [`PANEL`] apart.
+    fn transpose_words(from: &[u32], rows: usize, words: usize, to: &mut [u32]) {
+        for (j, row) in from.chunks_exact(ROW_STRIDE).take(rows).enumerate() {
+            for (step, value) in row[..words].iter().enumerate() {
+                to[step * PANEL + j] = *value;
+            }
+        }
+    }
+}
+
+/// `to[j]` = the pair of `first[j]` and `second[j]`, or 0.
+#[inline(always)]
+fn pair_words(first: &[f32], second: Option<&[f32]>, to: &mut [u32]) {
+    match second {
+        Some(second) => {
+            for ((to, first), second) in to.iter_mut().zip(first).zip(second) {
+                *to = pair(*first, *second);
+            }
+        }
+        None => {
+            for (to, first) in to.iter_mut().zip(first) {
+                *to = pair(*first, 0.0);
+            }
+        }
+    }
+}
+
+/// With the instructions that round to bfloat16.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        __m512, __m512i, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_mask_storeu_epi32, _mm512_maskz_loadu_ps,
+        _mm512_permutexvar_epi16, _mm512_set_epi16, _mm512_setzero_ps, _mm512_storeu_epi32,
+    };
+    use std::mem::transmute;
+    use std::ops::Range;
+
+    use super::{DEPTH, MOST_COLUMNS, Matrix, PANEL, ROW_STRIDE, TILE_ROWS, deal, second};
+
+    /// Sixteen pairs of neighbours, from 32 floats.
+    ///
+    /// # Safety
+    /// AVX-512 with bfloat16.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    unsafe fn neighbours(low: __m512, high: __m512) -> __m512i {
+        // SAFETY: both are 512 bits.
+        unsafe { transmute(_mm512_cvtne2ps_pbh(high, low)) }
+    }
+
+    /// The mask of the first `count` of 16 lanes.
+    #[inline(always)]
+    fn lanes(count: usize) -> u16 {
+        if count >= 16 { u16::MAX } else { (1 << count) - 1 }
+    }
+
+    /// The first `count` of 16 floats at `from`, the others 0.
+    ///
+    /// # Safety
+    /// AVX-512; as many floats can be read.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn load(from: *const f32, count: usize) -> __m512 {
+        // SAFETY: lanes that are masked are not touched.
+        unsafe { if count >= 16 { _mm512_loadu_ps(from) } else { _mm512_maskz_loadu_ps(lanes(count), from) } }
+    }
+
+    /// See [`super::rows`].
+    ///
+    /// # Safety
+    /// AVX-512 with bfloat16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub unsafe fn pair_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
+        for (row, to) in rows.zip(to.chunks_exact_mut(ROW_STRIDE)) {
+            let from = &a.row(row)[positions.clone()];
+            for start in (0..from.len()).step_by(32) {
+                let left = from.len() - start;
+                let words = (left.div_ceil(2)).min(16);
+                let to = &mut to[start / 2..][..words];
+                // SAFETY: reads and writes are masked to the slices.
+                unsafe {
+                    let low = load(from.as_ptr().add(start), left);
+                    let high =
+                        if left > 16 { load(from.as_ptr().add(start + 16), left - 16) } else { _mm512_setzero_ps() };
+                    _mm512_mask_storeu_epi32(to.as_mut_ptr().cast(), lanes(words), neighbours(low, high));
+                }
+            }
+        }
+    }
+
+    /// [`super::pair_words`].
+    ///
+    /// # Safety
+    /// AVX-512 with bfloat16; `second`, if given, is as long as `first`, and `to` too.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    unsafe fn pair_words(first: &[f32], second: Option<&[f32]>, to: &mut [u32]) {
+        // Word 2j from the lower half, word 2j + 1 from the upper: rows side by side become pairs.
+        #[rustfmt::skip]
+        let interleave = _mm512_set_epi16(
+            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0,
+        );
+        for start in (0..first.len()).step_by(16) {
+            let left = first.len() - start;
+            // SAFETY: reads and writes are masked to the slices.
+            unsafe {
+                let low = load(first.as_ptr().add(start), left);
+                let high = match second {
+                    Some(second) => load(second.as_ptr().add(start), left),
+                    None => _mm512_setzero_ps(),
+                };
+                let pairs = _mm512_permutexvar_epi16(interleave, neighbours(low, high));
+                let to = to.as_mut_ptr().add(start).cast();
+                if left >= 16 {
+                    _mm512_storeu_epi32(to, pairs);
+                } else {
+                    _mm512_mask_storeu_epi32(to, lanes(left), pairs);
+                }
+            }
+        }
+    }
+
+    /// See [`super::tiles`].
+    ///
+    /// # Safety
+    /// AVX-512 with bfloat16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub unsafe fn pair_tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
+        debug_assert!(to.len() >= columns.len().div_ceil(TILE_ROWS) * TILE_ROWS * DEPTH);
+        let mut words = [0u32; MOST_COLUMNS];
+        let words = &mut words[..columns.len()];
+        for (step, position) in positions.clone().step_by(2).enumerate() {
+            // SAFETY: all have as many columns.
+            unsafe {
+                pair_words(&a.row(position)[columns.clone()], second(&a, position, &positions, &columns), words);
+            }
+            deal(words, to, step);
+        }
+    }
+
+    /// See [`super::panel`].
+    ///
+    /// # Safety
+    /// AVX-512 with bfloat16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub unsafe fn pair_panel(b: Matrix, columns: Range<usize>, to: &mut [u32]) {
+        for (row, to) in (0..b.rows).step_by(2).zip(to.chunks_exact_mut(PANEL)) {
+            let to = &mut to[..columns.len()];
+            // SAFETY: all have as many columns.
+            unsafe { pair_words(&b.row(row)[columns.clone()], second(&b, row, &(0..b.rows), &columns), to) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_to_nearest_even() {
+        let upper = |x: f32| f32::from_bits(rounded(x) & 0xffff_0000);
+        // Eight bits of precision: 1 + 2⁻⁷ is the next number after 1.
+        let ulp = 2f32.powi(-7);
+        for (x, want) in [
+            (1.0, 1.0),
+            (1.0 + ulp, 1.0 + ulp),
+            (1.0 + 0.4 * ulp, 1.0),
+            (1.0 + 0.5 * ulp, 1.0),
+            (1.0 + 1.5 * ulp, 1.0 + 2.0 * ulp),
+            (-1.0 - 0.6 * ulp, -1.0 - ulp),
+            (f32::INFINITY, f32::INFINITY),
+            (f32::MAX, f32::INFINITY),
+            (-0.0, -0.0),
+        ] {
+            assert_eq!(upper(x).to_bits(), f32::to_bits(want), "{x}");
+        }
+        for bits in [0x7fff_ffffu32, 0xffff_ffff, 0x7f80_0001] {
+            assert!(upper(f32::from_bits(bits)).is_nan());
+        }
+    }
+
+    /// The machine's instructions and plain Rust pack the same words.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn instructions_round_as_plain_code_does() {
+        if !Precision::Bf16.is_native() {
+            eprintln!("skipped: this machine has no bfloat16 instructions");
+            return;
+        }
+        for (rows, columns) in [(1, 1), (2, 15), (3, 16), (7, 31), (12, 33), (9, 70), (30, 90)] {
+            let data: Vec<f32> = (0..rows * columns).map(|i| (i as f32 * 0.37).sin() * 3.0).collect();
+            let matrix = Matrix::new(&data, rows, columns);
+            let mut got = vec![0u32; 12 * ROW_STRIDE.max(DEPTH) * 12];
+            let mut want = got.clone();
+            // SAFETY: checked above.
+            unsafe { x86::pair_rows(matrix, 0..rows.min(12), 0..columns, &mut got) };
+            pair_rows(matrix, 0..rows.min(12), 0..columns, &mut want);
+            assert_eq!(got, want, "rows {rows}x{columns}");
+            // SAFETY: checked above.
+            unsafe { x86::pair_tiles(matrix, 0..columns, 0..rows, &mut got) };
+            pair_tiles(matrix, 0..columns, 0..rows, &mut want);
+            assert_eq!(got, want, "tiles {rows}x{columns}");
+            let some = 0..columns.min(PANEL);
+            // SAFETY: checked above.
+            unsafe { x86::pair_panel(matrix, some.clone(), &mut got) };
+            pair_panel(matrix, some, &mut want);
+            assert_eq!(got, want, "panel {rows}x{columns}");
+        }
+    }
+}
