@@ -13,6 +13,7 @@ use crate::decode::translate::TranslateOptions;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::{Transformer, Vocabulary};
+use crate::ops::matmul;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::Entry;
 
@@ -47,17 +48,28 @@ pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
     change_on_host(parameters.values(), |flat| checkpoint::load_into(file, &slots(parameters.entries()), flat))?
 }
 
-/// What products are computed in on this device; told where it is not what was asked for.
-pub fn compute_type(precision: Precision, device: &Device, common: &Common) -> DType {
+/// What training computes products in on this device; told where it is not what was asked for.
+pub fn training_type(precision: Precision, device: &Device, common: &Common) -> DType {
     match precision {
         Precision::F32 => DType::F32,
-        Precision::Bf16 if !device.is_cpu() => DType::BF16,
+        Precision::Bf16 if !device.is_cpu() || matmul::Precision::Bf16.is_native() => DType::BF16,
         Precision::Bf16 => {
             if !common.quiet {
-                message("note: runtime.precision = \"bf16\" is for GPUs; the processor computes in f32");
+                message(
+                    "note: runtime.precision = \"bf16\", but this processor has no instructions for bfloat16 products: \
+                     computing in f32",
+                );
             }
             DType::F32
         }
+    }
+}
+
+/// What inference computes products in: on the processor always float32.
+fn inference_type(precision: Precision, device: &Device) -> DType {
+    match precision {
+        Precision::Bf16 if !device.is_cpu() => DType::BF16,
+        _ => DType::F32,
     }
 }
 
@@ -76,7 +88,7 @@ pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
         message(format_args!("model: {} ({})", directory.display(), located.what));
     }
     let tokenizers = Tokenizers::load(&directory)?;
-    let compute = compute_type(config.runtime.precision, &device, common);
+    let compute = inference_type(config.runtime.precision, &device);
     let model = Transformer::with_precision(&config.model, vocabulary(&tokenizers), &device, compute)?;
     load_parameters(&located.model, &model)?;
     Ok(Loaded { config, tokenizers, model })

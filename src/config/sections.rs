@@ -169,7 +169,7 @@ choice! {
     pub enum Precision {
         /// 32-bit floating point.
         F32 = "f32",
-        /// bfloat16, on a GPU; the processor takes f32 all the same.
+        /// bfloat16, where the device has it in hardware; a processor takes f32 for inference.
         Bf16 = "bf16",
     }
 }

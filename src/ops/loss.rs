@@ -137,7 +137,7 @@ fn forward(x: &[f32], projection: &Projection, targets: &Targets, gradients: Opt
     let d = projection.weight.dims()[1];
     with_bias(projection.bias.as_ref(), |bias| {
         let weights = Weights {
-            forward: projection.packed(Pass::Forward)?,
+            forward: projection.packed(Pass::first(gradients.is_some()))?,
             backward: gradients.is_some().then(|| projection.packed(Pass::Backward)).transpose()?,
             bias,
             precision: projection.weight.precision(),

@@ -2,19 +2,28 @@
 
 use candle_core::{Result, Tensor};
 
-use super::matmul::{Packed, transposed_product};
+use super::matmul::{Packed, Precision, transposed_product};
 use super::memory::with_slice;
 use super::norm::add_bias;
 use super::params::Param;
 use super::sublayer::with_bias;
 
-/// Which way through the model.
+/// What a weight is packed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// x·Wᵀ.
+    /// x·Wᵀ outside training: float32, so that a model scores alike whatever it was trained in.
+    Inference,
+    /// x·Wᵀ in training.
     Forward,
     /// g·W.
     Backward,
+}
+
+impl Pass {
+    /// The first pass through a model.
+    pub fn first(training: bool) -> Self {
+        if training { Self::Forward } else { Self::Inference }
+    }
 }
 
 /// A projection: a weight [out, D] and perhaps a bias [out].
@@ -76,6 +85,7 @@ impl Projection {
         let precision = self.weight.precision();
         with_slice(self.weight.value(), |weight| {
             Ok(match pass {
+                Pass::Inference => Packed::transposed(weight, out, input, Precision::F32),
                 Pass::Forward => Packed::transposed(weight, out, input, precision),
                 Pass::Backward => Packed::new(weight, out, input, precision),
             })

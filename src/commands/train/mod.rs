@@ -59,7 +59,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let validator = Validator::open(&config, &data.tokenizers, &say)?;
     let (vocabulary, compute) = (
         super::model::vocabulary(&data.tokenizers),
-        super::model::compute_type(config.runtime.precision, &device, common),
+        super::model::training_type(config.runtime.precision, &device, common),
     );
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     model.initialise(config.train.seed)?;

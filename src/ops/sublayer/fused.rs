@@ -56,7 +56,7 @@ impl<I: Inner> Fused<I> {
         let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
         let memory_rows = memory.len() / d;
         let widths = self.inner.widths();
-        let prepared = self.inner.prepare(Pass::Forward)?;
+        let prepared = self.inner.prepare(Pass::first(self.training))?;
         let mut kept = Kept {
             saved: widths.saved.map(|w| Scratch::new(rows * w)),
             memory_saved: Scratch::new(memory_rows * widths.memory_saved),
