@@ -63,9 +63,6 @@ struct Args {
     /// Updates before the clock starts.
     #[arg(long, default_value_t = 2)]
     warmup: usize,
-    /// Also say where the time went.
-    #[arg(long)]
-    profile: bool,
     /// Given by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -97,9 +94,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let lengths = Arc::new(vec![length as u32; batch]);
         let (source, target, labels) = (ids(), ids(), ids());
         let sequences = |ids| Sequences { ids, lengths: lengths.clone(), length };
-        if update == args.warmup + 1 {
-            mt::ops::profile::enable(args.profile);
-        }
         let start = Instant::now();
         model.parameters().clear_gradients()?;
         let mode = Mode::training(rng::key(1, "dropout", &[update as u64]));
@@ -117,24 +111,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         if !sums.smoothed.is_finite() {
             return Err(format!("the loss is {} at update {update}", sums.smoothed).into());
-        }
-    }
-    if args.profile {
-        let all: f64 = seconds.iter().sum();
-        let mut entries = mt::ops::profile::entries();
-        entries.sort_by(|a, b| (a.level as u8, b.time).cmp(&(b.level as u8, a.time)));
-        for e in entries {
-            let s = e.time.as_secs_f64();
-            println!(
-                "{:?} {:28} {:16} {:6} {:9.1} ms {:5.1} %  {:.1} G/s",
-                e.level,
-                e.name,
-                e.part,
-                e.calls / args.updates as u64,
-                1e3 * s / args.updates as f64,
-                100.0 * s / all,
-                e.work.amount() as f64 / s / 1e9
-            );
         }
     }
     seconds.sort_by(f64::total_cmp);

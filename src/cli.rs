@@ -95,6 +95,9 @@ pub struct TrainArgs {
     /// Check everything and print what would be done: configuration, parameters, corpus, memory
     #[arg(long)]
     pub dry_run: bool,
+    /// At the end, print where the time of the updates went: parts of the loop, operations, kernels
+    #[arg(long)]
+    pub profile: bool,
 }
 
 /// Which model.

@@ -123,7 +123,7 @@ impl Core {
     /// The products of so many sentences: each pass is one of queries by keys and one of weights by values.
     fn flops(&self, sentences: usize, passes: u64) -> Work {
         let pairs = sentences * self.heads * self.queries * self.keys;
-        Work::Flops(2 * passes * pairs as u64 * (self.d_k + self.d_v) as u64)
+        Work { flops: 2 * passes * pairs as u64 * (self.d_k + self.d_v) as u64, ..Work::NONE }
     }
 
     /// First element of the dropout mask of one sentence and head.

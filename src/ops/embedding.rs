@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::dropout::Dropout;
 use super::memory::{SharedRows, with_slice};
 use super::params::Param;
-use super::profile;
+use super::profile::{self, Work};
 use super::simd::vectorised;
 use super::{Implementation, Mode};
 
@@ -172,7 +172,7 @@ impl CustomOp1 for Fused {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        let _timer = profile::operation(self.name(), "forward");
+        let _timer = profile::operation(self.name(), "forward", Work::floats(2 * self.ids.len() * self.embedding.table.dims()[1]));
         let e = &self.embedding;
         let (n, d) = (self.ids.len(), e.table.dims()[1]);
         let mut out = vec![0f32; n * d];
@@ -191,7 +191,7 @@ impl CustomOp1 for Fused {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let _timer = profile::operation(self.name(), "backward");
+        let _timer = profile::operation(self.name(), "backward", Work::floats(3 * gradient.elem_count()));
         let (e, gradient) = (&self.embedding, gradient.contiguous()?);
         let d = e.table.dims()[1];
         with_slice(&gradient, |g| {

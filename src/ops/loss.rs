@@ -238,7 +238,7 @@ impl CustomOp1 for Fused {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let _timer = profile::operation(self.name(), "forward");
+        let _timer = profile::operation(self.name(), "forward", Work::NONE);
         let x = storage_slice(x, layout)?;
         let bias = self.projection.bias.as_ref().map_or(0, |b| b.len());
         let mut kept = Kept {
@@ -254,7 +254,7 @@ impl CustomOp1 for Fused {
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let _timer = profile::operation(self.name(), "backward");
+        let _timer = profile::operation(self.name(), "backward", Work::floats(3 * self.projection.weight.len()));
         let Some(mut kept) = self.kept.lock().unwrap_or_else(|p| p.into_inner()).take() else {
             bail!("projection-loss: backward without forward")
         };

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
+use rayon::prelude::*;
 
 /// Buffers waiting to be used again, by capacity class.
 static POOL: Mutex<BTreeMap<usize, Vec<Vec<f32>>>> = Mutex::new(BTreeMap::new());
@@ -187,6 +188,18 @@ pub fn change_on_host<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Re
     let result = f(&mut values);
     tensor.slice_set(&Tensor::from_vec(values, tensor.shape(), tensor.device())?, 0, 0)?;
     Ok(result)
+}
+
+/// Bytes a second that all threads together read and write, copying what no cache holds.
+pub fn bandwidth() -> f64 {
+    const FLOATS: usize = 32 << 20;
+    let (from, mut to) = (Scratch::zeroed(FLOATS), Scratch::zeroed(FLOATS));
+    let mut turn = || {
+        let started = std::time::Instant::now();
+        to.par_chunks_mut(1 << 16).zip(from.par_chunks(1 << 16)).for_each(|(to, from)| to.copy_from_slice(from));
+        (8 * FLOATS) as f64 / started.elapsed().as_secs_f64()
+    };
+    (0..4).map(|_| turn()).fold(0.0, f64::max)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::dropout::Dropout;
 use super::memory::{Scratch, SharedRows, storage_slice, with_slice};
 use super::params::Param;
-use super::profile;
+use super::profile::{self, Work};
 use super::simd::{LANES, sum, sum_lanes, vectorised};
 use super::{Implementation, Mode};
 use crate::choice::choice;
@@ -276,7 +276,7 @@ impl CustomOp1 for Fused {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let _timer = profile::operation(self.name(), "forward");
+        let _timer = profile::operation(self.name(), "forward", Work::floats(2 * layout.shape().elem_count()));
         let (x, d) = (storage_slice(x, layout)?, self.0.both.dims()[1]);
         let mut out = vec![0f32; x.len()];
         self.0.with_weights(|weights| {
@@ -288,7 +288,7 @@ impl CustomOp1 for Fused {
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let _timer = profile::operation(self.name(), "backward");
+        let _timer = profile::operation(self.name(), "backward", Work::floats(3 * x.elem_count()));
         let (d, gradient) = (self.0.both.dims()[1], gradient.contiguous()?);
         let mut dx = vec![0f32; x.elem_count()];
         let mut sums = Scratch::zeroed(x.elem_count().div_ceil(BLOCK_ROWS * d) * 2 * d);

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::memory::{with_slice, with_slice_mut};
-use super::profile;
+use super::profile::{self, Work};
 use super::simd::vectorised;
 
 /// Elements that one thread takes at a time.
@@ -66,7 +66,7 @@ vectorised! {
 
 /// Euclidean norm of a flat tensor, summed in one order whatever the number of threads.
 pub fn norm(x: &Tensor) -> Result<f64> {
-    let _timer = profile::operation("gradient norm", "");
+    let _timer = profile::operation("gradient norm", "", Work::floats(x.elem_count()));
     if !x.device().is_cpu() {
         return Ok((x.sqr()?.sum_all()?.to_scalar::<f32>()? as f64).sqrt());
     }
@@ -78,7 +78,7 @@ pub fn norm(x: &Tensor) -> Result<f64> {
 
 /// One Adam update of flat tensors of equal length.
 pub fn adam(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
-    let _timer = profile::operation("adam", "");
+    let _timer = profile::operation("adam", "", Work::floats(7 * values.elem_count()));
     if !values.device().is_cpu() {
         return reference(values, gradients, first, second, step);
     }

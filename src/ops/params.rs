@@ -20,6 +20,7 @@ use rayon::prelude::*;
 
 use super::matmul::Precision;
 use super::memory;
+use super::profile::{self, Work};
 
 /// What a parameter is, as far as training treats kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +144,7 @@ impl Parameters {
 
     /// Sets all gradients to zero.
     pub fn clear_gradients(&self) -> Result<()> {
-        let _timer = super::profile::operation("clear gradients", "");
+        let _timer = profile::operation("clear gradients", "", Work::floats(self.gradients.elem_count()));
         if self.device().is_cpu() {
             memory::with_slice_mut(&self.gradients, |g| g.par_chunks_mut(1 << 16).for_each(|g| g.fill(0.0)))
         } else {

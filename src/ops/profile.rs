@@ -1,70 +1,72 @@
-//! Where the time goes: counters of operations and of the kernels inside them, off unless asked for.
+//! Where the time goes: counters of the loop's phases, of operations and of the kernels inside them, off unless asked for.
 //!
-//! An *operation* is timed on the thread that walks the graph: the times of all operations add up to the loop's. A *kernel*
-//! is timed on whatever thread runs it: the times of all kernels add up to at most the operations' times the threads.
+//! A *phase* is a part of the training loop. An *operation* is timed on the loop's thread, one at a time. A *kernel* is timed
+//! on whatever thread runs it, and its work counts for the operation it belongs to as well.
 
+use std::ops::AddAssign;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::matmul::Precision;
+
 static ENABLED: AtomicBool = AtomicBool::new(false);
-static TABLE: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static TABLE: Mutex<Table> = Mutex::new(Table { entries: Vec::new(), operation: None });
+
+struct Table {
+    entries: Vec<Entry>,
+    /// The operation that runs now.
+    operation: Option<usize>,
+}
 
 /// What an entry times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// A step of the loop, on its thread.
+    /// A part of the loop.
+    Phase,
+    /// A step of a phase.
     Operation,
-    /// An operation in plain Candle operations, where fused kernels do not reach.
+    /// A step of a phase in plain Candle operations, where fused kernels do not reach.
     Reference,
     /// A part of an operation, on the thread that runs it.
     Kernel,
 }
 
 /// What something computes or moves.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Work {
-    /// Not counted.
-    #[default]
-    None,
-    /// Floating-point operations, in float32.
-    Flops(u64),
-    /// Floating-point operations on bfloat16 operands.
-    FlopsBf16(u64),
-    /// Bytes read and written.
-    Bytes(u64),
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Floating-point operations of float32 products.
+    pub flops: u64,
+    /// Floating-point operations of bfloat16 products.
+    pub flops_bf16: u64,
+    /// Bytes read and written by what is not a product.
+    pub bytes: u64,
 }
 
 impl Work {
+    /// Nothing that is counted.
+    pub const NONE: Work = Work { flops: 0, flops_bf16: 0, bytes: 0 };
+
     /// A product of [m, k] and [k, n].
-    pub fn product(m: usize, n: usize, k: usize, precision: super::matmul::Precision) -> Self {
+    pub fn product(m: usize, n: usize, k: usize, precision: Precision) -> Self {
         let flops = 2 * m as u64 * n as u64 * k as u64;
         match precision {
-            super::matmul::Precision::F32 => Self::Flops(flops),
-            super::matmul::Precision::Bf16 => Self::FlopsBf16(flops),
+            Precision::F32 => Self { flops, ..Self::NONE },
+            Precision::Bf16 => Self { flops_bf16: flops, ..Self::NONE },
         }
     }
 
     /// So many floats, read or written.
     pub fn floats(count: usize) -> Self {
-        Self::Bytes(4 * count as u64)
+        Self { bytes: 4 * count as u64, ..Self::NONE }
     }
+}
 
-    /// The number, without its unit.
-    pub fn amount(self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::Flops(n) | Self::FlopsBf16(n) | Self::Bytes(n) => n,
-        }
-    }
-
-    fn add(&mut self, other: Work) {
-        *self = match (*self, other) {
-            (Self::Flops(a), Self::Flops(b)) => Self::Flops(a + b),
-            (Self::FlopsBf16(a), Self::FlopsBf16(b)) => Self::FlopsBf16(a + b),
-            (Self::Bytes(a), Self::Bytes(b)) => Self::Bytes(a + b),
-            (_, other) => other,
-        };
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Work) {
+        self.flops += other.flops;
+        self.flops_bf16 += other.flops_bf16;
+        self.bytes += other.bytes;
     }
 }
 
@@ -85,33 +87,54 @@ pub struct Entry {
     pub work: Work,
 }
 
+impl Table {
+    /// The entry's place, made if it is new.
+    fn place(&mut self, entry: &Entry) -> usize {
+        let same = |e: &Entry| (e.level, e.name, e.part) == (entry.level, entry.name, entry.part);
+        match self.entries.iter().position(same) {
+            Some(place) => place,
+            None => {
+                self.entries.push(*entry);
+                self.entries.len() - 1
+            }
+        }
+    }
+}
+
 /// Starts counting afresh, or stops.
 pub fn enable(on: bool) {
-    lock().clear();
+    let mut table = lock();
+    table.entries.clear();
+    table.operation = None;
     ENABLED.store(on, Ordering::Relaxed);
 }
 
 /// Everything counted since [`enable`].
 pub fn entries() -> Vec<Entry> {
-    lock().clone()
+    lock().entries.clone()
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Vec<Entry>> {
+fn lock() -> std::sync::MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Counts from now until it is dropped.
+/// Counts from when it was made until it is dropped.
 #[must_use]
 pub struct Timer(Option<(Instant, Entry)>);
 
+/// Times a part of the loop.
+pub fn phase(name: &'static str) -> Timer {
+    start(Level::Phase, name, "", Work::NONE)
+}
+
 /// Times an operation.
-pub fn operation(name: &'static str, part: &'static str) -> Timer {
-    start(Level::Operation, name, part, Work::None)
+pub fn operation(name: &'static str, part: &'static str, work: Work) -> Timer {
+    start(Level::Operation, name, part, work)
 }
 
 /// Times an operation that goes through plain Candle operations.
 pub fn reference(name: &'static str) -> Timer {
-    start(Level::Reference, name, "", Work::None)
+    start(Level::Reference, name, "", Work::NONE)
 }
 
 /// Times a kernel.
@@ -124,22 +147,35 @@ fn start(level: Level, name: &'static str, part: &'static str, work: Work) -> Ti
     if !ENABLED.load(Ordering::Relaxed) {
         return Timer(None);
     }
-    Timer(Some((Instant::now(), Entry { level, name, part, calls: 1, time: Duration::ZERO, work })))
+    let entry = Entry { level, name, part, calls: 0, time: Duration::ZERO, work: Work::NONE };
+    if level == Level::Operation {
+        let mut table = lock();
+        table.operation = Some(table.place(&entry));
+    }
+    Timer(Some((Instant::now(), Entry { work, ..entry })))
 }
 
 impl Drop for Timer {
     fn drop(&mut self) {
         let Some((started, entry)) = self.0.take() else { return };
         let time = started.elapsed();
+        // Counting has ended, and the table with it.
+        if !ENABLED.load(Ordering::Relaxed) {
+            return;
+        }
         let mut table = lock();
-        let known = table.iter_mut().find(|e| (e.level, e.name, e.part) == (entry.level, entry.name, entry.part));
-        match known {
-            Some(known) => {
-                known.calls += 1;
-                known.time += time;
-                known.work.add(entry.work);
+        let place = table.place(&Entry { work: Work::NONE, ..entry });
+        let known = &mut table.entries[place];
+        known.calls += 1;
+        known.time += time;
+        known.work += entry.work;
+        match (entry.level, table.operation) {
+            (Level::Operation, _) => table.operation = None,
+            (Level::Kernel, Some(operation)) if operation < table.entries.len() => {
+                // Bytes between kernels lie in caches: only products add up.
+                table.entries[operation].work += Work { bytes: 0, ..entry.work };
             }
-            None => table.push(Entry { time, ..entry }),
+            _ => {}
         }
     }
 }
@@ -148,15 +184,26 @@ impl Drop for Timer {
 mod tests {
     use super::*;
 
+    /// One test: the table is the process's.
     #[test]
     fn counts_only_when_asked() {
-        drop(kernel("profile-test", "", Work::Bytes(8)));
-        assert!(!entries().iter().any(|e| e.name == "profile-test"));
+        let count = || {
+            let _operation = operation("profile-test", "", Work::floats(1));
+            drop(kernel("profile-test", "", Work::product(1, 2, 3, Precision::F32)));
+            drop(kernel("profile-test", "", Work::floats(2)));
+        };
+        let of = |level: Level| entries().into_iter().find(|e| e.name == "profile-test" && e.level == level);
+        count();
+        assert!(of(Level::Kernel).is_none());
         enable(true);
-        drop(kernel("profile-test", "", Work::Bytes(8)));
-        drop(kernel("profile-test", "", Work::Bytes(4)));
-        let entry = entries().into_iter().find(|e| e.name == "profile-test").unwrap();
+        count();
+        count();
+        let (operation, kernel) = (of(Level::Operation), of(Level::Kernel));
         enable(false);
-        assert_eq!((entry.calls, entry.work), (2, Work::Bytes(12)));
+        let (operation, kernel) = (operation.unwrap(), kernel.unwrap());
+        assert_eq!((operation.calls, kernel.calls), (2, 4));
+        assert_eq!(kernel.work, Work { flops: 24, flops_bf16: 0, bytes: 16 });
+        // Other tests run their own kernels meanwhile.
+        assert!(operation.work.flops >= 24 && operation.work.bytes == 8);
     }
 }

@@ -11,6 +11,7 @@
 pub mod log;
 pub mod memory;
 pub mod optimizer;
+pub mod profile;
 pub mod schedule;
 pub mod state;
 
@@ -25,6 +26,7 @@ use crate::data::prefetch::{Prefetch, Prepared};
 use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::loss::{Sums, Targets};
+use crate::ops::profile as counters;
 use crate::ops::{self, Mode};
 use crate::rng;
 use log::Log;
@@ -106,6 +108,8 @@ pub struct Trainer<'a> {
     pub padding: u32,
     /// Which operations to use.
     pub implementation: ops::Implementation,
+    /// Counts where the time goes, if asked for.
+    pub profiler: Option<profile::Profiler>,
 }
 
 /// The time spent on a run.
@@ -166,12 +170,20 @@ impl Trainer<'_> {
             }
             let Some(update) = self.update(batches)? else { break End::Epochs };
             self.state.seconds = clock.seconds();
-            self.report(&update)?;
+            {
+                let _timer = counters::phase("report");
+                self.report(&update)?;
+            }
+            if let Some(profiler) = &mut self.profiler {
+                profiler.updated();
+            }
             let mut saved = false;
             if self.valid.every > 0 && self.state.step.is_multiple_of(self.valid.every) {
+                let _timer = counters::phase("validation");
                 saved = self.validate(host, &clock)?;
             }
             if !saved && self.config.save_every > 0 && self.state.step.is_multiple_of(self.config.save_every) {
+                let _timer = counters::phase("checkpoint");
                 host.save(&self.optimizer, &self.state)?;
             }
         };
@@ -198,19 +210,29 @@ impl Trainer<'_> {
     fn update(&mut self, batches: &mut Prefetch<Prepared<Vec<Batch>>>) -> Result<Option<Update>> {
         let step = self.state.step + 1;
         let mut update = Update { sums: Sums::default(), tokens: 0, gradient_norm: 0.0, learning_rate: 0.0, epoch: 0 };
-        self.model.parameters().clear_gradients()?;
+        {
+            let _timer = counters::phase("optimizer");
+            self.model.parameters().clear_gradients()?;
+        }
         let mut passes = 0u64;
         for _ in 0..self.config.accumulate {
+            let waiting = counters::phase("wait for a batch");
             let Some(prepared) = batches.next() else { break };
+            drop(waiting);
             let Prepared { item: parts, position } = prepared?;
             for batch in &parts {
                 let mode = Mode {
                     training: Some(rng::key(self.config.seed, "dropout", &[step, passes])),
                     implementation: self.implementation,
                 };
+                let timer = counters::phase("forward");
                 let (source, target, targets) = inputs(batch, self.padding, self.config.label_smoothing);
                 let (loss, sums) = self.model.loss(&source, &target, &targets, &mode)?;
+                drop(timer);
+                let timer = counters::phase("backward");
                 loss.backward()?;
+                drop(loss);
+                drop(timer);
                 update.sums.smoothed += sums.smoothed;
                 update.sums.likelihood += sums.likelihood;
                 update.tokens += batch.target_tokens as u64;
@@ -222,6 +244,7 @@ impl Trainer<'_> {
         if update.tokens == 0 {
             return Ok(None);
         }
+        let _timer = counters::phase("optimizer");
         let gradients = self.model.parameters().gradients();
         let tokens = self.communicator.sum(gradients, update.tokens)?;
         let mut scale = 1.0 / tokens as f64;

@@ -23,6 +23,7 @@ use crate::ops::memory::change_on_host;
 use crate::ops::params::Parameters;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
+use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Trainer};
 use host::RunHost;
@@ -84,7 +85,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         super::info::grouped(model.parameters().values().elem_count()),
         run.display()
     ));
-    train(&run, &config, common, Prepared { data, validator, model, optimizer, state }, signals)
+    train(&run, &config, args, common, Prepared { data, validator, model, optimizer, state }, signals)
 }
 
 /// Everything a run begins with.
@@ -96,7 +97,12 @@ struct Prepared {
     state: TrainState,
 }
 
-fn train(run: &Path, config: &Config, common: &Common, prepared: Prepared, signals: Signals) -> Result<()> {
+fn train(
+    run: &Path,
+    config: &Config,
+    args: &TrainArgs,
+    common: &Common,
+    prepared: Prepared, signals: Signals) -> Result<()> {
     let Prepared { data, validator, model, optimizer, state } = prepared;
     let mut batches = prepare::batches(&data, config, state.sampler)?;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
@@ -112,10 +118,17 @@ fn train(run: &Path, config: &Config, common: &Common, prepared: Prepared, signa
         communicator: &Alone,
         padding: data.tokenizers.target.pad_id(),
         implementation: Default::default(),
+        profiler: args.profile.then(Profiler::default),
     };
     let end = trainer.run(&mut batches, &mut host)?;
     drop(batches);
     let step = trainer.state.step;
+    let profile = trainer.profiler.take().and_then(Profiler::finish);
+    if let (Some(profile), false) = (&profile, common.json) {
+        let mut output = Output::open(None)?;
+        output.line(&profile.to_string())?;
+        output.flush()?;
+    }
     let why = match end {
         End::Interrupted | End::Terminated => {
             let what = format!("stopped by a signal at update {step}; everything is saved");
@@ -135,6 +148,9 @@ fn train(run: &Path, config: &Config, common: &Common, prepared: Prepared, signa
             result["valid"] = serde_json::json!({
                 "loss": validation.loss, "perplexity": validation.perplexity, "bleu": validation.bleu,
             });
+        }
+        if let Some(profile) = profile {
+            result["profile"] = profile.json();
         }
         let mut output = Output::open(None)?;
         output.line(&result.to_string())?;

@@ -272,6 +272,27 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     });
 }
 
+/// Floating-point operations a second that one thread reaches, `threads` of them at once, with operands in the first-level
+/// cache: what products are measured against.
+pub fn peak(precision: Precision, threads: usize) -> f64 {
+    const CALLS: usize = 2_000;
+    let kernel = kernel::choose(precision, Order::Rows);
+    let run = || {
+        let (a, b) = (vec![0u32; TILE_ROWS * ROW_STRIDE], vec![0u32; DEPTH * PANEL]);
+        let mut c = vec![0f32; TILE_ROWS * PANEL];
+        let started = std::time::Instant::now();
+        for _ in 0..CALLS {
+            // SAFETY: whole tiles.
+            unsafe { kernel(TILE_ROWS, DEPTH, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), PANEL, false) };
+        }
+        let flops = 2 * CALLS * TILE_ROWS * PANEL * DEPTH * precision.positions();
+        flops as f64 / started.elapsed().as_secs_f64()
+    };
+    // The best of a few turns: others may use the machine as well.
+    let turn = || (0..threads).into_par_iter().with_max_len(1).map(|_| run()).sum::<f64>() / threads as f64;
+    (0..8).map(|_| turn()).fold(0.0, f64::max)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

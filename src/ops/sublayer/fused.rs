@@ -52,7 +52,7 @@ impl<I: Inner> Fused<I> {
     }
 
     fn forward(&self, x: &[f32], memory: &[f32], d: usize) -> Result<Vec<f32>> {
-        let _timer = profile::operation(self.inner.name(), "forward");
+        let _timer = profile::operation(self.inner.name(), "forward", Work::NONE);
         let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
         let memory_rows = memory.len() / d;
         let widths = self.inner.widths();
@@ -127,7 +127,7 @@ impl<I: Inner> Fused<I> {
 
     /// Returns the gradients of x and of the memory.
     fn backward(&self, x: &[f32], memory: &[f32], dy: &[f32], d: usize) -> Result<(Vec<f32>, Vec<f32>)> {
-        let _timer = profile::operation(self.inner.name(), "backward");
+        let _timer = profile::operation(self.inner.name(), "backward", Work::NONE);
         let Some(kept) = self.keep(None) else { bail!("{}: backward without forward", self.inner.name()) };
         let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
         let memory_rows = memory.len() / d;
