@@ -84,7 +84,7 @@ def sinusoids(length: int, d_model: int) -> torch.Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
-def time_updates(shape: Shape, updates: int, warmup: int) -> list[float]:
+def time_updates(shape: Shape, updates: int, warmup: int, bf16: bool) -> list[float]:
     """Seconds of each update after the warm-up."""
     model = Translator(shape, dropout=0.1).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -93,8 +93,9 @@ def time_updates(shape: Shape, updates: int, warmup: int) -> list[float]:
         source, target_input, labels = torch.randint(FIRST_WORD, shape.vocab, (3, shape.batch, shape.length))
         start = time.perf_counter()
         optimizer.zero_grad()
-        logits = model(source, target_input)
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=0.1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = model(source, target_input)
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=0.1)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -118,16 +119,17 @@ def main():
     parser.add_argument("--threads", type=positive, default=2)
     parser.add_argument("--updates", type=positive, default=7, help="updates timed")
     parser.add_argument("--warmup", type=positive, default=2, help="updates before the clock starts")
+    parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="bf16: under autocast")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(1)
 
     shape = SHAPES[arguments.shape]
-    seconds = time_updates(shape, arguments.updates, arguments.warmup)
+    seconds = time_updates(shape, arguments.updates, arguments.warmup, arguments.precision == "bf16")
     tokens = shape.batch * shape.length
     median = statistics.median(seconds)
     print(
-        f"torch {torch.__version__}, {arguments.shape}, {arguments.threads} threads: "
+        f"torch {torch.__version__}, {arguments.shape}, {arguments.precision}, {arguments.threads} threads: "
         f"{tokens / median:.0f} target tokens/s (median of {len(seconds)} updates, {median:.3f} s each; "
         f"slowest {tokens / max(seconds):.0f}, fastest {tokens / min(seconds):.0f})"
     )

@@ -1,0 +1,56 @@
+"""Times Marian's training of configs/multi30k-tiny.toml's model on tokenized text, through pymarian.
+
+    python benches/marian_train.py --tokens FOLDER --tokenizer runs/multi30k-tiny/tokenizer.json --updates 60
+
+FOLDER holds train.en and train.de as `mt tokenize` writes them: Marian's own segmentation is switched off by
+giving it words that are subwords already, and a vocabulary made of the tokenizer's pieces. Same architecture,
+optimizer, schedule, loss, dropout and size of batches as the configuration. Needs `pymarian==1.12.42`; Marian prints
+its speed in target words (subwords here, with the end token) a second.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from pymarian import Trainer
+
+SPECIAL = {"<pad>", "<s>", "</s>", "<unk>"}
+
+OPTIONS = """
+    --type transformer --dim-emb 128 --enc-depth 4 --dec-depth 4 --transformer-dim-ffn 256 --transformer-heads 4
+    --transformer-preprocess d --transformer-postprocess dan --transformer-dropout 0.3 --tied-embeddings-all
+    --cost-type ce-mean-words --label-smoothing 0.1 --clip-norm 0 --optimizer-params 0.9 0.98 1e-09
+    --learn-rate 0.005 --lr-warmup 2000 --lr-decay-inv-sqrt 2000 --max-length 100
+    --mini-batch 1000 --mini-batch-words 4096 --maxi-batch 100 --sync-sgd --workspace 2000
+    --seed 1 --disp-freq 10 --overwrite --save-freq 1000000u
+"""
+
+
+def write_vocabulary(tokenizer: Path, file: Path):
+    """A vocabulary in Marian's form: its own two special tokens, then the pieces."""
+    pieces = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
+    words = ["</s>", "<unk>", *(piece for piece in sorted(pieces, key=pieces.get) if piece not in SPECIAL)]
+    lines = (f"{json.dumps(word, ensure_ascii=False)}: {number}\n" for number, word in enumerate(words))
+    file.write_text("".join(lines), encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=Path, required=True, help="folder with train.en and train.de, tokenized")
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--updates", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        vocabulary = Path(folder, "vocabulary.yml")
+        write_vocabulary(arguments.tokenizer, vocabulary)
+        corpus = " ".join(str(arguments.tokens / f"train.{side}") for side in ("en", "de"))
+        Trainer(
+            f"{' '.join(OPTIONS.split())} --train-sets {corpus} --vocabs {vocabulary} {vocabulary} --model {folder}/model.npz "
+            f"--cpu-threads {arguments.threads} --after-batches {arguments.updates}"
+        ).train()
+
+
+if __name__ == "__main__":
+    main()
