@@ -1,6 +1,6 @@
 //! Adam and the global gradient norm, each one pass over the flat buffers.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use rayon::prelude::*;
 
 use super::memory::{with_slice, with_slice_mut};
@@ -67,8 +67,9 @@ vectorised! {
 /// Euclidean norm of a flat tensor, summed in one order whatever the number of threads.
 pub fn norm(x: &Tensor) -> Result<f64> {
     let _timer = profile::operation("gradient norm", "", Work::floats(x.elem_count()));
-    if !x.device().is_cpu() {
-        return Ok((x.sqr()?.sum_all()?.to_scalar::<f32>()? as f64).sqrt());
+    if !x.device().is_cpu() || x.dtype() != DType::F32 {
+        let sum = x.sqr()?.sum_all()?;
+        return Ok(if sum.dtype() == DType::F64 { sum.to_scalar::<f64>()? } else { sum.to_scalar::<f32>()? as f64 }.sqrt());
     }
     with_slice(x, |x| {
         let parts: Vec<f64> = x.par_chunks(BLOCK).map(sum_of_squares).collect();
@@ -79,7 +80,7 @@ pub fn norm(x: &Tensor) -> Result<f64> {
 /// One Adam update of flat tensors of equal length.
 pub fn adam(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
     let _timer = profile::operation("adam", "", Work::floats(7 * values.elem_count()));
-    if !values.device().is_cpu() {
+    if !values.device().is_cpu() || values.dtype() != DType::F32 {
         return reference(values, gradients, first, second, step);
     }
     let [correction1, correction2] = step.corrections();

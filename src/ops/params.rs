@@ -86,13 +86,15 @@ impl ParameterLayout {
         self.total
     }
 
-    /// Allocates values and gradients, all zero. Products in plain operations are to be computed in `compute`.
+    /// Allocates values and gradients, all zero. Products are to be computed in `compute`; with f64 everything is, for checks
+    /// in plain operations.
     pub fn allocate(self, device: &Device, compute: DType) -> Result<Arc<Parameters>> {
+        let dtype = if compute == DType::F64 { DType::F64 } else { DType::F32 };
         let index = self.entries.iter().enumerate().map(|(i, e)| (e.name.clone(), i)).collect();
         Ok(Arc::new(Parameters {
-            values: Tensor::zeros(self.total, DType::F32, device)?,
-            gradients: Tensor::zeros(self.total, DType::F32, device)?,
-            root: Var::zeros(1, DType::F32, device)?,
+            values: Tensor::zeros(self.total, dtype, device)?,
+            gradients: Tensor::zeros(self.total, dtype, device)?,
+            root: Var::zeros(1, dtype, device)?,
             compute,
             entries: self.entries,
             index,
@@ -145,7 +147,7 @@ impl Parameters {
     /// Sets all gradients to zero.
     pub fn clear_gradients(&self) -> Result<()> {
         let _timer = profile::operation("clear gradients", "", Work::floats(self.gradients.elem_count()));
-        if self.device().is_cpu() {
+        if self.device().is_cpu() && self.gradients.dtype() == DType::F32 {
             memory::with_slice_mut(&self.gradients, |g| g.par_chunks_mut(1 << 16).for_each(|g| g.fill(0.0)))
         } else {
             self.gradients.slice_set(&self.gradients.zeros_like()?, 0, 0)
@@ -224,7 +226,7 @@ impl Param {
     /// Adds a gradient of this parameter's shape to the flat buffer, on any device.
     pub fn add_gradient(&self, gradient: &Tensor) -> Result<()> {
         let gradients = &self.owner.gradients;
-        let sum = (gradients.narrow(0, self.offset, self.len())? + gradient.flatten_all()?.to_dtype(DType::F32)?)?;
+        let sum = (gradients.narrow(0, self.offset, self.len())? + gradient.flatten_all()?.to_dtype(gradients.dtype())?)?;
         gradients.slice_set(&sum, 0, self.offset)
     }
 
@@ -253,6 +255,9 @@ impl CustomOp2 for TrackedParam {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, values: &CpuStorage, at: &Layout) -> Result<(CpuStorage, Shape)> {
+        if matches!(values, CpuStorage::F64(_)) {
+            return Ok((values.affine(at, 1.0, 0.0)?, at.shape().clone()));
+        }
         Ok((CpuStorage::F32(memory::storage_slice(values, at)?.to_vec()), at.shape().clone()))
     }
 
