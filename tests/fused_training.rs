@@ -9,7 +9,7 @@ use candle_core::{DType, Device};
 use common::small_model;
 use mt::config::{ModelConfig, OptimizerConfig, Preset, ScheduleConfig, TokenizerConfig};
 use mt::data::batch::Batch;
-use mt::data::corpus::{PairSource, Corpus};
+use mt::data::corpus::{Corpus, PairSource};
 use mt::data::encoded::EncodedCorpus;
 use mt::data::filter::Filter;
 use mt::data::sampler::Sampler;
@@ -122,7 +122,11 @@ fn fused_losses_follow_the_reference_on_multi30k() {
         println!("{update:>6}   {:>17.2e}   {:>15.2e}   {:>11.2e}   loss {c:.4}", a - b, b - c, a - c);
     }
     println!("largest over the first 10: fused − reference {:.2e}", apart(&fused[..10], &reference[..10]));
-    println!("largest over all: reference − f64 {:.2e}, fused − f64 {:.2e}", apart(&reference, &exact), apart(&fused, &exact));
+    println!(
+        "largest over all: reference − f64 {:.2e}, fused − f64 {:.2e}",
+        apart(&reference, &exact),
+        apart(&fused, &exact)
+    );
     assert!(apart(&fused[..10], &reference[..10]) <= 1e-5);
     let at_end = |a: &[f64], b: &[f64]| (a[199] - b[199]).abs();
     assert!(at_end(&fused, &exact) <= at_end(&reference, &exact).max(apart(&reference, &exact)));

@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use candle_core::Device;
 use common::{Golden, random_sequences};
@@ -12,6 +13,7 @@ use mt::config::{self, Config, ModelConfig, Tie};
 use mt::model::{Sequences, Transformer, Vocabulary, layout};
 use mt::ops::Mode;
 use mt::ops::loss::Targets;
+use mt::ops::profile::{self, Level};
 use mt::train::optimizer::Optimizer;
 
 /// Configurations of a folder in configs/ by name.
@@ -58,6 +60,8 @@ fn learns(name: &str, config: &Config) {
     let vocabulary = Vocabulary { source: PIECES, target: PIECES, source_padding: 0, target_padding: 0 };
     let model = Transformer::new(&reduced(&config.model), vocabulary, &Device::Cpu).unwrap();
     model.initialise(config.train.seed).unwrap();
+    static COUNTING: Once = Once::new();
+    COUNTING.call_once(|| profile::enable(true));
     let (source, target) = (sequences(&[7, 3, 1, 5], "source"), sequences(&[2, 6, 1, 4], "target"));
     let labels = sequences(&[2, 6, 1, 4], "labels").ids;
     let tokens = labels.iter().filter(|&&label| label != 0).count() as f64;
@@ -74,6 +78,11 @@ fn learns(name: &str, config: &Config) {
         optimizer.step(update, RATE, 1.0 / tokens).unwrap();
         losses.push(loss());
     }
+    // Fused kernels do all of it: nothing here runs plain operations.
+    let counted = profile::entries();
+    assert!(counted.iter().any(|entry| entry.level == Level::Operation && entry.name == "projection-loss"));
+    let plain = counted.iter().find(|entry| entry.level == Level::Reference);
+    assert!(plain.is_none(), "{name}: {plain:?} went through plain operations");
     println!("{name}: {losses:.3?}");
     assert!(losses.windows(2).all(|pair| pair[1] < pair[0] - FALL), "{name}: {losses:?}");
     let after = values();

@@ -172,7 +172,11 @@ impl CustomOp1 for Fused {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        let _timer = profile::operation(self.name(), "forward", Work::floats(2 * self.ids.len() * self.embedding.table.dims()[1]));
+        let _timer = profile::operation(
+            self.name(),
+            "forward",
+            Work::floats(2 * self.ids.len() * self.embedding.table.dims()[1]),
+        );
         let e = &self.embedding;
         let (n, d) = (self.ids.len(), e.table.dims()[1]);
         let mut out = vec![0f32; n * d];

@@ -134,6 +134,38 @@ vectorised! {
         }
     }
 
+    /// x = dropout(relu(x + bias)).
+    fn relu_in_place(x: &mut [f32], bias: Option<&[f32]>, width: usize, dropout: Dropout, first_row: usize) {
+        for (row, x) in x.chunks_exact_mut(width).enumerate() {
+            if let Some(bias) = bias {
+                for j in 0..width {
+                    x[j] += bias[j];
+                }
+            }
+            if dropout.is_on() {
+                let base = (first_row + row) * width;
+                for j in 0..width {
+                    x[j] = x[j].max(0.0) * dropout.factor(base + j);
+                }
+            } else {
+                for j in 0..width {
+                    x[j] = x[j].max(0.0);
+                }
+            }
+        }
+    }
+
+    /// As [`activate_backward`], from the hidden layer after relu and dropout: where that is 0, so is the gradient.
+    fn relu_backward(a: &[f32], g: &mut [f32], width: usize, scale: f32, sums: &mut [f32]) {
+        let sums = &mut sums[..width];
+        for (a, g) in a.chunks_exact(width).zip(g.chunks_exact_mut(width)) {
+            for j in 0..width {
+                g[j] = if a[j] > 0.0 { g[j] * scale } else { 0.0 };
+                sums[j] += g[j];
+            }
+        }
+    }
+
     /// Turns the gradient of the hidden layer into that of the pre-activations, in place, and adds its column sums.
     fn activate_backward<const KIND: u8>(u: &[f32], g: &mut [f32], width: usize, dropout: Dropout, first_row: usize, sums: &mut [f32]) {
         let activation = activation_of(KIND);
@@ -173,7 +205,9 @@ impl Inner for FeedForward {
 
     fn widths(&self) -> Widths {
         let hidden = self.hidden();
-        Widths { saved: [hidden, hidden], memory_saved: 0, inner: hidden, sums: hidden }
+        // With relu the hidden layer itself tells where its input was positive.
+        let before = if self.activation == Activation::Relu { 0 } else { hidden };
+        Widths { saved: [before, hidden], memory_saved: 0, inner: hidden, sums: hidden }
     }
 
     fn output_bias(&self) -> Option<&Param> {
@@ -187,10 +221,15 @@ impl Inner for FeedForward {
     fn forward(&self, [fc1, fc2]: &Self::Prepared, block: ForwardBlock, h: &mut [f32]) -> Result<()> {
         let f = self.hidden();
         let [u, a] = block.saved;
-        fc1.product(block.input, u, false);
+        let (relu, first_row) = (self.activation == Activation::Relu, block.sentences.start);
+        fc1.product(block.input, if relu { &mut *a } else { &mut *u }, false);
         with_bias(self.fc1.bias.as_ref(), |bias| {
-            let _timer = profile::kernel("activation", "forward", Work::floats(3 * u.len()));
-            with_activation!(self.activation, activate(u, a, bias, f, self.dropout, block.sentences.start));
+            let _timer = profile::kernel("activation", "forward", Work::floats(2 * a.len() + u.len()));
+            if relu {
+                relu_in_place(a, bias, f, self.dropout, first_row);
+                return Ok(());
+            }
+            with_activation!(self.activation, activate(u, a, bias, f, self.dropout, first_row));
             Ok(())
         })?;
         fc2.product(a, h, false);
@@ -202,10 +241,13 @@ impl Inner for FeedForward {
         fc2.product(block.dh, block.dinner, false);
         let first_row = block.sentences.start;
         let timer = profile::kernel("activation", "backward", Work::floats(3 * block.dinner.len()));
-        with_activation!(
-            self.activation,
-            activate_backward(block.saved[0], block.dinner, f, self.dropout, first_row, block.sums)
-        );
+        match self.activation {
+            Activation::Relu => relu_backward(block.saved[1], block.dinner, f, self.dropout.scale(), block.sums),
+            activation => with_activation!(
+                activation,
+                activate_backward(block.saved[0], block.dinner, f, self.dropout, first_row, block.sums)
+            ),
+        }
         drop(timer);
         fc1.product(block.dinner, block.dinput, true);
         Ok(())

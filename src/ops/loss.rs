@@ -142,14 +142,40 @@ fn forward(x: &[f32], projection: &Projection, targets: &Targets, gradients: Opt
             bias,
             precision: projection.weight.precision(),
         };
-        Ok(chunks(x, d, &weights, targets, gradients))
+        if !targets.labels.contains(&targets.padding) {
+            return Ok(chunks(x, d, &weights, targets, gradients));
+        }
+        Ok(real_rows(x, d, &weights, targets, gradients))
     })
+}
+
+/// [`chunks`] of the rows that are not padding; the others have no logits computed, and a gradient of zero.
+fn real_rows(x: &[f32], d: usize, weights: &Weights, targets: &Targets, gradients: Option<&mut Gradients>) -> Sums {
+    let real: Vec<usize> = (0..targets.labels.len()).filter(|&row| targets.labels[row] != targets.padding).collect();
+    let labels = real.iter().map(|&row| targets.labels[row]).collect();
+    let mut rows = Scratch::new(real.len() * d);
+    for (to, &row) in rows.chunks_exact_mut(d).zip(&real) {
+        to.copy_from_slice(&x[row * d..][..d]);
+    }
+    let targets = Targets { labels, ..*targets };
+    let Some(gradients) = gradients else { return chunks(&rows, d, weights, &targets, None) };
+    let mut d_rows = Scratch::new(rows.len());
+    let (dx, d_weight, d_bias) = (&mut d_rows[..], &mut *gradients.d_weight, &mut *gradients.d_bias);
+    let sums = chunks(&rows, d, weights, &targets, Some(&mut Gradients { dx, d_weight, d_bias }));
+    gradients.dx.fill(0.0);
+    for (from, &row) in d_rows.chunks_exact(d).zip(&real) {
+        gradients.dx[row * d..][..d].copy_from_slice(from);
+    }
+    sums
 }
 
 fn chunks(x: &[f32], d: usize, weights: &Weights, targets: &Targets, mut gradients: Option<&mut Gradients>) -> Sums {
     let (n, v) = (x.len() / d, weights.forward.columns());
     let mut logits = Scratch::new(CHUNK_ROWS.min(n) * v);
     let mut sums = Sums::default();
+    if let (0, Some(g)) = (n, &mut gradients) {
+        g.d_weight.fill(0.0);
+    }
     for start in (0..n).step_by(CHUNK_ROWS) {
         let end = (start + CHUNK_ROWS).min(n);
         let (x, labels) = (&x[start * d..end * d], &targets.labels[start..end]);
@@ -163,9 +189,12 @@ fn chunks(x: &[f32], d: usize, weights: &Weights, targets: &Targets, mut gradien
         }
         if let Some(g) = gradients.as_mut() {
             transposed_product(logits, x, end - start, g.d_weight, start > 0, weights.precision);
-            if !g.d_bias.is_empty() {
-                super::norm::add_column_sums(logits, v, g.d_bias);
-            }
+            const COLUMNS: usize = 512;
+            g.d_bias.par_chunks_mut(COLUMNS).enumerate().for_each(|(i, sums)| {
+                for row in logits.chunks_exact(v) {
+                    simd::add_scaled(sums, &row[i * COLUMNS..], 1.0);
+                }
+            });
         }
     }
     sums
@@ -199,10 +228,6 @@ fn chunk_rows(
             let mut sums = (0.0, 0.0);
             let timer = profile::kernel("softmax and loss", "", Work::floats(2 * logits.len()));
             for (row, &label) in logits.chunks_exact_mut(v).zip(&labels[a..b]) {
-                if label == targets.padding {
-                    row.fill(0.0);
-                    continue;
-                }
                 let (smoothed, likelihood) = row_loss(row, label as usize, targets.smoothing, wanted);
                 sums.0 += smoothed as f64;
                 sums.1 += likelihood as f64;
@@ -325,6 +350,38 @@ mod tests {
         // (1 − ε)·CE(label) + ε·mean of CE over all labels.
         let mean = CROSS_ENTROPY.iter().sum::<f32>() / 3.0;
         near(&[row(&[1.0, 2.0, 3.0], 0, 0.1).0], &[0.9 * CROSS_ENTROPY[0] + 0.1 * mean]);
+    }
+
+    /// The fused loss and its gradients, with padded rows among the others, at the end, everywhere.
+    #[test]
+    fn padded_rows_cost_nothing_and_change_nothing() {
+        let (n, d, v) = (7, 8, 11);
+        let mut layout = crate::ops::params::ParameterLayout::default();
+        layout.add("weight", &[v, d], crate::ops::params::Kind::Weight);
+        layout.add("bias", &[v], crate::ops::params::Kind::Vector);
+        let parameters = layout.allocate(&Device::Cpu, DType::F32).unwrap();
+        let draw = |count: usize| -> Vec<f32> { (0..count).map(|i| (i as f32 * 1.7).sin()).collect() };
+        let values = Tensor::from_vec(draw(v * d + v), v * d + v, &Device::Cpu).unwrap();
+        parameters.values().slice_set(&values, 0, 0).unwrap();
+        let projection = Projection {
+            weight: parameters.param("weight").unwrap(),
+            bias: Some(parameters.param("bias").unwrap()),
+        };
+        let x = candle_core::Var::from_tensor(&Tensor::from_vec(draw(n * d), (n, d), &Device::Cpu).unwrap()).unwrap();
+        for labels in [vec![3, 0, 5, 1, 0, 10, 0], vec![1, 2, 3, 4, 5, 6, 7], vec![0; 7]] {
+            let targets = Targets { labels, padding: 0, smoothing: 0.1 };
+            let run = |implementation| {
+                parameters.clear_gradients().unwrap();
+                let (loss, sums) = run(&x, &projection, &targets, &Mode { training: Some(1), implementation }).unwrap();
+                let dx = loss.backward().unwrap().get(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                (sums, dx, parameters.gradients().to_vec1::<f32>().unwrap())
+            };
+            let (fused, plain) = (run(Implementation::Fused), run(Implementation::Reference));
+            assert!((fused.0.smoothed - plain.0.smoothed).abs() < 1e-5);
+            assert!((fused.0.likelihood - plain.0.likelihood).abs() < 1e-5);
+            near(&fused.1, &plain.1);
+            near(&fused.2, &plain.2);
+        }
     }
 
     #[test]

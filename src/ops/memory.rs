@@ -99,9 +99,10 @@ unsafe impl Send for SharedRows<'_> {}
 unsafe impl Sync for SharedRows<'_> {}
 
 impl<'a> SharedRows<'a> {
-    /// Shares a buffer of whole rows.
+    /// Shares a buffer of whole rows. Of rows without columns there are as many as anyone asks for.
     pub fn new(buffer: &'a mut [f32], width: usize) -> Self {
-        Self { start: buffer.as_mut_ptr(), rows: buffer.len() / width.max(1), width, borrow: PhantomData }
+        let rows = buffer.len().checked_div(width).unwrap_or(usize::MAX);
+        Self { start: buffer.as_mut_ptr(), rows, width, borrow: PhantomData }
     }
 
     /// Start of the matrix, for kernels that write columns.

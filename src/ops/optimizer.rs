@@ -69,7 +69,9 @@ pub fn norm(x: &Tensor) -> Result<f64> {
     let _timer = profile::operation("gradient norm", "", Work::floats(x.elem_count()));
     if !x.device().is_cpu() || x.dtype() != DType::F32 {
         let sum = x.sqr()?.sum_all()?;
-        return Ok(if sum.dtype() == DType::F64 { sum.to_scalar::<f64>()? } else { sum.to_scalar::<f32>()? as f64 }.sqrt());
+        return Ok(
+            if sum.dtype() == DType::F64 { sum.to_scalar::<f64>()? } else { sum.to_scalar::<f32>()? as f64 }.sqrt()
+        );
     }
     with_slice(x, |x| {
         let parts: Vec<f64> = x.par_chunks(BLOCK).map(sum_of_squares).collect();

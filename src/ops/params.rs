@@ -226,7 +226,8 @@ impl Param {
     /// Adds a gradient of this parameter's shape to the flat buffer, on any device.
     pub fn add_gradient(&self, gradient: &Tensor) -> Result<()> {
         let gradients = &self.owner.gradients;
-        let sum = (gradients.narrow(0, self.offset, self.len())? + gradient.flatten_all()?.to_dtype(gradients.dtype())?)?;
+        let sum =
+            (gradients.narrow(0, self.offset, self.len())? + gradient.flatten_all()?.to_dtype(gradients.dtype())?)?;
         gradients.slice_set(&sum, 0, self.offset)
     }
 

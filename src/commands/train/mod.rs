@@ -102,7 +102,9 @@ fn train(
     config: &Config,
     args: &TrainArgs,
     common: &Common,
-    prepared: Prepared, signals: Signals) -> Result<()> {
+    prepared: Prepared,
+    signals: Signals,
+) -> Result<()> {
     let Prepared { data, validator, model, optimizer, state } = prepared;
     let mut batches = prepare::batches(&data, config, state.sampler)?;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);

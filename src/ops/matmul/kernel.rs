@@ -75,9 +75,9 @@ const fn place(by_step: bool, row: usize, step: usize) -> usize {
     if by_step { step * TILE_ROWS + row } else { row * ROW_STRIDE + step }
 }
 
-/// In plain Rust, for any machine: one row and 16 columns at a time.
+/// In plain Rust, for any machine: pieces of at most 4 rows by 16 columns, 16 of NEON's 32 registers.
 mod plain {
-    use super::{PANEL, place};
+    use super::{PANEL, TILE_ROWS, place};
 
     /// # Safety
     /// As for [`super::Kernel`].
@@ -90,25 +90,52 @@ mod plain {
         ldc: usize,
         accumulate: bool,
     ) {
-        for row in 0..rows {
+        for first in (0..rows).step_by(4) {
             for column in (0..PANEL).step_by(16) {
-                // SAFETY: inside the tiles, by the contract.
+                // SAFETY: a part of the tile.
                 unsafe {
-                    let c = c.add(row * ldc + column).cast::<[f32; 16]>();
-                    let mut sums = if accumulate { c.read_unaligned() } else { [0.0; 16] };
-                    for step in 0..steps {
-                        let x = *a.add(place(BY_STEP, row, step));
-                        let b = b.add(step * PANEL + column).cast::<[u32; 16]>().read_unaligned();
-                        for (sum, b) in sums.iter_mut().zip(b) {
-                            *sum = if PAIRS {
-                                dot(x, b, *sum)
-                            } else {
-                                f32::from_bits(x).mul_add(f32::from_bits(b), *sum)
-                            };
-                        }
-                    }
-                    c.write_unaligned(sums);
+                    let (a, b) = (a.add(place(BY_STEP, first, 0)), b.add(column));
+                    let c = c.add(first * ldc + column);
+                    for_rows!(
+                        (rows - first).min(4),
+                        [1 2 3 4],
+                        piece::<ROWS, PAIRS, BY_STEP>(steps, a, b, c, ldc, accumulate)
+                    );
                 }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn piece<const ROWS: usize, const PAIRS: bool, const BY_STEP: bool>(
+        steps: usize,
+        a: *const u32,
+        b: *const u32,
+        c: *mut f32,
+        ldc: usize,
+        accumulate: bool,
+    ) {
+        let mut sums = [[0f32; 16]; ROWS];
+        // SAFETY: inside the tiles, by the contract.
+        unsafe {
+            if accumulate {
+                for row in 0..ROWS {
+                    sums[row] = c.add(row * ldc).cast::<[f32; 16]>().read_unaligned();
+                }
+            }
+            for step in 0..steps {
+                let b = b.add(step * PANEL).cast::<[u32; 16]>().read_unaligned();
+                for row in 0..ROWS {
+                    let x = *a.add(place(BY_STEP, row, step));
+                    for j in 0..16 {
+                        let sum = sums[row][j];
+                        sums[row][j] =
+                            if PAIRS { dot(x, b[j], sum) } else { f32::from_bits(x).mul_add(f32::from_bits(b[j]), sum) };
+                    }
+                }
+            }
+            for row in 0..ROWS {
+                c.add(row * ldc).cast::<[f32; 16]>().write_unaligned(sums[row]);
             }
         }
     }
