@@ -71,6 +71,9 @@ impl Task {
             let rate = schedule::learning_rate(&self.schedule, config.d_model, step);
             optimizer.step(step, rate, 1.0 / batch.target_tokens as f64).unwrap();
             losses.push(sums.smoothed / batch.target_tokens as f64);
+            if step % 50 == 0 {
+                println!("{implementation:?} in {dtype:?}, update {step}: {:.7}", losses[losses.len() - 1]);
+            }
         }
         losses
     }

@@ -363,10 +363,8 @@ mod tests {
         let draw = |count: usize| -> Vec<f32> { (0..count).map(|i| (i as f32 * 1.7).sin()).collect() };
         let values = Tensor::from_vec(draw(v * d + v), v * d + v, &Device::Cpu).unwrap();
         parameters.values().slice_set(&values, 0, 0).unwrap();
-        let projection = Projection {
-            weight: parameters.param("weight").unwrap(),
-            bias: Some(parameters.param("bias").unwrap()),
-        };
+        let projection =
+            Projection { weight: parameters.param("weight").unwrap(), bias: Some(parameters.param("bias").unwrap()) };
         let x = candle_core::Var::from_tensor(&Tensor::from_vec(draw(n * d), (n, d), &Device::Cpu).unwrap()).unwrap();
         for labels in [vec![3, 0, 5, 1, 0, 10, 0], vec![1, 2, 3, 4, 5, 6, 7], vec![0; 7]] {
             let targets = Targets { labels, padding: 0, smoothing: 0.1 };

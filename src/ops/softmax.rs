@@ -18,27 +18,38 @@ pub fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
     weights.broadcast_div(&sums.maximum(0.5)?)
 }
 
+/// Rows whose steps are taken together.
+const ROWS: usize = 16;
+
 vectorised! {
     /// Scales, masks and normalises rows of scores in place.
     pub fn softmax_rows(scores: &mut [f32], width: usize, mask: SentenceMask, scale: f32) {
-        for (i, row) in scores.chunks_exact_mut(width).enumerate() {
-            // Whole vectors, masked entries among them: rows are short, and a rest of single ones would cost the most.
-            let visible = mask.visible(i);
-            if visible == 0 {
-                row.fill(0.0);
-                continue;
+        // Whole vectors, masked entries among them: rows are short, and a rest of single ones would cost the most. Step by
+        // step for several rows: one row's steps wait for each other.
+        for (block, scores) in scores.chunks_mut(ROWS * width).enumerate() {
+            let mut largest = [0f32; ROWS];
+            for (i, row) in scores.chunks_exact_mut(width).enumerate() {
+                let visible = mask.visible(block * ROWS + i);
+                for (j, v) in row.iter_mut().enumerate() {
+                    *v = if j < visible { *v * scale } else { f32::NEG_INFINITY };
+                }
+                largest[i] = simd::max(row);
             }
-            for (j, v) in row.iter_mut().enumerate() {
-                *v = if j < visible { *v * scale } else { f32::NEG_INFINITY };
+            let mut sums = [0f32; ROWS];
+            for (i, row) in scores.chunks_exact_mut(width).enumerate() {
+                let visible = mask.visible(block * ROWS + i);
+                for (j, v) in row.iter_mut().enumerate() {
+                    let weight = simd::exp(*v - largest[i]);
+                    *v = if j < visible { weight } else { 0.0 };
+                }
+                sums[i] = simd::sum(row);
             }
-            let largest = simd::max(row);
-            for (j, v) in row.iter_mut().enumerate() {
-                let weight = simd::exp(*v - largest);
-                *v = if j < visible { weight } else { 0.0 };
-            }
-            let inverse = 1.0 / simd::sum(row);
-            for v in row.iter_mut() {
-                *v *= inverse;
+            for (i, row) in scores.chunks_exact_mut(width).enumerate() {
+                // A row that sees nothing stays at 0.
+                let inverse = if sums[i] > 0.0 { 1.0 / sums[i] } else { 0.0 };
+                for v in row.iter_mut() {
+                    *v *= inverse;
+                }
             }
         }
     }
@@ -59,24 +70,45 @@ vectorised! {
         weights: &[f32], dropped: &mut [f32], gradient: &mut [f32], width: usize, columns: usize,
         dropout: Dropout, base: usize, scale: f32,
     ) {
-        // Beyond the real columns p is 0, and so is everything made of it.
-        let rows = weights.chunks_exact(width).zip(dropped.chunks_exact_mut(width)).zip(gradient.chunks_exact_mut(width));
-        for (i, ((p, dropped), g)) in rows.enumerate() {
-            let (p, dropped, g) = (&p[..width], &mut dropped[..width], &mut g[..width]);
-            if dropout.is_on() {
-                let base = base + i * columns;
-                for j in 0..width {
-                    let factor = dropout.factor(base + j);
-                    dropped[j] = p[j] * factor;
-                    g[j] *= factor;
-                }
-            } else {
-                dropped.copy_from_slice(p);
-            }
-            let inner = simd::dot(p, g);
+        let blocks = weights.chunks(ROWS * width).zip(dropped.chunks_mut(ROWS * width)).zip(gradient.chunks_mut(ROWS * width));
+        for (block, ((weights, dropped), gradient)) in blocks.enumerate() {
+            let base = base + block * ROWS * columns;
+            backward_of_block(weights, dropped, gradient, width, columns, dropout, base, scale);
+        }
+    }
+}
+
+/// [`softmax_rows_backward`] of at most [`ROWS`] rows. Beyond the real columns p is 0, and so is everything made of it.
+#[inline(always)]
+fn backward_of_block(
+    weights: &[f32],
+    dropped: &mut [f32],
+    gradient: &mut [f32],
+    width: usize,
+    columns: usize,
+    dropout: Dropout,
+    base: usize,
+    scale: f32,
+) {
+    let mut inner = [0f32; ROWS];
+    let rows = weights.chunks_exact(width).zip(dropped.chunks_exact_mut(width)).zip(gradient.chunks_exact_mut(width));
+    for (i, ((p, dropped), g)) in rows.enumerate() {
+        let (p, dropped, g) = (&p[..width], &mut dropped[..width], &mut g[..width]);
+        if dropout.is_on() {
+            let base = base + i * columns;
             for j in 0..width {
-                g[j] = p[j] * (g[j] - inner) * scale;
+                let factor = dropout.factor(base + j);
+                dropped[j] = p[j] * factor;
+                g[j] *= factor;
             }
+        } else {
+            dropped.copy_from_slice(p);
+        }
+        inner[i] = simd::dot(p, g);
+    }
+    for (i, (p, g)) in weights.chunks_exact(width).zip(gradient.chunks_exact_mut(width)).enumerate() {
+        for j in 0..width {
+            g[j] = p[j] * (g[j] - inner[i]) * scale;
         }
     }
 }

@@ -129,8 +129,11 @@ mod plain {
                     let x = *a.add(place(BY_STEP, row, step));
                     for j in 0..16 {
                         let sum = sums[row][j];
-                        sums[row][j] =
-                            if PAIRS { dot(x, b[j], sum) } else { f32::from_bits(x).mul_add(f32::from_bits(b[j]), sum) };
+                        sums[row][j] = if PAIRS {
+                            dot(x, b[j], sum)
+                        } else {
+                            f32::from_bits(x).mul_add(f32::from_bits(b[j]), sum)
+                        };
                     }
                 }
             }

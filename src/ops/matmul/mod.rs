@@ -261,8 +261,9 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     assert!(a.len() == rows * m && b.len() == rows * n && c.len() == m * n, "sizes of a product differ");
     let packed = Packed::new(b, rows, n, precision);
     let a = Matrix::new(a, rows, m);
-    // Whole tiles, few enough that a thread's tiles of A stay in its cache, and some tasks even for a narrow model.
-    let task = (m.div_ceil(8).div_ceil(TILE_ROWS) * TILE_ROWS).min(pack::MOST_COLUMNS);
+    // Whole tiles, few enough that a thread's tiles of A stay in its cache; two tasks a thread even for a narrow model, but
+    // no more, for all of B passes by in each. Which element is computed where changes none.
+    let task = m.div_ceil(2 * rayon::current_num_threads()).next_multiple_of(TILE_ROWS).min(pack::MOST_COLUMNS);
     let shared = SharedRows::new(c, n);
     (0..m.div_ceil(task)).into_par_iter().for_each(|i| {
         let range = i * task..m.min((i + 1) * task);
