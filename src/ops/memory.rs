@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 use rayon::prelude::*;
@@ -81,6 +82,53 @@ impl Deref for Scratch {
 impl DerefMut for Scratch {
     fn deref_mut(&mut self) -> &mut [f32] {
         &mut self.buffer[..self.len]
+    }
+}
+
+/// A new matrix of `width` columns whose rows several threads clear and then write, each its own: clearing it in one piece
+/// beforehand would keep the other threads waiting.
+pub struct NewRows {
+    buffer: Vec<f32>,
+    start: *mut f32,
+    rows: usize,
+    width: usize,
+    cleared: AtomicUsize,
+}
+
+// SAFETY: threads reach the buffer's memory only through `rows`, whose caller promises that each row is asked for once.
+unsafe impl Sync for NewRows {}
+
+impl NewRows {
+    /// Memory for so many rows.
+    pub fn new(rows: usize, width: usize) -> Self {
+        let mut buffer = Vec::with_capacity(rows * width);
+        Self { start: buffer.as_mut_ptr(), buffer, rows, width, cleared: AtomicUsize::new(0) }
+    }
+
+    /// The rows of `range`, cleared, to be written.
+    ///
+    /// # Safety
+    /// No row is asked for twice.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn rows(&self, range: Range<usize>) -> &mut [f32] {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
+        self.cleared.fetch_add(range.len(), Ordering::Relaxed);
+        let len = range.len() * self.width;
+        // SAFETY: within the capacity by the assertion; valid floats before a slice is made; exclusive by this function's
+        // contract.
+        unsafe {
+            let start = self.start.add(range.start * self.width);
+            start.write_bytes(0, len);
+            std::slice::from_raw_parts_mut(start, len)
+        }
+    }
+
+    /// The matrix. Every row must have been asked for.
+    pub fn into_vec(mut self) -> Vec<f32> {
+        assert_eq!(self.cleared.into_inner(), self.rows, "rows were left out");
+        // SAFETY: as many rows were cleared as there are, and none twice.
+        unsafe { self.buffer.set_len(self.rows * self.width) };
+        self.buffer
     }
 }
 
@@ -224,6 +272,22 @@ mod tests {
         drop(a);
         assert_eq!(Scratch::zeroed(97).len(), 97);
         assert!(Scratch::zeroed(97).iter().all(|v| *v == 0.0));
+    }
+
+    #[test]
+    fn new_rows_are_cleared_and_complete() {
+        let new = NewRows::new(3, 2);
+        // SAFETY: no row twice.
+        unsafe {
+            new.rows(1..3).copy_from_slice(&[1.0, 2.0, 0.0, 4.0]);
+            assert_eq!(new.rows(0..1), [0.0, 0.0]);
+        }
+        assert_eq!(new.into_vec(), [0.0, 0.0, 1.0, 2.0, 0.0, 4.0]);
+        assert!(NewRows::new(0, 5).into_vec().is_empty());
+        let incomplete = NewRows::new(2, 1);
+        // SAFETY: no row twice.
+        unsafe { incomplete.rows(0..1) };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| incomplete.into_vec())).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tenso
 use rayon::prelude::*;
 
 use super::{BackwardBlock, ForwardBlock, Inner, NormPlacement, Residual, WholeBatch, with_bias};
-use crate::ops::memory::{Scratch, SharedRows, storage_slice, with_slice};
+use crate::ops::memory::{NewRows, Scratch, SharedRows, storage_slice, with_slice};
 use crate::ops::norm::{self, Addend};
 use crate::ops::params::Param;
 use crate::ops::profile::{self, Work};
@@ -62,12 +62,12 @@ impl<I: Inner> Fused<I> {
             memory_saved: Scratch::new(memory_rows * widths.memory_saved),
             h: Scratch::new(rows * d),
         };
-        let mut out = vec![0f32; rows * d];
+        let out = NewRows::new(rows, d);
         {
             let [a, b] = &mut kept.saved;
             let saved = [SharedRows::new(a, widths.saved[0]), SharedRows::new(b, widths.saved[1])];
             let memory_saved = SharedRows::new(&mut kept.memory_saved, widths.memory_saved);
-            let (h, y) = (SharedRows::new(&mut kept.h, d), SharedRows::new(&mut out, d));
+            let h = SharedRows::new(&mut kept.h, d);
             let bias = self.inner.output_bias();
             blocks(rows, length).into_par_iter().try_for_each(|sentences| {
                 let range = scaled(&sentences, length);
@@ -75,7 +75,7 @@ impl<I: Inner> Fused<I> {
                 // SAFETY: blocks are disjoint ranges of sentences, so of rows and of memory rows.
                 let (h, y, saved, memory_saved) = unsafe {
                     let saved = saved.map(|s| s.rows(range.clone()));
-                    (h.rows(range.clone()), y.rows(range.clone()), saved, memory_saved.rows(memory_range.clone()))
+                    (h.rows(range.clone()), out.rows(range.clone()), saved, memory_saved.rows(memory_range.clone()))
                 };
                 let x = &x[scaled(&range, d)];
                 let memory = &memory[scaled(&memory_range, d)];
@@ -85,7 +85,7 @@ impl<I: Inner> Fused<I> {
         if self.training {
             self.keep(Some(kept));
         }
-        Ok(out)
+        Ok(out.into_vec())
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -132,7 +132,7 @@ impl<I: Inner> Fused<I> {
         let (rows, (length, memory_length)) = (x.len() / d, self.inner.lengths());
         let memory_rows = memory.len() / d;
         let widths = self.inner.widths();
-        let (mut dx, mut dmemory) = (vec![0f32; rows * d], vec![0f32; memory_rows * d]);
+        let (dx, dmemory) = (NewRows::new(rows, d), NewRows::new(memory_rows, d));
         let (mut dh, mut dinner) = (Scratch::new(rows * d), Scratch::new(rows * widths.inner));
         let mut dmemory_inner = Scratch::new(memory_rows * widths.memory_saved);
         let pre = self.residual.placement == NormPlacement::Pre;
@@ -144,7 +144,6 @@ impl<I: Inner> Fused<I> {
         let mut sums = Scratch::zeroed(blocks.len() * sums_width);
         {
             let normal = SharedRows::new(&mut normal, d);
-            let shared = [&mut dx, &mut dmemory].map(|v| SharedRows::new(v, d));
             let dh = SharedRows::new(&mut dh, d);
             let dinner = SharedRows::new(&mut dinner, widths.inner);
             let dmemory_inner = SharedRows::new(&mut dmemory_inner, widths.memory_saved);
@@ -155,8 +154,8 @@ impl<I: Inner> Fused<I> {
                 // SAFETY: blocks are disjoint, and each has its own row of sums.
                 let (mut parts, normal) = unsafe {
                     let parts = BlockGradients {
-                        dx: shared[0].rows(range.clone()),
-                        dmemory: shared[1].rows(memory_range.clone()),
+                        dx: dx.rows(range.clone()),
+                        dmemory: dmemory.rows(memory_range.clone()),
                         dh: dh.rows(range.clone()),
                         dinner: dinner.rows(range.clone()),
                         dmemory_inner: dmemory_inner.rows(memory_range.clone()),
@@ -189,7 +188,7 @@ impl<I: Inner> Fused<I> {
             dmemory_inner: &dmemory_inner,
             sums: inner_sums,
         })?;
-        Ok((dx, dmemory))
+        Ok((dx.into_vec(), dmemory.into_vec()))
     }
 
     #[allow(clippy::too_many_arguments)]
