@@ -5,7 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-train lint cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-slow bench bench-train lint cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ demo: build ## Train on data/quickstart, score and translate its test set
 # Tests on real corpora read them under $MT_TEST_DATA, and are skipped where that is unset.
 test: ## Run all tests
 	$(CARGO) test --release --locked $(ARGS)
+
+# What takes too long for `make test`; with $MT_TEST_DATA, as there.
+test-slow: ## Run the tests that take half an hour
+	$(CARGO) test --release --locked $(ARGS) -- --ignored --nocapture
 
 bench: build ## Measure training speed in target tokens a second
 	scripts/bench.sh

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device};
 use clap::{Parser, ValueEnum};
-use mt::config::{ModelConfig, Preset};
+use mt::config::{ModelConfig, Precision, Preset};
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::{Mode, optimizer::norm};
@@ -41,13 +41,6 @@ impl Shape {
     }
 }
 
-/// The type that operands of products are rounded to.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Precision {
-    F32,
-    Bf16,
-}
-
 /// Median target tokens a second of full training updates.
 #[derive(Parser)]
 struct Args {
@@ -55,7 +48,7 @@ struct Args {
     shape: Shape,
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    #[arg(long, value_enum, default_value = "f32")]
+    #[arg(long, value_parser = precision, default_value = "f32")]
     precision: Precision,
     /// Updates that are timed.
     #[arg(long, default_value_t = 7)]
@@ -66,6 +59,10 @@ struct Args {
     /// Given by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+fn precision(name: &str) -> Result<Precision, String> {
+    Precision::named(name).ok_or_else(|| format!("one of {}", Precision::NAMES.join(", ")))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -117,7 +114,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokens = (batch * length) as f64;
     let (median, fastest, slowest) = (seconds[seconds.len() / 2], seconds[0], seconds[seconds.len() - 1]);
     println!(
-        "mt {}, {:?}, {:?}, {} threads: {:.0} target tokens/s (median of {} updates, {median:.3} s each; slowest {:.0}, \
+        "mt {}, {:?}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {median:.3} s each; slowest {:.0}, \
          fastest {:.0})",
         env!("CARGO_PKG_VERSION"),
         args.shape,

@@ -13,7 +13,6 @@ use crate::decode::translate::TranslateOptions;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::{Transformer, Vocabulary};
-use crate::ops::matmul;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::Entry;
 
@@ -52,7 +51,7 @@ pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
 pub fn training_type(precision: Precision, device: &Device, common: &Common) -> DType {
     match precision {
         Precision::F32 => DType::F32,
-        Precision::Bf16 if !device.is_cpu() || matmul::Precision::Bf16.is_native() => DType::BF16,
+        Precision::Bf16 if !device.is_cpu() || Precision::Bf16.is_native() => DType::BF16,
         Precision::Bf16 => {
             if !common.quiet {
                 message(

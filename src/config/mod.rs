@@ -22,6 +22,7 @@ mod train;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+pub use crate::ops::matmul::Precision;
 use check::Report;
 use document::{Origin, Source, Table, Value};
 pub use dump::{differences, is_resolved, to_toml};
@@ -30,7 +31,7 @@ pub use model::{
 };
 use overrides::Override;
 pub use sections::{
-    Config, CorpusConfig, DataConfig, DecodeConfig, PairConfig, Precision, RuntimeConfig, TokenizerConfig, ValidConfig,
+    Config, CorpusConfig, DataConfig, DecodeConfig, PairConfig, RuntimeConfig, TokenizerConfig, ValidConfig,
     ValidMetric,
 };
 pub use train::{OptimizerConfig, ScheduleConfig, TrainConfig};

@@ -4,7 +4,8 @@
 
 use super::key::*;
 use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
-use super::sections::{Precision, ValidMetric};
+use super::sections::ValidMetric;
+use crate::ops::matmul::Precision;
 use crate::train::{optimizer, schedule};
 
 /// The sections.

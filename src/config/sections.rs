@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
+use crate::ops::matmul::Precision;
 
 /// A whole configuration; [`super::load`] makes one in which every value is filled in and every path absolute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -161,16 +162,6 @@ pub struct DecodeConfig {
 impl Default for DecodeConfig {
     fn default() -> Self {
         Self { beam: 4, length_penalty: 0.6, max_length_extra: 50, batch_tokens: 4096 }
-    }
-}
-
-choice! {
-    /// The number type of matrix products. Parameters, gradients, normalisation, softmax and loss are f32 always.
-    pub enum Precision {
-        /// 32-bit floating point.
-        F32 = "f32",
-        /// bfloat16, where the device has it in hardware; a processor takes f32 for inference.
-        Bf16 = "bf16",
     }
 }
 

@@ -120,10 +120,11 @@ impl Core {
         }
     }
 
-    /// The products of so many sentences: each pass is one of queries by keys and one of weights by values.
-    fn flops(&self, sentences: usize, passes: u64) -> Work {
+    /// The products of so many sentences: how many over the width of a key, and how many over that of a value. Forward has
+    /// one of each; backward the scores again and the gradients of queries and keys, those of the weights and of the values.
+    fn flops(&self, sentences: usize, [by_key, by_value]: [usize; 2]) -> Work {
         let pairs = sentences * self.heads * self.queries * self.keys;
-        Work { flops: 2 * passes * pairs as u64 * (self.d_k + self.d_v) as u64, ..Work::NONE }
+        Work { flops: 2 * (pairs * (by_key * self.d_k + by_value * self.d_v)) as u64, ..Work::NONE }
     }
 
     /// First element of the dropout mask of one sentence and head.
@@ -271,7 +272,7 @@ impl Attention {
 
     fn heads_forward(&self, sentences: &Range<usize>, q: &[f32], memory_saved: &[f32], out: &mut [f32]) {
         let (core, width) = (&self.core, self.value_width());
-        let _timer = profile::kernel("attention core", "forward", core.flops(sentences.len(), 1));
+        let _timer = profile::kernel("attention core", "forward", core.flops(sentences.len(), [1, 1]));
         let mut buffers = core.buffers(false);
         for (local, sentence) in sentences.clone().enumerate() {
             let q_rows = &q[local * core.queries * self.query_width()..];
@@ -287,7 +288,7 @@ impl Attention {
     fn heads_backward(&self, block: &mut BackwardBlock, d_out: &[f32]) {
         let (core, width, qw) = (&self.core, self.value_width(), self.query_width());
         let (k_at, v_at) = self.key_value_offsets();
-        let _timer = profile::kernel("attention core", "backward", core.flops(block.sentences.len(), 3));
+        let _timer = profile::kernel("attention core", "backward", core.flops(block.sentences.len(), [3, 2]));
         let parts = Scratch::new(core.queries * core.d_k + core.keys * (core.d_k + core.d_v));
         let mut buffers = BackwardBuffers { scores: core.buffers(true), parts };
         let q = block.saved[0];

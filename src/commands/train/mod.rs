@@ -126,6 +126,9 @@ fn train(
     drop(batches);
     let step = trainer.state.step;
     let profile = trainer.profiler.take().and_then(Profiler::finish);
+    if args.profile && profile.is_none() {
+        message("note: nothing to profile: the first three updates are not counted, and there were no more");
+    }
     if let (Some(profile), false) = (&profile, common.json) {
         let mut output = Output::open(None)?;
         output.line(&profile.to_string())?;

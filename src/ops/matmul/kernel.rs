@@ -28,13 +28,48 @@ pub enum Order {
     Steps,
 }
 
-/// C = A·B, or C += A·B, of one tile: number of rows, number of steps, A, B (steps [`PANEL`] apart), C and its row stride,
-/// whether to add.
+/// One tile of C, and what it is made of.
+#[derive(Clone, Copy)]
+pub struct Tile {
+    /// Steps of A and of B.
+    pub steps: usize,
+    /// A, packed.
+    pub a: *const u32,
+    /// B, steps [`PANEL`] apart.
+    pub b: *const u32,
+    /// C, rows [`Tile::ldc`] apart.
+    pub c: *mut f32,
+    /// Distance of C's rows.
+    pub ldc: usize,
+    /// C += A·B instead of C = A·B.
+    pub accumulate: bool,
+}
+
+impl Tile {
+    /// The part from a row and a column on.
+    ///
+    /// # Safety
+    /// Both lie in the tile.
+    #[inline(always)]
+    unsafe fn part(self, by_step: bool, row: usize, column: usize) -> Self {
+        // SAFETY: inside the tile.
+        unsafe {
+            Self {
+                a: self.a.add(place(by_step, row, 0)),
+                b: self.b.add(column),
+                c: self.c.add(row * self.ldc + column),
+                ..self
+            }
+        }
+    }
+}
+
+/// Computes so many rows of a tile.
 ///
 /// # Safety
-/// Rows are 1 to [`TILE_ROWS`]; A and B hold that many steps, C that many rows of [`PANEL`] columns; the machine has the
+/// Rows are 1 to [`TILE_ROWS`]; A and B hold the tile's steps, C that many rows of [`PANEL`] columns; the machine has the
 /// instructions that [`choose`] saw.
-pub type Kernel = unsafe fn(usize, usize, *const u32, *const u32, *mut f32, usize, bool);
+pub type Kernel = unsafe fn(usize, Tile);
 
 /// The kernel for this machine.
 pub fn choose(precision: Precision, order: Order) -> Kernel {
@@ -77,44 +112,25 @@ const fn place(by_step: bool, row: usize, step: usize) -> usize {
 
 /// In plain Rust, for any machine: pieces of at most 4 rows by 16 columns, 16 of NEON's 32 registers.
 mod plain {
-    use super::{PANEL, TILE_ROWS, place};
+    use super::{PANEL, TILE_ROWS, Tile, place};
 
     /// # Safety
     /// As for [`super::Kernel`].
-    pub unsafe fn kernel<const PAIRS: bool, const BY_STEP: bool>(
-        rows: usize,
-        steps: usize,
-        a: *const u32,
-        b: *const u32,
-        c: *mut f32,
-        ldc: usize,
-        accumulate: bool,
-    ) {
+    pub unsafe fn kernel<const PAIRS: bool, const BY_STEP: bool>(rows: usize, tile: Tile) {
         for first in (0..rows).step_by(4) {
             for column in (0..PANEL).step_by(16) {
                 // SAFETY: a part of the tile.
                 unsafe {
-                    let (a, b) = (a.add(place(BY_STEP, first, 0)), b.add(column));
-                    let c = c.add(first * ldc + column);
-                    for_rows!(
-                        (rows - first).min(4),
-                        [1 2 3 4],
-                        piece::<ROWS, PAIRS, BY_STEP>(steps, a, b, c, ldc, accumulate)
-                    );
+                    let part = tile.part(BY_STEP, first, column);
+                    for_rows!((rows - first).min(4), [1 2 3 4], piece::<ROWS, PAIRS, BY_STEP>(part));
                 }
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn piece<const ROWS: usize, const PAIRS: bool, const BY_STEP: bool>(
-        steps: usize,
-        a: *const u32,
-        b: *const u32,
-        c: *mut f32,
-        ldc: usize,
-        accumulate: bool,
-    ) {
+    unsafe fn piece<const ROWS: usize, const PAIRS: bool, const BY_STEP: bool>(tile: Tile) {
+        let Tile { steps, a, b, c, ldc, accumulate } = tile;
         let mut sums = [[0f32; 16]; ROWS];
         // SAFETY: inside the tiles, by the contract.
         unsafe {
@@ -162,7 +178,7 @@ mod x86 {
     };
     use std::mem::transmute;
 
-    use super::{PANEL, TILE_ROWS, place};
+    use super::{PANEL, TILE_ROWS, Tile, place};
 
     /// Defines a kernel for vectors of `$lanes` floats that holds pieces of at most `$most` rows by two vectors in registers.
     macro_rules! kernel {
@@ -176,29 +192,21 @@ mod x86 {
             /// # Safety
             /// As for [`super::Kernel`].
             #[target_feature(enable = $features)]
-            pub unsafe fn $name<const BY_STEP: bool>(
-                rows: usize, steps: usize, a: *const u32, b: *const u32, c: *mut f32, ldc: usize, accumulate: bool,
-            ) {
+            pub unsafe fn $name<const BY_STEP: bool>(rows: usize, tile: Tile) {
                 for first in (0..rows).step_by($most) {
                     for column in (0..PANEL).step_by(2 * $lanes) {
                         // SAFETY: a part of the tile.
                         unsafe {
-                            let (a, b) = (a.add(place(BY_STEP, first, 0)), b.add(column));
-                            let c = c.add(first * ldc + column);
-                            for_rows!(
-                                (rows - first).min($most),
-                                [$($count)+],
-                                $piece::<ROWS, BY_STEP>(steps, a, b, c, ldc, accumulate)
-                            );
+                            let part = tile.part(BY_STEP, first, column);
+                            for_rows!((rows - first).min($most), [$($count)+], $piece::<ROWS, BY_STEP>(part));
                         }
                     }
                 }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn $piece<const ROWS: usize, const BY_STEP: bool>(
-                steps: usize, a: *const u32, b: *const u32, c: *mut f32, ldc: usize, accumulate: bool,
-            ) {
+            unsafe fn $piece<const ROWS: usize, const BY_STEP: bool>(tile: Tile) {
+                let Tile { steps, a, b, c, ldc, accumulate } = tile;
                 let mut sums: [[$vector; 2]; ROWS] = [[$zero(); 2]; ROWS];
                 // SAFETY: all of it inside the tiles, by the contract.
                 unsafe {

@@ -26,17 +26,19 @@ use rayon::prelude::*;
 
 use super::memory::{Scratch, SharedRows};
 use super::profile::{self, Work};
-use kernel::{DEPTH, Order, PANEL, ROW_STRIDE, TILE_ROWS};
+use crate::choice::choice;
+use kernel::{DEPTH, Order, PANEL, ROW_STRIDE, TILE_ROWS, Tile};
 pub use small::{fixed, fixed_parallel, transposed};
 
-/// The type that operands of a product are rounded to; sums are float32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// float32.
-    #[default]
-    F32,
-    /// bfloat16.
-    Bf16,
+choice! {
+    /// The type that operands of products are rounded to. Their sums are float32, and so are parameters, gradients,
+    /// normalisation, softmax and loss always.
+    pub enum Precision {
+        /// float32.
+        F32 = "f32",
+        /// bfloat16, where the device has it in hardware; a processor takes float32 for inference.
+        Bf16 = "bf16",
+    }
 }
 
 impl Precision {
@@ -105,7 +107,7 @@ impl<'a> Matrix<'a> {
 }
 
 /// The right-hand matrix of a product, [k, n], in panels of [`PANEL`] columns.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Packed {
     panels: Scratch,
     k: usize,
@@ -117,27 +119,33 @@ impl Packed {
     /// A row-major matrix [k, n].
     pub fn new(b: &[f32], k: usize, n: usize, precision: Precision) -> Self {
         let b = Matrix::new(b, k, n);
-        Self::pack(k, n, precision, |columns, to| pack::panel(b, columns, to, precision))
+        Self::pack(k, n, precision, |_, columns, to| pack::panel(b, columns, to, precision))
     }
 
     /// The transpose of a row-major matrix [n, k]: a weight, for x·Wᵀ.
     pub fn transposed(b: &[f32], n: usize, k: usize, precision: Precision) -> Self {
         let b = Matrix::new(b, n, k);
-        Self::pack(k, n, precision, |columns, to| pack::transposed_panel(b, columns, to, precision))
+        Self::pack(k, n, precision, |block, columns, to| pack::transposed_panel(b, columns, block, to, precision))
     }
 
-    /// `panel` writes some columns into a panel.
-    fn pack(k: usize, n: usize, precision: Precision, panel: impl Fn(Range<usize>, &mut [u32]) + Sync) -> Self {
+    /// `panel` writes some columns into a panel, with a thread's block of [`PANEL`] packed rows for its own use.
+    fn pack(
+        k: usize,
+        n: usize,
+        precision: Precision,
+        panel: impl Fn(&mut [u32], Range<usize>, &mut [u32]) + Sync,
+    ) -> Self {
         let _timer = profile::kernel("pack weights and gradients", "", Work::floats(2 * k * n));
         let words = k.div_ceil(precision.positions()) * PANEL;
         let mut panels = Scratch::new(n.div_ceil(PANEL) * words);
         if words > 0 {
-            panels.words_mut().par_chunks_mut(words).enumerate().for_each(|(i, to)| {
+            let block = || Scratch::new(PANEL * ROW_STRIDE);
+            panels.words_mut().par_chunks_mut(words).enumerate().for_each_init(block, |block, (i, to)| {
                 let columns = i * PANEL..n.min((i + 1) * PANEL);
                 if columns.len() < PANEL {
                     to.fill(0);
                 }
-                panel(columns, to);
+                panel(block.words_mut(), columns, to);
             });
         }
         Self { panels, k, n, precision }
@@ -179,11 +187,9 @@ impl Packed {
         let mut packed = Scratch::new(tiles * steps.div_ceil(DEPTH).min(GROUP) * tile_words);
         let packed = packed.words_mut();
         for group in (0..steps).step_by(GROUP * DEPTH) {
-            let pieces: Vec<Range<usize>> = (group..steps.min(group + GROUP * DEPTH))
-                .step_by(DEPTH)
-                .map(|start| start..steps.min(start + DEPTH))
-                .collect();
-            for (piece, tiles_of_piece) in pieces.iter().zip(packed.chunks_mut(tiles * tile_words)) {
+            let starts = (group..steps.min(group + GROUP * DEPTH)).step_by(DEPTH);
+            let pieces = starts.map(|start| start..steps.min(start + DEPTH));
+            for (piece, tiles_of_piece) in pieces.clone().zip(packed.chunks_mut(tiles * tile_words)) {
                 let positions = piece.start * per_step..self.k.min(piece.end * per_step);
                 match order {
                     Order::Rows => {
@@ -198,7 +204,7 @@ impl Packed {
             }
             for column in (0..n).step_by(PANEL) {
                 let panel = &self.panels.words()[column * steps..][..steps * PANEL];
-                for (number, piece) in pieces.iter().enumerate() {
+                for (number, piece) in pieces.clone().enumerate() {
                     let b = &panel[piece.start * PANEL..piece.end * PANEL];
                     let add = accumulate || piece.start > 0;
                     for tile in 0..tiles {
@@ -231,9 +237,10 @@ unsafe fn run(
     accumulate: bool,
 ) {
     assert!(c.len() >= (rows - 1) * ldc + columns);
+    let (a, b) = (a.as_ptr(), b.as_ptr());
     if columns == PANEL {
         // SAFETY: C was checked; the rest is the caller's contract.
-        unsafe { kernel(rows, steps, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), ldc, accumulate) };
+        unsafe { kernel(rows, Tile { steps, a, b, c: c.as_mut_ptr(), ldc, accumulate }) };
         return;
     }
     let mut whole = [0f32; TILE_ROWS * PANEL];
@@ -243,7 +250,7 @@ unsafe fn run(
         }
     }
     // SAFETY: `whole` holds a whole tile; the rest is the caller's contract.
-    unsafe { kernel(rows, steps, a.as_ptr(), b.as_ptr(), whole.as_mut_ptr(), PANEL, accumulate) };
+    unsafe { kernel(rows, Tile { steps, a, b, c: whole.as_mut_ptr(), ldc: PANEL, accumulate }) };
     for (whole, c) in whole.chunks_exact(PANEL).zip(c.chunks_mut(ldc)).take(rows) {
         c[..columns].copy_from_slice(&whole[..columns]);
     }
@@ -281,10 +288,12 @@ pub fn peak(precision: Precision, threads: usize) -> f64 {
     let run = || {
         let (a, b) = (vec![0u32; TILE_ROWS * ROW_STRIDE], vec![0u32; DEPTH * PANEL]);
         let mut c = vec![0f32; TILE_ROWS * PANEL];
+        let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
+        let tile = Tile { steps: DEPTH, a, b, c, ldc: PANEL, accumulate: false };
         let started = std::time::Instant::now();
         for _ in 0..CALLS {
             // SAFETY: whole tiles.
-            unsafe { kernel(TILE_ROWS, DEPTH, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), PANEL, false) };
+            unsafe { kernel(TILE_ROWS, tile) };
         }
         let flops = 2 * CALLS * TILE_ROWS * PANEL * DEPTH * precision.positions();
         flops as f64 / started.elapsed().as_secs_f64()

@@ -43,17 +43,16 @@ pub fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precis
     }
 }
 
-/// As [`panel`], of the transpose of a row-major matrix: its rows become columns.
-pub fn transposed_panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precision) {
+/// As [`panel`], of the transpose of a row-major matrix: its rows become columns. `block` holds [`PANEL`] packed rows.
+pub fn transposed_panel(b: Matrix, columns: Range<usize>, block: &mut [u32], to: &mut [u32], precision: Precision) {
     /// Words taken at a time: a block of rows lies in the first-level cache.
     const BLOCK: usize = 64;
-    let mut block = [0u32; PANEL * ROW_STRIDE];
     let (per_step, all) = (precision.positions(), b.columns);
     for start in (0..all).step_by(BLOCK * per_step) {
         let end = (start + BLOCK * per_step).min(all);
-        rows(b, columns.clone(), start..end, &mut block, precision);
+        rows(b, columns.clone(), start..end, block, precision);
         let words = (end - start).div_ceil(per_step);
-        transpose_words(&block, columns.len(), words, &mut to[start / per_step * PANEL..]);
+        transpose_words(block, columns.len(), words, &mut to[start / per_step * PANEL..]);
     }
 }
 
