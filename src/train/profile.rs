@@ -54,11 +54,10 @@ struct Machine {
 
 impl Machine {
     fn measure() -> Self {
-        let threads = rayon::current_num_threads();
         Self {
-            threads,
-            f32: matmul::peak(Precision::F32, threads),
-            bf16: Precision::Bf16.is_native().then(|| matmul::peak(Precision::Bf16, threads)),
+            threads: rayon::current_num_threads(),
+            f32: matmul::peak(Precision::F32),
+            bf16: Precision::Bf16.is_native().then(|| matmul::peak(Precision::Bf16)),
             memory: memory::bandwidth(),
         }
     }

@@ -18,6 +18,9 @@ pub const PANEL: usize = 32;
 pub const DEPTH: usize = 256;
 /// Distance of a tile's rows, where A is packed by rows: more than [`DEPTH`], so that rows do not share cache sets.
 pub const ROW_STRIDE: usize = DEPTH + 16;
+/// Distance of packed tiles of A, in either order: not a multiple of the size of a page, so that tiles that are written side
+/// by side do not share cache sets.
+pub const TILE_WORDS: usize = TILE_ROWS * ROW_STRIDE;
 
 /// How a tile of A is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

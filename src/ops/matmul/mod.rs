@@ -27,7 +27,7 @@ use rayon::prelude::*;
 use super::memory::{Scratch, SharedRows};
 use super::profile::{self, Work};
 use crate::choice::choice;
-use kernel::{DEPTH, Order, PANEL, ROW_STRIDE, TILE_ROWS, Tile};
+use kernel::{DEPTH, Order, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS, Tile};
 pub use small::{fixed, fixed_parallel, transposed};
 
 choice! {
@@ -182,18 +182,17 @@ impl Packed {
         let _timer = profile::kernel("product", part, Work::product(m, n, self.k, self.precision));
         let kernel = kernel::choose(self.precision, order);
         let (per_step, tiles) = (self.precision.positions(), m.div_ceil(TILE_ROWS));
-        let tile_words = TILE_ROWS * if order == Order::Rows { ROW_STRIDE } else { DEPTH };
         let steps = self.k.div_ceil(per_step);
-        let mut packed = Scratch::new(tiles * steps.div_ceil(DEPTH).min(GROUP) * tile_words);
+        let mut packed = Scratch::new(tiles * steps.div_ceil(DEPTH).min(GROUP) * TILE_WORDS);
         let packed = packed.words_mut();
         for group in (0..steps).step_by(GROUP * DEPTH) {
             let starts = (group..steps.min(group + GROUP * DEPTH)).step_by(DEPTH);
             let pieces = starts.map(|start| start..steps.min(start + DEPTH));
-            for (piece, tiles_of_piece) in pieces.clone().zip(packed.chunks_mut(tiles * tile_words)) {
+            for (piece, tiles_of_piece) in pieces.clone().zip(packed.chunks_mut(tiles * TILE_WORDS)) {
                 let positions = piece.start * per_step..self.k.min(piece.end * per_step);
                 match order {
                     Order::Rows => {
-                        for (tile, to) in tiles_of_piece.chunks_mut(tile_words).enumerate() {
+                        for (tile, to) in tiles_of_piece.chunks_mut(TILE_WORDS).enumerate() {
                             let first = rows.start + tile * TILE_ROWS;
                             let rows = first..rows.end.min(first + TILE_ROWS);
                             pack::rows(a, rows, positions.clone(), to, self.precision);
@@ -210,7 +209,7 @@ impl Packed {
                     for tile in 0..tiles {
                         let first = tile * TILE_ROWS;
                         let count = TILE_ROWS.min(m - first);
-                        let a = &packed[(number * tiles + tile) * tile_words..][..tile_words];
+                        let a = &packed[(number * tiles + tile) * TILE_WORDS..][..TILE_WORDS];
                         let c = &mut c[first * n + column..];
                         // SAFETY: the tile of A and the panel's piece hold these steps, as packed above.
                         unsafe { run(kernel, (count, piece.len()), a, b, c, n, PANEL.min(n - column), add) };
@@ -268,9 +267,10 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     assert!(a.len() == rows * m && b.len() == rows * n && c.len() == m * n, "sizes of a product differ");
     let packed = Packed::new(b, rows, n, precision);
     let a = Matrix::new(a, rows, m);
-    // Whole tiles, few enough that a thread's tiles of A stay in its cache; two tasks a thread even for a narrow model, but
-    // no more, for all of B passes by in each. Which element is computed where changes none.
-    let task = m.div_ceil(2 * rayon::current_num_threads()).next_multiple_of(TILE_ROWS).min(pack::MOST_COLUMNS);
+    // As few rows that a task's tiles of A stay in a thread's cache, but no fewer, for all of B passes by in each; and as
+    // many tasks for one thread as for another. Which element is computed where changes none.
+    let tasks = m.div_ceil(pack::MOST_COLUMNS).next_multiple_of(rayon::current_num_threads());
+    let task = m.div_ceil(tasks).next_multiple_of(4).min(pack::MOST_COLUMNS);
     let shared = SharedRows::new(c, n);
     (0..m.div_ceil(task)).into_par_iter().for_each(|i| {
         let range = i * task..m.min((i + 1) * task);
@@ -280,26 +280,28 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     });
 }
 
-/// Floating-point operations a second that one thread reaches, `threads` of them at once, with operands in the first-level
-/// cache: what products are measured against.
-pub fn peak(precision: Precision, threads: usize) -> f64 {
-    const CALLS: usize = 2_000;
+/// Floating-point operations a second of each thread, all of them at once, with operands in the first-level cache: what
+/// products are measured against.
+pub fn peak(precision: Precision) -> f64 {
+    const CALLS: usize = 4_000;
+    const FLOPS: usize = 2 * CALLS * TILE_ROWS * PANEL * DEPTH;
     let kernel = kernel::choose(precision, Order::Rows);
     let run = || {
-        let (a, b) = (vec![0u32; TILE_ROWS * ROW_STRIDE], vec![0u32; DEPTH * PANEL]);
+        let (a, b) = (vec![0u32; TILE_WORDS], vec![0u32; DEPTH * PANEL]);
         let mut c = vec![0f32; TILE_ROWS * PANEL];
         let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
         let tile = Tile { steps: DEPTH, a, b, c, ldc: PANEL, accumulate: false };
-        let started = std::time::Instant::now();
         for _ in 0..CALLS {
             // SAFETY: whole tiles.
             unsafe { kernel(TILE_ROWS, tile) };
         }
-        let flops = 2 * CALLS * TILE_ROWS * PANEL * DEPTH * precision.positions();
-        flops as f64 / started.elapsed().as_secs_f64()
+    };
+    let turn = || {
+        let started = std::time::Instant::now();
+        rayon::broadcast(|_| run());
+        (FLOPS * precision.positions()) as f64 / started.elapsed().as_secs_f64()
     };
     // The best of a few turns: others may use the machine as well.
-    let turn = || (0..threads).into_par_iter().with_max_len(1).map(|_| run()).sum::<f64>() / threads as f64;
     (0..8).map(|_| turn()).fold(0.0, f64::max)
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::kernel::{DEPTH, PANEL, ROW_STRIDE, TILE_ROWS};
+use super::kernel::{PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS};
 use super::{Matrix, Precision};
 use crate::ops::simd::vectorised;
 
@@ -71,16 +71,18 @@ fn pair(first: f32, second: f32) -> u32 {
     (rounded(first) >> 16) | (rounded(second) & 0xffff_0000)
 }
 
-/// Cuts a row of words into pieces of [`TILE_ROWS`], each at `step` of its own tile.
+/// Cuts a row into pieces of [`TILE_ROWS`], each at `step` of its own tile.
 #[inline(always)]
-fn deal(row: &[u32], tiles: &mut [u32], step: usize) {
-    const TILE: usize = TILE_ROWS * DEPTH;
+fn deal<T: Copy>(row: &[T], tiles: &mut [u32], step: usize, bits: impl Fn(T) -> u32) {
     let (pieces, rest) = row.as_chunks::<TILE_ROWS>();
-    for (piece, tile) in pieces.iter().zip(tiles.chunks_exact_mut(TILE)) {
-        tile[step * TILE_ROWS..][..TILE_ROWS].copy_from_slice(piece);
+    let (whole, last) = tiles.split_at_mut(pieces.len() * TILE_WORDS);
+    for (piece, tile) in pieces.iter().zip(whole.chunks_exact_mut(TILE_WORDS)) {
+        for (to, from) in tile[step * TILE_ROWS..][..TILE_ROWS].iter_mut().zip(piece) {
+            *to = bits(*from);
+        }
     }
-    if !rest.is_empty() {
-        tiles[pieces.len() * TILE + step * TILE_ROWS..][..rest.len()].copy_from_slice(rest);
+    for (to, from) in last.iter_mut().skip(step * TILE_ROWS).zip(rest) {
+        *to = bits(*from);
     }
 }
 
@@ -112,13 +114,8 @@ vectorised! {
     }
 
     fn copy_tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
-        let mut words = [0u32; MOST_COLUMNS];
-        let words = &mut words[..columns.len()];
         for (step, position) in positions.enumerate() {
-            for (to, from) in words.iter_mut().zip(&a.row(position)[columns.clone()]) {
-                *to = from.to_bits();
-            }
-            deal(words, to, step);
+            deal(&a.row(position)[columns.clone()], to, step, f32::to_bits);
         }
     }
 
@@ -127,12 +124,12 @@ vectorised! {
         let words = &mut words[..columns.len()];
         for (step, position) in positions.clone().step_by(2).enumerate() {
             pair_words(&a.row(position)[columns.clone()], second(&a, position, &positions, &columns), words);
-            deal(words, to, step);
+            deal(words, to, step, |word| word);
         }
     }
 
     fn copy_panel(b: Matrix, columns: Range<usize>, to: &mut [u32]) {
-        for (row, to) in (0..b.rows).zip(to.chunks_exact_mut(PANEL)) {
+        for (row, to) in (0..b.rows).zip(to.as_chunks_mut::<PANEL>().0) {
             for (to, from) in to.iter_mut().zip(&b.row(row)[columns.clone()]) {
                 *to = from.to_bits();
             }
@@ -182,7 +179,7 @@ mod x86 {
     use std::mem::transmute;
     use std::ops::Range;
 
-    use super::{DEPTH, MOST_COLUMNS, Matrix, PANEL, ROW_STRIDE, TILE_ROWS, deal, second};
+    use super::{MOST_COLUMNS, Matrix, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS, deal, second};
 
     /// Sixteen pairs of neighbours, from 32 floats.
     ///
@@ -273,7 +270,7 @@ mod x86 {
     /// AVX-512 with bfloat16.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     pub unsafe fn pair_tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
-        debug_assert!(to.len() >= columns.len().div_ceil(TILE_ROWS) * TILE_ROWS * DEPTH);
+        debug_assert!(to.len() >= columns.len().div_ceil(TILE_ROWS) * TILE_WORDS);
         let mut words = [0u32; MOST_COLUMNS];
         let words = &mut words[..columns.len()];
         for (step, position) in positions.clone().step_by(2).enumerate() {
@@ -281,7 +278,7 @@ mod x86 {
             unsafe {
                 pair_words(&a.row(position)[columns.clone()], second(&a, position, &positions, &columns), words);
             }
-            deal(words, to, step);
+            deal(words, to, step, |word| word);
         }
     }
 
@@ -337,7 +334,7 @@ mod tests {
         for (rows, columns) in [(1, 1), (2, 15), (3, 16), (7, 31), (12, 33), (9, 70), (30, 90)] {
             let data: Vec<f32> = (0..rows * columns).map(|i| (i as f32 * 0.37).sin() * 3.0).collect();
             let matrix = Matrix::new(&data, rows, columns);
-            let mut got = vec![0u32; 12 * ROW_STRIDE.max(DEPTH) * 12];
+            let mut got = vec![0u32; 12 * TILE_WORDS];
             let mut want = got.clone();
             // SAFETY: checked above.
             unsafe { x86::pair_rows(matrix, 0..rows.min(12), 0..columns, &mut got) };
