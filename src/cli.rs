@@ -113,19 +113,50 @@ pub struct ModelArgs {
 
 /// How to decode; what is not given comes from the model's configuration.
 #[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Decoding")]
 pub struct DecodeArgs {
     /// Beam width; 1 is greedy
     #[arg(long, value_name = "N")]
     pub beam: Option<usize>,
-    /// α of the GNMT length penalty
+    /// Split the beam into this many groups that keep away from each other (diverse beam search)
+    #[arg(long, value_name = "N")]
+    pub beam_groups: Option<usize>,
+    /// Log-probability a group pays for a token that an earlier group took at the same step
+    #[arg(long, value_name = "X", default_value_t = 0.5, requires = "beam_groups")]
+    pub diversity: f64,
+    /// α of the length penalty
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub length_penalty: Option<f64>,
+    /// Formula of the length penalty: gnmt, ((5 + length) / 6)^α; power, length^α; or average, length
+    #[arg(long, value_name = "KIND")]
+    pub length_penalty_kind: Option<String>,
+    /// No sequence of so many tokens comes twice in a translation; 0: any may
+    #[arg(long, value_name = "N")]
+    pub no_repeat_ngram: Option<usize>,
+    /// Fewest tokens of a translation
+    #[arg(long, value_name = "N")]
+    pub min_length: Option<usize>,
     /// Most tokens of a translation
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
-    /// Most tokens of a translation beyond those of its source
+    /// Most tokens of a translation, as a multiple of those of its source
+    #[arg(long, value_name = "X")]
+    pub max_length_ratio: Option<f64>,
+    /// Most tokens of a translation beyond that multiple
     #[arg(long, value_name = "N")]
     pub max_length_extra: Option<usize>,
+    /// Draw tokens at random instead of searching for the best
+    #[arg(long, conflicts_with_all = ["beam", "beam_groups"])]
+    pub sample: bool,
+    /// What logits are divided by before drawing: below 1 sharper, above 1 flatter
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
+    pub temperature: f64,
+    /// Draw among this many of the most probable tokens; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "sample")]
+    pub top_k: usize,
+    /// Draw among the most probable tokens that reach this probability together
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
+    pub top_p: f64,
     /// Most padded source tokens in one batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
@@ -151,7 +182,7 @@ pub struct EvalArgs {
     pub reference: Vec<PathBuf>,
     /// Translations to score, without a model; several for several systems, - for stdin
     #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
-        "model", "checkpoint", "beam", "length_penalty", "max_length", "max_length_extra", "batch_tokens",
+        "ModelArgs", "DecodeArgs",
     ])]
     pub hyp: Vec<PathBuf>,
     /// Write the model's translations to this file
@@ -195,6 +226,12 @@ pub struct TranslateArgs {
     /// Write the attention weights of every layer and head to this file, as JSON with the tokens
     #[arg(long, value_name = "FILE")]
     pub attention: Option<PathBuf>,
+    /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0
+    #[arg(long, value_name = "N")]
+    pub n_best: Option<usize>,
+    /// What every translation begins with
+    #[arg(long, value_name = "TEXT")]
+    pub prefix: Option<String>,
 }
 
 /// `mt embed`

@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 use common::small_model;
 use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
 use mt::decode::neural::{NeuralStep, SpecialTokens};
-use mt::decode::{Continuation, Hypothesis, Rows, SearchOptions, StepModel, search};
+use mt::decode::{Continuation, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
 use mt::error::Result;
 use mt::model::{Memory, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
@@ -80,7 +80,8 @@ fn encode(model: &Transformer, sources: &[Vec<u32>]) -> Memory {
 }
 
 fn options(sources: &[Vec<u32>], beam: usize) -> SearchOptions {
-    SearchOptions { beam, length_penalty: 0.6, max_lengths: sources.iter().map(|s| s.len() + 12).collect() }
+    let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
+    SearchOptions::beam(beam, penalty, sources.iter().map(|s| s.len() + 12))
 }
 
 fn translate_with(
@@ -164,19 +165,26 @@ impl StepModel for Uncached<'_> {
         self.special.end
     }
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
+        let mut log_probs = Vec::new();
+        self.distributions(rows, &mut log_probs)?;
+        let width = log_probs.len() / rows.len();
+        for (r, (row, best)) in log_probs.chunks_exact(width).zip(best.chunks_exact_mut(k)).enumerate() {
+            let mut order: Vec<usize> = (0..width).filter(|&token| rows.constraint(r).allows(token as u32)).collect();
+            order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
+            for (place, &token) in best.iter_mut().zip(&order) {
+                *place = Continuation { token: token as u32, log_prob: row[token] };
+            }
+        }
+        Ok(())
+    }
+    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
         let continued = |(&parent, &token): (&usize, &u32)| {
             let mut input = if rows.position == 0 { Vec::new() } else { self.inputs[parent].clone() };
             input.push(token);
             input
         };
         self.inputs = rows.parents.iter().zip(rows.tokens).map(continued).collect();
-        for (row, best) in self.log_probs(&self.inputs, rows.sentences).iter().zip(best.chunks_exact_mut(k)) {
-            let mut order: Vec<usize> = (0..row.len()).collect();
-            order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
-            for (place, &token) in best.iter_mut().zip(&order) {
-                *place = Continuation { token: token as u32, log_prob: row[token] };
-            }
-        }
+        *log_probs = self.log_probs(&self.inputs, rows.sentences).concat();
         Ok(())
     }
 }
@@ -203,7 +211,7 @@ fn cached_equals_uncached_and_scores_equal_forced_scores() {
 /// Log-probability of a hypothesis, token by token, without search.
 fn forced_score(model: &Uncached, sentence: usize, hypothesis: &Hypothesis) -> f64 {
     let mut labels = hypothesis.tokens.clone();
-    if hypothesis.finished {
+    if hypothesis.finished() {
         labels.push(2);
     }
     let mut input = vec![1];

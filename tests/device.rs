@@ -14,7 +14,7 @@ use mt::config::{
 };
 use mt::data::batch::{Batch, SpecialIds};
 use mt::decode::neural::{NeuralStep, SpecialTokens};
-use mt::decode::{Hypothesis, SearchOptions, search};
+use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, SearchOptions, search};
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::{Implementation, Mode};
@@ -177,8 +177,9 @@ fn translate(
     let (memory, special) = (model.encode(source, &mode).unwrap(), special());
     let decoder = model.decoder_with(implementation).unwrap();
     let mut step = NeuralStep::new(&decoder, &memory, &special).unwrap();
-    let max_lengths = source.lengths.iter().map(|&length| length as usize + 10).collect();
-    search(&mut step, &SearchOptions { beam, length_penalty: 0.6, max_lengths }).unwrap()
+    let max_lengths = source.lengths.iter().map(|&length| length as usize + 10);
+    let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
+    search(&mut step, &SearchOptions::beam(beam, penalty, max_lengths)).unwrap()
 }
 
 #[test]

@@ -12,7 +12,7 @@ use mt::config::{
 };
 use mt::data::batch::{Batch, SpecialIds};
 use mt::decode::neural::{NeuralStep, SpecialTokens};
-use mt::decode::{SearchOptions, search};
+use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::rng::{Stream, key};
@@ -42,7 +42,8 @@ fn accuracy(model: &Transformer, stream: &mut Stream) -> f64 {
     let memory = model.encode(&source, &Mode::INFERENCE).unwrap();
     let (decoder, special) = (model.decoder().unwrap(), SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] });
     let mut step = NeuralStep::new(&decoder, &memory, &special).unwrap();
-    let options = SearchOptions { beam: 1, length_penalty: 0.0, max_lengths: vec![12; pairs.len()] };
+    let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.0 };
+    let options = SearchOptions::beam(1, penalty, vec![12; pairs.len()]);
     let found = search(&mut step, &options).unwrap();
     found.iter().zip(&pairs).filter(|(f, (_, target))| &f[0].tokens == target).count() as f64 / pairs.len() as f64
 }

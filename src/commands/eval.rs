@@ -85,7 +85,8 @@ fn score(
 /// Translates the test set with the model. Returns translations and references.
 fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<String>>)> {
     let loaded = model::load(&args.model, common)?;
-    let options = model::translate_options(&args.decode, &loaded.config.decode)?;
+    let options =
+        model::translate_options(&args.decode, None, &loaded.config.decode, common, loaded.config.train.seed)?;
     let test = loaded.config.data.test.as_ref();
     let source = match (&args.src, args.reference.is_empty(), test) {
         (Some(source), false, _) => source.clone(),
@@ -126,7 +127,7 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
         translations.iter().for_each(|translation| cut.count(translation));
         cut.warn();
     }
-    let translations: Vec<String> = translations.into_iter().map(|t| t.text).collect();
+    let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
     if let Some(file) = &mut file {
         translations.iter().try_for_each(|line| file.line(line))?;
         file.flush()?;

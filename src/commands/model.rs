@@ -10,6 +10,7 @@ use crate::config::{self, Config, DecodeConfig, Precision};
 use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::translate::TranslateOptions;
+use crate::decode::{LengthPenalty, PenaltyKind, Sampling, Strategy};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::{Transformer, Vocabulary};
@@ -135,17 +136,65 @@ fn newest_run(root: &Path) -> Option<PathBuf> {
     dated.max().map(|(_, run)| run)
 }
 
-/// How to decode: flags over the configuration.
-pub fn translate_options(args: &DecodeArgs, config: &DecodeConfig) -> Result<TranslateOptions> {
-    let options = TranslateOptions {
-        beam: args.beam.unwrap_or(config.beam),
-        length_penalty: args.length_penalty.unwrap_or(config.length_penalty),
-        max_length_extra: args.max_length_extra.unwrap_or(config.max_length_extra),
-        max_length: args.max_length,
-        batch_tokens: args.batch_tokens.unwrap_or(config.batch_tokens),
+/// How to decode: flags over the configuration. `seed` is what sampling takes where no flag gives one.
+pub fn translate_options(
+    args: &DecodeArgs,
+    n_best: Option<usize>,
+    config: &DecodeConfig,
+    common: &Common,
+    seed: u64,
+) -> Result<TranslateOptions> {
+    let of_config = TranslateOptions::of(config);
+    let kind = args.length_penalty_kind.as_deref().map(|name| {
+        PenaltyKind::named(name).ok_or_else(|| {
+            let error = Error::usage(format!("there is no length penalty {name:?}"));
+            error.help(format!("--length-penalty-kind is one of {}", PenaltyKind::NAMES.join(", ")))
+        })
+    });
+    let n_best = n_best.unwrap_or(1);
+    let width = args.beam.unwrap_or(config.beam);
+    let strategy = match args.beam_groups {
+        _ if args.sample => Strategy::Sample(Sampling {
+            count: n_best,
+            temperature: args.temperature,
+            top_k: args.top_k,
+            top_p: args.top_p,
+            seed: common.seed.unwrap_or(seed),
+        }),
+        Some(groups) => Strategy::Diverse { width, groups, penalty: args.diversity },
+        None => Strategy::Beam { width },
     };
-    if options.max_length == Some(0) || options.batch_tokens == 0 {
-        return Err(Error::usage("--max-length and --batch-tokens must be at least 1"));
+    let options = TranslateOptions {
+        strategy,
+        n_best,
+        length_penalty: LengthPenalty {
+            kind: kind.transpose()?.unwrap_or(config.length_penalty_kind),
+            alpha: args.length_penalty.unwrap_or(config.length_penalty),
+        },
+        no_repeat_ngram: args.no_repeat_ngram.unwrap_or(config.no_repeat_ngram),
+        min_length: args.min_length.unwrap_or(config.min_length),
+        max_length: args.max_length,
+        max_length_ratio: args.max_length_ratio.unwrap_or(config.max_length_ratio),
+        max_length_extra: args.max_length_extra.unwrap_or(config.max_length_extra),
+        batch_tokens: args.batch_tokens.unwrap_or(config.batch_tokens),
+        ..of_config
+    };
+    if options.max_length == Some(0) || options.batch_tokens == 0 || n_best == 0 {
+        return Err(Error::usage("--max-length, --batch-tokens and --n-best must be at least 1"));
     }
+    if !(options.max_length_ratio.is_finite() && options.max_length_ratio >= 0.0) {
+        return Err(Error::usage(format!(
+            "a --max-length-ratio of {} is not a number from 0 on",
+            options.max_length_ratio
+        )));
+    }
+    if options.max_length.is_some_and(|most| most < options.min_length) {
+        return Err(Error::usage(format!("--min-length {} is more than --max-length", options.min_length)));
+    }
+    if !args.sample && n_best > width {
+        return Err(Error::usage(format!("--n-best {n_best} is more than a beam of {width} holds"))
+            .help(format!("give --beam {n_best} as well")));
+    }
+    options.check()?;
     Ok(options)
 }

@@ -2,19 +2,24 @@
 
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use super::input::Lines;
 use super::model;
 use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::message;
+use crate::data::tokenizer::Tokenizer;
 use crate::decode::attention::{SentenceAttention, attention};
-use crate::decode::translate::{Translation, Translator};
+use crate::decode::translate::{Candidate, Translation, Translator};
 use crate::error::{Error, Result};
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let loaded = model::load(&args.model, common)?;
-    let options = model::translate_options(&args.decode, &loaded.config.decode)?;
+    let (config, n_best) = (&loaded.config, args.n_best);
+    let mut options = model::translate_options(&args.decode, n_best, &config.decode, common, config.train.seed)?;
+    options.prefix = args.prefix.clone().unwrap_or_default();
     let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
     if let Some(file) = &args.attention {
         let help = "give --attention a file of its own";
@@ -47,13 +52,23 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         let (window, refused) = lines.split_at_refused(&window, &translator.reader());
         let translations = translator.translate(window, &options, |_| {})?;
         for (line, translation) in window.iter().zip(&translations) {
+            let number = cut.lines;
             cut.count(translation);
-            write(output, line, translation, common.json)?;
+            if common.json {
+                output.line(&json(&loaded.tokenizers.target, line, translation, n_best.is_some()).to_string())?;
+            } else if n_best.is_some() {
+                for Candidate { text, log_prob, score, .. } in &translation.n_best {
+                    output.line(&format!("{number} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
+                }
+            } else {
+                output.line(&translation.best().text)?;
+            }
         }
+        options.lines_before = cut.lines;
         output.flush()?;
         if let Some(file) = &mut weights {
             for (source, translation) in translator.reader().read(window).iter().zip(&translations) {
-                file.add(&attention(&loaded.model, &loaded.tokenizers, source, translation)?)?;
+                file.add(&attention(&loaded.model, &loaded.tokenizers, source, translation.best())?)?;
             }
         }
         if let Some(error) = refused {
@@ -73,15 +88,22 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     output.map_or(Ok(()), |mut output| output.flush())
 }
 
-fn write(output: &mut Output, line: &str, translation: &Translation, json: bool) -> Result<()> {
-    if !json {
-        return output.line(&translation.text);
+/// A line and its translation, for programs.
+fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, n_best: bool) -> Value {
+    let candidate = |candidate: &Candidate| {
+        let Candidate { text, tokens, token_log_probs, log_prob, score, ending } = candidate;
+        let pieces: Vec<&str> = tokens.iter().map(|&token| tokenizer.piece(token).unwrap_or_default()).collect();
+        json!({
+            "translation": text, "log_prob": log_prob, "score": score, "finished": candidate.finished(),
+            "ending": ending.name(), "tokens": pieces, "token_log_probs": token_log_probs,
+        })
+    };
+    let mut json = candidate(translation.best());
+    json["source"] = line.into();
+    if n_best {
+        json["n_best"] = translation.n_best.iter().map(candidate).collect();
     }
-    let Translation { text, log_prob, score, finished, .. } = translation;
-    let json = serde_json::json!({
-        "source": line, "translation": text, "log_prob": log_prob, "score": score, "finished": finished,
-    });
-    output.line(&json.to_string())
+    json
 }
 
 /// Lines that were cut, with the first of them.
@@ -101,7 +123,7 @@ impl CutLines {
         if translation.source_cut {
             note(&mut self.sources);
         }
-        if !translation.finished {
+        if !translation.best().finished() {
             note(&mut self.translations);
         }
     }

@@ -5,6 +5,7 @@
 use super::key::*;
 use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::ValidMetric;
+use crate::decode::PenaltyKind;
 use crate::ops::matmul::Precision;
 use crate::train::{optimizer, schedule};
 
@@ -102,6 +103,10 @@ const VALID: &[Key] = &[
 const DECODE: &[Key] = &[
     key("beam", BEAM),
     key("length_penalty", NOT_NEGATIVE),
+    key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)),
+    key("no_repeat_ngram", COUNT),
+    key("min_length", COUNT),
+    key("max_length_ratio", NOT_NEGATIVE),
     key("max_length_extra", COUNT),
     key("batch_tokens", POSITIVE),
 ];

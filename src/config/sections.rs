@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
+use crate::decode::PenaltyKind;
 use crate::ops::matmul::Precision;
 
 /// A whole configuration; [`super::load`] makes one in which every value is filled in and every path absolute.
@@ -151,9 +152,17 @@ impl Default for ValidConfig {
 pub struct DecodeConfig {
     /// Beam width; 1 is greedy.
     pub beam: usize,
-    /// α of the length penalty ((5 + length) / 6)^α (Wu et al. 2016, equation 14).
+    /// α of the length penalty.
     pub length_penalty: f64,
-    /// A translation has at most this many tokens more than its source.
+    /// The formula of the length penalty.
+    pub length_penalty_kind: PenaltyKind,
+    /// No sequence of so many tokens comes twice in a translation; 0: any may.
+    pub no_repeat_ngram: usize,
+    /// A translation has at least this many tokens.
+    pub min_length: usize,
+    /// A translation has at most this many times the tokens of its source, and `max_length_extra` more.
+    pub max_length_ratio: f64,
+    /// See `max_length_ratio`.
     pub max_length_extra: usize,
     /// The most padded source tokens in one batch.
     pub batch_tokens: usize,
@@ -161,7 +170,16 @@ pub struct DecodeConfig {
 
 impl Default for DecodeConfig {
     fn default() -> Self {
-        Self { beam: 4, length_penalty: 0.6, max_length_extra: 50, batch_tokens: 4096 }
+        Self {
+            beam: 4,
+            length_penalty: 0.6,
+            length_penalty_kind: PenaltyKind::Gnmt,
+            no_repeat_ngram: 0,
+            min_length: 0,
+            max_length_ratio: 1.0,
+            max_length_extra: 50,
+            batch_tokens: 4096,
+        }
     }
 }
 

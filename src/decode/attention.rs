@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use serde::Serialize;
 
 use super::source::{Reader, Source};
-use super::translate::Translation;
+use super::translate::Candidate;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::model::{AttentionWeights, Sequences, Transformer};
@@ -42,7 +42,7 @@ pub fn attention(
     model: &Transformer,
     tokenizers: &Tokenizers,
     source: &Source,
-    translation: &Translation,
+    translation: &Candidate,
 ) -> Result<SentenceAttention> {
     if source.ids.is_empty() {
         return Ok(SentenceAttention::default());
@@ -51,7 +51,7 @@ pub fn attention(
     let input: Vec<u32> = std::iter::once(special.bos_target).chain(translation.tokens.iter().copied()).collect();
     // The last token of a translation that was cut is followed by nothing.
     let mut produced = translation.tokens.clone();
-    let input = if translation.finished {
+    let input = if translation.finished() {
         produced.push(special.eos_target);
         input
     } else {

@@ -1,74 +1,141 @@
-//! Batched beam search with a length penalty and an exact stopping rule.
+//! Batched beam search with a length penalty and an exact stopping rule, in one group or in several that keep away from
+//! each other.
 //!
-//! At each step, all continuations of a sentence's live hypotheses are ranked by the sum of their log-probabilities.
-//! From the top down, those that end are set aside as finished and the others stay live, until `W` are live: ends take
-//! no place in the beam. Of the hypotheses set aside the `W` best by score are kept. At the maximum length, what is live
-//! is cut and joins them on equal terms.
+//! At each step, all continuations of a group's live hypotheses are ranked by the sum of their log-probabilities, less
+//! what they pay for tokens that earlier groups took at this step. From the top down, those that end are set aside as
+//! finished and the others stay live, until `W` are live: ends take no place in the beam. Of the hypotheses set aside the
+//! `W` best by score are kept. At the maximum length, what is live is cut and joins them on equal terms.
 //!
-//! Once `W` hypotheses are kept, a live one is dropped as soon as it could not displace the worst of them even if
-//! everything to come had probability 1 and the most favourable length. This is exact: all live hypotheses of a step are
-//! equally long, so whatever takes the place of a dropped one's continuations is less probable than it was, and hopeless
-//! too. A sentence is done when nothing is live.
+//! Once `W` hypotheses are kept, a live one is hopeless if it could not displace the worst of them even if everything to
+//! come had probability 1 and the most favourable length. A single group drops such a hypothesis at once. This is exact:
+//! all live hypotheses of a step are equally long, so whatever takes the place of a dropped one's continuations is less
+//! probable than it was, and hopeless too. With several groups, what a hopeless hypothesis takes still moves other groups:
+//! there all go on until all are hopeless.
 
 use std::cmp::Ordering;
 
-use super::{Batch, Continuation, Hypothesis, SearchOptions, StepModel, penalty};
+use super::{Batch, Continuation, Ending, Hypothesis, LengthPenalty, SearchOptions, StepModel};
 use crate::error::Result;
 
-/// Beam search with `W = options.beam`. Rows of dropped hypotheses and finished sentences leave the batch at once.
-pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<Vec<Hypothesis>>> {
+/// How the beam of a sentence is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Groups {
+    /// Number of groups.
+    pub count: usize,
+    /// Live hypotheses of a group: `W`.
+    pub width: usize,
+    /// Log-probability that a continuation pays for each earlier group's hypothesis that took its token at this step.
+    pub penalty: f64,
+}
+
+/// Rows of dropped hypotheses and finished sentences leave the batch at once.
+pub(super) fn search(
+    model: &mut dyn StepModel,
+    options: &SearchOptions,
+    groups: Groups,
+) -> Result<Vec<Vec<Hypothesis>>> {
     let end = model.end_token();
-    // Enough for each row: what stays live is among the W best that do not end, and a row has one end.
-    let k = options.beam + 1;
+    // Enough for each row: what stays live is among the W best that do not end and that are not those other groups took,
+    // and a row has one end.
+    let k = groups.width * groups.count + 1;
     let mut history = History::new(model.start_token());
-    let mut beams: Vec<Beam> = (0..options.max_lengths.len()).map(|sentence| Beam::new(sentence, options)).collect();
+    let mut sentences: Vec<Vec<Beam>> = (0..options.sentences.len())
+        .map(|sentence| (0..groups.count).map(|_| Beam::new(sentence, options, groups.width)).collect())
+        .collect();
     let mut candidates = Vec::new();
+    let mut taken = Vec::new();
     let mut batch = Batch::default();
     let mut position = 0;
     loop {
         batch.clear();
-        beams.iter_mut().for_each(|beam| beam.push_rows(&history, &mut batch));
+        for beam in sentences.iter_mut().flatten() {
+            beam.push_rows(&history, position, end, &mut batch);
+        }
         if batch.len() == 0 {
             break;
         }
         let best = batch.step(model, position, k)?;
         position += 1;
-        for beam in beams.iter_mut().filter(|beam| !beam.live.is_empty()) {
-            beam.rank(best, k, &mut candidates)?;
-            beam.advance(&candidates, position, end, &mut history);
+        for beams in &mut sentences {
+            taken.clear();
+            for beam in beams.iter_mut().filter(|beam| !beam.live.is_empty()) {
+                beam.rank(best, k, &taken, groups.penalty, &mut candidates)?;
+                beam.advance(&candidates, position, end, &mut history);
+                taken.extend(beam.live.iter().map(|live| history.nodes[live.node].token));
+                if position >= beam.max_length {
+                    beam.cut(position, Ending::MaxLength);
+                }
+            }
+            match &mut beams[..] {
+                [beam] => beam.drop_hopeless(position),
+                beams if beams.iter().all(|beam| beam.is_hopeless(position)) => {
+                    beams.iter_mut().for_each(|beam| beam.live.clear());
+                }
+                _ => {}
+            }
         }
     }
-    Ok(beams.into_iter().map(|beam| beam.into_hypotheses(&history)).collect())
+    Ok(sentences.into_iter().map(|beams| hypotheses(beams, &history)).collect())
+}
+
+/// What the groups of a sentence kept, the best score first; of equal hypotheses one.
+fn hypotheses(beams: Vec<Beam>, history: &History) -> Vec<Hypothesis> {
+    let mut all: Vec<Hypothesis> = Vec::new();
+    for Kept { node, end, log_prob, score, ending } in beams.into_iter().flat_map(|beam| beam.kept) {
+        let (tokens, mut token_log_probs) = (history.tokens(node), history.log_probs(node));
+        token_log_probs.extend(end);
+        if !all.iter().any(|other| other.tokens == tokens && other.ending == ending) {
+            all.push(Hypothesis { tokens, token_log_probs, log_prob, score, ending });
+        }
+    }
+    // Stable: of equal scores the one of the earlier group, or set aside first.
+    all.sort_by(|a, b| b.score.total_cmp(&a.score));
+    all
 }
 
 /// The tokens of all hypotheses as a tree of back-pointers, so that extending one copies nothing.
 struct History {
-    /// The token of each node and the node before it; the first node is the root, which holds the start token.
-    nodes: Vec<(u32, usize)>,
+    /// The first is the root, which holds the start token.
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    token: u32,
+    /// Of the token alone.
+    log_prob: f32,
+    before: usize,
 }
 
 impl History {
     const ROOT: usize = 0;
 
     fn new(start: u32) -> Self {
-        Self { nodes: vec![(start, Self::ROOT)] }
+        Self { nodes: vec![Node { token: start, log_prob: 0.0, before: Self::ROOT }] }
     }
 
-    fn push(&mut self, token: u32, parent: usize) -> usize {
-        self.nodes.push((token, parent));
+    fn push(&mut self, node: Node) -> usize {
+        self.nodes.push(node);
         self.nodes.len() - 1
     }
 
     /// The tokens from the root, which is left out, to `node`.
-    fn tokens(&self, mut node: usize) -> Vec<u32> {
-        let mut tokens = Vec::new();
+    fn tokens(&self, node: usize) -> Vec<u32> {
+        self.path(node, |node| node.token)
+    }
+
+    /// The log-probability of each.
+    fn log_probs(&self, node: usize) -> Vec<f32> {
+        self.path(node, |node| node.log_prob)
+    }
+
+    fn path<T>(&self, mut node: usize, value: impl Fn(&Node) -> T) -> Vec<T> {
+        let mut values = Vec::new();
         while node != Self::ROOT {
-            let (token, parent) = self.nodes[node];
-            tokens.push(token);
-            node = parent;
+            values.push(value(&self.nodes[node]));
+            node = self.nodes[node].before;
         }
-        tokens.reverse();
-        tokens
+        values.reverse();
+        values
     }
 }
 
@@ -85,15 +152,19 @@ struct Candidate {
     /// Which live hypothesis of the sentence it continues.
     rank: usize,
     token: u32,
+    /// Of the token alone.
+    step: f32,
     /// Of the whole hypothesis, this token included.
     log_prob: f64,
+    /// `log_prob` less what the token pays.
+    rating: f64,
 }
 
 impl Candidate {
-    /// The most probable first; no two candidates of a sentence are equal, so the order is total and does not depend
-    /// on the rest of the batch.
+    /// The best rating first; no two candidates of a group are equal, so the order is total and does not depend on the
+    /// rest of the batch.
     fn order(&self, other: &Self) -> Ordering {
-        other.log_prob.total_cmp(&self.log_prob).then(self.rank.cmp(&other.rank)).then(self.token.cmp(&other.token))
+        other.rating.total_cmp(&self.rating).then(self.rank.cmp(&other.rank)).then(self.token.cmp(&other.token))
     }
 }
 
@@ -101,16 +172,19 @@ impl Candidate {
 struct Kept {
     /// The last token, the end token left out.
     node: usize,
+    /// The log-probability of the end token, if it ended.
+    end: Option<f32>,
     log_prob: f64,
     score: f64,
-    finished: bool,
+    ending: Ending,
 }
 
-/// The state of one sentence.
-struct Beam {
+/// The state of one group of a sentence.
+struct Beam<'a> {
+    options: &'a SearchOptions,
     sentence: usize,
     width: usize,
-    alpha: f64,
+    penalty: LengthPenalty,
     max_length: usize,
     /// The most probable first; its rows in the batch stand in this order, from `first_row` on.
     live: Vec<Live>,
@@ -121,40 +195,54 @@ struct Beam {
     kept: Vec<Kept>,
 }
 
-impl Beam {
-    fn new(sentence: usize, options: &SearchOptions) -> Self {
+impl<'a> Beam<'a> {
+    fn new(sentence: usize, options: &'a SearchOptions, width: usize) -> Self {
         let mut beam = Self {
+            options,
             sentence,
-            width: options.beam,
-            alpha: options.length_penalty,
-            max_length: options.max_lengths[sentence],
+            width,
+            penalty: options.length_penalty,
+            max_length: options.sentences[sentence].max_length,
             live: vec![Live { node: History::ROOT, parent_row: sentence, log_prob: 0.0 }],
-            next: Vec::with_capacity(options.beam),
+            next: Vec::with_capacity(width),
             first_row: 0,
-            kept: Vec::with_capacity(options.beam + 1),
+            kept: Vec::with_capacity(width + 1),
         };
         if beam.max_length == 0 {
-            beam.cut(0);
+            beam.cut(0, Ending::MaxLength);
         }
         beam
     }
 
-    fn push_rows(&mut self, history: &History, batch: &mut Batch) {
+    fn push_rows(&mut self, history: &History, length: usize, end: u32, batch: &mut Batch) {
         self.first_row = batch.len();
         for live in &self.live {
-            batch.push(history.nodes[live.node].0, live.parent_row, self.sentence);
+            let tokens = || history.tokens(live.node);
+            let constraint = self.options.constraint(self.sentence, length, end, tokens);
+            batch.push(history.nodes[live.node].token, live.parent_row, self.sentence, constraint);
         }
     }
 
-    /// Collects the best continuations of the live hypotheses, the most probable first: enough that `width` of them do
-    /// not end, if there are as many. `best` holds `k` continuations for each row of the whole batch.
-    fn rank(&self, best: &[Continuation], k: usize, candidates: &mut Vec<Candidate>) -> Result<()> {
+    /// Collects the best continuations of the live hypotheses, the best rating first: enough that `width` of them do not
+    /// end, if there are as many. `best` holds `k` continuations for each row of the whole batch; `taken` are the tokens
+    /// of earlier groups, each of which costs `price`.
+    fn rank(
+        &self,
+        best: &[Continuation],
+        k: usize,
+        taken: &[u32],
+        price: f64,
+        candidates: &mut Vec<Candidate>,
+    ) -> Result<()> {
         candidates.clear();
         let rows = best.chunks_exact(k).skip(self.first_row);
         for (rank, (live, row)) in self.live.iter().zip(rows).enumerate() {
             for continuation in row {
                 let Some(log_prob) = continuation.log_prob()? else { break };
-                candidates.push(Candidate { rank, token: continuation.token, log_prob: live.log_prob + log_prob });
+                let (token, step) = (continuation.token, log_prob as f32);
+                let log_prob = live.log_prob + log_prob;
+                let times = taken.iter().filter(|&&other| other == token).count();
+                candidates.push(Candidate { rank, token, step, log_prob, rating: log_prob - price * times as f64 });
             }
         }
         // At most one end for each of at most `width` rows.
@@ -171,57 +259,54 @@ impl Beam {
     fn advance(&mut self, candidates: &[Candidate], length: usize, end: u32, history: &mut History) {
         if candidates.is_empty() && self.kept.is_empty() {
             // Nothing is possible any more: what there is must do.
-            return self.cut(length - 1);
+            return self.cut(length - 1, Ending::Stuck);
         }
         self.next.clear();
         for candidate in candidates {
             if self.next.len() == self.width {
                 break;
             }
-            let Candidate { rank, token, log_prob } = *candidate;
-            let parent = self.live[rank].node;
+            let Candidate { rank, token, step, log_prob, .. } = *candidate;
+            let before = self.live[rank].node;
             if token == end {
-                self.keep(parent, log_prob, length, true);
+                self.keep(before, Some(step), log_prob, length, Ending::End);
             } else {
-                let node = history.push(token, parent);
+                let node = history.push(Node { token, log_prob: step, before });
                 self.next.push(Live { node, parent_row: self.first_row + rank, log_prob });
             }
         }
         std::mem::swap(&mut self.live, &mut self.next);
-        if length >= self.max_length {
-            self.cut(length);
-        } else {
-            self.drop_hopeless(length);
-        }
     }
 
     /// Sets a hypothesis aside unless `width` others are at least as good.
-    fn keep(&mut self, node: usize, log_prob: f64, length: usize, finished: bool) {
-        let score = penalty::score(log_prob, length, self.alpha);
+    fn keep(&mut self, node: usize, end: Option<f32>, log_prob: f64, length: usize, ending: Ending) {
+        let score = self.penalty.score(log_prob, length);
         let place = self.kept.partition_point(|kept| kept.score >= score);
-        self.kept.insert(place, Kept { node, log_prob, score, finished });
+        self.kept.insert(place, Kept { node, end, log_prob, score, ending });
         self.kept.truncate(self.width);
     }
 
-    /// Sets all that is live aside, unfinished, with `length` tokens.
-    fn cut(&mut self, length: usize) {
+    /// Sets all that is live aside, with `length` tokens.
+    fn cut(&mut self, length: usize, ending: Ending) {
         for Live { node, log_prob, .. } in std::mem::take(&mut self.live) {
-            self.keep(node, log_prob, length, false);
+            self.keep(node, None, log_prob, length, ending);
         }
     }
 
     /// Drops the live hypotheses of `length` tokens that can never displace a kept one.
     fn drop_hopeless(&mut self, length: usize) {
         let Some(worst) = self.kept.get(self.width - 1).map(|kept| kept.score) else { return };
-        let (longest, alpha) = (self.max_length, self.alpha);
-        self.live.retain(|live| penalty::best_attainable(live.log_prob, length + 1, longest, alpha) > worst);
+        let (longest, penalty) = (self.max_length, self.penalty);
+        self.live.retain(|live| penalty.best_attainable(live.log_prob, length + 1, longest) > worst);
     }
 
-    fn into_hypotheses(self, history: &History) -> Vec<Hypothesis> {
-        let hypothesis = |Kept { node, log_prob, score, finished }| {
-            let tokens = history.tokens(node);
-            Hypothesis { tokens, log_prob, score, finished }
-        };
-        self.kept.into_iter().map(hypothesis).collect()
+    /// Whether no live hypothesis of `length` tokens can displace a kept one.
+    fn is_hopeless(&self, length: usize) -> bool {
+        let attainable = |live: &Live| self.penalty.best_attainable(live.log_prob, length + 1, self.max_length);
+        self.live.is_empty()
+            || self
+                .kept
+                .get(self.width - 1)
+                .is_some_and(|kept| self.live.iter().all(|live| attainable(live) <= kept.score))
     }
 }

@@ -3,24 +3,54 @@
 //! A length `|Y|` counts every generated token, the end token included; a hypothesis cut at the maximum length has no
 //! end token, and counts the tokens it has.
 
-/// The length penalty of Wu et al. 2016 ("Google's Neural Machine Translation System", equation 14, without the
-/// coverage term): `lp(Y) = ((5 + |Y|) / 6)^alpha`. With `alpha = 0` it is 1: plain log-probability.
-pub fn gnmt(length: usize, alpha: f64) -> f64 {
-    ((5.0 + length as f64) / 6.0).powf(alpha)
+use crate::choice::choice;
+
+choice! {
+    /// A formula for the penalty of a length.
+    pub enum PenaltyKind {
+        /// `((5 + |Y|) / 6)^α`: Wu et al. 2016, "Google's Neural Machine Translation System", equation 14, without the
+        /// coverage term. Tensor2Tensor, Sockeye and OpenNMT have it.
+        Gnmt = "gnmt",
+        /// `|Y|^α`, as fairseq, Marian, Hugging Face and CTranslate2 have it.
+        Power = "power",
+        /// `|Y|`: the average of the tokens' log-probabilities, whatever α is.
+        Average = "average",
+    }
 }
 
-/// The score that hypotheses are ranked by: `log_prob / lp(Y)`, higher is better.
-pub fn score(log_prob: f64, length: usize, alpha: f64) -> f64 {
-    log_prob / gnmt(length, alpha)
+/// A length penalty.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LengthPenalty {
+    /// The formula.
+    pub kind: PenaltyKind,
+    /// Its exponent α; 0 is no penalty: plain log-probability.
+    pub alpha: f64,
 }
 
-/// No hypothesis that extends one of log-probability `log_prob` and ends with a length in `shortest..=longest` scores
-/// higher than this.
-///
-/// Log-probabilities only fall, and the penalty is monotone in the length, so the best case adds nothing to `log_prob`
-/// and lies at one end of the range: at `longest` with `alpha >= 0`, at `shortest` below.
-pub fn best_attainable(log_prob: f64, shortest: usize, longest: usize, alpha: f64) -> f64 {
-    score(log_prob, if alpha >= 0.0 { longest } else { shortest }, alpha)
+impl LengthPenalty {
+    /// What the log-probability of a hypothesis of this length is divided by. An empty one counts as one token.
+    pub fn of(&self, length: usize) -> f64 {
+        let length = length as f64;
+        match self.kind {
+            PenaltyKind::Gnmt => ((5.0 + length) / 6.0).powf(self.alpha),
+            PenaltyKind::Power => length.max(1.0).powf(self.alpha),
+            PenaltyKind::Average => length.max(1.0),
+        }
+    }
+
+    /// The score that hypotheses are ranked by, higher is better.
+    pub fn score(&self, log_prob: f64, length: usize) -> f64 {
+        log_prob / self.of(length)
+    }
+
+    /// No hypothesis that extends one of log-probability `log_prob` and ends with a length in `shortest..=longest` scores
+    /// higher than this.
+    ///
+    /// Log-probabilities only fall, and penalties are monotone in the length, so the best case adds nothing to `log_prob`
+    /// and lies at one end of the range.
+    pub fn best_attainable(&self, log_prob: f64, shortest: usize, longest: usize) -> f64 {
+        self.score(log_prob, shortest).max(self.score(log_prob, longest))
+    }
 }
 
 #[cfg(test)]
@@ -28,35 +58,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gnmt_follows_the_formula() {
-        // (length, alpha, ((5 + length) / 6)^alpha worked out by hand)
+    fn penalties_follow_their_formulas() {
+        // (kind, length, α, worked out by hand)
         let table = [
-            (0, 1.0, 5.0 / 6.0),
-            (1, 0.0, 1.0),
-            (1, 0.6, 1.0),
-            (1, 1.0, 1.0),
-            (7, 0.5, std::f64::consts::SQRT_2),
-            (7, 1.0, 2.0),
-            (19, 0.0, 1.0),
-            (19, 0.6, 2.297_396_709_994_07), // 4^0.6 = 2^1.2
-            (19, 2.0, 16.0),
-            (25, 1.0, 5.0),
-            (7, -1.0, 0.5),
+            (PenaltyKind::Gnmt, 0, 1.0, 5.0 / 6.0),
+            (PenaltyKind::Gnmt, 1, 0.0, 1.0),
+            (PenaltyKind::Gnmt, 1, 0.6, 1.0),
+            (PenaltyKind::Gnmt, 7, 0.5, std::f64::consts::SQRT_2),
+            (PenaltyKind::Gnmt, 7, 1.0, 2.0),
+            (PenaltyKind::Gnmt, 19, 0.0, 1.0),
+            (PenaltyKind::Gnmt, 19, 0.6, 2.297_396_709_994_07), // 4^0.6 = 2^1.2
+            (PenaltyKind::Gnmt, 25, 1.0, 5.0),
+            (PenaltyKind::Gnmt, 7, -1.0, 0.5),
+            (PenaltyKind::Power, 9, 0.5, 3.0),
+            (PenaltyKind::Power, 9, 0.0, 1.0),
+            (PenaltyKind::Power, 0, 2.0, 1.0),
+            (PenaltyKind::Power, 4, -0.5, 0.5),
+            (PenaltyKind::Average, 7, 0.0, 7.0),
+            (PenaltyKind::Average, 0, 3.0, 1.0),
         ];
-        for (length, alpha, expected) in table {
-            let got = gnmt(length, alpha);
-            assert!((got - expected).abs() < 1e-12, "lp({length}; {alpha}) = {got}, not {expected}");
+        for (kind, length, alpha, expected) in table {
+            let got = LengthPenalty { kind, alpha }.of(length);
+            assert!((got - expected).abs() < 1e-12, "{kind:?} of {length} with {alpha}: {got}, not {expected}");
         }
-        assert_eq!(score(-6.0, 7, 1.0), -3.0);
+        assert_eq!(LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 1.0 }.score(-6.0, 7), -3.0);
     }
 
     #[test]
     fn nothing_in_the_range_beats_the_best_attainable() {
-        for alpha in [-0.5, 0.0, 0.6, 1.0, 2.0] {
-            let bound = best_attainable(-3.5, 4, 40, alpha);
-            let scores: Vec<f64> = (4..=40).map(|length| score(-3.5, length, alpha)).collect();
-            assert!(scores.iter().all(|&s| s <= bound));
-            assert!(scores.contains(&bound), "the bound is attained, alpha {alpha}");
+        for kind in PenaltyKind::NAMES.iter().filter_map(|name| PenaltyKind::named(name)) {
+            for alpha in [-0.5, 0.0, 0.6, 1.0, 2.0] {
+                let penalty = LengthPenalty { kind, alpha };
+                let bound = penalty.best_attainable(-3.5, 4, 40);
+                let scores: Vec<f64> = (4..=40).map(|length| penalty.score(-3.5, length)).collect();
+                assert!(scores.iter().all(|&s| s <= bound));
+                assert!(scores.contains(&bound), "the bound is attained: {penalty:?}");
+            }
         }
     }
 }

@@ -1,86 +1,157 @@
-//! Tests of the search against enumeration and against a plain search without batches, back-pointers or early stops.
+//! Tests of the search against enumeration and against plain searches without batches, back-pointers or early stops.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
 use super::toy::{END, Language, Toy};
-use super::{Continuation, Hypothesis, MAX_BEAM, Rows, SearchOptions, StepModel, beam, greedy, penalty, search};
+use super::{
+    Continuation, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Rows, Sampling, SearchOptions, Sentence,
+    StepModel, Strategy as Search, beam, greedy, search,
+};
 use crate::error::Result;
 
-fn options(beam: usize, length_penalty: f64, max_lengths: &[usize]) -> SearchOptions {
-    SearchOptions { beam, length_penalty, max_lengths: max_lengths.to_vec() }
+fn gnmt(alpha: f64) -> LengthPenalty {
+    LengthPenalty { kind: PenaltyKind::Gnmt, alpha }
 }
 
-fn hypothesis(tokens: &[u32], log_prob: f64, alpha: f64, finished: bool) -> Hypothesis {
-    let score = penalty::score(log_prob, tokens.len() + usize::from(finished), alpha);
-    Hypothesis { tokens: tokens.to_vec(), log_prob, score, finished }
+fn options(strategy: Search, length_penalty: LengthPenalty, sentences: Vec<Sentence>) -> SearchOptions {
+    SearchOptions { strategy, length_penalty, no_repeat_ngram: 0, sentences }
+}
+
+fn beam_options(width: usize, alpha: f64, max_lengths: &[usize]) -> SearchOptions {
+    SearchOptions::beam(width, gnmt(alpha), max_lengths.iter().copied())
+}
+
+fn hypothesis(tokens: &[u32], token_log_probs: &[f32], penalty: LengthPenalty, ending: Ending) -> Hypothesis {
+    let log_prob = token_log_probs.iter().map(|&step| f64::from(step)).sum();
+    let score = penalty.score(log_prob, token_log_probs.len());
+    Hypothesis { tokens: tokens.to_vec(), token_log_probs: token_log_probs.to_vec(), log_prob, score, ending }
 }
 
 /// Every hypothesis there is, in no order.
-fn enumerate(language: &Language, key: u64, max_length: usize, alpha: f64) -> Vec<Hypothesis> {
+fn enumerate(language: &Language, key: u64, max_length: usize, penalty: LengthPenalty) -> Vec<Hypothesis> {
     let mut found = Vec::new();
-    let mut open = vec![(Vec::new(), 0.0)];
-    while let Some((prefix, log_prob)) = open.pop() {
+    let mut open = vec![(Vec::new(), Vec::new())];
+    while let Some((prefix, steps)) = open.pop() {
         if prefix.len() == max_length {
-            found.push(hypothesis(&prefix, log_prob, alpha, false));
+            found.push(hypothesis(&prefix, &steps, penalty, Ending::MaxLength));
             continue;
         }
         for next in language.after(key, &prefix) {
-            let log_prob = log_prob + f64::from(next.log_prob);
+            let steps = [&steps[..], &[next.log_prob]].concat();
             if next.token == END {
-                found.push(hypothesis(&prefix, log_prob, alpha, true));
+                found.push(hypothesis(&prefix, &steps, penalty, Ending::End));
             } else {
-                open.push(([&prefix[..], &[next.token]].concat(), log_prob));
+                open.push(([&prefix[..], &[next.token]].concat(), steps));
             }
         }
     }
     found
 }
 
-/// Beam search written down as plainly as can be, always run to the maximum length.
-fn plain_beam(language: &Language, key: u64, width: usize, max_length: usize, alpha: f64) -> Vec<Hypothesis> {
-    let mut live = vec![(Vec::new(), 0.0)];
-    let mut all = Vec::new();
-    for _ in 0..max_length {
-        let mut candidates = Vec::new();
-        for (prefix, log_prob) in &live {
-            for next in language.after(key, prefix) {
-                candidates.push((prefix.clone(), next.token, log_prob + f64::from(next.log_prob)));
-            }
-        }
-        // Stable, and built by rank and then by token: ties keep that order.
-        candidates.sort_by(|a, b| b.2.total_cmp(&a.2));
-        live.clear();
-        for (prefix, token, log_prob) in candidates {
-            if live.len() == width {
-                break;
-            } else if token == END {
-                all.push(hypothesis(&prefix, log_prob, alpha, true));
-            } else {
-                live.push(([prefix, vec![token]].concat(), log_prob));
-            }
-        }
-    }
-    all.extend(live.iter().map(|(tokens, log_prob)| hypothesis(tokens, *log_prob, alpha, false)));
-    all.sort_by(|a, b| b.score.total_cmp(&a.score));
-    all.truncate(width);
-    all
+/// A sentence of a language, searched as plainly as can be.
+struct Plain<'a> {
+    language: &'a Language,
+    options: &'a SearchOptions,
+    sentence: &'a Sentence,
 }
 
-/// The most probable token, again and again.
-fn plain_greedy(language: &Language, key: u64, max_length: usize, alpha: f64) -> Hypothesis {
-    let (mut tokens, mut sum) = (Vec::new(), 0.0);
-    while tokens.len() < max_length {
-        let next = language.after(key, &tokens);
-        let best = next.iter().rev().max_by(|a, b| a.log_prob.total_cmp(&b.log_prob)).unwrap();
-        sum += f64::from(best.log_prob);
-        if best.token == END {
-            return hypothesis(&tokens, sum, alpha, true);
-        }
-        tokens.push(best.token);
+impl Plain<'_> {
+    /// What may follow these tokens.
+    fn after(&self, tokens: &[u32]) -> Vec<Continuation> {
+        let Sentence { min_length, prefix, key, .. } = self.sentence;
+        let n = self.options.no_repeat_ngram;
+        let repeats = |token: u32| {
+            let all = [tokens, &[token]].concat();
+            let ngrams: Vec<&[u32]> = if n == 0 { Vec::new() } else { all.windows(n).collect() };
+            ngrams.split_last().is_some_and(|(last, before)| before.contains(last))
+        };
+        let mut next = self.language.after(*key, tokens);
+        next.retain(|c| match prefix.get(tokens.len()) {
+            Some(forced) => c.token == *forced,
+            None if c.token == END => tokens.len() >= *min_length,
+            None => !repeats(c.token),
+        });
+        next
     }
-    hypothesis(&tokens, sum, alpha, false)
+
+    /// The hypothesis of these tokens, every number of it worked out anew.
+    fn made(&self, tokens: &[u32], ending: Ending) -> Hypothesis {
+        let last = (ending == Ending::End).then_some(END);
+        let all = tokens.iter().copied().chain(last).enumerate();
+        let steps: Vec<f32> = all
+            .map(|(i, token)| {
+                let next = self.language.after(self.sentence.key, &tokens[..i]);
+                next.iter().find(|c| c.token == token).expect("a token of the language").log_prob
+            })
+            .collect();
+        hypothesis(tokens, &steps, self.options.length_penalty, ending)
+    }
+
+    /// Beam search in groups, always run to the maximum length.
+    fn beam(&self, groups: usize, width: usize, penalty: f64) -> Vec<Hypothesis> {
+        let mut live = vec![vec![(Vec::new(), 0.0)]; groups];
+        let mut all = vec![Vec::new(); groups];
+        for _ in 0..self.sentence.max_length {
+            let mut taken: Vec<u32> = Vec::new();
+            for (live, all) in live.iter_mut().zip(&mut all) {
+                let mut candidates = Vec::new();
+                for (prefix, log_prob) in &*live {
+                    for next in self.after(prefix) {
+                        let log_prob = log_prob + f64::from(next.log_prob);
+                        let times = taken.iter().filter(|t| **t == next.token).count();
+                        candidates.push((prefix.clone(), next.token, log_prob, log_prob - penalty * times as f64));
+                    }
+                }
+                // Stable, and built by rank and then by token: ties keep that order.
+                candidates.sort_by(|a, b| b.3.total_cmp(&a.3));
+                if candidates.is_empty() && all.is_empty() {
+                    all.extend(live.iter().map(|(tokens, _)| self.made(tokens, Ending::Stuck)));
+                }
+                live.clear();
+                for (prefix, token, log_prob, _) in candidates {
+                    if live.len() == width {
+                        break;
+                    } else if token == END {
+                        all.push(self.made(&prefix, Ending::End));
+                    } else {
+                        taken.push(token);
+                        live.push(([prefix, vec![token]].concat(), log_prob));
+                    }
+                }
+            }
+        }
+        let mut found: Vec<Hypothesis> = Vec::new();
+        for (live, mut all) in live.iter().zip(all) {
+            all.extend(live.iter().map(|(tokens, _)| self.made(tokens, Ending::MaxLength)));
+            all.sort_by(|a, b| b.score.total_cmp(&a.score));
+            all.truncate(width);
+            for one in all {
+                if !found.contains(&one) {
+                    found.push(one);
+                }
+            }
+        }
+        found.sort_by(|a, b| b.score.total_cmp(&a.score));
+        found
+    }
+
+    /// The most probable token, again and again.
+    fn greedy(&self) -> Hypothesis {
+        let mut tokens = Vec::new();
+        while tokens.len() < self.sentence.max_length {
+            let next = self.after(&tokens);
+            let Some(best) = next.iter().rev().max_by(|a, b| a.log_prob.total_cmp(&b.log_prob)) else {
+                return self.made(&tokens, Ending::Stuck);
+            };
+            if best.token == END {
+                return self.made(&tokens, Ending::End);
+            }
+            tokens.push(best.token);
+        }
+        self.made(&tokens, Ending::MaxLength)
+    }
 }
 
 fn languages() -> impl Strategy<Value = Language> {
@@ -92,25 +163,71 @@ fn languages() -> impl Strategy<Value = Language> {
     })
 }
 
-fn alphas() -> impl Strategy<Value = f64> {
-    prop_oneof![Just(0.0), Just(0.6), Just(1.0), -0.5..2.0f64]
+fn penalties() -> impl Strategy<Value = LengthPenalty> {
+    let kinds = prop_oneof![Just(PenaltyKind::Gnmt), Just(PenaltyKind::Power), Just(PenaltyKind::Average)];
+    let alphas = prop_oneof![Just(0.0), Just(0.6), Just(1.0), -0.5..2.0f64];
+    (kinds, alphas).prop_map(|(kind, alpha)| LengthPenalty { kind, alpha })
 }
 
-/// Sentences: the key that stands for the content, and the maximum length.
-fn sentences() -> impl Strategy<Value = Vec<(u64, usize)>> {
-    prop::collection::vec((0..1000u64, 0..9usize), 1..9)
+/// Sentences, of which half are free and half have a minimum length and begin in a given way.
+fn sentences() -> impl Strategy<Value = Vec<Sentence>> {
+    let prefix = prop::collection::vec(4..7u32, 0..4);
+    let sentence = (any::<bool>(), 0..6usize, 0..9usize, prefix, 0..1000u64);
+    let sentence = sentence.prop_map(|(free, min_length, max_length, prefix, key)| {
+        if free {
+            Sentence { max_length, key, ..Sentence::default() }
+        } else {
+            Sentence { min_length, max_length, prefix, key }
+        }
+    });
+    prop::collection::vec(sentence, 1..9)
+}
+
+fn problems() -> impl Strategy<Value = (Language, SearchOptions)> {
+    let ngram = prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2), 1 => Just(3)];
+    (languages(), penalties(), ngram, sentences()).prop_map(|(language, penalty, no_repeat_ngram, sentences)| {
+        (language, SearchOptions { no_repeat_ngram, ..options(Search::Beam { width: 1 }, penalty, sentences) })
+    })
+}
+
+fn strategies() -> impl Strategy<Value = Search> {
+    prop_oneof![
+        (1..8usize).prop_map(|width| Search::Beam { width }),
+        (1..4usize, 1..4usize, 0.0..3.0f64).prop_map(|(groups, width, penalty)| Search::Diverse {
+            width: groups * width,
+            groups,
+            penalty
+        }),
+        (1..4usize, 0.3..3.0f64, 0..4usize, 0.1..1.0f64, any::<u64>()).prop_map(
+            |(count, temperature, top_k, p, seed)| {
+                let top_p = if p > 0.8 { 1.0 } else { p };
+                Search::Sample(Sampling { count, temperature, top_k, top_p, seed })
+            }
+        ),
+    ]
+}
+
+fn run(language: &Language, options: &SearchOptions) -> Vec<Vec<Hypothesis>> {
+    let keys: Vec<u64> = options.sentences.iter().map(|sentence| sentence.key).collect();
+    let found = search(&mut Toy::new(language, &keys), options).unwrap();
+    assert_eq!(found.len(), keys.len());
+    found
 }
 
 #[test]
 fn a_beam_that_holds_everything_finds_what_enumeration_finds() {
     for seed in 0..8 {
         let language = Language { seed, words: 3, end_bias: 0.5, coarse: false };
-        for alpha in [0.0, 0.6, 1.0] {
-            let mut expected = enumerate(&language, 7, 4, alpha);
-            expected.sort_by(|a, b| b.score.total_cmp(&a.score));
-            assert_eq!(expected.len(), 1 + 3 + 9 + 27 + 81);
-            let found = search(&mut Toy::new(&language, &[7]), &options(130, alpha, &[4])).unwrap();
-            assert_eq!(found, [expected], "seed {seed}, alpha {alpha}");
+        for kind in [PenaltyKind::Gnmt, PenaltyKind::Power, PenaltyKind::Average] {
+            for alpha in [0.0, 0.6, 1.0] {
+                let penalty = LengthPenalty { kind, alpha };
+                let mut expected = enumerate(&language, 7, 4, penalty);
+                expected.sort_by(|a, b| b.score.total_cmp(&a.score));
+                assert_eq!(expected.len(), 1 + 3 + 9 + 27 + 81);
+                let sentence = Sentence { max_length: 4, key: 7, ..Sentence::default() };
+                let found = run(&language, &options(Search::Beam { width: 130 }, penalty, vec![sentence]));
+                assert_eq!(found, [expected], "seed {seed}, {penalty:?}");
+            }
         }
     }
 }
@@ -118,64 +235,155 @@ fn a_beam_that_holds_everything_finds_what_enumeration_finds() {
 proptest! {
     /// Batching, back-pointers, the limit of k continuations and early stopping change nothing.
     #[test]
-    fn beam_search_equals_the_plain_one(language in languages(), sentences in sentences(), width in 2..8usize, alpha in alphas()) {
-        let (keys, lengths): (Vec<u64>, Vec<usize>) = sentences.iter().copied().unzip();
-        let found = search(&mut Toy::new(&language, &keys), &options(width, alpha, &lengths)).unwrap();
-        prop_assert_eq!(found.len(), keys.len());
-        for (&(key, length), found) in sentences.iter().zip(found) {
-            prop_assert_eq!(found, plain_beam(&language, key, width, length, alpha));
+    fn beam_search_equals_the_plain_one((language, mut options) in problems(), width in 2..8usize) {
+        options.strategy = Search::Beam { width };
+        for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
+            let plain = Plain { language: &language, options: &options, sentence };
+            prop_assert_eq!(found, plain.beam(1, width, 0.0));
         }
     }
 
     #[test]
-    fn a_batch_gives_what_each_sentence_gives_alone(language in languages(), sentences in sentences(), width in 1..8usize, alpha in alphas()) {
-        let (keys, lengths): (Vec<u64>, Vec<usize>) = sentences.iter().copied().unzip();
-        let together = search(&mut Toy::new(&language, &keys), &options(width, alpha, &lengths)).unwrap();
-        for (&(key, length), together) in sentences.iter().zip(together) {
-            let alone = search(&mut Toy::new(&language, &[key]), &options(width, alpha, &[length])).unwrap();
-            prop_assert_eq!(alone, vec![together]);
+    fn diverse_beam_search_equals_the_plain_one(
+        (language, mut options) in problems(), groups in 1..5usize, width in 1..4usize, penalty in 0.0..3.0f64
+    ) {
+        options.strategy = Search::Diverse { width: groups * width, groups, penalty };
+        for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
+            let plain = Plain { language: &language, options: &options, sentence };
+            prop_assert_eq!(found, plain.beam(groups, width, penalty));
         }
     }
 
     #[test]
-    fn a_beam_of_one_is_greedy(language in languages(), sentences in sentences(), alpha in alphas()) {
-        let (keys, lengths): (Vec<u64>, Vec<usize>) = sentences.iter().copied().unzip();
-        let found = search(&mut Toy::new(&language, &keys), &options(1, alpha, &lengths)).unwrap();
-        for (&(key, length), found) in sentences.iter().zip(&found) {
-            prop_assert_eq!(found, &[plain_greedy(&language, key, length, alpha)]);
+    fn a_batch_gives_what_each_sentence_gives_alone((language, mut options) in problems(), strategy in strategies()) {
+        options.strategy = strategy;
+        for (sentence, together) in options.sentences.iter().zip(run(&language, &options)) {
+            let alone = SearchOptions { sentences: vec![sentence.clone()], ..options.clone() };
+            prop_assert_eq!(run(&language, &alone), vec![together]);
+        }
+    }
+
+    #[test]
+    fn a_beam_of_one_is_greedy((language, options) in problems()) {
+        for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
+            let plain = Plain { language: &language, options: &options, sentence };
+            prop_assert_eq!(found, vec![plain.greedy()]);
         }
         // With no penalty an end that comes first cannot be beaten, so the beam's own code comes to the same.
-        let plain = options(1, 0.0, &lengths);
-        let by_beam = beam::search(&mut Toy::new(&language, &keys), &plain).unwrap();
+        let plain = SearchOptions { length_penalty: gnmt(0.0), ..options };
+        let keys: Vec<u64> = plain.sentences.iter().map(|sentence| sentence.key).collect();
+        let groups = beam::Groups { count: 1, width: 1, penalty: 0.0 };
+        let by_beam = beam::search(&mut Toy::new(&language, &keys), &plain, groups).unwrap();
         prop_assert_eq!(by_beam, greedy::search(&mut Toy::new(&language, &keys), &plain).unwrap());
     }
 
     #[test]
-    fn hypotheses_are_sorted_distinct_within_length_and_rightly_scored(
-        language in languages(), sentences in sentences(), width in 1..8usize, alpha in alphas()
+    fn hypotheses_keep_to_their_constraints_and_are_rightly_scored(
+        (language, mut options) in problems(), strategy in strategies()
     ) {
-        let (keys, lengths): (Vec<u64>, Vec<usize>) = sentences.iter().copied().unzip();
-        let found = search(&mut Toy::new(&language, &keys), &options(width, alpha, &lengths)).unwrap();
-        for (&(key, max_length), n_best) in sentences.iter().zip(&found) {
-            prop_assert!((1..=width).contains(&n_best.len()));
-            prop_assert!(n_best.is_sorted_by(|a, b| a.score >= b.score));
-            let distinct: HashSet<_> = n_best.iter().map(|h| &h.tokens).collect();
-            prop_assert_eq!(distinct.len(), n_best.len());
-            for Hypothesis { tokens, log_prob, score, finished } in n_best {
-                let length = tokens.len() + usize::from(*finished);
-                let fits = if *finished { length <= max_length } else { length == max_length };
-                prop_assert!(fits, "{} tokens, finished: {}", length, finished);
-                let last = finished.then_some(END);
-                let sum: f64 = tokens.iter().copied().chain(last).enumerate().map(|(i, token)| {
-                    let next = language.after(key, &tokens[..i]);
-                    f64::from(next.iter().find(|c| c.token == token).unwrap().log_prob)
-                }).sum();
+        options.strategy = strategy;
+        for (sentence, n_best) in options.sentences.iter().zip(run(&language, &options)) {
+            let plain = Plain { language: &language, options: &options, sentence };
+            if let Search::Beam { width } | Search::Diverse { width, .. } = strategy {
+                prop_assert!((1..=width).contains(&n_best.len()));
+                prop_assert!(n_best.is_sorted_by(|a, b| a.score >= b.score));
+                let distinct: HashSet<_> = n_best.iter().map(|h| &h.tokens).collect();
+                prop_assert_eq!(distinct.len(), n_best.len());
+            }
+            for hypothesis in &n_best {
+                let Hypothesis { tokens, token_log_probs, ending, .. } = hypothesis;
+                prop_assert!(token_log_probs.len() <= sentence.max_length);
+                prop_assert!(*ending != Ending::MaxLength || tokens.len() == sentence.max_length);
+                prop_assert!(*ending != Ending::Stuck || plain.after(tokens).is_empty());
+                let last = (*ending == Ending::End).then_some(END);
+                for (i, token) in tokens.iter().copied().chain(last).enumerate() {
+                    prop_assert!(plain.after(&tokens[..i]).iter().any(|c| c.token == token), "token {} is not allowed", i);
+                }
                 // The same additions in the same order: equal to the last bit.
-                prop_assert_eq!(*log_prob, sum);
-                prop_assert_eq!(*score, sum / ((5.0 + length as f64) / 6.0).powf(alpha));
+                prop_assert_eq!(hypothesis, &plain.made(tokens, *ending));
             }
         }
     }
+}
+
+/// Pearson's χ² of counts against probabilities, in standard deviations above its mean (which is its degrees of freedom).
+fn surprise(counts: &[(f64, f64)], draws: f64) -> f64 {
+    let chi_square: f64 =
+        counts.iter().map(|(count, probability)| (count - draws * probability).powi(2) / (draws * probability)).sum();
+    let freedom = counts.len() as f64 - 1.0;
+    (chi_square - freedom) / (2.0 * freedom).sqrt()
+}
+
+#[test]
+fn samples_follow_the_distribution_they_claim() {
+    const DRAWS: usize = 1000;
+    let language = Language { seed: 5, words: 5, end_bias: 0.5, coarse: false };
+    let sentence = |key| Sentence { max_length: 3, key, ..Sentence::default() };
+    for (temperature, top_k, top_p) in
+        [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 0, 1.0), (1.0, 3, 1.0), (1.0, 0, 0.7), (1.5, 4, 0.8), (0.7, 2, 0.9)]
+    {
+        // The probability of everything that can be drawn, from the definition.
+        let mut expected: HashMap<Vec<u32>, f64> = HashMap::new();
+        let mut open = vec![(Vec::new(), 1.0)];
+        while let Some((tokens, probability)) = open.pop() {
+            if tokens.len() == 3 || tokens.last() == Some(&END) {
+                expected.insert(tokens, probability);
+                continue;
+            }
+            let next = language.after(9, &tokens);
+            let mut weights: Vec<(u32, f64)> =
+                next.iter().map(|c| (c.token, (f64::from(c.log_prob) / temperature).exp())).collect();
+            weights.sort_by(|a, b| b.1.total_cmp(&a.1));
+            weights.truncate(if top_k == 0 { usize::MAX } else { top_k });
+            let total: f64 = weights.iter().map(|w| w.1).sum();
+            let mut sum = 0.0;
+            weights.retain(|w| {
+                let wanted = sum < top_p * total;
+                sum += w.1;
+                wanted
+            });
+            let total: f64 = weights.iter().map(|w| w.1).sum();
+            for (token, weight) in weights {
+                open.push(([&tokens[..], &[token]].concat(), probability * weight / total));
+            }
+        }
+        let sampling = Sampling { count: DRAWS, temperature, top_k, top_p, seed: 11 };
+        let found = run(&language, &options(Search::Sample(sampling), gnmt(0.0), vec![sentence(9)])).remove(0);
+        let mut counts: HashMap<Vec<u32>, f64> = HashMap::new();
+        for Hypothesis { mut tokens, ending, .. } in found {
+            tokens.extend((ending == Ending::End).then_some(END));
+            assert!(expected.contains_key(&tokens), "{tokens:?} cannot be drawn: {sampling:?}");
+            *counts.entry(tokens).or_default() += 1.0;
+        }
+        // What is rare goes together: χ² wants five of each.
+        let (mut table, mut rare) = (Vec::new(), (0.0, 0.0));
+        for (tokens, probability) in &expected {
+            let count = counts.get(tokens).copied().unwrap_or_default();
+            if probability * DRAWS as f64 >= 5.0 {
+                table.push((count, *probability));
+            } else {
+                rare = (rare.0 + count, rare.1 + probability);
+            }
+        }
+        table.extend((rare.1 > 0.0).then_some(rare));
+        let surprise = surprise(&table, DRAWS as f64);
+        assert!(table.len() > 3 && surprise < 4.0, "{surprise} over {} outcomes: {sampling:?}", table.len());
+        // And no less than chance: draws that are not independent can fit too well.
+        assert!(surprise > -4.0, "{surprise}: {sampling:?}");
+    }
+}
+
+#[test]
+fn samples_follow_their_seed() {
+    let language = Language { seed: 2, words: 6, end_bias: -3.0, coarse: false };
+    let draw = |seed, key| {
+        let sampling = Sampling { count: 2, temperature: 1.0, top_k: 0, top_p: 1.0, seed };
+        let sentence = Sentence { max_length: 20, key, ..Sentence::default() };
+        run(&language, &options(Search::Sample(sampling), gnmt(0.0), vec![sentence])).remove(0)
+    };
+    assert_eq!(draw(1, 3), draw(1, 3));
+    assert_ne!(draw(1, 3)[0], draw(1, 3)[1]);
+    assert_ne!(draw(1, 3), draw(2, 3));
 }
 
 #[test]
@@ -184,7 +392,7 @@ fn rows_leave_the_batch_and_the_search_stops_early() {
     let keys: Vec<u64> = (0..16).collect();
     for (width, alpha) in [(1, 0.6), (4, 0.0), (4, 0.6)] {
         let mut toy = Toy::new(&language, &keys);
-        search(&mut toy, &options(width, alpha, &[100; 16])).unwrap();
+        search(&mut toy, &beam_options(width, alpha, &[100; 16])).unwrap();
         let counts = &toy.row_counts;
         assert!(counts.len() < 100, "stopped after {} steps", counts.len());
         assert_eq!(counts[0], 16);
@@ -198,15 +406,15 @@ fn short_limits() {
     let language = Language { seed: 1, words: 5, end_bias: -50.0, coarse: false };
     for width in [1, 4] {
         let mut toy = Toy::new(&language, &[1, 2, 3]);
-        let found = search(&mut toy, &options(width, 0.6, &[0, 1, 3])).unwrap();
+        let found = search(&mut toy, &beam_options(width, 0.6, &[0, 1, 3])).unwrap();
         let shape: Vec<(usize, bool)> =
-            found.iter().map(|n_best| (n_best[0].tokens.len(), n_best[0].finished)).collect();
+            found.iter().map(|n_best| (n_best[0].tokens.len(), n_best[0].finished())).collect();
         assert_eq!(shape, [(0, false), (1, false), (3, false)]);
         assert_eq!(toy.row_counts[0], 2, "no row for a sentence of no length");
         assert_eq!((found[0].len(), found[0][0].score), (1, 0.0));
         // Nothing to do: the model is not called.
         let mut toy = Toy::new(&language, &[]);
-        assert_eq!(search(&mut toy, &options(width, 0.6, &[])).unwrap(), Vec::<Vec<Hypothesis>>::new());
+        assert_eq!(search(&mut toy, &beam_options(width, 0.6, &[])).unwrap(), Vec::<Vec<Hypothesis>>::new());
         assert!(toy.row_counts.is_empty());
     }
 }
@@ -230,6 +438,9 @@ impl StepModel for Fixed {
     }
     fn end_token(&self) -> u32 {
         END
+    }
+    fn distributions(&mut self, _: &Rows<'_>, _: &mut Vec<f32>) -> Result<()> {
+        unreachable!("only beams are searched here")
     }
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
         self.row_counts.push(rows.len());
@@ -261,9 +472,9 @@ fn ends_do_not_starve_the_beam() {
     let second_best = [(0.0, vec![4], true, vec![1, 2]), (8.0, vec![4, 4, 4], false, vec![1, 2, 2])];
     for (alpha, tokens, finished, row_counts) in second_best {
         let mut model = fixed(answers.clone());
-        let found = search(&mut model, &options(2, alpha, &[3])).unwrap().remove(0);
-        let found: Vec<_> = found.into_iter().map(|h| (h.tokens, h.finished)).collect();
-        assert_eq!(found, [(vec![], true), (tokens, finished)]);
+        let found = search(&mut model, &beam_options(2, alpha, &[3])).unwrap().remove(0);
+        let found: Vec<_> = found.into_iter().map(|h| (h.finished(), h.tokens)).collect();
+        assert_eq!(found, [(true, vec![]), (finished, tokens)]);
         assert_eq!(model.row_counts, row_counts);
     }
 }
@@ -272,8 +483,8 @@ fn ends_do_not_starve_the_beam() {
 fn a_dead_end_still_gives_a_hypothesis() {
     for width in [1, 3] {
         let mut model = fixed(vec![vec![continuation(4, -1.0)], vec![]]);
-        let found = search(&mut model, &options(width, 0.6, &[5])).unwrap();
-        assert_eq!(found, [[hypothesis(&[4], -1.0, 0.6, false)]]);
+        let found = search(&mut model, &beam_options(width, 0.6, &[5])).unwrap();
+        assert_eq!(found, [[hypothesis(&[4], &[-1.0], gnmt(0.6), Ending::Stuck)]]);
     }
 }
 
@@ -281,8 +492,8 @@ fn a_dead_end_still_gives_a_hypothesis() {
 fn a_rounding_error_above_zero_counts_as_zero() {
     for width in [1, 3] {
         let mut model = fixed(vec![vec![continuation(4, 1e-7)], vec![continuation(END, 1e-7)]]);
-        let found = search(&mut model, &options(width, 0.6, &[5])).unwrap();
-        assert_eq!((found[0][0].log_prob, found[0][0].finished), (0.0, true));
+        let found = search(&mut model, &beam_options(width, 0.6, &[5])).unwrap();
+        assert_eq!((found[0][0].log_prob, found[0][0].finished()), (0.0, true));
     }
 }
 
@@ -290,12 +501,26 @@ fn a_rounding_error_above_zero_counts_as_zero() {
 fn wrong_input_is_refused() {
     let language = Language { seed: 1, words: 2, end_bias: 0.0, coarse: false };
     let code = |options| search(&mut Toy::new(&language, &[1]), &options).unwrap_err().exit_code();
-    assert_eq!(code(options(0, 0.6, &[3])), 2);
-    assert_eq!(code(options(MAX_BEAM + 1, 0.6, &[3])), 2);
-    assert_eq!(code(options(4, f64::NAN, &[3])), 2);
-    assert_eq!(code(options(4, 0.6, &[3, 3])), 1);
+    assert_eq!(code(beam_options(0, 0.6, &[3])), 2);
+    assert_eq!(code(beam_options(MAX_BEAM + 1, 0.6, &[3])), 2);
+    assert_eq!(code(beam_options(4, f64::NAN, &[3])), 2);
+    assert_eq!(code(beam_options(4, 0.6, &[3, 3])), 1);
+    let strategy = |strategy| code(SearchOptions { strategy, ..beam_options(1, 0.6, &[3]) });
+    assert_eq!(strategy(Search::Diverse { width: 4, groups: 3, penalty: 0.5 }), 2);
+    assert_eq!(strategy(Search::Diverse { width: 4, groups: 0, penalty: 0.5 }), 2);
+    assert_eq!(strategy(Search::Diverse { width: 4, groups: 2, penalty: -0.5 }), 2);
+    let sampling = Sampling { count: 1, temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 };
+    for wrong in [
+        Sampling { count: 0, ..sampling },
+        Sampling { temperature: 0.0, ..sampling },
+        Sampling { temperature: f64::INFINITY, ..sampling },
+        Sampling { top_p: 0.0, ..sampling },
+        Sampling { top_p: 1.5, ..sampling },
+    ] {
+        assert_eq!(strategy(Search::Sample(wrong)), 2, "{wrong:?}");
+    }
     for (width, bad) in [(1, f32::NAN), (3, f32::NAN), (3, f32::INFINITY)] {
-        let error = search(&mut fixed(vec![vec![continuation(4, bad)]]), &options(width, 0.6, &[5])).unwrap_err();
+        let error = search(&mut fixed(vec![vec![continuation(4, bad)]]), &beam_options(width, 0.6, &[5])).unwrap_err();
         assert_eq!(error.what(), "the model's output is not a number");
     }
 }

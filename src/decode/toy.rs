@@ -89,24 +89,46 @@ impl StepModel for Toy {
     }
 
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
+        assert_eq!(best.len(), rows.len() * k);
+        let answers = self.answers(rows);
+        for (r, (answer, mut continuations)) in best.chunks_exact_mut(k).zip(answers).enumerate() {
+            continuations.retain(|continuation| rows.constraint(r).allows(continuation.token));
+            // Stable: the smaller token stays first among equals.
+            continuations.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
+            answer.iter_mut().zip(continuations).for_each(|(place, continuation)| *place = continuation);
+        }
+        Ok(())
+    }
+
+    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+        let vocabulary = (SPECIAL + self.language.words) as usize;
+        for continuations in self.answers(rows) {
+            let first = log_probs.len();
+            log_probs.resize(first + vocabulary, f32::NEG_INFINITY);
+            continuations.iter().for_each(|c| log_probs[first + c.token as usize] = c.log_prob);
+        }
+        Ok(())
+    }
+}
+
+impl Toy {
+    /// What can follow each row; its state moves on.
+    fn answers(&mut self, rows: &Rows<'_>) -> Vec<Vec<Continuation>> {
         assert!(!rows.is_empty() && rows.parents.len() == rows.len() && rows.sentences.len() == rows.len());
         assert!(rows.sentences.is_sorted(), "the rows of a sentence stand together");
         assert_eq!(rows.position, self.row_counts.len());
-        assert_eq!(best.len(), rows.len() * k);
+        assert_eq!(rows.constraints.len(), rows.len());
         self.row_counts.push(rows.len());
-        let mut states = Vec::new();
-        for (r, answer) in best.chunks_exact_mut(k).enumerate() {
+        let (mut states, mut answers) = (Vec::new(), Vec::new());
+        for r in 0..rows.len() {
             let (sentence, state) = self.rows[rows.parents[r]];
             assert_eq!(sentence, rows.sentences[r], "a row is continued within its sentence");
             assert!(rows.position > 0 || rows.tokens[r] == START);
             let state = hash(state, u64::from(rows.tokens[r]));
             states.push((sentence, state));
-            let mut continuations = self.language.continuations(state);
-            // Stable: the smaller token stays first among equals.
-            continuations.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
-            answer.iter_mut().zip(continuations).for_each(|(place, continuation)| *place = continuation);
+            answers.push(self.language.continuations(state));
         }
         self.rows = states;
-        Ok(())
+        answers
     }
 }

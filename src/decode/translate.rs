@@ -2,7 +2,8 @@
 
 use super::neural::{NeuralStep, SpecialTokens};
 use super::source::{self, Reader, Source};
-use super::{SearchOptions, search};
+use super::{Ending, Hypothesis, LengthPenalty, SearchOptions, Sentence, Strategy, search};
+use crate::config::DecodeConfig;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::model::Transformer;
@@ -12,33 +13,121 @@ use crate::ops::Mode;
 /// How to translate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TranslateOptions {
-    /// Beam width; 1 is greedy.
-    pub beam: usize,
-    /// α of the GNMT length penalty.
-    pub length_penalty: f64,
-    /// A translation has at most this many tokens more than its source.
+    /// How translations are chosen.
+    pub strategy: Strategy,
+    /// Most translations of a line that are wanted.
+    pub n_best: usize,
+    /// What they are ranked by.
+    pub length_penalty: LengthPenalty,
+    /// No sequence of so many tokens comes twice in a translation; 0: any may.
+    pub no_repeat_ngram: usize,
+    /// A translation has at least this many tokens.
+    pub min_length: usize,
+    /// A translation has at most this many times the tokens of its source, and `max_length_extra` more.
+    pub max_length_ratio: f64,
+    /// See `max_length_ratio`.
     pub max_length_extra: usize,
     /// A translation has at most this many tokens, whatever its source.
     pub max_length: Option<usize>,
+    /// What every translation begins with.
+    pub prefix: String,
+    /// Lines before the first: random numbers are keyed by the number of a line.
+    pub lines_before: usize,
     /// Most padded source tokens in one batch.
     pub batch_tokens: usize,
 }
 
-/// One translated line.
-#[derive(Clone, Debug, Default, PartialEq)]
+impl TranslateOptions {
+    /// As a configuration has it.
+    pub fn of(config: &DecodeConfig) -> Self {
+        Self {
+            strategy: Strategy::Beam { width: config.beam },
+            n_best: 1,
+            length_penalty: LengthPenalty { kind: config.length_penalty_kind, alpha: config.length_penalty },
+            no_repeat_ngram: config.no_repeat_ngram,
+            min_length: config.min_length,
+            max_length_ratio: config.max_length_ratio,
+            max_length_extra: config.max_length_extra,
+            max_length: None,
+            prefix: String::new(),
+            lines_before: 0,
+            batch_tokens: config.batch_tokens,
+        }
+    }
+
+    /// Refuses what cannot be searched with.
+    ///
+    /// # Errors
+    /// As [`SearchOptions::check`].
+    pub fn check(&self) -> Result<()> {
+        self.search(Vec::new()).check()
+    }
+
+    fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
+        let Self { strategy, length_penalty, no_repeat_ngram, .. } = *self;
+        SearchOptions { strategy, length_penalty, no_repeat_ngram, sentences }
+    }
+
+    /// Most tokens of the translation of so many, the end counted.
+    fn limit(&self, source: usize, prefix: usize) -> usize {
+        let by_source = (self.max_length_ratio * source as f64) as usize;
+        // What must be there has room, and the end too.
+        let least = self.min_length.max(prefix).saturating_add(1);
+        by_source.saturating_add(self.max_length_extra).max(least).min(self.max_length.unwrap_or(usize::MAX))
+    }
+}
+
+/// The translations of a line.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Translation {
+    /// The best first, or in the order they were drawn; at least one.
+    pub n_best: Vec<Candidate>,
+    /// Whether the source was cut at what the model's positions reach.
+    pub source_cut: bool,
+}
+
+impl Translation {
+    /// Of a blank line: a blank line.
+    fn blank() -> Self {
+        Self { n_best: vec![Candidate::default()], source_cut: false }
+    }
+
+    /// The one that counts.
+    pub fn best(&self) -> &Candidate {
+        &self.n_best[0]
+    }
+}
+
+/// One translation of a line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
     /// The text, on one line.
     pub text: String,
     /// Its tokens, without the end.
     pub tokens: Vec<u32>,
-    /// Sum of the log-probabilities of its tokens and the end.
+    /// Their log-probabilities, and that of the end where there is one.
+    pub token_log_probs: Vec<f32>,
+    /// The sum of these.
     pub log_prob: f64,
     /// That under the length penalty.
     pub score: f64,
-    /// Whether it ended by itself; else it was cut at the maximum length.
-    pub finished: bool,
-    /// Whether the source was cut at what the model's positions reach.
-    pub source_cut: bool,
+    /// Why it goes no further.
+    pub ending: Ending,
+}
+
+impl Default for Candidate {
+    /// No text.
+    fn default() -> Self {
+        let (text, tokens, token_log_probs) = Default::default();
+        Self { text, tokens, token_log_probs, log_prob: 0.0, score: 0.0, ending: Ending::End }
+    }
+}
+
+impl Candidate {
+    /// Whether it ended by itself.
+    pub fn finished(&self) -> bool {
+        self.ending == Ending::End
+    }
 }
 
 /// A model ready to translate.
@@ -82,14 +171,15 @@ impl<'a> Translator<'a> {
         options: &TranslateOptions,
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Translation>>> {
-        let mut results = vec![Translation { finished: true, ..Translation::default() }; lines.len()];
+        let mut results = vec![Translation::blank(); lines.len()];
+        let prefix = self.prefix(&options.prefix);
         let mut sources = self.reader().read(lines);
         sources.retain(|source| !source.ids.is_empty());
         source::by_length(&mut sources);
         let mut done = lines.len() - sources.len();
         for batch in source::batches(&sources, options.batch_tokens) {
-            for (source, translation) in batch.iter().zip(self.batch(batch, options)?) {
-                results[source.line] = Translation { source_cut: source.cut, ..translation };
+            for (source, n_best) in batch.iter().zip(self.batch(batch, &prefix, options)?) {
+                results[source.line] = Translation { n_best, source_cut: source.cut };
             }
             done += batch.len();
             if !go_on(done) {
@@ -104,31 +194,30 @@ impl<'a> Translator<'a> {
         Reader::new(self.model, self.tokenizers)
     }
 
-    fn batch(&self, sources: &[Source], options: &TranslateOptions) -> Result<Vec<Translation>> {
-        let memory = self.model.encode(&self.reader().sequences(sources), &Mode::INFERENCE)?;
-        let mut step = NeuralStep::new(&self.decoder, &memory, &self.special)?;
-        let limit = |source: &Source| {
-            let most = options.max_length.unwrap_or(usize::MAX).min(source.ids.len() + options.max_length_extra);
-            most.clamp(1, self.decoder.max_positions())
-        };
-        let search_options = SearchOptions {
-            beam: options.beam,
-            length_penalty: options.length_penalty,
-            max_lengths: sources.iter().map(limit).collect(),
-        };
-        let hypotheses = search(&mut step, &search_options)?;
-        Ok(hypotheses.into_iter().map(|best| self.translation(best)).collect())
+    /// The tokens of a beginning.
+    fn prefix(&self, text: &str) -> Vec<u32> {
+        if text.trim().is_empty() { Vec::new() } else { self.tokenizers.target.encode(text) }
     }
 
-    fn translation(&self, hypotheses: Vec<super::Hypothesis>) -> Translation {
-        let Some(best) = hypotheses.into_iter().next() else { return Translation::default() };
-        Translation {
-            text: self.tokenizers.target.decode(&best.tokens).replace(['\n', '\r'], " "),
-            tokens: best.tokens,
-            log_prob: best.log_prob,
-            score: best.score,
-            finished: best.finished,
-            source_cut: false,
-        }
+    fn batch(&self, sources: &[Source], prefix: &[u32], options: &TranslateOptions) -> Result<Vec<Vec<Candidate>>> {
+        let memory = self.model.encode(&self.reader().sequences(sources), &Mode::INFERENCE)?;
+        let mut step = NeuralStep::new(&self.decoder, &memory, &self.special)?;
+        let sentence = |source: &Source| Sentence {
+            min_length: options.min_length,
+            max_length: options.limit(source.ids.len(), prefix.len()).clamp(1, self.decoder.max_positions()),
+            prefix: prefix.to_vec(),
+            key: (options.lines_before + source.line) as u64,
+        };
+        let found = search(&mut step, &options.search(sources.iter().map(sentence).collect()))?;
+        let candidates = |hypotheses: Vec<Hypothesis>| {
+            hypotheses.into_iter().take(options.n_best).map(|hypothesis| self.candidate(hypothesis)).collect()
+        };
+        Ok(found.into_iter().map(candidates).collect())
+    }
+
+    fn candidate(&self, hypothesis: Hypothesis) -> Candidate {
+        let Hypothesis { tokens, token_log_probs, log_prob, score, ending } = hypothesis;
+        let text = self.tokenizers.target.decode(&tokens).replace(['\n', '\r'], " ");
+        Candidate { text, tokens, token_log_probs, log_prob, score, ending }
     }
 }

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::tokenizers::Tokenizers;
+use crate::decode::Strategy;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, bleu};
@@ -74,11 +75,8 @@ impl Validator {
                 .collect(),
             tokenizers: tokenizers.clone(),
             options: TranslateOptions {
-                beam: config.valid.beam,
-                length_penalty: config.decode.length_penalty,
-                max_length_extra: config.decode.max_length_extra,
-                max_length: None,
-                batch_tokens: config.decode.batch_tokens,
+                strategy: Strategy::Beam { width: config.valid.beam },
+                ..TranslateOptions::of(&config.decode)
             },
             padding: tokenizers.target.pad_id(),
             smoothing: config.train.label_smoothing,
@@ -125,7 +123,7 @@ impl Validator {
         let translator = Translator::new(model, &self.tokenizers)?;
         let translations = translator.translate_while(&self.sources, &self.options, |_| signals.stop().is_none())?;
         let Some(translations) = translations else { return Ok(None) };
-        let texts: Vec<&str> = translations.iter().map(|t| t.text.as_str()).collect();
+        let texts: Vec<&str> = translations.iter().map(|t| t.best().text.as_str()).collect();
         let references: Vec<&str> = self.references.iter().map(String::as_str).collect();
         validation.bleu = Some(bleu::corpus_bleu(&texts, &[references], &self.metric)?.score);
         let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);

@@ -19,7 +19,7 @@ fn an_unknown_key_is_named_with_value_place_and_nearest_key() {
     let text = problem("[train.schedule]\nwarmup_updates = 5\n");
     assert_mentions(&text, &["did you mean `warmup`?"]);
     let text = problem("[decode]\nzzz = 5\n");
-    assert_mentions(&text, &["the keys are beam, length_penalty, max_length_extra, batch_tokens"]);
+    assert_mentions(&text, &["the keys are beam, length_penalty, length_penalty_kind,", ", batch_tokens"]);
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! What a hypothesis may be continued by: forced beginnings, minimum lengths, n-grams that may not come twice.
+
+use super::SearchOptions;
+
+/// What holds for one sentence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sentence {
+    /// The fewest tokens before the end token.
+    pub min_length: usize,
+    /// The most tokens, the end token counted; 0 gives an empty hypothesis.
+    pub max_length: usize,
+    /// The tokens that every hypothesis begins with.
+    pub prefix: Vec<u32>,
+    /// What random numbers are keyed by, beside the seed.
+    pub key: u64,
+}
+
+/// Which tokens may follow a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Constraint {
+    /// Only this one.
+    pub forced: Option<u32>,
+    /// None of these.
+    pub forbidden: Vec<u32>,
+}
+
+impl Constraint {
+    /// All may.
+    pub const NONE: Self = Self { forced: None, forbidden: Vec::new() };
+
+    /// Whether this token may follow.
+    pub fn allows(&self, token: u32) -> bool {
+        self.forced.is_none_or(|forced| forced == token) && !self.forbidden.contains(&token)
+    }
+}
+
+impl SearchOptions {
+    /// What may follow the `length` tokens of a hypothesis; `tokens` tells them, where they matter.
+    pub(super) fn constraint(
+        &self,
+        sentence: usize,
+        length: usize,
+        end: u32,
+        tokens: impl FnOnce() -> Vec<u32>,
+    ) -> Constraint {
+        let sentence = &self.sentences[sentence];
+        if let Some(&forced) = sentence.prefix.get(length) {
+            return Constraint { forced: Some(forced), forbidden: Vec::new() };
+        }
+        let mut forbidden = Vec::new();
+        if self.no_repeat_ngram > 0 && length >= self.no_repeat_ngram {
+            forbid_repeats(&tokens(), self.no_repeat_ngram, &mut forbidden);
+        }
+        if length < sentence.min_length {
+            forbidden.push(end);
+        }
+        Constraint { forced: None, forbidden }
+    }
+}
+
+/// The tokens that would repeat a sequence of `n` tokens.
+fn forbid_repeats(tokens: &[u32], n: usize, forbidden: &mut Vec<u32>) {
+    let last = &tokens[tokens.len() + 1 - n..];
+    for ngram in tokens.windows(n) {
+        if ngram[..n - 1] == *last && !forbidden.contains(&ngram[n - 1]) {
+            forbidden.push(ngram[n - 1]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats() {
+        let forbidden = |tokens: &[u32], n| {
+            let mut forbidden = Vec::new();
+            forbid_repeats(tokens, n, &mut forbidden);
+            forbidden
+        };
+        assert_eq!(forbidden(&[7, 8, 7], 1), [7, 8]);
+        assert_eq!(forbidden(&[7, 8, 7], 2), [8]);
+        assert!(forbidden(&[7, 8, 9], 2).is_empty());
+        assert_eq!(forbidden(&[7, 8, 9, 7, 8], 3), [9]);
+        assert_eq!(forbidden(&[7, 7, 7], 3), [7]);
+        assert_eq!(forbidden(&[7, 8, 1, 7, 8, 2, 7, 8], 3), [1, 2]);
+    }
+}
