@@ -130,6 +130,9 @@ pub struct DecodeArgs {
     /// Formula of the length penalty: gnmt, ((5 + length) / 6)^α; power, length^α; or average, length
     #[arg(long, value_name = "KIND")]
     pub length_penalty_kind: Option<String>,
+    /// Stop when this many times the beam's width have finished; 0: when nothing can become better
+    #[arg(long, value_name = "X")]
+    pub patience: Option<f64>,
     /// No sequence of so many tokens comes twice in a translation; 0: any may
     #[arg(long, value_name = "N")]
     pub no_repeat_ngram: Option<usize>,

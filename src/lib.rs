@@ -26,6 +26,7 @@ pub mod data;
 pub mod decode;
 pub mod device;
 pub mod error;
+pub mod infer;
 pub mod metrics;
 pub mod model;
 pub mod ops;

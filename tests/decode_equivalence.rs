@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use common::small_model;
 use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
-use mt::decode::neural::{NeuralStep, SpecialTokens};
+use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::{Continuation, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
 use mt::error::Result;
 use mt::model::{Memory, Sequences, Transformer, Vocabulary};
@@ -90,8 +90,8 @@ fn translate_with(
     sources: &[Vec<u32>],
     beam: usize,
 ) -> Vec<Vec<Hypothesis>> {
-    let (decoder, memory) = (model.decoder().unwrap(), encode(model, sources));
-    let mut step = NeuralStep::new(&decoder, &memory, special).unwrap();
+    let neural = Neural::new(model, special.clone()).unwrap();
+    let mut step = neural.begin(&sources.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
     search(&mut step, &options(sources, beam)).unwrap()
 }
 

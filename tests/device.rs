@@ -13,7 +13,7 @@ use mt::config::{
     Sinusoid, Tie,
 };
 use mt::data::batch::{Batch, SpecialIds};
-use mt::decode::neural::{NeuralStep, SpecialTokens};
+use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, SearchOptions, search};
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
@@ -173,10 +173,13 @@ fn translate(
     source: &Sequences,
     beam: usize,
 ) -> Vec<Vec<Hypothesis>> {
-    let mode = Mode { training: None, implementation };
-    let (memory, special) = (model.encode(source, &mode).unwrap(), special());
-    let decoder = model.decoder_with(implementation).unwrap();
-    let mut step = NeuralStep::new(&decoder, &memory, &special).unwrap();
+    let neural = match implementation {
+        Implementation::Fused => Neural::new(model, special()).unwrap(),
+        Implementation::Reference => Neural::plain(model, special()).unwrap(),
+    };
+    let rows = source.ids.chunks_exact(source.length).zip(source.lengths.iter());
+    let sources: Vec<&[u32]> = rows.map(|(row, &length)| &row[..length as usize]).collect();
+    let mut step = neural.begin(&sources).unwrap();
     let max_lengths = source.lengths.iter().map(|&length| length as usize + 10);
     let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
     search(&mut step, &SearchOptions::beam(beam, penalty, max_lengths)).unwrap()

@@ -3,17 +3,15 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use candle_core::Device;
 use common::small_model;
 use mt::config::{
     Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PositionKind, ScheduleConfig, Tie,
 };
 use mt::data::batch::{Batch, SpecialIds};
-use mt::decode::neural::{NeuralStep, SpecialTokens};
+use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
-use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::model::{Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::rng::{Stream, key};
 use mt::train::optimizer::Optimizer;
@@ -36,12 +34,10 @@ fn pairs(count: usize, stream: &mut Stream) -> Vec<(Vec<u32>, Vec<u32>)> {
 
 fn accuracy(model: &Transformer, stream: &mut Stream) -> f64 {
     let pairs = pairs(200, stream);
-    let sources: Vec<&[u32]> = pairs.iter().map(|(s, _)| s.as_slice()).collect();
-    let batch = Batch::source_only(&sources, &IDS);
-    let source = Sequences { ids: batch.source, lengths: Arc::new(batch.source_lengths), length: batch.source_length };
-    let memory = model.encode(&source, &Mode::INFERENCE).unwrap();
-    let (decoder, special) = (model.decoder().unwrap(), SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] });
-    let mut step = NeuralStep::new(&decoder, &memory, &special).unwrap();
+    let special = SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] };
+    let neural = Neural::new(model, special).unwrap();
+    let sources: Vec<Vec<u32>> = pairs.iter().map(|(source, _)| [&source[..], &[2]].concat()).collect();
+    let mut step = neural.begin(&sources.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
     let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.0 };
     let options = SearchOptions::beam(1, penalty, vec![12; pairs.len()]);
     let found = search(&mut step, &options).unwrap();

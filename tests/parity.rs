@@ -6,6 +6,7 @@ mod common;
 use candle_core::{Device, Tensor};
 use common::parity::{self, TOLERANCE};
 use common::{Golden, relative_error};
+use mt::infer::{Engine, of_model};
 use mt::ops::loss::{self, Targets};
 use mt::ops::{Implementation, Mode};
 
@@ -34,28 +35,40 @@ fn pre_norm_reference() {
     check("pre_norm", Implementation::Reference);
 }
 
-/// Incremental decoding gives the logits of the whole sequence.
+/// Incremental decoding gives the logits of the whole sequence, on the processor's engine and in plain operations.
 #[test]
 fn cached_steps_equal_the_whole_sequence() {
     for file in ["post_norm", "pre_norm"] {
         let golden = Golden::load(file);
         let model = golden.model();
         let (source, target) = (golden.sequences("source"), golden.sequences("target_input"));
+        let want = golden.floats("output.logits");
+        let (rows, length, v) = (target.batch(), target.length, model.vocabulary().target);
+        let sentences: Vec<usize> = (0..rows).collect();
+        let check = |name: &str, step: &mut dyn FnMut(&[u32]) -> Vec<f32>| {
+            for position in 0..length {
+                let tokens: Vec<u32> = (0..rows).map(|r| target.ids[r * length + position]).collect();
+                let logits = step(&tokens);
+                for row in (0..rows).filter(|&r| position < target.lengths[r] as usize) {
+                    let at = (row * length + position) * v;
+                    let error = relative_error(&logits[row * v..(row + 1) * v], &want[at..at + v]);
+                    assert!(error < TOLERANCE, "{name}, {file}: position {position}, row {row}: {error}");
+                }
+            }
+        };
         let memory = model.encode(&source, &Mode::INFERENCE).unwrap();
         let decoder = model.decoder().unwrap();
         let mut state = decoder.begin(&memory).unwrap();
-        let want = golden.floats("output.logits");
-        let (rows, length, v) = (target.batch(), target.length, decoder.vocabulary());
-        let sentences: Vec<usize> = (0..rows).collect();
-        for position in 0..length {
-            let tokens: Vec<u32> = (0..rows).map(|r| target.ids[r * length + position]).collect();
-            let logits = decoder.step(&mut state, &tokens, &sentences, &sentences).unwrap();
-            for row in (0..rows).filter(|&r| position < target.lengths[r] as usize) {
-                let at = (row * length + position) * v;
-                let error = relative_error(&logits[row * v..(row + 1) * v], &want[at..at + v]);
-                assert!(error < TOLERANCE, "{file}: position {position}, row {row}: {error}");
-            }
-        }
+        check("plain", &mut |tokens| decoder.step(&mut state, tokens, &sentences, &sentences).unwrap());
+        let engine = Engine::new(model.config(), &of_model(&model)).unwrap();
+        let sources = source.ids.chunks_exact(source.length).zip(source.lengths.iter());
+        let sources: Vec<&[u32]> = sources.map(|(row, &length)| &row[..length as usize]).collect();
+        let mut session = engine.begin(engine.encode(&sources));
+        check("engine", &mut |tokens| {
+            let mut all = vec![0f32; rows * v];
+            session.step(tokens, &sentences, &sentences, &mut all, |_, logits, all| all.copy_from_slice(logits));
+            all
+        });
     }
 }
 

@@ -88,7 +88,7 @@ fn embed(
     let cut = sources.iter().position(|source| source.cut);
     source::by_length(&mut sources);
     let mut vectors = vec![Vec::new(); lines.len()];
-    for batch in source::batches(&sources, batch_tokens) {
+    for batch in source::batches(&sources, batch_tokens, usize::MAX) {
         let memory = model.encode(&reader.sequences(batch), &Mode::INFERENCE)?;
         for (source, vector) in batch.iter().zip(pool(&memory, pooling)?) {
             vectors[source.line] = vector;

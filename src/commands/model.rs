@@ -171,6 +171,7 @@ pub fn translate_options(
             kind: kind.transpose()?.unwrap_or(config.length_penalty_kind),
             alpha: args.length_penalty.unwrap_or(config.length_penalty),
         },
+        patience: args.patience.unwrap_or(config.patience),
         no_repeat_ngram: args.no_repeat_ngram.unwrap_or(config.no_repeat_ngram),
         min_length: args.min_length.unwrap_or(config.min_length),
         max_length: args.max_length,

@@ -104,6 +104,7 @@ const DECODE: &[Key] = &[
     key("beam", BEAM),
     key("length_penalty", NOT_NEGATIVE),
     key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)),
+    key("patience", NOT_NEGATIVE),
     key("no_repeat_ngram", COUNT),
     key("min_length", COUNT),
     key("max_length_ratio", NOT_NEGATIVE),

@@ -156,6 +156,8 @@ pub struct DecodeConfig {
     pub length_penalty: f64,
     /// The formula of the length penalty.
     pub length_penalty_kind: PenaltyKind,
+    /// Beam search stops when this many times its width have finished; 0: when nothing can become better.
+    pub patience: f64,
     /// No sequence of so many tokens comes twice in a translation; 0: any may.
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
@@ -174,6 +176,7 @@ impl Default for DecodeConfig {
             beam: 4,
             length_penalty: 0.6,
             length_penalty_kind: PenaltyKind::Gnmt,
+            patience: 1.0,
             no_repeat_ngram: 0,
             min_length: 0,
             max_length_ratio: 1.0,

@@ -3,14 +3,18 @@
 //!
 //! At each step, all continuations of a group's live hypotheses are ranked by the sum of their log-probabilities, less
 //! what they pay for tokens that earlier groups took at this step. From the top down, those that end are set aside as
-//! finished and the others stay live, until `W` are live: ends take no place in the beam. Of the hypotheses set aside the
-//! `W` best by score are kept. At the maximum length, what is live is cut and joins them on equal terms.
+//! finished, if they are among the first `W`, and the others stay live, until `W` are live: ends take no place in the beam.
+//! Of the hypotheses set aside the `W` best by score are kept. At the maximum length, what is live is cut and joins them on
+//! equal terms.
 //!
-//! Once `W` hypotheses are kept, a live one is hopeless if it could not displace the worst of them even if everything to
-//! come had probability 1 and the most favourable length. A single group drops such a hypothesis at once. This is exact:
-//! all live hypotheses of a step are equally long, so whatever takes the place of a dropped one's continuations is less
-//! probable than it was, and hopeless too. With several groups, what a hopeless hypothesis takes still moves other groups:
-//! there all go on until all are hopeless.
+//! A group stops when `patience · W` hypotheses have finished (Kasai et al. 2022, "Beam Decoding with Controlled Patience";
+//! with a patience of 1 this is the rule of fairseq, Marian and CTranslate2), or goes on until nothing can become better
+//! (a patience of 0). In either case it stops before where that cannot change the result: once `W` hypotheses are kept, a
+//! live one is hopeless if it could not displace the worst of them even if everything to come had probability 1 and the
+//! most favourable length. A single group that goes on to the end drops such a hypothesis at once. This is exact: all live
+//! hypotheses of a step are equally long, so whatever takes the place of a dropped one's continuations is less probable
+//! than it was, and hopeless too. Elsewhere a hopeless hypothesis still counts, by finishing or by what it takes from other
+//! groups: there all go on until all are hopeless.
 
 use std::cmp::Ordering;
 
@@ -42,6 +46,9 @@ pub(super) fn search(
     let mut sentences: Vec<Vec<Beam>> = (0..options.sentences.len())
         .map(|sentence| (0..groups.count).map(|_| Beam::new(sentence, options, groups.width)).collect())
         .collect();
+    let exhaustive = options.patience == 0.0;
+    // Finished hypotheses at which a group stops.
+    let enough = if exhaustive { usize::MAX } else { (options.patience * groups.width as f64).ceil() as usize };
     let mut candidates = Vec::new();
     let mut taken = Vec::new();
     let mut batch = Batch::default();
@@ -62,12 +69,14 @@ pub(super) fn search(
                 beam.rank(best, k, &taken, groups.penalty, &mut candidates)?;
                 beam.advance(&candidates, position, end, &mut history);
                 taken.extend(beam.live.iter().map(|live| history.nodes[live.node].token));
-                if position >= beam.max_length {
+                if beam.finished >= enough {
+                    beam.live.clear();
+                } else if position >= beam.max_length {
                     beam.cut(position, Ending::MaxLength);
                 }
             }
             match &mut beams[..] {
-                [beam] => beam.drop_hopeless(position),
+                [beam] if exhaustive => beam.drop_hopeless(position),
                 beams if beams.iter().all(|beam| beam.is_hopeless(position)) => {
                     beams.iter_mut().for_each(|beam| beam.live.clear());
                 }
@@ -193,6 +202,8 @@ struct Beam<'a> {
     first_row: usize,
     /// At most `width`, the best score first, of equal scores the one set aside first.
     kept: Vec<Kept>,
+    /// Hypotheses that ended so far.
+    finished: usize,
 }
 
 impl<'a> Beam<'a> {
@@ -207,6 +218,7 @@ impl<'a> Beam<'a> {
             next: Vec::with_capacity(width),
             first_row: 0,
             kept: Vec::with_capacity(width + 1),
+            finished: 0,
         };
         if beam.max_length == 0 {
             beam.cut(0, Ending::MaxLength);
@@ -262,14 +274,17 @@ impl<'a> Beam<'a> {
             return self.cut(length - 1, Ending::Stuck);
         }
         self.next.clear();
-        for candidate in candidates {
+        for (place, candidate) in candidates.iter().enumerate() {
             if self.next.len() == self.width {
                 break;
             }
             let Candidate { rank, token, step, log_prob, .. } = *candidate;
             let before = self.live[rank].node;
             if token == end {
-                self.keep(before, Some(step), log_prob, length, Ending::End);
+                if place < self.width {
+                    self.finished += 1;
+                    self.keep(before, Some(step), log_prob, length, Ending::End);
+                }
             } else {
                 let node = history.push(Node { token, log_prob: step, before });
                 self.next.push(Live { node, parent_row: self.first_row + rank, log_prob });

@@ -169,6 +169,8 @@ pub struct SearchOptions {
     pub strategy: Strategy,
     /// What a hypothesis's log-probability is divided by for its score.
     pub length_penalty: LengthPenalty,
+    /// Beams stop when so many times their width have finished; 0: when nothing can become better.
+    pub patience: f64,
     /// No sequence of so many tokens comes twice in a hypothesis; 0: any may.
     pub no_repeat_ngram: usize,
     /// What holds for each sentence.
@@ -240,11 +242,11 @@ pub fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<
 }
 
 impl SearchOptions {
-    /// Beam search up to a maximum length for each sentence, and nothing else asked for.
+    /// Beam search until nothing can become better, up to a maximum length for each sentence.
     pub fn beam(width: usize, length_penalty: LengthPenalty, max_lengths: impl IntoIterator<Item = usize>) -> Self {
         let sentence = |max_length| Sentence { max_length, ..Sentence::default() };
         let sentences = max_lengths.into_iter().map(sentence).collect();
-        Self { strategy: Strategy::Beam { width }, length_penalty, no_repeat_ngram: 0, sentences }
+        Self { strategy: Strategy::Beam { width }, length_penalty, patience: 0.0, no_repeat_ngram: 0, sentences }
     }
 
     /// Refuses what cannot be searched with.
@@ -263,6 +265,9 @@ impl SearchOptions {
         let LengthPenalty { alpha, .. } = self.length_penalty;
         if !alpha.is_finite() {
             return Err(Error::usage(format!("a length penalty of {alpha} is not a finite number")));
+        }
+        if !(self.patience.is_finite() && self.patience >= 0.0) {
+            return Err(Error::usage(format!("a patience of {} is not a number from 0 on", self.patience)));
         }
         match self.strategy {
             Strategy::Diverse { width, groups, penalty } => {

@@ -1,13 +1,17 @@
 //! The Transformer as a [`StepModel`].
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
 use super::{Constraint, Continuation, Rows, StepModel};
 use crate::error::{Error, Result};
-use crate::model::Memory;
+use crate::infer::{Engine, Session, of_model};
 use crate::model::cache::{Decoder, State};
-use crate::ops::linear::log_sum_exp;
-use crate::ops::memory::Scratch;
+use crate::model::{Sequences, Transformer};
+use crate::ops::simd::vectorised;
+use crate::ops::softmax::log_sum_exp;
+use crate::ops::{Implementation, Mode};
 
 /// Token ids that search must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,18 +24,126 @@ pub struct SpecialTokens {
     pub forbidden: Vec<u32>,
 }
 
-/// A batch of encoded sentences being decoded.
-pub struct NeuralStep<'a> {
-    decoder: &'a Decoder,
-    state: State,
-    sentences: usize,
-    special: &'a SpecialTokens,
+/// A model prepared for search: on the processor the [`Engine`], elsewhere plain operations.
+#[derive(Debug)]
+pub struct Neural {
+    kind: Kind,
+    special: SpecialTokens,
+    vocabulary: usize,
+    max_positions: usize,
 }
 
-impl<'a> NeuralStep<'a> {
-    /// Begins with encoder states.
-    pub fn new(decoder: &'a Decoder, memory: &Memory, special: &'a SpecialTokens) -> Result<Self> {
-        Ok(Self { decoder, state: decoder.begin(memory)?, sentences: memory.lengths.len(), special })
+#[derive(Debug)]
+enum Kind {
+    Engine(Box<Engine>),
+    Plain(Box<(Transformer, Decoder)>),
+}
+
+impl Neural {
+    /// In the fastest way that the model's device has.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn new(model: &Transformer, special: SpecialTokens) -> Result<Self> {
+        if !model.parameters().device().is_cpu() {
+            return Self::plain(model, special);
+        }
+        Ok(Self::of_engine(Engine::new(model.config(), &of_model(model))?, special))
+    }
+
+    /// With the processor's engine.
+    pub fn of_engine(engine: Engine, special: SpecialTokens) -> Self {
+        let (vocabulary, max_positions) = (engine.vocabulary(), engine.max_positions());
+        Self { kind: Kind::Engine(Box::new(engine)), special, vocabulary, max_positions }
+    }
+
+    /// In plain operations, on any device.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn plain(model: &Transformer, special: SpecialTokens) -> Result<Self> {
+        let (vocabulary, max_positions) = (model.vocabulary().target, model.config().max_length);
+        let kind = Kind::Plain(Box::new((model.clone(), model.decoder()?)));
+        Ok(Self { kind, special, vocabulary, max_positions })
+    }
+
+    /// Longest target that the positions reach.
+    pub fn max_positions(&self) -> usize {
+        self.max_positions
+    }
+
+    /// Rows beyond which a batch gains nothing and only takes memory.
+    pub fn rows(&self) -> usize {
+        match &self.kind {
+            Kind::Engine(engine) => engine.rows(),
+            Kind::Plain(_) => usize::MAX,
+        }
+    }
+
+    /// Encodes sentences, each the ids of its tokens with the end of the sentence, and begins to decode them.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn begin(&self, sources: &[&[u32]]) -> Result<NeuralStep<'_>> {
+        let state = match &self.kind {
+            Kind::Engine(engine) => Progress::Engine(engine.begin(engine.encode(sources))),
+            Kind::Plain(plain) => {
+                let (model, decoder) = &**plain;
+                let mode = Mode { training: None, implementation: Implementation::Reference };
+                let memory = model.encode(&padded(sources, model.vocabulary().source_padding), &mode)?;
+                Progress::Plain(decoder, decoder.begin(&memory)?)
+            }
+        };
+        Ok(NeuralStep { model: self, state, sentences: sources.len() })
+    }
+}
+
+fn padded(sources: &[&[u32]], padding: u32) -> Sequences {
+    let length = sources.iter().map(|source| source.len()).max().unwrap_or(0);
+    let mut ids = vec![padding; sources.len() * length];
+    for (row, source) in ids.chunks_exact_mut(length.max(1)).zip(sources) {
+        row[..source.len()].copy_from_slice(source);
+    }
+    Sequences { ids, lengths: Arc::new(sources.iter().map(|source| source.len() as u32).collect()), length }
+}
+
+/// A batch of encoded sentences being decoded.
+#[derive(Debug)]
+pub struct NeuralStep<'a> {
+    model: &'a Neural,
+    state: Progress<'a>,
+    sentences: usize,
+}
+
+#[derive(Debug)]
+enum Progress<'a> {
+    Engine(Session<'a>),
+    Plain(&'a Decoder, State),
+}
+
+impl NeuralStep<'_> {
+    /// Runs the model on rows; `answer` turns the logits of a row into its part of `answers`.
+    fn run<T: Send>(
+        &mut self,
+        rows: &Rows<'_>,
+        answers: &mut [T],
+        answer: impl Fn(usize, &mut [f32], &mut [T]) + Sync,
+    ) -> Result<()> {
+        if rows.position >= self.model.max_positions {
+            return Err(Error::failure(format!("a hypothesis is longer than model.max_length ({})", rows.position))
+                .help("lower --max-length-extra or split the input line"));
+        }
+        let Rows { tokens, parents, sentences, .. } = *rows;
+        match &mut self.state {
+            Progress::Engine(session) => session.step(tokens, parents, sentences, answers, answer),
+            Progress::Plain(decoder, state) => {
+                let mut logits = decoder.step(state, tokens, parents, sentences)?;
+                let per_row = answers.len() / rows.len();
+                let rows = logits.par_chunks_mut(self.model.vocabulary).zip(answers.par_chunks_mut(per_row));
+                rows.enumerate().for_each(|(row, (logits, answers))| answer(row, logits, answers));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -41,44 +153,37 @@ impl StepModel for NeuralStep<'_> {
     }
 
     fn start_token(&self) -> u32 {
-        self.special.start
+        self.model.special.start
     }
 
     fn end_token(&self) -> u32 {
-        self.special.end
+        self.model.special.end
     }
 
-    fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
-        let mut logits = self.logits(rows)?;
-        let v = self.decoder.vocabulary();
-        let special = self.special;
-        let answers = logits.par_chunks_mut(v).zip(best.par_chunks_mut(k)).with_min_len(4).enumerate();
-        answers.for_each(|(row, (logits, best))| {
-            best_continuations(logits, &special.forbidden, rows.constraint(row), best);
-        });
-        Ok(())
+    fn step(&mut self, rows: &Rows<'_>, _: usize, best: &mut [Continuation]) -> Result<()> {
+        let forbidden = &self.model.special.forbidden;
+        self.run(rows, best, |row, logits, best| best_continuations(logits, forbidden, rows.constraint(row), best))
     }
 
     fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
-        *log_probs = self.logits(rows)?;
-        let v = self.decoder.vocabulary();
-        let special = self.special;
-        log_probs.par_chunks_mut(v).with_min_len(4).for_each(|row| {
-            let log_sum = log_sum_exp(row, &mut Scratch::new(v));
-            row.iter_mut().for_each(|logit| *logit -= log_sum);
-            forbid(row, &special.forbidden);
-        });
-        Ok(())
+        let forbidden = &self.model.special.forbidden;
+        log_probs.resize(rows.len() * self.model.vocabulary, 0.0);
+        self.run(rows, log_probs, |_, logits, log_probs| {
+            let log_sum = log_sum_exp(logits);
+            log_probs.iter_mut().zip(logits).for_each(|(log_prob, logit)| *log_prob = *logit - log_sum);
+            forbid(log_probs, forbidden);
+        })
     }
 }
 
-impl NeuralStep<'_> {
-    fn logits(&mut self, rows: &Rows<'_>) -> Result<Vec<f32>> {
-        if rows.position >= self.decoder.max_positions() {
-            return Err(Error::failure(format!("a hypothesis is longer than model.max_length ({})", rows.position))
-                .help("lower --max-length-extra or split the input line"));
+vectorised! {
+    fn any_above(values: &[f32], threshold: f32) -> bool {
+        // Without stopping at the first: that would not vectorise.
+        let mut any = false;
+        for value in values {
+            any |= *value > threshold;
         }
-        Ok(self.decoder.step(&mut self.state, rows.tokens, rows.parents, rows.sentences)?)
+        any
     }
 }
 
@@ -92,7 +197,7 @@ fn forbid(row: &mut [f32], tokens: &[u32]) {
 
 /// The best continuations of one row of logits, by falling log-probability, the smaller token first among equals.
 fn best_continuations(logits: &mut [f32], forbidden: &[u32], constraint: &Constraint, best: &mut [Continuation]) {
-    let log_sum = log_sum_exp(logits, &mut Scratch::new(logits.len()));
+    let log_sum = log_sum_exp(logits);
     if let Some(token) = constraint.forced {
         if let Some(logit) = logits.get(token as usize) {
             best[0] = Continuation { token, log_prob: logit - log_sum };
@@ -101,21 +206,28 @@ fn best_continuations(logits: &mut [f32], forbidden: &[u32], constraint: &Constr
     }
     forbid(logits, forbidden);
     forbid(logits, &constraint.forbidden);
+    /// Logits looked at together: most have none that counts.
+    const BLOCK: usize = 64;
     let k = best.len();
     let mut filled = 0;
     let mut threshold = f32::NEG_INFINITY;
-    for (token, &logit) in logits.iter().enumerate() {
-        // Strictly greater: among equals the earlier token stays first.
-        if logit > threshold {
-            let mut place = filled.min(k - 1);
-            while place > 0 && best[place - 1].log_prob < logit {
-                best[place] = best[place - 1];
-                place -= 1;
-            }
-            best[place] = Continuation { token: token as u32, log_prob: logit };
-            filled = (filled + 1).min(k);
-            if filled == k {
-                threshold = best[k - 1].log_prob;
+    for (block, first) in logits.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
+        if !any_above(block, threshold) {
+            continue;
+        }
+        for (token, &logit) in (first..).zip(block) {
+            // Strictly greater: among equals the earlier token stays first.
+            if logit > threshold {
+                let mut place = filled.min(k - 1);
+                while place > 0 && best[place - 1].log_prob < logit {
+                    best[place] = best[place - 1];
+                    place -= 1;
+                }
+                best[place] = Continuation { token, log_prob: logit };
+                filled = (filled + 1).min(k);
+                if filled == k {
+                    threshold = best[k - 1].log_prob;
+                }
             }
         }
     }

@@ -114,11 +114,11 @@ pub fn by_length(sources: &mut [Source]) {
     sources.sort_by_key(|source| Reverse(source.ids.len()));
 }
 
-/// Sources sorted [`by_length`] in batches of at most `batch_tokens` padded tokens, and at least one source.
-pub fn batches(sources: &[Source], batch_tokens: usize) -> impl Iterator<Item = &[Source]> {
+/// Sources sorted [`by_length`] in batches of at most `batch_tokens` padded tokens and `most` sources, and at least one.
+pub fn batches(sources: &[Source], batch_tokens: usize, most: usize) -> impl Iterator<Item = &[Source]> {
     let mut rest = sources;
     std::iter::from_fn(move || {
-        let rows = (batch_tokens / (rest.first()?.ids.len() + 1)).clamp(1, rest.len());
+        let rows = (batch_tokens / (rest.first()?.ids.len() + 1)).min(most).clamp(1, rest.len());
         let (batch, after) = rest.split_at(rows);
         rest = after;
         Some(batch)
@@ -135,8 +135,8 @@ mod tests {
         let mut sources: Vec<Source> = (0..100).map(source).collect();
         by_length(&mut sources);
         for bound in [1, 24, 100, 10_000] {
-            let batches: Vec<&[Source]> = batches(&sources, bound).collect();
-            assert!(batches.iter().all(|b| b.len() == 1 || b.len() * (b[0].ids.len() + 1) <= bound));
+            let batches: Vec<&[Source]> = batches(&sources, bound, 9).collect();
+            assert!(batches.iter().all(|b| b.len() == 1 || b.len() * (b[0].ids.len() + 1) <= bound && b.len() <= 9));
             assert_eq!(batches.concat(), sources);
         }
     }

@@ -16,7 +16,7 @@ fn gnmt(alpha: f64) -> LengthPenalty {
 }
 
 fn options(strategy: Search, length_penalty: LengthPenalty, sentences: Vec<Sentence>) -> SearchOptions {
-    SearchOptions { strategy, length_penalty, no_repeat_ngram: 0, sentences }
+    SearchOptions { strategy, length_penalty, patience: 0.0, no_repeat_ngram: 0, sentences }
 }
 
 fn beam_options(width: usize, alpha: f64, max_lengths: &[usize]) -> SearchOptions {
@@ -93,6 +93,10 @@ impl Plain<'_> {
     fn beam(&self, groups: usize, width: usize, penalty: f64) -> Vec<Hypothesis> {
         let mut live = vec![vec![(Vec::new(), 0.0)]; groups];
         let mut all = vec![Vec::new(); groups];
+        let enough = match self.options.patience {
+            0.0 => usize::MAX,
+            patience => (patience * width as f64).ceil() as usize,
+        };
         for _ in 0..self.sentence.max_length {
             let mut taken: Vec<u32> = Vec::new();
             for (live, all) in live.iter_mut().zip(&mut all) {
@@ -110,15 +114,18 @@ impl Plain<'_> {
                     all.extend(live.iter().map(|(tokens, _)| self.made(tokens, Ending::Stuck)));
                 }
                 live.clear();
-                for (prefix, token, log_prob, _) in candidates {
+                for (place, (prefix, token, log_prob, _)) in candidates.into_iter().enumerate() {
                     if live.len() == width {
                         break;
-                    } else if token == END {
+                    } else if token == END && place < width {
                         all.push(self.made(&prefix, Ending::End));
-                    } else {
+                    } else if token != END {
                         taken.push(token);
                         live.push(([prefix, vec![token]].concat(), log_prob));
                     }
+                }
+                if all.len() >= enough {
+                    live.clear();
                 }
             }
         }
@@ -185,8 +192,11 @@ fn sentences() -> impl Strategy<Value = Vec<Sentence>> {
 
 fn problems() -> impl Strategy<Value = (Language, SearchOptions)> {
     let ngram = prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2), 1 => Just(3)];
-    (languages(), penalties(), ngram, sentences()).prop_map(|(language, penalty, no_repeat_ngram, sentences)| {
-        (language, SearchOptions { no_repeat_ngram, ..options(Search::Beam { width: 1 }, penalty, sentences) })
+    let patience = prop_oneof![2 => Just(0.0), 2 => Just(1.0), 1 => 0.1..3.0f64];
+    let parts = (languages(), penalties(), ngram, patience, sentences());
+    parts.prop_map(|(language, penalty, no_repeat_ngram, patience, sentences)| {
+        let options = options(Search::Beam { width: 1 }, penalty, sentences);
+        (language, SearchOptions { no_repeat_ngram, patience, ..options })
     })
 }
 
@@ -270,7 +280,7 @@ proptest! {
             prop_assert_eq!(found, vec![plain.greedy()]);
         }
         // With no penalty an end that comes first cannot be beaten, so the beam's own code comes to the same.
-        let plain = SearchOptions { length_penalty: gnmt(0.0), ..options };
+        let plain = SearchOptions { length_penalty: gnmt(0.0), patience: 0.0, ..options };
         let keys: Vec<u64> = plain.sentences.iter().map(|sentence| sentence.key).collect();
         let groups = beam::Groups { count: 1, width: 1, penalty: 0.0 };
         let by_beam = beam::search(&mut Toy::new(&language, &keys), &plain, groups).unwrap();

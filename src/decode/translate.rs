@@ -1,14 +1,12 @@
 //! Text in, text out: tokenise, batch by length, encode, search, detokenise, in the order of the input.
 
-use super::neural::{NeuralStep, SpecialTokens};
+use super::neural::{Neural, SpecialTokens};
 use super::source::{self, Reader, Source};
 use super::{Ending, Hypothesis, LengthPenalty, SearchOptions, Sentence, Strategy, search};
 use crate::config::DecodeConfig;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::model::Transformer;
-use crate::model::cache::Decoder;
-use crate::ops::Mode;
 
 /// How to translate.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +17,8 @@ pub struct TranslateOptions {
     pub n_best: usize,
     /// What they are ranked by.
     pub length_penalty: LengthPenalty,
+    /// See [`SearchOptions::patience`].
+    pub patience: f64,
     /// No sequence of so many tokens comes twice in a translation; 0: any may.
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
@@ -44,6 +44,7 @@ impl TranslateOptions {
             strategy: Strategy::Beam { width: config.beam },
             n_best: 1,
             length_penalty: LengthPenalty { kind: config.length_penalty_kind, alpha: config.length_penalty },
+            patience: config.patience,
             no_repeat_ngram: config.no_repeat_ngram,
             min_length: config.min_length,
             max_length_ratio: config.max_length_ratio,
@@ -63,9 +64,17 @@ impl TranslateOptions {
         self.search(Vec::new()).check()
     }
 
+    /// Rows that a sentence becomes.
+    fn rows(&self) -> usize {
+        match self.strategy {
+            Strategy::Beam { width } | Strategy::Diverse { width, .. } => width,
+            Strategy::Sample(sampling) => sampling.count,
+        }
+    }
+
     fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
-        let Self { strategy, length_penalty, no_repeat_ngram, .. } = *self;
-        SearchOptions { strategy, length_penalty, no_repeat_ngram, sentences }
+        let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
+        SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, sentences }
     }
 
     /// Most tokens of the translation of so many, the end counted.
@@ -133,9 +142,8 @@ impl Candidate {
 /// A model ready to translate.
 pub struct Translator<'a> {
     model: &'a Transformer,
-    decoder: Decoder,
+    search: Neural,
     tokenizers: &'a Tokenizers,
-    special: SpecialTokens,
 }
 
 impl<'a> Translator<'a> {
@@ -147,7 +155,7 @@ impl<'a> Translator<'a> {
             end: target.eos_id(),
             forbidden: vec![target.pad_id(), target.bos_id(), target.unk_id()],
         };
-        Ok(Self { model, decoder: model.decoder()?, tokenizers, special })
+        Ok(Self { model, search: Neural::new(model, special)?, tokenizers })
     }
 
     /// Translates lines; the result has one translation a line, in order. `progress` hears how many lines are done.
@@ -177,7 +185,7 @@ impl<'a> Translator<'a> {
         sources.retain(|source| !source.ids.is_empty());
         source::by_length(&mut sources);
         let mut done = lines.len() - sources.len();
-        for batch in source::batches(&sources, options.batch_tokens) {
+        for batch in source::batches(&sources, options.batch_tokens, self.search.rows() / options.rows()) {
             for (source, n_best) in batch.iter().zip(self.batch(batch, &prefix, options)?) {
                 results[source.line] = Translation { n_best, source_cut: source.cut };
             }
@@ -200,11 +208,12 @@ impl<'a> Translator<'a> {
     }
 
     fn batch(&self, sources: &[Source], prefix: &[u32], options: &TranslateOptions) -> Result<Vec<Vec<Candidate>>> {
-        let memory = self.model.encode(&self.reader().sequences(sources), &Mode::INFERENCE)?;
-        let mut step = NeuralStep::new(&self.decoder, &memory, &self.special)?;
+        let end = self.tokenizers.source.eos_id();
+        let ids: Vec<Vec<u32>> = sources.iter().map(|source| [&source.ids[..], &[end]].concat()).collect();
+        let mut step = self.search.begin(&ids.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
         let sentence = |source: &Source| Sentence {
             min_length: options.min_length,
-            max_length: options.limit(source.ids.len(), prefix.len()).clamp(1, self.decoder.max_positions()),
+            max_length: options.limit(source.ids.len(), prefix.len()).clamp(1, self.search.max_positions()),
             prefix: prefix.to_vec(),
             key: (options.lines_before + source.line) as u64,
         };

@@ -22,6 +22,21 @@ pub fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
 const ROWS: usize = 16;
 
 vectorised! {
+    /// log Σ e^x of one row.
+    pub fn log_sum_exp(x: &[f32]) -> f32 {
+        /// Values whose powers are summed together: they stay in registers and the first-level cache.
+        const BLOCK: usize = 256;
+        let largest = simd::max(x);
+        let (mut powers, mut sum) = ([0f32; BLOCK], 0f32);
+        // A loop: a closure would not be compiled for this machine's instructions.
+        for block in x.chunks(BLOCK) {
+            let powers = &mut powers[..block.len()];
+            powers.copy_from_slice(block);
+            sum += simd::exp_shifted(powers, largest);
+        }
+        largest + sum.ln()
+    }
+
     /// Scales, masks and normalises rows of scores in place.
     pub fn softmax_rows(scores: &mut [f32], width: usize, mask: SentenceMask, scale: f32) {
         // Whole vectors, masked entries among them: rows are short, and a rest of single ones would cost the most. Step by

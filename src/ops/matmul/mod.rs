@@ -28,7 +28,7 @@ use super::memory::{Scratch, SharedRows};
 use super::profile::{self, Work};
 use crate::choice::choice;
 use kernel::{DEPTH, Order, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS, Tile};
-pub use small::{fixed, fixed_parallel, transposed};
+pub use small::fixed;
 
 choice! {
     /// The type that operands of products are rounded to. Their sums are float32, and so are parameters, gradients,
@@ -163,10 +163,37 @@ impl Packed {
         self.multiply(Matrix::new(a, m, self.k), Order::Rows, 0..m, c, accumulate);
     }
 
+    /// C = A·B over the threads, which share the columns: for so few rows that sharing them would leave threads idle.
+    /// A: [m, k] row-major, C: [m, n] row-major.
+    pub fn product_by_columns(&self, a: &[f32], c: &mut [f32]) {
+        let m = c.len() / self.n.max(1);
+        assert_eq!(a.len(), m * self.k, "A is not [{m}, {}]", self.k);
+        assert_eq!(c.len(), m * self.n, "C is not [{m}, {}]", self.n);
+        if c.is_empty() || self.k == 0 {
+            return c.fill(0.0);
+        }
+        let steps = self.steps();
+        let tiles = Tiles::pack(Matrix::new(a, m, self.k), Order::Rows, 0..m, 0..steps, self.precision);
+        // A few tasks a thread, each of whole panels.
+        let panels = self.n.div_ceil(PANEL).div_ceil(4 * rayon::current_num_threads());
+        let shared = SharedRows::new(c, self.n);
+        (0..self.n.div_ceil(panels * PANEL)).into_par_iter().for_each(|task| {
+            let columns = task * panels * PANEL..self.n.min((task + 1) * panels * PANEL);
+            let _timer = profile::kernel("product", "rows", Work::product(m, columns.len(), self.k, self.precision));
+            // SAFETY: C holds m rows of n columns, and tasks have disjoint columns.
+            unsafe { self.tiles_by_panels(&tiles, columns, shared.pointer(), false) };
+        });
+    }
+
+    /// 32-bit steps of the inner dimension.
+    fn steps(&self) -> usize {
+        self.k.div_ceil(self.precision.positions())
+    }
+
     /// Rows of C: those of A (`Order::Rows`, A: [m, k]) or the columns of its transpose (`Order::Steps`, A: [k, m]).
     fn multiply(&self, a: Matrix, order: Order, rows: Range<usize>, c: &mut [f32], accumulate: bool) {
-        /// Pieces of the inner dimension whose tiles of A are packed at once.
-        const GROUP: usize = 8;
+        /// Steps whose tiles of A are packed at once.
+        const GROUP: usize = 8 * DEPTH;
         let (m, n) = (rows.len(), self.n);
         assert_eq!(c.len(), m * n, "C is not [{m}, {n}]");
         if m == 0 || n == 0 {
@@ -180,78 +207,105 @@ impl Packed {
         }
         let part = if order == Order::Rows { "rows" } else { "weight gradients" };
         let _timer = profile::kernel("product", part, Work::product(m, n, self.k, self.precision));
-        let kernel = kernel::choose(self.precision, order);
-        let (per_step, tiles) = (self.precision.positions(), m.div_ceil(TILE_ROWS));
-        let steps = self.k.div_ceil(per_step);
-        let mut packed = Scratch::new(tiles * steps.div_ceil(DEPTH).min(GROUP) * TILE_WORDS);
-        let packed = packed.words_mut();
-        for group in (0..steps).step_by(GROUP * DEPTH) {
-            let starts = (group..steps.min(group + GROUP * DEPTH)).step_by(DEPTH);
-            let pieces = starts.map(|start| start..steps.min(start + DEPTH));
-            for (piece, tiles_of_piece) in pieces.clone().zip(packed.chunks_mut(tiles * TILE_WORDS)) {
-                let positions = piece.start * per_step..self.k.min(piece.end * per_step);
-                match order {
-                    Order::Rows => {
-                        for (tile, to) in tiles_of_piece.chunks_mut(TILE_WORDS).enumerate() {
-                            let first = rows.start + tile * TILE_ROWS;
-                            let rows = first..rows.end.min(first + TILE_ROWS);
-                            pack::rows(a, rows, positions.clone(), to, self.precision);
-                        }
-                    }
-                    Order::Steps => pack::tiles(a, rows.clone(), positions, tiles_of_piece, self.precision),
-                }
-            }
-            for column in (0..n).step_by(PANEL) {
-                let panel = &self.panels.words()[column * steps..][..steps * PANEL];
-                for (number, piece) in pieces.clone().enumerate() {
-                    let b = &panel[piece.start * PANEL..piece.end * PANEL];
-                    let add = accumulate || piece.start > 0;
-                    for tile in 0..tiles {
-                        let first = tile * TILE_ROWS;
-                        let count = TILE_ROWS.min(m - first);
-                        let a = &packed[(number * tiles + tile) * TILE_WORDS..][..TILE_WORDS];
-                        let c = &mut c[first * n + column..];
-                        // SAFETY: the tile of A and the panel's piece hold these steps, as packed above.
-                        unsafe { run(kernel, (count, piece.len()), a, b, c, n, PANEL.min(n - column), add) };
-                    }
+        let steps = self.steps();
+        for start in (0..steps).step_by(GROUP) {
+            let group = start..steps.min(start + GROUP);
+            let tiles = Tiles::pack(a, order, rows.clone(), group, self.precision);
+            // SAFETY: C holds m rows of n columns.
+            unsafe { self.tiles_by_panels(&tiles, 0..n, c.as_mut_ptr(), accumulate || start > 0) };
+        }
+    }
+
+    /// Some columns of C from some steps of A and B. `columns` begins at a panel.
+    ///
+    /// # Safety
+    /// C points to as many rows as the tiles have, of all columns; no other thread touches those of `columns`.
+    unsafe fn tiles_by_panels(&self, tiles: &Tiles, columns: Range<usize>, c: *mut f32, accumulate: bool) {
+        let (all_steps, ldc) = (self.steps(), self.n);
+        for column in columns.clone().step_by(PANEL) {
+            let panel = &self.panels.words()[column * all_steps..][..all_steps * PANEL];
+            let width = PANEL.min(columns.end - column);
+            for (number, piece) in tiles.pieces().enumerate() {
+                let b = panel[piece.start * PANEL..piece.end * PANEL].as_ptr();
+                for (tile, first) in (0..tiles.rows).step_by(TILE_ROWS).enumerate() {
+                    let a = tiles.tile(number, tile).as_ptr();
+                    // SAFETY: the first of the tile's rows, by the contract.
+                    let c = unsafe { c.add(first * ldc + column) };
+                    let tile = Tile { steps: piece.len(), a, b, c, ldc, accumulate: accumulate || number > 0 };
+                    // SAFETY: A's tile and B's panel hold these steps; of C only `width` columns are touched.
+                    unsafe { run(tiles.kernel, TILE_ROWS.min(tiles.rows - first), tile, width) };
                 }
             }
         }
     }
 }
 
-/// One tile of C with `columns` columns.
+/// Rows of A at some steps, packed for the micro-kernels.
+struct Tiles {
+    packed: Scratch,
+    rows: usize,
+    steps: Range<usize>,
+    kernel: kernel::Kernel,
+}
+
+impl Tiles {
+    fn pack(a: Matrix, order: Order, rows: Range<usize>, steps: Range<usize>, precision: Precision) -> Self {
+        let per_tile_row = rows.len().div_ceil(TILE_ROWS) * TILE_WORDS;
+        let kernel = kernel::choose(precision, order);
+        let packed = Scratch::new(steps.len().div_ceil(DEPTH) * per_tile_row);
+        let mut tiles = Self { packed, rows: rows.len(), steps, kernel };
+        let (per_step, k) = (precision.positions(), if order == Order::Rows { a.columns } else { a.rows });
+        for (piece, to) in tiles.pieces().zip(tiles.packed.words_mut().chunks_mut(per_tile_row)) {
+            let positions = piece.start * per_step..k.min(piece.end * per_step);
+            match order {
+                Order::Rows => {
+                    for (to, first) in to.chunks_mut(TILE_WORDS).zip(rows.clone().step_by(TILE_ROWS)) {
+                        let rows = first..rows.end.min(first + TILE_ROWS);
+                        pack::rows(a, rows, positions.clone(), to, precision);
+                    }
+                }
+                Order::Steps => pack::tiles(a, rows.clone(), positions, to, precision),
+            }
+        }
+        tiles
+    }
+
+    /// The steps in pieces that a tile holds.
+    fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Range { start, end } = self.steps;
+        (start..end).step_by(DEPTH).map(move |start| start..end.min(start + DEPTH))
+    }
+
+    /// A tile of rows at a piece of the steps.
+    fn tile(&self, piece: usize, tile: usize) -> &[u32] {
+        &self.packed.words()[(piece * self.rows.div_ceil(TILE_ROWS) + tile) * TILE_WORDS..][..TILE_WORDS]
+    }
+}
+
+/// One tile of C of which only `columns` columns are there.
 ///
 /// # Safety
-/// As for [`kernel::Kernel`], but for C, which is checked.
+/// As for [`kernel::Kernel`], but that C holds only so many columns.
 #[inline(always)]
-unsafe fn run(
-    kernel: kernel::Kernel,
-    (rows, steps): (usize, usize),
-    a: &[u32],
-    b: &[u32],
-    c: &mut [f32],
-    ldc: usize,
-    columns: usize,
-    accumulate: bool,
-) {
-    assert!(c.len() >= (rows - 1) * ldc + columns);
-    let (a, b) = (a.as_ptr(), b.as_ptr());
+unsafe fn run(kernel: kernel::Kernel, rows: usize, tile: Tile, columns: usize) {
     if columns == PANEL {
-        // SAFETY: C was checked; the rest is the caller's contract.
-        unsafe { kernel(rows, Tile { steps, a, b, c: c.as_mut_ptr(), ldc, accumulate }) };
-        return;
+        // SAFETY: the caller's contract.
+        return unsafe { kernel(rows, tile) };
     }
     let mut whole = [0f32; TILE_ROWS * PANEL];
-    if accumulate {
-        for (whole, c) in whole.chunks_exact_mut(PANEL).zip(c.chunks(ldc)).take(rows) {
-            whole[..columns].copy_from_slice(&c[..columns]);
+    let row = |i: usize| {
+        // SAFETY: row i of C, by the contract.
+        unsafe { std::slice::from_raw_parts_mut(tile.c.add(i * tile.ldc), columns) }
+    };
+    if tile.accumulate {
+        for (i, whole) in whole.chunks_exact_mut(PANEL).take(rows).enumerate() {
+            whole[..columns].copy_from_slice(row(i));
         }
     }
     // SAFETY: `whole` holds a whole tile; the rest is the caller's contract.
-    unsafe { kernel(rows, Tile { steps, a, b, c: whole.as_mut_ptr(), ldc: PANEL, accumulate }) };
-    for (whole, c) in whole.chunks_exact(PANEL).zip(c.chunks_mut(ldc)).take(rows) {
-        c[..columns].copy_from_slice(&whole[..columns]);
+    unsafe { kernel(rows, Tile { c: whole.as_mut_ptr(), ldc: PANEL, ..tile }) };
+    for (i, whole) in whole.chunks_exact(PANEL).take(rows).enumerate() {
+        row(i).copy_from_slice(&whole[..columns]);
     }
 }
 
@@ -338,6 +392,11 @@ mod tests {
         }
     }
 
+    /// The transpose of a row-major [rows, columns] matrix.
+    pub(super) fn transposed(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+        (0..columns * rows).map(|i| x[i % rows * columns + i / rows]).collect()
+    }
+
     /// Awkward sizes: single rows and columns, odd inner dimensions, tails of tiles, panels, pieces and groups.
     const SIZES: [(usize, usize, usize); 12] = [
         (1, 1, 1),
@@ -364,6 +423,9 @@ mod tests {
                 let mut c = vec![f32::NAN; m * n];
                 packed.product(&a, &mut c, false);
                 close(&c, &want, precision);
+                let mut by_columns = vec![f32::NAN; m * n];
+                packed.product_by_columns(&a, &mut by_columns);
+                assert_eq!(by_columns, c, "{m}x{n}x{k}");
                 packed.product(&a, &mut c, true);
                 let twice: Vec<(f64, f64)> = want.iter().map(|(w, size)| (2.0 * w, 2.0 * size)).collect();
                 close(&c, &twice, precision);

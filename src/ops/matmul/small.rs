@@ -1,33 +1,7 @@
 //! Products that read both matrices where they lie.
 
-use rayon::prelude::*;
-
 use super::Matrix;
-use crate::ops::memory::{Scratch, SharedRows};
 use crate::ops::simd::vectorised;
-
-/// The transpose of a row-major [rows, columns] matrix, as row-major [columns, rows].
-pub fn transposed(x: &[f32], rows: usize, columns: usize) -> Scratch {
-    const TILE: usize = 16;
-    let mut out = Scratch::new(rows * columns);
-    let shared = SharedRows::new(&mut out, rows);
-    (0..columns.div_ceil(TILE * 4)).into_par_iter().for_each(|block| {
-        let start = block * TILE * 4;
-        let end = (start + TILE * 4).min(columns);
-        // SAFETY: every block writes its own rows of the result.
-        let out = unsafe { shared.rows(start..end) };
-        for r0 in (0..rows).step_by(TILE) {
-            let r1 = (r0 + TILE).min(rows);
-            for c in start..end {
-                let target = &mut out[(c - start) * rows..][..rows];
-                for r in r0..r1 {
-                    target[r] = x[r * columns + c];
-                }
-            }
-        }
-    });
-    out
-}
 
 /// Columns of B that one panel of the fixed-order kernel covers.
 const PANEL: usize = 32;
@@ -161,40 +135,11 @@ unsafe fn tile<const M: usize, const N: usize>(k: usize, a: Left, b: Right, c: O
     }
 }
 
-/// [`fixed`] over contiguous row-major matrices with the work spread over the threads: panels of columns for few rows,
-/// blocks of rows for many. Which thread computes what changes no result.
-pub fn fixed_parallel(m: usize, n: usize, k: usize, a: &[f32], b: &[f32], c: &mut [f32]) {
-    const SMALL: usize = 1 << 16;
-    if m * n * k <= SMALL {
-        fixed(m, n, k, Matrix::new(a, m, k), b, n, c, n, false);
-    } else if m >= 64 {
-        let shared = SharedRows::new(&mut c[..m * n], n);
-        (0..m.div_ceil(32)).into_par_iter().for_each(|i| {
-            let (start, end) = (i * 32, (i * 32 + 32).min(m));
-            // SAFETY: blocks of rows are disjoint.
-            let rows = unsafe { shared.rows(start..end) };
-            fixed(end - start, n, k, Matrix::new(&a[start * k..], end - start, k), b, n, rows, n, false);
-        });
-    } else {
-        let pieces = (n / 128).clamp(1, 16);
-        let out = SharedRows::new(&mut c[..m * n], n);
-        (0..pieces).into_par_iter().for_each(|i| {
-            let (start, end) = (i * n / pieces / PANEL * PANEL, (i + 1) * n / pieces / PANEL * PANEL);
-            let end = if i + 1 == pieces { n } else { end };
-            // SAFETY: every piece writes only its own columns, through the raw pointer taken here.
-            unsafe {
-                let pointer = out.pointer().add(start);
-                fixed_kernel([m, end - start, k], (a.as_ptr(), k, 1), (b.as_ptr().add(start), n), (pointer, n), false);
-            }
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ops::matmul::Precision;
-    use crate::ops::matmul::tests::{close, naive, numbers};
+    use crate::ops::matmul::tests::{close, naive, numbers, transposed};
 
     #[test]
     fn products_equal_the_definition() {
@@ -202,7 +147,7 @@ mod tests {
             let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
             let want = naive(Matrix::new(&a, m, k), Matrix::new(&b, k, n));
             let mut c = vec![1f32; m * n];
-            fixed_parallel(m, n, k, &a, &b, &mut c);
+            fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut c, n, false);
             close(&c, &want, Precision::F32);
             let at = transposed(&a, m, k);
             fixed(m, n, k, Matrix::new(&at, k, m).t(), &b, n, &mut c, n, true);
@@ -216,10 +161,10 @@ mod tests {
         let (m, n, k) = (150, 200, 96);
         let (a, b) = (numbers(m * k, 3), numbers(k * n, 4));
         let mut all = vec![0f32; m * n];
-        fixed_parallel(m, n, k, &a, &b, &mut all);
+        fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut all, n, false);
         for rows in [1, 2, 5, 9, 63] {
             let mut some = vec![0f32; rows * n];
-            fixed_parallel(rows, n, k, &a[10 * k..], &b, &mut some);
+            fixed(rows, n, k, Matrix::new(&a[10 * k..], rows, k), &b, n, &mut some, n, false);
             assert_eq!(some, all[10 * n..(10 + rows) * n]);
         }
     }

@@ -85,30 +85,6 @@ pub fn plain(
     }
 }
 
-/// The wrapper in decoding, without dropout and in place: `f` writes its output for its input, `norm` the normalised rows
-/// for rows.
-pub fn infer(
-    placement: NormPlacement,
-    x: &mut [f32],
-    norm: impl Fn(&[f32], &mut [f32]),
-    f: impl FnOnce(&[f32], &mut [f32]),
-) {
-    let mut h = vec![0f32; x.len()];
-    match placement {
-        NormPlacement::Post => {
-            f(x, &mut h);
-            h.iter_mut().zip(x.iter()).for_each(|(h, x)| *h += x);
-            norm(&h, x);
-        }
-        NormPlacement::Pre => {
-            let mut normal = vec![0f32; x.len()];
-            norm(x, &mut normal);
-            f(&normal, &mut h);
-            x.iter_mut().zip(&h).for_each(|(x, h)| *x += h);
-        }
-    }
-}
-
 /// Calls `f` with a parameter's values, if there is one.
 pub(in crate::ops) fn with_bias<R>(bias: Option<&Param>, f: impl FnOnce(Option<&[f32]>) -> Result<R>) -> Result<R> {
     match bias {

@@ -1,4 +1,6 @@
-//! Incremental decoding in plain Candle operations, on any device.
+//! Incremental decoding in plain Candle operations, on any device: one position at a time, with cached keys and values.
+//!
+//! The processor's fast counterpart is [`crate::infer`].
 //!
 //! Keys and values of the target are tensors that grow by one position a step, and are put into the order of the new rows
 //! when a search changes it. Those of the source are repeated for the rows of each sentence, anew only when the rows change.
@@ -6,7 +8,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::softmax;
 
-use super::super::{Memory, Stack, Transformer};
+use super::{Memory, Stack, Transformer};
 use crate::ops::Mode;
 use crate::ops::embedding::Embedding;
 use crate::ops::feed_forward::Activation;
@@ -33,7 +35,7 @@ struct Layer {
 
 /// The decoder's weights.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub struct Decoder {
     layers: Vec<Layer>,
     final_norm: Option<Norm>,
     output: Plain,
@@ -47,8 +49,8 @@ pub(super) struct Decoder {
 }
 
 impl Transformer {
-    /// Prepares the decoder for incremental decoding on any device.
-    pub(super) fn plain_decoder(&self) -> Result<Decoder> {
+    /// Prepares the decoder for incremental decoding.
+    pub fn decoder(&self) -> Result<Decoder> {
         let c = &self.config;
         Ok(Decoder {
             layers: (0..c.decoder_layers).map(|i| self.plain_layer(i)).collect::<Result<_>>()?,
@@ -110,7 +112,7 @@ struct SourceRows {
 
 /// What a batch of sentences has produced so far.
 #[derive(Debug)]
-pub(super) struct State {
+pub struct State {
     /// Of every sentence, by layer.
     source: Vec<KeysValues>,
     visible: Tensor,
@@ -121,7 +123,8 @@ pub(super) struct State {
 }
 
 impl Decoder {
-    pub(super) fn begin(&self, memory: &Memory) -> Result<State> {
+    /// Begins decoding a batch of encoded sentences.
+    pub fn begin(&self, memory: &Memory) -> Result<State> {
         let (batch, length) = (memory.lengths.len(), memory.length);
         let source = |layer: &Layer| {
             let both = layer.cross_key_value.apply(&memory.states)?;
@@ -151,13 +154,9 @@ impl Decoder {
         x.reshape((batch, length, self.heads, width))?.transpose(1, 2)?.contiguous()
     }
 
-    pub(super) fn step(
-        &self,
-        state: &mut State,
-        tokens: &[u32],
-        parents: &[usize],
-        sentences: &[usize],
-    ) -> Result<Vec<f32>> {
+    /// One step: row r continues row `parents[r]` of the last step with `tokens[r]`, for sentence `sentences[r]`.
+    /// Returns logits, [rows, V].
+    pub fn step(&self, state: &mut State, tokens: &[u32], parents: &[usize], sentences: &[usize]) -> Result<Vec<f32>> {
         let rows = tokens.len();
         self.advance(state, parents, sentences)?;
         let State { rows: Some(source), target, position, .. } = state else {

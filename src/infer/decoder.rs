@@ -1,0 +1,227 @@
+//! Targets: one token at a time for every live row.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::attention::attend_row;
+use super::{Engine, Sharing, Source, Workspace, blocks, room};
+use crate::ops::memory::{Scratch, SharedRows};
+
+/// Rows of a block: so many that reading the weights costs nothing beside using them.
+pub(super) const BLOCK_ROWS: usize = 128;
+
+/// What a batch of sentences has produced so far.
+#[derive(Debug)]
+pub struct Session<'a> {
+    engine: &'a Engine,
+    source: Source,
+    /// Of every layer, for every position: keys and values of the rows alive at that step, side by side.
+    cached: Vec<Vec<Scratch>>,
+    /// For every row alive, the rows of its ancestors, and its own.
+    ancestors: Vec<Vec<u32>>,
+    /// Number of target positions so far.
+    position: usize,
+    /// One for each block.
+    work: Vec<Workspace>,
+}
+
+/// What the blocks of one step share.
+struct Step<'a> {
+    engine: &'a Engine,
+    source: &'a Source,
+    tokens: &'a [u32],
+    sentences: &'a [usize],
+    ancestors: &'a [Vec<u32>],
+    position: usize,
+    sharing: Sharing,
+    /// Keys and values of every layer: of the positions before.
+    past: Vec<&'a [Scratch]>,
+    /// And of this one, to be written.
+    new: Vec<SharedRows<'a>>,
+}
+
+impl Engine {
+    /// Begins to decode.
+    pub fn begin(&self, source: Source) -> Session<'_> {
+        let cached = self.decoder.layers.iter().map(|_| Vec::new()).collect();
+        Session { engine: self, source, cached, ancestors: Vec::new(), position: 0, work: Vec::new() }
+    }
+}
+
+impl Session<'_> {
+    /// Number of sentences.
+    pub fn sentences(&self) -> usize {
+        self.source.sentences()
+    }
+
+    /// Rows of this step continue rows `parents` of the last one.
+    fn advance(&mut self, parents: &[usize]) {
+        let old = std::mem::take(&mut self.ancestors);
+        let line = |(row, &parent): (usize, &usize)| {
+            let mut line = Vec::with_capacity(self.position + 1);
+            if self.position > 0 {
+                line.extend_from_slice(&old[parent]);
+            }
+            line.push(row as u32);
+            line
+        };
+        self.ancestors = parents.iter().enumerate().map(line).collect();
+    }
+
+    /// One step: row r continues row `parents[r]` of the last step with `tokens[r]`, for sentence `sentences[r]`; at the
+    /// first step, parents are not looked at. `answer` gets each row's number, its logits [V], to be changed at will, and
+    /// its part of `answers`: as many for every row.
+    pub fn step<T: Send>(
+        &mut self,
+        tokens: &[u32],
+        parents: &[usize],
+        sentences: &[usize],
+        answers: &mut [T],
+        answer: impl Fn(usize, &mut [f32], &mut [T]) + Sync,
+    ) {
+        let rows = tokens.len();
+        if rows == 0 {
+            return;
+        }
+        self.advance(parents);
+        let (width, vocabulary, per_row) = (self.engine.cached_width(), self.engine.vocabulary(), answers.len() / rows);
+        let (mut past, mut new) = (Vec::with_capacity(self.cached.len()), Vec::with_capacity(self.cached.len()));
+        for layer in &mut self.cached {
+            layer.push(Scratch::new(rows * width));
+            let (before, last) = layer.split_at_mut(self.position);
+            past.push(&*before);
+            new.push(SharedRows::new(&mut last[0], width));
+        }
+        let (blocks, sharing) = blocks(&vec![1; rows], BLOCK_ROWS);
+        let step = Step {
+            engine: self.engine,
+            source: &self.source,
+            tokens,
+            sentences,
+            ancestors: &self.ancestors,
+            position: self.position,
+            sharing,
+            past,
+            new,
+        };
+        if self.work.len() < blocks.len() {
+            self.work.resize_with(blocks.len(), Workspace::default);
+        }
+        let mut rest = answers;
+        let mut tasks = Vec::with_capacity(blocks.len());
+        for (block, work) in blocks.into_iter().zip(&mut self.work) {
+            let (answers, after) = rest.split_at_mut(block.len() * per_row);
+            rest = after;
+            tasks.push((block, work, answers));
+        }
+        // Few rows, so that their logits stay in a thread's cache; the more, the wider the model, since the whole matrix
+        // passes by for them.
+        let chunk = (step.engine.config.d_model / 10).next_multiple_of(12);
+        let run = |(block, work, answers): (Range<usize>, &mut Workspace, &mut [T])| {
+            step.block(block.clone(), work);
+            let Workspace { x, logits, .. } = work;
+            let chunks = x.chunks(chunk * step.engine.config.d_model).zip(answers.chunks_mut(chunk * per_row));
+            for (first, (x, answers)) in block.step_by(chunk).zip(chunks) {
+                let logits = room(logits, answers.len() / per_row * vocabulary);
+                step.engine.output.apply(x, logits, sharing);
+                let rows = logits.chunks_exact_mut(vocabulary).zip(answers.chunks_exact_mut(per_row));
+                rows.enumerate().for_each(|(i, (logits, answers))| answer(first + i, logits, answers));
+            }
+        };
+        match sharing {
+            Sharing::Columns => tasks.into_iter().for_each(run),
+            Sharing::Alone => tasks.into_par_iter().with_max_len(1).for_each(run),
+        }
+        self.position += 1;
+    }
+}
+
+impl Step<'_> {
+    /// Leaves the decoder's states of a block of rows in `work.x`.
+    fn block(&self, block: Range<usize>, work: &mut Workspace) {
+        let (engine, sharing) = (self.engine, self.sharing);
+        let d = engine.config.d_model;
+        work.x.clear();
+        work.x.resize(block.len() * d, 0.0);
+        let table = engine.target_table.as_ref().unwrap_or(&engine.source_table);
+        for (x, &token) in work.x.chunks_exact_mut(d).zip(&self.tokens[block.clone()]) {
+            engine.embed(table, &engine.decoder, token, self.position, x);
+        }
+        for (index, layer) in engine.decoder.layers.iter().enumerate() {
+            let attention = &layer.attention;
+            engine.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
+                let packed = room(wide, block.len() * attention.query_key_value.width());
+                attention.query_key_value.apply(input, packed, sharing);
+                let heads = self.self_attention(index, block.clone(), packed, heads);
+                attention.output.product(heads, h, sharing);
+            });
+            if let Some(cross) = &layer.cross {
+                engine.sublayer(&cross.norm, &cross.output.bias, work, |input, h, wide, heads| {
+                    let queries = room(wide, block.len() * cross.query.width());
+                    cross.query.apply(input, queries, sharing);
+                    let heads = self.cross_attention(index, block.clone(), queries, heads);
+                    cross.output.product(heads, h, sharing);
+                });
+            }
+            engine.feed_forward(&layer.feed_forward, work, sharing);
+        }
+        engine.final_norm(&engine.decoder, work);
+    }
+
+    /// Every row over those of its ancestors and itself. packed: queries, keys and values side by side.
+    fn self_attention<'a>(
+        &self,
+        layer: usize,
+        block: Range<usize>,
+        packed: &mut [f32],
+        heads: &'a mut Vec<f32>,
+    ) -> &'a [f32] {
+        let config = &self.engine.config;
+        let shape = [config.heads, config.d_k, config.d_v];
+        let (keys, cached) = (shape[0] * shape[1], self.engine.cached_width());
+        let width = keys + cached;
+        if let Some(rotary) = &self.engine.rotary {
+            // One position a step, queries and keys side by side.
+            rotary.turn(packed, width, 2 * shape[0], self.position, 1);
+        }
+        // SAFETY: blocks are disjoint ranges of rows.
+        let new = unsafe { self.new[layer].rows(block.clone()) };
+        let out = room(heads, block.len() * shape[0] * shape[2]);
+        let (mut seen, mut scores) = (Vec::with_capacity(self.position + 1), vec![0f32; self.position + 1]);
+        let rows = packed.chunks_exact(width).zip(new.chunks_exact_mut(cached));
+        for ((row, (packed, new)), out) in block.zip(rows).zip(out.chunks_exact_mut(shape[0] * shape[2])) {
+            new.copy_from_slice(&packed[keys..]);
+            seen.clear();
+            let past = self.past[layer].iter().zip(&self.ancestors[row]);
+            seen.extend(past.map(|(step, &ancestor)| &step[ancestor as usize * cached..][..cached]));
+            seen.push(&packed[keys..]);
+            attend_row(&packed[..keys], &seen, shape, &mut scores, out);
+        }
+        out
+    }
+
+    /// Every row over its source.
+    fn cross_attention<'a>(
+        &self,
+        layer: usize,
+        block: Range<usize>,
+        queries: &[f32],
+        heads: &'a mut Vec<f32>,
+    ) -> &'a [f32] {
+        let config = &self.engine.config;
+        let shape = [config.heads, config.d_k, config.d_v];
+        let (keys, cached) = (shape[0] * shape[1], self.engine.cached_width());
+        let out = room(heads, block.len() * shape[0] * shape[2]);
+        let (mut seen, mut scores) = (Vec::new(), Vec::new());
+        let rows = queries.chunks_exact(keys).zip(out.chunks_exact_mut(shape[0] * shape[2]));
+        for (&sentence, (query, out)) in self.sentences[block].iter().zip(rows) {
+            let rows = self.source.starts[sentence]..self.source.starts[sentence + 1];
+            let source = &self.source.cached[layer][rows.start * cached..rows.end * cached];
+            seen.clear();
+            seen.extend(source.chunks_exact(cached));
+            attend_row(query, &seen, shape, room(&mut scores, seen.len()), out);
+        }
+        out
+    }
+}

@@ -1,0 +1,276 @@
+//! Translation on the processor: an engine of its own, without tensors.
+//!
+//! ```text
+//! Engine            weights, packed once                         mod.rs, weights.rs
+//!   .encode         sentences -> Source: keys and values of the  encoder.rs
+//!                   cross-attention of every layer
+//!   .begin, .step   Session: one token for every live row        decoder.rs
+//! ```
+//!
+//! It computes what [`crate::model`] does without gradients, and tests hold the two equal. What makes it fast: padding is
+//! never computed; a block of rows goes through all layers on one thread, with buffers kept from step to step, and only
+//! where there are few rows do threads share the columns of a product; keys and values of a source are computed once a
+//! sentence, and those of a target never move: a row remembers, for every position, the row its ancestor had.
+//!
+//! Sums run in one order for any number of rows and threads: a sentence decodes to the same tokens alone and in a batch.
+
+mod attention;
+mod decoder;
+mod encoder;
+mod weights;
+
+use std::ops::Range;
+
+pub use decoder::Session;
+pub use encoder::Source;
+
+use crate::config::ModelConfig;
+use crate::error::Result;
+use crate::model::layout;
+use crate::model::positions::{PositionKind, Sinusoid, sinusoidal};
+use crate::ops::dropout::Dropout;
+use crate::ops::matmul::Packed;
+use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
+use crate::ops::rotary::Rotary;
+use crate::ops::sublayer::NormPlacement;
+use weights::{FeedForward, Layer, Linear};
+pub use weights::{Lookup, of_model};
+
+/// A model's weights, ready to translate with.
+#[derive(Debug)]
+pub struct Engine {
+    config: ModelConfig,
+    source_table: Table,
+    /// The source's, where there is none.
+    target_table: Option<Table>,
+    encoder: Stack,
+    decoder: Stack,
+    output: Linear,
+    rotary: Option<Rotary>,
+}
+
+/// Embeddings, [V, D].
+#[derive(Debug)]
+struct Table(Vec<f32>);
+
+/// The layers of one side.
+#[derive(Debug)]
+struct Stack {
+    layers: Vec<Layer>,
+    final_norm: Option<Norm>,
+    /// Added to the embeddings, [positions, D]; empty where nothing is.
+    positions: Vec<f32>,
+}
+
+/// γ and β, one after the other, ε and kind.
+#[derive(Debug)]
+struct Norm {
+    both: Vec<f32>,
+    eps: f32,
+    kind: NormKind,
+}
+
+impl Norm {
+    fn weights(&self) -> NormWeights<'_> {
+        NormWeights::new(&self.both, self.eps, self.kind)
+    }
+}
+
+/// How threads divide the work on some rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// The rows are one thread's.
+    Alone,
+    /// They are all there is: threads share the columns of products.
+    Columns,
+}
+
+/// The blocks that threads divide `rows` rows into, each of about `aim` rows or more, and how to work on them. `rows` counts
+/// those of `items`, which stay whole.
+fn blocks(items: &[usize], aim: usize) -> (Vec<Range<usize>>, Sharing) {
+    /// Rows of a thread below which it is better to share columns: weights are then read more often than used.
+    const FEWEST: usize = 8;
+    let (rows, threads) = (items.iter().sum::<usize>(), rayon::current_num_threads());
+    if threads == 1 || rows < FEWEST * threads {
+        return (std::iter::once(0..items.len()).collect(), Sharing::Columns);
+    }
+    let count = (rows / aim).next_multiple_of(threads).max(threads).min(items.len());
+    let (mut blocks, mut start, mut before) = (Vec::with_capacity(count), 0, 0);
+    for (i, size) in items.iter().enumerate() {
+        before += size;
+        if before * count >= (blocks.len() + 1) * rows {
+            blocks.push(start..i + 1);
+            start = i + 1;
+        }
+    }
+    (blocks, Sharing::Alone)
+}
+
+/// Buffers of one block, kept from step to step.
+#[derive(Debug, Default)]
+struct Workspace {
+    /// The rows, [rows, D].
+    x: Vec<f32>,
+    /// Normalised, or the next rows.
+    normal: Vec<f32>,
+    /// A sub-layer's output, [rows, D].
+    h: Vec<f32>,
+    /// Queries, keys and values, or the feed-forward's hidden layer.
+    wide: Vec<f32>,
+    /// What heads return, [rows, H·d_v].
+    heads: Vec<f32>,
+    /// Of some rows, [rows, V].
+    logits: Vec<f32>,
+}
+
+/// The first `len` of a buffer, with whatever is in it.
+fn room(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    &mut buffer[..len]
+}
+
+impl Engine {
+    /// From a configuration and its parameters by name.
+    ///
+    /// # Errors
+    /// A parameter cannot be had.
+    pub fn new(config: &ModelConfig, parameters: &Lookup<'_>) -> Result<Self> {
+        let (length, halves) = (config.max_length, config.sinusoid == Sinusoid::Halves);
+        let positions = |stack: &str| -> Result<Vec<f32>> {
+            match config.positions {
+                PositionKind::Sinusoidal => Ok(sinusoidal(config.sinusoid, length, config.d_model)),
+                PositionKind::Learned => Ok(parameters(&format!("{stack}.positions.weight"))?.into_owned()),
+                PositionKind::Rotary => Ok(Vec::new()),
+            }
+        };
+        let stack = |name: &str, layers: usize, cross: bool| -> Result<Stack> {
+            let layer = |i| Layer::new(config, parameters, &format!("{name}.layers.{i}"), cross);
+            let norm = || Norm::new(config, parameters, &format!("{name}.norm"));
+            let final_norm = config.final_norm.then(norm).transpose()?;
+            Ok(Stack {
+                layers: (0..layers).map(layer).collect::<Result<_>>()?,
+                final_norm,
+                positions: positions(name)?,
+            })
+        };
+        let table = |name: &str| -> Result<Table> { Ok(Table(parameters(name)?.into_owned())) };
+        let (source, target) = ("source_embedding.weight", layout::target_table(config.tie));
+        Ok(Self {
+            config: config.clone(),
+            source_table: table(source)?,
+            target_table: (source != target).then(|| table(target)).transpose()?,
+            encoder: stack("encoder", config.encoder_layers, false)?,
+            decoder: stack("decoder", config.decoder_layers, true)?,
+            output: Linear::new(
+                parameters,
+                &[layout::output_table(config.tie)],
+                config.output_bias.then_some("output_projection.bias").as_slice(),
+                config.d_model,
+            )?,
+            rotary: (config.positions == PositionKind::Rotary).then(|| Rotary::new(length, config.d_k, halves)),
+        })
+    }
+
+    /// Size of the target vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.output.width()
+    }
+
+    /// Longest sequence the positions reach.
+    pub fn max_positions(&self) -> usize {
+        self.config.max_length
+    }
+
+    /// Rows that keep all threads busy: more gain nothing.
+    pub fn rows(&self) -> usize {
+        decoder::BLOCK_ROWS * rayon::current_num_threads()
+    }
+
+    fn scale(&self) -> f32 {
+        if self.config.scale_embedding { (self.config.d_model as f32).sqrt() } else { 1.0 }
+    }
+
+    /// Width of keys and values, side by side.
+    fn cached_width(&self) -> usize {
+        self.config.heads * (self.config.d_k + self.config.d_v)
+    }
+
+    /// scale·table[token] + encoding of a position.
+    fn embed(&self, table: &Table, stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
+        let (d, scale) = (self.config.d_model, self.scale());
+        let entry = &table.0[token as usize * d..][..d];
+        if stack.positions.is_empty() {
+            out.iter_mut().zip(entry).for_each(|(x, e)| *x = e * scale);
+        } else {
+            let encoding = &stack.positions[position * d..][..d];
+            out.iter_mut().zip(entry).zip(encoding).for_each(|((x, e), p)| *x = e.mul_add(scale, *p));
+        }
+    }
+
+    /// One sub-layer on the rows of a workspace: `f` writes its output, still without bias, for its input.
+    fn sublayer(
+        &self,
+        norm: &Norm,
+        bias: &[f32],
+        work: &mut Workspace,
+        f: impl FnOnce(&[f32], &mut [f32], &mut Vec<f32>, &mut Vec<f32>),
+    ) {
+        let d = self.config.d_model;
+        let Workspace { x, normal, h, wide, heads, .. } = work;
+        let (rows, h) = (&x[..], room(h, x.len()));
+        let bias = (!bias.is_empty()).then_some(bias);
+        let next = room(normal, rows.len());
+        match self.config.norm {
+            NormPlacement::Post => {
+                f(rows, h, wide, heads);
+                let addend = Addend { h, bias, dropout: Dropout::OFF, first_row: 0 };
+                norm_rows(rows, Some(addend), norm.weights(), d, next);
+            }
+            NormPlacement::Pre => {
+                norm_rows(rows, None, norm.weights(), d, next);
+                f(next, h, wide, heads);
+                let addend = Addend { h, bias, dropout: Dropout::OFF, first_row: 0 };
+                add_rows(rows, addend, d, next);
+            }
+        }
+        normal.truncate(x.len());
+        std::mem::swap(x, normal);
+    }
+
+    fn feed_forward(&self, layer: &FeedForward, work: &mut Workspace, sharing: Sharing) {
+        let rows = work.x.len() / self.config.d_model;
+        self.sublayer(&layer.norm, &layer.fc2.bias, work, |input, h, wide, _| {
+            let hidden = room(wide, rows * layer.fc1.width());
+            layer.fc1.apply(input, hidden, sharing);
+            self.config.activation.apply(hidden);
+            layer.fc2.product(hidden, h, sharing);
+        });
+    }
+
+    fn final_norm(&self, stack: &Stack, work: &mut Workspace) {
+        if let Some(norm) = &stack.final_norm {
+            let next = room(&mut work.normal, work.x.len());
+            norm_rows(&work.x, None, norm.weights(), self.config.d_model, next);
+            work.normal.truncate(work.x.len());
+            std::mem::swap(&mut work.x, &mut work.normal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_hold_every_item_once() {
+        for (items, aim) in
+            [(vec![1; 100], 32), (vec![7, 1, 30, 2, 2], 16), (vec![200], 64), (vec![1], 64), (vec![], 8)]
+        {
+            let (blocks, _) = blocks(&items, aim);
+            let all: Vec<usize> = blocks.iter().cloned().flatten().collect();
+            assert_eq!(all, (0..items.len()).collect::<Vec<_>>(), "{items:?}");
+        }
+    }
+}
