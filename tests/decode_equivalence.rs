@@ -17,7 +17,7 @@ use mt::rng::Stream;
 const VOCABULARY: usize = 71;
 
 fn special() -> SpecialTokens {
-    SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] }
+    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
 }
 
 /// Between them, every option that decoding has to know.
@@ -236,6 +236,7 @@ fn a_trained_model_decodes_alike_in_every_way() {
     mt::commands::model::load_parameters(&directory.join("model.safetensors"), &model).unwrap();
     let target = &tokenizers.target;
     let special = SpecialTokens {
+        source_end: tokenizers.source.eos_id(),
         start: target.bos_id(),
         end: target.eos_id(),
         forbidden: vec![target.pad_id(), target.bos_id(), target.unk_id()],

@@ -164,7 +164,7 @@ fn the_optimizer_moves_parameters_alike() {
 }
 
 fn special() -> SpecialTokens {
-    SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] }
+    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
 }
 
 fn translate(

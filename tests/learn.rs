@@ -34,7 +34,7 @@ fn pairs(count: usize, stream: &mut Stream) -> Vec<(Vec<u32>, Vec<u32>)> {
 
 fn accuracy(model: &Transformer, stream: &mut Stream) -> f64 {
     let pairs = pairs(200, stream);
-    let special = SpecialTokens { start: 1, end: 2, forbidden: vec![0, 1, 3] };
+    let special = SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] };
     let neural = Neural::new(model, special).unwrap();
     let sources: Vec<Vec<u32>> = pairs.iter().map(|(source, _)| [&source[..], &[2]].concat()).collect();
     let mut step = neural.begin(&sources.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();

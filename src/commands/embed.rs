@@ -86,9 +86,10 @@ fn embed(
 ) -> Result<(Vec<Vec<f32>>, Option<usize>)> {
     let mut sources = reader.read(lines);
     let cut = sources.iter().position(|source| source.cut);
-    source::by_length(&mut sources);
+    let tokens = |source: &source::Source| source.ids.len();
+    source::by_length(&mut sources, tokens);
     let mut vectors = vec![Vec::new(); lines.len()];
-    for batch in source::batches(&sources, batch_tokens, usize::MAX) {
+    for batch in source::batches(&sources, tokens, batch_tokens, usize::MAX) {
         let memory = model.encode(&reader.sequences(batch), &Mode::INFERENCE)?;
         for (source, vector) in batch.iter().zip(pool(&memory, pooling)?) {
             vectors[source.line] = vector;

@@ -16,6 +16,8 @@ use crate::ops::{Implementation, Mode};
 /// Token ids that search must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecialTokens {
+    /// Ends a source.
+    pub source_end: u32,
     /// First decoder input.
     pub start: u32,
     /// Ends a hypothesis.
@@ -65,6 +67,11 @@ impl Neural {
         let (vocabulary, max_positions) = (model.vocabulary().target, model.config().max_length);
         let kind = Kind::Plain(Box::new((model.clone(), model.decoder()?)));
         Ok(Self { kind, special, vocabulary, max_positions })
+    }
+
+    /// The token that ends a source.
+    pub fn source_end(&self) -> u32 {
+        self.special.source_end
     }
 
     /// Longest target that the positions reach.

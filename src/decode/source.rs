@@ -109,16 +109,22 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Sorts sources, longest first, so that a batch too large shows at once; equal lengths in the order of the lines.
-pub fn by_length(sources: &mut [Source]) {
-    sources.sort_by_key(|source| Reverse(source.ids.len()));
+/// Sorts by the number of tokens, the longest first, so that a batch too large shows at once; equal ones stay in order.
+pub fn by_length<T>(items: &mut [T], tokens: impl Fn(&T) -> usize) {
+    items.sort_by_key(|item| Reverse(tokens(item)));
 }
 
-/// Sources sorted [`by_length`] in batches of at most `batch_tokens` padded tokens and `most` sources, and at least one.
-pub fn batches(sources: &[Source], batch_tokens: usize, most: usize) -> impl Iterator<Item = &[Source]> {
-    let mut rest = sources;
+/// Items sorted [`by_length`] in batches of at most `batch_tokens` padded tokens, the ends counted, and `most` items, and at
+/// least one.
+pub fn batches<T>(
+    items: &[T],
+    tokens: impl Fn(&T) -> usize,
+    batch_tokens: usize,
+    most: usize,
+) -> impl Iterator<Item = &[T]> {
+    let mut rest = items;
     std::iter::from_fn(move || {
-        let rows = (batch_tokens / (rest.first()?.ids.len() + 1)).min(most).clamp(1, rest.len());
+        let rows = (batch_tokens / (tokens(rest.first()?) + 1)).min(most).clamp(1, rest.len());
         let (batch, after) = rest.split_at(rows);
         rest = after;
         Some(batch)
@@ -131,13 +137,12 @@ mod tests {
 
     #[test]
     fn batches_hold_their_bound_and_every_source_once() {
-        let source = |line: usize| Source { line, ids: vec![4; line * 7 % 23], cut: false };
-        let mut sources: Vec<Source> = (0..100).map(source).collect();
-        by_length(&mut sources);
+        let mut items: Vec<(usize, usize)> = (0..100).map(|i| (i, i * 7 % 23)).collect();
+        by_length(&mut items, |item| item.1);
         for bound in [1, 24, 100, 10_000] {
-            let batches: Vec<&[Source]> = batches(&sources, bound, 9).collect();
-            assert!(batches.iter().all(|b| b.len() == 1 || b.len() * (b[0].ids.len() + 1) <= bound && b.len() <= 9));
-            assert_eq!(batches.concat(), sources);
+            let batches: Vec<&[(usize, usize)]> = batches(&items, |item| item.1, bound, 9).collect();
+            assert!(batches.iter().all(|b| b.len() == 1 || b.len() * (b[0].1 + 1) <= bound && b.len() <= 9));
+            assert_eq!(batches.concat(), items);
         }
     }
 }

@@ -151,6 +151,7 @@ impl<'a> Translator<'a> {
     pub fn new(model: &'a Transformer, tokenizers: &'a Tokenizers) -> Result<Self> {
         let target = &tokenizers.target;
         let special = SpecialTokens {
+            source_end: tokenizers.source.eos_id(),
             start: target.bos_id(),
             end: target.eos_id(),
             forbidden: vec![target.pad_id(), target.bos_id(), target.unk_id()],
@@ -177,24 +178,16 @@ impl<'a> Translator<'a> {
         &self,
         lines: &[S],
         options: &TranslateOptions,
-        mut go_on: impl FnMut(usize) -> bool,
+        go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Translation>>> {
-        let mut results = vec![Translation::blank(); lines.len()];
+        let sources = self.reader().read(lines);
         let prefix = self.prefix(&options.prefix);
-        let mut sources = self.reader().read(lines);
-        sources.retain(|source| !source.ids.is_empty());
-        source::by_length(&mut sources);
-        let mut done = lines.len() - sources.len();
-        for batch in source::batches(&sources, options.batch_tokens, self.search.rows() / options.rows()) {
-            for (source, n_best) in batch.iter().zip(self.batch(batch, &prefix, options)?) {
-                results[source.line] = Translation { n_best, source_cut: source.cut };
-            }
-            done += batch.len();
-            if !go_on(done) {
-                return Ok(None);
-            }
-        }
-        Ok(Some(results))
+        let Some(found) = self.search.translate(&sources, &prefix, options, go_on)? else { return Ok(None) };
+        let translation = |(source, hypotheses): (&Source, Vec<Hypothesis>)| {
+            let n_best: Vec<Candidate> = hypotheses.into_iter().map(|hypothesis| self.candidate(hypothesis)).collect();
+            if n_best.is_empty() { Translation::blank() } else { Translation { n_best, source_cut: source.cut } }
+        };
+        Ok(Some(sources.iter().zip(found).map(translation).collect()))
     }
 
     /// What makes lines into its sources.
@@ -207,26 +200,56 @@ impl<'a> Translator<'a> {
         if text.trim().is_empty() { Vec::new() } else { self.tokenizers.target.encode(text) }
     }
 
-    fn batch(&self, sources: &[Source], prefix: &[u32], options: &TranslateOptions) -> Result<Vec<Vec<Candidate>>> {
-        let end = self.tokenizers.source.eos_id();
-        let ids: Vec<Vec<u32>> = sources.iter().map(|source| [&source.ids[..], &[end]].concat()).collect();
-        let mut step = self.search.begin(&ids.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-        let sentence = |source: &Source| Sentence {
-            min_length: options.min_length,
-            max_length: options.limit(source.ids.len(), prefix.len()).clamp(1, self.search.max_positions()),
-            prefix: prefix.to_vec(),
-            key: (options.lines_before + source.line) as u64,
-        };
-        let found = search(&mut step, &options.search(sources.iter().map(sentence).collect()))?;
-        let candidates = |hypotheses: Vec<Hypothesis>| {
-            hypotheses.into_iter().take(options.n_best).map(|hypothesis| self.candidate(hypothesis)).collect()
-        };
-        Ok(found.into_iter().map(candidates).collect())
-    }
-
     fn candidate(&self, hypothesis: Hypothesis) -> Candidate {
         let Hypothesis { tokens, token_log_probs, log_prob, score, ending } = hypothesis;
         let text = self.tokenizers.target.decode(&tokens).replace(['\n', '\r'], " ");
         Candidate { text, tokens, token_log_probs, log_prob, score, ending }
+    }
+}
+
+impl Neural {
+    /// Up to `options.n_best` hypotheses of each source, in order; none for one without tokens. Sources are batched by
+    /// length; asked after each batch with the number of sources that are done, `go_on` may end it, and there is no result
+    /// then.
+    ///
+    /// # Errors
+    /// As [`search`].
+    pub fn translate(
+        &self,
+        sources: &[Source],
+        prefix: &[u32],
+        options: &TranslateOptions,
+        mut go_on: impl FnMut(usize) -> bool,
+    ) -> Result<Option<Vec<Vec<Hypothesis>>>> {
+        let mut results = vec![Vec::new(); sources.len()];
+        let mut order: Vec<usize> = (0..sources.len()).filter(|&i| !sources[i].ids.is_empty()).collect();
+        source::by_length(&mut order, |&i| sources[i].ids.len());
+        let mut done = sources.len() - order.len();
+        let most = self.rows() / options.rows();
+        for batch in source::batches(&order, |&i| sources[i].ids.len(), options.batch_tokens, most) {
+            let found = self.batch(&batch.iter().map(|&i| &sources[i]).collect::<Vec<_>>(), prefix, options)?;
+            for (&i, mut hypotheses) in batch.iter().zip(found) {
+                hypotheses.truncate(options.n_best);
+                results[i] = hypotheses;
+            }
+            done += batch.len();
+            if !go_on(done) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(results))
+    }
+
+    fn batch(&self, sources: &[&Source], prefix: &[u32], options: &TranslateOptions) -> Result<Vec<Vec<Hypothesis>>> {
+        let ids: Vec<Vec<u32>> =
+            sources.iter().map(|source| [&source.ids[..], &[self.source_end()]].concat()).collect();
+        let mut step = self.begin(&ids.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        let sentence = |source: &&Source| Sentence {
+            min_length: options.min_length,
+            max_length: options.limit(source.ids.len(), prefix.len()).clamp(1, self.max_positions()),
+            prefix: prefix.to_vec(),
+            key: (options.lines_before + source.line) as u64,
+        };
+        search(&mut step, &options.search(sources.iter().map(sentence).collect()))
     }
 }

@@ -1,0 +1,126 @@
+"""Times CTranslate2 on the weights of `benches/decode.rs`: the same sentences' shape, the same number of target tokens.
+
+    cargo bench --bench decode -- --shape base --export base.safetensors
+    python benches/ctranslate2_decode.py --weights base.safetensors --precision int8 --beam 4 --batch 64
+
+Prints the line that benches/decode.rs prints. Needs `ctranslate2==4.8.5`, numpy and safetensors.
+"""
+
+import argparse
+import random
+import tempfile
+import time
+
+import ctranslate2
+import numpy as np
+from ctranslate2.specs import common_spec, transformer_spec
+from safetensors.numpy import load_file
+
+
+def sinusoids(positions: int, d: int) -> np.ndarray:
+    angles = np.arange(positions)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
+    table = np.zeros((positions, d), np.float32)
+    table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)
+    return table
+
+
+def convert(weights: dict, heads: int, tokens: list[str], directory: str, positions: int = 1024):
+    """Writes a CTranslate2 model of an `mt` model with post-norm, sinusoidal positions and one embedding matrix."""
+
+    def layers(stack):
+        return 1 + max(int(name.split(".")[2]) for name in weights if name.startswith(f"{stack}.layers."))
+
+    def linear(spec, *names):
+        spec.weight = np.concatenate([weights[f"{name}.weight"] for name in names])
+        spec.bias = np.concatenate([weights[f"{name}.bias"] for name in names])
+
+    def norm(spec, name):
+        spec.gamma, spec.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
+
+    def attention(spec, name, cross):
+        parts = [f"{name}.{part}_proj" for part in "qkv"]
+        groups = [parts[:1], parts[1:]] if cross else [parts]
+        for target, group in zip(spec.linear, [*groups, [f"{name}.out_proj"]]):
+            linear(target, *group)
+        norm(spec.layer_norm, f"{name}_norm")
+
+    def stack(spec, name):
+        for i, layer in enumerate(spec.layer):
+            prefix = f"{name}.layers.{i}"
+            attention(layer.self_attention, f"{prefix}.self_attn", False)
+            if name == "decoder":
+                attention(layer.attention, f"{prefix}.cross_attn", True)
+            linear(layer.ffn.linear_0, f"{prefix}.feed_forward.fc1")
+            linear(layer.ffn.linear_1, f"{prefix}.feed_forward.fc2")
+            norm(layer.ffn.layer_norm, f"{prefix}.feed_forward_norm")
+
+    table = weights["source_embedding.weight"]
+    spec = transformer_spec.TransformerSpec.from_config(
+        (layers("encoder"), layers("decoder")), heads, pre_norm=False, activation=common_spec.Activation.RELU
+    )
+    encodings = sinusoids(positions, table.shape[1])
+    spec.encoder.embeddings[0].weight = table
+    spec.decoder.embeddings.weight = table
+    spec.decoder.projection.weight = table
+    spec.encoder.position_encodings.encodings = encodings
+    spec.decoder.position_encodings.encodings = encodings
+    stack(spec.encoder, "encoder")
+    stack(spec.decoder, "decoder")
+    spec.config.add_source_eos = False
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<s>", "</s>", "<unk>"
+    spec.register_source_vocabulary(tokens)
+    spec.register_target_vocabulary(tokens)
+    spec.validate()
+    spec.save(directory)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--weights", required=True)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--beam", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--source", type=int, default=16)
+    parser.add_argument("--target", type=int, default=20)
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--sentences", type=int, default=64)
+    arguments = parser.parse_args()
+    weights = load_file(arguments.weights)
+    vocabulary, d = weights["source_embedding.weight"].shape
+    heads = {128: 4, 512: 8}[d]
+    tokens = ["<pad>", "<s>", "</s>", "<unk>"] + [f"w{i}" for i in range(4, vocabulary)]
+    with tempfile.TemporaryDirectory() as directory:
+        convert(weights, heads, tokens, directory)
+        del weights
+        translator = ctranslate2.Translator(
+            directory, compute_type=arguments.precision, intra_threads=arguments.threads, inter_threads=1
+        )
+    random.seed(1)
+    sources = [random.choices(tokens[4:], k=arguments.source) + ["</s>"] for _ in range(arguments.sentences)]
+
+    def run() -> float:
+        started = time.perf_counter()
+        for start in range(0, len(sources), arguments.batch):
+            results = translator.translate_batch(
+                sources[start : start + arguments.batch],
+                beam_size=arguments.beam,
+                min_decoding_length=arguments.target,
+                max_decoding_length=arguments.target,
+                max_batch_size=0,
+            )
+            assert all(len(result.hypotheses[0]) == arguments.target for result in results)
+        return time.perf_counter() - started
+
+    run()
+    seconds = sorted(run() for _ in range(arguments.passes))
+    count = arguments.sentences * arguments.target
+    print(
+        f"CTranslate2 {ctranslate2.__version__} {translator.compute_type}, d {d}, beam {arguments.beam}, "
+        f"{arguments.batch} at once, {arguments.threads} threads: {count / seconds[0]:.0f} target tokens/s "
+        f"(best of {arguments.passes}; slowest {count / seconds[-1]:.0f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

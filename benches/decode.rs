@@ -1,0 +1,136 @@
+//! Times translation of random sentences to a fixed length, by the call that `mt translate` makes.
+//!
+//!     cargo bench --bench decode -- --shape base --beam 4 --batch 64
+//!
+//! The counterpart of `benches/ctranslate2_decode.py`, which takes the weights that `--export` writes.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use candle_core::Device;
+use clap::{Parser, ValueEnum};
+use mt::config::{DecodeConfig, ModelConfig, Preset};
+use mt::decode::Strategy;
+use mt::decode::neural::{Neural, SpecialTokens};
+use mt::decode::source::Source;
+use mt::decode::translate::TranslateOptions;
+use mt::model::{Transformer, Vocabulary};
+use mt::rng::Stream;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const END: u32 = 2;
+/// Ids below are special tokens.
+const FIRST_WORD: u64 = 4;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shape {
+    /// 6+6 layers, 512/2048, 8 heads, V 32,000.
+    Base,
+    /// 4+4 layers, 128/256, 4 heads, V 8,000.
+    Tiny,
+}
+
+impl Shape {
+    fn sizes(self) -> (Preset, usize) {
+        match self {
+            Self::Base => (Preset::Base, 32_000),
+            Self::Tiny => (Preset::Tiny, 8_000),
+        }
+    }
+}
+
+/// Target tokens a second.
+#[derive(Parser)]
+struct Args {
+    #[arg(long, value_enum, default_value = "tiny")]
+    shape: Shape,
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    #[arg(long, default_value_t = 1)]
+    beam: usize,
+    /// Sentences translated together.
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+    /// Tokens of a source.
+    #[arg(long, default_value_t = 16)]
+    source: usize,
+    /// Tokens of every translation.
+    #[arg(long, default_value_t = 20)]
+    target: usize,
+    /// Passes that are timed; the best counts.
+    #[arg(long, default_value_t = 5)]
+    passes: usize,
+    /// Sentences of a pass.
+    #[arg(long, default_value_t = 64)]
+    sentences: usize,
+    /// Write the weights to this file, and time nothing.
+    #[arg(long)]
+    export: Option<PathBuf>,
+    /// Given by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    mt::device::configure_libraries();
+    let args = Args::parse();
+    mt::device::set_threads(args.threads);
+    let (preset, v) = args.shape.sizes();
+    let config = ModelConfig::of_preset(preset);
+    let vocabulary = Vocabulary { source: v, target: v, source_padding: 0, target_padding: 0 };
+    let model = Transformer::new(&config, vocabulary, &Device::Cpu)?;
+    model.initialise(1)?;
+    if let Some(file) = &args.export {
+        let values = model.parameters().values();
+        let mut tensors = HashMap::new();
+        for entry in model.parameters().entries() {
+            let tensor = values.narrow(0, entry.offset, entry.len())?.reshape(entry.shape.clone())?;
+            tensors.insert(entry.name.clone(), tensor);
+        }
+        candle_core::safetensors::save(&tensors, file)?;
+        return Ok(());
+    }
+    let special = SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3] };
+    let neural = Neural::new(&model, special)?;
+    drop(model);
+    let mut random = Stream::new(1, "sentences");
+    let sources: Vec<Source> = (0..args.sentences)
+        .map(|line| {
+            let word = |_| (FIRST_WORD + random.below(v as u64 - FIRST_WORD)) as u32;
+            Source { line, ids: (0..args.source).map(word).collect(), cut: false }
+        })
+        .collect();
+    let options = TranslateOptions {
+        strategy: Strategy::Beam { width: args.beam },
+        min_length: args.target,
+        max_length: Some(args.target),
+        ..TranslateOptions::of(&DecodeConfig::default())
+    };
+    let pass = || -> Result<f64, mt::error::Error> {
+        let started = Instant::now();
+        for batch in sources.chunks(args.batch) {
+            let found = neural.translate(batch, &[], &options, |_| true)?.unwrap_or_default();
+            assert!(found.iter().all(|n_best| n_best[0].tokens.len() == args.target));
+        }
+        Ok(started.elapsed().as_secs_f64())
+    };
+    pass()?;
+    let mut seconds = (0..args.passes).map(|_| pass()).collect::<Result<Vec<_>, _>>()?;
+    seconds.sort_by(f64::total_cmp);
+    let tokens = (args.sentences * args.target) as f64;
+    println!(
+        "mt {}, {:?}, beam {}, {} at once, {} threads: {:.0} target tokens/s (best of {}; slowest {:.0})",
+        env!("CARGO_PKG_VERSION"),
+        args.shape,
+        args.beam,
+        args.batch,
+        args.threads,
+        tokens / seconds[0],
+        args.passes,
+        tokens / seconds[seconds.len() - 1],
+    );
+    Ok(())
+}
