@@ -97,6 +97,18 @@ pub fn choose(precision: Precision, order: Order) -> Kernel {
     }
 }
 
+/// The kernel for this machine for pairs of 8-bit integers, four a step, with A packed by rows and its sums as 32-bit
+/// integers in the bits of C; and what it takes A's integers to be too large by, since some take them as unsigned.
+pub fn choose_int8() -> (Kernel, i32) {
+    #[cfg(target_arch = "x86_64")]
+    match level() {
+        Level::Avx512 if is_x86_feature_detected!("avx512vnni") => return (x86::avx512_vnni::<false>, 128),
+        Level::Avx512 | Level::Avx2 => return (x86::avx2_int8, 0),
+        Level::Baseline => {}
+    }
+    (plain::int8, 0)
+}
+
 /// Evaluates an expression with the number of rows, known only at run time, as the constant `ROWS`.
 macro_rules! for_rows {
     ($rows:expr, [$($count:literal)+], $call:expr) => {
@@ -162,6 +174,34 @@ mod plain {
         }
     }
 
+    /// # Safety
+    /// As for [`super::Kernel`], with A packed by rows.
+    pub unsafe fn int8(rows: usize, tile: Tile) {
+        let Tile { steps, a, b, c, ldc, accumulate } = tile;
+        for row in 0..rows {
+            for column in (0..PANEL).step_by(16) {
+                let mut sums = [0i32; 16];
+                // SAFETY: inside the tiles, by the contract.
+                unsafe {
+                    let c = c.add(row * ldc + column).cast::<[i32; 16]>();
+                    if accumulate {
+                        sums = c.read_unaligned();
+                    }
+                    for step in 0..steps {
+                        let x = (*a.add(place(false, row, step))).to_le_bytes();
+                        let b = b.add(step * PANEL + column).cast::<[[i8; 4]; 16]>().read_unaligned();
+                        for j in 0..16 {
+                            for i in 0..4 {
+                                sums[j] += i32::from(x[i] as i8) * i32::from(b[j][i]);
+                            }
+                        }
+                    }
+                    c.write_unaligned(sums);
+                }
+            }
+        }
+    }
+
     /// sum + a·b of two pairs of bfloat16, each with its first number in the lower half.
     #[inline(always)]
     fn dot(a: u32, b: u32, sum: f32) -> f32 {
@@ -175,9 +215,11 @@ mod plain {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256, __m512, __m512bh, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps,
-        _mm256_storeu_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
-        _mm512_storeu_ps,
+        __m256, __m256i, __m512, __m512bh, _mm256_add_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+        _mm256_madd_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
+        _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_castps_si512,
+        _mm512_castsi512_ps, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps,
+        _mm512_setzero_ps, _mm512_storeu_ps,
     };
     use std::mem::transmute;
 
@@ -254,9 +296,129 @@ mod x86 {
         |x, b, sum| _mm512_dpbf16_ps(sum, transmute::<__m512, __m512bh>(x), transmute::<__m512, __m512bh>(b))
     );
     kernel!(
+        /// 8-bit integers with AVX-512's dot product of fours; A's are unsigned.
+        avx512_vnni, avx512_vnni_piece, "avx512f,avx512vnni,avx2,fma", __m512, 16, [12: 1 2 3 4 5 6 7 8 9 10 11 12],
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps,
+        |x, b, sum| _mm512_castsi512_ps(_mm512_dpbusd_epi32(
+            _mm512_castps_si512(sum), _mm512_castps_si512(x), _mm512_castps_si512(b)
+        ))
+    );
+    kernel!(
         /// float32 with AVX2: 12 of 16 registers hold sums.
         avx2, avx2_piece, "avx2,fma", __m256, 8, [6: 1 2 3 4 5 6],
         _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps,
         |x, b, sum| _mm256_fmadd_ps(x, b, sum)
     );
+
+    /// 8-bit integers with AVX2: bytes 0 and 2 of every four as 16-bit numbers, then 1 and 3, so that nothing saturates.
+    ///
+    /// # Safety
+    /// As for [`super::Kernel`], with A packed by rows.
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn avx2_int8(rows: usize, tile: Tile) {
+        for first in (0..rows).step_by(4) {
+            for column in (0..PANEL).step_by(16) {
+                // SAFETY: a part of the tile.
+                unsafe {
+                    let part = tile.part(false, first, column);
+                    for_rows!((rows - first).min(4), [1 2 3 4], avx2_int8_piece::<ROWS>(part));
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn avx2_int8_piece<const ROWS: usize>(tile: Tile) {
+        let Tile { steps, a, b, c, ldc, accumulate } = tile;
+        let even = |x: __m256i| _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+        let odd = |x: __m256i| _mm256_srai_epi16::<8>(x);
+        let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
+        // SAFETY: all of it inside the tiles, by the contract.
+        unsafe {
+            if accumulate {
+                for row in 0..ROWS {
+                    for half in 0..2 {
+                        sums[row][half] = _mm256_loadu_si256(c.add(row * ldc + half * 8).cast());
+                    }
+                }
+            }
+            for step in 0..steps {
+                let b = b.add(step * PANEL);
+                let halves = [_mm256_loadu_si256(b.cast()), _mm256_loadu_si256(b.add(8).cast())];
+                let (evens, odds) = (halves.map(even), halves.map(odd));
+                for row in 0..ROWS {
+                    let x = _mm256_set1_epi32(*a.add(place(false, row, step)) as i32);
+                    let (x_even, x_odd) = (even(x), odd(x));
+                    for half in 0..2 {
+                        let products = _mm256_add_epi32(
+                            _mm256_madd_epi16(x_even, evens[half]),
+                            _mm256_madd_epi16(x_odd, odds[half]),
+                        );
+                        sums[row][half] = _mm256_add_epi32(sums[row][half], products);
+                    }
+                }
+            }
+            for row in 0..ROWS {
+                for half in 0..2 {
+                    _mm256_storeu_si256(c.add(row * ldc + half * 8).cast(), sums[row][half]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(n: usize, seed: u32, word: impl Fn(u32) -> u32) -> Vec<u32> {
+        (0..n as u32).map(|i| word(i.wrapping_mul(2_654_435_761).wrapping_add(seed))).collect()
+    }
+
+    /// C after two pieces of the inner dimension, the second added to the first.
+    fn run(kernel: Kernel, rows: usize, steps: usize, a: &[u32], b: &[u32]) -> Vec<f32> {
+        let mut c = vec![f32::NAN; rows * PANEL];
+        for accumulate in [false, true] {
+            let (a, b) = (a.as_ptr(), b.as_ptr());
+            let tile = Tile { steps, a, b, c: c.as_mut_ptr(), ldc: PANEL, accumulate };
+            // SAFETY: whole tiles; only kernels of this machine are asked for.
+            unsafe { kernel(rows, tile) };
+        }
+        c
+    }
+
+    /// All kernels that this machine can run give the same bits, for every number of rows.
+    #[test]
+    fn kernels_agree() {
+        let number = |x: u32| ((x >> 8) as f32 / 1e7 - 0.8).to_bits();
+        let has_avx2 = level() != Level::Baseline;
+        for rows in 1..=TILE_ROWS {
+            for steps in [1, 2, 33, DEPTH] {
+                let (a, b) = (words(TILE_WORDS, 1, number), words(steps * PANEL, 2, number));
+                let want = run(plain::kernel::<false, false>, rows, steps, &a, &b);
+                let by_step = run(plain::kernel::<false, true>, rows, steps, &a, &b);
+                assert_eq!(run(choose(Precision::F32, Order::Rows), rows, steps, &a, &b), want);
+                assert_eq!(run(choose(Precision::F32, Order::Steps), rows, steps, &a, &b), by_step);
+                let (ints, weights) = (words(TILE_WORDS, 3, |x| x >> 3), words(steps * PANEL, 4, |x| x.rotate_left(9)));
+                // Bytes of A in two forms: signed, and 128 more.
+                let flipped: Vec<u32> = ints.iter().map(|word| word ^ 0x8080_8080).collect();
+                let want_int8 = run(plain::int8, rows, steps, &ints, &weights);
+                let (chosen, offset) = choose_int8();
+                let mut got = run(chosen, rows, steps, if offset == 0 { &ints } else { &flipped }, &weights);
+                for (i, value) in got.iter_mut().enumerate() {
+                    let column = weights[i % PANEL..].iter().step_by(PANEL).take(steps);
+                    let sum: i32 = column.flat_map(|word| word.to_le_bytes()).map(|byte| i32::from(byte as i8)).sum();
+                    *value = f32::from_bits((value.to_bits() as i32 - 2 * offset * sum) as u32);
+                }
+                let bits = |c: &[f32]| c.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+                assert_eq!(bits(&got), bits(&want_int8), "{rows} rows, {steps} steps");
+                #[cfg(target_arch = "x86_64")]
+                if has_avx2 {
+                    assert_eq!(run(x86::avx2::<false>, rows, steps, &a, &b), want);
+                    assert_eq!(run(x86::avx2::<true>, rows, steps, &a, &b), by_step);
+                    assert_eq!(bits(&run(x86::avx2_int8, rows, steps, &ints, &weights)), bits(&want_int8));
+                }
+            }
+        }
+    }
 }

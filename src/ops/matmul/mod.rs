@@ -2,7 +2,7 @@
 //!
 //! [`Packed::product`] multiplies rows by a matrix packed once for many rows: the weights of a training step.
 //! [`transposed_product`] sums over rows: the gradients of weights. [`small`] multiplies where packing would cost more than
-//! it saves: heads of attention, steps of decoding.
+//! it saves: heads of attention. [`int8`] multiplies by a matrix of 8-bit integers, for inference.
 //!
 //! All of them sum every element in one order, from the first to the last position of the inner dimension: what is computed
 //! for a row depends neither on the number of rows nor on that of threads, and decoding one sentence gives exactly what
@@ -16,6 +16,7 @@
 //! ```
 //! (Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication", with B packed beforehand.)
 
+pub mod int8;
 mod kernel;
 mod pack;
 pub mod small;
@@ -109,10 +110,19 @@ impl<'a> Matrix<'a> {
 /// The right-hand matrix of a product, [k, n], in panels of [`PANEL`] columns.
 #[derive(Debug)]
 pub struct Packed {
-    panels: Scratch,
+    panels: Panels,
     k: usize,
     n: usize,
     precision: Precision,
+}
+
+/// Panels of [`PANEL`] columns, each step after step.
+#[derive(Debug)]
+struct Panels {
+    words: Scratch,
+    steps: usize,
+    /// Number of columns.
+    n: usize,
 }
 
 impl Packed {
@@ -136,8 +146,8 @@ impl Packed {
         panel: impl Fn(&mut [u32], Range<usize>, &mut [u32]) + Sync,
     ) -> Self {
         let _timer = profile::kernel("pack weights and gradients", "", Work::floats(2 * k * n));
-        let words = k.div_ceil(precision.positions()) * PANEL;
-        let mut panels = Scratch::new(n.div_ceil(PANEL) * words);
+        let steps = k.div_ceil(precision.positions());
+        let (mut panels, words) = (Scratch::new(n.div_ceil(PANEL) * steps * PANEL), steps * PANEL);
         if words > 0 {
             let block = || Scratch::new(PANEL * ROW_STRIDE);
             panels.words_mut().par_chunks_mut(words).enumerate().for_each_init(block, |block, (i, to)| {
@@ -148,7 +158,7 @@ impl Packed {
                 panel(block.words_mut(), columns, to);
             });
         }
-        Self { panels, k, n, precision }
+        Self { panels: Panels { words: panels, steps, n }, k, n, precision }
     }
 
     /// Number of columns.
@@ -172,22 +182,13 @@ impl Packed {
         if c.is_empty() || self.k == 0 {
             return c.fill(0.0);
         }
-        let steps = self.steps();
-        let tiles = Tiles::pack(Matrix::new(a, m, self.k), Order::Rows, 0..m, 0..steps, self.precision);
-        // A few tasks a thread, each of whole panels.
-        let panels = self.n.div_ceil(PANEL).div_ceil(4 * rayon::current_num_threads());
+        let tiles = Tiles::pack(Matrix::new(a, m, self.k), Order::Rows, 0..m, 0..self.panels.steps, self.precision);
         let shared = SharedRows::new(c, self.n);
-        (0..self.n.div_ceil(panels * PANEL)).into_par_iter().for_each(|task| {
-            let columns = task * panels * PANEL..self.n.min((task + 1) * panels * PANEL);
+        self.panels.tasks().for_each(|columns| {
             let _timer = profile::kernel("product", "rows", Work::product(m, columns.len(), self.k, self.precision));
             // SAFETY: C holds m rows of n columns, and tasks have disjoint columns.
-            unsafe { self.tiles_by_panels(&tiles, columns, shared.pointer(), false) };
+            unsafe { self.panels.multiply(&tiles, columns, shared.pointer(), false) };
         });
-    }
-
-    /// 32-bit steps of the inner dimension.
-    fn steps(&self) -> usize {
-        self.k.div_ceil(self.precision.positions())
     }
 
     /// Rows of C: those of A (`Order::Rows`, A: [m, k]) or the columns of its transpose (`Order::Steps`, A: [k, m]).
@@ -207,23 +208,32 @@ impl Packed {
         }
         let part = if order == Order::Rows { "rows" } else { "weight gradients" };
         let _timer = profile::kernel("product", part, Work::product(m, n, self.k, self.precision));
-        let steps = self.steps();
+        let steps = self.panels.steps;
         for start in (0..steps).step_by(GROUP) {
             let group = start..steps.min(start + GROUP);
             let tiles = Tiles::pack(a, order, rows.clone(), group, self.precision);
             // SAFETY: C holds m rows of n columns.
-            unsafe { self.tiles_by_panels(&tiles, 0..n, c.as_mut_ptr(), accumulate || start > 0) };
+            unsafe { self.panels.multiply(&tiles, 0..n, c.as_mut_ptr(), accumulate || start > 0) };
         }
+    }
+}
+
+impl Panels {
+    /// The columns in a few tasks a thread, each of whole panels.
+    fn tasks(&self) -> impl ParallelIterator<Item = Range<usize>> + use<> {
+        let n = self.n;
+        let width = n.div_ceil(PANEL).div_ceil(4 * rayon::current_num_threads()) * PANEL;
+        (0..n.div_ceil(width)).into_par_iter().map(move |task| task * width..n.min((task + 1) * width))
     }
 
     /// Some columns of C from some steps of A and B. `columns` begins at a panel.
     ///
     /// # Safety
     /// C points to as many rows as the tiles have, of all columns; no other thread touches those of `columns`.
-    unsafe fn tiles_by_panels(&self, tiles: &Tiles, columns: Range<usize>, c: *mut f32, accumulate: bool) {
-        let (all_steps, ldc) = (self.steps(), self.n);
+    unsafe fn multiply(&self, tiles: &Tiles, columns: Range<usize>, c: *mut f32, accumulate: bool) {
+        let ldc = self.n;
         for column in columns.clone().step_by(PANEL) {
-            let panel = &self.panels.words()[column * all_steps..][..all_steps * PANEL];
+            let panel = &self.words.words()[column * self.steps..][..self.steps * PANEL];
             let width = PANEL.min(columns.end - column);
             for (number, piece) in tiles.pieces().enumerate() {
                 let b = panel[piece.start * PANEL..piece.end * PANEL].as_ptr();
@@ -250,12 +260,8 @@ struct Tiles {
 
 impl Tiles {
     fn pack(a: Matrix, order: Order, rows: Range<usize>, steps: Range<usize>, precision: Precision) -> Self {
-        let per_tile_row = rows.len().div_ceil(TILE_ROWS) * TILE_WORDS;
-        let kernel = kernel::choose(precision, order);
-        let packed = Scratch::new(steps.len().div_ceil(DEPTH) * per_tile_row);
-        let mut tiles = Self { packed, rows: rows.len(), steps, kernel };
         let (per_step, k) = (precision.positions(), if order == Order::Rows { a.columns } else { a.rows });
-        for (piece, to) in tiles.pieces().zip(tiles.packed.words_mut().chunks_mut(per_tile_row)) {
+        Self::new(rows.len(), steps, kernel::choose(precision, order), |piece, to| {
             let positions = piece.start * per_step..k.min(piece.end * per_step);
             match order {
                 Order::Rows => {
@@ -266,6 +272,16 @@ impl Tiles {
                 }
                 Order::Steps => pack::tiles(a, rows.clone(), positions, to, precision),
             }
+        })
+    }
+
+    /// `pack` writes the tiles, [`TILE_WORDS`] apart, of a piece of the steps.
+    fn new(rows: usize, steps: Range<usize>, kernel: kernel::Kernel, pack: impl Fn(Range<usize>, &mut [u32])) -> Self {
+        let words = rows.div_ceil(TILE_ROWS) * TILE_WORDS;
+        let packed = Scratch::new(steps.len().div_ceil(DEPTH) * words);
+        let mut tiles = Self { packed, rows, steps, kernel };
+        for (piece, to) in tiles.pieces().zip(tiles.packed.words_mut().chunks_mut(words)) {
+            pack(piece, to);
         }
         tiles
     }
@@ -432,7 +448,7 @@ mod tests {
 
                 let b_t = transposed(&b, k, n);
                 let from_transpose = Packed::transposed(&b_t, n, k, precision);
-                assert_eq!(from_transpose.panels.words(), packed.panels.words(), "{m}x{n}x{k}");
+                assert_eq!(from_transpose.panels.words.words(), packed.panels.words.words(), "{m}x{n}x{k}");
             }
         }
     }

@@ -1,0 +1,228 @@
+//! Products with 8-bit integers: weights with a scale for each output, inputs with one for each row.
+//!
+//! A weight w of output j stands for the integer round(w / s_j), s_j = max|w| / 127; an input x of a row for round(x / r),
+//! r = max|x| / 127, found as the row comes. Integers are multiplied and summed exactly in 32 bits, so that a result depends
+//! neither on the instruction set nor on the other rows: y_j = r·s_j·Σ. (Symmetric quantisation as in Bhandare et al. 2019,
+//! "Efficient 8-Bit Quantization of Transformer Neural Machine Language Translation Model".)
+
+use std::ops::Range;
+
+use super::kernel::{self, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS};
+use super::{Panels, Scratch, SharedRows, Tiles};
+use crate::ops::simd::vectorised;
+
+/// The largest integer.
+const MOST: f32 = 127.0;
+/// Positions of the inner dimension in one 32-bit step.
+const POSITIONS: usize = 4;
+/// Rows longer than this could overflow their 32-bit sums.
+const LONGEST: usize = 1 << 16;
+
+/// A matrix [rows, k] as integers, and what an integer of each row stands for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Quantised {
+    /// [rows, k], -127 to 127.
+    pub values: Vec<i8>,
+    /// [rows].
+    pub scales: Vec<f32>,
+}
+
+impl Quantised {
+    /// Rounds a row-major matrix with rows of `k` numbers.
+    pub fn new(matrix: &[f32], k: usize) -> Self {
+        let scales: Vec<f32> = matrix.chunks_exact(k).map(scale_of).collect();
+        let rounded = |(row, scale): (&[f32], &f32)| {
+            let inverse = inverse(*scale);
+            row.iter().map(move |x| (x * inverse).round_ties_even() as i8).collect::<Vec<i8>>()
+        };
+        Self { values: matrix.chunks_exact(k).zip(&scales).flat_map(rounded).collect(), scales }
+    }
+}
+
+vectorised! {
+    /// max|x| / 127; not a number if one of the row is not finite.
+    fn scale_of(row: &[f32]) -> f32 {
+        let (mut largest, mut poison) = (0f32, 0f32);
+        for x in row {
+            largest = largest.max(x.abs());
+            poison += x * 0.0;
+        }
+        largest / MOST + poison
+    }
+
+    /// Rounds a row to integers, four a word, the first in the lowest byte; each byte is changed by `flip`.
+    fn round_row(row: &[f32], inverse: f32, flip: u32, to: &mut [u32]) {
+        // Adding 1.5·2^23 rounds to an integer, ties to even, and leaves it in the low bits.
+        const ROUND: f32 = 12_582_912.0;
+        let (whole, rest) = row.as_chunks::<POSITIONS>();
+        for (to, four) in to.iter_mut().zip(whole) {
+            let byte = |i: usize| (four[i].mul_add(inverse, ROUND).to_bits() & 0xff) << (8 * i);
+            *to = (byte(0) | byte(1) | byte(2) | byte(3)) ^ flip;
+        }
+        if !rest.is_empty() {
+            let mut word = 0;
+            for (i, x) in rest.iter().enumerate() {
+                word |= (x.mul_add(inverse, ROUND).to_bits() & 0xff) << (8 * i);
+            }
+            to[whole.len()] = word ^ flip;
+        }
+    }
+
+    /// Integers, in the bits of a row, as what they stand for.
+    fn scale_row(row: &mut [f32], offsets: &[i32], scales: &[f32], scale: f32) {
+        for ((x, offset), of_column) in row.iter_mut().zip(offsets).zip(scales) {
+            *x = (x.to_bits() as i32).wrapping_sub(*offset) as f32 * (scale * of_column);
+        }
+    }
+}
+
+fn inverse(scale: f32) -> f32 {
+    if scale > 0.0 { 1.0 / scale } else { 0.0 }
+}
+
+/// The transpose of a matrix of integers, packed: a weight, for x·Wᵀ.
+#[derive(Debug)]
+pub struct Int8 {
+    panels: Panels,
+    k: usize,
+    scales: Vec<f32>,
+    /// What the kernel adds to each column too much.
+    offsets: Vec<i32>,
+}
+
+impl Int8 {
+    /// From the integers of a weight [n, k].
+    ///
+    /// # Panics
+    /// `k` is more than 65,536: sums of so many could overflow.
+    pub fn new(weight: &Quantised, k: usize) -> Self {
+        assert!(k <= LONGEST, "rows of {k} integers");
+        let (n, steps) = (weight.scales.len(), k.div_ceil(POSITIONS));
+        let mut words = Scratch::zeroed(n.div_ceil(PANEL) * steps * PANEL);
+        for (j, row) in weight.values.chunks_exact(k.max(1)).enumerate() {
+            let panel = &mut words.words_mut()[j / PANEL * PANEL * steps..];
+            for (step, four) in row.chunks(POSITIONS).enumerate() {
+                let mut bytes = [0u8; POSITIONS];
+                bytes.iter_mut().zip(four).for_each(|(byte, value)| *byte = *value as u8);
+                panel[step * PANEL + j % PANEL] = u32::from_le_bytes(bytes);
+            }
+        }
+        let sums = weight.values.chunks_exact(k.max(1)).map(|row| row.iter().map(|v| i32::from(*v)).sum::<i32>());
+        let offset = kernel::choose_int8().1;
+        let offsets = sums.map(|sum| offset * sum).collect();
+        Self { panels: Panels { words, steps, n }, k, scales: weight.scales.clone(), offsets }
+    }
+
+    /// Number of columns: of outputs.
+    pub fn columns(&self) -> usize {
+        self.panels.n
+    }
+
+    /// C = A·B on the calling thread. A: [m, k] row-major, C: [m, n] row-major.
+    pub fn product(&self, a: &[f32], c: &mut [f32]) {
+        let (tiles, scales) = self.tiles(a, c.len());
+        let shared = SharedRows::new(c, self.panels.n);
+        // SAFETY: C holds all rows and columns, and is this thread's.
+        unsafe { self.multiply(&tiles, &scales, 0..self.panels.n, &shared) };
+    }
+
+    /// C = A·B over the threads, which share the columns.
+    pub fn product_by_columns(&self, a: &[f32], c: &mut [f32]) {
+        use rayon::prelude::*;
+        let (tiles, scales) = self.tiles(a, c.len());
+        let shared = SharedRows::new(c, self.panels.n);
+        // SAFETY: C holds all rows, and tasks have disjoint columns.
+        self.panels.tasks().for_each(|columns| unsafe { self.multiply(&tiles, &scales, columns, &shared) });
+    }
+
+    /// The rows of A as integers, and what an integer of each stands for.
+    fn tiles(&self, a: &[f32], c: usize) -> (Tiles, Vec<f32>) {
+        let (kernel, offset) = kernel::choose_int8();
+        let m = c / self.panels.n.max(1);
+        assert!(a.len() == m * self.k && c == m * self.panels.n, "sizes of a product differ");
+        let rows: Vec<&[f32]> = a.chunks_exact(self.k.max(1)).collect();
+        let scales: Vec<f32> = rows.iter().map(|row| scale_of(row)).collect();
+        // Adding 128 to a byte is turning its highest bit over.
+        let flip = if offset == 0 { 0 } else { 0x8080_8080 };
+        let tiles = Tiles::new(m, 0..self.panels.steps, kernel, |piece, to| {
+            let positions = piece.start * POSITIONS..self.k.min(piece.end * POSITIONS);
+            let of_tiles = rows.chunks(TILE_ROWS).zip(scales.chunks(TILE_ROWS)).zip(to.chunks_exact_mut(TILE_WORDS));
+            for ((rows, scales), to) in of_tiles {
+                for ((row, scale), to) in rows.iter().zip(scales).zip(to.chunks_exact_mut(ROW_STRIDE)) {
+                    round_row(&row[positions.clone()], inverse(*scale), flip, to);
+                }
+            }
+        });
+        (tiles, scales)
+    }
+
+    /// Some columns of C. `columns` begins at a panel.
+    ///
+    /// # Safety
+    /// C has as many rows as the tiles; no other thread touches those columns.
+    unsafe fn multiply(&self, tiles: &Tiles, scales: &[f32], columns: Range<usize>, c: &SharedRows) {
+        // SAFETY: the caller's contract.
+        unsafe { self.panels.multiply(tiles, columns.clone(), c.pointer(), false) };
+        let (offsets, of_columns) = (&self.offsets[columns.clone()], &self.scales[columns.clone()]);
+        for (i, scale) in scales.iter().enumerate() {
+            // SAFETY: as above, and row i is there.
+            let row = unsafe {
+                std::slice::from_raw_parts_mut(c.pointer().add(i * self.panels.n + columns.start), columns.len())
+            };
+            scale_row(row, offsets, of_columns, *scale);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::numbers;
+    use super::*;
+
+    #[test]
+    fn products_are_those_of_the_integers() {
+        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (12, 32, 64), (13, 33, 65), (5, 37, 1030), (30, 64, 257), (1, 70, 2051)]
+        {
+            let (a, w) = (numbers(m * k, 1), numbers(n * k, 2));
+            let (rows, weight) = (Quantised::new(&a, k), Quantised::new(&w, k));
+            let packed = Int8::new(&weight, k);
+            let mut c = vec![f32::NAN; m * n];
+            packed.product(&a, &mut c);
+            for (i, row) in rows.values.chunks_exact(k).enumerate() {
+                for (j, column) in weight.values.chunks_exact(k).enumerate() {
+                    let sum: i32 = row.iter().zip(column).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum();
+                    let want = sum as f32 * (rows.scales[i] * weight.scales[j]);
+                    assert_eq!(c[i * n + j], want, "{m}x{n}x{k}: {i}, {j}");
+                }
+            }
+            let mut by_columns = vec![f32::NAN; m * n];
+            packed.product_by_columns(&a, &mut by_columns);
+            assert_eq!(by_columns, c);
+        }
+    }
+
+    #[test]
+    fn integers_are_near_what_they_stand_for() {
+        let matrix = numbers(40, 3);
+        let Quantised { values, scales } = Quantised::new(&matrix, 10);
+        for (i, (x, value)) in matrix.iter().zip(&values).enumerate() {
+            assert!((x - f32::from(*value) * scales[i / 10]).abs() <= 0.5001 * scales[i / 10]);
+        }
+        assert!(values.chunks(10).all(|row| row.iter().any(|v| v.abs() == 127)));
+        assert_eq!(Quantised::new(&[0.0, -0.0], 2), Quantised { values: vec![0, 0], scales: vec![0.0] });
+    }
+
+    /// A NaN must reach the search, or a damaged model would pass unseen.
+    #[test]
+    fn nan_stays() {
+        let packed = Int8::new(&Quantised::new(&[1.0, 2.0], 2), 2);
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut c = [0f32];
+            packed.product(&[1.0, bad], &mut c);
+            assert!(c[0].is_nan());
+        }
+        let mut c = [1f32];
+        Int8::new(&Quantised::new(&[1.0, f32::NAN], 2), 2).product(&[1.0, 1.0], &mut c);
+        assert!(c[0].is_nan());
+    }
+}
