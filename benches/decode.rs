@@ -15,6 +15,7 @@ use mt::decode::Strategy;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Source;
 use mt::decode::translate::TranslateOptions;
+use mt::infer::{Engine, Precision, of_model};
 use mt::model::{Transformer, Vocabulary};
 use mt::rng::Stream;
 
@@ -49,6 +50,9 @@ struct Args {
     shape: Shape,
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// f32, bf16 or int8.
+    #[arg(long, value_parser = precision, default_value = "f32")]
+    precision: Precision,
     #[arg(long, default_value_t = 1)]
     beam: usize,
     /// Sentences translated together.
@@ -74,6 +78,10 @@ struct Args {
     bench: bool,
 }
 
+fn precision(name: &str) -> Result<Precision, String> {
+    Precision::named(name).ok_or_else(|| format!("one of {}", Precision::NAMES.join(", ")))
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     mt::device::configure_libraries();
     let args = Args::parse();
@@ -94,7 +102,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let special = SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3] };
-    let neural = Neural::new(&model, special)?;
+    let neural = Neural::of_engine(Engine::new(&config, &of_model(&model), args.precision)?, special);
     drop(model);
     let mut random = Stream::new(1, "sentences");
     let sources: Vec<Source> = (0..args.sentences)
@@ -122,9 +130,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     seconds.sort_by(f64::total_cmp);
     let tokens = (args.sentences * args.target) as f64;
     println!(
-        "mt {}, {:?}, beam {}, {} at once, {} threads: {:.0} target tokens/s (best of {}; slowest {:.0})",
+        "mt {}, {:?} {}, beam {}, {} at once, {} threads: {:.0} target tokens/s (best of {}; slowest {:.0})",
         env!("CARGO_PKG_VERSION"),
         args.shape,
+        args.precision,
         args.beam,
         args.batch,
         args.threads,

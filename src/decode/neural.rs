@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::{Constraint, Continuation, Rows, StepModel};
 use crate::error::{Error, Result};
-use crate::infer::{Engine, Session, of_model};
+use crate::infer::{Engine, Precision, Session, of_model};
 use crate::model::cache::{Decoder, State};
 use crate::model::{Sequences, Transformer};
 use crate::ops::simd::vectorised;
@@ -42,7 +42,7 @@ enum Kind {
 }
 
 impl Neural {
-    /// In the fastest way that the model's device has.
+    /// In the fastest way that the model's device has; on the processor in float32.
     ///
     /// # Errors
     /// The device fails.
@@ -50,7 +50,7 @@ impl Neural {
         if !model.parameters().device().is_cpu() {
             return Self::plain(model, special);
         }
-        Ok(Self::of_engine(Engine::new(model.config(), &of_model(model))?, special))
+        Ok(Self::of_engine(Engine::new(model.config(), &of_model(model), Precision::F32)?, special))
     }
 
     /// With the processor's engine.

@@ -29,12 +29,11 @@ use crate::error::Result;
 use crate::model::layout;
 use crate::model::positions::{PositionKind, Sinusoid, sinusoidal};
 use crate::ops::dropout::Dropout;
-use crate::ops::matmul::Packed;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::NormPlacement;
 use weights::{FeedForward, Layer, Linear};
-pub use weights::{Lookup, of_model};
+pub use weights::{Lookup, Precision, of_model};
 
 /// A model's weights, ready to translate with.
 #[derive(Debug)]
@@ -136,7 +135,7 @@ impl Engine {
     ///
     /// # Errors
     /// A parameter cannot be had.
-    pub fn new(config: &ModelConfig, parameters: &Lookup<'_>) -> Result<Self> {
+    pub fn new(config: &ModelConfig, parameters: &Lookup<'_>, precision: Precision) -> Result<Self> {
         let (length, halves) = (config.max_length, config.sinusoid == Sinusoid::Halves);
         let positions = |stack: &str| -> Result<Vec<f32>> {
             match config.positions {
@@ -146,7 +145,7 @@ impl Engine {
             }
         };
         let stack = |name: &str, layers: usize, cross: bool| -> Result<Stack> {
-            let layer = |i| Layer::new(config, parameters, &format!("{name}.layers.{i}"), cross);
+            let layer = |i| Layer::new(config, parameters, &format!("{name}.layers.{i}"), cross, precision);
             let norm = || Norm::new(config, parameters, &format!("{name}.norm"));
             let final_norm = config.final_norm.then(norm).transpose()?;
             Ok(Stack {
@@ -168,6 +167,7 @@ impl Engine {
                 &[layout::output_table(config.tie)],
                 config.output_bias.then_some("output_projection.bias").as_slice(),
                 config.d_model,
+                precision,
             )?,
             rotary: (config.positions == PositionKind::Rotary).then(|| Rotary::new(length, config.d_k, halves)),
         })

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::{Norm, Packed, Sharing};
+use super::{Norm, Sharing};
+use crate::choice::choice;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
-use crate::ops::matmul::Precision;
+use crate::ops::matmul::int8::{Int8, Quantised};
+use crate::ops::matmul::{self, Packed};
 use crate::ops::memory::on_host;
 use crate::ops::norm::add_bias;
 
@@ -23,10 +25,29 @@ pub fn of_model(model: &Transformer) -> impl Fn(&str) -> Result<Cow<'static, [f3
     }
 }
 
+choice! {
+    /// The type that operands of products are rounded to.
+    pub enum Precision {
+        /// float32.
+        F32 = "f32",
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// 8-bit integers, but for embeddings, norms and attention.
+        Int8 = "int8",
+    }
+}
+
+/// A weight, packed.
+#[derive(Debug)]
+enum Weight {
+    Float(Packed),
+    Int8(Int8),
+}
+
 /// y = x·Wᵀ + b.
 #[derive(Debug)]
 pub(super) struct Linear {
-    weight: Packed,
+    weight: Weight,
     /// [out], or empty.
     pub(super) bias: Vec<f32>,
 }
@@ -38,6 +59,7 @@ impl Linear {
         weights: &[impl AsRef<str>],
         biases: &[impl AsRef<str>],
         input: usize,
+        precision: Precision,
     ) -> Result<Self> {
         let joined = |names: &[&str]| -> Result<Cow<'_, [f32]>> {
             match names {
@@ -51,13 +73,21 @@ impl Linear {
         let weights: Vec<&str> = weights.iter().map(AsRef::as_ref).collect();
         let biases: Vec<&str> = biases.iter().map(AsRef::as_ref).collect();
         let weight = joined(&weights)?;
-        let weight = Packed::transposed(&weight, weight.len() / input, input, Precision::F32);
+        let float = |precision| Packed::transposed(&weight, weight.len() / input, input, precision);
+        let weight = match precision {
+            Precision::F32 => Weight::Float(float(matmul::Precision::F32)),
+            Precision::Bf16 => Weight::Float(float(matmul::Precision::Bf16)),
+            Precision::Int8 => Weight::Int8(Int8::new(&Quantised::new(&weight, input), input)),
+        };
         Ok(Self { weight, bias: joined(&biases)?.into_owned() })
     }
 
     /// Width of the output.
     pub(super) fn width(&self) -> usize {
-        self.weight.columns()
+        match &self.weight {
+            Weight::Float(weight) => weight.columns(),
+            Weight::Int8(weight) => weight.columns(),
+        }
     }
 
     /// y = x·Wᵀ. x: [rows, in], y: [rows, out].
@@ -65,10 +95,12 @@ impl Linear {
         /// Elements of a weight below which calling other threads costs more than it saves.
         const FEWEST: usize = 1 << 17;
         let rows = y.len() / self.width();
-        if sharing == Sharing::Columns && rows > 0 && x.len() / rows * self.width() >= FEWEST {
-            self.weight.product_by_columns(x, y);
-        } else {
-            self.weight.product(x, y, false);
+        let shared = sharing == Sharing::Columns && rows > 0 && x.len() / rows * self.width() >= FEWEST;
+        match &self.weight {
+            Weight::Float(weight) if shared => weight.product_by_columns(x, y),
+            Weight::Float(weight) => weight.product(x, y, false),
+            Weight::Int8(weight) if shared => weight.product_by_columns(x, y),
+            Weight::Int8(weight) => weight.product(x, y),
         }
     }
 
@@ -121,18 +153,24 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    pub(super) fn new(config: &ModelConfig, parameters: &Lookup<'_>, name: &str, cross: bool) -> Result<Self> {
+    pub(super) fn new(
+        config: &ModelConfig,
+        parameters: &Lookup<'_>,
+        name: &str,
+        cross: bool,
+        precision: Precision,
+    ) -> Result<Self> {
         let projection = |attention: &str, parts: &[&str], input: usize| {
             let weights: Vec<String> = parts.iter().map(|part| format!("{name}.{attention}.{part}.weight")).collect();
             let biases = parts.iter().map(|part| format!("{name}.{attention}.{part}.bias"));
             let biases: Vec<String> = biases.filter(|_| config.attention_bias).collect();
-            Linear::new(parameters, &weights, &biases, input)
+            Linear::new(parameters, &weights, &biases, input, precision)
         };
         let norm = |sublayer: &str| Norm::new(config, parameters, &format!("{name}.{sublayer}_norm"));
         let (d, values) = (config.d_model, config.heads * config.d_v);
         let dense = |part: &str, input: usize| {
             let part = format!("{name}.feed_forward.{part}");
-            Linear::new(parameters, &[format!("{part}.weight")], &[format!("{part}.bias")], input)
+            Linear::new(parameters, &[format!("{part}.weight")], &[format!("{part}.bias")], input, precision)
         };
         Ok(Self {
             attention: SelfAttention {
