@@ -204,7 +204,7 @@ train_mt() {
 # Seconds that mt needs for a file.
 translate_mt() {
     local precision=$1 beam=$2 input=$3 start=$EPOCHREALTIME
-    mt translate --model "$folder/run-$precision" --beam "$beam" --input "$input" --output "$input.out" "${mt_flags[@]}"
+    mt translate --model "$folder/run-$precision" --beam "$beam" --patience 0 --input "$input" --output "$input.out" "${mt_flags[@]}"
     awk -v start="$start" -v end="$EPOCHREALTIME" 'BEGIN { print end - start }'
 }
 

@@ -7,12 +7,12 @@
 //!                                                                                │
 //!                 ops (kernels, parameters) ── model (Transformer) ── train (the loop) ── checkpoint
 //!                                                  │
-//!                       decode (search, translate) ── metrics (BLEU)
+//!                      infer (on the processor) ── decode (search, translate) ── metrics (BLEU)
 //! ```
 //!
 //! # Modules
 //!
-//! Dependencies point one way: `main → cli → commands → {config, train, decode, metrics, checkpoint} → {model, data} → ops
+//! Dependencies point one way: `main → cli → commands → {config, train, decode, metrics, checkpoint} → infer → {model, data} → ops
 //! → rng`. [`metrics`] and [`rng`] import nothing of ours but [`error`]. What a configuration may say of a thing (its names,
 //! its keys) stands in the module that implements it; [`config`] composes the sections of these.
 

@@ -103,6 +103,8 @@ fn samples_are_reproducible() {
     assert_eq!(drawn, sample(&["--seed", "5", "--batch-tokens", "1", "--threads", "1"]));
     assert_ne!(drawn, sample(&["--seed", "6"]));
     assert_ne!(drawn, sample(&["--seed", "5", "--top-k", "1"]));
+    // More than there are is all.
+    assert_eq!(drawn, sample(&["--seed", "5", "--top-k", "18446744073709551615"]));
     // Sharp enough, it is greedy.
     let greedy = translate(&project, &["--beam", "1"]);
     assert_eq!(translate(&project, &["--sample", "--top-k", "1"]), greedy);

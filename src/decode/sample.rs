@@ -1,6 +1,6 @@
 //! Sampling: at each step a token drawn from the model's distribution, or from the most probable part of it.
 
-use super::{Batch, Constraint, Continuation, Ending, Hypothesis, Sampling, SearchOptions, StepModel};
+use super::{Batch, Constraint, Continuation, Ending, Hypothesis, MAX_BEAM, Sampling, SearchOptions, StepModel};
 use crate::error::Result;
 use crate::rng::{self, Stream};
 
@@ -39,7 +39,8 @@ pub(super) fn search(
             batch.push(token, parent, sentence, options.constraint(sentence, position, end, tokens));
         }
         let rows = live.len();
-        let whole = sampling.top_k == 0;
+        // Many of the most probable tokens are not sought one by one.
+        let whole = sampling.top_k == 0 || sampling.top_k > MAX_BEAM;
         if whole {
             batch.distributions(model, position)?;
         } else {
@@ -97,13 +98,22 @@ fn possible(log_probs: &[f32], constraint: &Constraint, candidates: &mut Vec<(u3
     Ok(())
 }
 
+/// The most probable first, the smaller token first among equals.
+fn sort(candidates: &mut [(u32, f64)]) {
+    candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+}
+
 /// One of the candidates, by a number that is uniform in [0, 1).
 fn draw(candidates: &mut Vec<(u32, f64)>, sampling: &Sampling, random: f64) -> Option<(u32, f64)> {
+    if sampling.top_k > 0 && candidates.len() > sampling.top_k {
+        sort(candidates);
+        candidates.truncate(sampling.top_k);
+    }
     let largest = candidates.iter().map(|(_, log_prob)| *log_prob).fold(f64::NEG_INFINITY, f64::max);
     let weight = |log_prob: f64| ((log_prob - largest) / sampling.temperature).exp();
     let mut total: f64 = candidates.iter().map(|(_, log_prob)| weight(*log_prob)).sum();
     if sampling.top_p < 1.0 {
-        candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        sort(candidates);
         let (mut sum, wanted) = (0.0, sampling.top_p * total);
         let last = candidates.iter().position(|(_, log_prob)| {
             sum += weight(*log_prob);

@@ -39,18 +39,15 @@ pub use weights::{Lookup, Precision, of_model};
 #[derive(Debug)]
 pub struct Engine {
     config: ModelConfig,
-    source_table: Table,
+    /// Embeddings, [V, D].
+    source_table: Vec<f32>,
     /// The source's, where there is none.
-    target_table: Option<Table>,
+    target_table: Option<Vec<f32>>,
     encoder: Stack,
     decoder: Stack,
     output: Linear,
     rotary: Option<Rotary>,
 }
-
-/// Embeddings, [V, D].
-#[derive(Debug)]
-struct Table(Vec<f32>);
 
 /// The layers of one side.
 #[derive(Debug)]
@@ -154,7 +151,7 @@ impl Engine {
                 positions: positions(name)?,
             })
         };
-        let table = |name: &str| -> Result<Table> { Ok(Table(parameters(name)?.into_owned())) };
+        let table = |name: &str| -> Result<Vec<f32>> { Ok(parameters(name)?.into_owned()) };
         let (source, target) = ("source_embedding.weight", layout::target_table(config.tie));
         Ok(Self {
             config: config.clone(),
@@ -198,9 +195,9 @@ impl Engine {
     }
 
     /// scale·table[token] + encoding of a position.
-    fn embed(&self, table: &Table, stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
+    fn embed(&self, table: &[f32], stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
         let (d, scale) = (self.config.d_model, self.scale());
-        let entry = &table.0[token as usize * d..][..d];
+        let entry = &table[token as usize * d..][..d];
         if stack.positions.is_empty() {
             out.iter_mut().zip(entry).for_each(|(x, e)| *x = e * scale);
         } else {

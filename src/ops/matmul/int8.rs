@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use super::kernel::{self, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS};
-use super::{Panels, Scratch, SharedRows, Tiles};
+use super::panels::{Panels, Tiles};
+use super::{Scratch, SharedRows};
 use crate::ops::simd::vectorised;
 
 /// The largest integer.

@@ -1,8 +1,12 @@
 //! Tests of the search against enumeration and against plain searches without batches, back-pointers or early stops.
 
+mod plain;
+
 use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
+
+use plain::{Plain, hypothesis};
 
 use super::toy::{END, Language, Toy};
 use super::{
@@ -21,12 +25,6 @@ fn options(strategy: Search, length_penalty: LengthPenalty, sentences: Vec<Sente
 
 fn beam_options(width: usize, alpha: f64, max_lengths: &[usize]) -> SearchOptions {
     SearchOptions::beam(width, gnmt(alpha), max_lengths.iter().copied())
-}
-
-fn hypothesis(tokens: &[u32], token_log_probs: &[f32], penalty: LengthPenalty, ending: Ending) -> Hypothesis {
-    let log_prob = token_log_probs.iter().map(|&step| f64::from(step)).sum();
-    let score = penalty.score(log_prob, token_log_probs.len());
-    Hypothesis { tokens: tokens.to_vec(), token_log_probs: token_log_probs.to_vec(), log_prob, score, ending }
 }
 
 /// Every hypothesis there is, in no order.
@@ -48,117 +46,6 @@ fn enumerate(language: &Language, key: u64, max_length: usize, penalty: LengthPe
         }
     }
     found
-}
-
-/// A sentence of a language, searched as plainly as can be.
-struct Plain<'a> {
-    language: &'a Language,
-    options: &'a SearchOptions,
-    sentence: &'a Sentence,
-}
-
-impl Plain<'_> {
-    /// What may follow these tokens.
-    fn after(&self, tokens: &[u32]) -> Vec<Continuation> {
-        let Sentence { min_length, prefix, key, .. } = self.sentence;
-        let n = self.options.no_repeat_ngram;
-        let repeats = |token: u32| {
-            let all = [tokens, &[token]].concat();
-            let ngrams: Vec<&[u32]> = if n == 0 { Vec::new() } else { all.windows(n).collect() };
-            ngrams.split_last().is_some_and(|(last, before)| before.contains(last))
-        };
-        let mut next = self.language.after(*key, tokens);
-        next.retain(|c| match prefix.get(tokens.len()) {
-            Some(forced) => c.token == *forced,
-            None if c.token == END => tokens.len() >= *min_length,
-            None => !repeats(c.token),
-        });
-        next
-    }
-
-    /// The hypothesis of these tokens, every number of it worked out anew.
-    fn made(&self, tokens: &[u32], ending: Ending) -> Hypothesis {
-        let last = (ending == Ending::End).then_some(END);
-        let all = tokens.iter().copied().chain(last).enumerate();
-        let steps: Vec<f32> = all
-            .map(|(i, token)| {
-                let next = self.language.after(self.sentence.key, &tokens[..i]);
-                next.iter().find(|c| c.token == token).expect("a token of the language").log_prob
-            })
-            .collect();
-        hypothesis(tokens, &steps, self.options.length_penalty, ending)
-    }
-
-    /// Beam search in groups, always run to the maximum length.
-    fn beam(&self, groups: usize, width: usize, penalty: f64) -> Vec<Hypothesis> {
-        let mut live = vec![vec![(Vec::new(), 0.0)]; groups];
-        let mut all = vec![Vec::new(); groups];
-        let enough = match self.options.patience {
-            0.0 => usize::MAX,
-            patience => (patience * width as f64).ceil() as usize,
-        };
-        for _ in 0..self.sentence.max_length {
-            let mut taken: Vec<u32> = Vec::new();
-            for (live, all) in live.iter_mut().zip(&mut all) {
-                let mut candidates = Vec::new();
-                for (prefix, log_prob) in &*live {
-                    for next in self.after(prefix) {
-                        let log_prob = log_prob + f64::from(next.log_prob);
-                        let times = taken.iter().filter(|t| **t == next.token).count();
-                        candidates.push((prefix.clone(), next.token, log_prob, log_prob - penalty * times as f64));
-                    }
-                }
-                // Stable, and built by rank and then by token: ties keep that order.
-                candidates.sort_by(|a, b| b.3.total_cmp(&a.3));
-                if candidates.is_empty() && all.is_empty() {
-                    all.extend(live.iter().map(|(tokens, _)| self.made(tokens, Ending::Stuck)));
-                }
-                live.clear();
-                for (place, (prefix, token, log_prob, _)) in candidates.into_iter().enumerate() {
-                    if live.len() == width {
-                        break;
-                    } else if token == END && place < width {
-                        all.push(self.made(&prefix, Ending::End));
-                    } else if token != END {
-                        taken.push(token);
-                        live.push(([prefix, vec![token]].concat(), log_prob));
-                    }
-                }
-                if all.len() >= enough {
-                    live.clear();
-                }
-            }
-        }
-        let mut found: Vec<Hypothesis> = Vec::new();
-        for (live, mut all) in live.iter().zip(all) {
-            all.extend(live.iter().map(|(tokens, _)| self.made(tokens, Ending::MaxLength)));
-            all.sort_by(|a, b| b.score.total_cmp(&a.score));
-            all.truncate(width);
-            for one in all {
-                if !found.contains(&one) {
-                    found.push(one);
-                }
-            }
-        }
-        found.sort_by(|a, b| b.score.total_cmp(&a.score));
-        found
-    }
-
-    /// The most probable token, again and again.
-    fn greedy(&self) -> Hypothesis {
-        let mut tokens = Vec::new();
-        while tokens.len() < self.sentence.max_length {
-            let next = self.after(&tokens);
-            let Some(best) = next.iter().rev().max_by(|a, b| a.log_prob.total_cmp(&b.log_prob)) else {
-                return self.made(&tokens, Ending::Stuck);
-            };
-            if best.token == END {
-                return self.made(&tokens, Ending::End);
-            }
-            tokens.push(best.token);
-        }
-        self.made(&tokens, Ending::MaxLength)
-    }
 }
 
 fn languages() -> impl Strategy<Value = Language> {
