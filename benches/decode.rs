@@ -12,6 +12,7 @@ use candle_core::Device;
 use clap::{Parser, ValueEnum};
 use mt::config::{DecodeConfig, ModelConfig, Preset};
 use mt::decode::Strategy;
+use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Source;
 use mt::decode::translate::TranslateOptions;
@@ -102,13 +103,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let special = SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3] };
-    let neural = Neural::of_engine(Engine::new(&config, &of_model(&model), args.precision)?, special);
+    let neural = Ensemble::from(Neural::of_engine(Engine::new(&config, &of_model(&model), args.precision)?, special));
     drop(model);
     let mut random = Stream::new(1, "sentences");
     let sources: Vec<Source> = (0..args.sentences)
         .map(|line| {
             let word = |_| (FIRST_WORD + random.below(v as u64 - FIRST_WORD)) as u32;
-            Source { line, ids: (0..args.source).map(word).collect(), cut: false }
+            Source { line, part: 0, ids: (0..args.source).map(word).collect(), cut: false }
         })
         .collect();
     let options = TranslateOptions {
@@ -120,7 +121,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pass = || -> Result<f64, mt::error::Error> {
         let started = Instant::now();
         for batch in sources.chunks(args.batch) {
-            let found = neural.translate(batch, &[], &options, |_| true)?.unwrap_or_default();
+            let found = neural.translate(&[batch.to_vec()], &[], &options, |_| true)?.unwrap_or_default();
             assert!(found.iter().all(|n_best| n_best[0].tokens.len() == args.target));
         }
         Ok(started.elapsed().as_secs_f64())

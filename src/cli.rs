@@ -64,6 +64,10 @@ pub enum Command {
     Translate(TranslateArgs),
     /// Turn sentences into vectors
     Embed(EmbedArgs),
+    /// Tell how probable given translations are to a model
+    Score(ScoreArgs),
+    /// Round a model's weights to 8-bit integers
+    Quantize(QuantizeArgs),
     /// Describe a model or a configuration: parameters, shapes, training history
     Info(InfoArgs),
     /// Average the last checkpoints of a run into one model
@@ -106,6 +110,18 @@ pub struct ModelArgs {
     /// Model or run directory [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
+    #[arg(long, value_name = "WHICH")]
+    pub checkpoint: Option<String>,
+}
+
+/// Which models.
+#[derive(Args, Debug, Default)]
+pub struct ModelsArgs {
+    /// Model or run directory; several translate together, as an ensemble [default: $MT_MODEL, else the newest run under
+    /// ./runs]
+    #[arg(long, value_name = "DIR")]
+    pub model: Vec<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
     #[arg(long, value_name = "WHICH")]
     pub checkpoint: Option<String>,
@@ -163,6 +179,13 @@ pub struct DecodeArgs {
     /// Most padded source tokens in one batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
+    /// Lines longer than model.max_length: split them at the ends of sentences, truncate them, or stop with an error
+    /// [default: split]
+    #[arg(long, value_name = "HOW")]
+    pub long: Option<String>,
+    /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as the model is stored]
+    #[arg(long, value_name = "TYPE")]
+    pub precision: Option<String>,
 }
 
 /// `mt eval`
@@ -214,9 +237,9 @@ pub struct TranslateArgs {
     /// Lines to translate; with none, and no --input, stdin is read
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub text: Vec<String>,
-    /// Which model.
+    /// Which models.
     #[command(flatten)]
-    pub model: ModelArgs,
+    pub models: ModelsArgs,
     /// How to decode.
     #[command(flatten)]
     pub decode: DecodeArgs,
@@ -229,12 +252,55 @@ pub struct TranslateArgs {
     /// Write the attention weights of every layer and head to this file, as JSON with the tokens
     #[arg(long, value_name = "FILE")]
     pub attention: Option<PathBuf>,
+    /// Write behind each translation ` ||| ` and the words it is aligned with: pairs of a source and a target word, from 0
+    #[arg(long)]
+    pub alignment: bool,
     /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
     /// What every translation begins with
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
+}
+
+/// `mt score`
+#[derive(Args, Debug)]
+pub struct ScoreArgs {
+    /// Which models.
+    #[command(flatten)]
+    pub models: ModelsArgs,
+    /// Source file; - for stdin
+    #[arg(long, value_name = "FILE")]
+    pub src: PathBuf,
+    /// File with a translation of each of its lines; - for stdin
+    #[arg(long, value_name = "FILE")]
+    pub tgt: PathBuf,
+    /// Print the average of the tokens' log-probabilities instead of their sum
+    #[arg(long)]
+    pub normalize: bool,
+    /// File to write to; - for stdout
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Most padded tokens in one batch
+    #[arg(long, value_name = "N")]
+    pub batch_tokens: Option<usize>,
+    /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as the model is stored]
+    #[arg(long, value_name = "TYPE")]
+    pub precision: Option<String>,
+}
+
+/// `mt quantize`
+#[derive(Args, Debug)]
+pub struct QuantizeArgs {
+    /// Model or run directory
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
+    #[arg(long, value_name = "WHICH")]
+    pub checkpoint: Option<String>,
+    /// Directory of the new model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
 }
 
 /// `mt embed`

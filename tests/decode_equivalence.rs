@@ -7,9 +7,11 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use common::small_model;
 use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
+use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
-use mt::decode::{Continuation, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
+use mt::decode::{Continuation, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
 use mt::error::Result;
+use mt::infer::{Engine, Precision, of_model};
 use mt::model::{Memory, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::rng::Stream;
@@ -90,7 +92,10 @@ fn translate_with(
     sources: &[Vec<u32>],
     beam: usize,
 ) -> Vec<Vec<Hypothesis>> {
-    let neural = Neural::new(model, special.clone()).unwrap();
+    translate_by(&Neural::new(model, special.clone()).unwrap(), sources, beam)
+}
+
+fn translate_by(neural: &Neural, sources: &[Vec<u32>], beam: usize) -> Vec<Vec<Hypothesis>> {
     let mut step = neural.begin(&sources.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
     search(&mut step, &options(sources, beam)).unwrap()
 }
@@ -102,12 +107,70 @@ fn translate(model: &Transformer, sources: &[Vec<u32>], beam: usize) -> Vec<Vec<
 #[test]
 fn a_batch_equals_its_sentences_alone() {
     for model in models() {
-        for beam in [1, 4] {
-            let together = translate(&model, &sources(), beam);
-            for (source, expected) in sources().into_iter().zip(&together) {
-                // Bit for bit: tokens and scores.
-                assert_eq!(&translate(&model, &[source], beam)[0], expected);
+        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+            let engine = || Engine::new(model.config(), &of_model(&model), precision).unwrap();
+            let neural = Neural::of_engine(engine(), special());
+            for beam in [1, 4] {
+                let together = translate_by(&neural, &sources(), beam);
+                for (source, expected) in sources().into_iter().zip(&together) {
+                    // Bit for bit: tokens and scores.
+                    assert_eq!(&translate_by(&neural, &[source], beam)[0], expected, "{precision}");
+                }
             }
+        }
+    }
+}
+
+#[test]
+fn what_a_search_found_scores_the_same_when_it_is_forced() {
+    for model in models() {
+        let neural = Neural::new(&model, special()).unwrap();
+        let sources = sources();
+        let found = translate_by(&neural, &sources, 4);
+        let targets: Vec<&[u32]> = found.iter().map(|n_best| n_best[0].tokens.as_slice()).collect();
+        let mut step = neural.begin(&sources.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
+        for (n_best, forced) in found.iter().zip(force(&mut step, &targets).unwrap()) {
+            let searched = &n_best[0].token_log_probs;
+            assert_eq!(&forced[..searched.len()], &searched[..]);
+        }
+    }
+}
+
+/// The mean of the members' probabilities, by hand.
+#[test]
+fn an_ensemble_gives_the_mean_of_its_members() {
+    let models = &models()[..3];
+    let neural = |model| Neural::new(model, special()).unwrap();
+    let sources = sources();
+    let sources: Vec<&[u32]> = sources.iter().map(Vec::as_slice).collect();
+    let rows = Rows {
+        tokens: &vec![1; sources.len()],
+        parents: &(0..sources.len()).collect::<Vec<_>>(),
+        sentences: &(0..sources.len()).collect::<Vec<_>>(),
+        constraints: &[],
+        position: 0,
+    };
+    let distributions = |step: &mut dyn StepModel| {
+        let mut log_probs = Vec::new();
+        step.distributions(&rows, &mut log_probs).unwrap();
+        log_probs
+    };
+    let alone: Vec<Vec<f32>> =
+        models.iter().map(|model| distributions(&mut neural(model).begin(&sources).unwrap())).collect();
+    let ensemble = Ensemble::new(models.iter().map(neural).collect());
+    let begin = || ensemble.begin(&vec![sources.clone(); models.len()]).unwrap();
+    let together = distributions(&mut begin());
+    for (i, log_prob) in together.iter().enumerate() {
+        let mean = alone.iter().map(|alone| f64::from(alone[i]).exp()).sum::<f64>() / models.len() as f64;
+        assert!((f64::from(*log_prob) - mean.ln()).abs() < 1e-5 || mean == 0.0 && *log_prob == f32::NEG_INFINITY);
+    }
+    let mut best = vec![Continuation::IMPOSSIBLE; 3 * sources.len()];
+    begin().step(&rows, 3, &mut best).unwrap();
+    for (best, log_probs) in best.chunks_exact(3).zip(together.chunks_exact(VOCABULARY)) {
+        let mut order: Vec<usize> = (0..VOCABULARY).collect();
+        order.sort_by(|&a, &b| log_probs[b].total_cmp(&log_probs[a]).then(a.cmp(&b)));
+        for (continuation, &token) in best.iter().zip(&order) {
+            assert_eq!((continuation.token as usize, continuation.log_prob), (token, log_probs[token]));
         }
     }
 }
@@ -234,13 +297,7 @@ fn a_trained_model_decodes_alike_in_every_way() {
     let tokenizers = mt::data::tokenizers::Tokenizers::load(&directory).unwrap();
     let model = Transformer::new(&config.model, mt::commands::model::vocabulary(&tokenizers), &Device::Cpu).unwrap();
     mt::commands::model::load_parameters(&directory.join("model.safetensors"), &model).unwrap();
-    let target = &tokenizers.target;
-    let special = SpecialTokens {
-        source_end: tokenizers.source.eos_id(),
-        start: target.bos_id(),
-        end: target.eos_id(),
-        forbidden: vec![target.pad_id(), target.bos_id(), target.unk_id()],
-    };
+    let special = SpecialTokens::of(&tokenizers);
     let text = std::fs::read_to_string(config.data.test.unwrap().source).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let end = tokenizers.source.eos_id();

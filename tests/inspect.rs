@@ -93,15 +93,15 @@ fn sentence_vectors() {
 }
 
 #[test]
-fn beyond_learned_positions_the_line_is_named() {
+fn beyond_the_positions_the_line_is_split_or_cut_or_named() {
     let project =
         trained(&["--set", "model.positions=learned", "--set", "model.max_length=40", "--set", "data.max_length=30"]);
     let long = "the cat ".repeat(40);
     project.write("long.txt", format!("the cat sleeps\n{long}\na dog\n"));
     let mt = |args: &[&str]| project.mt(&[args, &["--model", "runs/small", "-q"]].concat());
-    let says = ["long.txt:2", "learned 40 positions", "split the line"];
-    for command in ["translate", "embed"] {
-        let output = mt(&[command, "--input", "long.txt"]);
+    let says = ["long.txt:2", "has 40 positions", "split the line"];
+    for command in [&["translate", "--long", "error"][..], &["embed"]] {
+        let output = mt(&[command, &["--input", "long.txt"]].concat());
         fails(&output, 1, &says);
         // What stood before it is answered.
         assert_eq!(stdout(&output).lines().count(), 1, "{}", stderr(&output));
@@ -112,7 +112,27 @@ fn beyond_learned_positions_the_line_is_named() {
     assert_eq!(tensors["embeddings"].dims(), [1, 32]);
     // Nothing is translated, so nothing is overwritten.
     project.write("precious.txt", "kept\n");
-    fails(&mt(&["eval", "--src", "long.txt", "--ref", "long.txt", "--output", "precious.txt"]), 1, &says);
+    fails(
+        &mt(&["eval", "--long", "error", "--src", "long.txt", "--ref", "long.txt", "--output", "precious.txt"]),
+        1,
+        &says,
+    );
     assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
-    fails(&mt(&["translate", &long]), 1, &["arguments:1"]);
+    fails(&mt(&["translate", "--long", "error", &long]), 1, &["arguments:1"]);
+    // By default the line is translated in parts, which together are the whole of it.
+    let translate =
+        |more: &[&str]| project.mt(&[&["translate", "--model", "runs/small", "--beam", "1"], more].concat());
+    let [whole, halves] = [long.clone(), format!("{}\n{}", "the cat ".repeat(20), "the cat ".repeat(20))].map(|text| {
+        project.write("text", text);
+        let output = translate(&["--input", "text"]);
+        succeeds(&output);
+        (stdout(&output), stderr(&output))
+    });
+    assert_eq!(whole.0.lines().count(), 1);
+    assert_eq!(whole.0.trim(), halves.0.replace('\n', " ").trim());
+    assert!(whole.1.contains("1 of 1 lines (the first is line 1)") && whole.1.contains("in parts"), "{}", whole.1);
+    let cut = translate(&["--long", "truncate", "--input", "long.txt"]);
+    succeeds(&cut);
+    assert!(stderr(&cut).contains("only their beginning"), "{}", stderr(&cut));
+    fails(&translate(&["--long", "wrong", "a"]), 2, &["split, truncate, error"]);
 }

@@ -128,7 +128,119 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--max-length-ratio", "nan"], "--max-length-ratio"),
         (&["--patience", "inf"], "patience"),
         (&["--n-best", "0"], "--n-best"),
+        (&["--precision", "f16"], "f32, bf16, int8, auto"),
     ] {
         fails(&translate(flags), 2, &[mentioned]);
+    }
+}
+
+/// What a search found scores the same when it is given.
+#[test]
+fn scores_are_those_of_the_search() {
+    let project = trained();
+    let found = json(&translate(&project, &["--beam", "3", "--json"]));
+    // A text that was cut has no end, which scoring expects.
+    let ended: Vec<&Value> = found.iter().filter(|line| line["ending"] == "end" && line["source"] != "").collect();
+    let lines = |key: &str| found.iter().map(|line| line[key].as_str().unwrap().to_owned() + "\n").collect::<String>();
+    project.write("source", lines("source"));
+    project.write("target", lines("translation"));
+    let score = |more: &[&str]| {
+        let args = ["score", "--model", "runs/small", "-q", "--src", "source", "--tgt", "target"];
+        let output = project.mt(&[&args[..], more].concat());
+        succeeds(&output);
+        stdout(&output)
+    };
+    let scored = json(&score(&["--json"]));
+    assert_eq!(scored.len(), found.len());
+    let mut compared = 0;
+    for (found, scored) in found.iter().zip(&scored) {
+        let (searched, forced) = (numbers(&found["token_log_probs"]), numbers(&scored["token_log_probs"]));
+        assert_eq!(forced.len(), scored["tokens"].as_array().unwrap().len() + 1);
+        // Where a text has several segmentations, search may have found another one.
+        if found["source"] != "" && found["tokens"] == scored["tokens"] {
+            assert!(searched.iter().zip(&forced).all(|(a, b)| (a - b).abs() < 1e-5), "{found} {scored}");
+            compared += 1;
+        }
+    }
+    assert!(compared >= ended.len().min(1), "nothing was compared: {found:?}");
+    let sums: Vec<f64> = score(&[]).lines().map(|line| line.parse().unwrap()).collect();
+    let averages: Vec<f64> = score(&["--normalize"]).lines().map(|line| line.parse().unwrap()).collect();
+    for ((scored, sum), average) in scored.iter().zip(&sums).zip(&averages) {
+        assert!((scored["log_prob"].as_f64().unwrap() - sum).abs() < 1e-5);
+        assert!((sum / numbers(&scored["token_log_probs"]).len() as f64 - average).abs() < 1e-5);
+    }
+    assert_eq!(score(&["--batch-tokens", "1", "--threads", "1"]), score(&[]));
+
+    // What cannot be paired is named, and what stood before it is done.
+    project.write("target", "die Katze\n");
+    let args = ["score", "--model", "runs/small", "-q", "--src", "source", "--tgt", "target"];
+    let output = project.mt(&args);
+    fails(&output, 1, &["target ends after 1 lines, but source goes on"]);
+    assert_eq!(stdout(&output).lines().count(), 1);
+    project.write("target", format!("die Katze\n{}\n\n\n", "x".repeat(5000)));
+    let output = project.mt(&args);
+    fails(&output, 1, &["target:2", "model.max_length"]);
+    assert_eq!(stdout(&output).lines().count(), 1);
+    fails(&project.mt(&["score", "--model", "runs/small", "--src", "-", "--tgt", "-"]), 2, &["stdin"]);
+}
+
+#[test]
+fn models_of_integers_translate_as_those_rounded_when_loaded() {
+    let project = trained();
+    let quantize = |model: &str| project.mt(&["quantize", model, "--out", "small-int8"]);
+    succeeds(&quantize("runs/small"));
+    let stored = |more: &[&str]| {
+        let args = ["translate", "--model", "small-int8", "-q", "--max-length", "8", "--json", "--beam", "3"];
+        let output = project.mt_with_input(&[&args[..], more].concat(), INPUT.as_bytes());
+        succeeds(&output);
+        stdout(&output)
+    };
+    let rounded = translate(&project, &["--json", "--beam", "3", "--precision", "int8"]);
+    assert_eq!(stored(&[]), rounded);
+    assert_eq!(stored(&["--precision", "int8"]), rounded);
+    assert_ne!(stored(&["--precision", "f32"]), rounded);
+    let size = |path: &str| std::fs::metadata(project.path(path).join("model.safetensors")).unwrap().len();
+    assert!(size("small-int8") * 2 < size("runs/small"));
+    // Everything else works with it too.
+    succeeds(&project.mt(&["eval", "--model", "small-int8", "-q"]));
+    succeeds(&project.mt(&["info", "small-int8"]));
+    succeeds(&project.mt(&["embed", "--model", "small-int8", "-q", "a cat"]));
+    fails(&quantize("runs/small"), 2, &["the output directory exists"]);
+    let again = project.mt(&["quantize", "small-int8", "--out", "twice"]);
+    fails(&again, 2, &["8-bit integers already"]);
+    assert!(!project.path("twice").exists());
+}
+
+#[test]
+fn an_ensemble_of_equals_is_one_of_them() {
+    let project = trained();
+    let one = translate(&project, &["--json", "--beam", "3"]);
+    let two = translate(&project, &["--json", "--beam", "3", "--model", "runs/small"]);
+    for (one, two) in json(&one).iter().zip(&json(&two)) {
+        assert_eq!(one["tokens"], two["tokens"]);
+        assert!((one["log_prob"].as_f64().unwrap() - two["log_prob"].as_f64().unwrap()).abs() < 1e-4);
+    }
+    succeeds(&project.train(&["--set", "tokenizer.vocab_size=310", "--run-dir", "runs/other"]));
+    let mixed = project.mt(&["translate", "--model", "runs/small", "--model", "runs/other", "the cat"]);
+    fails(&mixed, 1, &["runs/small", "runs/other", "target vocabularies"]);
+}
+
+#[test]
+fn alignments_are_of_words() {
+    let project = trained();
+    let plain = translate(&project, &[]);
+    let aligned = translate(&project, &["--alignment"]);
+    let from_json = json(&translate(&project, &["--alignment", "--json"]));
+    for (((plain, aligned), json), source) in plain.lines().zip(aligned.lines()).zip(&from_json).zip(INPUT.lines()) {
+        let (text, pairs) = aligned.split_once(" ||| ").unwrap();
+        assert_eq!((text, pairs), (plain, json["alignment"].as_str().unwrap()));
+        let pairs: Vec<(usize, usize)> = pairs
+            .split_whitespace()
+            .map(|pair| pair.split_once('-').map(|(a, b)| (a.parse().unwrap(), b.parse().unwrap())).unwrap())
+            .collect();
+        // Each word of the translation once, in order.
+        let targets: Vec<usize> = pairs.iter().map(|pair| pair.1).collect();
+        assert_eq!(targets, (0..text.split_whitespace().count()).collect::<Vec<_>>(), "{aligned}");
+        assert!(pairs.iter().all(|pair| pair.0 < source.split_whitespace().count()), "{aligned}");
     }
 }

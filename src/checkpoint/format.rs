@@ -1,7 +1,8 @@
 //! Tensor files in the safetensors format: eight bytes of header length, a JSON header, then the tensors' bytes.
 //!
 //! Writing streams: the data is never copied as a whole, and its digest is taken on the way. Reading goes tensor by tensor
-//! straight into the caller's flat buffer. Everything is `f32`, little-endian, in the order given.
+//! straight into the caller's flat buffer. Everything is `f32`, little-endian, in the order given; but in a quantised model
+//! a matrix [n, k] may be 8-bit integers, with a tensor NAME_scale [n] of what an integer of each row stands for.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,6 +17,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use super::disk::HashingFile;
 use super::manifest::FileEntry;
 use crate::error::{Error, Result};
+use crate::ops::matmul::int8::{Quantised, Values};
 
 /// Elements converted at a time: the bytes stay in the second-level cache.
 pub(super) const CHUNK: usize = 16 << 10;
@@ -35,7 +37,37 @@ pub struct NamedTensor<'a> {
     /// Its shape.
     pub shape: &'a [usize],
     /// Its elements, row-major.
-    pub data: &'a [f32],
+    pub data: Elements<'a>,
+}
+
+/// The elements of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub enum Elements<'a> {
+    /// float32.
+    F32(&'a [f32]),
+    /// 8-bit integers.
+    I8(&'a [i8]),
+}
+
+impl Elements<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::I8(values) => values.len(),
+        }
+    }
+
+    fn kind(&self) -> (Dtype, usize) {
+        match self {
+            Self::F32(_) => (Dtype::F32, BYTES),
+            Self::I8(_) => (Dtype::I8, 1),
+        }
+    }
+}
+
+/// Name of the tensor with the scales of a matrix of integers.
+pub fn scale_name(name: &str) -> String {
+    format!("{name}_scale")
 }
 
 /// A tensor to be read, and where it goes.
@@ -76,14 +108,25 @@ pub(super) fn write(path: &Path, name: &str, tensors: &[NamedTensor]) -> Result<
 }
 
 fn write_tensor(file: &mut HashingFile, tensor: &NamedTensor, bytes: &mut [u8]) -> Result<()> {
-    let bad = non_finite(tensor.data);
+    let values = match tensor.data {
+        Elements::F32(values) => values,
+        Elements::I8(values) => {
+            for chunk in values.chunks(bytes.len()) {
+                let bytes = &mut bytes[..chunk.len()];
+                bytes.iter_mut().zip(chunk).for_each(|(byte, value)| *byte = value.cast_unsigned());
+                file.write(bytes)?;
+            }
+            return Ok(());
+        }
+    };
+    let bad = non_finite(values);
     if bad > 0 {
         // Loading would refuse it: better to keep the checkpoint before.
         return Err(Error::failure(format!("not saved: {bad} values of `{}` are NaN or infinite", tensor.name))
             .at(file.path())
             .help("training has diverged: resume from the checkpoint before with a lower learning rate"));
     }
-    for chunk in tensor.data.chunks(CHUNK) {
+    for chunk in values.chunks(CHUNK) {
         let bytes = &mut bytes[..chunk.len() * BYTES];
         for (bytes, value) in bytes.chunks_exact_mut(BYTES).zip(chunk) {
             bytes.copy_from_slice(&value.to_le_bytes());
@@ -105,11 +148,12 @@ fn header_for(tensors: &[NamedTensor]) -> Result<String> {
         if *name == METADATA_KEY || !names.insert(*name) {
             return Err(Error::failure(format!("a file cannot hold a tensor `{name}`, or not twice")));
         }
-        let end = begin + data.len() * BYTES;
+        let (dtype, bytes) = data.kind();
+        let end = begin + data.len() * bytes;
         let key = serde_json::to_string(name).map_err(|error| Error::failure(format!("`{name}`: {error}")))?;
         let separator = if names.len() == 1 { "" } else { "," };
         header +=
-            &format!("{separator}{key}:{{\"dtype\":\"F32\",\"shape\":{shape:?},\"data_offsets\":[{begin},{end}]}}");
+            &format!("{separator}{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{begin},{end}]}}");
         begin = end;
     }
     header.push('}');
@@ -132,74 +176,158 @@ pub fn load_into(file: &Path, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
     let mut source = TensorFile::open(file, layout)?;
     // In the order of the file, so that it is read from front to back.
     let mut order: Vec<usize> = (0..layout.len()).collect();
-    order.sort_unstable_by_key(|&i| source.begins[i]);
+    order.sort_unstable_by_key(|&i| source.places[i].as_ref().map(Place::begin));
     for i in order {
-        if source.begins[i].is_none() {
-            continue;
-        }
         let values = layout[i].of(flat)?;
         source.read(i, 0, values)?;
-        source.note_non_finite(layout[i].name, non_finite(values));
+        if source.places[i].is_some() {
+            source.note_non_finite(layout[i].name, non_finite(values));
+        }
     }
     source.finish()
 }
 
+/// Where a slot's data lies in the file.
+#[derive(Debug)]
+enum Place {
+    /// Floats, beginning here.
+    F32(u64),
+    /// Integers, beginning here; and the scales of the rows, with the length of a row.
+    I8 { begin: u64, scales: Vec<f32>, columns: usize },
+}
+
+impl Place {
+    fn begin(&self) -> u64 {
+        match self {
+            Self::F32(begin) | Self::I8 { begin, .. } => *begin,
+        }
+    }
+}
+
 /// An open tensor file, matched with a layout.
-pub(super) struct TensorFile {
-    file: File,
-    path: PathBuf,
-    /// Where in the file each slot's data begins; none where the tensor does not fit the slot.
-    begins: Vec<Option<u64>>,
+#[derive(Debug)]
+pub struct TensorFile {
+    data: Data,
+    /// Of each slot; none where the tensor does not fit it.
+    places: Vec<Option<Place>>,
+    /// Elements of each slot.
+    sizes: Vec<usize>,
     problems: Vec<String>,
-    bytes: Vec<u8>,
 }
 
 impl TensorFile {
     /// Reads the header and compares it with `layout`; differences become [`TensorFile::finish`]'s error.
-    pub(super) fn open(path: &Path, layout: &[Slot]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The file cannot be read or its header is invalid.
+    pub fn open(path: &Path, layout: &[Slot]) -> Result<Self> {
         let mut file = File::open(path).map_err(|error| Error::io("read the tensors", path, error))?;
-        let Header { data, tensors } = read_header(&mut file, path)?;
+        let Header { data: start, tensors } = read_header(&mut file, path)?;
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
-        let mut problems = Vec::new();
-        let mut begins = Vec::with_capacity(layout.len());
+        let mut this = Self {
+            data: Data { file, path: path.to_path_buf(), start, bytes: vec![0; CHUNK * BYTES] },
+            places: Vec::with_capacity(layout.len()),
+            sizes: layout.iter().map(|slot| elements(slot.shape).unwrap_or(0)).collect(),
+            problems: Vec::new(),
+        };
+        let mut expected = HashSet::new();
         for slot in layout {
-            let fits = fit(slot, by_name.get(slot.name).copied());
-            begins.push(fits.as_ref().ok().map(|begin| data + begin));
-            problems.extend(fits.err());
+            let place = this.place(slot, &by_name, &mut expected)?;
+            this.problems.extend(place.as_ref().err().cloned());
+            this.places.push(place.ok());
         }
-        let expected: HashSet<&str> = layout.iter().map(|slot| slot.name).collect();
-        for (name, info) in tensors.iter().filter(|(name, _)| !expected.contains(name.as_str())) {
-            problems.push(format!("superfluous: `{name}` {:?}", info.shape));
+        for (name, info) in tensors.iter().filter(|(name, _)| !expected.contains(name)) {
+            this.problems.push(format!("superfluous: `{name}` {:?}", info.shape));
         }
-        Ok(Self { file, path: path.to_path_buf(), begins, problems, bytes: vec![0; CHUNK * BYTES] })
+        Ok(this)
+    }
+
+    /// Where a slot's data lies, or what is wrong with it; the names of its tensors are then `expected`.
+    fn place(
+        &mut self,
+        slot: &Slot,
+        tensors: &HashMap<&str, &TensorInfo>,
+        expected: &mut HashSet<String>,
+    ) -> Result<std::result::Result<Place, String>> {
+        expected.insert(slot.name.to_owned());
+        let info = tensors.get(slot.name).copied();
+        let (rows, columns, info) = match (slot.shape, info) {
+            (&[rows, columns], Some(info)) if info.dtype == Dtype::I8 && info.shape == slot.shape => {
+                (rows, columns, info)
+            }
+            _ => return Ok(fit(slot, info).map(Place::F32)),
+        };
+        let name = scale_name(slot.name);
+        let fits = fit(&Slot { name: &name, shape: &[rows], offset: 0 }, tensors.get(name.as_str()).copied());
+        Ok(match fits {
+            Ok(begin) => {
+                let mut scales = vec![0f32; rows];
+                self.data.floats(begin, &mut scales)?;
+                self.note_non_finite(&name, non_finite(&scales));
+                expected.insert(name);
+                Ok(Place::I8 { begin: info.data_offsets.0 as u64, scales, columns })
+            }
+            Err(problem) => Err(problem),
+        })
+    }
+
+    /// Whether any of the tensors are 8-bit integers.
+    pub fn is_quantised(&self) -> bool {
+        self.places.iter().flatten().any(|place| matches!(place, Place::I8 { .. }))
     }
 
     /// Reads from slot `i`, beginning with its element `from`, as many values as `out` takes. A slot without a fitting
     /// tensor leaves `out` alone.
-    pub(super) fn read(&mut self, i: usize, from: usize, out: &mut [f32]) -> Result<()> {
-        let Some(begin) = self.begins.get(i).copied().flatten() else { return Ok(()) };
-        let begin = begin + (from * BYTES) as u64;
-        let read_error = |error| Error::io("read the tensors", &self.path, error);
-        self.file.seek(SeekFrom::Start(begin)).map_err(read_error)?;
-        for chunk in out.chunks_mut(CHUNK) {
-            let bytes = &mut self.bytes[..chunk.len() * BYTES];
-            self.file.read_exact(bytes).map_err(read_error)?;
-            for (value, bytes) in chunk.iter_mut().zip(bytes.as_chunks::<BYTES>().0) {
-                *value = f32::from_le_bytes(*bytes);
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&mut self, i: usize, from: usize, out: &mut [f32]) -> Result<()> {
+        match self.places.get(i) {
+            Some(Some(Place::F32(begin))) => self.data.floats(begin + (from * BYTES) as u64, out),
+            Some(Some(Place::I8 { begin, scales, columns })) => {
+                let mut element = from;
+                let mut out = out.iter_mut();
+                self.data.integers(begin + from as u64, out.len(), |bytes| {
+                    for (byte, out) in bytes.iter().zip(&mut out) {
+                        *out = f32::from(byte.cast_signed()) * scales[element / columns];
+                        element += 1;
+                    }
+                })
             }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// The tensor of slot `i`, as it is stored; zeros for one that does not fit. NaN and infinities are counted among the
+    /// problems.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn parameter(&mut self, i: usize, name: &str) -> Result<Values> {
+        let size = self.sizes[i];
+        if let Some(Place::I8 { begin, scales, .. }) = &self.places[i] {
+            let mut values = Vec::with_capacity(size);
+            self.data.integers(*begin, size, |bytes| values.extend(bytes.iter().map(|byte| byte.cast_signed())))?;
+            return Ok(Values::I8(Quantised { values, scales: scales.clone() }));
+        }
+        let mut values = vec![0f32; size];
+        self.read(i, 0, &mut values)?;
+        self.note_non_finite(name, non_finite(&values));
+        Ok(Values::F32(values))
     }
 
     /// Counts `bad` values of the tensor `name` among the problems, if there are any.
-    pub(super) fn note_non_finite(&mut self, name: &str, bad: usize) {
+    pub fn note_non_finite(&mut self, name: &str, bad: usize) {
         if bad > 0 {
             self.problems.push(format!("NaN or infinite: {bad} values of `{name}`"));
         }
     }
 
     /// All problems as one error.
-    pub(super) fn finish(self) -> Result<()> {
+    ///
+    /// # Errors
+    /// These.
+    pub fn finish(self) -> Result<()> {
         let count = self.problems.len();
         if count == 0 {
             return Ok(());
@@ -213,8 +341,48 @@ impl TensorFile {
             what += &format!("\n    and {} more", count - MAX_PROBLEMS);
         }
         Err(Error::failure(what)
-            .at(self.path)
+            .at(self.data.path)
             .help("the file belongs to another configuration or vocabulary, or it is damaged"))
+    }
+}
+
+/// The file behind the header.
+#[derive(Debug)]
+struct Data {
+    file: File,
+    path: PathBuf,
+    /// Where the data begins.
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Data {
+    /// Floats, beginning with the data's byte `begin`.
+    fn floats(&mut self, begin: u64, out: &mut [f32]) -> Result<()> {
+        let read_error = |error| Error::io("read the tensors", &self.path, error);
+        self.file.seek(SeekFrom::Start(self.start + begin)).map_err(read_error)?;
+        for chunk in out.chunks_mut(CHUNK) {
+            let bytes = &mut self.bytes[..chunk.len() * BYTES];
+            self.file.read_exact(bytes).map_err(read_error)?;
+            for (value, bytes) in chunk.iter_mut().zip(bytes.as_chunks::<BYTES>().0) {
+                *value = f32::from_le_bytes(*bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// So many integers, beginning with the data's byte `begin`, in pieces.
+    fn integers(&mut self, begin: u64, count: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let read_error = |error| Error::io("read the tensors", &self.path, error);
+        self.file.seek(SeekFrom::Start(self.start + begin)).map_err(read_error)?;
+        let mut left = count;
+        while left > 0 {
+            let bytes = &mut self.bytes[..left.min(CHUNK * BYTES)];
+            self.file.read_exact(bytes).map_err(read_error)?;
+            left -= bytes.len();
+            take(bytes);
+        }
+        Ok(())
     }
 }
 

@@ -25,7 +25,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use average::average;
-pub use format::{NamedTensor, Slot, load_into};
+pub use format::{Elements, NamedTensor, Slot, TensorFile, load_into, scale_name};
 pub use locate::{Located, Saved, Which, list, locate, newest_valid, pointer};
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, verify};
 pub use save::{prune, save, save_model, set_pointer};

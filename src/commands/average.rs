@@ -4,14 +4,13 @@ use std::path::Path;
 
 use super::model::{config_of, slots, vocabulary};
 use super::output::Output;
-use crate::checkpoint::{self, NamedTensor};
+use crate::checkpoint::{self, Elements, NamedTensor};
 use crate::cli::{AverageArgs, Common};
 use crate::config;
 use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::layout;
-use crate::ops::params::Entry;
 
 /// Averages the last checkpoints of a run into a model directory of its own.
 pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
@@ -38,7 +37,12 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let slots = slots(parameters.entries());
     let mut flat = vec![0f32; parameters.total()];
     checkpoint::average(&directories, &slots, &mut flat)?;
-    write(&args.out, &config, &tokenizers, parameters.entries(), &flat)?;
+    let tensors: Vec<NamedTensor> = parameters
+        .entries()
+        .iter()
+        .map(|e| NamedTensor { name: &e.name, shape: &e.shape, data: Elements::F32(&flat[e.range()]) })
+        .collect();
+    write_model(&args.out, &config, &tokenizers, &tensors)?;
     if common.json {
         let updates: Vec<u64> = last.iter().map(|(step, _)| *step).collect();
         let mut output = Output::open(None)?;
@@ -52,12 +56,16 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-fn write(out: &Path, config: &config::Config, tokenizers: &Tokenizers, entries: &[Entry], flat: &[f32]) -> Result<()> {
+/// Writes a model directory.
+pub fn write_model(
+    out: &Path,
+    config: &config::Config,
+    tokenizers: &Tokenizers,
+    tensors: &[NamedTensor],
+) -> Result<()> {
     std::fs::create_dir_all(out).map_err(|e| Error::io("create the output directory", out, e))?;
     let file = out.join(checkpoint::CONFIG_FILE);
     std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
     tokenizers.save(out)?;
-    let tensors: Vec<NamedTensor> =
-        entries.iter().map(|e| NamedTensor { name: &e.name, shape: &e.shape, data: &flat[e.range()] }).collect();
-    checkpoint::save_model(out, &tensors)
+    checkpoint::save_model(out, tensors)
 }

@@ -23,7 +23,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         return Err(Error::usage("--batch-tokens must be at least 1"));
     }
     let loaded = model::load(&args.model, common)?;
-    let reader = Reader::new(&loaded.model, &loaded.tokenizers);
+    let (model, reader) = (loaded.transformer()?, loaded.reader());
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     refuse_inputs(args.output.as_deref(), lines.path())?;
@@ -36,9 +36,10 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let (mut count, mut cut) = (0, None);
     let mut refused = None;
     while !window.is_empty() && refused.is_none() && !output.is_closed() {
-        let (usable, error) = lines.split_at_refused(&window, &reader);
+        let beyond = if reader.is_learned() { reader.beyond_positions(&window) } else { None };
+        let (usable, error) = lines.split_at_refused(&window, beyond);
         refused = error;
-        let (vectors, first_cut) = embed(&loaded.model, &reader, usable, pooling, batch_tokens)?;
+        let (vectors, first_cut) = embed(&model, &reader, usable, pooling, batch_tokens)?;
         cut = cut.or(first_cut.map(|line| count + line + 1));
         count += vectors.len();
         if as_tensor {

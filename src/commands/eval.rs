@@ -11,7 +11,7 @@ use super::translate::CutLines;
 use crate::cli::{Common, EvalArgs};
 use crate::console::message;
 use crate::data::lines::{LineFile, read_lines};
-use crate::decode::translate::Translator;
+use crate::decode::source::Long;
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, Smooth, Tokenize, bleu};
 
@@ -108,9 +108,11 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
     let (lines, references) = (read(&source)?, read_references(&reference_paths)?);
     check_counts(&source, lines.len(), &reference_paths, &references)?;
     refuse_inputs(args.output.as_deref(), reference_paths.iter().chain([&source]).map(PathBuf::as_path))?;
-    let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
-    if let Some(beyond) = translator.reader().beyond_positions(&lines) {
-        return Err(beyond.error(&source, 1));
+    let translator = model::translator(&loaded, &[], args.decode.precision.as_deref(), common)?;
+    if options.long == Long::Error
+        && let Some(beyond) = translator.beyond_positions(&lines)
+    {
+        return Err(beyond.error(&source, 1).help("give --long split, or split the line"));
     }
     let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
     let bar = (!common.quiet).then(|| indicatif::ProgressBar::new(lines.len() as u64));

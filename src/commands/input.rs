@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::output::Input;
 use crate::console::prompt;
-use crate::decode::source::Reader;
+use crate::data::lines;
+use crate::decode::source::BeyondPositions;
 use crate::error::{Error, Result};
 
 /// Lines taken together: enough to batch by length, few enough to answer soon and to bound memory.
@@ -55,6 +56,15 @@ impl Lines {
         }
     }
 
+    /// How many lines there are, where that can be told beforehand.
+    pub fn count(&self) -> Option<usize> {
+        match &self.source {
+            Source::Arguments(lines) => Some(lines.len()),
+            Source::File(_) => lines::count(&self.name),
+            Source::Stdin { .. } => None,
+        }
+    }
+
     /// Further lines; none at the end. On a terminal one at a time, after a prompt.
     pub fn next(&mut self) -> Result<Vec<String>> {
         let lines = match &mut self.source {
@@ -69,10 +79,14 @@ impl Lines {
         Ok(lines)
     }
 
-    /// The lines of the last window up to the first that has no learned positions, and the error that this one is. Those
-    /// before it can still be answered.
-    pub fn split_at_refused<'l>(&self, window: &'l [String], reader: &Reader) -> (&'l [String], Option<Error>) {
-        let Some(beyond) = reader.beyond_positions(window) else { return (window, None) };
+    /// The lines of the last window up to the one that is refused, if any, and the error that this one is. Those before it
+    /// can still be answered.
+    pub fn split_at_refused<'l>(
+        &self,
+        window: &'l [String],
+        beyond: Option<BeyondPositions>,
+    ) -> (&'l [String], Option<Error>) {
+        let Some(beyond) = beyond else { return (window, None) };
         let error = beyond.error(&self.name, self.before + 1);
         (&window[..beyond.line], Some(error.help("split the line; the lines before it are done")))
     }

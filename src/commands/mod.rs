@@ -7,6 +7,8 @@ mod info;
 mod input;
 pub mod model;
 mod output;
+mod quantize;
+mod score;
 mod tokenize;
 mod train;
 mod translate;
@@ -26,6 +28,8 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Train(args) => train::run(args, common),
         Command::Eval(args) => eval::run(args, common),
         Command::Translate(args) => translate::run(args, common),
+        Command::Score(args) => score::run(args, common),
+        Command::Quantize(args) => quantize::run(args, common),
         Command::Embed(args) => embed::run(args, common),
         Command::Info(args) => info::run(args, common),
         Command::Average(args) => average::run(args, common),

@@ -1,30 +1,153 @@
 //! Finding and loading the model that a command works with.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use candle_core::{DType, Device};
 
-use crate::checkpoint::{self, Slot, Which};
-use crate::cli::{Common, DecodeArgs, ModelArgs};
+use crate::checkpoint::{self, Slot, TensorFile, Which};
+use crate::cli::{Common, DecodeArgs, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, DecodeConfig, Precision};
 use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
-use crate::decode::translate::TranslateOptions;
+use crate::decode::neural::{Neural, SpecialTokens};
+use crate::decode::source::{Long, Reader};
+use crate::decode::translate::{TranslateOptions, Translator};
 use crate::decode::{LengthPenalty, PenaltyKind, Sampling, Strategy};
 use crate::device;
 use crate::error::{Error, Result};
-use crate::model::{Transformer, Vocabulary};
+use crate::infer::{self, Engine};
+use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
-use crate::ops::params::Entry;
+use crate::ops::params::{Entry, ParameterLayout};
 
-/// A model with what is needed to use it.
+/// A model that was found, with what is needed to use it. Its weights are still on disk.
 pub struct Loaded {
     /// Its resolved configuration.
     pub config: Config,
     /// Its tokenizers.
     pub tokenizers: Tokenizers,
-    /// The model.
-    pub model: Transformer,
+    device: Device,
+    /// Its `model.safetensors`.
+    file: PathBuf,
+    directory: PathBuf,
+}
+
+impl Loaded {
+    /// The model in plain and fused operations, on its device.
+    pub fn transformer(&self) -> Result<Transformer> {
+        self.transformer_in(inference_type(self.config.runtime.precision, &self.device))
+    }
+
+    fn transformer_in(&self, compute: DType) -> Result<Transformer> {
+        let vocabulary = vocabulary(&self.tokenizers);
+        let model = Transformer::with_precision(&self.config.model, vocabulary, &self.device, compute)?;
+        load_parameters(&self.file, &model)?;
+        Ok(model)
+    }
+
+    /// The model prepared for search, in the precision that `--precision` asks for.
+    pub fn neural(&self, precision: Option<&str>, common: &Common) -> Result<Neural> {
+        let special = SpecialTokens::of(&self.tokenizers);
+        let wanted = precision.map(str::parse::<Wanted>).transpose()?;
+        if !self.device.is_cpu() {
+            let compute = match wanted {
+                None => inference_type(self.config.runtime.precision, &self.device),
+                Some(Wanted::Auto | Wanted::This(infer::Precision::Bf16)) => DType::BF16,
+                Some(Wanted::This(infer::Precision::F32)) => DType::F32,
+                Some(Wanted::This(infer::Precision::Int8)) => {
+                    let error = Error::usage("--precision int8 is for the processor");
+                    return Err(error.help("give --device cpu as well, or --precision bf16"));
+                }
+            };
+            return Neural::plain(&self.transformer_in(compute)?, special);
+        }
+        let (layout, file) = self.stored()?;
+        let precision = match wanted {
+            None if file.is_quantised() => infer::Precision::Int8,
+            None => infer::Precision::F32,
+            Some(Wanted::Auto) => infer::Precision::fastest(),
+            Some(Wanted::This(infer::Precision::Bf16)) if !Precision::Bf16.is_native() => {
+                if !common.quiet {
+                    message("note: this processor has no instructions for bfloat16 products: computing in f32");
+                }
+                infer::Precision::F32
+            }
+            Some(Wanted::This(precision)) => precision,
+        };
+        let numbers: HashMap<&str, usize> =
+            layout.entries().iter().enumerate().map(|(i, entry)| (entry.name.as_str(), i)).collect();
+        let file = RefCell::new(file);
+        let parameter = |name: &str| {
+            let number = numbers.get(name).ok_or_else(|| Error::failure(format!("the model has no {name}")))?;
+            file.borrow_mut().parameter(*number, name)
+        };
+        let engine = Engine::new(&self.config.model, &parameter, precision)?;
+        file.into_inner().finish()?;
+        Ok(Neural::of_engine(engine, special))
+    }
+
+    /// What reads its sources.
+    pub fn reader(&self) -> Reader {
+        Reader::new(&self.config.model, &self.tokenizers)
+    }
+
+    /// The weights as they are stored, by name, and the places of all of them.
+    pub fn stored(&self) -> Result<(ParameterLayout, TensorFile)> {
+        let layout = layout::layout(&self.config.model, vocabulary(&self.tokenizers));
+        let file = TensorFile::open(&self.file, &slots(layout.entries()))?;
+        Ok((layout, file))
+    }
+}
+
+/// The value of `--precision`.
+enum Wanted {
+    Auto,
+    This(infer::Precision),
+}
+
+impl FromStr for Wanted {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        if name == "auto" {
+            return Ok(Self::Auto);
+        }
+        infer::Precision::named(name).map(Self::This).ok_or_else(|| {
+            let error = Error::usage(format!("--precision cannot be `{name}`"));
+            error.help(format!("one of {}, auto", infer::Precision::NAMES.join(", ")))
+        })
+    }
+}
+
+/// A translator of one or more models, the first of which is `first`.
+pub fn translator(first: &Loaded, others: &[Loaded], precision: Option<&str>, common: &Common) -> Result<Translator> {
+    for other in others {
+        same_target(first, other)?;
+    }
+    let models = std::iter::once(first).chain(others);
+    let models = models.map(|model| Ok((model.neural(precision, common)?, model.reader())));
+    Ok(Translator::new(models.collect::<Result<_>>()?))
+}
+
+/// Refuses models whose outputs are not of one vocabulary.
+fn same_target(first: &Loaded, other: &Loaded) -> Result<()> {
+    let [a, b] = [first, other].map(|model| &model.tokenizers.target);
+    let sizes = [a, b].map(|tokenizer| tokenizer.vocab_size());
+    let differs = (0..sizes[0] as u32).find(|&id| a.piece(id) != b.piece(id));
+    let why = match differs {
+        _ if sizes[0] != sizes[1] => format!("{} pieces, and {}", sizes[0], sizes[1]),
+        Some(id) => format!("piece {id} is {:?}, and {:?}", a.piece(id).unwrap_or(""), b.piece(id).unwrap_or("")),
+        None => return Ok(()),
+    };
+    let what = format!(
+        "the target vocabularies of {} and {} differ: {why}",
+        first.directory.display(),
+        other.directory.display()
+    );
+    Err(Error::failure(what).help("models that translate together need the same target tokenizer"))
 }
 
 /// Sizes of the vocabularies and their padding.
@@ -73,10 +196,23 @@ fn inference_type(precision: Precision, device: &Device) -> DType {
     }
 }
 
-/// Loads the model that the flags name.
+/// Finds the model that the flags name.
 pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
-    let which = args.checkpoint.as_deref().map(str::parse::<Which>).transpose()?;
-    let directory = directory(args.model.as_deref(), common)?;
+    load_from(args.model.as_deref(), args.checkpoint.as_deref(), common)
+}
+
+/// Finds the models that the flags name, at least one.
+pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(Loaded, Vec<Loaded>)> {
+    let load = |model: Option<&Path>| load_from(model, args.checkpoint.as_deref(), common);
+    let first = load(args.model.first().map(PathBuf::as_path))?;
+    let others = args.model.iter().skip(1).map(|model| load(Some(model))).collect::<Result<_>>()?;
+    Ok((first, others))
+}
+
+/// Finds the model in a directory, or the one that is taken where none is named.
+pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common) -> Result<Loaded> {
+    let which = checkpoint.map(str::parse::<Which>).transpose()?;
+    let directory = directory(named, common)?;
     let config = config_of(&directory)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
     let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
@@ -88,10 +224,7 @@ pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
         message(format_args!("model: {} ({})", directory.display(), located.what));
     }
     let tokenizers = Tokenizers::load(&directory)?;
-    let compute = inference_type(config.runtime.precision, &device);
-    let model = Transformer::with_precision(&config.model, vocabulary(&tokenizers), &device, compute)?;
-    load_parameters(&located.model, &model)?;
-    Ok(Loaded { config, tokenizers, model })
+    Ok(Loaded { config, tokenizers, device, file: located.model, directory })
 }
 
 /// The resolved configuration of a run or model directory.
@@ -178,6 +311,13 @@ pub fn translate_options(
         max_length_ratio: args.max_length_ratio.unwrap_or(config.max_length_ratio),
         max_length_extra: args.max_length_extra.unwrap_or(config.max_length_extra),
         batch_tokens: args.batch_tokens.unwrap_or(config.batch_tokens),
+        long: match args.long.as_deref() {
+            Some(name) => Long::named(name).ok_or_else(|| {
+                let error = Error::usage(format!("--long cannot be `{name}`"));
+                error.help(format!("one of {}", Long::NAMES.join(", ")))
+            })?,
+            None => of_config.long,
+        },
         ..of_config
     };
     if options.max_length == Some(0) || options.batch_tokens == 0 || n_best == 0 {

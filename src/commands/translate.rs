@@ -1,7 +1,9 @@
 //! `mt translate`
 
+use std::io::IsTerminal;
 use std::path::Path;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::input::Lines;
@@ -10,17 +12,18 @@ use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
+use crate::decode::alignment::align;
 use crate::decode::attention::{SentenceAttention, attention};
-use crate::decode::translate::{Candidate, Translation, Translator};
+use crate::decode::source::Long;
+use crate::decode::translate::{Candidate, Translation};
 use crate::error::{Error, Result};
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
-    let loaded = model::load(&args.model, common)?;
-    let (config, n_best) = (&loaded.config, args.n_best);
+    let (first, others) = model::load_all(&args.models, common)?;
+    let (config, n_best) = (&first.config, args.n_best);
     let mut options = model::translate_options(&args.decode, n_best, &config.decode, common, config.train.seed)?;
     options.prefix = args.prefix.clone().unwrap_or_default();
-    let translator = Translator::new(&loaded.model, &loaded.tokenizers)?;
     if let Some(file) = &args.attention {
         let help = "give --attention a file of its own";
         if file == Path::new("-") {
@@ -29,11 +32,19 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         if args.output.as_ref() == Some(file) {
             return Err(Error::usage("--attention and --output cannot go to the same place").help(help));
         }
+        if options.long == Long::Split {
+            // Weights are those of one sequence.
+            options.long = Long::Truncate;
+        }
     }
+    let translator = model::translator(&first, &others, args.decode.precision.as_deref(), common)?;
+    let explain = args.attention.is_some() || args.alignment;
+    let explainer = if explain { Some((first.transformer()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     for file in [args.output.as_deref(), args.attention.as_deref()] {
         refuse_inputs(file, lines.path())?;
     }
+    let progress = Progress::new(&lines, args.output.as_deref(), common);
     let (mut output, mut weights) = (None, None);
     let mut cut = CutLines::default();
     loop {
@@ -49,28 +60,40 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         if window.is_empty() || output.is_closed() {
             break;
         }
-        let (window, refused) = lines.split_at_refused(&window, &translator.reader());
-        let translations = translator.translate(window, &options, |_| {})?;
+        let beyond = if options.long == Long::Error { translator.beyond_positions(&window) } else { None };
+        let (window, refused) = lines.split_at_refused(&window, beyond);
+        let translations = translator.translate(window, &options, |done| progress.show(cut.lines + done))?;
         for (line, translation) in window.iter().zip(&translations) {
             let number = cut.lines;
             cut.count(translation);
+            let mut alignment = None;
+            if let Some((model, reader)) = &explainer {
+                if let Some(file) = &mut weights {
+                    let source = translation.parts.first().cloned().unwrap_or_default();
+                    file.add(&attention(model, reader, &source, translation.best())?)?;
+                }
+                if args.alignment {
+                    alignment = Some(align(model, reader, translation)?);
+                }
+            }
             if common.json {
-                output.line(&json(&loaded.tokenizers.target, line, translation, n_best.is_some()).to_string())?;
+                let mut json = json(&first.tokenizers.target, line, translation, n_best.is_some());
+                if let Some(alignment) = alignment {
+                    json["alignment"] = alignment.to_string().into();
+                }
+                output.line(&json.to_string())?;
             } else if n_best.is_some() {
                 for Candidate { text, log_prob, score, .. } in &translation.n_best {
                     output.line(&format!("{number} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
                 }
+            } else if let Some(alignment) = alignment {
+                output.line(&format!("{} ||| {alignment}", translation.best().text))?;
             } else {
                 output.line(&translation.best().text)?;
             }
         }
         options.lines_before = cut.lines;
         output.flush()?;
-        if let Some(file) = &mut weights {
-            for (source, translation) in translator.reader().read(window).iter().zip(&translations) {
-                file.add(&attention(&loaded.model, &loaded.tokenizers, source, translation.best())?)?;
-            }
-        }
         if let Some(error) = refused {
             if let Some(file) = weights {
                 file.finish()?;
@@ -78,6 +101,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
             return Err(error);
         }
     }
+    progress.finish();
     if let Some(file) = weights {
         file.finish()?;
     }
@@ -91,7 +115,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
 /// A line and its translation, for programs.
 fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, n_best: bool) -> Value {
     let candidate = |candidate: &Candidate| {
-        let Candidate { text, tokens, token_log_probs, log_prob, score, ending } = candidate;
+        let Candidate { text, tokens, token_log_probs, log_prob, score, ending, .. } = candidate;
         let pieces: Vec<&str> = tokens.iter().map(|&token| tokenizer.piece(token).unwrap_or_default()).collect();
         json!({
             "translation": text, "log_prob": log_prob, "score": score, "finished": candidate.finished(),
@@ -111,6 +135,7 @@ fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, n_best: bo
 pub struct CutLines {
     lines: usize,
     sources: Option<(usize, usize)>,
+    split: Option<(usize, usize)>,
     translations: Option<(usize, usize)>,
 }
 
@@ -122,6 +147,9 @@ impl CutLines {
         let note = |slot: &mut Option<(usize, usize)>| slot.get_or_insert((line, 0)).1 += 1;
         if translation.source_cut {
             note(&mut self.sources);
+        }
+        if translation.parts.len() > 1 {
+            note(&mut self.split);
         }
         if !translation.best().finished() {
             note(&mut self.translations);
@@ -137,11 +165,54 @@ impl CutLines {
                  beginning was translated"
             ));
         }
+        if let Some((first, count)) = self.split {
+            message(format_args!(
+                "warning: {count} of {all} lines (the first is line {first}) are longer than model.max_length: they were \
+                 translated in parts (--long)"
+            ));
+        }
         if let Some((first, count)) = self.translations {
             message(format_args!(
                 "warning: {count} of {all} translations (the first is line {first}) were cut at the maximum length \
                  (--max-length, --max-length-extra)"
             ));
+        }
+    }
+}
+
+/// Sentences done, how many a second, and where the input's size is known how long it will take; on a terminal that shows
+/// nothing else.
+struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    fn new(lines: &Lines, output: Option<&Path>, common: &Common) -> Self {
+        let to_terminal = output.is_none_or(|path| path == Path::new("-")) && std::io::stdout().is_terminal();
+        if common.quiet || to_terminal {
+            return Self { bar: None };
+        }
+        if !std::io::stderr().is_terminal() {
+            return Self { bar: None };
+        }
+        let (bar, template) = match lines.count() {
+            Some(count) => (ProgressBar::new(count as u64), "{wide_bar} {pos}/{len} sentences, {per_sec}, {eta} left"),
+            None => (ProgressBar::new_spinner(), "{spinner} {pos} sentences, {per_sec}"),
+        };
+        // The template is a constant that a test shows to be right.
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self { bar: Some(bar.with_style(style)) }
+    }
+
+    fn show(&self, done: usize) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done as u64);
+        }
+    }
+
+    fn finish(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
         }
     }
 }

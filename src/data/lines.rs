@@ -35,6 +35,23 @@ pub fn read_lines(path: impl AsRef<Path>) -> Result<LineFile> {
     })
 }
 
+/// Number of lines of a file, if it is a regular one that can be read.
+pub fn count(path: &Path) -> Option<usize> {
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut reader = open(path).ok()?;
+    let (mut newlines, mut ends_in_one) = (0, true);
+    loop {
+        let bytes = reader.fill_buf().ok()?;
+        let Some(last) = bytes.last() else { return Some(newlines + usize::from(!ends_in_one)) };
+        ends_in_one = *last == b'\n';
+        newlines += bytes.iter().filter(|byte| **byte == b'\n').count();
+        let read = bytes.len();
+        reader.consume(read);
+    }
+}
+
 impl LineFile {
     /// The lines of `bytes`, as if read from `path` (unpacked already). Fails where they are not UTF-8.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::source::{Reader, Source};
 use super::translate::Candidate;
-use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::model::{AttentionWeights, Sequences, Transformer};
 use crate::ops::Mode;
@@ -40,13 +39,14 @@ fn nested(weights: &AttentionWeights) -> Result<Weights> {
 /// Runs a source and its translation through the model once more and keeps every layer's and head's attention weights.
 pub fn attention(
     model: &Transformer,
-    tokenizers: &Tokenizers,
+    reader: &Reader,
     source: &Source,
     translation: &Candidate,
 ) -> Result<SentenceAttention> {
     if source.ids.is_empty() {
         return Ok(SentenceAttention::default());
     }
+    let tokenizers = reader.tokenizers();
     let (special, target) = (tokenizers.special_ids(), &tokenizers.target);
     let input: Vec<u32> = std::iter::once(special.bos_target).chain(translation.tokens.iter().copied()).collect();
     // The last token of a translation that was cut is followed by nothing.
@@ -57,7 +57,7 @@ pub fn attention(
     } else {
         input[..produced.len()].to_vec()
     };
-    let sequences = Reader::new(model, tokenizers).sequences(std::slice::from_ref(source));
+    let sequences = reader.sequences(std::slice::from_ref(source));
     let decoded = Sequences { ids: input.clone(), lengths: Arc::new(vec![input.len() as u32]), length: input.len() };
     let (memory, encoder) = model.encode_with_attention(&sequences, &Mode::INFERENCE)?;
     let (_, decoder) = model.decode_with_attention(&memory, &decoded, &Mode::INFERENCE)?;
@@ -72,4 +72,25 @@ pub fn attention(
         decoder: nested(&decoder.masked)?,
         cross: nested(&decoder.cross)?,
     })
+}
+
+/// The mean over the heads of the weights with which the positions that produce `tokens` attend to a source, in the last
+/// decoder layer but one: for each token those of the source's tokens and its end.
+pub(super) fn cross_attention(
+    model: &Transformer,
+    reader: &Reader,
+    source: &Source,
+    tokens: &[u32],
+) -> Result<Vec<Vec<f32>>> {
+    let start = reader.tokenizers().special_ids().bos_target;
+    let before = &tokens[..tokens.len().saturating_sub(1)];
+    let input: Vec<u32> = std::iter::once(start).chain(before.iter().copied()).collect();
+    let length = input.len();
+    let sequences = reader.sequences(std::slice::from_ref(source));
+    let decoded = Sequences { ids: input, lengths: Arc::new(vec![length as u32]), length };
+    let memory = model.encode(&sequences, &Mode::INFERENCE)?;
+    let (_, weights) = model.decode_with_attention(&memory, &decoded, &Mode::INFERENCE)?;
+    let layer = weights.cross.len().saturating_sub(2);
+    let Some(weights) = weights.cross.get(layer) else { return Ok(Vec::new()) };
+    Ok(weights.squeeze(0)?.mean(0)?.to_vec2()?)
 }

@@ -8,9 +8,12 @@
 //! sentence and by token id, and random numbers are keyed by the sentence, so a batch of one and a batch of many give the
 //! same hypotheses.
 
+pub mod alignment;
 pub mod attention;
 mod beam;
 mod constraint;
+pub mod ensemble;
+mod force;
 mod greedy;
 pub mod neural;
 pub mod penalty;
@@ -23,6 +26,7 @@ mod toy;
 pub mod translate;
 
 pub use constraint::{Constraint, Sentence};
+pub use force::force;
 pub use penalty::{LengthPenalty, PenaltyKind};
 
 use crate::choice::choice;

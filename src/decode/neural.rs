@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::{Constraint, Continuation, Rows, StepModel};
+use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::infer::{Engine, Precision, Session, of_model};
 use crate::model::cache::{Decoder, State};
@@ -24,6 +25,19 @@ pub struct SpecialTokens {
     pub end: u32,
     /// Never produced: padding, start and unknown.
     pub forbidden: Vec<u32>,
+}
+
+impl SpecialTokens {
+    /// Those of a model with these tokenizers.
+    pub fn of(tokenizers: &Tokenizers) -> Self {
+        let target = &tokenizers.target;
+        Self {
+            source_end: tokenizers.source.eos_id(),
+            start: target.bos_id(),
+            end: target.eos_id(),
+            forbidden: vec![target.pad_id(), target.bos_id(), target.unk_id()],
+        }
+    }
 }
 
 /// A model prepared for search: on the processor the [`Engine`], elsewhere plain operations.
@@ -69,14 +83,19 @@ impl Neural {
         Ok(Self { kind, special, vocabulary, max_positions })
     }
 
-    /// The token that ends a source.
-    pub fn source_end(&self) -> u32 {
-        self.special.source_end
-    }
-
     /// Longest target that the positions reach.
     pub fn max_positions(&self) -> usize {
         self.max_positions
+    }
+
+    /// Size of the target vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// What search must know of the tokens.
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
     }
 
     /// Rows beyond which a batch gains nothing and only takes memory.
@@ -152,6 +171,15 @@ impl NeuralStep<'_> {
         }
         Ok(())
     }
+
+    /// The log-probabilities of all tokens, those included that have no place in a translation, a row after the other.
+    pub(super) fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+        log_probs.resize(rows.len() * self.model.vocabulary, 0.0);
+        self.run(rows, log_probs, |_, logits, log_probs| {
+            let log_sum = log_sum_exp(logits);
+            log_probs.iter_mut().zip(logits).for_each(|(log_prob, logit)| *log_prob = *logit - log_sum);
+        })
+    }
 }
 
 impl StepModel for NeuralStep<'_> {
@@ -169,17 +197,16 @@ impl StepModel for NeuralStep<'_> {
 
     fn step(&mut self, rows: &Rows<'_>, _: usize, best: &mut [Continuation]) -> Result<()> {
         let forbidden = &self.model.special.forbidden;
-        self.run(rows, best, |row, logits, best| best_continuations(logits, forbidden, rows.constraint(row), best))
+        self.run(rows, best, |row, logits, best| {
+            best_continuations(logits, log_sum_exp(logits), forbidden, rows.constraint(row), best);
+        })
     }
 
     fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
-        let forbidden = &self.model.special.forbidden;
-        log_probs.resize(rows.len() * self.model.vocabulary, 0.0);
-        self.run(rows, log_probs, |_, logits, log_probs| {
-            let log_sum = log_sum_exp(logits);
-            log_probs.iter_mut().zip(logits).for_each(|(log_prob, logit)| *log_prob = *logit - log_sum);
-            forbid(log_probs, forbidden);
-        })
+        self.log_probs(rows, log_probs)?;
+        let rows = log_probs.chunks_exact_mut(self.model.vocabulary);
+        rows.for_each(|row| forbid(row, &self.model.special.forbidden));
+        Ok(())
     }
 }
 
@@ -194,7 +221,7 @@ vectorised! {
     }
 }
 
-fn forbid(row: &mut [f32], tokens: &[u32]) {
+pub(super) fn forbid(row: &mut [f32], tokens: &[u32]) {
     for &token in tokens {
         if let Some(value) = row.get_mut(token as usize) {
             *value = f32::NEG_INFINITY;
@@ -202,9 +229,15 @@ fn forbid(row: &mut [f32], tokens: &[u32]) {
     }
 }
 
-/// The best continuations of one row of logits, by falling log-probability, the smaller token first among equals.
-fn best_continuations(logits: &mut [f32], forbidden: &[u32], constraint: &Constraint, best: &mut [Continuation]) {
-    let log_sum = log_sum_exp(logits);
+/// The best continuations of one row of logits, the logarithm of whose summed exponentials is `log_sum`, by falling
+/// log-probability, the smaller token first among equals.
+pub(super) fn best_continuations(
+    logits: &mut [f32],
+    log_sum: f32,
+    forbidden: &[u32],
+    constraint: &Constraint,
+    best: &mut [Continuation],
+) {
     if let Some(token) = constraint.forced {
         if let Some(logit) = logits.get(token as usize) {
             best[0] = Continuation { token, log_prob: logit - log_sum };
@@ -247,11 +280,15 @@ fn best_continuations(logits: &mut [f32], forbidden: &[u32], constraint: &Constr
 mod tests {
     use super::*;
 
+    fn best_of(logits: &mut [f32], forbidden: &[u32], constraint: &Constraint, best: &mut [Continuation]) {
+        best_continuations(logits, log_sum_exp(logits), forbidden, constraint, best);
+    }
+
     #[test]
     fn finds_the_best_in_order() {
         let mut logits = vec![0.0, 3.0, 1.0, 3.0, 2.0, 9.0];
         let mut best = vec![Continuation::IMPOSSIBLE; 4];
-        best_continuations(&mut logits, &[5], &Constraint::NONE, &mut best);
+        best_of(&mut logits, &[5], &Constraint::NONE, &mut best);
         assert_eq!(best.iter().map(|b| b.token).collect::<Vec<_>>(), [1, 3, 4, 2]);
         let total: f64 = [0.0f64, 3.0, 1.0, 3.0, 2.0, 9.0].iter().map(|x| x.exp()).sum();
         assert!((best[0].log_prob as f64 - (3.0 - total.ln())).abs() < 1e-6);
@@ -262,7 +299,7 @@ mod tests {
         let logits = [0.0, 3.0, 1.0, 3.0, 2.0, 9.0];
         let best = |constraint: Constraint| {
             let mut best = vec![Continuation::IMPOSSIBLE; 6];
-            best_continuations(&mut logits.clone(), &[5], &constraint, &mut best);
+            best_of(&mut logits.clone(), &[5], &constraint, &mut best);
             best
         };
         let all = best(Constraint::NONE);
@@ -277,7 +314,7 @@ mod tests {
     fn fewer_tokens_than_asked_leaves_the_rest_impossible() {
         let mut logits = vec![1.0, 2.0];
         let mut best = vec![Continuation::IMPOSSIBLE; 3];
-        best_continuations(&mut logits, &[0], &Constraint::NONE, &mut best);
+        best_of(&mut logits, &[0], &Constraint::NONE, &mut best);
         assert_eq!(best[0].token, 1);
         assert_eq!(best[1], Continuation::IMPOSSIBLE);
     }

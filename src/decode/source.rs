@@ -1,27 +1,43 @@
-//! Lines of text on their way into the encoder: tokenised, cut at what the model's positions reach, batched by length.
+//! Lines of text on their way into the encoder: tokenised, cut or split at what the model's positions reach, batched by
+//! length.
 
 use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::PositionKind;
+use crate::choice::choice;
+use crate::config::{ModelConfig, PositionKind};
 use crate::data::batch::Batch;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Error;
-use crate::model::{Sequences, Transformer};
+use crate::model::Sequences;
 
-/// A line as a model takes it.
+choice! {
+    /// What to do with a line that has more tokens than a model's positions reach.
+    pub enum Long {
+        /// Translate it in parts, split at the end of a sentence where there is one.
+        Split = "split",
+        /// Translate its beginning.
+        Truncate = "truncate",
+        /// Refuse it.
+        Error = "error",
+    }
+}
+
+/// A line, or a part of one, as a model takes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
     /// Which of the lines it is.
     pub line: usize,
+    /// Which part of that line.
+    pub part: usize,
     /// Its tokens, without the end of the sentence; none where the line is blank.
     pub ids: Vec<u32>,
     /// Whether it had more than the positions reach.
     pub cut: bool,
 }
 
-/// A line that has more tokens than there are learned positions.
+/// A line that has more tokens than a model's positions reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BeyondPositions {
     /// Which of the lines it is.
@@ -30,7 +46,7 @@ pub struct BeyondPositions {
     pub tokens: usize,
     /// Whether it has more.
     pub and_more: bool,
-    /// The positions that the model has learned.
+    /// The positions that the model has.
     pub positions: usize,
 }
 
@@ -40,17 +56,16 @@ impl BeyondPositions {
         let Self { line, tokens, and_more, positions } = self;
         let more = if *and_more { "more than " } else { "" };
         let what = format!(
-            "the line has {more}{tokens} tokens with its end, but the model has learned {positions} positions \
-             (model.max_length)"
+            "the line has {more}{tokens} tokens with its end, but the model has {positions} positions (model.max_length)"
         );
-        Error::failure(what).at_line(file, first + line, 0).help("split the line")
+        Error::failure(what).at_line(file, first + line, 0)
     }
 }
 
 /// Makes lines into what the encoder takes.
-#[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
-    tokenizers: &'a Tokenizers,
+#[derive(Clone, Debug)]
+pub struct Reader {
+    tokenizers: Tokenizers,
     /// Most tokens of a line, without the end of the sentence.
     longest: usize,
     learned: bool,
@@ -64,11 +79,26 @@ fn beginning(line: &str, longest: usize) -> &str {
     &line[..line.floor_char_boundary(end)]
 }
 
-impl<'a> Reader<'a> {
+impl Reader {
     /// For a model and its tokenizers.
-    pub fn new(model: &Transformer, tokenizers: &'a Tokenizers) -> Self {
-        let config = model.config();
-        Self { tokenizers, longest: config.max_length - 1, learned: config.positions == PositionKind::Learned }
+    pub fn new(config: &ModelConfig, tokenizers: &Tokenizers) -> Self {
+        let learned = config.positions == PositionKind::Learned;
+        Self { tokenizers: tokenizers.clone(), longest: config.max_length - 1, learned }
+    }
+
+    /// The tokenizers of both sides.
+    pub fn tokenizers(&self) -> &Tokenizers {
+        &self.tokenizers
+    }
+
+    /// Most tokens of a line, without the end of the sentence.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Whether positions are learned: of those beyond a model then knows nothing.
+    pub fn is_learned(&self) -> bool {
+        self.learned
     }
 
     /// One source a line, cut where it must be. A line of nothing but white space has no tokens.
@@ -83,22 +113,23 @@ impl<'a> Reader<'a> {
                 }
                 let cut = ids.len() > self.longest || text.len() < whole.as_ref().len();
                 ids.truncate(self.longest);
-                Source { line, ids, cut }
+                Source { line, part: 0, ids, cut }
             })
             .collect()
     }
 
-    /// The first line with more tokens than the model has learned positions: of what follows them it knows nothing. Other
-    /// positions have no end of their own; there lines are cut.
+    /// The first line with more tokens than the model has positions.
     pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Option<BeyondPositions> {
-        if !self.learned {
-            return None;
-        }
         let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest)).collect();
         let encoded = self.tokenizers.source.encode_batch(&beginnings);
         let line = encoded.iter().position(|ids| ids.len() > self.longest)?;
         let and_more = beginnings[line].len() < lines[line].as_ref().len();
         Some(BeyondPositions { line, tokens: encoded[line].len() + 1, and_more, positions: self.longest + 1 })
+    }
+
+    /// Whether this text has no more tokens than the model's positions reach.
+    fn takes(&self, text: &str) -> bool {
+        beginning(text, self.longest).len() == text.len() && self.tokenizers.source.encode(text).len() <= self.longest
     }
 
     /// Sources as one padded batch.
@@ -107,6 +138,49 @@ impl<'a> Reader<'a> {
         let batch = Batch::source_only(&ids, &self.tokenizers.special_ids());
         Sequences { ids: batch.source, lengths: Arc::new(batch.source_lengths), length: batch.source_length }
     }
+}
+
+/// Texts that all of these models take, which are this one together but for the white space at their ends; one after the
+/// other. Halved at the end of a sentence, else at white space, else anywhere, the nearest to the middle, again and again.
+pub fn split<'t>(text: &'t str, readers: &[Reader]) -> Vec<&'t str> {
+    let (mut parts, mut rest) = (Vec::new(), vec![text.trim()]);
+    while let Some(text) = rest.pop() {
+        let mut after = text.chars();
+        after.next();
+        // A model that takes no character at all gets its beginning.
+        if after.as_str().is_empty() || readers.iter().all(|reader| reader.takes(text)) {
+            parts.push(text);
+            continue;
+        }
+        let (first, second) = text.split_at(middle(text));
+        rest.extend([second.trim_start(), first.trim_end()].into_iter().filter(|half| !half.is_empty()));
+    }
+    parts
+}
+
+/// Where to halve a text of at least two characters.
+fn middle(text: &str) -> usize {
+    let centre = text.len() / 2;
+    let nearest = |places: &mut dyn Iterator<Item = usize>| places.min_by_key(|place| place.abs_diff(centre));
+    // Full stops of scripts that put no space after them end a sentence wherever they stand.
+    let wide = |c: char| matches!(c, '。' | '！' | '？' | '．' | '।' | '؟' | '۔');
+    let ends = |c: char| wide(c) || matches!(c, '.' | '!' | '?' | '…' | ';' | ':');
+    let closes = |c: char| matches!(c, '"' | '\'' | ')' | ']' | '»' | '”' | '’' | '“' | '」' | '』');
+    let is_sentence_end = |&(place, _): &(usize, char)| {
+        let before = text[..place].trim_end_matches(closes);
+        before.chars().next_back().is_some_and(ends)
+    };
+    let spaces = || text.char_indices().filter(|(place, c)| *place > 0 && c.is_whitespace());
+    let sentences = &mut spaces().filter(is_sentence_end).map(|(place, _)| place).chain(
+        text.char_indices()
+            .filter(|(_, c)| wide(*c))
+            .map(|(place, c)| place + c.len_utf8())
+            .filter(|p| *p < text.len()),
+    );
+    nearest(sentences)
+        .or_else(|| nearest(&mut spaces().map(|(place, _)| place)))
+        .or_else(|| nearest(&mut text.char_indices().map(|(place, _)| place).filter(|place| *place > 0)))
+        .unwrap_or(centre)
 }
 
 /// Sorts by the number of tokens, the longest first, so that a batch too large shows at once; equal ones stay in order.
@@ -134,6 +208,21 @@ pub fn batches<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_halved_where_a_sentence_ends() {
+        for (text, first) in [
+            ("One. Two is long, and goes on", "One."),
+            ("A b c. D e f. G h i j", "A b c. D e f."),
+            ("(He said \"no.\") Then he left us", "(He said \"no.\")"),
+            ("no end in these words", "no end in"),
+            ("3.14159265", "3.141"),
+            ("一二三。四五六七八九", "一二三。"),
+            ("日本語文", "日本"),
+        ] {
+            assert_eq!(text[..middle(text)].trim_end(), first);
+        }
+    }
 
     #[test]
     fn batches_hold_their_bound_and_every_source_once() {

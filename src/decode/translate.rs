@@ -1,12 +1,14 @@
 //! Text in, text out: tokenise, batch by length, encode, search, detokenise, in the order of the input.
 
-use super::neural::{Neural, SpecialTokens};
-use super::source::{self, Reader, Source};
-use super::{Ending, Hypothesis, LengthPenalty, SearchOptions, Sentence, Strategy, search};
+use std::sync::Arc;
+
+use super::ensemble::{Ensemble, EnsembleStep};
+use super::neural::Neural;
+use super::source::{self, BeyondPositions, Long, Reader, Source};
+use super::{Ending, Hypothesis, LengthPenalty, SearchOptions, Sentence, Strategy, force, search};
 use crate::config::DecodeConfig;
-use crate::data::tokenizers::Tokenizers;
+use crate::data::tokenizer::Tokenizer;
 use crate::error::Result;
-use crate::model::Transformer;
 
 /// How to translate.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +37,8 @@ pub struct TranslateOptions {
     pub lines_before: usize,
     /// Most padded source tokens in one batch.
     pub batch_tokens: usize,
+    /// What to do with lines beyond the models' positions.
+    pub long: Long,
 }
 
 impl TranslateOptions {
@@ -53,6 +57,7 @@ impl TranslateOptions {
             prefix: String::new(),
             lines_before: 0,
             batch_tokens: config.batch_tokens,
+            long: Long::Split,
         }
     }
 
@@ -93,12 +98,21 @@ pub struct Translation {
     pub n_best: Vec<Candidate>,
     /// Whether the source was cut at what the model's positions reach.
     pub source_cut: bool,
+    /// The sources of its parts, as the first model takes them: one, but for a line that was split; none for a blank line.
+    pub parts: Vec<Source>,
 }
 
 impl Translation {
     /// Of a blank line: a blank line.
     fn blank() -> Self {
-        Self { n_best: vec![Candidate::default()], source_cut: false }
+        Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new() }
+    }
+
+    /// One translation behind the other.
+    fn joined(self, next: Self) -> Self {
+        let n_best = self.n_best.into_iter().zip(next.n_best).map(|(first, second)| first.joined(second)).collect();
+        let parts = [self.parts, next.parts].concat();
+        Self { n_best, source_cut: self.source_cut || next.source_cut, parts }
     }
 
     /// The one that counts.
@@ -120,46 +134,68 @@ pub struct Candidate {
     pub log_prob: f64,
     /// That under the length penalty.
     pub score: f64,
-    /// Why it goes no further.
+    /// Why it goes no further; of a line in parts, the first reason that is not the end.
     pub ending: Ending,
+    /// Where the tokens of each part but the first begin.
+    pub joints: Vec<usize>,
 }
 
 impl Default for Candidate {
     /// No text.
     fn default() -> Self {
-        let (text, tokens, token_log_probs) = Default::default();
-        Self { text, tokens, token_log_probs, log_prob: 0.0, score: 0.0, ending: Ending::End }
+        let (text, tokens, token_log_probs, joints) = Default::default();
+        Self { text, tokens, token_log_probs, log_prob: 0.0, score: 0.0, ending: Ending::End, joints }
     }
 }
 
 impl Candidate {
+    /// One behind the other.
+    fn joined(mut self, next: Self) -> Self {
+        if !self.text.is_empty() && !next.text.is_empty() {
+            self.text.push(' ');
+        }
+        self.text += &next.text;
+        self.joints.push(self.tokens.len());
+        self.tokens.extend(next.tokens);
+        self.token_log_probs.extend(next.token_log_probs);
+        self.log_prob += next.log_prob;
+        self.score += next.score;
+        if self.finished() {
+            self.ending = next.ending;
+        }
+        self
+    }
+
     /// Whether it ended by itself.
     pub fn finished(&self) -> bool {
         self.ending == Ending::End
     }
 }
 
-/// A model ready to translate.
-pub struct Translator<'a> {
-    model: &'a Transformer,
-    search: Neural,
-    tokenizers: &'a Tokenizers,
+/// One or more models ready to translate.
+#[derive(Debug)]
+pub struct Translator {
+    models: Ensemble,
+    /// Of each model.
+    readers: Vec<Reader>,
+    target: Arc<Tokenizer>,
 }
 
-impl<'a> Translator<'a> {
-    /// Prepares a model's weights for decoding.
-    pub fn new(model: &'a Transformer, tokenizers: &'a Tokenizers) -> Result<Self> {
-        let target = &tokenizers.target;
-        let special = SpecialTokens {
-            source_end: tokenizers.source.eos_id(),
-            start: target.bos_id(),
-            end: target.eos_id(),
-            forbidden: vec![target.pad_id(), target.bos_id(), target.unk_id()],
-        };
-        Ok(Self { model, search: Neural::new(model, special)?, tokenizers })
+impl Translator {
+    /// Of at least one model, each with what reads its sources. Their target vocabularies are the same.
+    ///
+    /// # Panics
+    /// As [`Ensemble::new`].
+    pub fn new(models: Vec<(Neural, Reader)>) -> Self {
+        let (models, readers): (Vec<Neural>, Vec<Reader>) = models.into_iter().unzip();
+        let target = readers[0].tokenizers().target.clone();
+        Self { models: Ensemble::new(models), readers, target }
     }
 
     /// Translates lines; the result has one translation a line, in order. `progress` hears how many lines are done.
+    ///
+    /// # Errors
+    /// As [`search`].
     pub fn translate<S: AsRef<str> + Sync>(
         &self,
         lines: &[S],
@@ -174,60 +210,137 @@ impl<'a> Translator<'a> {
     }
 
     /// As [`Self::translate`]; asked after each batch, `go_on` may end it, and there is no result then.
+    ///
+    /// # Errors
+    /// As [`search`].
     pub fn translate_while<S: AsRef<str> + Sync>(
         &self,
         lines: &[S],
         options: &TranslateOptions,
         go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Translation>>> {
-        let sources = self.reader().read(lines);
+        let mut sources = self.read(lines, options.long);
         let prefix = self.prefix(&options.prefix);
-        let Some(found) = self.search.translate(&sources, &prefix, options, go_on)? else { return Ok(None) };
-        let translation = |(source, hypotheses): (&Source, Vec<Hypothesis>)| {
+        let Some(found) = self.models.translate(&sources, &prefix, options, go_on)? else { return Ok(None) };
+        let mut translations: Vec<Option<Translation>> = (0..lines.len()).map(|_| None).collect();
+        for (source, hypotheses) in sources.swap_remove(0).into_iter().zip(found) {
+            let place = &mut translations[source.line];
             let n_best: Vec<Candidate> = hypotheses.into_iter().map(|hypothesis| self.candidate(hypothesis)).collect();
-            if n_best.is_empty() { Translation::blank() } else { Translation { n_best, source_cut: source.cut } }
-        };
-        Ok(Some(sources.iter().zip(found).map(translation).collect()))
+            if n_best.is_empty() {
+                continue;
+            }
+            let translation = Translation { n_best, source_cut: source.cut, parts: vec![source] };
+            *place = Some(match place.take() {
+                Some(before) => before.joined(translation),
+                None => translation,
+            });
+        }
+        Ok(Some(translations.into_iter().map(|translation| translation.unwrap_or_else(Translation::blank)).collect()))
     }
 
-    /// What makes lines into its sources.
-    pub fn reader(&self) -> Reader<'a> {
-        Reader::new(self.model, self.tokenizers)
+    /// The log-probabilities of given translations: for each pair of a source and a target, the target's tokens, and of each
+    /// and of the end after them, if the models are to say so.
+    ///
+    /// # Errors
+    /// As [`search`].
+    pub fn score<S: AsRef<str> + Sync>(
+        &self,
+        sources: &[S],
+        targets: &[S],
+        batch_tokens: usize,
+    ) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
+        let sources = self.read(sources, Long::Truncate);
+        let targets = self.target.encode_batch(targets);
+        let mut order: Vec<usize> = (0..targets.len()).collect();
+        source::by_length(&mut order, |&i| targets[i].len());
+        let mut log_probs = vec![Vec::new(); targets.len()];
+        let longest = |i: usize| targets[i].len().max(sources[0][i].ids.len());
+        for batch in source::batches(&order, |&i| longest(i), batch_tokens, self.models.rows()) {
+            let targets: Vec<&[u32]> = batch.iter().map(|&i| targets[i].as_slice()).collect();
+            let found = force(&mut self.models.begin_with(&sources, batch)?, &targets)?;
+            batch.iter().zip(found).for_each(|(&i, found)| log_probs[i] = found);
+        }
+        Ok(targets.into_iter().zip(log_probs).collect())
+    }
+
+    /// The first line with more tokens than a model has positions.
+    pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Option<BeyondPositions> {
+        let beyond = self.readers.iter().filter_map(|reader| reader.beyond_positions(lines));
+        beyond.min_by_key(|beyond| beyond.line)
+    }
+
+    /// The first target with more tokens than a model has positions.
+    pub fn target_beyond_positions<S: AsRef<str> + Sync>(&self, targets: &[S]) -> Option<BeyondPositions> {
+        let positions = self.models.max_positions();
+        let encoded = self.target.encode_batch(targets);
+        let line = encoded.iter().position(|tokens| tokens.len() >= positions)?;
+        Some(BeyondPositions { line, tokens: encoded[line].len() + 1, and_more: false, positions })
+    }
+
+    /// The tokenizer of what comes out.
+    pub fn target(&self) -> &Tokenizer {
+        &self.target
+    }
+
+    /// For each model the sources of all lines, in order; of a line that is split, those of its parts.
+    fn read<S: AsRef<str> + Sync>(&self, lines: &[S], long: Long) -> Vec<Vec<Source>> {
+        let mut sources: Vec<Vec<Source>> = self.readers.iter().map(|reader| reader.read(lines)).collect();
+        let is_cut = |line: usize| sources.iter().any(|sources| sources[line].cut);
+        if long != Long::Split || !(0..lines.len()).any(is_cut) {
+            return sources;
+        }
+        let parts: Vec<Vec<&str>> = (0..lines.len())
+            .map(|i| if is_cut(i) { source::split(lines[i].as_ref(), &self.readers) } else { Vec::new() })
+            .collect();
+        for (reader, sources) in self.readers.iter().zip(&mut sources) {
+            let whole = std::mem::take(sources).into_iter().zip(&parts);
+            *sources = whole
+                .flat_map(|(source, parts)| {
+                    if parts.is_empty() {
+                        return vec![source];
+                    }
+                    let of_line = |(part, read): (usize, Source)| Source { line: source.line, part, ..read };
+                    reader.read(parts).into_iter().enumerate().map(of_line).collect()
+                })
+                .collect();
+        }
+        sources
     }
 
     /// The tokens of a beginning.
     fn prefix(&self, text: &str) -> Vec<u32> {
-        if text.trim().is_empty() { Vec::new() } else { self.tokenizers.target.encode(text) }
+        if text.trim().is_empty() { Vec::new() } else { self.target.encode(text) }
     }
 
     fn candidate(&self, hypothesis: Hypothesis) -> Candidate {
         let Hypothesis { tokens, token_log_probs, log_prob, score, ending } = hypothesis;
-        let text = self.tokenizers.target.decode(&tokens).replace(['\n', '\r'], " ");
-        Candidate { text, tokens, token_log_probs, log_prob, score, ending }
+        let text = self.target.decode(&tokens).replace(['\n', '\r'], " ");
+        Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints: Vec::new() }
     }
 }
 
-impl Neural {
-    /// Up to `options.n_best` hypotheses of each source, in order; none for one without tokens. Sources are batched by
-    /// length; asked after each batch with the number of sources that are done, `go_on` may end it, and there is no result
-    /// then.
+impl Ensemble {
+    /// Up to `options.n_best` hypotheses of each source, in order; none for one without tokens. `sources` has those of each
+    /// member. They are batched by length; asked after each batch with the number of sources that are done, `go_on` may end
+    /// it, and there is no result then.
     ///
     /// # Errors
     /// As [`search`].
     pub fn translate(
         &self,
-        sources: &[Source],
+        sources: &[Vec<Source>],
         prefix: &[u32],
         options: &TranslateOptions,
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Vec<Hypothesis>>>> {
-        let mut results = vec![Vec::new(); sources.len()];
-        let mut order: Vec<usize> = (0..sources.len()).filter(|&i| !sources[i].ids.is_empty()).collect();
-        source::by_length(&mut order, |&i| sources[i].ids.len());
-        let mut done = sources.len() - order.len();
+        let first = &sources[0];
+        let mut results = vec![Vec::new(); first.len()];
+        let mut order: Vec<usize> = (0..first.len()).filter(|&i| !first[i].ids.is_empty()).collect();
+        source::by_length(&mut order, |&i| first[i].ids.len());
+        let mut done = first.len() - order.len();
         let most = self.rows() / options.rows();
-        for batch in source::batches(&order, |&i| sources[i].ids.len(), options.batch_tokens, most) {
-            let found = self.batch(&batch.iter().map(|&i| &sources[i]).collect::<Vec<_>>(), prefix, options)?;
+        for batch in source::batches(&order, |&i| first[i].ids.len(), options.batch_tokens, most) {
+            let found = self.batch(sources, batch, prefix, options)?;
             for (&i, mut hypotheses) in batch.iter().zip(found) {
                 hypotheses.truncate(options.n_best);
                 results[i] = hypotheses;
@@ -240,16 +353,33 @@ impl Neural {
         Ok(Some(results))
     }
 
-    fn batch(&self, sources: &[&Source], prefix: &[u32], options: &TranslateOptions) -> Result<Vec<Vec<Hypothesis>>> {
-        let ids: Vec<Vec<u32>> =
-            sources.iter().map(|source| [&source.ids[..], &[self.source_end()]].concat()).collect();
-        let mut step = self.begin(&ids.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-        let sentence = |source: &&Source| Sentence {
-            min_length: options.min_length,
-            max_length: options.limit(source.ids.len(), prefix.len()).clamp(1, self.max_positions()),
-            prefix: prefix.to_vec(),
-            key: (options.lines_before + source.line) as u64,
+    fn batch(
+        &self,
+        sources: &[Vec<Source>],
+        batch: &[usize],
+        prefix: &[u32],
+        options: &TranslateOptions,
+    ) -> Result<Vec<Vec<Hypothesis>>> {
+        let sentence = |&i: &usize| {
+            let Source { line, part, ids, .. } = &sources[0][i];
+            Sentence {
+                min_length: options.min_length,
+                max_length: options.limit(ids.len(), prefix.len()).clamp(1, self.max_positions()),
+                prefix: if *part == 0 { prefix.to_vec() } else { Vec::new() },
+                // No line is so long that its parts come near the next line.
+                key: ((options.lines_before + line) as u64) + ((*part as u64) << 40),
+            }
         };
-        search(&mut step, &options.search(sources.iter().map(sentence).collect()))
+        search(&mut self.begin_with(sources, batch)?, &options.search(batch.iter().map(sentence).collect()))
+    }
+
+    /// Begins to decode some of the sources.
+    fn begin_with(&self, sources: &[Vec<Source>], batch: &[usize]) -> Result<EnsembleStep<'_>> {
+        let ids = |(member, sources): (&Neural, &Vec<Source>)| -> Vec<Vec<u32>> {
+            let end = member.special().source_end;
+            batch.iter().map(|&i| [&sources[i].ids[..], &[end]].concat()).collect()
+        };
+        let ids: Vec<Vec<Vec<u32>>> = self.members().iter().zip(sources).map(ids).collect();
+        self.begin(&ids.iter().map(|ids| ids.iter().map(Vec::as_slice).collect()).collect::<Vec<_>>())
     }
 }

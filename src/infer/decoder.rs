@@ -144,9 +144,8 @@ impl Step<'_> {
         let d = engine.config.d_model;
         work.x.clear();
         work.x.resize(block.len() * d, 0.0);
-        let table = engine.target_table.as_ref().unwrap_or(&engine.source_table);
         for (x, &token) in work.x.chunks_exact_mut(d).zip(&self.tokens[block.clone()]) {
-            engine.embed(table, &engine.decoder, token, self.position, x);
+            engine.embed(&engine.target_table, &engine.decoder, token, self.position, x);
         }
         for (index, layer) in engine.decoder.layers.iter().enumerate() {
             let attention = &layer.attention;

@@ -32,17 +32,17 @@ use crate::ops::dropout::Dropout;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::NormPlacement;
-use weights::{FeedForward, Layer, Linear};
+use weights::{FeedForward, Layer, Linear, Weight};
 pub use weights::{Lookup, Precision, of_model};
 
 /// A model's weights, ready to translate with.
 #[derive(Debug)]
 pub struct Engine {
     config: ModelConfig,
-    /// Embeddings, [V, D].
-    source_table: Vec<f32>,
-    /// The source's, where there is none.
-    target_table: Option<Vec<f32>>,
+    /// Embeddings, [V, D]; the output's, where there are none.
+    source_table: Option<Weight>,
+    /// As `source_table`.
+    target_table: Option<Weight>,
     encoder: Stack,
     decoder: Stack,
     output: Linear,
@@ -137,7 +137,7 @@ impl Engine {
         let positions = |stack: &str| -> Result<Vec<f32>> {
             match config.positions {
                 PositionKind::Sinusoidal => Ok(sinusoidal(config.sinusoid, length, config.d_model)),
-                PositionKind::Learned => Ok(parameters(&format!("{stack}.positions.weight"))?.into_owned()),
+                PositionKind::Learned => Ok(parameters(&format!("{stack}.positions.weight"))?.floats()),
                 PositionKind::Rotary => Ok(Vec::new()),
             }
         };
@@ -151,17 +151,23 @@ impl Engine {
                 positions: positions(name)?,
             })
         };
-        let table = |name: &str| -> Result<Vec<f32>> { Ok(parameters(name)?.into_owned()) };
-        let (source, target) = ("source_embedding.weight", layout::target_table(config.tie));
+        let output = layout::output_table(config.tie);
+        let table = |name: &str| -> Result<Option<Weight>> {
+            if name == output {
+                Ok(None)
+            } else {
+                Weight::new(parameters, &[name], config.d_model, precision).map(Some)
+            }
+        };
         Ok(Self {
             config: config.clone(),
-            source_table: table(source)?,
-            target_table: (source != target).then(|| table(target)).transpose()?,
+            source_table: table("source_embedding.weight")?,
+            target_table: table(layout::target_table(config.tie))?,
             encoder: stack("encoder", config.encoder_layers, false)?,
             decoder: stack("decoder", config.decoder_layers, true)?,
             output: Linear::new(
                 parameters,
-                &[layout::output_table(config.tie)],
+                &[output],
                 config.output_bias.then_some("output_projection.bias").as_slice(),
                 config.d_model,
                 precision,
@@ -195,14 +201,14 @@ impl Engine {
     }
 
     /// scale·table[token] + encoding of a position.
-    fn embed(&self, table: &[f32], stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
+    fn embed(&self, table: &Option<Weight>, stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
         let (d, scale) = (self.config.d_model, self.scale());
-        let entry = &table[token as usize * d..][..d];
+        table.as_ref().unwrap_or(&self.output.weight).row(token as usize, out);
         if stack.positions.is_empty() {
-            out.iter_mut().zip(entry).for_each(|(x, e)| *x = e * scale);
+            out.iter_mut().for_each(|x| *x *= scale);
         } else {
             let encoding = &stack.positions[position * d..][..d];
-            out.iter_mut().zip(entry).zip(encoding).for_each(|((x, e), p)| *x = e.mul_add(scale, *p));
+            out.iter_mut().zip(encoding).for_each(|(x, p)| *x = x.mul_add(scale, *p));
         }
     }
 

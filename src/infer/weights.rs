@@ -1,27 +1,24 @@
 //! The weights of an engine, packed.
 
-use std::borrow::Cow;
-
 use super::{Norm, Sharing};
 use crate::choice::choice;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
-use crate::ops::matmul::int8::{Int8, Quantised};
+use crate::ops::matmul::int8::{self, Int8, Quantised, Values};
 use crate::ops::matmul::{self, Packed};
 use crate::ops::memory::on_host;
 use crate::ops::norm::add_bias;
 
 /// A parameter's values by its name.
-pub type Lookup<'a> = dyn Fn(&str) -> Result<Cow<'a, [f32]>> + 'a;
+pub type Lookup<'a> = dyn Fn(&str) -> Result<Values> + 'a;
 
 /// The parameters of a model.
-pub fn of_model(model: &Transformer) -> impl Fn(&str) -> Result<Cow<'static, [f32]>> + use<> {
+pub fn of_model(model: &Transformer) -> impl Fn(&str) -> Result<Values> + use<> {
     let parameters = model.parameters().clone();
     move |name| {
         let entry = parameters.entry(name).ok_or_else(|| Error::failure(format!("the model has no {name}")))?;
-        let values = on_host(parameters.values(), |values| Ok(values[entry.range()].to_vec()))?;
-        Ok(Cow::Owned(values))
+        Ok(Values::F32(on_host(parameters.values(), |values| Ok(values[entry.range()].to_vec()))?))
     }
 }
 
@@ -32,22 +29,72 @@ choice! {
         F32 = "f32",
         /// bfloat16.
         Bf16 = "bf16",
-        /// 8-bit integers, but for embeddings, norms and attention.
+        /// 8-bit integers, but for norms and attention.
         Int8 = "int8",
     }
 }
 
-/// A weight, packed.
+impl Precision {
+    /// The fastest on this machine.
+    pub fn fastest() -> Self {
+        if int8::is_native() { Self::Int8 } else { Self::F32 }
+    }
+}
+
+/// A weight [out, in], packed.
 #[derive(Debug)]
-enum Weight {
+pub(super) enum Weight {
     Float(Packed),
     Int8(Int8),
+}
+
+/// One list behind the other; the only one as it is.
+fn joined<T>(lists: Vec<Vec<T>>) -> Vec<T> {
+    lists
+        .into_iter()
+        .reduce(|mut all, list| {
+            all.extend(list);
+            all
+        })
+        .unwrap_or_default()
+}
+
+impl Weight {
+    /// Matrices with rows of `input` numbers, one below the other.
+    pub(super) fn new(
+        parameters: &Lookup<'_>,
+        names: &[impl AsRef<str>],
+        input: usize,
+        precision: Precision,
+    ) -> Result<Self> {
+        let parts = names.iter().map(|name| parameters(name.as_ref())).collect::<Result<Vec<_>>>()?;
+        let precision = match precision {
+            Precision::F32 => matmul::Precision::F32,
+            Precision::Bf16 => matmul::Precision::Bf16,
+            Precision::Int8 => {
+                let parts = parts.into_iter().map(|part| part.integers(input));
+                let (values, scales) = parts.map(|Quantised { values, scales }| (values, scales)).unzip();
+                let whole = Quantised { values: joined(values), scales: joined(scales) };
+                return Int8::new(&whole, input).map(Self::Int8);
+            }
+        };
+        let whole = joined(parts.into_iter().map(Values::floats).collect());
+        Ok(Self::Float(Packed::transposed(&whole, whole.len() / input, input, precision)))
+    }
+
+    /// Row `i` of the weight: of an embedding, that of a token. out: [in].
+    pub(super) fn row(&self, i: usize, out: &mut [f32]) {
+        match self {
+            Self::Float(weight) => weight.column(i, out),
+            Self::Int8(weight) => weight.column(i, out),
+        }
+    }
 }
 
 /// y = x·Wᵀ + b.
 #[derive(Debug)]
 pub(super) struct Linear {
-    weight: Weight,
+    pub(super) weight: Weight,
     /// [out], or empty.
     pub(super) bias: Vec<f32>,
 }
@@ -61,25 +108,8 @@ impl Linear {
         input: usize,
         precision: Precision,
     ) -> Result<Self> {
-        let joined = |names: &[&str]| -> Result<Cow<'_, [f32]>> {
-            match names {
-                [name] => parameters(name),
-                names => {
-                    let parts = names.iter().map(|name| parameters(name)).collect::<Result<Vec<_>>>()?;
-                    Ok(Cow::Owned(parts.concat()))
-                }
-            }
-        };
-        let weights: Vec<&str> = weights.iter().map(AsRef::as_ref).collect();
-        let biases: Vec<&str> = biases.iter().map(AsRef::as_ref).collect();
-        let weight = joined(&weights)?;
-        let float = |precision| Packed::transposed(&weight, weight.len() / input, input, precision);
-        let weight = match precision {
-            Precision::F32 => Weight::Float(float(matmul::Precision::F32)),
-            Precision::Bf16 => Weight::Float(float(matmul::Precision::Bf16)),
-            Precision::Int8 => Weight::Int8(Int8::new(&Quantised::new(&weight, input), input)),
-        };
-        Ok(Self { weight, bias: joined(&biases)?.into_owned() })
+        let biases = biases.iter().map(|name| parameters(name.as_ref()).map(Values::floats)).collect::<Result<_>>()?;
+        Ok(Self { weight: Weight::new(parameters, weights, input, precision)?, bias: joined(biases) })
     }
 
     /// Width of the output.
@@ -115,8 +145,12 @@ impl Linear {
 
 impl Norm {
     pub(super) fn new(config: &ModelConfig, parameters: &Lookup<'_>, name: &str) -> Result<Self> {
-        let (gamma, beta) = (parameters(&format!("{name}.weight"))?, parameters(&format!("{name}.bias"))?);
-        Ok(Self { both: [gamma, beta].concat(), eps: config.norm_eps as f32, kind: config.norm_kind })
+        let part = |part: &str| parameters(&format!("{name}.{part}")).map(Values::floats);
+        Ok(Self {
+            both: [part("weight")?, part("bias")?].concat(),
+            eps: config.norm_eps as f32,
+            kind: config.norm_kind,
+        })
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ops::matmul::int8::{Quantised, Values};
 
 /// A file of this header (its length stated right) and this many bytes of data.
 fn file(dir: &Path, header: &str, data: usize) -> PathBuf {
@@ -85,10 +86,10 @@ fn all_differences_from_the_model_are_named_at_once() {
     let nan = f32::NAN;
     let path = dir.path().join(MODEL_FILE);
     let tensors = [
-        NamedTensor { name: "a", shape: &[2], data: &[1.0, 2.0] },
-        NamedTensor { name: "b", shape: &[2, 1], data: &[1.0, 2.0] },
-        NamedTensor { name: "c", shape: &[1], data: &[1.0] },
-        NamedTensor { name: "n", shape: &[3], data: &[1.5, 2.5, 3.5] },
+        NamedTensor { name: "a", shape: &[2], data: Elements::F32(&[1.0, 2.0]) },
+        NamedTensor { name: "b", shape: &[2, 1], data: Elements::F32(&[1.0, 2.0]) },
+        NamedTensor { name: "c", shape: &[1], data: Elements::F32(&[1.0]) },
+        NamedTensor { name: "n", shape: &[3], data: Elements::F32(&[1.5, 2.5, 3.5]) },
     ];
     super::super::format::write(&path, MODEL_FILE, &tensors).unwrap();
     let mut bytes = fs::read(&path).unwrap();
@@ -144,4 +145,48 @@ fn a_layout_beyond_the_buffer_is_an_error() {
         let slots = [Slot { name: "a", shape: &[2], offset }];
         assert_says(&load_into(&path, &slots, &mut [0.0; 2]).unwrap_err(), &["outside"]);
     }
+}
+
+/// A matrix of integers [2, 3], with its scales, and a vector of floats.
+fn quantised(scales: &[f32], name: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let shape = [scales.len()];
+    let tensors = [
+        NamedTensor { name: "m", shape: &[2, 3], data: Elements::I8(&[1, -127, 3, 0, 5, 6]) },
+        NamedTensor { name, shape: &shape, data: Elements::F32(scales) },
+        NamedTensor { name: "v", shape: &[1], data: Elements::F32(&[7.5]) },
+    ];
+    save_model(directory.path(), &tensors).unwrap();
+    let path = directory.path().join(MODEL_FILE);
+    (directory, path)
+}
+
+const QUANTISED: [Slot; 2] =
+    [Slot { name: "m", shape: &[2, 3], offset: 0 }, Slot { name: "v", shape: &[1], offset: 6 }];
+
+#[test]
+fn integers_come_back_as_they_are_or_as_what_they_stand_for() {
+    let (_directory, path) = quantised(&[0.5, 2.0], "m_scale");
+    let mut flat = [0.0; 7];
+    load_into(&path, &QUANTISED, &mut flat).unwrap();
+    assert_eq!(flat, [0.5, -63.5, 1.5, 0.0, 10.0, 12.0, 7.5]);
+    let mut file = TensorFile::open(&path, &QUANTISED).unwrap();
+    assert!(file.is_quantised());
+    let integers = Quantised { values: vec![1, -127, 3, 0, 5, 6], scales: vec![0.5, 2.0] };
+    assert_eq!(file.parameter(0, "m").unwrap(), Values::I8(integers));
+    assert_eq!(file.parameter(1, "v").unwrap(), Values::F32(vec![7.5]));
+    let mut some = [0.0; 3];
+    file.read(0, 2, &mut some).unwrap();
+    assert_eq!(some, [1.5, 0.0, 10.0]);
+    file.finish().unwrap();
+}
+
+#[test]
+fn integers_without_their_scales_are_refused() {
+    let refused = |scales: &[f32], name: &str| {
+        let (_directory, path) = quantised(scales, name);
+        load_into(&path, &QUANTISED, &mut [0.0; 7]).unwrap_err()
+    };
+    assert_says(&refused(&[0.5, 2.0], "other"), &["missing: `m_scale` [2]", "superfluous: `other`"]);
+    assert_says(&refused(&[0.5, 2.0, 1.0], "m_scale"), &["`m_scale` is [3], the model has [2]"]);
 }

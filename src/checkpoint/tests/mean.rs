@@ -34,8 +34,8 @@ fn tensors_longer_than_a_chunk_and_slots_in_any_place() {
     let save_scaled = |step: u64| {
         let data: Vec<f32> = (0..n).map(|i| i as f32 * step as f32).collect();
         let tensors = [
-            NamedTensor { name: "long", shape: &[n], data: &data },
-            NamedTensor { name: "short", shape: &[1], data: &[step as f32] },
+            NamedTensor { name: "long", shape: &[n], data: Elements::F32(&data) },
+            NamedTensor { name: "short", shape: &[1], data: Elements::F32(&[step as f32]) },
         ];
         save(run.path(), step, &tensors, &[], &json!({})).unwrap()
     };

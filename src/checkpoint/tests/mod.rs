@@ -29,7 +29,7 @@ fn tensors(values: &[f32]) -> Vec<NamedTensor<'_>> {
         .iter()
         .map(|slot| {
             let end = slot.offset + slot.shape.iter().product::<usize>();
-            NamedTensor { name: slot.name, shape: slot.shape, data: &values[slot.offset..end] }
+            NamedTensor { name: slot.name, shape: slot.shape, data: Elements::F32(&values[slot.offset..end]) }
         })
         .collect()
 }

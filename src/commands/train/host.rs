@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::signals::Signals;
 use super::validator::Validator;
-use crate::checkpoint::{self, NamedTensor};
+use crate::checkpoint::{self, Elements, NamedTensor};
 use crate::commands::model::load_parameters;
 use crate::commands::model::slots;
 use crate::config::Config;
@@ -50,7 +50,11 @@ impl Host for RunHost<'_> {
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
         let values = copy(optimizer.model_values())?;
         let moments = names.iter().map(|(_, tensor)| copy(tensor)).collect::<candle_core::Result<Vec<_>>>()?;
-        let moments = names.iter().zip(&moments).map(|((name, _), data)| NamedTensor { name, shape: &length, data });
+        let moments = names.iter().zip(&moments).map(|((name, _), data)| NamedTensor {
+            name,
+            shape: &length,
+            data: Elements::F32(data),
+        });
         let moments: Vec<NamedTensor> = moments.collect();
         let state_json = state.to_json(self.config.train.seed)?;
         checkpoint::save(self.run, state.step, &named(&self.parameters, &values), &moments, &state_json)?;
@@ -76,8 +80,11 @@ impl Host for RunHost<'_> {
 
 /// Parameters by name, from flat values.
 fn named<'a>(parameters: &'a Parameters, values: &'a [f32]) -> Vec<NamedTensor<'a>> {
-    let tensor =
-        |e: &'a crate::ops::params::Entry| NamedTensor { name: &e.name, shape: &e.shape, data: &values[e.range()] };
+    let tensor = |e: &'a crate::ops::params::Entry| NamedTensor {
+        name: &e.name,
+        shape: &e.shape,
+        data: Elements::F32(&values[e.range()]),
+    };
     parameters.entries().iter().map(tensor).collect()
 }
 

@@ -8,6 +8,8 @@ use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::Strategy;
+use crate::decode::neural::{Neural, SpecialTokens};
+use crate::decode::source::Reader;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, bleu};
@@ -120,7 +122,8 @@ impl Validator {
             perplexity: (sums.likelihood / tokens).exp(),
             ..Validation::default()
         };
-        let translator = Translator::new(model, &self.tokenizers)?;
+        let neural = Neural::new(model, SpecialTokens::of(&self.tokenizers))?;
+        let translator = Translator::new(vec![(neural, Reader::new(model.config(), &self.tokenizers))]);
         let translations = translator.translate_while(&self.sources, &self.options, |_| signals.stop().is_none())?;
         let Some(translations) = translations else { return Ok(None) };
         let texts: Vec<&str> = translations.iter().map(|t| t.best().text.as_str()).collect();

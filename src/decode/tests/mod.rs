@@ -11,7 +11,7 @@ use plain::{Plain, hypothesis};
 use super::toy::{END, Language, Toy};
 use super::{
     Continuation, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Rows, Sampling, SearchOptions, Sentence,
-    StepModel, Strategy as Search, beam, greedy, search,
+    StepModel, Strategy as Search, beam, force, greedy, search,
 };
 use crate::error::Result;
 
@@ -137,6 +137,20 @@ proptest! {
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
             let plain = Plain { language: &language, options: &options, sentence };
             prop_assert_eq!(found, plain.beam(1, width, 0.0));
+        }
+    }
+
+    /// What a search found scores the same when it is forced.
+    #[test]
+    fn forced_scores_are_those_of_the_search((language, options) in problems()) {
+        let found = run(&language, &options);
+        let targets: Vec<&[u32]> = found.iter().map(|n_best| n_best[0].tokens.as_slice()).collect();
+        let keys: Vec<u64> = options.sentences.iter().map(|sentence| sentence.key).collect();
+        let forced = force(&mut Toy::new(&language, &keys), &targets).unwrap();
+        for (n_best, forced) in found.iter().zip(&forced) {
+            prop_assert_eq!(forced.len(), n_best[0].tokens.len() + 1);
+            let log_probs = &n_best[0].token_log_probs;
+            prop_assert_eq!(&forced[..log_probs.len()], &log_probs[..]);
         }
     }
 

@@ -10,7 +10,8 @@ use std::ops::Range;
 use super::kernel::{self, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS};
 use super::panels::{Panels, Tiles};
 use super::{Scratch, SharedRows};
-use crate::ops::simd::vectorised;
+use crate::error::{Error, Result};
+use crate::ops::simd::{self, vectorised};
 
 /// The largest integer.
 const MOST: f32 = 127.0;
@@ -37,6 +38,40 @@ impl Quantised {
             row.iter().map(move |x| (x * inverse).round_ties_even() as i8).collect::<Vec<i8>>()
         };
         Self { values: matrix.chunks_exact(k).zip(&scales).flat_map(rounded).collect(), scales }
+    }
+
+    /// What the integers stand for.
+    pub fn floats(&self) -> Vec<f32> {
+        let k = self.values.len() / self.scales.len().max(1);
+        let rows = self.values.chunks_exact(k.max(1)).zip(&self.scales);
+        rows.flat_map(|(row, scale)| row.iter().map(move |value| f32::from(*value) * scale)).collect()
+    }
+}
+
+/// The values of a parameter, as a model holds them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// float32.
+    F32(Vec<f32>),
+    /// 8-bit integers; of matrices only.
+    I8(Quantised),
+}
+
+impl Values {
+    /// As float32.
+    pub fn floats(self) -> Vec<f32> {
+        match self {
+            Self::F32(values) => values,
+            Self::I8(integers) => integers.floats(),
+        }
+    }
+
+    /// As integers; of a matrix with rows of `k` numbers.
+    pub fn integers(self, k: usize) -> Quantised {
+        match self {
+            Self::F32(values) => Quantised::new(&values, k),
+            Self::I8(integers) => integers,
+        }
     }
 }
 
@@ -77,6 +112,11 @@ vectorised! {
     }
 }
 
+/// Whether this machine multiplies integers faster than floats.
+pub fn is_native() -> bool {
+    simd::level() != simd::Level::Baseline
+}
+
 fn inverse(scale: f32) -> f32 {
     if scale > 0.0 { 1.0 / scale } else { 0.0 }
 }
@@ -94,10 +134,13 @@ pub struct Int8 {
 impl Int8 {
     /// From the integers of a weight [n, k].
     ///
-    /// # Panics
+    /// # Errors
     /// `k` is more than 65,536: sums of so many could overflow.
-    pub fn new(weight: &Quantised, k: usize) -> Self {
-        assert!(k <= LONGEST, "rows of {k} integers");
+    pub fn new(weight: &Quantised, k: usize) -> Result<Self> {
+        if k > LONGEST {
+            let error = Error::usage(format!("a layer with {k} inputs is too wide for 8-bit integers"));
+            return Err(error.help("give --precision f32 or bf16"));
+        }
         let (n, steps) = (weight.scales.len(), k.div_ceil(POSITIONS));
         let mut words = Scratch::zeroed(n.div_ceil(PANEL) * steps * PANEL);
         for (j, row) in weight.values.chunks_exact(k.max(1)).enumerate() {
@@ -111,12 +154,22 @@ impl Int8 {
         let sums = weight.values.chunks_exact(k.max(1)).map(|row| row.iter().map(|v| i32::from(*v)).sum::<i32>());
         let offset = kernel::choose_int8().1;
         let offsets = sums.map(|sum| offset * sum).collect();
-        Self { panels: Panels { words, steps, n }, k, scales: weight.scales.clone(), offsets }
+        Ok(Self { panels: Panels { words, steps, n }, k, scales: weight.scales.clone(), offsets })
     }
 
     /// Number of columns: of outputs.
     pub fn columns(&self) -> usize {
         self.panels.n
+    }
+
+    /// Column `j` of the matrix: row j of the weight. out: [k].
+    pub fn column(&self, j: usize, out: &mut [f32]) {
+        let scale = self.scales[j];
+        for (word, out) in self.panels.column(j).zip(out.chunks_mut(POSITIONS)) {
+            for (byte, out) in word.to_le_bytes().into_iter().zip(out) {
+                *out = f32::from(byte.cast_signed()) * scale;
+            }
+        }
     }
 
     /// C = A·B on the calling thread. A: [m, k] row-major, C: [m, n] row-major.
@@ -186,7 +239,7 @@ mod tests {
         {
             let (a, w) = (numbers(m * k, 1), numbers(n * k, 2));
             let (rows, weight) = (Quantised::new(&a, k), Quantised::new(&w, k));
-            let packed = Int8::new(&weight, k);
+            let packed = Int8::new(&weight, k).unwrap();
             let mut c = vec![f32::NAN; m * n];
             packed.product(&a, &mut c);
             for (i, row) in rows.values.chunks_exact(k).enumerate() {
@@ -199,6 +252,12 @@ mod tests {
             let mut by_columns = vec![f32::NAN; m * n];
             packed.product_by_columns(&a, &mut by_columns);
             assert_eq!(by_columns, c);
+            let floats = weight.floats();
+            for (j, row) in floats.chunks_exact(k).enumerate() {
+                let mut column = vec![f32::NAN; k];
+                packed.column(j, &mut column);
+                assert_eq!(column, row);
+            }
         }
     }
 
@@ -216,14 +275,14 @@ mod tests {
     /// A NaN must reach the search, or a damaged model would pass unseen.
     #[test]
     fn nan_stays() {
-        let packed = Int8::new(&Quantised::new(&[1.0, 2.0], 2), 2);
+        let packed = Int8::new(&Quantised::new(&[1.0, 2.0], 2), 2).unwrap();
         for bad in [f32::NAN, f32::INFINITY] {
             let mut c = [0f32];
             packed.product(&[1.0, bad], &mut c);
             assert!(c[0].is_nan());
         }
         let mut c = [1f32];
-        Int8::new(&Quantised::new(&[1.0, f32::NAN], 2), 2).product(&[1.0, 1.0], &mut c);
+        Int8::new(&Quantised::new(&[1.0, f32::NAN], 2), 2).unwrap().product(&[1.0, 1.0], &mut c);
         assert!(c[0].is_nan());
     }
 }

@@ -159,6 +159,19 @@ impl Packed {
         self.n
     }
 
+    /// Column `j`, as it was rounded. out: [k].
+    pub fn column(&self, j: usize, out: &mut [f32]) {
+        match self.precision {
+            Precision::F32 => out.iter_mut().zip(self.panels.column(j)).for_each(|(x, word)| *x = f32::from_bits(word)),
+            Precision::Bf16 => {
+                for (two, word) in out.chunks_mut(2).zip(self.panels.column(j)) {
+                    let both = [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)];
+                    two.copy_from_slice(&both[..two.len()]);
+                }
+            }
+        }
+    }
+
     /// C = A·B, or C += A·B, on the calling thread. A: [m, k] row-major, C: [m, n] row-major.
     pub fn product(&self, a: &[f32], c: &mut [f32], accumulate: bool) {
         let m = c.len() / self.n.max(1);
@@ -333,6 +346,12 @@ mod tests {
                 close(&c, &twice, precision);
 
                 let b_t = transposed(&b, k, n);
+                for (j, want) in b_t.chunks_exact(k).enumerate() {
+                    let mut column = vec![f32::NAN; k];
+                    packed.column(j, &mut column);
+                    let most = if precision == Precision::Bf16 { 2f32.powi(-8) } else { 0.0 };
+                    assert!(column.iter().zip(want).all(|(x, w)| (x - w).abs() <= most * w.abs()), "{m}x{n}x{k}: {j}");
+                }
                 let from_transpose = Packed::transposed(&b_t, n, k, precision);
                 assert_eq!(from_transpose.panels.words.words(), packed.panels.words.words(), "{m}x{n}x{k}");
             }

@@ -24,6 +24,12 @@ impl Panels {
         (0..n.div_ceil(width)).into_par_iter().map(move |task| task * width..n.min((task + 1) * width))
     }
 
+    /// The words of a column, step after step.
+    pub(super) fn column(&self, j: usize) -> impl Iterator<Item = u32> {
+        let panel = &self.words.words()[j / PANEL * PANEL * self.steps..][..PANEL * self.steps];
+        panel.iter().skip(j % PANEL).step_by(PANEL).copied()
+    }
+
     /// Some columns of C from some steps of A and B. `columns` begins at a panel.
     ///
     /// # Safety

@@ -1,0 +1,75 @@
+//! `mt quantize`
+
+use super::average::write_model;
+use super::model;
+use super::output::Output;
+use crate::checkpoint::{Elements, NamedTensor, scale_name};
+use crate::cli::{Common, QuantizeArgs};
+use crate::console::message;
+use crate::error::{Error, Result};
+use crate::ops::matmul::int8::{Quantised, Values};
+use crate::ops::params::Kind;
+
+/// Writes a model whose matrices are 8-bit integers into a directory of its own.
+pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
+    if args.out.exists() {
+        return Err(Error::usage("the output directory exists").at(&args.out).help("name a new directory with --out"));
+    }
+    let loaded = model::load_from(Some(&args.model), args.checkpoint.as_deref(), common)?;
+    let (layout, mut file) = loaded.stored()?;
+    if file.is_quantised() {
+        return Err(Error::usage("the model is of 8-bit integers already").at(&args.model));
+    }
+    let mut values = Vec::with_capacity(layout.entries().len());
+    for (i, entry) in layout.entries().iter().enumerate() {
+        let stored = file.parameter(i, &entry.name)?;
+        // Positions are added, not multiplied with.
+        let is_matrix = entry.kind == Kind::Weight && !entry.name.ends_with("positions.weight");
+        values.push(match entry.shape[..] {
+            [_, columns] if is_matrix && columns > 0 => Values::I8(stored.integers(columns)),
+            _ => stored,
+        });
+    }
+    file.finish()?;
+    let scales: Vec<(String, [usize; 1])> =
+        layout.entries().iter().map(|entry| (scale_name(&entry.name), [entry.shape[0]])).collect();
+    let mut tensors = Vec::new();
+    for ((entry, values), (scale, rows)) in layout.entries().iter().zip(&values).zip(&scales) {
+        let tensor = |data| NamedTensor { name: &entry.name, shape: &entry.shape, data };
+        match values {
+            Values::F32(values) => tensors.push(tensor(Elements::F32(values))),
+            Values::I8(Quantised { values, scales }) => {
+                tensors.push(tensor(Elements::I8(values)));
+                tensors.push(NamedTensor { name: scale, shape: rows, data: Elements::F32(scales) });
+            }
+        }
+    }
+    write_model(&args.out, &loaded.config, &loaded.tokenizers, &tensors)?;
+    let bytes = |of: fn(&Values) -> usize| values.iter().map(of).sum::<usize>();
+    let before = bytes(|values| match values {
+        Values::F32(values) => 4 * values.len(),
+        Values::I8(Quantised { values, .. }) => 4 * values.len(),
+    });
+    let after = bytes(|values| match values {
+        Values::F32(values) => 4 * values.len(),
+        Values::I8(Quantised { values, scales }) => values.len() + 4 * scales.len(),
+    });
+    if common.json {
+        let mut output = Output::open(None)?;
+        let json = serde_json::json!({
+            "out": args.out.display().to_string(), "bytes_before": before, "bytes_after": after,
+        });
+        output.line(&json.to_string())?;
+        output.flush()?;
+    }
+    if !common.quiet {
+        let megabytes = |bytes: usize| bytes as f64 / 1e6;
+        message(format_args!(
+            "{}: {:.1} MB of weights, {:.1} MB before; compare with `mt eval --bleu`",
+            args.out.display(),
+            megabytes(after),
+            megabytes(before)
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! `mt score`
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::model;
+use super::output::{Input, Output, refuse_inputs};
+use crate::cli::{Common, ScoreArgs};
+use crate::decode::translate::Translator;
+use crate::error::{Error, Result};
+
+/// Writes the log-probability of each translation, one a line, in order.
+pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
+    if args.batch_tokens == Some(0) {
+        return Err(Error::usage("--batch-tokens must be at least 1"));
+    }
+    if args.src == Path::new("-") && args.tgt == Path::new("-") {
+        return Err(Error::usage("--src and --tgt cannot both be stdin").help("name a file for one of them"));
+    }
+    let (first, others) = model::load_all(&args.models, common)?;
+    let translator = model::translator(&first, &others, args.precision.as_deref(), common)?;
+    let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
+    let mut pairs = Pairs::open([&args.src, &args.tgt])?;
+    refuse_inputs(args.output.as_deref(), [args.src.as_path(), args.tgt.as_path()])?;
+    let mut output = None;
+    loop {
+        let (sources, targets, mut refused) = pairs.next(&translator)?;
+        // Opening empties a file: not before the input has shown that it can be read.
+        let output = match &mut output {
+            Some(output) => output,
+            None => output.insert(Output::open(args.output.as_deref())?),
+        };
+        let scores = translator.score(&sources, &targets, batch_tokens)?;
+        for ((source, target), (tokens, log_probs)) in sources.iter().zip(&targets).zip(&scores) {
+            let sum: f64 = log_probs.iter().map(|log_prob| f64::from(*log_prob)).sum();
+            let average = sum / log_probs.len() as f64;
+            if common.json {
+                let piece = |token: &u32| translator.target().piece(*token).unwrap_or_default();
+                let json = json!({
+                    "source": source, "target": target, "log_prob": sum, "average": average,
+                    "tokens": tokens.iter().map(piece).collect::<Vec<_>>(), "token_log_probs": log_probs,
+                });
+                output.line(&json.to_string())?;
+            } else {
+                output.line(&format!("{:.6}", if args.normalize { average } else { sum }))?;
+            }
+        }
+        output.flush()?;
+        if let Some(error) = refused.take() {
+            return Err(error);
+        }
+        if sources.is_empty() || output.is_closed() {
+            break;
+        }
+    }
+    if !common.quiet {
+        pairs.inputs.iter().for_each(Input::warn);
+    }
+    Ok(())
+}
+
+/// Lines of two files, side by side.
+struct Pairs<'a> {
+    paths: [&'a PathBuf; 2],
+    inputs: [Input; 2],
+    /// Lines read before.
+    lines: usize,
+}
+
+impl<'a> Pairs<'a> {
+    fn open(paths: [&'a PathBuf; 2]) -> Result<Self> {
+        let open = |path: &Path| Input::open(Some(path));
+        Ok(Self { paths, inputs: [open(paths[0])?, open(paths[1])?], lines: 0 })
+    }
+
+    /// Further lines of both, none at the end; and what is wrong with the pair after them, if that is why they end.
+    fn next(&mut self, translator: &Translator) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
+        /// Pairs taken together: enough to batch by length, few enough to bound memory.
+        const WINDOW: usize = 2000;
+        let (mut sources, mut targets) = (Vec::new(), Vec::new());
+        let mut refused = None;
+        while sources.len() < WINDOW {
+            let [source, target] = &mut self.inputs;
+            match (source.lines(1)?.pop(), target.lines(1)?.pop()) {
+                (Some(source), Some(target)) => {
+                    sources.push(source);
+                    targets.push(target);
+                }
+                (None, None) => break,
+                (source, _) => {
+                    refused = Some(self.uneven(self.lines + sources.len(), source.is_some()));
+                    break;
+                }
+            }
+        }
+        let beyond = [translator.beyond_positions(&sources), translator.target_beyond_positions(&targets)];
+        let first = (0..2).filter_map(|side| Some((side, beyond[side]?))).min_by_key(|(_, beyond)| beyond.line);
+        if let Some((side, beyond)) = first {
+            let error = beyond.error(self.paths[side], self.lines + 1);
+            refused = Some(error.help("such a line cannot be scored: leave it out; those before it are done"));
+            sources.truncate(beyond.line);
+            targets.truncate(beyond.line);
+        }
+        self.lines += sources.len();
+        Ok((sources, targets, refused))
+    }
+
+    fn uneven(&self, lines: usize, source_goes_on: bool) -> Error {
+        let [short, long] = if source_goes_on { [1, 0] } else { [0, 1] }.map(|side: usize| self.paths[side]);
+        let what = format!("{} ends after {lines} lines, but {} goes on", short.display(), long.display());
+        Error::failure(what).help("the two must be aligned line by line; the lines before are done")
+    }
+}

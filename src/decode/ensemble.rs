@@ -1,0 +1,159 @@
+//! Several models as one: the mean of their probabilities, token by token.
+
+use rayon::prelude::*;
+
+use super::neural::{Neural, NeuralStep, best_continuations, forbid};
+use super::{Continuation, Rows, StepModel};
+use crate::error::Result;
+
+/// One or more models with the same target vocabulary.
+#[derive(Debug)]
+pub struct Ensemble {
+    members: Vec<Neural>,
+}
+
+impl From<Neural> for Ensemble {
+    fn from(model: Neural) -> Self {
+        Self { members: vec![model] }
+    }
+}
+
+impl Ensemble {
+    /// Of at least one member; their target vocabularies are the same.
+    ///
+    /// # Panics
+    /// There is no member, or the sizes of the vocabularies differ.
+    pub fn new(members: Vec<Neural>) -> Self {
+        assert!(!members.is_empty(), "an ensemble of nothing");
+        let vocabulary = members[0].vocabulary();
+        assert!(members.iter().all(|member| member.vocabulary() == vocabulary), "vocabularies differ");
+        Self { members }
+    }
+
+    /// The models.
+    pub fn members(&self) -> &[Neural] {
+        &self.members
+    }
+
+    /// Longest target that the positions of all members reach.
+    pub fn max_positions(&self) -> usize {
+        self.members.iter().map(Neural::max_positions).min().unwrap_or(0)
+    }
+
+    /// Rows beyond which a batch gains nothing and only takes memory.
+    pub fn rows(&self) -> usize {
+        /// Of the log-probabilities of all rows, which several models need.
+        const MOST_VALUES: usize = 16 << 20;
+        let rows = self.members.iter().map(Neural::rows).min().unwrap_or(1);
+        if self.members.len() == 1 { rows } else { rows.min(MOST_VALUES / self.members[0].vocabulary()).max(1) }
+    }
+
+    /// Encodes sentences, for each member the ids of its tokens with the end of the sentence, and begins to decode them.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn begin(&self, sources: &[Vec<&[u32]>]) -> Result<EnsembleStep<'_>> {
+        let members = self.members.iter().zip(sources).map(|(member, sources)| member.begin(sources));
+        Ok(EnsembleStep {
+            ensemble: self,
+            members: members.collect::<Result<_>>()?,
+            log_probs: Vec::new(),
+            own: Vec::new(),
+        })
+    }
+}
+
+/// A batch of sentences being decoded.
+#[derive(Debug)]
+pub struct EnsembleStep<'a> {
+    ensemble: &'a Ensemble,
+    members: Vec<NeuralStep<'a>>,
+    /// Of all rows, [rows, V]: the mean's, and a member's own.
+    log_probs: Vec<f32>,
+    own: Vec<f32>,
+}
+
+impl EnsembleStep<'_> {
+    /// Leaves the logarithm of the mean of the members' probabilities in `log_probs`.
+    fn mean(&mut self, rows: &Rows<'_>) -> Result<()> {
+        let shift = (self.members.len() as f32).ln();
+        for (i, member) in self.members.iter_mut().enumerate() {
+            if i == 0 {
+                member.log_probs(rows, &mut self.log_probs)?;
+                continue;
+            }
+            member.log_probs(rows, &mut self.own)?;
+            let pairs = self.log_probs.par_chunks_mut(1 << 14).zip(self.own.par_chunks(1 << 14));
+            pairs.for_each(|(sums, own)| sums.iter_mut().zip(own).for_each(|(sum, own)| *sum = log_add(*sum, *own)));
+        }
+        self.log_probs.par_chunks_mut(1 << 14).for_each(|sums| sums.iter_mut().for_each(|sum| *sum -= shift));
+        Ok(())
+    }
+}
+
+/// ln(e^a + e^b).
+fn log_add(a: f32, b: f32) -> f32 {
+    let (large, small) = (a.max(b), a.min(b));
+    // Where both are impossible, or one is not a number, so is the sum.
+    if a.is_nan() || b.is_nan() {
+        f32::NAN
+    } else if small == f32::NEG_INFINITY {
+        large
+    } else {
+        large + (small - large).exp().ln_1p()
+    }
+}
+
+impl StepModel for EnsembleStep<'_> {
+    fn sentences(&self) -> usize {
+        self.members[0].sentences()
+    }
+
+    fn start_token(&self) -> u32 {
+        self.members[0].start_token()
+    }
+
+    fn end_token(&self) -> u32 {
+        self.members[0].end_token()
+    }
+
+    fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
+        if let [only] = &mut self.members[..] {
+            return only.step(rows, k, best);
+        }
+        self.mean(rows)?;
+        let model = &self.ensemble.members[0];
+        let log_probs = self.log_probs.par_chunks_mut(model.vocabulary()).zip(best.par_chunks_mut(k));
+        log_probs.enumerate().for_each(|(row, (log_probs, best))| {
+            best_continuations(log_probs, 0.0, &model.special().forbidden, rows.constraint(row), best);
+        });
+        Ok(())
+    }
+
+    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+        if let [only] = &mut self.members[..] {
+            return only.distributions(rows, log_probs);
+        }
+        self.mean(rows)?;
+        log_probs.clone_from(&self.log_probs);
+        let model = &self.ensemble.members[0];
+        log_probs.chunks_exact_mut(model.vocabulary()).for_each(|row| forbid(row, &model.special().forbidden));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::log_add;
+
+    #[test]
+    fn log_add_is_the_logarithm_of_the_sum() {
+        for (a, b) in [(-1f32, -2f32), (-0.5, -80.0), (-200.0, -201.0), (-3.0, -3.0)] {
+            let want = (a as f64).exp() + (b as f64).exp();
+            assert!((log_add(a, b) as f64 - want.ln()).abs() < 1e-5, "{a} {b}");
+        }
+        assert_eq!(log_add(f32::NEG_INFINITY, -1.0), -1.0);
+        assert_eq!(log_add(f32::NEG_INFINITY, f32::NEG_INFINITY), f32::NEG_INFINITY);
+        assert!(log_add(f32::NAN, -1.0).is_nan() && log_add(-1.0, f32::NAN).is_nan());
+    }
+}
