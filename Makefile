@@ -5,7 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-slow bench bench-train lint cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-slow bench bench-train bench-decode lint cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ bench: build ## Measure training speed in target tokens a second
 
 bench-train: ## Time training beside PyTorch and Marian on the processor
 	python3 benches/bench_train.py $(ARGS)
+
+bench-decode: ## Time translation beside CTranslate2 and Marian on the processor
+	python3 benches/bench_decode.py $(ARGS)
 
 lint: ## Check formatting and lints
 	$(CARGO) fmt --check

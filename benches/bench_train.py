@@ -25,7 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS = ["torch==2.11.0", "numpy", "pymarian==1.12.42"]
+PEERS = [
+    "torch==2.11.0",
+    "numpy",
+    "pymarian==1.12.42",
+    "ctranslate2==4.8.5",
+    "safetensors==0.6.2",
+    "tokenizers==0.22.1",
+]
 REAL_UPDATES = 100
 
 

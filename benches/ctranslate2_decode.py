@@ -1,23 +1,24 @@
 """Times CTranslate2 on the weights of `benches/decode.rs`: the same sentences' shape, the same number of target tokens.
 
     cargo bench --bench decode -- --shape base --export base.safetensors
-    python benches/ctranslate2_decode.py --weights base.safetensors --precision int8 --beam 4 --batch 64
+    python benches/ctranslate2_decode.py --weights base.safetensors --save base.ct2
+    python benches/ctranslate2_decode.py --model base.ct2 --precision int8 --beam 4 --batch 64
 
-Prints the line that benches/decode.rs prints. Needs `ctranslate2==4.8.5`, numpy and safetensors.
+With --tokenizer the model's vocabulary is that of a tokenizer.json, as benches/peer_translate.py needs it. Prints the line that benches/decode.rs prints. Needs `ctranslate2==4.8.5`, numpy and safetensors.
 """
 
 import argparse
+import json
+import os
 import random
-import tempfile
 import time
 
 import ctranslate2
-import numpy as np
-from ctranslate2.specs import common_spec, transformer_spec
-from safetensors.numpy import load_file
 
 
-def sinusoids(positions: int, d: int) -> np.ndarray:
+def sinusoids(positions: int, d: int):
+    import numpy as np
+
     angles = np.arange(positions)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
     table = np.zeros((positions, d), np.float32)
     table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)
@@ -26,6 +27,8 @@ def sinusoids(positions: int, d: int) -> np.ndarray:
 
 def convert(weights: dict, heads: int, tokens: list[str], directory: str, positions: int = 1024):
     """Writes a CTranslate2 model of an `mt` model with post-norm, sinusoidal positions and one embedding matrix."""
+    import numpy as np
+    from ctranslate2.specs import common_spec, transformer_spec
 
     def layers(stack):
         return 1 + max(int(name.split(".")[2]) for name in weights if name.startswith(f"{stack}.layers."))
@@ -74,9 +77,30 @@ def convert(weights: dict, heads: int, tokens: list[str], directory: str, positi
     spec.save(directory)
 
 
+def words(count: int) -> list[str]:
+    return ["<pad>", "<s>", "</s>", "<unk>"] + [f"w{i}" for i in range(4, count)]
+
+
+def save(arguments):
+    from safetensors.numpy import load_file
+
+    weights = load_file(arguments.weights)
+    vocabulary, d = weights["source_embedding.weight"].shape
+    tokens = words(vocabulary)
+    if arguments.tokenizer:
+        with open(arguments.tokenizer, encoding="utf-8") as file:
+            pieces = json.load(file)["model"]["vocab"]
+        tokens = sorted(pieces, key=pieces.get)
+    os.makedirs(arguments.save, exist_ok=True)
+    convert(weights, {128: 4, 512: 8}[d], tokens, arguments.save)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--weights", required=True)
+    parser.add_argument("--weights")
+    parser.add_argument("--tokenizer")
+    parser.add_argument("--save")
+    parser.add_argument("--model")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--beam", type=int, default=1)
@@ -86,16 +110,13 @@ def main():
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=64)
     arguments = parser.parse_args()
-    weights = load_file(arguments.weights)
-    vocabulary, d = weights["source_embedding.weight"].shape
-    heads = {128: 4, 512: 8}[d]
-    tokens = ["<pad>", "<s>", "</s>", "<unk>"] + [f"w{i}" for i in range(4, vocabulary)]
-    with tempfile.TemporaryDirectory() as directory:
-        convert(weights, heads, tokens, directory)
-        del weights
-        translator = ctranslate2.Translator(
-            directory, compute_type=arguments.precision, intra_threads=arguments.threads, inter_threads=1
-        )
+    if arguments.save:
+        return save(arguments)
+    translator = ctranslate2.Translator(
+        arguments.model, compute_type=arguments.precision, intra_threads=arguments.threads, inter_threads=1
+    )
+    with open(f"{arguments.model}/shared_vocabulary.json", encoding="utf-8") as file:
+        tokens = json.load(file)
     random.seed(1)
     sources = [random.choices(tokens[4:], k=arguments.source) + ["</s>"] for _ in range(arguments.sentences)]
 
@@ -116,7 +137,7 @@ def main():
     seconds = sorted(run() for _ in range(arguments.passes))
     count = arguments.sentences * arguments.target
     print(
-        f"CTranslate2 {ctranslate2.__version__} {translator.compute_type}, d {d}, beam {arguments.beam}, "
+        f"CTranslate2 {ctranslate2.__version__} {translator.compute_type}, beam {arguments.beam}, "
         f"{arguments.batch} at once, {arguments.threads} threads: {count / seconds[0]:.0f} target tokens/s "
         f"(best of {arguments.passes}; slowest {count / seconds[-1]:.0f})"
     )

@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use candle_core::Device;
 use clap::{Parser, ValueEnum};
+use mt::checkpoint::TensorFile;
+use mt::commands::model::{engine, slots};
 use mt::config::{DecodeConfig, ModelConfig, Preset};
 use mt::decode::Strategy;
 use mt::decode::ensemble::Ensemble;
@@ -17,7 +19,7 @@ use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Source;
 use mt::decode::translate::TranslateOptions;
 use mt::infer::{Engine, Precision, of_model};
-use mt::model::{Transformer, Vocabulary};
+use mt::model::{Transformer, Vocabulary, layout};
 use mt::rng::Stream;
 
 #[global_allocator]
@@ -74,6 +76,9 @@ struct Args {
     /// Write the weights to this file, and time nothing.
     #[arg(long)]
     export: Option<PathBuf>,
+    /// Take the weights from this file, as `mt translate` does.
+    #[arg(long)]
+    weights: Option<PathBuf>,
     /// Given by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -90,9 +95,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (preset, v) = args.shape.sizes();
     let config = ModelConfig::of_preset(preset);
     let vocabulary = Vocabulary { source: v, target: v, source_padding: 0, target_padding: 0 };
-    let model = Transformer::new(&config, vocabulary, &Device::Cpu)?;
-    model.initialise(1)?;
+    let initialised = || -> candle_core::Result<Transformer> {
+        let model = Transformer::new(&config, vocabulary, &Device::Cpu)?;
+        model.initialise(1)?;
+        Ok(model)
+    };
     if let Some(file) = &args.export {
+        let model = initialised()?;
         let values = model.parameters().values();
         let mut tensors = HashMap::new();
         for entry in model.parameters().entries() {
@@ -103,8 +112,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let special = SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3] };
-    let neural = Ensemble::from(Neural::of_engine(Engine::new(&config, &of_model(&model), args.precision)?, special));
-    drop(model);
+    let engine = match &args.weights {
+        Some(file) => {
+            let layout = layout::layout(&config, vocabulary);
+            let stored = TensorFile::open(file, &slots(layout.entries()))?;
+            engine(&config, &layout, stored, args.precision)?
+        }
+        None => Engine::new(&config, &of_model(&initialised()?), args.precision)?,
+    };
+    let neural = Ensemble::from(Neural::of_engine(engine, special));
     let mut random = Stream::new(1, "sentences");
     let sources: Vec<Source> = (0..args.sentences)
         .map(|line| {

@@ -41,8 +41,11 @@ def main():
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--save", type=Path, help="keep model.npz and vocabulary.yml in this folder")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.save or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         vocabulary = Path(folder, "vocabulary.yml")
         write_vocabulary(arguments.tokenizer, vocabulary)
         corpus = " ".join(str(arguments.tokens / f"train.{side}") for side in ("en", "de"))

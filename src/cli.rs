@@ -68,6 +68,8 @@ pub enum Command {
     Score(ScoreArgs),
     /// Round a model's weights to 8-bit integers
     Quantize(QuantizeArgs),
+    /// Learn which target tokens translate which source tokens, to compute no others
+    Shortlist(ShortlistArgs),
     /// Describe a model or a configuration: parameters, shapes, training history
     Info(InfoArgs),
     /// Average the last checkpoints of a run into one model
@@ -258,6 +260,9 @@ pub struct TranslateArgs {
     /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
+    /// Use only the target tokens that this file of `mt shortlist` allows for the tokens of a source
+    #[arg(long, value_name = "FILE")]
+    pub shortlist: Option<PathBuf>,
     /// What every translation begins with
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
@@ -301,6 +306,26 @@ pub struct QuantizeArgs {
     /// Directory of the new model
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+}
+
+/// `mt shortlist`
+#[derive(Args, Debug)]
+pub struct ShortlistArgs {
+    /// Model or run directory; its configuration names the training text
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// File to write
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Most target tokens of a source token
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub best: usize,
+    /// How many of the most frequent target tokens are always allowed
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub first: usize,
+    /// Learn from about this many pairs, evenly spread
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    pub sample_lines: usize,
 }
 
 /// `mt embed`

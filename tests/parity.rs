@@ -63,10 +63,10 @@ fn cached_steps_equal_the_whole_sequence() {
         let engine = Engine::new(model.config(), &of_model(&model), Precision::F32).unwrap();
         let sources = source.ids.chunks_exact(source.length).zip(source.lengths.iter());
         let sources: Vec<&[u32]> = sources.map(|(row, &length)| &row[..length as usize]).collect();
-        let mut session = engine.begin(engine.encode(&sources));
+        let mut session = engine.begin(engine.encode(&sources), None);
         check("engine", &mut |tokens| {
             let mut all = vec![0f32; rows * v];
-            session.step(tokens, &sentences, &sentences, &mut all, |_, logits, all| all.copy_from_slice(logits));
+            session.step(tokens, &sentences, &sentences, &mut all, |_, logits, _, all| all.copy_from_slice(logits));
             all
         });
     }

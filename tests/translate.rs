@@ -244,3 +244,37 @@ fn alignments_are_of_words() {
         assert!(pairs.iter().all(|pair| pair.0 < source.split_whitespace().count()), "{aligned}");
     }
 }
+
+#[test]
+fn a_shortlist_allows_only_what_was_seen_together() {
+    let project = trained();
+    let make = |more: &[&str]| project.mt(&[&["shortlist", "runs/small", "--out", "list"], more].concat());
+    succeeds(&make(&[]));
+    // A list that allows every word of the corpus changes scores, not these translations; and batches change nothing.
+    let with = |more: &[&str]| translate(&project, &[&["--shortlist", "list", "--beam", "3", "--json"], more].concat());
+    let listed = with(&[]);
+    assert_eq!(listed, with(&["--batch-tokens", "1", "--threads", "1"]));
+    succeeds(&make(&["--best", "1", "--first", "0"]));
+    let narrow = json(&with(&[]));
+    let pieces: std::collections::HashSet<String> =
+        narrow.iter().flat_map(|line| line["tokens"].as_array().unwrap().clone()).map(|t| t.to_string()).collect();
+    let words = INPUT.split_whitespace().collect::<std::collections::HashSet<_>>().len();
+    assert!(pieces.len() <= 3 * words, "{pieces:?}");
+    for line in narrow.iter().filter(|line| line["source"] != "") {
+        assert!(line["log_prob"].as_f64().unwrap().is_finite());
+    }
+    // What is forced is allowed.
+    for line in json(&with(&["--prefix", "der Hund schläft ein"])).iter().filter(|line| line["source"] != "") {
+        assert!(line["translation"].as_str().unwrap().starts_with("der Hund schläft ein"), "{line}");
+    }
+    let translate = |more: &[&str]| {
+        project.mt(&[&["translate", "--model", "runs/small", "--shortlist", "list", "the cat"], more].concat())
+    };
+    fails(&translate(&["--model", "runs/small"]), 2, &["--shortlist is for one model"]);
+    project.write("list", "nonsense");
+    fails(&translate(&[]), 1, &["list", "mt shortlist"]);
+    succeeds(&make(&[]));
+    succeeds(&project.train(&["--set", "tokenizer.vocab_size=310", "--run-dir", "runs/other"]));
+    let other = project.mt(&["translate", "--model", "runs/other", "--shortlist", "list", "the cat"]);
+    fails(&other, 1, &["another tokenizer"]);
+}

@@ -9,6 +9,7 @@ pub mod model;
 mod output;
 mod quantize;
 mod score;
+mod shortlist;
 mod tokenize;
 mod train;
 mod translate;
@@ -29,6 +30,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Eval(args) => eval::run(args, common),
         Command::Translate(args) => translate::run(args, common),
         Command::Score(args) => score::run(args, common),
+        Command::Shortlist(args) => shortlist::run(args, common),
         Command::Quantize(args) => quantize::run(args, common),
         Command::Embed(args) => embed::run(args, common),
         Command::Info(args) => info::run(args, common),

@@ -9,7 +9,7 @@ use candle_core::{DType, Device};
 
 use crate::checkpoint::{self, Slot, TensorFile, Which};
 use crate::cli::{Common, DecodeArgs, ModelArgs, ModelsArgs};
-use crate::config::{self, Config, DecodeConfig, Precision};
+use crate::config::{self, Config, DecodeConfig, ModelConfig, Precision};
 use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::neural::{Neural, SpecialTokens};
@@ -77,16 +77,12 @@ impl Loaded {
             }
             Some(Wanted::This(precision)) => precision,
         };
-        let numbers: HashMap<&str, usize> =
-            layout.entries().iter().enumerate().map(|(i, entry)| (entry.name.as_str(), i)).collect();
-        let file = RefCell::new(file);
-        let parameter = |name: &str| {
-            let number = numbers.get(name).ok_or_else(|| Error::failure(format!("the model has no {name}")))?;
-            file.borrow_mut().parameter(*number, name)
-        };
-        let engine = Engine::new(&self.config.model, &parameter, precision)?;
-        file.into_inner().finish()?;
-        Ok(Neural::of_engine(engine, special))
+        Ok(Neural::of_engine(engine(&self.config.model, &layout, file, precision)?, special))
+    }
+
+    /// Whether it is to run on the processor.
+    pub fn is_on_processor(&self) -> bool {
+        self.device.is_cpu()
     }
 
     /// What reads its sources.
@@ -100,6 +96,25 @@ impl Loaded {
         let file = TensorFile::open(&self.file, &slots(layout.entries()))?;
         Ok((layout, file))
     }
+}
+
+/// The processor's engine, straight from a file: a tensor at a time.
+pub fn engine(
+    config: &ModelConfig,
+    layout: &ParameterLayout,
+    file: TensorFile,
+    precision: infer::Precision,
+) -> Result<Engine> {
+    let names = layout.entries().iter().enumerate().map(|(i, entry)| (entry.name.as_str(), i));
+    let numbers: HashMap<&str, usize> = names.collect();
+    let file = RefCell::new(file);
+    let parameter = |name: &str| {
+        let number = numbers.get(name).ok_or_else(|| Error::failure(format!("the model has no {name}")))?;
+        file.borrow_mut().parameter(*number, name)
+    };
+    let engine = Engine::new(config, &parameter, precision)?;
+    file.into_inner().finish()?;
+    Ok(engine)
 }
 
 /// The value of `--precision`.

@@ -140,17 +140,19 @@ impl Input {
         Ok(Self { reader, name, started: false, invalid_lines: 0 })
     }
 
-    /// At most `most` further lines; empty at the end. Of stdin, those that are there already, and at least one: a program
+    /// At most `most` further lines, and no more after some megabytes; empty at the end. Of stdin, those that are there already, and at least one: a program
     /// that writes a line and waits for its translation gets it.
     pub fn lines(&mut self, most: usize) -> Result<Vec<String>> {
+        const MOST_BYTES: usize = 4 << 20;
         let mut lines = Vec::new();
-        let mut bytes = Vec::new();
-        while lines.len() < most && (lines.is_empty() || !self.reader.may_wait()) {
+        let (mut bytes, mut total) = (Vec::new(), 0);
+        while lines.len() < most && total < MOST_BYTES && (lines.is_empty() || !self.reader.may_wait()) {
             bytes.clear();
             let read = self.reader.read_line(&mut bytes);
             if read.map_err(|e| Error::io("read", &self.name, e))? == 0 {
                 break;
             }
+            total += bytes.len();
             if bytes.last() == Some(&b'\n') {
                 bytes.pop();
             }

@@ -14,8 +14,9 @@ use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
 use crate::decode::alignment::align;
 use crate::decode::attention::{SentenceAttention, attention};
+use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
-use crate::decode::translate::{Candidate, Translation};
+use crate::decode::translate::{Candidate, Translation, Translator};
 use crate::error::{Error, Result};
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
@@ -37,7 +38,21 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
             options.long = Long::Truncate;
         }
     }
-    let translator = model::translator(&first, &others, args.decode.precision.as_deref(), common)?;
+    let precision = args.decode.precision.as_deref();
+    let translator = match &args.shortlist {
+        None => model::translator(&first, &others, precision, common)?,
+        Some(_) if !others.is_empty() => {
+            return Err(Error::usage("--shortlist is for one model").help("leave it out, or all --model but one"));
+        }
+        Some(_) if !first.is_on_processor() => {
+            return Err(Error::usage("--shortlist is for the processor").help("leave it out, or give --device cpu"));
+        }
+        Some(file) => {
+            let mut list = Shortlist::load(file, &first.tokenizers)?;
+            list.allow(&first.tokenizers.target.encode(&options.prefix));
+            Translator::new(vec![(first.neural(precision, common)?.with_shortlist(list), first.reader())])
+        }
+    };
     let explain = args.attention.is_some() || args.alignment;
     let explainer = if explain { Some((first.transformer()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;

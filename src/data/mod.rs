@@ -9,6 +9,7 @@ mod compact;
 pub mod corpus;
 pub mod encoded;
 pub mod filter;
+pub mod lexicon;
 pub mod lines;
 pub mod prefetch;
 pub mod sampler;

@@ -125,7 +125,7 @@ impl StepModel for EnsembleStep<'_> {
         let model = &self.ensemble.members[0];
         let log_probs = self.log_probs.par_chunks_mut(model.vocabulary()).zip(best.par_chunks_mut(k));
         log_probs.enumerate().for_each(|(row, (log_probs, best))| {
-            best_continuations(log_probs, 0.0, &model.special().forbidden, rows.constraint(row), best);
+            best_continuations(log_probs, 0.0, None, &model.special().forbidden, rows.constraint(row), best);
         });
         Ok(())
     }
@@ -137,7 +137,7 @@ impl StepModel for EnsembleStep<'_> {
         self.mean(rows)?;
         log_probs.clone_from(&self.log_probs);
         let model = &self.ensemble.members[0];
-        log_probs.chunks_exact_mut(model.vocabulary()).for_each(|row| forbid(row, &model.special().forbidden));
+        log_probs.chunks_exact_mut(model.vocabulary()).for_each(|row| forbid(row, None, &model.special().forbidden));
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ mod greedy;
 pub mod neural;
 pub mod penalty;
 mod sample;
+pub mod shortlist;
 pub mod source;
 #[cfg(test)]
 mod tests;

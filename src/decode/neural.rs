@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::shortlist::Shortlist;
 use super::{Constraint, Continuation, Rows, StepModel};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -47,6 +48,7 @@ pub struct Neural {
     special: SpecialTokens,
     vocabulary: usize,
     max_positions: usize,
+    shortlist: Option<Shortlist>,
 }
 
 #[derive(Debug)]
@@ -70,7 +72,7 @@ impl Neural {
     /// With the processor's engine.
     pub fn of_engine(engine: Engine, special: SpecialTokens) -> Self {
         let (vocabulary, max_positions) = (engine.vocabulary(), engine.max_positions());
-        Self { kind: Kind::Engine(Box::new(engine)), special, vocabulary, max_positions }
+        Self { kind: Kind::Engine(Box::new(engine)), special, vocabulary, max_positions, shortlist: None }
     }
 
     /// In plain operations, on any device.
@@ -80,7 +82,12 @@ impl Neural {
     pub fn plain(model: &Transformer, special: SpecialTokens) -> Result<Self> {
         let (vocabulary, max_positions) = (model.vocabulary().target, model.config().max_length);
         let kind = Kind::Plain(Box::new((model.clone(), model.decoder()?)));
-        Ok(Self { kind, special, vocabulary, max_positions })
+        Ok(Self { kind, special, vocabulary, max_positions, shortlist: None })
+    }
+
+    /// Only with the target tokens that a shortlist allows; where there is an engine.
+    pub fn with_shortlist(self, shortlist: Shortlist) -> Self {
+        Self { shortlist: Some(shortlist), ..self }
     }
 
     /// Longest target that the positions reach.
@@ -112,7 +119,12 @@ impl Neural {
     /// The device fails.
     pub fn begin(&self, sources: &[&[u32]]) -> Result<NeuralStep<'_>> {
         let state = match &self.kind {
-            Kind::Engine(engine) => Progress::Engine(engine.begin(engine.encode(sources))),
+            Kind::Engine(engine) => {
+                let of = |list: &Shortlist| -> Vec<Vec<u32>> {
+                    sources.iter().map(|source| list.of(source, &self.special.forbidden)).collect()
+                };
+                Progress::Engine(engine.begin(engine.encode(sources), self.shortlist.as_ref().map(of)))
+            }
             Kind::Plain(plain) => {
                 let (model, decoder) = &**plain;
                 let mode = Mode { training: None, implementation: Implementation::Reference };
@@ -148,12 +160,12 @@ enum Progress<'a> {
 }
 
 impl NeuralStep<'_> {
-    /// Runs the model on rows; `answer` turns the logits of a row into its part of `answers`.
+    /// Runs the model on rows; `answer` turns the logits of a row, of these tokens if not of all, into its part of `answers`.
     fn run<T: Send>(
         &mut self,
         rows: &Rows<'_>,
         answers: &mut [T],
-        answer: impl Fn(usize, &mut [f32], &mut [T]) + Sync,
+        answer: impl Fn(usize, &mut [f32], Option<&[u32]>, &mut [T]) + Sync,
     ) -> Result<()> {
         if rows.position >= self.model.max_positions {
             return Err(Error::failure(format!("a hypothesis is longer than model.max_length ({})", rows.position))
@@ -166,7 +178,7 @@ impl NeuralStep<'_> {
                 let mut logits = decoder.step(state, tokens, parents, sentences)?;
                 let per_row = answers.len() / rows.len();
                 let rows = logits.par_chunks_mut(self.model.vocabulary).zip(answers.par_chunks_mut(per_row));
-                rows.enumerate().for_each(|(row, (logits, answers))| answer(row, logits, answers));
+                rows.enumerate().for_each(|(row, (logits, answers))| answer(row, logits, None, answers));
             }
         }
         Ok(())
@@ -175,9 +187,15 @@ impl NeuralStep<'_> {
     /// The log-probabilities of all tokens, those included that have no place in a translation, a row after the other.
     pub(super) fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
         log_probs.resize(rows.len() * self.model.vocabulary, 0.0);
-        self.run(rows, log_probs, |_, logits, log_probs| {
+        self.run(rows, log_probs, |_, logits, tokens, log_probs| {
             let log_sum = log_sum_exp(logits);
-            log_probs.iter_mut().zip(logits).for_each(|(log_prob, logit)| *log_prob = *logit - log_sum);
+            match tokens {
+                None => log_probs.iter_mut().zip(logits).for_each(|(log_prob, logit)| *log_prob = *logit - log_sum),
+                Some(tokens) => {
+                    log_probs.fill(f32::NEG_INFINITY);
+                    tokens.iter().zip(logits).for_each(|(&token, logit)| log_probs[token as usize] = *logit - log_sum);
+                }
+            }
         })
     }
 }
@@ -197,15 +215,15 @@ impl StepModel for NeuralStep<'_> {
 
     fn step(&mut self, rows: &Rows<'_>, _: usize, best: &mut [Continuation]) -> Result<()> {
         let forbidden = &self.model.special.forbidden;
-        self.run(rows, best, |row, logits, best| {
-            best_continuations(logits, log_sum_exp(logits), forbidden, rows.constraint(row), best);
+        self.run(rows, best, |row, logits, tokens, best| {
+            best_continuations(logits, log_sum_exp(logits), tokens, forbidden, rows.constraint(row), best);
         })
     }
 
     fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
         self.log_probs(rows, log_probs)?;
         let rows = log_probs.chunks_exact_mut(self.model.vocabulary);
-        rows.for_each(|row| forbid(row, &self.model.special.forbidden));
+        rows.for_each(|row| forbid(row, None, &self.model.special.forbidden));
         Ok(())
     }
 }
@@ -221,31 +239,37 @@ vectorised! {
     }
 }
 
-pub(super) fn forbid(row: &mut [f32], tokens: &[u32]) {
-    for &token in tokens {
-        if let Some(value) = row.get_mut(token as usize) {
+/// Where the value of a token stands in a row of those of `tokens`, or of all.
+fn place(tokens: Option<&[u32]>, token: u32) -> Option<usize> {
+    tokens.map_or(Some(token as usize), |tokens| tokens.binary_search(&token).ok())
+}
+
+pub(super) fn forbid(row: &mut [f32], tokens: Option<&[u32]>, forbidden: &[u32]) {
+    for place in forbidden.iter().filter_map(|&token| place(tokens, token)) {
+        if let Some(value) = row.get_mut(place) {
             *value = f32::NEG_INFINITY;
         }
     }
 }
 
-/// The best continuations of one row of logits, the logarithm of whose summed exponentials is `log_sum`, by falling
-/// log-probability, the smaller token first among equals.
+/// The best continuations of one row of logits, of `tokens` (ascending) or of all, the logarithm of whose summed exponentials
+/// is `log_sum`, by falling log-probability, the smaller token first among equals.
 pub(super) fn best_continuations(
     logits: &mut [f32],
     log_sum: f32,
+    tokens: Option<&[u32]>,
     forbidden: &[u32],
     constraint: &Constraint,
     best: &mut [Continuation],
 ) {
     if let Some(token) = constraint.forced {
-        if let Some(logit) = logits.get(token as usize) {
+        if let Some(logit) = place(tokens, token).and_then(|place| logits.get(place)) {
             best[0] = Continuation { token, log_prob: logit - log_sum };
         }
         return;
     }
-    forbid(logits, forbidden);
-    forbid(logits, &constraint.forbidden);
+    forbid(logits, tokens, forbidden);
+    forbid(logits, tokens, &constraint.forbidden);
     /// Logits looked at together: most have none that counts.
     const BLOCK: usize = 64;
     let k = best.len();
@@ -273,6 +297,9 @@ pub(super) fn best_continuations(
     }
     for continuation in &mut best[..filled] {
         continuation.log_prob -= log_sum;
+        if let Some(tokens) = tokens {
+            continuation.token = tokens[continuation.token as usize];
+        }
     }
 }
 
@@ -281,7 +308,22 @@ mod tests {
     use super::*;
 
     fn best_of(logits: &mut [f32], forbidden: &[u32], constraint: &Constraint, best: &mut [Continuation]) {
-        best_continuations(logits, log_sum_exp(logits), forbidden, constraint, best);
+        best_continuations(logits, log_sum_exp(logits), None, forbidden, constraint, best);
+    }
+
+    #[test]
+    fn of_some_tokens_alone() {
+        let tokens = [3, 5, 8, 9];
+        let run = |constraint: Constraint| {
+            let (mut logits, mut best) = (vec![1.0, 3.0, 2.0, 4.0], vec![Continuation::IMPOSSIBLE; 3]);
+            best_continuations(&mut logits, 0.0, Some(&tokens), &[9], &constraint, &mut best);
+            best.iter().map(|best| (best.token, best.log_prob)).collect::<Vec<_>>()
+        };
+        assert_eq!(run(Constraint::NONE), [(5, 3.0), (8, 2.0), (3, 1.0)]);
+        let without = Constraint { forced: None, forbidden: vec![4, 8] };
+        assert_eq!(run(without)[..2], [(5, 3.0), (3, 1.0)]);
+        assert_eq!(run(Constraint { forced: Some(8), forbidden: vec![] })[0], (8, 2.0));
+        assert_eq!(run(Constraint { forced: Some(4), forbidden: vec![] })[0].1, f32::NEG_INFINITY);
     }
 
     #[test]

@@ -5,17 +5,43 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::attention::attend_row;
+use super::weights::Linear;
 use super::{Engine, Sharing, Source, Workspace, blocks, room};
 use crate::ops::memory::{Scratch, SharedRows};
 
 /// Rows of a block: so many that reading the weights costs nothing beside using them.
 pub(super) const BLOCK_ROWS: usize = 128;
 
+/// The target tokens that each sentence may be translated with.
+#[derive(Debug)]
+struct Allowed {
+    /// Of each sentence, ascending.
+    tokens: Vec<Vec<u32>>,
+    /// Their columns in `output`.
+    columns: Vec<Vec<u32>>,
+    /// The output layer of those of all sentences.
+    output: Linear,
+}
+
+impl Allowed {
+    fn new(tokens: Vec<Vec<u32>>, output: &Linear) -> Self {
+        let mut all = tokens.concat();
+        all.sort_unstable();
+        all.dedup();
+        let mut column_of = vec![0; output.width()];
+        (0..).zip(&all).for_each(|(column, &token)| column_of[token as usize] = column);
+        let columns = tokens.iter().map(|list| list.iter().map(|&token| column_of[token as usize]).collect()).collect();
+        Self { output: output.subset(&all), columns, tokens }
+    }
+}
+
 /// What a batch of sentences has produced so far.
 #[derive(Debug)]
 pub struct Session<'a> {
     engine: &'a Engine,
     source: Source,
+    /// Where not all tokens are.
+    allowed: Option<Allowed>,
     /// Of every layer, for every position: keys and values of the rows alive at that step, side by side.
     cached: Vec<Vec<Scratch>>,
     /// For every row alive, the rows of its ancestors, and its own.
@@ -42,10 +68,11 @@ struct Step<'a> {
 }
 
 impl Engine {
-    /// Begins to decode.
-    pub fn begin(&self, source: Source) -> Session<'_> {
+    /// Begins to decode. `allowed` has the target tokens of each sentence, ascending, where not all are.
+    pub fn begin(&self, source: Source, allowed: Option<Vec<Vec<u32>>>) -> Session<'_> {
         let cached = self.decoder.layers.iter().map(|_| Vec::new()).collect();
-        Session { engine: self, source, cached, ancestors: Vec::new(), position: 0, work: Vec::new() }
+        let allowed = allowed.map(|tokens| Allowed::new(tokens, &self.output));
+        Session { engine: self, source, allowed, cached, ancestors: Vec::new(), position: 0, work: Vec::new() }
     }
 }
 
@@ -70,22 +97,24 @@ impl Session<'_> {
     }
 
     /// One step: row r continues row `parents[r]` of the last step with `tokens[r]`, for sentence `sentences[r]`; at the
-    /// first step, parents are not looked at. `answer` gets each row's number, its logits [V], to be changed at will, and
-    /// its part of `answers`: as many for every row.
+    /// first step, parents are not looked at. `answer` gets each row's number, its logits, to be changed at will, the
+    /// tokens they are of, where these are not all, and its part of `answers`: as many for every row.
     pub fn step<T: Send>(
         &mut self,
         tokens: &[u32],
         parents: &[usize],
         sentences: &[usize],
         answers: &mut [T],
-        answer: impl Fn(usize, &mut [f32], &mut [T]) + Sync,
+        answer: impl Fn(usize, &mut [f32], Option<&[u32]>, &mut [T]) + Sync,
     ) {
         let rows = tokens.len();
         if rows == 0 {
             return;
         }
         self.advance(parents);
-        let (width, vocabulary, per_row) = (self.engine.cached_width(), self.engine.vocabulary(), answers.len() / rows);
+        let output = self.allowed.as_ref().map_or(&self.engine.output, |allowed| &allowed.output);
+        let allowed = self.allowed.as_ref();
+        let (width, outputs, per_row) = (self.engine.cached_width(), output.width(), answers.len() / rows);
         let (mut past, mut new) = (Vec::with_capacity(self.cached.len()), Vec::with_capacity(self.cached.len()));
         for layer in &mut self.cached {
             layer.push(Scratch::new(rows * width));
@@ -120,13 +149,24 @@ impl Session<'_> {
         let chunk = (step.engine.config.d_model / 10).next_multiple_of(12);
         let run = |(block, work, answers): (Range<usize>, &mut Workspace, &mut [T])| {
             step.block(block.clone(), work);
-            let Workspace { x, logits, .. } = work;
+            let Workspace { x, logits, wide, .. } = work;
             let chunks = x.chunks(chunk * step.engine.config.d_model).zip(answers.chunks_mut(chunk * per_row));
             for (first, (x, answers)) in block.step_by(chunk).zip(chunks) {
-                let logits = room(logits, answers.len() / per_row * vocabulary);
-                step.engine.output.apply(x, logits, sharing);
-                let rows = logits.chunks_exact_mut(vocabulary).zip(answers.chunks_exact_mut(per_row));
-                rows.enumerate().for_each(|(i, (logits, answers))| answer(first + i, logits, answers));
+                let logits = room(logits, answers.len() / per_row * outputs);
+                output.apply(x, logits, sharing);
+                let rows = logits.chunks_exact_mut(outputs).zip(answers.chunks_exact_mut(per_row));
+                for (row, (logits, answers)) in (first..).zip(rows) {
+                    match allowed {
+                        None => answer(row, logits, None, answers),
+                        Some(Allowed { tokens, columns, .. }) => {
+                            // Its own alone, side by side: as if the other sentences were not there.
+                            let sentence = sentences[row];
+                            wide.clear();
+                            wide.extend(columns[sentence].iter().map(|&column| logits[column as usize]));
+                            answer(row, wide, Some(&tokens[sentence]), answers);
+                        }
+                    }
+                }
             }
         };
         match sharing {

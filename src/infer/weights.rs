@@ -120,6 +120,17 @@ impl Linear {
         }
     }
 
+    /// Some of the outputs.
+    pub(super) fn subset(&self, outputs: &[u32]) -> Self {
+        let weight = match &self.weight {
+            Weight::Float(weight) => Weight::Float(weight.subset(outputs)),
+            Weight::Int8(weight) => Weight::Int8(weight.subset(outputs)),
+        };
+        let bias =
+            if self.bias.is_empty() { Vec::new() } else { outputs.iter().map(|&i| self.bias[i as usize]).collect() };
+        Self { weight, bias }
+    }
+
     /// y = x·Wᵀ. x: [rows, in], y: [rows, out].
     pub(super) fn product(&self, x: &[f32], y: &mut [f32], sharing: Sharing) {
         /// Elements of a weight below which calling other threads costs more than it saves.

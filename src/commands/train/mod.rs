@@ -3,7 +3,7 @@
 mod directory;
 mod host;
 mod plan;
-mod prepare;
+pub mod prepare;
 mod signals;
 mod validator;
 

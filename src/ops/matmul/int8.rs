@@ -162,6 +162,16 @@ impl Int8 {
         self.panels.n
     }
 
+    /// Some of the columns.
+    pub fn subset(&self, columns: &[u32]) -> Self {
+        Self {
+            panels: self.panels.subset(columns),
+            k: self.k,
+            scales: columns.iter().map(|&j| self.scales[j as usize]).collect(),
+            offsets: columns.iter().map(|&j| self.offsets[j as usize]).collect(),
+        }
+    }
+
     /// Column `j` of the matrix: row j of the weight. out: [k].
     pub fn column(&self, j: usize, out: &mut [f32]) {
         let scale = self.scales[j];
@@ -252,6 +262,11 @@ mod tests {
             let mut by_columns = vec![f32::NAN; m * n];
             packed.product_by_columns(&a, &mut by_columns);
             assert_eq!(by_columns, c);
+            let some: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
+            let mut of_subset = vec![f32::NAN; m * some.len()];
+            packed.subset(&some).product(&a, &mut of_subset);
+            let of_all: Vec<f32> = c.chunks_exact(n).flat_map(|c| some.iter().map(|&j| c[j as usize])).collect();
+            assert_eq!(of_subset, of_all);
             let floats = weight.floats();
             for (j, row) in floats.chunks_exact(k).enumerate() {
                 let mut column = vec![f32::NAN; k];

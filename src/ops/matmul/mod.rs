@@ -159,6 +159,11 @@ impl Packed {
         self.n
     }
 
+    /// Some of the columns.
+    pub fn subset(&self, columns: &[u32]) -> Self {
+        Self { panels: self.panels.subset(columns), n: columns.len(), ..*self }
+    }
+
     /// Column `j`, as it was rounded. out: [k].
     pub fn column(&self, j: usize, out: &mut [f32]) {
         match self.precision {
@@ -341,6 +346,11 @@ mod tests {
                 let mut by_columns = vec![f32::NAN; m * n];
                 packed.product_by_columns(&a, &mut by_columns);
                 assert_eq!(by_columns, c, "{m}x{n}x{k}");
+                let some: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
+                let mut of_subset = vec![f32::NAN; m * some.len()];
+                packed.subset(&some).product(&a, &mut of_subset, false);
+                let of_all: Vec<f32> = c.chunks_exact(n).flat_map(|c| some.iter().map(|&j| c[j as usize])).collect();
+                assert_eq!(of_subset, of_all, "{m}x{n}x{k}");
                 packed.product(&a, &mut c, true);
                 let twice: Vec<(f64, f64)> = want.iter().map(|(w, size)| (2.0 * w, 2.0 * size)).collect();
                 close(&c, &twice, precision);

@@ -30,6 +30,18 @@ impl Panels {
         panel.iter().skip(j % PANEL).step_by(PANEL).copied()
     }
 
+    /// Some of the columns, in panels of their own.
+    pub(super) fn subset(&self, columns: &[u32]) -> Self {
+        let (steps, n) = (self.steps, columns.len());
+        let mut words = Scratch::zeroed(n.div_ceil(PANEL) * steps * PANEL);
+        for (to, j) in columns.iter().enumerate() {
+            let panel = &mut words.words_mut()[to / PANEL * PANEL * steps..][..PANEL * steps];
+            let to = panel.iter_mut().skip(to % PANEL).step_by(PANEL);
+            to.zip(self.column(*j as usize)).for_each(|(to, word)| *to = word);
+        }
+        Self { words, steps, n }
+    }
+
     /// Some columns of C from some steps of A and B. `columns` begins at a panel.
     ///
     /// # Safety

@@ -1,0 +1,53 @@
+//! `mt shortlist`
+
+use std::path::Path;
+
+use super::model;
+use super::output::{Output, refuse_inputs};
+use super::train::prepare;
+use crate::cli::{Common, ShortlistArgs};
+use crate::console::message;
+use crate::data::lexicon::{Lexicon, Pair, most_frequent};
+use crate::decode::shortlist::Shortlist;
+use crate::error::{Error, Result};
+
+/// Iterations of expectation maximisation: after these the lists hardly change.
+const ITERATIONS: usize = 5;
+
+/// Learns from a model's training text which target tokens its source tokens are translated with.
+pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
+    if args.best == 0 || args.sample_lines == 0 {
+        return Err(Error::usage("--best and --sample-lines must be at least 1"));
+    }
+    if args.out == Path::new("-") {
+        return Err(Error::usage("a shortlist cannot go to stdout").help("name a file with --out"));
+    }
+    let loaded = model::load_from(Some(&args.model), None, common)?;
+    prepare::check_files(&loaded.config.data)?;
+    let train = &loaded.config.data.train;
+    refuse_inputs(Some(&args.out), train.iter().flat_map(|corpus| [corpus.source.as_path(), corpus.target.as_path()]))?;
+    let say = |text: String| {
+        if !common.quiet {
+            message(text);
+        }
+    };
+    let data = prepare::data(&loaded.config, Some(loaded.tokenizers.clone()), &say)?;
+    let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
+    let pairs: Vec<Pair> = (0..data.corpus.len()).step_by(every).map(|i| data.corpus.pair(i)).collect();
+    let [sources, targets] =
+        [&loaded.tokenizers.source, &loaded.tokenizers.target].map(|tokenizer| tokenizer.vocab_size());
+    let lexicon = Lexicon::learn(&pairs, [sources, targets], ITERATIONS);
+    let mut always = most_frequent(&pairs, targets, args.first);
+    always.push(loaded.tokenizers.target.eos_id());
+    let list = Shortlist::new((0..sources as u32).map(|source| lexicon.best(source, args.best)), always);
+    let mut output = Output::open(Some(&args.out))?;
+    output.bytes(&list.to_bytes(&loaded.tokenizers)?)?;
+    output.flush()?;
+    say(format!(
+        "{}: {:.0} target tokens for a source token, learnt from {} pairs; use it with `mt translate --shortlist`",
+        args.out.display(),
+        list.average(),
+        pairs.len()
+    ));
+    Ok(())
+}

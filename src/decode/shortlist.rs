@@ -1,0 +1,137 @@
+//! Vocabulary shortlists: which target tokens a sentence may be translated with, so that the output layer computes no others.
+//!
+//! A list is made once from the training text ([`crate::data::lexicon`]): for each source token those target tokens that
+//! translate it, and some that are always allowed. The file is safetensors: `starts` [V + 1], `tokens` (of source token s those
+//! from `starts[s]` to `starts[s + 1]`) and `always`, all u32; its metadata name the tokenizers it was made for. (Devlin 2017,
+//! "Sharp Models on Dull Hardware"; Kim et al. 2019, "From Research to Production and Back".)
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use sha2::{Digest, Sha256};
+
+use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+
+/// Key of the metadata that tells which tokenizers a list is for.
+const TOKENIZERS: &str = "tokenizers";
+
+/// A shortlist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortlist {
+    /// Of source token s, `tokens[starts[s]..starts[s + 1]]`.
+    starts: Vec<u32>,
+    tokens: Vec<u32>,
+    always: Vec<u32>,
+}
+
+impl Shortlist {
+    /// From the target tokens of each source token, and those always allowed.
+    pub fn new(of: impl IntoIterator<Item = Vec<u32>>, always: Vec<u32>) -> Self {
+        let (mut starts, mut tokens) = (vec![0], Vec::new());
+        for list in of {
+            tokens.extend(list);
+            starts.push(tokens.len() as u32);
+        }
+        Self { starts, tokens, always }
+    }
+
+    /// Allows these tokens too, always.
+    pub fn allow(&mut self, tokens: &[u32]) {
+        self.always.extend_from_slice(tokens);
+    }
+
+    /// Target tokens a source token has on average.
+    pub fn average(&self) -> f64 {
+        self.tokens.len() as f64 / (self.starts.len() - 1).max(1) as f64
+    }
+
+    /// The target tokens of a sentence, ascending, but for `forbidden`.
+    pub fn of(&self, source: &[u32], forbidden: &[u32]) -> Vec<u32> {
+        let list = |&token: &u32| {
+            let [start, end] = [token as usize, token as usize + 1].map(|i| self.starts[i] as usize);
+            &self.tokens[start..end]
+        };
+        let mut tokens: Vec<u32> = source.iter().flat_map(list).chain(&self.always).copied().collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens.retain(|token| !forbidden.contains(token));
+        tokens
+    }
+
+    /// As a file for a model with these tokenizers.
+    ///
+    /// # Errors
+    /// The tokenizers cannot be written.
+    pub fn to_bytes(&self, tokenizers: &Tokenizers) -> Result<Vec<u8>> {
+        let bytes = |values: &[u32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let parts = [("starts", bytes(&self.starts)), ("tokens", bytes(&self.tokens)), ("always", bytes(&self.always))];
+        let failed = |error| Error::failure("the shortlist cannot be written").caused_by(error);
+        let view = |bytes| TensorView::new(Dtype::U32, vec![bytes_len(bytes)], bytes).map_err(failed);
+        let views = parts.iter().map(|(name, bytes)| Ok((*name, view(bytes)?))).collect::<Result<Vec<_>>>()?;
+        let metadata = HashMap::from([(TOKENIZERS.to_owned(), fingerprint(tokenizers)?)]);
+        safetensors::serialize(views, Some(metadata)).map_err(failed)
+    }
+
+    /// Reads the file of a model with these tokenizers.
+    ///
+    /// # Errors
+    /// It cannot be read, is damaged, or was made for another model.
+    pub fn load(path: &Path, tokenizers: &Tokenizers) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(|error| Error::io("read the shortlist", path, error))?;
+        let help = "make it anew with `mt shortlist`";
+        let damaged =
+            |why: &str| Error::failure(format!("this is no shortlist, or it is damaged: {why}")).at(path).help(help);
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error.to_string()))?;
+        let of = header.metadata().as_ref().and_then(|metadata| metadata.get(TOKENIZERS));
+        let of = of.ok_or_else(|| damaged("it does not say which tokenizers it is for"))?;
+        if *of != fingerprint(tokenizers)? {
+            return Err(Error::failure("this shortlist was made for another tokenizer").at(path).help(help));
+        }
+        let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error.to_string()))?;
+        let numbers = |name: &str| -> Result<Vec<u32>> {
+            let tensor = file.tensor(name).map_err(|error| damaged(&error.to_string()))?;
+            if tensor.dtype() != Dtype::U32 {
+                return Err(damaged(&format!("`{name}` is not u32")));
+            }
+            Ok(tensor.data().as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
+        };
+        let this = Self { starts: numbers("starts")?, tokens: numbers("tokens")?, always: numbers("always")? };
+        let [sources, targets] = [&tokenizers.source, &tokenizers.target].map(|tokenizer| tokenizer.vocab_size());
+        let ends = [this.starts.first().copied(), this.starts.last().copied()];
+        let fits = this.starts.len() == sources + 1
+            && this.starts.is_sorted()
+            && ends == [Some(0), Some(this.tokens.len() as u32)]
+            && this.tokens.iter().chain(&this.always).all(|token| (*token as usize) < targets);
+        if fits { Ok(this) } else { Err(damaged("its numbers do not fit the vocabularies")) }
+    }
+}
+
+fn bytes_len(bytes: &[u8]) -> usize {
+    bytes.len() / size_of::<u32>()
+}
+
+/// What tells tokenizers from others.
+fn fingerprint(tokenizers: &Tokenizers) -> Result<String> {
+    let mut hash = Sha256::new();
+    for tokenizer in [&tokenizers.source, &tokenizers.target] {
+        hash.update(tokenizer.to_json()?);
+    }
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_may_use_the_tokens_of_its_tokens() {
+        let mut list = Shortlist::new([vec![], vec![7, 3], vec![3, 9, 4]], vec![2]);
+        assert_eq!(list.of(&[1, 1], &[]), [2, 3, 7]);
+        assert_eq!(list.of(&[1, 2], &[4]), [2, 3, 7, 9]);
+        list.allow(&[5]);
+        assert_eq!(list.of(&[], &[]), [2, 5]);
+    }
+}
