@@ -251,10 +251,11 @@ pub struct TranslateArgs {
     /// File to write to; - for stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write the attention weights of every layer and head to this file, as JSON with the tokens
+    /// Write the attention weights of every layer and head (of the first model) to this file, as JSON with the tokens
     #[arg(long, value_name = "FILE")]
     pub attention: Option<PathBuf>,
-    /// Write behind each translation ` ||| ` and the words it is aligned with: pairs of a source and a target word, from 0
+    /// Write behind each translation ` ||| ` and which words come from which, by the (first) model's attention: pairs of a
+    /// source and a target word, from 0
     #[arg(long)]
     pub alignment: bool,
     /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0

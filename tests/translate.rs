@@ -128,6 +128,7 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--max-length-ratio", "nan"], "--max-length-ratio"),
         (&["--patience", "inf"], "patience"),
         (&["--n-best", "0"], "--n-best"),
+        (&["--n-best", "2", "--alignment"], "--json"),
         (&["--precision", "f16"], "f32, bf16, int8, auto"),
     ] {
         fails(&translate(flags), 2, &[mentioned]);
@@ -277,4 +278,25 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     succeeds(&project.train(&["--set", "tokenizer.vocab_size=310", "--run-dir", "runs/other"]));
     let other = project.mt(&["translate", "--model", "runs/other", "--shortlist", "list", "the cat"]);
     fails(&other, 1, &["another tokenizer"]);
+}
+
+/// Neither batches, nor threads, nor the order of the lines change a bit of the result.
+#[test]
+fn every_way_gives_the_same() {
+    let project = trained();
+    for precision in ["f32", "bf16", "int8"] {
+        let with = |more: &[&str]| {
+            json(&translate(&project, &[&["--json", "--beam", "3", "--precision", precision], more].concat()))
+        };
+        let all = with(&[]);
+        for more in [["--batch-tokens", "1"], ["--batch-tokens", "9"], ["--threads", "1"], ["--threads", "3"]] {
+            assert_eq!(with(&more), all, "{precision}: {more:?}");
+        }
+        let backwards: String = INPUT.lines().rev().map(|line| line.to_owned() + "\n").collect();
+        let args = ["translate", "--model", "runs/small", "-q", "--max-length", "8", "--json", "--beam", "3"];
+        let output = project.mt_with_input(&[&args[..], &["--precision", precision]].concat(), backwards.as_bytes());
+        let mut reversed = json(&stdout(&output));
+        reversed.reverse();
+        assert_eq!(reversed, all, "{precision}");
+    }
 }

@@ -7,12 +7,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::input::Lines;
-use super::model;
+use super::model::{self, Loaded};
 use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
-use crate::decode::alignment::align;
+use crate::decode::alignment::{Alignment, align};
 use crate::decode::attention::{SentenceAttention, attention};
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
@@ -21,48 +21,27 @@ use crate::error::{Error, Result};
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
+    check(args, common)?;
     let (first, others) = model::load_all(&args.models, common)?;
     let (config, n_best) = (&first.config, args.n_best);
     let mut options = model::translate_options(&args.decode, n_best, &config.decode, common, config.train.seed)?;
     options.prefix = args.prefix.clone().unwrap_or_default();
-    if let Some(file) = &args.attention {
-        let help = "give --attention a file of its own";
-        if file == Path::new("-") {
-            return Err(Error::usage("--attention cannot go to stdout").help(help));
-        }
-        if args.output.as_ref() == Some(file) {
-            return Err(Error::usage("--attention and --output cannot go to the same place").help(help));
-        }
-        if options.long == Long::Split {
-            // Weights are those of one sequence.
-            options.long = Long::Truncate;
-        }
+    if args.attention.is_some() && options.long == Long::Split {
+        // Weights are those of one sequence.
+        options.long = Long::Truncate;
     }
-    let precision = args.decode.precision.as_deref();
-    let translator = match &args.shortlist {
-        None => model::translator(&first, &others, precision, common)?,
-        Some(_) if !others.is_empty() => {
-            return Err(Error::usage("--shortlist is for one model").help("leave it out, or all --model but one"));
-        }
-        Some(_) if !first.is_on_processor() => {
-            return Err(Error::usage("--shortlist is for the processor").help("leave it out, or give --device cpu"));
-        }
-        Some(file) => {
-            let mut list = Shortlist::load(file, &first.tokenizers)?;
-            list.allow(&first.tokenizers.target.encode(&options.prefix));
-            Translator::new(vec![(first.neural(precision, common)?.with_shortlist(list), first.reader())])
-        }
-    };
+    let translator = translator(args, &first, &others, &options.prefix, common)?;
     let explain = args.attention.is_some() || args.alignment;
     let explainer = if explain { Some((first.transformer()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     for file in [args.output.as_deref(), args.attention.as_deref()] {
-        refuse_inputs(file, lines.path())?;
+        refuse_inputs(file, lines.path().into_iter().chain(args.shortlist.as_deref()))?;
     }
     let progress = Progress::new(&lines, args.output.as_deref(), common);
     let (mut output, mut weights) = (None, None);
     let mut cut = CutLines::default();
-    loop {
+    let mut refused = None;
+    while refused.is_none() {
         let window = lines.next()?;
         // Opening empties a file: not before the input has shown that it can be read.
         let output = match &mut output {
@@ -76,11 +55,10 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
             break;
         }
         let beyond = if options.long == Long::Error { translator.beyond_positions(&window) } else { None };
-        let (window, refused) = lines.split_at_refused(&window, beyond);
+        let (window, error) = lines.split_at_refused(&window, beyond);
+        refused = error;
         let translations = translator.translate(window, &options, |done| progress.show(cut.lines + done))?;
         for (line, translation) in window.iter().zip(&translations) {
-            let number = cut.lines;
-            cut.count(translation);
             let mut alignment = None;
             if let Some((model, reader)) = &explainer {
                 if let Some(file) = &mut weights {
@@ -92,29 +70,21 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
                 }
             }
             if common.json {
-                let mut json = json(&first.tokenizers.target, line, translation, n_best.is_some());
-                if let Some(alignment) = alignment {
-                    json["alignment"] = alignment.to_string().into();
-                }
+                let json = json(translator.target(), line, translation, alignment, n_best.is_some());
                 output.line(&json.to_string())?;
             } else if n_best.is_some() {
                 for Candidate { text, log_prob, score, .. } in &translation.n_best {
-                    output.line(&format!("{number} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
+                    output.line(&format!("{} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}", cut.lines))?;
                 }
             } else if let Some(alignment) = alignment {
                 output.line(&format!("{} ||| {alignment}", translation.best().text))?;
             } else {
                 output.line(&translation.best().text)?;
             }
+            cut.count(translation);
         }
         options.lines_before = cut.lines;
         output.flush()?;
-        if let Some(error) = refused {
-            if let Some(file) = weights {
-                file.finish()?;
-            }
-            return Err(error);
-        }
     }
     progress.finish();
     if let Some(file) = weights {
@@ -124,11 +94,58 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         lines.warn();
         cut.warn();
     }
-    output.map_or(Ok(()), |mut output| output.flush())
+    if let Some(mut output) = output {
+        output.flush()?;
+    }
+    refused.map_or(Ok(()), Err)
+}
+
+/// Refuses flags that do not go together.
+fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
+    if let Some(file) = &args.attention {
+        let help = "give --attention a file of its own";
+        if file == Path::new("-") {
+            return Err(Error::usage("--attention cannot go to stdout").help(help));
+        }
+        if args.output.as_ref() == Some(file) {
+            return Err(Error::usage("--attention and --output cannot go to the same place").help(help));
+        }
+    }
+    if args.alignment && args.n_best.is_some() && !common.json {
+        return Err(Error::usage("--alignment and --n-best go together only with --json").help("give --json as well"));
+    }
+    if args.shortlist.is_some() && args.models.model.len() > 1 {
+        return Err(Error::usage("--shortlist is for one model").help("leave it out, or all --model but one"));
+    }
+    Ok(())
+}
+
+/// What translates, with a shortlist where one is given.
+fn translator(
+    args: &TranslateArgs,
+    first: &Loaded,
+    others: &[Loaded],
+    prefix: &str,
+    common: &Common,
+) -> Result<Translator> {
+    let precision = args.decode.precision.as_deref();
+    let Some(file) = &args.shortlist else { return model::translator(first, others, precision, common) };
+    if !first.is_on_processor() {
+        return Err(Error::usage("--shortlist is for the processor").help("leave it out, or give --device cpu"));
+    }
+    let mut list = Shortlist::load(file, &first.tokenizers)?;
+    list.allow(&first.tokenizers.target.encode(prefix));
+    Ok(Translator::new(vec![(first.neural(precision, common)?.with_shortlist(list), first.reader())]))
 }
 
 /// A line and its translation, for programs.
-fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, n_best: bool) -> Value {
+fn json(
+    tokenizer: &Tokenizer,
+    line: &str,
+    translation: &Translation,
+    alignment: Option<Alignment>,
+    n_best: bool,
+) -> Value {
     let candidate = |candidate: &Candidate| {
         let Candidate { text, tokens, token_log_probs, log_prob, score, ending, .. } = candidate;
         let pieces: Vec<&str> = tokens.iter().map(|&token| tokenizer.piece(token).unwrap_or_default()).collect();
@@ -139,6 +156,9 @@ fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, n_best: bo
     };
     let mut json = candidate(translation.best());
     json["source"] = line.into();
+    if let Some(alignment) = alignment {
+        json["alignment"] = alignment.to_string().into();
+    }
     if n_best {
         json["n_best"] = translation.n_best.iter().map(candidate).collect();
     }
