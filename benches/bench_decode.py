@@ -123,7 +123,9 @@ def text(model: Path, data: Path, mt: Path, python: Path, arguments, folder: Pat
                 command = [mt, "tokenize", "--model", model, "--input", data / f"train.{side}"]
                 subprocess.run(command, check=True, stdout=file)
         run([python, ROOT / "benches/marian_train.py", "--tokens", tokens, "--tokenizer", tokenizer,
-             "--updates", arguments.marian_updates, "--save", marian])  # fmt: skip
+             "--updates", arguments.marian_updates, "--save", marian,
+             # With the recipe's own rate Marian, which draws larger attention weights, does not learn.
+             "--learning-rate", "0.002", "--warmup", "500"])  # fmt: skip
     peer = [python, ROOT / "benches/peer_translate.py", "--tokenizer", tokenizer, "--input", source]
     sides = {}
     for precision in ("float32", "int8"):
@@ -164,7 +166,7 @@ def main():
     parser.add_argument("--model", type=Path, help="a run of configs/multi30k-tiny.toml")
     parser.add_argument("--data", type=Path, help="folder with Multi30k as plain text")
     parser.add_argument("--marian", type=Path, help="a model of benches/marian_train.py --save")
-    parser.add_argument("--marian-updates", type=int, default=1000)
+    parser.add_argument("--marian-updates", type=int, default=800)
     parser.add_argument("--python", type=Path, help="a Python that has the peers")
     arguments = parser.parse_args()
     wanted = arguments.only or ["base", "tiny", *(["text"] if arguments.model else [])]

@@ -19,9 +19,9 @@ SPECIAL = {"<pad>", "<s>", "</s>", "<unk>"}
 
 OPTIONS = """
     --type transformer --dim-emb 128 --enc-depth 4 --dec-depth 4 --transformer-dim-ffn 256 --transformer-heads 4
-    --transformer-preprocess d --transformer-postprocess dan --transformer-dropout 0.3 --tied-embeddings-all
+    --transformer-postprocess-emb d --transformer-postprocess dan --transformer-dropout 0.3 --tied-embeddings-all
     --cost-type ce-mean-words --label-smoothing 0.1 --clip-norm 0 --optimizer-params 0.9 0.98 1e-09
-    --learn-rate 0.005 --lr-warmup 2000 --lr-decay-inv-sqrt 2000 --max-length 100
+    --max-length 100
     --mini-batch 1000 --mini-batch-words 4096 --maxi-batch 100 --sync-sgd --workspace 2000
     --seed 1 --disp-freq 10 --overwrite --save-freq 1000000u
 """
@@ -41,6 +41,8 @@ def main():
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--learning-rate", default="0.005")
+    parser.add_argument("--warmup", default="2000")
     parser.add_argument("--save", type=Path, help="keep model.npz and vocabulary.yml in this folder")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -51,6 +53,7 @@ def main():
         corpus = " ".join(str(arguments.tokens / f"train.{side}") for side in ("en", "de"))
         Trainer(
             f"{' '.join(OPTIONS.split())} --train-sets {corpus} --vocabs {vocabulary} {vocabulary} --model {folder}/model.npz "
+            f"--learn-rate {arguments.learning_rate} --lr-warmup {arguments.warmup} --lr-decay-inv-sqrt {arguments.warmup} "
             f"--cpu-threads {arguments.threads} --after-batches {arguments.updates}"
         ).train()
 

@@ -204,7 +204,7 @@ fn models_of_integers_translate_as_those_rounded_when_loaded() {
     assert!(size("small-int8") * 2 < size("runs/small"));
     // Everything else works with it too.
     succeeds(&project.mt(&["eval", "--model", "small-int8", "-q"]));
-    succeeds(&project.mt(&["info", "small-int8"]));
+    assert!(stdout(&project.mt(&["info", "small-int8"])).contains("stored as: 8-bit integers"));
     succeeds(&project.mt(&["embed", "--model", "small-int8", "-q", "a cat"]));
     fails(&quantize("runs/small"), 2, &["the output directory exists"]);
     let again = project.mt(&["quantize", "small-int8", "--out", "twice"]);

@@ -42,14 +42,47 @@ pub struct Session<'a> {
     source: Source,
     /// Where not all tokens are.
     allowed: Option<Allowed>,
-    /// Of every layer, for every position: keys and values of the rows alive at that step, side by side.
-    cached: Vec<Vec<Scratch>>,
+    /// Of every layer.
+    cached: Vec<Cache>,
     /// For every row alive, the rows of its ancestors, and its own.
     ancestors: Vec<Vec<u32>>,
     /// Number of target positions so far.
     position: usize,
     /// One for each block.
     work: Vec<Workspace>,
+}
+
+/// Of every position: keys and values of the rows alive at that step, side by side, [rows, H·(K + d_v)].
+///
+/// They lie in pages of one size, which the next sentences use again: buffers as large as each step's rows would come in too
+/// many sizes.
+#[derive(Debug, Default)]
+struct Cache {
+    pages: Vec<Scratch>,
+    /// Page and range of each position.
+    places: Vec<(usize, Range<usize>)>,
+}
+
+impl Cache {
+    /// Room for a further position's `len` numbers, and the positions before it.
+    fn push(&mut self, len: usize) -> (Vec<&[f32]>, &mut [f32]) {
+        const PAGE: usize = 1 << 18;
+        let end = self.places.last().map_or(0, |(_, range)| range.end);
+        let start = match self.pages.last() {
+            Some(page) if end + len <= page.len() => end,
+            _ => {
+                self.pages.push(Scratch::new(len.max(PAGE)));
+                0
+            }
+        };
+        let last = self.pages.len() - 1;
+        let (full, rest) = self.pages.split_at_mut(last);
+        let (used, free) = rest[0].split_at_mut(start);
+        let page = |page: usize| if page < last { &full[page][..] } else { &*used };
+        let past = self.places.iter().map(|(number, range)| &page(*number)[range.clone()]).collect();
+        self.places.push((last, start..start + len));
+        (past, &mut free[..len])
+    }
 }
 
 /// What the blocks of one step share.
@@ -62,7 +95,7 @@ struct Step<'a> {
     position: usize,
     sharing: Sharing,
     /// Keys and values of every layer: of the positions before.
-    past: Vec<&'a [Scratch]>,
+    past: Vec<Vec<&'a [f32]>>,
     /// And of this one, to be written.
     new: Vec<SharedRows<'a>>,
 }
@@ -70,7 +103,7 @@ struct Step<'a> {
 impl Engine {
     /// Begins to decode. `allowed` has the target tokens of each sentence, ascending, where not all are.
     pub fn begin(&self, source: Source, allowed: Option<Vec<Vec<u32>>>) -> Session<'_> {
-        let cached = self.decoder.layers.iter().map(|_| Vec::new()).collect();
+        let cached = self.decoder.layers.iter().map(|_| Cache::default()).collect();
         let allowed = allowed.map(|tokens| Allowed::new(tokens, &self.output));
         Session { engine: self, source, allowed, cached, ancestors: Vec::new(), position: 0, work: Vec::new() }
     }
@@ -117,10 +150,9 @@ impl Session<'_> {
         let (width, outputs, per_row) = (self.engine.cached_width(), output.width(), answers.len() / rows);
         let (mut past, mut new) = (Vec::with_capacity(self.cached.len()), Vec::with_capacity(self.cached.len()));
         for layer in &mut self.cached {
-            layer.push(Scratch::new(rows * width));
-            let (before, last) = layer.split_at_mut(self.position);
-            past.push(&*before);
-            new.push(SharedRows::new(&mut last[0], width));
+            let (before, last) = layer.push(rows * width);
+            past.push(before);
+            new.push(SharedRows::new(last, width));
         }
         let (blocks, sharing) = blocks(&vec![1; rows], BLOCK_ROWS);
         let step = Step {

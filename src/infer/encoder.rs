@@ -12,7 +12,7 @@ use crate::ops::memory::{Scratch, SharedRows};
 #[derive(Debug)]
 pub struct Source {
     pub(super) starts: Vec<usize>,
-    /// Of every decoder layer, keys and values side by side, [rows, H·(K + d_v)].
+    /// Of every decoder layer, keys and values side by side, [rows, H·(K + d_v)], and room to spare.
     pub(super) cached: Vec<Scratch>,
 }
 
@@ -35,8 +35,11 @@ impl Engine {
             Some(*sum)
         }));
         let (rows, width) = (starts[sentences.len()], self.cached_width());
-        let mut cached: Vec<Scratch> = self.decoder.layers.iter().map(|_| Scratch::new(rows * width)).collect();
-        let shared: Vec<SharedRows> = cached.iter_mut().map(|layer| SharedRows::new(layer, width)).collect();
+        // Of few sizes, so that other sentences can use them again.
+        let buffer = || Scratch::new((rows * width).next_power_of_two());
+        let mut cached: Vec<Scratch> = self.decoder.layers.iter().map(|_| buffer()).collect();
+        let shared: Vec<SharedRows> =
+            cached.iter_mut().map(|layer| SharedRows::new(&mut layer[..rows * width], width)).collect();
         let (blocks, sharing) = blocks(&lengths, BLOCK_ROWS);
         let encode = |block: Range<usize>| {
             let mut work = Workspace::default();

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::model::{config_of, vocabulary};
+use super::model::{config_of, slots, vocabulary};
 use super::output::Output;
-use crate::checkpoint;
+use crate::checkpoint::{self, TensorFile};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config, NormKind, ValidMetric};
 use crate::data::tokenizers::Tokenizers;
@@ -54,6 +54,12 @@ fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
             Err(error) => error.all().map(Error::what).collect::<Vec<_>>().join("; "),
         };
         history.push(("final_model".to_owned(), Value::from(state)));
+        let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
+        let file = args.path.join(checkpoint::MODEL_FILE);
+        if TensorFile::open(&file, &slots(parameters.entries())).is_ok_and(|file| file.is_quantised()) {
+            let megabytes = std::fs::metadata(&file).map_or(0.0, |metadata| metadata.len() as f64 / 1e6);
+            history.push(("stored_as".to_owned(), Value::from(format!("8-bit integers, {megabytes:.1} MB"))));
+        }
         if let Some(event) = final_event(&args.path) {
             history.push(("final_model_is".to_owned(), event));
         }
