@@ -181,8 +181,8 @@ pub struct DecodeArgs {
     /// Most padded source tokens in one batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
-    /// Lines longer than model.max_length: split them at the ends of sentences, truncate them, or stop with an error
-    /// [default: split]
+    /// Long lines: split those beyond data.max_length at the ends of sentences; or truncate those beyond model.max_length, or
+    /// stop there with an error [default: split; with --attention: truncate]
     #[arg(long, value_name = "HOW")]
     pub long: Option<String>,
     /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as the model is stored]
@@ -261,7 +261,8 @@ pub struct TranslateArgs {
     /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
-    /// Use only the target tokens that this file of `mt shortlist` allows for the tokens of a source
+    /// Use only the target tokens that this file of `mt shortlist` allows for the tokens of a source; log-probabilities are
+    /// then among these
     #[arg(long, value_name = "FILE")]
     pub shortlist: Option<PathBuf>,
     /// What every translation begins with

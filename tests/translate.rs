@@ -128,6 +128,12 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--max-length-ratio", "nan"], "--max-length-ratio"),
         (&["--patience", "inf"], "patience"),
         (&["--n-best", "0"], "--n-best"),
+        (&["--n-best", "100000"], "more than 1000"),
+        (&["--length-penalty", "1e30"], "between -50 and 50"),
+        (&["--prefix", "der Hund frisst", "--max-length", "2"], "--prefix has"),
+        (&["--threads", "100000"], "--threads is at most"),
+        (&["--attention", "a.json", "--long", "split"], "--long truncate"),
+        (&["--output", "runs/small/model.safetensors"], "same file as the input"),
         (&["--n-best", "2", "--alignment"], "--json"),
         (&["--precision", "f16"], "f32, bf16, int8, auto"),
     ] {

@@ -23,6 +23,10 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         smooth: Smooth::new(&args.smooth, args.smooth_value)?,
         ..BleuOptions::default()
     };
+    let files = args.hyp.iter().chain(&args.reference).chain(&args.src);
+    if files.filter(|path| *path == Path::new("-")).count() > 1 {
+        return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
+    }
     let mut output = Output::open(None)?;
     if args.hyp.is_empty() {
         let (translations, references) = translate(args, common)?;
@@ -138,6 +142,9 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
 }
 
 fn read(path: &Path) -> Result<Vec<String>> {
+    if path == Path::new("-") {
+        return read_to_score(path);
+    }
     Ok(read_lines(path)?.iter().map(str::to_owned).collect())
 }
 

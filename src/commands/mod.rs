@@ -16,7 +16,10 @@ mod translate;
 
 use crate::cli::{Cli, Command};
 use crate::device::DeviceName;
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// Beyond any machine's cores; so many more threads would only wait for each other.
+const MOST_THREADS: usize = 1024;
 
 /// Runs the command line.
 pub fn run(cli: &Cli) -> Result<()> {
@@ -24,6 +27,9 @@ pub fn run(cli: &Cli) -> Result<()> {
     // A command that needs no device takes the flag all the same, but not a wrong one.
     if let Some(device) = &common.device {
         device.parse::<DeviceName>()?;
+    }
+    if common.threads.is_some_and(|threads| threads > MOST_THREADS) {
+        return Err(Error::usage(format!("--threads is at most {MOST_THREADS}")).help("0 is one for each core"));
     }
     match &cli.command {
         Command::Train(args) => train::run(args, common),

@@ -11,11 +11,11 @@ use crate::checkpoint::{self, Slot, TensorFile, Which};
 use crate::cli::{Common, DecodeArgs, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, DecodeConfig, ModelConfig, Precision};
 use crate::console::message;
-use crate::data::tokenizers::Tokenizers;
+use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::{Long, Reader};
 use crate::decode::translate::{TranslateOptions, Translator};
-use crate::decode::{LengthPenalty, PenaltyKind, Sampling, Strategy};
+use crate::decode::{LengthPenalty, MAX_BEAM, PenaltyKind, Sampling, Strategy};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::infer::{self, Engine};
@@ -87,7 +87,13 @@ impl Loaded {
 
     /// What reads its sources.
     pub fn reader(&self) -> Reader {
-        Reader::new(&self.config.model, &self.tokenizers)
+        Reader::new(&self.config.model, &self.tokenizers).with_trained_length(self.config.data.max_length)
+    }
+
+    /// The files that it is made of, which no output may replace.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let names = [checkpoint::CONFIG_FILE, checkpoint::MANIFEST_FILE].iter().chain(tokenizers::FILES);
+        names.map(|name| self.directory.join(name)).chain([self.file.clone()]).collect()
     }
 
     /// The weights as they are stored, by name, and the places of all of them.
@@ -257,8 +263,8 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
     let variable = || std::env::var_os("MT_MODEL").filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(directory) = named.map(Path::to_path_buf).or_else(variable) {
         if !directory.is_dir() {
-            let name = if named.is_some() { "--model" } else { "$MT_MODEL" };
-            let error = Error::failure(format!("{name} names no directory")).at(&directory);
+            let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };
+            let error = Error::failure(format!("{name} directory does not exist")).at(&directory);
             return Err(error.help("check the path; `mt train` writes models into runs/<name>"));
         }
         return Ok(directory);
@@ -347,7 +353,10 @@ pub fn translate_options(
     if options.max_length.is_some_and(|most| most < options.min_length) {
         return Err(Error::usage(format!("--min-length {} is more than --max-length", options.min_length)));
     }
-    if !args.sample && n_best > width {
+    if n_best > MAX_BEAM {
+        return Err(Error::usage(format!("--n-best {n_best} is more than {MAX_BEAM}")));
+    }
+    if !args.sample && n_best > width && width > 0 {
         return Err(Error::usage(format!("--n-best {n_best} is more than a beam of {width} holds"))
             .help(format!("give --beam {n_best} as well")));
     }

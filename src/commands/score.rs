@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::model;
+use super::model::{self, Loaded};
 use super::output::{Input, Output, refuse_inputs};
 use crate::cli::{Common, ScoreArgs};
 use crate::decode::translate::Translator;
@@ -22,7 +22,9 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let translator = model::translator(&first, &others, args.precision.as_deref(), common)?;
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
     let mut pairs = Pairs::open([&args.src, &args.tgt])?;
-    refuse_inputs(args.output.as_deref(), [args.src.as_path(), args.tgt.as_path()])?;
+    let of_models: Vec<PathBuf> = std::iter::once(&first).chain(&others).flat_map(Loaded::files).collect();
+    let inputs = [&args.src, &args.tgt].into_iter().chain(&of_models);
+    refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;
     loop {
         let (sources, targets, mut refused) = pairs.next(&translator)?;

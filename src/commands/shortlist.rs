@@ -1,6 +1,6 @@
 //! `mt shortlist`
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::model;
 use super::output::{Output, refuse_inputs};
@@ -25,7 +25,9 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let loaded = model::load_from(Some(&args.model), None, common)?;
     prepare::check_files(&loaded.config.data)?;
     let train = &loaded.config.data.train;
-    refuse_inputs(Some(&args.out), train.iter().flat_map(|corpus| [corpus.source.as_path(), corpus.target.as_path()]))?;
+    let corpora = train.iter().flat_map(|corpus| [corpus.source.clone(), corpus.target.clone()]);
+    let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
+    refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
     let say = |text: String| {
         if !common.quiet {
             message(text);
@@ -43,8 +45,16 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let mut output = Output::open(Some(&args.out))?;
     output.bytes(&list.to_bytes(&loaded.tokenizers)?)?;
     output.flush()?;
+    if common.json {
+        let mut output = Output::open(None)?;
+        let json = serde_json::json!({
+            "out": args.out.display().to_string(), "average_tokens": list.average(), "pairs": pairs.len(),
+        });
+        output.line(&json.to_string())?;
+        output.flush()?;
+    }
     say(format!(
-        "{}: {:.0} target tokens for a source token, learnt from {} pairs; use it with `mt translate --shortlist`",
+        "{}: {:.1} target tokens for a source token, learnt from {} pairs; use it with `mt translate --shortlist`",
         args.out.display(),
         list.average(),
         pairs.len()

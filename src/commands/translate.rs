@@ -1,7 +1,7 @@
 //! `mt translate`
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
+use crate::decode::Ending;
 use crate::decode::alignment::{Alignment, align};
 use crate::decode::attention::{SentenceAttention, attention};
 use crate::decode::shortlist::Shortlist;
@@ -31,11 +32,14 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         options.long = Long::Truncate;
     }
     let translator = translator(args, &first, &others, &options.prefix, common)?;
+    translator.check_prefix(&options)?;
     let explain = args.attention.is_some() || args.alignment;
     let explainer = if explain { Some((first.transformer()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
+    let of_models: Vec<PathBuf> = std::iter::once(&first).chain(&others).flat_map(Loaded::files).collect();
     for file in [args.output.as_deref(), args.attention.as_deref()] {
-        refuse_inputs(file, lines.path().into_iter().chain(args.shortlist.as_deref()))?;
+        let inputs = lines.path().into_iter().chain(args.shortlist.as_deref());
+        refuse_inputs(file, inputs.chain(of_models.iter().map(PathBuf::as_path)))?;
     }
     let progress = Progress::new(&lines, args.output.as_deref(), common);
     let (mut output, mut weights) = (None, None);
@@ -111,6 +115,10 @@ fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
             return Err(Error::usage("--attention and --output cannot go to the same place").help(help));
         }
     }
+    if args.attention.is_some() && args.decode.long.as_deref() == Some(Long::Split.name()) {
+        let error = Error::usage("--attention and --long split do not go together: weights are those of one sequence");
+        return Err(error.help("give --long truncate or --long error"));
+    }
     if args.alignment && args.n_best.is_some() && !common.json {
         return Err(Error::usage("--alignment and --n-best go together only with --json").help("give --json as well"));
     }
@@ -171,6 +179,7 @@ pub struct CutLines {
     lines: usize,
     sources: Option<(usize, usize)>,
     split: Option<(usize, usize)>,
+    stuck: Option<(usize, usize)>,
     translations: Option<(usize, usize)>,
 }
 
@@ -186,8 +195,10 @@ impl CutLines {
         if translation.parts.len() > 1 {
             note(&mut self.split);
         }
-        if !translation.best().finished() {
-            note(&mut self.translations);
+        match translation.best().ending {
+            Ending::End => {}
+            Ending::MaxLength => note(&mut self.translations),
+            Ending::Stuck => note(&mut self.stuck),
         }
     }
 
@@ -202,8 +213,14 @@ impl CutLines {
         }
         if let Some((first, count)) = self.split {
             message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}) are longer than model.max_length: they were \
-                 translated in parts (--long)"
+                "warning: {count} of {all} lines (the first is line {first}) are longer than data.max_length, which the model \
+                 was trained on, or model.max_length: they were translated in parts (--long)"
+            ));
+        }
+        if let Some((first, count)) = self.stuck {
+            message(format_args!(
+                "warning: {count} of {all} translations (the first is line {first}) end where nothing more was allowed \
+                 (--no-repeat-ngram, --min-length, --prefix, --shortlist)"
             ));
         }
         if let Some((first, count)) = self.translations {

@@ -125,7 +125,8 @@ impl StepModel for EnsembleStep<'_> {
         let model = &self.ensemble.members[0];
         let log_probs = self.log_probs.par_chunks_mut(model.vocabulary()).zip(best.par_chunks_mut(k));
         log_probs.enumerate().for_each(|(row, (log_probs, best))| {
-            best_continuations(log_probs, 0.0, None, &model.special().forbidden, rows.constraint(row), best);
+            let log_sum = if log_probs.first().is_some_and(|log_prob| log_prob.is_nan()) { f32::NAN } else { 0.0 };
+            best_continuations(log_probs, log_sum, None, &model.special().forbidden, rows.constraint(row), best);
         });
         Ok(())
     }

@@ -36,6 +36,9 @@ use crate::error::{Error, Result};
 /// The widest beam that [`search`] accepts. Nothing is gained beyond some tens, and memory grows with the square.
 pub const MAX_BEAM: usize = 1000;
 
+/// The largest α of a length penalty: beyond it scores are no numbers for long hypotheses.
+pub const MAX_ALPHA: f64 = 50.0;
+
 /// One step of an autoregressive model over rows: the hypotheses of several sentences in one batch.
 ///
 /// A model starts with one row of state for each sentence, in order, and is good for one search.
@@ -268,8 +271,10 @@ impl SearchOptions {
             return Err(Error::usage(format!("a {name} of {width} is not between 1 and {MAX_BEAM}")));
         }
         let LengthPenalty { alpha, .. } = self.length_penalty;
-        if !alpha.is_finite() {
-            return Err(Error::usage(format!("a length penalty of {alpha} is not a finite number")));
+        if !(-MAX_ALPHA..=MAX_ALPHA).contains(&alpha) {
+            return Err(Error::usage(format!(
+                "a length penalty of {alpha} is not between -{MAX_ALPHA} and {MAX_ALPHA}"
+            )));
         }
         if !(self.patience.is_finite() && self.patience >= 0.0) {
             return Err(Error::usage(format!("a patience of {} is not a number from 0 on", self.patience)));

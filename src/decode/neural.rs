@@ -262,6 +262,11 @@ pub(super) fn best_continuations(
     constraint: &Constraint,
     best: &mut [Continuation],
 ) {
+    if !log_sum.is_finite() {
+        // Not a number: the search tells of it.
+        best[0] = Continuation { token: 0, log_prob: f32::NAN };
+        return;
+    }
     if let Some(token) = constraint.forced {
         if let Some(logit) = place(tokens, token).and_then(|place| logits.get(place)) {
             best[0] = Continuation { token, log_prob: logit - log_sum };
@@ -309,6 +314,16 @@ mod tests {
 
     fn best_of(logits: &mut [f32], forbidden: &[u32], constraint: &Constraint, best: &mut [Continuation]) {
         best_continuations(logits, log_sum_exp(logits), None, forbidden, constraint, best);
+    }
+
+    /// A damaged model must not pass for one that has nothing to say.
+    #[test]
+    fn what_is_not_a_number_is_told() {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut best = vec![Continuation::IMPOSSIBLE; 2];
+            best_of(&mut [0.0, bad, 1.0], &[], &Constraint::NONE, &mut best);
+            assert!(best[0].log_prob().is_err());
+        }
     }
 
     #[test]

@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 /// Key of the metadata that tells which tokenizers a list is for.
 const TOKENIZERS: &str = "tokenizers";
 
+/// Key of the metadata with the checksum.
+const DIGEST: &str = "sha256";
+
 /// A shortlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortlist {
@@ -71,8 +74,19 @@ impl Shortlist {
         let failed = |error| Error::failure("the shortlist cannot be written").caused_by(error);
         let view = |bytes| TensorView::new(Dtype::U32, vec![bytes_len(bytes)], bytes).map_err(failed);
         let views = parts.iter().map(|(name, bytes)| Ok((*name, view(bytes)?))).collect::<Result<Vec<_>>>()?;
-        let metadata = HashMap::from([(TOKENIZERS.to_owned(), fingerprint(tokenizers)?)]);
+        let metadata =
+            HashMap::from([(TOKENIZERS.to_owned(), fingerprint(tokenizers)?), (DIGEST.to_owned(), self.digest())]);
         safetensors::serialize(views, Some(metadata)).map_err(failed)
+    }
+
+    /// SHA-256 of the numbers.
+    fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for values in [&self.starts, &self.tokens, &self.always] {
+            hash.update((values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| hash.update(value.to_le_bytes()));
+        }
+        format!("{:x}", hash.finalize())
     }
 
     /// Reads the file of a model with these tokenizers.
@@ -85,6 +99,7 @@ impl Shortlist {
         let damaged =
             |why: &str| Error::failure(format!("this is no shortlist, or it is damaged: {why}")).at(path).help(help);
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error.to_string()))?;
+        let digest = header.metadata().as_ref().and_then(|metadata| metadata.get(DIGEST)).cloned();
         let of = header.metadata().as_ref().and_then(|metadata| metadata.get(TOKENIZERS));
         let of = of.ok_or_else(|| damaged("it does not say which tokenizers it is for"))?;
         if *of != fingerprint(tokenizers)? {
@@ -105,6 +120,9 @@ impl Shortlist {
             && this.starts.is_sorted()
             && ends == [Some(0), Some(this.tokens.len() as u32)]
             && this.tokens.iter().chain(&this.always).all(|token| (*token as usize) < targets);
+        if digest != Some(this.digest()) {
+            return Err(damaged("its checksum differs"));
+        }
         if fits { Ok(this) } else { Err(damaged("its numbers do not fit the vocabularies")) }
     }
 }

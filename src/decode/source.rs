@@ -13,11 +13,11 @@ use crate::error::Error;
 use crate::model::Sequences;
 
 choice! {
-    /// What to do with a line that has more tokens than a model's positions reach.
+    /// What to do with a line that has more tokens than a model takes.
     pub enum Long {
-        /// Translate it in parts, split at the end of a sentence where there is one.
+        /// Translate it in parts of what the model was trained on, split at the end of a sentence where there is one.
         Split = "split",
-        /// Translate its beginning.
+        /// Translate its beginning, as far as the model's positions reach.
         Truncate = "truncate",
         /// Refuse it.
         Error = "error",
@@ -68,6 +68,8 @@ pub struct Reader {
     tokenizers: Tokenizers,
     /// Most tokens of a line, without the end of the sentence.
     longest: usize,
+    /// Most tokens of a line that the model has learnt to translate.
+    trained: usize,
     learned: bool,
 }
 
@@ -83,7 +85,13 @@ impl Reader {
     /// For a model and its tokenizers.
     pub fn new(config: &ModelConfig, tokenizers: &Tokenizers) -> Self {
         let learned = config.positions == PositionKind::Learned;
-        Self { tokenizers: tokenizers.clone(), longest: config.max_length - 1, learned }
+        let longest = config.max_length - 1;
+        Self { tokenizers: tokenizers.clone(), longest, trained: longest, learned }
+    }
+
+    /// For a model trained on lines of at most so many tokens.
+    pub fn with_trained_length(self, tokens: usize) -> Self {
+        Self { trained: tokens.clamp(1, self.longest), ..self }
     }
 
     /// The tokenizers of both sides.
@@ -91,9 +99,9 @@ impl Reader {
         &self.tokenizers
     }
 
-    /// Most tokens of a line, without the end of the sentence.
-    pub fn longest(&self) -> usize {
-        self.longest
+    /// Whether a source is longer than what the model has learnt to translate.
+    pub fn is_long(&self, source: &Source) -> bool {
+        source.cut || source.ids.len() > self.trained
     }
 
     /// Whether positions are learned: of those beyond a model then knows nothing.
@@ -127,9 +135,9 @@ impl Reader {
         Some(BeyondPositions { line, tokens: encoded[line].len() + 1, and_more, positions: self.longest + 1 })
     }
 
-    /// Whether this text has no more tokens than the model's positions reach.
+    /// Whether this text has no more tokens than the model has learnt to translate.
     fn takes(&self, text: &str) -> bool {
-        beginning(text, self.longest).len() == text.len() && self.tokenizers.source.encode(text).len() <= self.longest
+        beginning(text, self.longest).len() == text.len() && self.tokenizers.source.encode(text).len() <= self.trained
     }
 
     /// Sources as one padded batch.

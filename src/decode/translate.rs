@@ -8,7 +8,7 @@ use super::source::{self, BeyondPositions, Long, Reader, Source};
 use super::{Ending, Hypothesis, LengthPenalty, SearchOptions, Sentence, Strategy, force, search};
 use crate::config::DecodeConfig;
 use crate::data::tokenizer::Tokenizer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How to translate.
 #[derive(Clone, Debug, PartialEq)]
@@ -285,7 +285,8 @@ impl Translator {
     /// For each model the sources of all lines, in order; of a line that is split, those of its parts.
     fn read<S: AsRef<str> + Sync>(&self, lines: &[S], long: Long) -> Vec<Vec<Source>> {
         let mut sources: Vec<Vec<Source>> = self.readers.iter().map(|reader| reader.read(lines)).collect();
-        let is_cut = |line: usize| sources.iter().any(|sources| sources[line].cut);
+        let is_cut =
+            |line: usize| sources.iter().zip(&self.readers).any(|(sources, reader)| reader.is_long(&sources[line]));
         if long != Long::Split || !(0..lines.len()).any(is_cut) {
             return sources;
         }
@@ -305,6 +306,20 @@ impl Translator {
                 .collect();
         }
         sources
+    }
+
+    /// Refuses a beginning that has no room.
+    ///
+    /// # Errors
+    /// It has more tokens than `options.max_length` or the models' positions allow; exit code 2.
+    pub fn check_prefix(&self, options: &TranslateOptions) -> Result<()> {
+        let (tokens, positions) = (self.prefix(&options.prefix).len(), self.models.max_positions() - 1);
+        let most = options.max_length.unwrap_or(positions).min(positions);
+        if tokens > most {
+            let what = format!("--prefix has {tokens} tokens, but a translation has at most {most}");
+            return Err(Error::usage(what).help("shorten it, or raise --max-length up to model.max_length"));
+        }
+        Ok(())
     }
 
     /// The tokens of a beginning.
