@@ -146,8 +146,6 @@ fn what_cannot_be_searched_with_is_refused() {
 fn scores_are_those_of_the_search() {
     let project = trained();
     let found = json(&translate(&project, &["--beam", "3", "--json"]));
-    // A text that was cut has no end, which scoring expects.
-    let ended: Vec<&Value> = found.iter().filter(|line| line["ending"] == "end" && line["source"] != "").collect();
     let lines = |key: &str| found.iter().map(|line| line[key].as_str().unwrap().to_owned() + "\n").collect::<String>();
     project.write("source", lines("source"));
     project.write("target", lines("translation"));
@@ -169,7 +167,7 @@ fn scores_are_those_of_the_search() {
             compared += 1;
         }
     }
-    assert!(compared >= ended.len().min(1), "nothing was compared: {found:?}");
+    assert!(compared > 0, "nothing was compared: {found:?}");
     let sums: Vec<f64> = score(&[]).lines().map(|line| line.parse().unwrap()).collect();
     let averages: Vec<f64> = score(&["--normalize"]).lines().map(|line| line.parse().unwrap()).collect();
     for ((scored, sum), average) in scored.iter().zip(&sums).zip(&averages) {
@@ -263,10 +261,11 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     assert_eq!(listed, with(&["--batch-tokens", "1", "--threads", "1"]));
     succeeds(&make(&["--best", "1", "--first", "0"]));
     let narrow = json(&with(&[]));
-    let pieces: std::collections::HashSet<String> =
-        narrow.iter().flat_map(|line| line["tokens"].as_array().unwrap().clone()).map(|t| t.to_string()).collect();
-    let words = INPUT.split_whitespace().collect::<std::collections::HashSet<_>>().len();
-    assert!(pieces.len() <= 3 * words, "{pieces:?}");
+    // Too few pieces are left for eight different ones; without the list there are enough.
+    let eight = ["--no-repeat-ngram", "1", "--min-length", "8"];
+    let stuck = |lines: &[Value]| lines.iter().any(|line| line["ending"] == "stuck");
+    assert!(stuck(&json(&with(&eight))));
+    assert!(!stuck(&json(&translate(&project, &[&["--beam", "3", "--json"][..], &eight].concat()))));
     for line in narrow.iter().filter(|line| line["source"] != "") {
         assert!(line["log_prob"].as_f64().unwrap().is_finite());
     }

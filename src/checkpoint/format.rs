@@ -57,6 +57,11 @@ impl Elements<'_> {
         }
     }
 
+    /// Bytes that they take in a file.
+    pub fn bytes(&self) -> usize {
+        self.len() * self.kind().1
+    }
+
     fn kind(&self) -> (Dtype, usize) {
         match self {
             Self::F32(_) => (Dtype::F32, BYTES),

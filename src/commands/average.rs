@@ -1,12 +1,9 @@
 //! `mt average`
 
-use std::path::Path;
-
-use super::model::{config_of, slots, vocabulary};
+use super::model::{config_of, slots, vocabulary, write_model};
 use super::output::Output;
 use crate::checkpoint::{self, Elements, NamedTensor};
 use crate::cli::{AverageArgs, Common};
-use crate::config;
 use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -54,18 +51,4 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
         message(format_args!("averaged the checkpoints of updates {} into {}", steps.join(", "), args.out.display()));
     }
     Ok(())
-}
-
-/// Writes a model directory.
-pub fn write_model(
-    out: &Path,
-    config: &config::Config,
-    tokenizers: &Tokenizers,
-    tensors: &[NamedTensor],
-) -> Result<()> {
-    std::fs::create_dir_all(out).map_err(|e| Error::io("create the output directory", out, e))?;
-    let file = out.join(checkpoint::CONFIG_FILE);
-    std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
-    tokenizers.save(out)?;
-    checkpoint::save_model(out, tensors)
 }

@@ -1,6 +1,6 @@
 //! `mt embed`
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
@@ -26,7 +26,8 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let (model, reader) = (loaded.transformer()?, loaded.reader());
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
-    refuse_inputs(args.output.as_deref(), lines.path())?;
+    let of_model = loaded.files();
+    refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
     let as_tensor = args.output.as_deref().is_some_and(is_tensor);
     // Opening empties a file: not before the input has shown that it can be read.

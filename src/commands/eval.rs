@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::model;
 use super::output::{Output, refuse_inputs};
 use super::translate::CutLines;
+use super::{decoding, model};
 use crate::cli::{Common, EvalArgs};
 use crate::console::message;
 use crate::data::lines::{LineFile, read_lines};
@@ -90,7 +90,7 @@ fn score(
 fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<String>>)> {
     let loaded = model::load(&args.model, common)?;
     let options =
-        model::translate_options(&args.decode, None, &loaded.config.decode, common, loaded.config.train.seed)?;
+        decoding::translate_options(&args.decode, None, &loaded.config.decode, common, loaded.config.train.seed)?;
     let test = loaded.config.data.test.as_ref();
     let source = match (&args.src, args.reference.is_empty(), test) {
         (Some(source), false, _) => source.clone(),
@@ -111,7 +111,9 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
     };
     let (lines, references) = (read(&source)?, read_references(&reference_paths)?);
     check_counts(&source, lines.len(), &reference_paths, &references)?;
-    refuse_inputs(args.output.as_deref(), reference_paths.iter().chain([&source]).map(PathBuf::as_path))?;
+    let of_model = loaded.files();
+    let inputs = reference_paths.iter().chain([&source]).chain(&of_model);
+    refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let translator = model::translator(&loaded, &[], args.decode.precision.as_deref(), common)?;
     if options.long == Long::Error
         && let Some(beyond) = translator.beyond_positions(&lines)

@@ -1,6 +1,7 @@
 //! The commands: wiring of the other modules, no tensors.
 
 mod average;
+mod decoding;
 mod embed;
 mod eval;
 mod info;

@@ -1,7 +1,6 @@
 //! `mt quantize`
 
-use super::average::write_model;
-use super::model;
+use super::model::{self, write_model};
 use super::output::Output;
 use crate::checkpoint::{Elements, NamedTensor, scale_name};
 use crate::cli::{Common, QuantizeArgs};
@@ -45,15 +44,8 @@ pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
         }
     }
     write_model(&args.out, &loaded.config, &loaded.tokenizers, &tensors)?;
-    let bytes = |of: fn(&Values) -> usize| values.iter().map(of).sum::<usize>();
-    let before = bytes(|values| match values {
-        Values::F32(values) => 4 * values.len(),
-        Values::I8(Quantised { values, .. }) => 4 * values.len(),
-    });
-    let after = bytes(|values| match values {
-        Values::F32(values) => 4 * values.len(),
-        Values::I8(Quantised { values, scales }) => values.len() + 4 * scales.len(),
-    });
+    let before = 4 * layout.total();
+    let after: usize = tensors.iter().map(|tensor| tensor.data.bytes()).sum();
     if common.json {
         let mut output = Output::open(None)?;
         let json = serde_json::json!({

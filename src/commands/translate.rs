@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::decoding;
 use super::input::Lines;
 use super::model::{self, Loaded};
 use super::output::{Output, refuse_inputs};
@@ -25,7 +26,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args, common)?;
     let (first, others) = model::load_all(&args.models, common)?;
     let (config, n_best) = (&first.config, args.n_best);
-    let mut options = model::translate_options(&args.decode, n_best, &config.decode, common, config.train.seed)?;
+    let mut options = decoding::translate_options(&args.decode, n_best, &config.decode, common, config.train.seed)?;
     options.prefix = args.prefix.clone().unwrap_or_default();
     if args.attention.is_some() && options.long == Long::Split {
         // Weights are those of one sequence.
