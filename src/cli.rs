@@ -82,6 +82,7 @@ pub enum Command {
 
 /// `mt train`
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct TrainArgs {
     /// Configuration files; later ones override earlier ones
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
@@ -131,7 +132,7 @@ pub struct ModelsArgs {
 
 /// How to decode; what is not given comes from the model's configuration.
 #[derive(Args, Debug, Default)]
-#[command(next_help_heading = "Decoding")]
+#[command(next_help_heading = "Decoding", allow_negative_numbers = true)]
 pub struct DecodeArgs {
     /// Beam width; 1 is greedy
     #[arg(long, value_name = "N")]
@@ -185,6 +186,10 @@ pub struct DecodeArgs {
     /// stop there with an error [default: split; with --attention: truncate]
     #[arg(long, value_name = "HOW")]
     pub long: Option<String>,
+    /// Use only the target tokens that this file of `mt shortlist` allows for the tokens of a source; log-probabilities are
+    /// then among these
+    #[arg(long, value_name = "FILE")]
+    pub shortlist: Option<PathBuf>,
     /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as the model is stored]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
@@ -193,9 +198,9 @@ pub struct DecodeArgs {
 /// `mt eval`
 #[derive(Args, Debug)]
 pub struct EvalArgs {
-    /// Which model.
+    /// Which models.
     #[command(flatten)]
-    pub model: ModelArgs,
+    pub models: ModelsArgs,
     /// How to decode.
     #[command(flatten)]
     pub decode: DecodeArgs,
@@ -210,7 +215,7 @@ pub struct EvalArgs {
     pub reference: Vec<PathBuf>,
     /// Translations to score, without a model; several for several systems, - for stdin
     #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
-        "ModelArgs", "DecodeArgs",
+        "ModelsArgs", "DecodeArgs",
     ])]
     pub hyp: Vec<PathBuf>,
     /// Write the model's translations to this file
@@ -261,10 +266,6 @@ pub struct TranslateArgs {
     /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
-    /// Use only the target tokens that this file of `mt shortlist` allows for the tokens of a source; log-probabilities are
-    /// then among these
-    #[arg(long, value_name = "FILE")]
-    pub shortlist: Option<PathBuf>,
     /// What every translation begins with
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::Write;
+
 use common::project::{Project, fails, stdout, succeeds};
 use serde_json::Value;
 
@@ -125,6 +127,8 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--top-k", "3"], "--sample"),
         (&["--length-penalty-kind", "wrong"], "gnmt, power, average"),
         (&["--min-length", "9", "--max-length", "8"], "--max-length"),
+        (&["--min-length", "100000"], "model.max_length"),
+        (&["--beam", "-1"], "--beam"),
         (&["--max-length-ratio", "nan"], "--max-length-ratio"),
         (&["--patience", "inf"], "patience"),
         (&["--n-best", "0"], "--n-best"),
@@ -228,6 +232,41 @@ fn an_ensemble_of_equals_is_one_of_them() {
     succeeds(&project.train(&["--set", "tokenizer.vocab_size=310", "--run-dir", "runs/other"]));
     let mixed = project.mt(&["translate", "--model", "runs/small", "--model", "runs/other", "the cat"]);
     fails(&mixed, 1, &["runs/small", "runs/other", "target vocabularies"]);
+}
+
+/// With several models and with a shortlist too.
+#[test]
+fn evaluation_translates_as_translate_does() {
+    let project = trained();
+    succeeds(&project.train(&["--set", "train.max_updates=8", "--set", "train.seed=7", "--run-dir", "runs/seven"]));
+    succeeds(&project.mt(&["shortlist", "runs/small", "--out", "list", "--best", "1", "--first", "0"]));
+    project.write("source", INPUT);
+    project.write("reference", "die Katze schläft\n\nein Hund rennt\nder Hund frisst\n");
+    let ways = [&[][..], &["--model", "runs/seven"], &["--shortlist", "list"]];
+    let texts = ways.map(|more| {
+        // Else such a model says one word again and again.
+        let more = &[&["--no-repeat-ngram", "1", "--min-length", "8"], more].concat();
+        let args = ["eval", "--model", "runs/small", "-q", "--max-length", "8", "--output", "hyp"];
+        let files = ["--src", "source", "--ref", "reference"];
+        let output = project.mt(&[&args[..], &files, more].concat());
+        succeeds(&output);
+        let text = std::fs::read_to_string(project.path("hyp")).unwrap();
+        assert_eq!(text, translate(&project, more), "{more:?}");
+        text
+    });
+    assert!(texts[1..].iter().all(|text| *text != texts[0]), "{texts:?}");
+}
+
+#[test]
+fn compressed_text_comes_through_a_pipe_too() {
+    let project = trained();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(INPUT.as_bytes()).unwrap();
+    let packed = gzip.finish().unwrap();
+    let args = ["translate", "--model", "runs/small", "-q", "--max-length", "8"];
+    assert_eq!(stdout(&project.mt_with_input(&args, &packed)), translate(&project, &[]));
+    let cut = project.mt_with_input(&args, &packed[..packed.len() - 9]);
+    fails(&cut, 1, &["stdin"]);
 }
 
 #[test]

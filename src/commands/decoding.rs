@@ -1,20 +1,23 @@
-//! The decoding flags of `mt translate` and `mt eval`.
+//! From flags to what translates, for the commands that decode.
 
+use super::model::Loaded;
 use crate::cli::{Common, DecodeArgs};
-use crate::config::DecodeConfig;
+use crate::config::Config;
+use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
-use crate::decode::translate::TranslateOptions;
+use crate::decode::translate::{TranslateOptions, Translator};
 use crate::decode::{LengthPenalty, MAX_BEAM, PenaltyKind, Sampling, Strategy};
 use crate::error::{Error, Result};
 
-/// How to decode: flags over the configuration. `seed` is what sampling takes where no flag gives one.
+/// How to decode: flags over a model's configuration.
 pub fn translate_options(
     args: &DecodeArgs,
     n_best: Option<usize>,
-    config: &DecodeConfig,
+    config: &Config,
     common: &Common,
-    seed: u64,
 ) -> Result<TranslateOptions> {
+    let (positions, seed) = (config.model.max_length, config.train.seed);
+    let config = &config.decode;
     let of_config = TranslateOptions::of(config);
     let kind = args.length_penalty_kind.as_deref().map(|name| {
         PenaltyKind::named(name).ok_or_else(|| {
@@ -70,6 +73,10 @@ pub fn translate_options(
     if options.max_length.is_some_and(|most| most < options.min_length) {
         return Err(Error::usage(format!("--min-length {} is more than --max-length", options.min_length)));
     }
+    if options.min_length >= positions {
+        let error = Error::usage(format!("--min-length {} is more than a translation can have", options.min_length));
+        return Err(error.help(format!("the model has {positions} positions (model.max_length): give less")));
+    }
     if n_best > MAX_BEAM {
         return Err(Error::usage(format!("--n-best {n_best} is more than {MAX_BEAM}")));
     }
@@ -79,4 +86,53 @@ pub fn translate_options(
     }
     options.check()?;
     Ok(options)
+}
+
+/// A translator of one or more models, the first of which is `first`.
+pub fn translator(first: &Loaded, others: &[Loaded], precision: Option<&str>, common: &Common) -> Result<Translator> {
+    for other in others {
+        same_target(first, other)?;
+    }
+    let models = std::iter::once(first).chain(others);
+    let models = models.map(|model| Ok((model.neural(precision, common)?, model.reader())));
+    Ok(Translator::new(models.collect::<Result<_>>()?))
+}
+
+/// Refuses models whose outputs are not of one vocabulary.
+fn same_target(first: &Loaded, other: &Loaded) -> Result<()> {
+    let [a, b] = [first, other].map(|model| &model.tokenizers.target);
+    let sizes = [a, b].map(|tokenizer| tokenizer.vocab_size());
+    let differs = (0..sizes[0] as u32).find(|&id| a.piece(id) != b.piece(id));
+    let why = match differs {
+        _ if sizes[0] != sizes[1] => format!("{} pieces, and {}", sizes[0], sizes[1]),
+        Some(id) => format!("piece {id} is {:?}, and {:?}", a.piece(id).unwrap_or(""), b.piece(id).unwrap_or("")),
+        None => return Ok(()),
+    };
+    let what = format!(
+        "the target vocabularies of {} and {} differ: {why}",
+        first.directory().display(),
+        other.directory().display()
+    );
+    Err(Error::failure(what).help("models that translate together need the same target tokenizer"))
+}
+
+/// What translates as the flags say: with a shortlist where one is given, which allows the tokens of `prefix` too.
+pub fn translator_with_flags(
+    first: &Loaded,
+    others: &[Loaded],
+    args: &DecodeArgs,
+    prefix: &str,
+    common: &Common,
+) -> Result<Translator> {
+    let precision = args.precision.as_deref();
+    let Some(file) = &args.shortlist else { return translator(first, others, precision, common) };
+    if !others.is_empty() {
+        return Err(Error::usage("--shortlist is for one model").help("leave it out, or all --model but one"));
+    }
+    if !first.is_on_processor() {
+        return Err(Error::usage("--shortlist is for the processor").help("leave it out, or give --device cpu"));
+    }
+    let mut list = Shortlist::load(file, &first.tokenizers)?;
+    list.allow(&first.tokenizers.target.encode(prefix));
+    Ok(Translator::new(vec![(first.neural(precision, common)?.with_shortlist(list), first.reader())]))
 }

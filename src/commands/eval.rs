@@ -1,16 +1,17 @@
 //! `mt eval`
 
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::decoding;
+use super::model::{self, Loaded};
 use super::output::{Output, refuse_inputs};
 use super::translate::CutLines;
-use super::{decoding, model};
 use crate::cli::{Common, EvalArgs};
 use crate::console::message;
-use crate::data::lines::{LineFile, read_lines};
+use crate::data::lines::{self, LineFile, read_lines};
 use crate::decode::source::Long;
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, Smooth, Tokenize, bleu};
@@ -88,9 +89,8 @@ fn score(
 
 /// Translates the test set with the model. Returns translations and references.
 fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<String>>)> {
-    let loaded = model::load(&args.model, common)?;
-    let options =
-        decoding::translate_options(&args.decode, None, &loaded.config.decode, common, loaded.config.train.seed)?;
+    let (loaded, others) = model::load_all(&args.models, common)?;
+    let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
     let test = loaded.config.data.test.as_ref();
     let source = match (&args.src, args.reference.is_empty(), test) {
         (Some(source), false, _) => source.clone(),
@@ -111,10 +111,10 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
     };
     let (lines, references) = (read(&source)?, read_references(&reference_paths)?);
     check_counts(&source, lines.len(), &reference_paths, &references)?;
-    let of_model = loaded.files();
-    let inputs = reference_paths.iter().chain([&source]).chain(&of_model);
+    let of_models: Vec<PathBuf> = std::iter::once(&loaded).chain(&others).flat_map(Loaded::files).collect();
+    let inputs = reference_paths.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
-    let translator = model::translator(&loaded, &[], args.decode.precision.as_deref(), common)?;
+    let translator = decoding::translator_with_flags(&loaded, &others, &args.decode, "", common)?;
     if options.long == Long::Error
         && let Some(beyond) = translator.beyond_positions(&lines)
     {
@@ -154,7 +154,9 @@ fn read(path: &Path) -> Result<Vec<String>> {
 fn read_to_score(path: &Path) -> Result<Vec<String>> {
     let file = if path == Path::new("-") {
         let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).map_err(|e| Error::io("read", "stdin", e))?;
+        let stdin = BufReader::new(std::io::stdin());
+        let read = lines::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
+        read.map_err(|e| Error::io("read", "stdin", e))?;
         LineFile::from_bytes("stdin", bytes)?
     } else {
         read_lines(path)?

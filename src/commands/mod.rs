@@ -16,11 +16,9 @@ mod train;
 mod translate;
 
 use crate::cli::{Cli, Command};
+use crate::config::MOST_THREADS;
 use crate::device::DeviceName;
 use crate::error::{Error, Result};
-
-/// Beyond any machine's cores; so many more threads would only wait for each other.
-const MOST_THREADS: usize = 1024;
 
 /// Runs the command line.
 pub fn run(cli: &Cli) -> Result<()> {

@@ -14,7 +14,6 @@ use crate::console::message;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
-use crate::decode::translate::Translator;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::infer::{self, Engine};
@@ -79,6 +78,11 @@ impl Loaded {
         Ok(Neural::of_engine(engine(&self.config.model, &layout, file, precision)?, special))
     }
 
+    /// Where it was found.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Whether it is to run on the processor.
     pub fn is_on_processor(&self) -> bool {
         self.device.is_cpu()
@@ -140,34 +144,6 @@ impl FromStr for Wanted {
             error.help(format!("one of {}, auto", infer::Precision::NAMES.join(", ")))
         })
     }
-}
-
-/// A translator of one or more models, the first of which is `first`.
-pub fn translator(first: &Loaded, others: &[Loaded], precision: Option<&str>, common: &Common) -> Result<Translator> {
-    for other in others {
-        same_target(first, other)?;
-    }
-    let models = std::iter::once(first).chain(others);
-    let models = models.map(|model| Ok((model.neural(precision, common)?, model.reader())));
-    Ok(Translator::new(models.collect::<Result<_>>()?))
-}
-
-/// Refuses models whose outputs are not of one vocabulary.
-fn same_target(first: &Loaded, other: &Loaded) -> Result<()> {
-    let [a, b] = [first, other].map(|model| &model.tokenizers.target);
-    let sizes = [a, b].map(|tokenizer| tokenizer.vocab_size());
-    let differs = (0..sizes[0] as u32).find(|&id| a.piece(id) != b.piece(id));
-    let why = match differs {
-        _ if sizes[0] != sizes[1] => format!("{} pieces, and {}", sizes[0], sizes[1]),
-        Some(id) => format!("piece {id} is {:?}, and {:?}", a.piece(id).unwrap_or(""), b.piece(id).unwrap_or("")),
-        None => return Ok(()),
-    };
-    let what = format!(
-        "the target vocabularies of {} and {} differ: {why}",
-        first.directory.display(),
-        other.directory.display()
-    );
-    Err(Error::failure(what).help("models that translate together need the same target tokenizer"))
 }
 
 /// Sizes of the vocabularies and their padding.

@@ -1,17 +1,12 @@
-//! Lines in and out of commands.
+//! Where commands write.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, StdinLock, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use same_file::Handle;
 
-use crate::console::message;
-use crate::data::lines;
 use crate::error::{Error, Result};
-
-/// Bytes of stdin taken at once: more than a pipe holds.
-const STDIN_BUFFER: usize = 1 << 18;
 
 /// Where results go. A reader that has gone away (`mt … | head`) is not an error: what follows is dropped.
 pub struct Output {
@@ -96,88 +91,4 @@ pub fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item =
         }
     }
     Ok(())
-}
-
-/// Lines of a file (plain or compressed) or of stdin, split on `\n` only; a byte order mark at the start is dropped. Bytes
-/// that are not UTF-8 become U+FFFD, and are counted.
-pub struct Input {
-    reader: Reader,
-    name: String,
-    started: bool,
-    /// Lines that held bytes that are not UTF-8.
-    pub invalid_lines: usize,
-}
-
-enum Reader {
-    File(Box<dyn BufRead>),
-    Stdin(BufReader<StdinLock<'static>>),
-}
-
-impl Reader {
-    fn read_line(&mut self, bytes: &mut Vec<u8>) -> io::Result<usize> {
-        match self {
-            Self::File(reader) => reader.read_until(b'\n', bytes),
-            Self::Stdin(reader) => reader.read_until(b'\n', bytes),
-        }
-    }
-
-    /// Whether the next line may have to be waited for.
-    fn may_wait(&self) -> bool {
-        matches!(self, Self::Stdin(reader) if !reader.buffer().contains(&b'\n'))
-    }
-}
-
-impl Input {
-    /// Standard input, or a file.
-    pub fn open(path: Option<&Path>) -> Result<Self> {
-        let (reader, name) = match path {
-            Some(path) if path != Path::new("-") => (Reader::File(lines::open(path)?), path.display().to_string()),
-            _ => {
-                let stdin = BufReader::with_capacity(STDIN_BUFFER, io::stdin().lock());
-                (Reader::Stdin(stdin), "stdin".to_owned())
-            }
-        };
-        Ok(Self { reader, name, started: false, invalid_lines: 0 })
-    }
-
-    /// At most `most` further lines, and no more after some megabytes; empty at the end. Of stdin, those that are there already, and at least one: a program
-    /// that writes a line and waits for its translation gets it.
-    pub fn lines(&mut self, most: usize) -> Result<Vec<String>> {
-        const MOST_BYTES: usize = 4 << 20;
-        let mut lines = Vec::new();
-        let (mut bytes, mut total) = (Vec::new(), 0);
-        while lines.len() < most && total < MOST_BYTES && (lines.is_empty() || !self.reader.may_wait()) {
-            bytes.clear();
-            let read = self.reader.read_line(&mut bytes);
-            if read.map_err(|e| Error::io("read", &self.name, e))? == 0 {
-                break;
-            }
-            total += bytes.len();
-            if bytes.last() == Some(&b'\n') {
-                bytes.pop();
-            }
-            if bytes.last() == Some(&b'\r') {
-                bytes.pop();
-            }
-            if !std::mem::replace(&mut self.started, true) && bytes.starts_with(b"\xEF\xBB\xBF") {
-                bytes.drain(..3);
-            }
-            let text = String::from_utf8_lossy(&bytes);
-            if matches!(text, std::borrow::Cow::Owned(_)) {
-                self.invalid_lines += 1;
-            }
-            lines.push(text.into_owned());
-        }
-        Ok(lines)
-    }
-
-    /// Tells of lines that were not UTF-8.
-    pub fn warn(&self) {
-        if self.invalid_lines > 0 {
-            message(format_args!(
-                "warning: bytes that are not UTF-8 were read as U+FFFD, in {} of the lines",
-                self.invalid_lines
-            ));
-        }
-    }
 }

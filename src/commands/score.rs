@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use super::decoding::translator;
+use super::input::Input;
 use super::model::{self, Loaded};
-use super::output::{Input, Output, refuse_inputs};
+use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, ScoreArgs};
 use crate::decode::translate::Translator;
 use crate::error::{Error, Result};
@@ -19,7 +21,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
         return Err(Error::usage("--src and --tgt cannot both be stdin").help("name a file for one of them"));
     }
     let (first, others) = model::load_all(&args.models, common)?;
-    let translator = model::translator(&first, &others, args.precision.as_deref(), common)?;
+    let translator = translator(&first, &others, args.precision.as_deref(), common)?;
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
     let mut pairs = Pairs::open([&args.src, &args.tgt])?;
     let of_models: Vec<PathBuf> = std::iter::once(&first).chain(&others).flat_map(Loaded::files).collect();

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::input::Input;
 use super::model;
-use super::output::{Input, Output};
+use super::output::Output;
 use crate::cli::{Common, TokenizeArgs};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;

@@ -16,30 +16,29 @@ use crate::data::tokenizer::Tokenizer;
 use crate::decode::Ending;
 use crate::decode::alignment::{Alignment, align};
 use crate::decode::attention::{SentenceAttention, attention};
-use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
-use crate::decode::translate::{Candidate, Translation, Translator};
+use crate::decode::translate::{Candidate, Translation};
 use crate::error::{Error, Result};
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args, common)?;
     let (first, others) = model::load_all(&args.models, common)?;
-    let (config, n_best) = (&first.config, args.n_best);
-    let mut options = decoding::translate_options(&args.decode, n_best, &config.decode, common, config.train.seed)?;
+    let n_best = args.n_best;
+    let mut options = decoding::translate_options(&args.decode, n_best, &first.config, common)?;
     options.prefix = args.prefix.clone().unwrap_or_default();
     if args.attention.is_some() && options.long == Long::Split {
         // Weights are those of one sequence.
         options.long = Long::Truncate;
     }
-    let translator = translator(args, &first, &others, &options.prefix, common)?;
+    let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix, common)?;
     translator.check_prefix(&options)?;
     let explain = args.attention.is_some() || args.alignment;
     let explainer = if explain { Some((first.transformer()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     let of_models: Vec<PathBuf> = std::iter::once(&first).chain(&others).flat_map(Loaded::files).collect();
     for file in [args.output.as_deref(), args.attention.as_deref()] {
-        let inputs = lines.path().into_iter().chain(args.shortlist.as_deref());
+        let inputs = lines.path().into_iter().chain(args.decode.shortlist.as_deref());
         refuse_inputs(file, inputs.chain(of_models.iter().map(PathBuf::as_path)))?;
     }
     let progress = Progress::new(&lines, args.output.as_deref(), common);
@@ -123,28 +122,7 @@ fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
     if args.alignment && args.n_best.is_some() && !common.json {
         return Err(Error::usage("--alignment and --n-best go together only with --json").help("give --json as well"));
     }
-    if args.shortlist.is_some() && args.models.model.len() > 1 {
-        return Err(Error::usage("--shortlist is for one model").help("leave it out, or all --model but one"));
-    }
     Ok(())
-}
-
-/// What translates, with a shortlist where one is given.
-fn translator(
-    args: &TranslateArgs,
-    first: &Loaded,
-    others: &[Loaded],
-    prefix: &str,
-    common: &Common,
-) -> Result<Translator> {
-    let precision = args.decode.precision.as_deref();
-    let Some(file) = &args.shortlist else { return model::translator(first, others, precision, common) };
-    if !first.is_on_processor() {
-        return Err(Error::usage("--shortlist is for the processor").help("leave it out, or give --device cpu"));
-    }
-    let mut list = Shortlist::load(file, &first.tokenizers)?;
-    list.allow(&first.tokenizers.target.encode(prefix));
-    Ok(Translator::new(vec![(first.neural(precision, common)?.with_shortlist(list), first.reader())]))
 }
 
 /// A line and its translation, for programs.

@@ -31,8 +31,8 @@ pub use model::{
 };
 use overrides::Override;
 pub use sections::{
-    Config, CorpusConfig, DataConfig, DecodeConfig, PairConfig, RuntimeConfig, TokenizerConfig, ValidConfig,
-    ValidMetric,
+    Config, CorpusConfig, DataConfig, DecodeConfig, MOST_THREADS, PairConfig, RuntimeConfig, TokenizerConfig,
+    ValidConfig, ValidMetric,
 };
 pub use train::{OptimizerConfig, ScheduleConfig, TrainConfig};
 

@@ -4,7 +4,7 @@
 
 use super::key::*;
 use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
-use super::sections::ValidMetric;
+use super::sections::{MOST_THREADS, ValidMetric};
 use crate::decode::PenaltyKind;
 use crate::ops::matmul::Precision;
 use crate::train::{optimizer, schedule};
@@ -114,7 +114,7 @@ const DECODE: &[Key] = &[
 
 const RUNTIME: &[Key] = &[
     key("device", Kind::Device),
-    key("threads", Kind::Integer { least: 0, most: 4096 }),
+    key("threads", Kind::Integer { least: 0, most: MOST_THREADS as i128 }),
     key("precision", Kind::Choice(Precision::NAMES)),
 ];
 

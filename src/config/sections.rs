@@ -186,6 +186,9 @@ impl Default for DecodeConfig {
     }
 }
 
+/// Beyond any machine's cores; so many more threads would only wait for each other.
+pub const MOST_THREADS: usize = 1024;
+
 /// `[runtime]`: where and how it runs; changes no result beyond rounding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

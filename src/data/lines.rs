@@ -203,6 +203,17 @@ fn open_packed(path: &Path) -> Result<(Box<dyn BufRead>, Packing)> {
     Ok((unpacked(reader, packing).map_err(|e| failed(path, e))?, packing))
 }
 
+/// Whether a stream that begins so is compressed.
+pub fn is_packed(head: &[u8]) -> bool {
+    Packing::of_content(head, Packing::None) != Packing::None
+}
+
+/// What a stream holds, unpacked where it is compressed.
+pub fn unpack(mut reader: impl BufRead + 'static) -> std::io::Result<Box<dyn BufRead>> {
+    let packing = Packing::of_content(reader.fill_buf()?, Packing::None);
+    unpacked(reader, packing)
+}
+
 /// What `reader` holds; of a compressed file all members, as `cat a.gz b.gz` makes them.
 fn unpacked(reader: impl BufRead + 'static, packing: Packing) -> std::io::Result<Box<dyn BufRead>> {
     Ok(match packing {
