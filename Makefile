@@ -5,7 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-slow bench bench-train bench-decode lint cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-long bench bench-train bench-decode lint cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ test: ## Run all tests
 	$(CARGO) test --release --locked $(ARGS)
 
 # What takes too long for `make test`; with $MT_TEST_DATA, as there.
-test-slow: ## Run the tests that take half an hour
+test-long: ## Run the tests that take long: two hundred kills, fused training against f64
 	$(CARGO) test --release --locked $(ARGS) -- --ignored --nocapture
 
 bench: build ## Measure training speed in target tokens a second

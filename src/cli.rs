@@ -58,6 +58,8 @@ pub enum Color {
 pub enum Command {
     /// Train a model from a configuration
     Train(TrainArgs),
+    /// Find what is wrong with a configuration and its text before training
+    Check(CheckArgs),
     /// Translate a test set and score it, or score translations without a model
     Eval(EvalArgs),
     /// Translate text
@@ -99,12 +101,26 @@ pub struct TrainArgs {
     /// Replace a run that exists
     #[arg(long)]
     pub overwrite: bool,
+    /// With --resume: go on although the configuration now trains something else
+    #[arg(long, requires = "resume")]
+    pub force: bool,
     /// Check everything and print what would be done: configuration, parameters, corpus, memory
     #[arg(long)]
     pub dry_run: bool,
     /// At the end, print where the time of the updates went: parts of the loop, operations, kernels
     #[arg(long)]
     pub profile: bool,
+}
+
+/// `mt check`
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// Configuration files; later ones override earlier ones
+    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    pub config: Vec<PathBuf>,
+    /// Override one key, for example --set train.max_updates=1000
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
 }
 
 /// Which model.

@@ -5,6 +5,7 @@ mod common;
 use std::process::Stdio;
 
 use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds};
+use serde_json::Value;
 
 #[test]
 fn all_problems_of_a_configuration_are_reported_at_once() {
@@ -398,16 +399,33 @@ fn a_line_on_stdin_is_answered_while_it_stays_open() {
     assert!(child.wait().unwrap().success());
 }
 
+/// Far too high a rate: nothing is finite any more, also after going back and at half the rate.
 #[test]
 fn diverged_training_ends_where_it_diverged_and_can_go_on() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=4"]));
-    let output = project.train(&["--resume", "--set", "train.schedule.learning_rate=1e30"]);
+    let args = ["train", "--config", "small.toml", "--resume", "--set", "train.schedule.learning_rate=1e30"];
+    let output = project.mt(&args);
     fails(
         &output,
         1,
-        &["diverged", "update", "--resume", "learning rate", "note: `train.schedule.learning_rate` was 0.003"],
+        &[
+            "note: `train.schedule.learning_rate` was 0.003",
+            "warning: update 6 skipped: its loss is NaN",
+            "train.en: ",
+            "11 updates in a row were not finite: going on from the checkpoint of update 4 with 0.5 times the learning rate",
+            "diverged: after update 5, 11 updates in a row",
+            "though the learning rate has been lowered; 22 updates skipped",
+            "--resume",
+        ],
     );
+    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
+    let entries: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |event: &str| entries.iter().filter(|entry| entry["event"] == event).collect::<Vec<_>>();
+    // What was skipped before going back will come again.
+    assert_eq!((of("skip").len(), of("back").len()), (11, 1));
+    let lines = of("skip")[0]["lines"][0]["lines"].as_array().unwrap();
+    assert!(lines.iter().all(|line| (1..=120).contains(&line.as_u64().unwrap())), "{lines:?}");
     let config = std::fs::read_to_string(project.path("runs/small/config.toml")).unwrap();
     assert!(config.contains("learning_rate = 1e+30"), "{config}");
     // What the message advises is allowed.

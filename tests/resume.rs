@@ -37,8 +37,15 @@ fn resumed_training_equals_uninterrupted_training() {
     fails(
         &project.train(&["--run-dir", "whole", "--resume", "--set", "model.dropout=0.2"]),
         2,
-        &["model.dropout", "0.1", "0.2"],
+        &["model.dropout", "0.1", "0.2", "--force"],
     );
+    let forced = project.mt(&[
+        &["train", "--config", "small.toml", "--run-dir", "whole", "--resume", "--force"][..],
+        &["--set", "model.dropout=0.2", "--set", "train.max_updates=13"],
+    ]
+    .concat());
+    succeeds(&forced);
+    assert!(stderr(&forced).contains("note: `model.dropout` was 0.1 when the run began and is 0.2 now"));
 }
 
 #[test]

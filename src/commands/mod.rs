@@ -1,6 +1,7 @@
 //! The commands: wiring of the other modules, no tensors.
 
 mod average;
+mod check;
 mod decoding;
 mod embed;
 mod eval;
@@ -32,6 +33,7 @@ pub fn run(cli: &Cli) -> Result<()> {
     }
     match &cli.command {
         Command::Train(args) => train::run(args, common),
+        Command::Check(args) => check::run(args, common),
         Command::Eval(args) => eval::run(args, common),
         Command::Translate(args) => translate::run(args, common),
         Command::Score(args) => score::run(args, common),

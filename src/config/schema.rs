@@ -83,6 +83,7 @@ const TRAIN: &[Key] = &[
     key("clip_norm", NOT_NEGATIVE),
     key("average_last", COUNT),
     key("exponential_average", FRACTION),
+    key("max_skipped", COUNT),
     key("save_every", POSITIVE),
     key("keep", POSITIVE),
     key("log_every", POSITIVE),

@@ -25,6 +25,9 @@ pub struct TrainConfig {
     pub average_last: usize,
     /// Decay, per update, of a running mean of the parameters, for example 0.9999; 0: off.
     pub exponential_average: f64,
+    /// Updates in a row that are skipped because their loss or gradient is not finite, before the run goes back to its
+    /// last checkpoint with a lower learning rate.
+    pub max_skipped: u64,
     /// Updates between checkpoints.
     pub save_every: u64,
     /// Checkpoints kept; `best` and those an average needs are kept beside them.
@@ -50,6 +53,7 @@ impl Default for TrainConfig {
             clip_norm: 0.0,
             average_last: 0,
             exponential_average: 0.0,
+            max_skipped: 10,
             save_every: 500,
             keep: 10,
             log_every: 50,

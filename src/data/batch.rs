@@ -102,6 +102,34 @@ impl Batch {
         self
     }
 
+    /// Some of the rows, without the columns that only others need.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        let longest = |lengths: &[u32]| lengths.iter().max().map_or(0, |length| *length as usize);
+        let sum = |lengths: &[u32]| lengths.iter().map(|length| *length as usize).sum();
+        let cut = |ids: &[u32], old: usize, new: usize| -> Vec<u32> {
+            rows.clone().flat_map(|row| &ids[row * old..row * old + new]).copied().collect()
+        };
+        let source_lengths = self.source_lengths[rows.clone()].to_vec();
+        let target_lengths = self.target_lengths.get(rows.clone()).unwrap_or_default().to_vec();
+        let (source_length, target_length) = (longest(&source_lengths), longest(&target_lengths));
+        let target =
+            |ids: &[u32]| if ids.is_empty() { Vec::new() } else { cut(ids, self.target_length, target_length) };
+        Self {
+            source: cut(&self.source, self.source_length, source_length),
+            target_input: target(&self.target_input),
+            labels: target(&self.labels),
+            batch_size: rows.len(),
+            source_tokens: sum(&source_lengths),
+            target_tokens: sum(&target_lengths),
+            source_lengths,
+            target_lengths,
+            source_length,
+            target_length,
+            lines: self.lines.get(rows.clone()).unwrap_or_default().to_vec(),
+            epoch: self.epoch,
+        }
+    }
+
     fn of_sources<'a>(sources: impl ExactSizeIterator<Item = &'a [u32]> + Clone, ids: &SpecialIds) -> Self {
         let columns = sources.clone().map(|source| source.len() + 1).max().unwrap_or(0);
         let mut batch = Self {
@@ -176,6 +204,18 @@ mod tests {
                 epoch: 2,
             }
         );
+    }
+
+    #[test]
+    fn rows_of_a_batch_are_the_batch_of_their_pairs() {
+        let pairs = [(vec![1, 2, 3], vec![4]), (vec![5], vec![6, 7]), (vec![], vec![]), (vec![9], vec![8])];
+        let batch = Batch::new(&pairs, &IDS).with_origin(vec![30, 10, 20, 40], 2);
+        for rows in [0..4, 0..2, 1..3, 2..4, 3..4, 1..1] {
+            let lines = batch.lines[rows.clone()].to_vec();
+            assert_eq!(batch.rows(rows.clone()), Batch::new(&pairs[rows], &IDS).with_origin(lines, 2));
+        }
+        let sources = Batch::source_only(&[&[1, 2][..], &[3][..]], &IDS);
+        assert_eq!(sources.rows(1..2), Batch::source_only(&[&[3][..]], &IDS));
     }
 
     #[test]

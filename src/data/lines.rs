@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use super::compact::CompactVec;
 use crate::error::{Error, Result};
 
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// The lines of a text file in one allocation, four bytes a line beside the text.
 #[derive(Clone, Debug)]
 pub struct LineFile {
@@ -98,6 +101,56 @@ impl LineFile {
     /// The lines in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.len()).map(|index| self.get(index))
+    }
+}
+
+/// The lines of a file as bytes, whatever they are: for what looks for mistakes.
+pub struct RawLines {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// Where each line starts, and the end.
+    starts: CompactVec,
+}
+
+impl RawLines {
+    /// Reads the file at `path`, unpacking it where it is compressed.
+    pub fn read(path: &Path) -> Result<Self> {
+        let (bytes, _) = read_bytes(path)?;
+        let mut start = if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+        let mut starts = CompactVec::new();
+        starts.push(start);
+        for line in bytes[start..].split_inclusive(|byte| *byte == b'\n') {
+            start += line.len();
+            starts.push(start);
+        }
+        starts.shrink();
+        Ok(Self { path: path.to_path_buf(), bytes, starts })
+    }
+
+    /// The file, as it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of lines; a last line without `\n` counts.
+    pub fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Whether there is no line.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the file begins with a byte order mark, which is no part of the first line.
+    pub fn byte_order_mark(&self) -> bool {
+        self.bytes.starts_with(BYTE_ORDER_MARK)
+    }
+
+    /// Line `index` (from 0) without its `\n`. Panics where `index` is not less than [`Self::len`].
+    pub fn get(&self, index: usize) -> &[u8] {
+        let line = &self.bytes[self.starts.get(index)..self.starts.get(index + 1)];
+        line.strip_suffix(b"\n").unwrap_or(line)
     }
 }
 

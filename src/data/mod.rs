@@ -5,6 +5,7 @@
 //! ```
 
 pub mod batch;
+pub mod check;
 mod compact;
 pub mod corpus;
 pub mod encoded;

@@ -123,7 +123,10 @@ pub fn machine_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes: u64 =
         meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?.parse().ok()?;
-    Some(kilobytes * 1024)
+    // A container may allow less; without a limit the file says "max".
+    let allowed = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let allowed = allowed.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+    Some(allowed.min(kilobytes * 1024))
 }
 
 /// Bytes of memory this process holds now; `None` where the system does not say.

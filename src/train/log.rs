@@ -24,22 +24,18 @@ impl Log {
     /// be done again, and each stands in the log once. `total` is the last update, if it is known.
     pub fn open(run: &Path, resumed_at: u64, total: Option<u64>, quiet: bool) -> Result<Self> {
         let path = run.join("log.jsonl");
-        let kept = entries_until(&path, resumed_at)?;
-        let temporary = run.join(".log.jsonl.new");
-        let write = |file: &mut File| {
-            for line in &kept {
-                writeln!(file, "{line}")?;
-            }
-            file.sync_all()
-        };
-        let mut file = File::create(&temporary).map_err(|e| Error::io("write the log", &temporary, e))?;
-        write(&mut file).map_err(|e| Error::io("write the log", &temporary, e))?;
-        std::fs::rename(&temporary, &path).map_err(|e| Error::io("write the log", &path, e))?;
-        let file = OpenOptions::new().append(true).open(&path).map_err(|e| Error::io("write the log", &path, e))?;
+        let file = cut(&path, resumed_at)?;
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| progress_bar(total, resumed_at));
         // A terminal that cannot draw a bar (TERM=dumb) gets plain lines.
         let bar = bar.filter(|bar| !bar.is_hidden());
         Ok(Self { file: BufWriter::new(file), path, bar, quiet })
+    }
+
+    /// Drops what follows update `step`: it will be done again.
+    pub fn rewind(&mut self, step: u64) -> Result<()> {
+        self.file.flush().map_err(|e| Error::io("write the log", &self.path, e))?;
+        self.file = BufWriter::new(cut(&self.path, step)?);
+        Ok(())
     }
 
     /// Appends one entry and flushes it.
@@ -75,6 +71,22 @@ impl Log {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Opens a log to go on after update `step`; what follows that is dropped.
+fn cut(path: &Path, step: u64) -> Result<File> {
+    let kept = entries_until(path, step)?;
+    let temporary = path.with_file_name(".log.jsonl.new");
+    let write = |file: &mut File| {
+        for line in &kept {
+            writeln!(file, "{line}")?;
+        }
+        file.sync_all()
+    };
+    let mut file = File::create(&temporary).map_err(|e| Error::io("write the log", &temporary, e))?;
+    write(&mut file).map_err(|e| Error::io("write the log", &temporary, e))?;
+    std::fs::rename(&temporary, path).map_err(|e| Error::io("write the log", path, e))?;
+    OpenOptions::new().append(true).open(path).map_err(|e| Error::io("write the log", path, e))
 }
 
 /// The lines of an earlier log up to update `step`; a torn last line is dropped.

@@ -8,21 +8,26 @@
 //! ranks change nothing. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
 //! metrics nor files.
 
+pub mod health;
 pub mod log;
 pub mod memory;
 pub mod optimizer;
 pub mod profile;
 pub mod schedule;
+pub mod split;
 pub mod state;
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::json;
 
 use crate::config::{TrainConfig, ValidConfig, ValidMetric};
 use crate::data::batch::Batch;
 use crate::data::prefetch::{Prefetch, Prepared};
+use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::loss::{Sums, Targets};
@@ -31,6 +36,7 @@ use crate::ops::{self, Mode};
 use crate::rng;
 use log::Log;
 use optimizer::Optimizer;
+use split::Limit;
 use state::{Best, TrainState, Window};
 
 /// What a validation found.
@@ -61,14 +67,34 @@ pub enum End {
     Terminated,
 }
 
+/// Some lines of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lines {
+    /// The file.
+    pub file: PathBuf,
+    /// Their numbers, from 1, in order.
+    pub lines: Vec<usize>,
+}
+
+/// The batches of a run, in order.
+pub type Batches = Prefetch<Prepared<Vec<Batch>>>;
+
 /// What the loop asks of its surroundings.
 pub trait Host {
     /// Scores the model (whose parameters are those it is judged by); `None` if a signal asked to stop meanwhile.
     fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>>;
-    /// Writes a checkpoint.
+    /// Begins to write a checkpoint; it is the best one if the state says so. It may be written while training goes on.
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()>;
-    /// Marks the checkpoint of this update as the best.
-    fn mark_best(&mut self, step: u64) -> Result<()>;
+    /// Fails where a checkpoint could not be written.
+    fn check(&mut self) -> Result<()>;
+    /// Waits until the last checkpoint is written.
+    fn settle(&mut self) -> Result<()>;
+    /// Brings back the model and the optimizer of the last checkpoint, and returns its state; `None` where there is none.
+    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer) -> Result<Option<TrainState>>;
+    /// The batches from a position on.
+    fn batches(&self, position: SamplerPosition) -> Result<Batches>;
+    /// The source lines of these pairs, by file.
+    fn lines(&self, pairs: &[usize]) -> Vec<Lines>;
     /// Whether a signal asks to stop, and which.
     fn stop(&self) -> Option<End>;
 }
@@ -110,6 +136,12 @@ pub struct Trainer<'a> {
     pub implementation: ops::Implementation,
     /// Counts where the time goes, if asked for.
     pub profiler: Option<profile::Profiler>,
+    /// How long saving has kept training waiting, since this start of the run.
+    pub saving: Duration,
+    /// The update of the last checkpoint.
+    pub saved_at: Option<u64>,
+    /// What fits into the device's memory.
+    pub limit: Limit,
 }
 
 /// The time spent on a run.
@@ -132,6 +164,20 @@ struct Update {
     gradient_norm: f64,
     learning_rate: f64,
     epoch: u64,
+    /// The pairs it was made of.
+    pairs: Vec<usize>,
+}
+
+impl Update {
+    /// Mean smoothed loss a target token.
+    fn loss(&self) -> f64 {
+        self.sums.smoothed / self.tokens as f64
+    }
+
+    /// Whether the parameters can be moved by it.
+    fn is_finite(&self) -> bool {
+        self.gradient_norm.is_finite() && self.sums.smoothed.is_finite()
+    }
 }
 
 /// A batch in the form the model takes: source, decoder input, labels.
@@ -148,51 +194,102 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
     )
 }
 
-fn diverged(step: u64, update: &Update) -> Error {
-    let (loss, norm) = (update.sums.smoothed / update.tokens as f64, update.gradient_norm);
-    Error::failure(format!("training has diverged: at update {step} the loss is {loss} and the gradient's norm {norm}"))
-        .help(
-            "go on from the last checkpoint with --resume and a lower learning rate (--set train.schedule.factor=… with noam, \
-             else train.schedule.learning_rate=…), or with --set train.clip_norm=1",
-        )
+/// Lines that a message names; the log names all.
+const NAMED: usize = 8;
+
+/// Some lines of files, as a message names them.
+fn in_words(lines: &[Lines]) -> String {
+    let all = |Lines { file, lines }: &Lines| {
+        let named: Vec<String> = lines.iter().take(NAMED).map(usize::to_string).collect();
+        let more = if lines.len() > NAMED { format!(", … ({} lines)", lines.len()) } else { String::new() };
+        format!("{}: {}{more}", file.display(), named.join(", "))
+    };
+    lines.iter().map(all).collect::<Vec<_>>().join("; ")
+}
+
+fn diverged(why: String) -> Error {
+    Error::failure(format!("training has diverged: {why}")).help(
+        "go on from the last checkpoint with --resume and a lower learning rate (--set train.schedule.factor=… with noam, \
+         else train.schedule.learning_rate=…), or with --set train.clip_norm=1; log.jsonl names the lines of skipped batches",
+    )
 }
 
 impl Trainer<'_> {
+    /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
+    pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
+        let mut limit = self.limit;
+        limit.within(vec![batch], |most| self.tell_limit(most), |batches| self.accumulate(0, batches))?;
+        self.limit = limit;
+        Ok(())
+    }
+
+    fn tell_limit(&self, most: usize) {
+        self.log.line(&format!("note: out of memory: batches are split into parts of at most {most} padded tokens"));
+    }
+
     /// Trains until a limit, patience or a signal ends it.
-    pub fn run(&mut self, batches: &mut Prefetch<Prepared<Vec<Batch>>>, host: &mut dyn Host) -> Result<End> {
+    pub fn run(&mut self, host: &mut dyn Host) -> Result<End> {
         let clock = Clock { before: self.state.seconds, started: Instant::now() };
+        let mut batches = host.batches(self.state.sampler)?;
         if self.state.validation_due && self.valid.every > 0 {
             self.validate(host, &clock)?;
         }
         let end = loop {
+            host.check()?;
             if let Some(end) = self.limit(host) {
                 break end;
             }
-            let Some(update) = self.update(batches)? else { break End::Epochs };
+            let Some(update) = self.update(&mut batches)? else { break End::Epochs };
             self.state.seconds = clock.seconds();
+            if !update.is_finite() {
+                self.skip(&update, host)?;
+                if self.state.health.in_a_row > self.config.max_skipped {
+                    self.go_back(&format!("{} updates in a row were not finite", self.state.health.in_a_row), host)?;
+                    batches = host.batches(self.state.sampler)?;
+                }
+                continue;
+            }
             {
                 let _timer = counters::phase("report");
-                self.report(&update)?;
+                self.report(&update, host)?;
             }
             if let Some(profiler) = &mut self.profiler {
                 profiler.updated();
             }
+            let is_due = |every: u64| every > 0 && self.state.step.is_multiple_of(every);
+            let (validation, checkpoint) = (is_due(self.valid.every), is_due(self.config.save_every));
+            if (validation || checkpoint) && !self.optimizer.is_finite()? {
+                self.go_back("values of the model or the optimizer are not finite", host)?;
+                batches = host.batches(self.state.sampler)?;
+                continue;
+            }
             let mut saved = false;
-            if self.valid.every > 0 && self.state.step.is_multiple_of(self.valid.every) {
+            if validation {
                 let _timer = counters::phase("validation");
                 saved = self.validate(host, &clock)?;
             }
-            if !saved && self.config.save_every > 0 && self.state.step.is_multiple_of(self.config.save_every) {
+            if checkpoint && !saved {
                 let _timer = counters::phase("checkpoint");
-                host.save(&self.optimizer, &self.state)?;
+                self.save(host)?;
             }
         };
         // Before the first update there is nothing to lose.
-        if self.state.step > 0 {
-            host.save(&self.optimizer, &self.state)?;
+        if self.state.step > 0 && self.saved_at != Some(self.state.step) {
+            self.save(host)?;
         }
+        let done = host.settle();
         self.log.finish();
+        done?;
         Ok(end)
+    }
+
+    /// Saves, counting the time that training waits for it.
+    fn save(&mut self, host: &mut dyn Host) -> Result<()> {
+        let started = Instant::now();
+        host.save(&self.optimizer, &self.state)?;
+        self.saving += started.elapsed();
+        self.saved_at = Some(self.state.step);
+        Ok(())
     }
 
     /// Why training should end now, if it should.
@@ -206,65 +303,135 @@ impl Trainer<'_> {
         (self.valid.patience > 0 && self.state.stale >= self.valid.patience).then_some(End::Patience)
     }
 
-    /// One update over `accumulate` micro-batches; `None` when the data are at their end.
-    fn update(&mut self, batches: &mut Prefetch<Prepared<Vec<Batch>>>) -> Result<Option<Update>> {
+    /// One update over `accumulate` micro-batches; `None` when the data are at their end. Where its loss or gradient is not
+    /// finite, parameters and state stay as they are, but for the position in the data.
+    fn update(&mut self, batches: &mut Batches) -> Result<Option<Update>> {
         let step = self.state.step + 1;
-        let mut update = Update { sums: Sums::default(), tokens: 0, gradient_norm: 0.0, learning_rate: 0.0, epoch: 0 };
-        {
-            let _timer = counters::phase("optimizer");
-            self.model.parameters().clear_gradients()?;
-        }
-        let mut passes = 0u64;
+        let mut drawn: Vec<Batch> = Vec::new();
         for _ in 0..self.config.accumulate {
-            let waiting = counters::phase("wait for a batch");
+            let _timer = counters::phase("wait for a batch");
             let Some(prepared) = batches.next() else { break };
-            drop(waiting);
-            let Prepared { item: parts, position } = prepared?;
-            for batch in &parts {
-                let mode = Mode {
-                    training: Some(rng::key(self.config.seed, "dropout", &[step, passes])),
-                    implementation: self.implementation,
-                };
-                let timer = counters::phase("forward");
-                let (source, target, targets) = inputs(batch, self.padding, self.config.label_smoothing);
-                let (loss, sums) = self.model.loss(&source, &target, &targets, &mode)?;
-                drop(timer);
-                let timer = counters::phase("backward");
-                loss.backward()?;
-                drop(loss);
-                drop(timer);
-                update.sums.smoothed += sums.smoothed;
-                update.sums.likelihood += sums.likelihood;
-                update.tokens += batch.target_tokens as u64;
-                update.epoch = batch.epoch;
-                passes += 1;
-            }
+            let Prepared { item, position } = prepared?;
+            drawn.extend(item);
             self.state.sampler = position;
         }
-        if update.tokens == 0 {
-            return Ok(None);
-        }
+        let Some(epoch) = drawn.last().map(|batch| batch.epoch) else { return Ok(None) };
+        let pairs = drawn.iter().flat_map(|batch| batch.lines.iter().copied()).collect();
+        let tokens = drawn.iter().map(|batch| batch.target_tokens as u64).sum();
+        let mut limit = self.limit;
+        let sums = limit.within(drawn, |most| self.tell_limit(most), |batches| self.accumulate(step, batches))?;
+        self.limit = limit;
+        let mut update = Update { sums, tokens, gradient_norm: 0.0, learning_rate: 0.0, epoch, pairs };
+
         let _timer = counters::phase("optimizer");
         let gradients = self.model.parameters().gradients();
         let tokens = self.communicator.sum(gradients, update.tokens)?;
         let mut scale = 1.0 / tokens as f64;
         update.gradient_norm = ops::optimizer::norm(gradients)? * scale;
-        if !(update.gradient_norm.is_finite() && update.sums.smoothed.is_finite()) {
-            return Err(diverged(step, &update));
+        if !update.is_finite() {
+            return Ok(Some(update));
         }
         if self.config.clip_norm > 0.0 && update.gradient_norm > self.config.clip_norm {
             scale *= self.config.clip_norm / update.gradient_norm;
         }
-        update.learning_rate = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
+        let scheduled = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
+        update.learning_rate = scheduled * self.state.health.rate;
         self.optimizer.step(step, update.learning_rate, scale)?;
         self.state.step = step;
         self.state.target_tokens += tokens;
         Ok(Some(update))
     }
 
-    /// Progress after every update, and a line of the log every `log_every`.
-    fn report(&mut self, update: &Update) -> Result<()> {
+    /// Fills the gradients with those of the batches.
+    fn accumulate(&self, step: u64, batches: &[Batch]) -> Result<Sums> {
+        {
+            let _timer = counters::phase("optimizer");
+            self.model.parameters().clear_gradients()?;
+        }
+        let mut sums = Sums::default();
+        for (pass, batch) in (0u64..).zip(batches) {
+            let mode = Mode {
+                training: Some(rng::key(self.config.seed, "dropout", &[step, pass])),
+                implementation: self.implementation,
+            };
+            let timer = counters::phase("forward");
+            let (source, target, targets) = inputs(batch, self.padding, self.config.label_smoothing);
+            let (loss, of_batch) = self.model.loss(&source, &target, &targets, &mode)?;
+            drop(timer);
+            let _timer = counters::phase("backward");
+            loss.backward()?;
+            drop(loss);
+            sums.smoothed += of_batch.smoothed;
+            sums.likelihood += of_batch.likelihood;
+        }
+        Ok(sums)
+    }
+
+    /// Takes note of an update that was not made.
+    fn skip(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
+        self.state.health.skip();
+        // The checkpoint of this update, if there is one, knows nothing of the skip.
+        self.saved_at = None;
+        let (step, skipped) = (self.state.step + 1, self.state.health.skipped);
+        let (loss, norm, lines) = (update.loss(), update.gradient_norm, host.lines(&update.pairs));
+        self.log.line(&format!(
+            "warning: update {step} skipped: its loss is {loss} and the gradient's norm {norm}; it was of {}",
+            in_words(&lines)
+        ));
+        // JSON has no numbers for these.
+        self.log.entry(&json!({
+            "event": "skip", "update": step, "epoch": update.epoch + 1, "loss": loss.to_string(),
+            "gradient_norm": norm.to_string(), "skipped": skipped, "lines": lines,
+        }))
+    }
+
+    /// Goes on from the last checkpoint with a lower learning rate, once.
+    ///
+    /// # Errors
+    /// There is none, or it has done so before.
+    fn go_back(&mut self, why: &str, host: &mut dyn Host) -> Result<()> {
         let step = self.state.step;
+        let report = |more: &str| {
+            let (skipped, tokens) = (self.state.health.skipped, self.state.target_tokens);
+            diverged(format!(
+                "after update {step}, {why}{more}; {skipped} updates skipped, {tokens} target tokens seen"
+            ))
+        };
+        if self.state.health.has_gone_back() {
+            return Err(report(", though the learning rate has been lowered"));
+        }
+        let Some(state) = host.go_back(self.model, &self.optimizer)? else {
+            return Err(report(", and there is no checkpoint to go back to"));
+        };
+        let health = self.state.health.gone_back_to(&state.health);
+        self.log.rewind(state.step)?;
+        self.log.line(&format!(
+            "warning: after update {step}, {why}: going on from the checkpoint of update {} with {} times the learning rate",
+            state.step, health.rate
+        ));
+        self.log.entry(&json!({
+            "event": "back", "update": state.step, "from": step, "why": why, "rate": health.rate,
+            "skipped": health.skipped,
+        }))?;
+        self.state = TrainState { health, seconds: self.state.seconds, ..state };
+        // Else a kill before the next checkpoint would bring back the old rate.
+        self.save(host)
+    }
+
+    /// Progress after every update, and a line of the log every `log_every`.
+    fn report(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
+        let step = self.state.step;
+        if let Some(usual) = self.state.health.observe(update.loss()) {
+            let (loss, lines) = (update.loss(), host.lines(&update.pairs));
+            self.log.line(&format!(
+                "note: the loss of update {step} is {loss:.3}, usual is {usual:.3}; it was of {}",
+                in_words(&lines)
+            ));
+            self.log.entry(&json!({
+                "event": "spike", "update": step, "epoch": update.epoch + 1, "loss": loss, "usual": usual,
+                "gradient_norm": update.gradient_norm, "lines": lines,
+            }))?;
+        }
         let window = &mut self.state.window;
         window.smoothed += update.sums.smoothed;
         window.likelihood += update.sums.likelihood;
@@ -284,7 +451,9 @@ impl Trainer<'_> {
                 "event": "train", "update": step, "epoch": update.epoch + 1, "loss": loss, "perplexity": perplexity,
                 "learning_rate": update.learning_rate, "gradient_norm": update.gradient_norm,
                 "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
-                "seconds": self.state.seconds, "memory": crate::device::resident_memory(),
+                "seconds": self.state.seconds, "saving_seconds": self.saving.as_secs_f64(),
+                "skipped": self.state.health.skipped,
+                "memory": crate::device::resident_memory(),
             }))?;
             self.begin_window();
         }
@@ -339,8 +508,7 @@ impl Trainer<'_> {
             "validation_seconds": seconds,
         }))?;
         if better {
-            host.save(&self.optimizer, &self.state)?;
-            host.mark_best(step)?;
+            self.save(host)?;
         }
         Ok(better)
     }

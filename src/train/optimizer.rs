@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::config::key::{ABOVE_ZERO, Kind as Holds, NOT_NEGATIVE, Range as Bounds, Variant, key};
+use crate::ops::memory::on_host;
 use crate::ops::optimizer::{self, AdamStep};
 use crate::ops::params::{Kind, Parameters};
 
@@ -122,6 +123,17 @@ impl Optimizer {
     /// The parameters a model is judged by: the exponential average where there is one.
     pub fn model_values(&self) -> &Tensor {
         self.average.as_ref().map_or(self.parameters.values(), |(average, _)| average)
+    }
+
+    /// Whether every value of the model and of the optimizer's state is finite.
+    pub fn is_finite(&self) -> Result<bool> {
+        let tensors = self.tensors().into_iter().map(|(_, tensor)| tensor);
+        for tensor in tensors.chain([self.parameters.values(), self.model_values()]) {
+            if !on_host(tensor, |values| Ok(values.iter().all(|value| value.is_finite())))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Runs `f` with the parameters replaced by those the model is judged by.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::health::Health;
 use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
 
@@ -29,6 +30,9 @@ pub struct TrainState {
     pub seconds: f64,
     /// What the next line of the log will be about.
     pub window: Window,
+    /// Skipped updates and the usual loss.
+    #[serde(default)]
+    pub health: Health,
     /// Checksums of the text that the rest refers to.
     pub text: TextChecksums,
 }

@@ -34,9 +34,9 @@ pub struct Lock {
     _file: Option<File>,
 }
 
-/// Makes sure that a run can be in the directory, and that no other process trains in it. Returns whether one is continued.
-/// Nothing of a run in it changes yet.
-pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(bool, Lock)> {
+/// Makes sure that a run can be in the directory, and that no other process trains in it. Returns the configuration of the
+/// run that is continued, if one is. Nothing of a run in it changes yet.
+pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Config>, Lock)> {
     let config_file = run.join(CONFIG_FILE);
     let exists = config::is_resolved(&config_file);
     if exists && !args.resume && !args.overwrite {
@@ -47,15 +47,15 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(bool, Lock
     }
     if exists && args.resume {
         let lock = lock(run)?;
-        compare(&config_file, config)?;
-        return Ok((true, lock));
+        let old = compare(&config_file, config, args.force)?;
+        return Ok((Some(old), lock));
     }
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
     if !exists && holds_something_else(run)? {
         let error = Error::usage("the run directory holds something that is not a run").at(run);
         return Err(error.help("name another with --run-dir"));
     }
-    Ok((false, lock(run)?))
+    Ok((None, lock(run)?))
 }
 
 /// Locks the directory. The lock goes with the process, however it ends; the file stays.
@@ -99,6 +99,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.max_updates",
     "train.max_epochs",
     "train.average_last",
+    "train.max_skipped",
     "train.save_every",
     "train.keep",
     "train.log_every",
@@ -106,22 +107,23 @@ const MAY_CHANGE: &[&str] = &[
 /// Keys that may change too, but are told of: they change what comes, as the user may want.
 const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "train.clip_norm", "valid.beam"];
 
-/// Refuses to continue a run under a configuration that would train something else.
-fn compare(config_file: &Path, config: &Config) -> Result<()> {
+/// Refuses to continue a run under a configuration that would train something else. Returns that of the run.
+fn compare(config_file: &Path, config: &Config, force: bool) -> Result<Config> {
     let old = config::load_resolved(config_file)?;
     let differences = config::differences(&old, &with_files_of(config, &old));
     let mut errors = Vec::new();
     for (key, before, now) in differences {
         let is_in = |keys: &[&str]| keys.iter().any(|allowed| key.starts_with(allowed));
         let what = format!("`{key}` was {before} when the run began and is {now} now");
-        if is_in(MAY_CHANGE_ALOUD) {
+        if is_in(MAY_CHANGE_ALOUD) || (force && !is_in(MAY_CHANGE)) {
             message(format_args!("note: {what}"));
         } else if !is_in(MAY_CHANGE) {
-            let help = "a resumed run must train as it began: restore the value, or start another run with --run-dir";
+            let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
+                        with --force";
             errors.push(Error::usage(what).at(config_file).help(help));
         }
     }
-    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+    if errors.is_empty() { Ok(old) } else { Err(Error::many(errors)) }
 }
 
 /// The configuration with the files of `old` in place of its own: text may have moved, and is known by its checksum.

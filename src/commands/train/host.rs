@@ -6,13 +6,18 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use serde_json::json;
 
+use super::prepare::{self, Data};
+use super::restore;
+use super::saver::{Saver, Snapshot};
 use super::signals::Signals;
 use super::validator::Validator;
-use crate::checkpoint::{self, Elements, NamedTensor};
+use crate::checkpoint::{self, Elements, NamedTensor, Saved};
 use crate::commands::model::load_parameters;
 use crate::commands::model::slots;
 use crate::config::Config;
 use crate::console::message;
+use crate::data::corpus::Side;
+use crate::data::sampler::SamplerPosition;
 use crate::error::Result;
 use crate::model::Transformer;
 use crate::ops::memory::{change_on_host, on_host};
@@ -20,7 +25,7 @@ use crate::ops::params::Parameters;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
-use crate::train::{End, Host, Validation};
+use crate::train::{Batches, End, Host, Lines, Validation};
 
 /// The surroundings of one run.
 pub struct RunHost<'a> {
@@ -28,12 +33,16 @@ pub struct RunHost<'a> {
     pub run: &'a Path,
     /// Resolved configuration.
     pub config: &'a Config,
+    /// The training data.
+    pub data: &'a Data,
     /// Validation set, if there is one.
     pub validator: Option<Validator>,
     /// Signals.
     pub signals: Signals,
     /// The model's parameters.
     pub parameters: Arc<Parameters>,
+    /// Writes checkpoints.
+    pub saver: Saver,
 }
 
 impl Host for RunHost<'_> {
@@ -45,32 +54,52 @@ impl Host for RunHost<'_> {
     }
 
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
-        let names = optimizer.tensors();
-        let length = [self.parameters.values().elem_count()];
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
-        let values = copy(optimizer.model_values())?;
-        let moments = names.iter().map(|(_, tensor)| copy(tensor)).collect::<candle_core::Result<Vec<_>>>()?;
-        let moments = names.iter().zip(&moments).map(|((name, _), data)| NamedTensor {
-            name,
-            shape: &length,
-            data: Elements::F32(data),
-        });
-        let moments: Vec<NamedTensor> = moments.collect();
-        let state_json = state.to_json(self.config.train.seed)?;
-        checkpoint::save(self.run, state.step, &named(&self.parameters, &values), &moments, &state_json)?;
-        checkpoint::set_pointer(self.run, "last", state.step)?;
-        let mut protected =
-            self.averaged_checkpoints(state.step)?.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
-        protected.extend(state.best.iter().map(|best| best.step));
-        if let Err(error) = checkpoint::prune(self.run, self.config.train.keep.max(1), &protected) {
-            // Nothing is lost by keeping too much.
-            message(format_args!("warning: old checkpoints were not removed: {error}"));
-        }
-        Ok(())
+        let moments = optimizer.tensors().into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
+        let snapshot = Snapshot {
+            run: self.run.to_path_buf(),
+            step: state.step,
+            best: state.best.as_ref().map(|best| best.step),
+            parameters: self.parameters.clone(),
+            values: copy(optimizer.model_values())?,
+            moments: moments.collect::<Result<_>>()?,
+            state: state.to_json(self.config.train.seed)?,
+            config: self.config.train.clone(),
+        };
+        self.saver.begin(snapshot)
     }
 
-    fn mark_best(&mut self, step: u64) -> Result<()> {
-        checkpoint::set_pointer(self.run, "best", step)
+    fn check(&mut self) -> Result<()> {
+        self.saver.check()
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.saver.finish()
+    }
+
+    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer) -> Result<Option<TrainState>> {
+        self.saver.finish()?;
+        if checkpoint::list(self.run)?.is_empty() {
+            return Ok(None);
+        }
+        restore::load(self.run, model, optimizer, &|line| message(line))
+    }
+
+    fn batches(&self, position: SamplerPosition) -> Result<Batches> {
+        prepare::batches(self.data, self.config, position)
+    }
+
+    fn lines(&self, pairs: &[usize]) -> Vec<Lines> {
+        let mut files: Vec<Lines> = Vec::new();
+        for &pair in pairs {
+            let (path, line) = self.data.corpus.origin(pair, Side::Source);
+            match files.iter_mut().find(|lines| lines.file == path) {
+                Some(file) => file.lines.push(line),
+                None => files.push(Lines { file: path.to_path_buf(), lines: vec![line] }),
+            }
+        }
+        files.iter_mut().for_each(|file| file.lines.sort_unstable());
+        files
     }
 
     fn stop(&self) -> Option<End> {
@@ -79,7 +108,7 @@ impl Host for RunHost<'_> {
 }
 
 /// Parameters by name, from flat values.
-fn named<'a>(parameters: &'a Parameters, values: &'a [f32]) -> Vec<NamedTensor<'a>> {
+pub(super) fn named<'a>(parameters: &'a Parameters, values: &'a [f32]) -> Vec<NamedTensor<'a>> {
     let tensor = |e: &'a crate::ops::params::Entry| NamedTensor {
         name: &e.name,
         shape: &e.shape,
@@ -148,7 +177,7 @@ impl RunHost<'_> {
                 false
             }
         };
-        let newest_first = self.regular_checkpoints(step)?.into_iter().rev();
+        let newest_first = regular_checkpoints(self.run, self.config.train.save_every, step)?.into_iter().rev();
         let mut last: Vec<_> = newest_first.filter(is_whole).take(self.config.train.average_last).collect();
         last.reverse();
         let directories: Vec<PathBuf> = last.into_iter().map(|(_, path)| path).collect();
@@ -157,20 +186,12 @@ impl RunHost<'_> {
         change_on_host(parameters.values(), |flat| checkpoint::average(&directories, &slots, flat))??;
         Ok(format!("average of the last {} checkpoints", directories.len()))
     }
+}
 
-    /// The checkpoints an average at update `step` takes.
-    fn averaged_checkpoints(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
-        let mut checkpoints = self.regular_checkpoints(step)?;
-        let surplus = checkpoints.len().saturating_sub(self.config.train.average_last);
-        Ok(checkpoints.split_off(surplus))
-    }
-
-    /// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being
-    /// best.
-    fn regular_checkpoints(&self, step: u64) -> Result<Vec<(u64, PathBuf)>> {
-        let every = self.config.train.save_every.max(1);
-        let mut checkpoints = checkpoint::list(self.run)?;
-        checkpoints.retain(|(s, _)| *s > 0 && (s.is_multiple_of(every) || *s == step) && *s <= step);
-        Ok(checkpoints)
-    }
+/// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being best.
+pub(super) fn regular_checkpoints(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
+    let every = save_every.max(1);
+    let mut checkpoints = checkpoint::list(run)?;
+    checkpoints.retain(|(s, _)| *s > 0 && (s.is_multiple_of(every) || *s == step) && *s <= step);
+    Ok(checkpoints)
 }

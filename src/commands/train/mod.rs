@@ -4,13 +4,14 @@ mod directory;
 mod host;
 mod plan;
 pub mod prepare;
+mod restore;
+mod saver;
 mod signals;
 mod validator;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::time::Duration;
 
-use crate::checkpoint;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::Output;
 use crate::config::{self, Config};
@@ -19,15 +20,15 @@ use crate::data::tokenizers::Tokenizers;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::{Transformer, Vocabulary, layout};
-use crate::ops::memory::change_on_host;
-use crate::ops::params::Parameters;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
+use crate::train::split::Limit;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Trainer};
 use host::RunHost;
 use prepare::Data;
+use saver::Saver;
 use signals::Signals;
 use validator::Validator;
 
@@ -46,7 +47,8 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     let signals = Signals::register()?;
     let run = directory::of(args)?;
-    let (resumed, _lock) = directory::open(&run, args, &config)?;
+    let (old, _lock) = directory::open(&run, args, &config)?;
+    let resumed = old.is_some();
     if args.resume && !resumed {
         message(format_args!("there is no run in {} to resume: starting one", run.display()));
     }
@@ -64,14 +66,20 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     );
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     model.initialise(config.train.seed)?;
-    let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
+    let optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text =
         TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
-    let loaded = if resumed { load(&run, &model, &mut optimizer, &say)? } else { None };
+    let loaded = if resumed { restore::load(&run, &model, &optimizer, &say)? } else { None };
     if let Some(state) = &loaded {
         directory::compare_text(&state.text, &text, &config.data)?;
     }
-    let state = TrainState { text, ..loaded.unwrap_or_default() };
+    let mut state = TrainState { text, ..loaded.unwrap_or_default() };
+    if old.is_some_and(|old| old.train.schedule != config.train.schedule) {
+        state.health.rate = 1.0;
+    }
+    if state.health.has_gone_back() {
+        say(format!("note: {} times the schedule's learning rate, as since the run went back", state.health.rate));
+    }
     if let Some(end) = signals.stop() {
         return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training; nothing was changed"));
     }
@@ -106,10 +114,10 @@ fn train(
     signals: Signals,
 ) -> Result<()> {
     let Prepared { data, validator, model, optimizer, state } = prepared;
-    let mut batches = prepare::batches(&data, config, state.sampler)?;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let log = Log::open(run, state.step, total, common.quiet)?;
-    let mut host = RunHost { run, config, validator, signals, parameters: model.parameters().clone() };
+    let parameters = model.parameters().clone();
+    let mut host = RunHost { run, config, data: &data, validator, signals, parameters, saver: Saver::default() };
     let mut trainer = Trainer {
         model: &model,
         optimizer,
@@ -121,9 +129,18 @@ fn train(
         padding: data.tokenizers.target.pad_id(),
         implementation: Default::default(),
         profiler: args.profile.then(Profiler::default),
+        saving: Duration::ZERO,
+        saved_at: None,
+        limit: Limit::default(),
     };
-    let end = trainer.run(&mut batches, &mut host)?;
-    drop(batches);
+    let largest = prepare::largest_batch(&data, config);
+    let shape = format!("{} pairs of {} tokens", largest.batch_size, largest.source_length);
+    trainer.rehearse(largest)?;
+    if let (Some(memory), false) = (device::resident_memory(), common.quiet) {
+        let mebibytes = memory >> 20;
+        message(format_args!("largest batch: {shape}, tried; {mebibytes} MiB of memory in use"));
+    }
+    let end = trainer.run(&mut host)?;
     let step = trainer.state.step;
     let profile = trainer.profiler.take().and_then(Profiler::finish);
     if args.profile && profile.is_none() {
@@ -193,59 +210,4 @@ fn resolve(args: &TrainArgs, common: &Common) -> Result<Config> {
     let config = config::load(&args.config, &sets)?;
     config::check_for_training(&config)?;
     Ok(config)
-}
-
-/// Loads the newest whole checkpoint of a run.
-fn load(
-    run: &Path,
-    model: &Transformer,
-    optimizer: &mut Optimizer,
-    say: &dyn Fn(String),
-) -> Result<Option<TrainState>> {
-    let (newest, warnings) = checkpoint::newest_valid(run)?;
-    for warning in warnings {
-        say(format!("warning: {warning}"));
-    }
-    let Some((step, directory)) = newest else {
-        if !checkpoint::list(run)?.is_empty() {
-            let error = Error::failure("every checkpoint of this run is damaged").at(run);
-            return Err(error.help(
-                "restore the files that the warnings name, or start again with --overwrite or another --run-dir",
-            ));
-        }
-        if run.join(checkpoint::MODEL_FILE).exists() {
-            let error = Error::failure("this run has a final model but no checkpoint to continue from").at(run);
-            return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
-        }
-        say("the run has no checkpoint yet: starting at update 0".to_owned());
-        return Ok(None);
-    };
-    super::model::load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
-    load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())?;
-    let state = checkpoint::read_state(&directory)?;
-    let state = TrainState::from_json(state).map_err(|error| error.at(directory.join(checkpoint::STATE_FILE)))?;
-    say(format!("resuming at update {step}"));
-    Ok(Some(state))
-}
-
-/// Fills the optimizer's tensors (and, with an exponential average, sorts out which parameters are which).
-fn load_optimizer(file: &Path, optimizer: &Optimizer, parameters: &Arc<Parameters>) -> Result<()> {
-    if let Some(average) = optimizer.average() {
-        // model.safetensors holds the average; the parameters being trained are beside the moments.
-        average.slice_set(parameters.values(), 0, 0)?;
-    }
-    let tensors = optimizer.tensors();
-    let length = parameters.values().elem_count();
-    let shape = [length];
-    let slots: Vec<_> = tensors
-        .iter()
-        .enumerate()
-        .map(|(i, (name, _))| checkpoint::Slot { name, shape: &shape, offset: i * length })
-        .collect();
-    let mut flat = vec![0f32; tensors.len() * length];
-    checkpoint::load_into(file, &slots, &mut flat)?;
-    for ((_, tensor), values) in tensors.iter().zip(flat.chunks_exact(length)) {
-        change_on_host(tensor, |slice| slice.copy_from_slice(values))?;
-    }
-    Ok(())
 }

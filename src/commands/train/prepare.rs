@@ -79,6 +79,16 @@ pub fn data(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) ->
     Ok(Data { tokenizers, corpus: Arc::new(corpus), report })
 }
 
+/// A batch as large as any of the run can be: the longest pair again and again, with no padding on either side.
+pub fn largest_batch(data: &Data, config: &Config) -> Batch {
+    let longest = data.corpus.lengths().into_iter().map(|lengths| lengths.source.max(lengths.target)).max();
+    let tokens = longest.unwrap_or(0) as usize;
+    let special = data.tokenizers.special_ids();
+    let pair = (vec![special.eos_source; tokens], vec![special.eos_target; tokens]);
+    let rows = (config.train.batch_tokens / (tokens + 1)).max(1);
+    Batch::new(&vec![pair; rows], &special)
+}
+
 /// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
 ///
 /// An item is one micro-batch, in parts of at most `train.batch_tokens`: BPE-dropout makes more subwords than the sampler

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::train::End;
 
 /// Signals that come this soon after the first are the same wish: `timeout` sends two, and so do nervous fingers.
-const SAME_WISH: Duration = Duration::from_secs(2);
+const SAME_WISH: Duration = Duration::from_millis(500);
 
 /// Listens for SIGINT, SIGTERM and SIGHUP: the first asks for a clean stop, one that comes later ends the process at once.
 pub struct Signals {

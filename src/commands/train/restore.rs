@@ -1,0 +1,68 @@
+//! Back to a checkpoint: parameters, the optimizer's tensors and the state of the run.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::checkpoint;
+use crate::commands::model::load_parameters;
+use crate::error::{Error, Result};
+use crate::model::Transformer;
+use crate::ops::memory::change_on_host;
+use crate::ops::params::Parameters;
+use crate::train::optimizer::Optimizer;
+use crate::train::state::TrainState;
+
+/// Loads the newest whole checkpoint of a run.
+pub fn load(
+    run: &Path,
+    model: &Transformer,
+    optimizer: &Optimizer,
+    say: &dyn Fn(String),
+) -> Result<Option<TrainState>> {
+    let (newest, warnings) = checkpoint::newest_valid(run)?;
+    for warning in warnings {
+        say(format!("warning: {warning}"));
+    }
+    let Some((step, directory)) = newest else {
+        if !checkpoint::list(run)?.is_empty() {
+            let error = Error::failure("every checkpoint of this run is damaged").at(run);
+            return Err(error.help(
+                "restore the files that the warnings name, or start again with --overwrite or another --run-dir",
+            ));
+        }
+        if run.join(checkpoint::MODEL_FILE).exists() {
+            let error = Error::failure("this run has a final model but no checkpoint to continue from").at(run);
+            return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
+        }
+        say("the run has no checkpoint yet: starting at update 0".to_owned());
+        return Ok(None);
+    };
+    load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
+    load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())?;
+    let state = checkpoint::read_state(&directory)?;
+    let state = TrainState::from_json(state).map_err(|error| error.at(directory.join(checkpoint::STATE_FILE)))?;
+    say(format!("resuming at update {step}"));
+    Ok(Some(state))
+}
+
+/// Fills the optimizer's tensors (and, with an exponential average, sorts out which parameters are which).
+fn load_optimizer(file: &Path, optimizer: &Optimizer, parameters: &Arc<Parameters>) -> Result<()> {
+    if let Some(average) = optimizer.average() {
+        // model.safetensors holds the average; the parameters being trained are beside the moments.
+        average.slice_set(parameters.values(), 0, 0)?;
+    }
+    let tensors = optimizer.tensors();
+    let length = parameters.values().elem_count();
+    let shape = [length];
+    let slots: Vec<_> = tensors
+        .iter()
+        .enumerate()
+        .map(|(i, (name, _))| checkpoint::Slot { name, shape: &shape, offset: i * length })
+        .collect();
+    let mut flat = vec![0f32; tensors.len() * length];
+    checkpoint::load_into(file, &slots, &mut flat)?;
+    for ((_, tensor), values) in tensors.iter().zip(flat.chunks_exact(length)) {
+        change_on_host(tensor, |slice| slice.copy_from_slice(values))?;
+    }
+    Ok(())
+}

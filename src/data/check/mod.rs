@@ -1,0 +1,263 @@
+//! What is wrong, or odd, with a parallel corpus: every kind of finding counted, with its first places.
+//!
+//! ```text
+//! bytes of both files → lines → what one line shows  (`line`)
+//!                             → what a pair shows    (`pair`: lengths, script, language, copies)
+//!                             → what the corpus shows (duplicates, pairs of the validation and test set)
+//! ```
+//!
+//! Languages are told apart by the corpus itself: which words stand mostly on the one side, and which on the other.
+
+mod line;
+mod pair;
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::corpus::Side;
+use super::lines::RawLines;
+use crate::choice::choice;
+use crate::error::Result;
+use pair::Languages;
+
+/// Places named of each kind of finding.
+const NAMED: usize = 5;
+/// Lines that one task looks at.
+const CHUNK: usize = 4096;
+
+choice! {
+    /// How bad a finding is.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Severity {
+        /// Training refuses the corpus.
+        Error = "error",
+        /// Training goes on, but the result suffers.
+        Warning = "warning",
+        /// Good to know.
+        Note = "note",
+    }
+}
+
+choice! {
+    /// What was found.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Kind {
+        /// The files differ in their number of lines.
+        LineCounts = "line_counts",
+        /// A file has no line.
+        EmptyFile = "empty_file",
+        /// Bytes that are not UTF-8.
+        NotUtf8 = "not_utf8",
+        /// U+FEFF at the start of the file.
+        ByteOrderMark = "byte_order_mark",
+        /// U+0000.
+        Nul = "nul",
+        /// Other control characters.
+        Control = "control",
+        /// `\r\n` at the end of a line.
+        CarriageReturn = "carriage_return",
+        /// What other programs take for the end of a line: `\r`, U+2028, U+2029, U+0085, form feed, vertical tab.
+        LineBreak = "line_break",
+        /// Nothing in it.
+        EmptyLine = "empty_line",
+        /// Nothing but white space in it.
+        WhiteSpace = "white_space",
+        /// Longer than any sentence.
+        LongLine = "long_line",
+        /// Source and target are the same.
+        Identical = "identical",
+        /// One side is many times longer.
+        Ratio = "ratio",
+        /// Mostly in another script than the file.
+        Script = "script",
+        /// Source and target look swapped.
+        Swapped = "swapped",
+        /// A side looks like the other side's language.
+        Language = "language",
+        /// The same pair came before.
+        Duplicate = "duplicate",
+        /// A pair of the validation or test set.
+        Overlap = "overlap",
+    }
+}
+
+impl Kind {
+    /// How bad it is.
+    pub fn severity(self) -> Severity {
+        match self {
+            Self::LineCounts | Self::EmptyFile | Self::NotUtf8 => Severity::Error,
+            Self::ByteOrderMark | Self::CarriageReturn | Self::Duplicate => Severity::Note,
+            _ => Severity::Warning,
+        }
+    }
+
+    /// What it means, and what to do or what training does.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::LineCounts => {
+                "the files differ in their number of lines: one may be cut short, or a tool may have broken lines"
+            }
+            Self::EmptyFile => "the file is empty: a corpus needs at least one line a side",
+            Self::NotUtf8 => "the text is not UTF-8: convert it with `iconv -t UTF-8`, or mend the lines",
+            Self::ByteOrderMark => "a byte order mark at the start; it is not part of the text",
+            Self::Nul => "U+0000 in the line: the file may be UTF-16, or damaged",
+            Self::Control => "control characters in the line: remove them",
+            Self::CarriageReturn => "lines ended in \\r\\n; the \\r is not part of the text",
+            Self::LineBreak => {
+                "a \\r, form feed, vertical tab, U+0085, U+2028 or U+2029 in the line: other programs may end the line there"
+            }
+            Self::EmptyLine => "empty lines: their pairs are left out",
+            Self::WhiteSpace => "lines of nothing but white space: their pairs are left out",
+            Self::LongLine => "lines of more than 10,000 characters: no sentences; data.max_length leaves them out",
+            Self::Identical => "source and target are the same: not translated",
+            Self::Ratio => {
+                "one side is many times longer than the other: not a translation; data.max_ratio leaves such out"
+            }
+            Self::Script => "a line mostly in another script than its file",
+            Self::Swapped => "source and target look swapped",
+            Self::Language => "a line that looks like the other side's language: not translated",
+            Self::Duplicate => "pairs that have come before: they weigh more than others",
+            Self::Overlap => "pairs of the validation or test set: scores on it will be too good",
+        }
+    }
+}
+
+/// All findings of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How many lines or pairs.
+    pub count: usize,
+    /// The first of them; line 0 is the whole file.
+    pub places: Vec<Place>,
+}
+
+/// A line of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1; 0 for the whole file.
+    pub line: usize,
+}
+
+/// What a check found, by kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings(BTreeMap<Kind, Finding>);
+
+impl Findings {
+    fn add(&mut self, kind: Kind, file: &Path, line: usize) {
+        let finding = self.0.entry(kind).or_default();
+        finding.count += 1;
+        if finding.places.len() < NAMED {
+            finding.places.push(Place { file: file.to_path_buf(), line });
+        }
+    }
+
+    /// The kinds found, those that training refuses first.
+    pub fn iter(&self) -> impl Iterator<Item = (Kind, &Finding)> {
+        let mut kinds: Vec<_> = self.0.iter().map(|(kind, finding)| (*kind, finding)).collect();
+        kinds.sort_by_key(|(kind, _)| (kind.severity(), *kind));
+        kinds.into_iter()
+    }
+
+    /// Adds those of another check.
+    pub fn merge(&mut self, other: Self) {
+        for (kind, finding) in other.0 {
+            let ours = self.0.entry(kind).or_default();
+            ours.count += finding.count;
+            let room = NAMED - ours.places.len().min(NAMED);
+            ours.places.extend(finding.places.into_iter().take(room));
+        }
+    }
+
+    /// How many of a kind.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.0.get(&kind).map_or(0, |finding| finding.count)
+    }
+}
+
+/// The pairs of the validation and test sets, and the pairs seen so far.
+#[derive(Default)]
+pub struct Seen {
+    random: RandomState,
+    held_out: HashMap<u64, ()>,
+    pairs: HashMap<u64, ()>,
+}
+
+impl Seen {
+    fn hash(&self, source: &[u8], target: &[u8]) -> u64 {
+        self.random.hash_one((source.trim_ascii(), target.trim_ascii()))
+    }
+}
+
+/// Checks two files that are translations of each other line by line. `held_out` of a training corpus are the pairs that
+/// must not be in it; those of a validation or test set are added to it.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -> Result<Findings> {
+    let (source, target) = rayon::join(|| RawLines::read(source), || RawLines::read(target));
+    let [source, target] = [source?, target?];
+    let mut findings = Findings::default();
+    for file in [&source, &target] {
+        if file.is_empty() {
+            findings.add(Kind::EmptyFile, file.path(), 0);
+        }
+        if file.byte_order_mark() {
+            findings.add(Kind::ByteOrderMark, file.path(), 1);
+        }
+    }
+    if source.len() != target.len() {
+        let longer = if source.len() > target.len() { &source } else { &target };
+        // The first line that has no other side.
+        findings.add(Kind::LineCounts, longer.path(), source.len().min(target.len()) + 1);
+    }
+    for file in [&source, &target] {
+        in_chunks(file.len(), &mut findings, |index, findings| {
+            for kind in line::findings(file.get(index)) {
+                findings.add(kind, file.path(), index + 1);
+            }
+        });
+    }
+    let pairs = source.len().min(target.len());
+    let languages = Languages::learn(&source, &target);
+    in_chunks(pairs, &mut findings, |index, findings| {
+        for (kind, side) in languages.findings(source.get(index), target.get(index)) {
+            let file = if side == Side::Source { &source } else { &target };
+            findings.add(kind, file.path(), index + 1);
+        }
+    });
+    for index in 0..pairs {
+        let hash = seen.hash(source.get(index), target.get(index));
+        if source.get(index).trim_ascii().is_empty() {
+            continue;
+        }
+        if !is_training {
+            seen.held_out.insert(hash, ());
+        } else {
+            if seen.held_out.contains_key(&hash) {
+                findings.add(Kind::Overlap, source.path(), index + 1);
+            }
+            if seen.pairs.insert(hash, ()).is_some() {
+                findings.add(Kind::Duplicate, source.path(), index + 1);
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Looks at every index on all threads; findings stay in order.
+fn in_chunks(count: usize, findings: &mut Findings, look: impl Fn(usize, &mut Findings) + Sync) {
+    let starts: Vec<usize> = (0..count).step_by(CHUNK).collect();
+    let of_chunk = |start: &usize| {
+        let mut findings = Findings::default();
+        (*start..count.min(start + CHUNK)).for_each(|index| look(index, &mut findings));
+        findings
+    };
+    let chunks: Vec<Findings> = starts.par_iter().map(of_chunk).collect();
+    chunks.into_iter().for_each(|chunk| findings.merge(chunk));
+}

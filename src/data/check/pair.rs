@@ -1,0 +1,211 @@
+//! What a pair shows: its lengths, scripts and languages, beside those of its corpus.
+
+use std::collections::HashMap;
+
+use unicode_script::{Script, UnicodeScript};
+
+use super::Kind;
+use crate::data::corpus::Side;
+use crate::data::lines::RawLines;
+
+/// Pairs that words and scripts are learnt from.
+const LEARNT: usize = 200_000;
+/// A side that is so many times longer, in characters, is no translation.
+const RATIO: usize = 9;
+/// … from so many characters on: short lines differ by chance.
+const RATIO_FROM: usize = 30;
+/// Letters below which a line has no script of its own.
+const LETTERS: usize = 5;
+/// A script that so many of a file's lines are mostly in is the file's.
+const USUAL: f64 = 0.9;
+/// Words seen less often say nothing about a language.
+const OFTEN: u32 = 5;
+/// Words of one line that count: a line of a thousand equal words is no language.
+const OF_A_LINE: usize = 100;
+/// Words that must speak for a language, …
+const WORDS: usize = 4;
+/// … and how clearly: the mean log-odds of a line, in nats.
+const CLEAR: f64 = 1.5;
+/// What one word can say at most.
+const MOST: f64 = 5.0;
+
+/// The scripts of a corpus and the words of each side.
+pub(super) struct Languages {
+    scripts: [Option<Script>; 2],
+    /// Log-odds of a word standing in the source rather than in the target.
+    words: HashMap<String, f64>,
+}
+
+impl Languages {
+    /// Learns from the corpus itself, spread over its length.
+    pub(super) fn learn(source: &RawLines, target: &RawLines) -> Self {
+        let mut counts: HashMap<String, [u32; 2]> = HashMap::new();
+        let mut totals = [0u32; 2];
+        let mut scripts = [None; 2];
+        for (side, file) in [source, target].into_iter().enumerate() {
+            let step = file.len().div_ceil(LEARNT).max(1);
+            let mut lines_of: HashMap<Script, usize> = HashMap::new();
+            let mut lines = 0;
+            for text in (0..file.len()).step_by(step).filter_map(|index| std::str::from_utf8(file.get(index)).ok()) {
+                for word in words(text).take(OF_A_LINE) {
+                    counts.entry(word).or_default()[side] += 1;
+                    totals[side] += 1;
+                }
+                if let Some(script) = script(text) {
+                    *lines_of.entry(script).or_default() += 1;
+                    lines += 1;
+                }
+            }
+            let usual = lines_of.into_iter().max_by_key(|(script, lines)| (*lines, script.full_name()));
+            scripts[side] = usual.filter(|(_, of)| *of as f64 >= USUAL * lines as f64).map(|(script, _)| script);
+        }
+        let share = |count: u32, total: u32| (f64::from(count) + 0.5) / (f64::from(total) + 1.0);
+        let odds = |[a, b]: [u32; 2]| (share(a, totals[0]) / share(b, totals[1])).ln().clamp(-MOST, MOST);
+        let often = counts.into_iter().filter(|(_, [a, b])| a + b >= OFTEN);
+        Self { scripts, words: often.map(|(word, counts)| (word, odds(counts))).collect() }
+    }
+
+    /// What is odd about a pair, and on which side it shows.
+    pub(super) fn findings(&self, source: &[u8], target: &[u8]) -> Vec<(Kind, Side)> {
+        let (Ok(source), Ok(target)) = (std::str::from_utf8(source), std::str::from_utf8(target)) else {
+            return Vec::new();
+        };
+        let (source, target) = (source.trim(), target.trim());
+        if source.is_empty() || target.is_empty() {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        let is_text = source.contains(char::is_alphabetic);
+        if source == target && is_text {
+            found.push((Kind::Identical, Side::Source));
+        }
+        let [shorter, longer] = {
+            let mut lengths = [source, target].map(|text| text.chars().count());
+            lengths.sort_unstable();
+            lengths
+        };
+        if longer >= RATIO_FROM && longer > RATIO * shorter {
+            found.push((Kind::Ratio, Side::Source));
+        }
+        let sides = [(Side::Source, source), (Side::Target, target)];
+        let [a, b] = sides.map(|(_, text)| script(text));
+        if a.is_some() && b.is_some() && self.scripts == [b, a] && a != b {
+            found.push((Kind::Swapped, Side::Source));
+            return found;
+        }
+        for ((side, _), (found_in, usual)) in sides.iter().zip([a, b].into_iter().zip(self.scripts)) {
+            if found_in.is_some() && usual.is_some() && found_in != usual {
+                found.push((Kind::Script, *side));
+            }
+        }
+        // Positive for the source's language.
+        let [a, b] = sides.map(|(_, text)| self.language(text));
+        match (a, b) {
+            (Some(a), Some(b)) if a < -CLEAR && b > CLEAR => found.push((Kind::Swapped, Side::Source)),
+            (Some(a), _) if a < -CLEAR && source != target => found.push((Kind::Language, Side::Source)),
+            (_, Some(b)) if b > CLEAR && source != target => found.push((Kind::Language, Side::Target)),
+            _ => {}
+        }
+        found
+    }
+
+    /// Mean log-odds of the words of a line, where enough of them are known.
+    fn language(&self, text: &str) -> Option<f64> {
+        let known: Vec<f64> = words(text).filter_map(|word| self.words.get(&word).copied()).collect();
+        (known.len() >= WORDS).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    }
+}
+
+/// Runs of letters, in lower case.
+fn words(text: &str) -> impl Iterator<Item = String> {
+    text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()).map(str::to_lowercase)
+}
+
+/// The script of most letters. Japanese mixes three, which count as one.
+fn script(text: &str) -> Option<Script> {
+    let mut counts: HashMap<Script, usize> = HashMap::new();
+    for c in text.chars().filter(|c| c.is_alphabetic()) {
+        let script = match c.script() {
+            Script::Hiragana | Script::Katakana => Script::Han,
+            script => script,
+        };
+        *counts.entry(script).or_default() += 1;
+    }
+    let all: usize = counts.values().sum();
+    let (script, most) = counts.into_iter().max_by_key(|(script, count)| (*count, script.full_name()))?;
+    (all >= LETTERS && 2 * most > all && !matches!(script, Script::Common | Script::Inherited)).then_some(script)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENGLISH: [&str; 6] = [
+        "the dog runs over the green grass",
+        "a woman reads a book in the park",
+        "two men are sitting on the bench",
+        "the children play with a red ball",
+        "a man in the street sells old books",
+        "the cat sleeps under the kitchen table",
+    ];
+    const GERMAN: [&str; 6] = [
+        "der Hund läuft über das grüne Gras",
+        "eine Frau liest im Park ein Buch",
+        "zwei Männer sitzen auf der Bank",
+        "die Kinder spielen mit einem roten Ball",
+        "ein Mann auf der Straße verkauft alte Bücher",
+        "die Katze schläft unter dem Küchentisch",
+    ];
+
+    fn lines(text: &[&str]) -> (tempfile::TempDir, RawLines) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        std::fs::write(&path, text.repeat(20).join("\n")).unwrap();
+        let lines = RawLines::read(&path).unwrap();
+        (folder, lines)
+    }
+
+    fn found(languages: &Languages, source: &str, target: &str) -> Vec<Kind> {
+        languages.findings(source.as_bytes(), target.as_bytes()).into_iter().map(|(kind, _)| kind).collect()
+    }
+
+    #[test]
+    fn languages_of_one_script_are_told_apart_by_their_words() {
+        let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&GERMAN));
+        let languages = Languages::learn(&source, &target);
+        for (english, german) in ENGLISH.iter().zip(GERMAN) {
+            assert_eq!(found(&languages, english, german), []);
+            assert_eq!(found(&languages, german, english), [Kind::Swapped]);
+            assert_eq!(found(&languages, english, english), [Kind::Identical]);
+        }
+        assert_eq!(found(&languages, ENGLISH[0], ENGLISH[1]), [Kind::Language]);
+        assert_eq!(languages.findings(GERMAN[0].as_bytes(), GERMAN[1].as_bytes()), [(Kind::Language, Side::Source)]);
+        // Names and numbers are the same in both.
+        assert_eq!(found(&languages, "1984", "1984"), []);
+        assert_eq!(found(&languages, "Anna Schmidt, Wien", "Anna Schmidt, Vienna"), []);
+    }
+
+    #[test]
+    fn scripts_other_than_the_file_s_are_told() {
+        let russian = ["собака бежит по траве", "женщина читает книгу в парке"];
+        let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&russian));
+        let languages = Languages::learn(&source, &target);
+        assert_eq!(found(&languages, ENGLISH[0], russian[0]), []);
+        assert_eq!(found(&languages, russian[0], ENGLISH[0]), [Kind::Swapped]);
+        assert_eq!(
+            languages.findings(ENGLISH[0].as_bytes(), "犬が草の上を走っている".as_bytes()),
+            [(Kind::Script, Side::Target)]
+        );
+        assert!(found(&languages, ENGLISH[0], ENGLISH[1]).contains(&Kind::Script));
+        assert_eq!(script("犬が草の上を走っている。"), Some(Script::Han));
+        assert_eq!(script("12 % – 3"), None);
+    }
+
+    #[test]
+    fn lengths_that_no_translation_has_are_told() {
+        let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&GERMAN));
+        let languages = Languages::learn(&source, &target);
+        assert_eq!(found(&languages, "ja", &"zzzz ".repeat(10)), [Kind::Ratio]);
+        assert_eq!(found(&languages, "I", "zzzz zzzz zzzz"), []);
+    }
+}

@@ -1,0 +1,114 @@
+//! Losses that are not numbers, and losses that jump.
+
+use serde::{Deserialize, Serialize};
+
+/// What the learning rate is multiplied with after going back.
+pub const LOWER_RATE: f64 = 0.5;
+/// Updates that the usual loss is a running mean of, and before which none counts as a jump.
+const USUAL: u64 = 100;
+/// A loss jumps that is so many standard deviations above the usual one, …
+const DEVIATIONS: f64 = 6.0;
+/// … and so much, in nats a token.
+const JUMP: f64 = 0.5;
+
+/// How the updates of a run have gone; part of its state, so that a resumed run takes the same decisions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Health {
+    /// Updates skipped since the run began: their loss or gradient was not finite.
+    pub skipped: u64,
+    /// Of these the last ones, with none in between that was made.
+    pub in_a_row: u64,
+    /// What the schedule's learning rate is multiplied with: 1 until the run has gone back to a checkpoint.
+    pub rate: f64,
+    /// Losses seen.
+    losses: u64,
+    /// Their running mean.
+    mean: f64,
+    /// Their running variance.
+    variance: f64,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self { skipped: 0, in_a_row: 0, rate: 1.0, losses: 0, mean: 0.0, variance: 0.0 }
+    }
+}
+
+impl Health {
+    /// Takes note of an update that is skipped.
+    pub fn skip(&mut self) {
+        self.skipped += 1;
+        self.in_a_row += 1;
+    }
+
+    /// Takes note of an update's mean loss a token. Returns the usual loss where this one jumps above it.
+    pub fn observe(&mut self, loss: f64) -> Option<f64> {
+        self.in_a_row = 0;
+        let (usual, most) = (self.mean, self.mean + (DEVIATIONS * self.variance.sqrt()).max(JUMP));
+        let jumps = self.losses >= USUAL && loss > most;
+        // A jump moves the mean too, but not by all it is: else one would hide the next.
+        let loss = if jumps { most } else { loss };
+        self.losses += 1;
+        let share = 1.0 / self.losses.min(USUAL) as f64;
+        let above = loss - self.mean;
+        self.mean += share * above;
+        self.variance = (1.0 - share) * (self.variance + share * above * above);
+        jumps.then_some(usual)
+    }
+
+    /// As it stood at a checkpoint, after going back there: what was skipped since is still told, and the rate is lower.
+    #[must_use]
+    pub fn gone_back_to(&self, checkpoint: &Self) -> Self {
+        Self { skipped: self.skipped, in_a_row: 0, rate: self.rate * LOWER_RATE, ..checkpoint.clone() }
+    }
+
+    /// Whether the run has gone back to a checkpoint before.
+    pub fn has_gone_back(&self) -> bool {
+        self.rate < 1.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Losses that fall from 9 to 3 with noise of ±0.2.
+    fn usual(update: u64) -> f64 {
+        3.0 + 6.0 * (-(update as f64) / 80.0).exp() + 0.2 * ((update * 7919 % 13) as f64 / 6.0 - 1.0)
+    }
+
+    #[test]
+    fn only_jumps_are_jumps() {
+        let mut health = Health::default();
+        for update in 0..1000 {
+            assert_eq!(health.observe(usual(update)), None, "update {update}");
+        }
+        let mean = health.observe(6.0).unwrap();
+        assert!((mean - 3.0).abs() < 0.1, "{mean}");
+        assert_eq!(health.observe(usual(1001)), None);
+        assert!(health.observe(6.0).is_some(), "one jump hides the next");
+        // What stays is the new usual.
+        let told = (0..1000).filter(|_| health.observe(6.0).is_some()).count();
+        assert!((2..50).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn the_first_losses_never_jump() {
+        let mut health = Health::default();
+        assert!((0..USUAL).all(|update| health.observe((update % 2 * 50) as f64).is_none()));
+    }
+
+    #[test]
+    fn skips_are_counted_in_all_and_in_a_row() {
+        let mut health = Health::default();
+        health.skip();
+        health.skip();
+        assert_eq!((health.skipped, health.in_a_row), (2, 2));
+        health.observe(1.0);
+        health.skip();
+        assert_eq!((health.skipped, health.in_a_row, health.has_gone_back()), (3, 1, false));
+        let back = health.gone_back_to(&Health::default());
+        assert_eq!((back.skipped, back.in_a_row, back.rate, back.has_gone_back()), (3, 0, LOWER_RATE, true));
+    }
+}

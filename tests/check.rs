@@ -1,0 +1,175 @@
+//! `mt check`: what is wrong with a corpus is found, counted and named with file and line; and training says the same.
+
+mod common;
+
+use std::path::Path;
+
+use common::project::{Project, fails, stderr, stdout, succeeds};
+use mt::data::check::{self, Kind, Seen};
+use serde_json::Value;
+
+fn found(project: &Project) -> (Option<i32>, Value) {
+    let output = project.mt(&["check", "--config", "small.toml", "--json", "-q"]);
+    let text = stdout(&output);
+    (output.status.code(), serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{}", stderr(&output))))
+}
+
+/// Of a kind of finding: its severity, how many, and the first lines.
+fn finding(report: &Value, kind: &str) -> (String, u64, Vec<String>) {
+    let findings = report["findings"].as_array().unwrap();
+    let Some(finding) = findings.iter().find(|finding| finding["kind"] == kind) else { return Default::default() };
+    let place = |place: &Value| {
+        let file = place["file"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        format!("{file}:{}", place["line"])
+    };
+    let places = finding["places"].as_array().unwrap().iter().map(place).collect();
+    (finding["severity"].as_str().unwrap().to_owned(), finding["count"].as_u64().unwrap(), places)
+}
+
+/// The corpus with lines in place of some of its own, from 1.
+fn with(project: &Project, changes: &[(usize, &[u8], &[u8])]) {
+    for (side, name) in ["train.en", "train.de"].into_iter().enumerate() {
+        let text = std::fs::read(project.path(name)).unwrap();
+        let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        for (line, source, target) in changes {
+            lines[line - 1] = [source, target][side].to_vec();
+        }
+        project.write(name, lines.join(&b'\n'));
+    }
+}
+
+#[test]
+fn what_training_survives_is_warned_of_with_its_lines() {
+    let project = Project::new();
+    // Nothing of the training text is held out.
+    project.write("valid.en", "every cat sleeps\n");
+    project.write("valid.de", "jede Katze schläft\n");
+    let (code, report) = found(&project);
+    let kinds = |report: &Value| -> Vec<String> {
+        report["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    // Six sentences, again and again.
+    assert_eq!((code, kinds(&report)), (Some(0), vec!["duplicate".to_owned()]));
+    assert_eq!(
+        finding(&report, "duplicate"),
+        ("note".to_owned(), 114, (7..12).map(|l| format!("train.en:{l}")).collect())
+    );
+
+    let long = "so ".repeat(4000);
+    with(
+        &project,
+        &[
+            (1, b"\xEF\xBB\xBFthe cat sleeps", "die Katze schläft".as_bytes()),
+            (2, b"", b"der Hund frisst"),
+            (3, b"a cat\r", b"eine Katze"),
+            (4, "a dog\u{2028}runs".as_bytes(), b"ein\x0CHund rennt"),
+            (5, b"a dog\0runs", b"ein Hund rennt"),
+            (6, b"a dog \x1B[1mruns", b"ein Hund rennt"),
+            (7, b" \t", b"ein Hund rennt"),
+            (8, long.as_bytes(), b"so"),
+            (9, b"the dog", b"the dog"),
+            (10, "every cat sleeps".as_bytes(), "jede Katze schläft".as_bytes()),
+            (11, "die Katze schläft und der Hund frisst".as_bytes(), b"the cat sleeps and the dog eats"),
+            (12, "собака бежит".as_bytes(), b"ein Hund rennt"),
+            (13, b"the dog eats", b"the dog sleeps and a cat runs"),
+        ],
+    );
+    let (code, report) = found(&project);
+    assert_eq!(code, Some(0), "{report}");
+    for (kind, severity, places) in [
+        ("byte_order_mark", "note", &["train.en:1"][..]),
+        ("empty_line", "warning", &["train.en:2"]),
+        ("carriage_return", "note", &["train.en:3"]),
+        ("line_break", "warning", &["train.en:4", "train.de:4"]),
+        ("nul", "warning", &["train.en:5"]),
+        ("control", "warning", &["train.en:6"]),
+        ("white_space", "warning", &["train.en:7"]),
+        ("long_line", "warning", &["train.en:8"]),
+        ("ratio", "warning", &["train.en:8"]),
+        ("identical", "warning", &["train.en:9"]),
+        ("overlap", "warning", &["train.en:10"]),
+        ("swapped", "warning", &["train.en:11"]),
+        ("script", "warning", &["train.en:12"]),
+        ("language", "warning", &["train.de:13"]),
+    ] {
+        assert_eq!(
+            finding(&report, kind),
+            (severity.to_owned(), places.len() as u64, places.iter().map(|p| (*p).to_owned()).collect()),
+            "{kind}"
+        );
+    }
+    assert!(report["plan"]["tokens_per_second"].as_f64().unwrap() > 0.0);
+    assert!(report["plan"]["memory_bytes"].as_u64().unwrap() > 0);
+    let text = project.mt(&["check", "--config", "small.toml"]);
+    assert!(stdout(&text).contains("train.de:4"), "{}", stdout(&text));
+    // And training survives it all.
+    let trained = project.mt(&["train", "--config", "small.toml"]);
+    succeeds(&trained);
+    assert!(stderr(&trained).contains("lines ended in \\r\\n; the \\r is not part of the text"));
+}
+
+#[test]
+fn what_training_refuses_is_an_error_in_the_same_words() {
+    for (changed, kind, place, words) in [
+        (&b"the cat\n"[..], "line_counts", "train.de:2", "train.de has 120 lines"),
+        (b"", "empty_file", "train.en:0", "the file is empty"),
+        (
+            &[b"caf\xE9 noir\n", &b"the cat\n".repeat(119)[..]].concat(),
+            "not_utf8",
+            "train.en:1",
+            "the text is not UTF-8",
+        ),
+    ] {
+        let project = Project::new();
+        project.write("train.en", changed);
+        let (code, report) = found(&project);
+        assert_eq!(code, Some(1), "{kind}");
+        let (severity, _, places) = finding(&report, kind);
+        assert_eq!((severity.as_str(), places[0].as_str()), ("error", place));
+        fails(&project.mt(&["check", "--config", "small.toml"]), 1, &["training would refuse this text"]);
+        fails(&project.train(&[]), 1, &[words]);
+    }
+}
+
+/// Of the corpora for measuring: what `sort | uniq -d` counts, and next to nothing that looks untranslated.
+#[test]
+fn real_corpora_show_little() {
+    let Some(data) = std::env::var_os("MT_TEST_DATA") else {
+        return common::skipped("real_corpora_show_little", "MT_TEST_DATA is not set");
+    };
+    for (corpus, pairs, duplicates) in [("multi30k", 29_000, 3), ("tatoeba-en-de", 164_845, 0)] {
+        let folder = Path::new(&data).join(corpus);
+        let (findings, times) = {
+            let mut seen = Seen::default();
+            let valid = check::check(&folder.join("valid.en"), &folder.join("valid.de"), false, &mut seen).unwrap();
+            let train = || check::check(&folder.join("train.en"), &folder.join("train.de"), true, &mut Seen::default());
+            assert_eq!(valid.count(Kind::Overlap), 0);
+            (
+                check::check(&folder.join("train.en"), &folder.join("train.de"), true, &mut seen).unwrap(),
+                train().unwrap(),
+            )
+        };
+        assert_eq!(findings.count(Kind::Duplicate), duplicates, "{corpus}");
+        assert_eq!(times, findings, "another order of threads, another result");
+        for kind in [Kind::Identical, Kind::EmptyLine, Kind::NotUtf8, Kind::LineCounts, Kind::Script] {
+            assert_eq!(findings.count(kind), 0, "{corpus}: {kind}");
+        }
+        for kind in [Kind::Language, Kind::Swapped, Kind::Ratio] {
+            println!("{corpus}: {} {kind}", findings.count(kind));
+            assert!(findings.count(kind) * 1000 < pairs, "{corpus}: {} {kind}", findings.count(kind));
+        }
+        // Every hundredth pair swapped is found again, nearly every one.
+        let project = Project::new();
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let (source, target) = (read("train.en"), read("train.de"));
+        let mut swapped: Vec<(&str, &str)> = source.lines().zip(target.lines()).collect();
+        swapped.iter_mut().step_by(100).for_each(|(source, target)| std::mem::swap(source, target));
+        let text = |side: fn(&(&str, &str)) -> String| swapped.iter().map(|pair| side(pair) + "\n").collect::<String>();
+        project.write("train.en", text(|pair| pair.0.to_owned()));
+        project.write("train.de", text(|pair| pair.1.to_owned()));
+        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
+        let found = findings.unwrap().count(Kind::Swapped);
+        println!("{corpus}: {found} of {} swapped pairs found", pairs / 100);
+        assert!(found * 100 > pairs / 100 * 60, "{corpus}: {found}");
+    }
+}

@@ -1,0 +1,206 @@
+//! Training that is killed, at any moment, and resumed: nothing is lost, and the result is that of a run that was never
+//! stopped.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use common::project::{Project, file, stderr, succeeds};
+use mt::checkpoint;
+use mt::rng::key;
+use serde_json::Value;
+
+/// Updates between checkpoints.
+const EVERY: u64 = 3;
+
+/// The small run, with a checkpoint every few updates and a validation now and then.
+fn settings(updates: u64) -> Vec<String> {
+    [
+        ("train.max_updates", updates.to_string()),
+        ("train.save_every", EVERY.to_string()),
+        ("train.keep", "2".to_owned()),
+        ("valid.every", "50".to_owned()),
+    ]
+    .iter()
+    .flat_map(|(key, value)| ["--set".to_owned(), format!("{key}={value}")])
+    .collect()
+}
+
+fn start(project: &Project, run: &str, settings: &[String]) -> Child {
+    let mut args = vec!["train", "--config", "small.toml", "-q", "--resume", "--run-dir", run];
+    args.extend(settings.iter().map(String::as_str));
+    project.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Names that a save has while it goes on, and nothing after it may have.
+fn strays(run: &Path) -> Vec<String> {
+    let names =
+        [run.to_path_buf(), run.join("checkpoints")].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
+    let names = names.flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with('.') && name != ".lock").collect()
+}
+
+fn is_saving(run: &Path) -> bool {
+    let entries = std::fs::read_dir(run.join("checkpoints")).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(".tmp-"))
+}
+
+/// Kills the process after some time; with `saving` after some time from when it first writes a checkpoint. Returns
+/// whether it was writing one then, `None` if it had ended before.
+fn kill(child: &mut Child, run: &Path, saving: bool, delay: Duration) -> Option<bool> {
+    let started = Instant::now();
+    while saving && !is_saving(run) {
+        if child.try_wait().unwrap().is_some() || started.elapsed() > Duration::from_secs(20) {
+            break;
+        }
+    }
+    std::thread::sleep(delay);
+    let was_saving = is_saving(run);
+    let ended = child.try_wait().unwrap().is_some();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    (!ended).then_some(was_saving)
+}
+
+/// Entries of a log without what is a matter of time.
+fn entries(project: &Project, run: &str) -> Vec<Value> {
+    let log = String::from_utf8(file(project, run, "log.jsonl")).unwrap();
+    let mut entries: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+        for field in ["seconds", "tokens_per_second", "saving_seconds", "validation_seconds", "memory"] {
+            entry.remove(field);
+        }
+    }
+    entries
+}
+
+/// The state of a checkpoint without what is a matter of time.
+fn state(project: &Project, run: &str, step: u64) -> Value {
+    let bytes = file(project, run, &format!("checkpoints/step-{step:08}/state.json"));
+    let mut state: Value = serde_json::from_slice(&bytes).unwrap();
+    for times in ["/seconds", "/window/since"] {
+        *state.pointer_mut(times).unwrap() = Value::Null;
+    }
+    state
+}
+
+/// The same bytes in every file that does not tell the time.
+fn assert_same_run(project: &Project, whole: &str, killed: &str, step: u64) {
+    for name in ["model.safetensors", "optimizer.safetensors"] {
+        let name = format!("checkpoints/step-{step:08}/{name}");
+        assert_eq!(file(project, whole, &name), file(project, killed, &name), "{killed}: {name}");
+    }
+    for name in ["model.safetensors", "tokenizer.json", "best", "last"] {
+        // Not every run validates.
+        let [whole, killed] = [whole, killed].map(|run| std::fs::read(project.path(run).join(name)).ok());
+        assert_eq!(whole, killed, "{name}");
+    }
+    assert_eq!(state(project, whole, step), state(project, killed, step), "{killed}");
+    let (whole, killed) = (entries(project, whole), entries(project, killed));
+    assert_eq!(whole.len(), killed.len());
+    for (whole, killed) in whole.iter().zip(&killed) {
+        assert_eq!(whole, killed);
+    }
+}
+
+/// Kills runs at `kills` moments, half of them while a checkpoint is being written.
+fn kill_and_resume(kills: u64, updates: u64) {
+    let project = Project::new();
+    let settings = settings(updates);
+    succeeds(&start(&project, "whole", &settings).wait_with_output().unwrap());
+    let (mut done, mut in_saves, mut most_repeated, mut number) = (0, 0, 0, 0);
+    while done < kills {
+        number += 1;
+        let name = format!("killed-{number}");
+        let run = project.path(&name);
+        let newest = || checkpoint::newest_valid(&run).unwrap();
+        loop {
+            let before = newest().0.map(|(step, _)| step);
+            let mut child = start(&project, &name, &settings);
+            if done == kills {
+                succeeds(&child.wait_with_output().unwrap());
+                break;
+            }
+            let draw = |what: &str, range: u64| key(1, what, &[done]) % range;
+            let aimed = done % 2 == 0;
+            // A start takes some 100 ms, an update some 5, a save some 10.
+            let delay = Duration::from_micros(if aimed { draw("save", 12_000) } else { draw("any", 600_000) });
+            let Some(was_saving) = kill(&mut child, &run, aimed, delay) else { break };
+            done += 1;
+            in_saves += u64::from(was_saving);
+
+            let (after, warnings) = newest();
+            let after = after.map(|(step, _)| step);
+            assert!(warnings.is_empty(), "a kill left a damaged checkpoint: {warnings:?}");
+            assert!(after >= before, "killed at {before:?}, and only {after:?} is left");
+            let logged = if run.join("log.jsonl").exists() { logged(&run) } else { 0 };
+            let repeated = logged.saturating_sub(after.unwrap_or(0));
+            // One interval, and as much again where a checkpoint was being written.
+            let most = EVERY * (1 + u64::from(was_saving));
+            assert!(repeated <= most, "{repeated} updates to be repeated (saving: {was_saving})");
+            most_repeated = most_repeated.max(repeated);
+        }
+        assert_eq!(strays(&run), [""; 0]);
+        assert_same_run(&project, "whole", &name, updates);
+    }
+    println!("{kills} kills, {in_saves} of them in a save; {number} runs; at most {most_repeated} updates repeated");
+    assert!(in_saves * 4 >= kills, "only {in_saves} of {kills} kills met a save");
+}
+
+/// The last update in a log.
+fn logged(run: &Path) -> u64 {
+    let log = String::from_utf8_lossy(&std::fs::read(run.join("log.jsonl")).unwrap()).into_owned();
+    let updates = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["update"].as_u64());
+    updates.max().unwrap_or(0)
+}
+
+#[test]
+fn killed_anywhere_nothing_is_lost() {
+    kill_and_resume(12, 150);
+}
+
+/// Run it with `--ignored --nocapture`.
+#[test]
+#[ignore = "some minutes"]
+fn killed_anywhere_two_hundred_times() {
+    kill_and_resume(200, 600);
+}
+
+/// Every way of training that has a state of its own, killed and resumed.
+#[test]
+fn resuming_is_exact_in_every_setting() {
+    let project = Project::new();
+    project.write("more.en", "the old cat sleeps\na young dog runs\n");
+    project.write("more.de", "die alte Katze schläft\nein junger Hund rennt\n");
+    let corpora = "data.train=[{ source = \"train.en\", target = \"train.de\" }, \
+                   { source = \"more.en\", target = \"more.de\", weight = 3.0 }]";
+    let ways: &[&[&str]] = &[
+        &["train.accumulate=3"],
+        // Some epochs, each of a few batches; so kills come at their borders too.
+        &["train.batch_tokens=600", "train.save_every=1"],
+        &[corpora],
+        &["valid.every=2", "valid.patience=4"],
+        &["train.exponential_average=0.9", "train.average_last=0"],
+        &["train.log_every=7", "tokenizer.dropout=0.0"],
+        &["runtime.threads=1"],
+        &["runtime.threads=2", "model.attention_dropout=0.2", "model.activation_dropout=0.2"],
+    ];
+    for (number, way) in ways.iter().enumerate() {
+        let mut settings = settings(40);
+        settings.extend(way.iter().flat_map(|set| ["--set".to_owned(), (*set).to_owned()]));
+        let (whole, killed) = (format!("whole-{number}"), format!("killed-{number}"));
+        succeeds(&start(&project, &whole, &settings).wait_with_output().unwrap());
+        let run = project.path(&killed);
+        for part in 0..4 {
+            let mut child = start(&project, &killed, &settings);
+            kill(&mut child, &run, true, Duration::from_micros(key(2, "delay", &[part, number as u64]) % 60_000));
+        }
+        let output = start(&project, &killed, &settings).wait_with_output().unwrap();
+        succeeds(&output);
+        let last = checkpoint::newest_valid(&project.path(&whole)).unwrap().0.unwrap().0;
+        assert!(last > 4, "{way:?}: {}", stderr(&output));
+        assert_same_run(&project, &whole, &killed, last);
+    }
+}
