@@ -186,6 +186,19 @@ impl Drop for Scratch {
     }
 }
 
+/// Free and all bytes of the disk that a path lies on, whether it exists yet or not.
+#[cfg(unix)]
+fn room(path: &Path) -> Option<(u64, u64)> {
+    let there = path.ancestors().find(|path| path.exists())?;
+    let disk = rustix::fs::statvfs(there).ok()?;
+    Some((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn room(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
 /// A failure to write, with what to do where [`Error::io`] does not know it.
 pub(super) fn write_error(path: &Path, error: std::io::Error) -> Error {
     let help = match error.kind() {
@@ -194,7 +207,12 @@ pub(super) fn write_error(path: &Path, error: std::io::Error) -> Error {
         ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place with --run-dir"),
         _ => None,
     };
+    let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let error = Error::io("write", path, error);
+    let error = match room(path).filter(|_| is_full) {
+        Some((free, size)) => error.context(format_args!("{free} bytes of {size} are free")),
+        None => error,
+    };
     match help {
         Some(help) => error.help(help),
         None => error,

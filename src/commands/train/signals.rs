@@ -63,11 +63,9 @@ impl Signals {
     }
 }
 
+/// Whether a signal is ignored, as SIGHUP is under `nohup`. Where the system does not say, it is left as it is.
 fn is_ignored(signal: i32) -> bool {
-    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: with no new action `sigaction` only writes the present one, and what it has written is read on success alone.
-    unsafe {
-        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
-            && action.assume_init().sa_sigaction == libc::SIG_IGN
-    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }

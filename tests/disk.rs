@@ -1,0 +1,105 @@
+//! Disks that are full or cannot be written: the run stops and says why, and the last checkpoint stays good.
+
+#![cfg(unix)]
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::project::{Project, fails, stderr, succeeds};
+use mt::checkpoint;
+
+/// Many updates with a checkpoint every third.
+const ENDLESS: &str = "--set train.max_updates=100000 --set train.save_every=3 --set train.keep=2 --set \
+                       valid.every=0 --set train.log_every=1000000";
+
+/// Runs a line of shell in a project; `mt` in it is the binary.
+fn shell(project: &Project, line: &str) -> Output {
+    let line = line.replace("mt ", &format!("{} ", env!("CARGO_BIN_EXE_mt")));
+    Command::new("sh").args(["-c", &line]).current_dir(project.folder.path()).env("NO_COLOR", "1").output().unwrap()
+}
+
+/// The newest checkpoint is whole, no half of another lies beside it, and training goes on from there.
+fn goes_on(project: &Project, run: &str) {
+    let (newest, warnings) = checkpoint::newest_valid(&project.path(run)).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let (step, _) = newest.expect("a checkpoint");
+    let updates = format!("train.max_updates={}", step + 2);
+    succeeds(&project.train(&["--run-dir", run, "--resume", "--set", &updates]));
+}
+
+#[test]
+fn a_full_disk_ends_the_run_and_loses_nothing() {
+    let project = Project::new();
+    let disk = project.path("disk");
+    std::fs::create_dir(&disk).unwrap();
+    // A disk of its own in a namespace of its own: two checkpoints fit, a third does not. Copied out before it goes.
+    let line = format!(
+        "mount -t tmpfs -o size=1m tmpfs disk && mt train --config small.toml -q --run-dir disk/run {ENDLESS} --set \
+         train.keep=100; code=$?; df disk | tail -1; cp -r disk/run copy; exit $code"
+    );
+    let quoted = line.replace('\'', "'\\''");
+    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
+        return common::skipped("a_full_disk_ends_the_run_and_loses_nothing", "no namespaces here (unshare -rm)");
+    }
+    let output = shell(&project, &format!("unshare -rm sh -c '{quoted}'"));
+    fails(
+        &output,
+        1,
+        &["os error 28", "disk/run/checkpoints/.tmp-step-", "of 1048576 are free", "free some space", "--resume"],
+    );
+    goes_on(&project, "copy");
+}
+
+#[test]
+fn a_limit_on_file_sizes_ends_the_run_and_loses_nothing() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=3"]));
+    // Blocks of 512 bytes: less than the model's file.
+    let output = shell(&project, &format!("ulimit -f 20; mt train --config small.toml -q --resume {ENDLESS}"));
+    fails(&output, 1, &["os error 27", "runs/small/checkpoints/.tmp-step-", "ulimit -f"]);
+    goes_on(&project, "runs/small");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_ends_the_run_and_loses_nothing() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=3"]));
+    let checkpoints = project.path("runs/small/checkpoints");
+    let allow = |mode| std::fs::set_permissions(&checkpoints, std::fs::Permissions::from_mode(mode)).unwrap();
+    allow(0o555);
+    // The superuser may write anyway, but not in a namespace where it is nobody.
+    let writes_anyway = std::fs::write(checkpoints.join("probe"), "").is_ok();
+    if writes_anyway {
+        std::fs::remove_file(checkpoints.join("probe")).unwrap();
+        if !Command::new("unshare").args(["-U", "true"]).status().is_ok_and(|status| status.success()) {
+            let test = "a_directory_that_cannot_be_written_ends_the_run_and_loses_nothing";
+            return common::skipped(test, "this user may write anywhere, and has no namespaces (unshare -U)");
+        }
+    }
+    let line = "mt train --config small.toml -q --resume";
+    let output = shell(&project, &if writes_anyway { format!("unshare -U {line}") } else { line.to_owned() });
+    allow(0o755);
+    fails(&output, 1, &["os error 13", "runs/small/checkpoints", "check the permissions"]);
+    goes_on(&project, "runs/small");
+}
+
+#[test]
+fn a_read_only_disk_and_a_missing_directory_are_named() {
+    let project = Project::new();
+    let readable = |path: &str| Path::new(path).exists();
+    // Nobody may write there, whoever they are.
+    for place in ["/proc/run", "/sys/run"]
+        .into_iter()
+        .filter(|place| readable(Path::new(place).parent().unwrap().to_str().unwrap()))
+    {
+        let output = project.train(&["--run-dir", place]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(place), "{}", stderr(&output));
+    }
+    project.write("file", "");
+    let output = project.train(&["--run-dir", "file/run"]);
+    fails(&output, 1, &["file/run", "os error 20"]);
+}
