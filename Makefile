@@ -5,7 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long bench bench-train bench-decode lint cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-long fuzz bench bench-train bench-decode lint cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: ## Check formatting and lints
 
 cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
 	scripts/cuda-build.sh
+
+fuzz: ## Feed every reader arbitrary input, ten minutes each (nightly compiler, cargo-fuzz)
+	scripts/fuzz.sh $(ARGS)
 
 gpu-test: ## Build with CUDA and run the tests for a GPU
 	scripts/gpu-test.sh

@@ -57,11 +57,11 @@ fn kill(child: &mut Child, run: &Path, saving: bool, delay: Duration) -> Option<
         }
     }
     std::thread::sleep(delay);
-    let was_saving = is_saving(run);
     let ended = child.try_wait().unwrap().is_some();
     child.kill().unwrap();
     child.wait().unwrap();
-    (!ended).then_some(was_saving)
+    // What it was writing still lies there.
+    (!ended).then(|| is_saving(run))
 }
 
 /// Entries of a log without what is a matter of time.

@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::project::{Project, fails, file, stderr, stdout, succeeds, wait_for_log};
 
@@ -70,8 +71,6 @@ fn text_may_move_but_not_change_before_a_resume() {
     succeeds(&project.train(&resume));
 }
 
-/// Each signal is sent twice, as `timeout` and impatient users do; the second is no reason not to save.
-#[cfg(unix)]
 /// Whether this process, and so what it starts, was told to outlive its terminal (`nohup`).
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -79,6 +78,11 @@ fn hangup_is_ignored() -> bool {
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
+fn send(signal: &str, child: &Child) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Each signal is sent twice, as `timeout` and impatient users do; the second is no reason not to save.
 #[test]
 fn a_signal_saves_and_ends_while_the_directory_is_locked() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 143)] {
@@ -96,7 +100,7 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
             fails(&project.train(&[second]), 2, &["runs/small", &id, "--run-dir"]);
         }
         for _ in 0..2 {
-            assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+            send(signal, &child);
         }
         let output = child.wait_with_output().unwrap();
         let said = stderr(&output);
@@ -106,6 +110,44 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
         assert_eq!(checkpoints, 1);
         succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
     }
+}
+
+/// In the middle of an update that takes long.
+#[test]
+fn a_later_second_signal_ends_at_once() {
+    let project = Project::new();
+    let args = ["train", "--config", "small.toml", "--set", "train.accumulate=5000"];
+    let child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    while !project.path("runs/small/log.jsonl").exists() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for _ in 0..2 {
+        send("-INT", &child);
+        std::thread::sleep(Duration::from_millis(800));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(stderr(&output).contains("stopped at once; --resume"), "{}", stderr(&output));
+    assert!(!project.path("runs/small/checkpoints").exists(), "an update of 5,000 batches was over in 2 s");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_closed_terminal_is_nothing_under_nohup() {
+    let project = Project::new();
+    let binary = env!("CARGO_BIN_EXE_mt");
+    let line = format!("trap '' HUP; exec {binary} train --config small.toml --set train.max_updates=1000000");
+    let mut command = Command::new("sh");
+    let child = command.args(["-c", &line]).current_dir(project.folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log(&project.path("runs/small/log.jsonl"));
+    send("-HUP", &child);
+    std::thread::sleep(Duration::from_millis(300));
+    send("-TERM", &child);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(143));
+    let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
+    assert!(log.lines().count() > 3);
+    let mut child = project.command(&["train", "--config", "small.toml", "--resume", "-q"]).spawn().unwrap();
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

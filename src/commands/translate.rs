@@ -1,9 +1,10 @@
 //! `mt translate`
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::decoding;
@@ -227,11 +228,16 @@ impl Progress {
             return Self { bar: None };
         }
         let (bar, template) = match lines.count() {
-            Some(count) => (ProgressBar::new(count as u64), "{wide_bar} {pos}/{len} sentences, {per_sec}, {eta} left"),
-            None => (ProgressBar::new_spinner(), "{spinner} {pos} sentences, {per_sec}"),
+            Some(count) => (ProgressBar::new(count as u64), "{wide_bar} {pos}/{len} sentences, {speed}, {eta} left"),
+            None => (ProgressBar::new_spinner(), "{spinner} {pos} sentences, {speed}"),
         };
         // The template is a constant that a test shows to be right.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let speed = |state: &ProgressState, text: &mut dyn fmt::Write| {
+            // A formatter that fails has nowhere to say so.
+            let _ = write!(text, "{:.0}/s", state.per_sec());
+        };
+        let style = style.with_key("speed", speed);
         Self { bar: Some(bar.with_style(style)) }
     }
 

@@ -25,7 +25,7 @@ use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
 use crate::train::split::Limit;
 use crate::train::state::{TextChecksums, TrainState};
-use crate::train::{Alone, End, Trainer};
+use crate::train::{Alone, End, Trainer, memory};
 use host::RunHost;
 use prepare::Data;
 use saver::Saver;
@@ -65,6 +65,16 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         super::model::training_type(config.runtime.precision, &device, common),
     );
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
+    let parameters = model.parameters().values().elem_count();
+    let needed = memory::estimate(&config.model, parameters, vocabulary.target, config.train.batch_tokens) as u64;
+    if let Some(memory) = device::machine_memory().filter(|memory| device.is_cpu() && needed > *memory) {
+        say(format!(
+            "warning: this takes about {:.1} GiB of memory, and the machine has {:.1} GiB: lower train.batch_tokens, and \
+             raise train.accumulate as much",
+            gibibytes(needed),
+            gibibytes(memory)
+        ));
+    }
     model.initialise(config.train.seed)?;
     let optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text =
@@ -90,7 +100,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     say(format!(
         "model: {} parameters; run directory: {}",
-        super::info::grouped(model.parameters().values().elem_count()),
+        super::info::grouped(parameters),
         run.display()
     ));
     train(&run, &config, args, common, Prepared { data, validator, model, optimizer, state }, signals)
@@ -181,6 +191,10 @@ fn train(
     Ok(())
 }
 
+fn gibibytes(bytes: u64) -> f64 {
+    bytes as f64 / (1u64 << 30) as f64
+}
+
 /// Refuses a model whose parameters, gradients and moments alone, with the smallest vocabulary, are more than the machine's
 /// memory: the allocator would end the process.
 fn refuse_the_impossible(config: &Config) -> Result<()> {
@@ -189,11 +203,10 @@ fn refuse_the_impossible(config: &Config) -> Result<()> {
     let needed = 16 * layout::layout(&config.model, vocabulary).total() as u64;
     match device::machine_memory() {
         Some(memory) if needed > memory => {
-            let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
             let what = format!(
                 "training this model takes more than {:.1} GiB of memory; this machine has {:.1} GiB",
-                gib(needed),
-                gib(memory)
+                gibibytes(needed),
+                gibibytes(memory)
             );
             Err(Error::usage(what).help("make the model smaller: see `mt info` of the configuration"))
         }

@@ -35,6 +35,9 @@ use merge::{Coins, Scratch};
 use pipeline::Pipeline;
 use vocabulary::Vocabulary;
 
+/// Far more than any vocabulary takes.
+const MOST_BYTES: u64 = 1 << 28;
+
 pub use train::TrainOptions;
 
 /// A trained tokenizer. It does not change, and threads may share it.
@@ -77,7 +80,14 @@ impl Tokenizer {
     /// model must be BPE with byte fallback, the pipeline that of this module, and `<pad>`, `<s>`, `</s>` and `<unk>`
     /// must be in the vocabulary, under any ids. The error names the file.
     pub fn load(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|error| Error::io("read the tokenizer", path, error))?;
+        let read_error = |error| Error::io("read the tokenizer", path, error);
+        // A pipe in its place could be waited for for ever, and a hostile file fill the memory.
+        let metadata = std::fs::metadata(path).map_err(read_error)?;
+        if !metadata.is_file() || metadata.len() > MOST_BYTES {
+            let what = format!("this is not a tokenizer.json: not a regular file of at most {MOST_BYTES} bytes");
+            return Err(Error::failure(what).at(path));
+        }
+        let bytes = std::fs::read(path).map_err(read_error)?;
         let json = String::from_utf8(bytes).map_err(|error| {
             Error::failure("this is not a tokenizer.json: it is not UTF-8 text").at(path).caused_by(error)
         })?;

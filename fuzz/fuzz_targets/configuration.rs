@@ -1,0 +1,19 @@
+//! Any text as a configuration: errors with their places, or a configuration that its own dump gives back.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mt::config;
+
+fuzz_target!(|text: &str| {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fuzzed.toml");
+    std::fs::write(&file, text).unwrap();
+    match config::load(&[file.clone()], &[]) {
+        Ok(config) => {
+            let _ = config::check_for_training(&config);
+            std::fs::write(&file, config::to_toml(&config)).unwrap();
+            assert_eq!(config::load_resolved(&file).unwrap(), config);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+});

@@ -1,0 +1,24 @@
+//! Any bytes as two files of a corpus, plain or compressed: read, checked and encoded, or refused.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mt::data::check::{self, Kind, Seen};
+use mt::data::corpus::{Corpus, PairSource};
+
+fuzz_target!(|bytes: (&[u8], &[u8])| {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    std::fs::write(&source, bytes.0).unwrap();
+    std::fs::write(&target, bytes.1).unwrap();
+    let corpus = Corpus::open(&source, &target, 1.0);
+    let findings = check::check(&source, &target, true, &mut Seen::default());
+    match corpus {
+        Ok(corpus) => {
+            let findings = findings.expect("what training reads can be checked");
+            let refused = [Kind::LineCounts, Kind::EmptyFile, Kind::NotUtf8];
+            assert!(refused.iter().all(|kind| findings.count(*kind) == 0));
+            (0..corpus.len()).for_each(|index| assert!(!corpus.pair(index).0.contains('\n')));
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+});

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Runs every fuzz target for some time (seconds, 600 unless told), or those named: scripts/fuzz.sh [SECONDS [TARGET...]]
+# Needs a nightly compiler (rustup toolchain install nightly) and cargo-fuzz (cargo install cargo-fuzz).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1:-600}
+shift || true
+targets=("$@")
+if [ ${#targets[@]} -eq 0 ]; then
+    targets=(configuration corpus tokenizer checkpoint bleu translate)
+fi
+if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
+    echo "fuzz: needs rustup toolchain install nightly, and cargo install cargo-fuzz" >&2
+    exit 1
+fi
+
+# Something to begin with: what the project itself reads.
+seed() {
+    mkdir -p "fuzz/corpus/$1"
+    cp -n "${@:2}" "fuzz/corpus/$1/" 2>/dev/null || true
+}
+seed configuration configs/*.toml
+seed bleu data/quickstart/README.md
+seed translate data/quickstart/README.md
+
+for target in "${targets[@]}"; do
+    mkdir -p "fuzz/corpus/$target"
+    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1
+done
