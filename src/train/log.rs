@@ -100,8 +100,10 @@ fn entries_until(path: &Path, step: u64) -> Result<Vec<String>> {
         Err(e) => return Err(Error::io("read the log", path, e)),
     };
     let lines = BufReader::new(file).lines().map_while(std::result::Result::ok);
+    // The end will come again too.
     let wanted = |line: &String| {
-        serde_json::from_str::<Value>(line).is_ok_and(|v| v["update"].as_u64().is_none_or(|update| update <= step))
+        serde_json::from_str::<Value>(line)
+            .is_ok_and(|v| v["event"] != "final" && v["update"].as_u64().is_none_or(|update| update <= step))
     };
     Ok(lines.filter(wanted).collect())
 }
@@ -140,7 +142,8 @@ mod tests {
         }
         drop(log);
         let path = folder.path().join("log.jsonl");
-        let torn = std::fs::read_to_string(&path).unwrap() + "{\"event\": \"tra";
+        let end = "{\"event\": \"final\", \"update\": 20}\n{\"event\": \"tra";
+        let torn = std::fs::read_to_string(&path).unwrap() + end;
         std::fs::write(&path, torn).unwrap();
         let mut log = Log::open(folder.path(), 20, None, true)?;
         log.entry(&json!({"event": "train", "update": 30}))?;

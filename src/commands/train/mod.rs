@@ -98,11 +98,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     } else {
         directory::start(&run, &config, &data.tokenizers)?;
     }
-    say(format!(
-        "model: {} parameters; run directory: {}",
-        super::info::grouped(parameters),
-        run.display()
-    ));
+    say(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
     train(&run, &config, args, common, Prepared { data, validator, model, optimizer, state }, signals)
 }
 
