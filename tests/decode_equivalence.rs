@@ -54,6 +54,8 @@ fn models() -> Vec<Transformer> {
             sinusoid: Sinusoid::Halves,
             ..small_model()
         },
+        // As narrow as can be.
+        ModelConfig { d_model: 2, d_ff: 1, heads: 1, d_k: 1, d_v: 1, ..small_model() },
     ];
     let vocabulary = Vocabulary { source: VOCABULARY, target: VOCABULARY, source_padding: 0, target_padding: 0 };
     let model = |config: &ModelConfig| {

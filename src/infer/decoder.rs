@@ -178,7 +178,7 @@ impl Session<'_> {
         }
         // Few rows, so that their logits stay in a thread's cache; the more, the wider the model, since the whole matrix
         // passes by for them.
-        let chunk = (step.engine.config.d_model / 10).next_multiple_of(12);
+        let chunk = (step.engine.config.d_model / 10).max(1).next_multiple_of(12);
         let run = |(block, work, answers): (Range<usize>, &mut Workspace, &mut [T])| {
             step.block(block.clone(), work);
             let Workspace { x, logits, wide, .. } = work;
