@@ -139,18 +139,11 @@ fn real_corpora_show_little() {
     };
     for (corpus, pairs, duplicates) in [("multi30k", 29_000, 3), ("tatoeba-en-de", 164_845, 0)] {
         let folder = Path::new(&data).join(corpus);
-        let (findings, times) = {
-            let mut seen = Seen::default();
-            let valid = check::check(&folder.join("valid.en"), &folder.join("valid.de"), false, &mut seen).unwrap();
-            let train = || check::check(&folder.join("train.en"), &folder.join("train.de"), true, &mut Seen::default());
-            assert_eq!(valid.count(Kind::Overlap), 0);
-            (
-                check::check(&folder.join("train.en"), &folder.join("train.de"), true, &mut seen).unwrap(),
-                train().unwrap(),
-            )
-        };
+        let mut seen = Seen::default();
+        check::check(&folder.join("valid.en"), &folder.join("valid.de"), false, &mut seen).unwrap();
+        let findings = check::check(&folder.join("train.en"), &folder.join("train.de"), true, &mut seen).unwrap();
+        assert_eq!(findings.count(Kind::Overlap), 0);
         assert_eq!(findings.count(Kind::Duplicate), duplicates, "{corpus}");
-        assert_eq!(times, findings, "another order of threads, another result");
         for kind in [Kind::Identical, Kind::EmptyLine, Kind::NotUtf8, Kind::LineCounts, Kind::Script] {
             assert_eq!(findings.count(kind), 0, "{corpus}: {kind}");
         }

@@ -156,12 +156,12 @@ impl Plan {
                 self.rare, self.pieces
             ));
         }
-        if device::machine_memory().is_some_and(|memory| self.memory > memory) {
-            lines.push("warning: that is more memory than this machine has: lower train.batch_tokens".to_owned());
-        }
         lines.push(format!("data: {}", self.dropped));
         lines.push(format!("parameters: {}", super::info::grouped(self.parameters)));
         lines.push(format!("memory: about {:.2} GiB", self.memory as f64 / (1u64 << 30) as f64));
+        if device::machine_memory().is_some_and(|memory| self.memory > memory) {
+            lines.push("warning: that is more memory than this machine has: lower train.batch_tokens".to_owned());
+        }
         let speed = self.tokens_per_second;
         let time = if self.updates > 0 {
             format!("; {} updates in about {:.1} hours", self.updates, self.seconds / 3600.0)

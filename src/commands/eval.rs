@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::decoding;
-use super::model::{self, Loaded};
+use super::model;
 use super::output::{Output, refuse_inputs};
 use super::translate::CutLines;
 use crate::cli::{Common, EvalArgs};
@@ -111,7 +111,7 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
     };
     let (lines, references) = (read(&source)?, read_references(&reference_paths)?);
     check_counts(&source, lines.len(), &reference_paths, &references)?;
-    let of_models: Vec<PathBuf> = std::iter::once(&loaded).chain(&others).flat_map(Loaded::files).collect();
+    let of_models = model::files_of(&loaded, &others);
     let inputs = reference_paths.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let translator = decoding::translator_with_flags(&loaded, &others, &args.decode, "", common)?;

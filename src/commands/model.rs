@@ -146,6 +146,11 @@ impl FromStr for Wanted {
     }
 }
 
+/// The files of models, which no output may replace.
+pub fn files_of(first: &Loaded, others: &[Loaded]) -> Vec<PathBuf> {
+    std::iter::once(first).chain(others).flat_map(Loaded::files).collect()
+}
+
 /// Sizes of the vocabularies and their padding.
 pub fn vocabulary(tokenizers: &Tokenizers) -> Vocabulary {
     Vocabulary {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::decoding::translator;
 use super::input::Input;
-use super::model::{self, Loaded};
+use super::model;
 use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, ScoreArgs};
 use crate::decode::translate::Translator;
@@ -24,7 +24,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let translator = translator(&first, &others, args.precision.as_deref(), common)?;
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
     let mut pairs = Pairs::open([&args.src, &args.tgt])?;
-    let of_models: Vec<PathBuf> = std::iter::once(&first).chain(&others).flat_map(Loaded::files).collect();
+    let of_models = model::files_of(&first, &others);
     let inputs = [&args.src, &args.tgt].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;

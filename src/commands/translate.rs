@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::decoding;
 use super::input::Lines;
-use super::model::{self, Loaded};
+use super::model;
 use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::message;
@@ -37,7 +37,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let explain = args.attention.is_some() || args.alignment;
     let explainer = if explain { Some((first.transformer()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
-    let of_models: Vec<PathBuf> = std::iter::once(&first).chain(&others).flat_map(Loaded::files).collect();
+    let of_models = model::files_of(&first, &others);
     for file in [args.output.as_deref(), args.attention.as_deref()] {
         let inputs = lines.path().into_iter().chain(args.decode.shortlist.as_deref());
         refuse_inputs(file, inputs.chain(of_models.iter().map(PathBuf::as_path)))?;

@@ -61,17 +61,10 @@ impl LineFile {
         let path = path.as_ref();
         let text = String::from_utf8(bytes)
             .map_err(|error| not_utf8(path, error.utf8_error().valid_up_to(), error.as_bytes()))?;
-        let byte_order_mark = text.starts_with('\u{FEFF}');
-        let mut start = if byte_order_mark { '\u{FEFF}'.len_utf8() } else { 0 };
-        let mut starts = CompactVec::new();
-        starts.push(start);
-        let mut carriage_returns = 0;
-        for line in text[start..].split_inclusive('\n') {
-            start += line.len();
-            starts.push(start);
-            carriage_returns += usize::from(line.trim_end_matches('\n').ends_with('\r'));
-        }
-        starts.shrink();
+        let starts = line_starts(text.as_bytes());
+        let byte_order_mark = starts.get(0) > 0;
+        let ended = |line: &&str| line.trim_end_matches('\n').ends_with('\r');
+        let carriage_returns = text[starts.get(0)..].split_inclusive('\n').filter(ended).count();
         Ok(Self { path: path.to_path_buf(), text, starts, carriage_returns, byte_order_mark })
     }
 
@@ -104,6 +97,19 @@ impl LineFile {
     }
 }
 
+/// Where each line starts, behind a byte order mark, and the end.
+fn line_starts(bytes: &[u8]) -> CompactVec {
+    let mut start = if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    let mut starts = CompactVec::new();
+    starts.push(start);
+    for line in bytes[start..].split_inclusive(|byte| *byte == b'\n') {
+        start += line.len();
+        starts.push(start);
+    }
+    starts.shrink();
+    starts
+}
+
 /// The lines of a file as bytes, whatever they are: for what looks for mistakes.
 pub struct RawLines {
     path: PathBuf,
@@ -116,14 +122,7 @@ impl RawLines {
     /// Reads the file at `path`, unpacking it where it is compressed.
     pub fn read(path: &Path) -> Result<Self> {
         let (bytes, _) = read_bytes(path)?;
-        let mut start = if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
-        let mut starts = CompactVec::new();
-        starts.push(start);
-        for line in bytes[start..].split_inclusive(|byte| *byte == b'\n') {
-            start += line.len();
-            starts.push(start);
-        }
-        starts.shrink();
+        let starts = line_starts(&bytes);
         Ok(Self { path: path.to_path_buf(), bytes, starts })
     }
 
@@ -144,7 +143,7 @@ impl RawLines {
 
     /// Whether the file begins with a byte order mark, which is no part of the first line.
     pub fn byte_order_mark(&self) -> bool {
-        self.bytes.starts_with(BYTE_ORDER_MARK)
+        self.starts.get(0) > 0
     }
 
     /// Line `index` (from 0) without its `\n`. Panics where `index` is not less than [`Self::len`].

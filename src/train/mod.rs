@@ -9,6 +9,7 @@
 //! metrics nor files.
 
 pub mod health;
+pub mod host;
 pub mod log;
 pub mod memory;
 pub mod optimizer;
@@ -17,87 +18,26 @@ pub mod schedule;
 pub mod split;
 pub mod state;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use serde_json::json;
 
 use crate::config::{TrainConfig, ValidConfig, ValidMetric};
 use crate::data::batch::Batch;
-use crate::data::prefetch::{Prefetch, Prepared};
-use crate::data::sampler::SamplerPosition;
+use crate::data::prefetch::Prepared;
 use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::profile as counters;
 use crate::ops::{self, Mode};
 use crate::rng;
+use host::{Batches, Lines};
+pub use host::{End, Host, Validation};
 use log::Log;
 use optimizer::Optimizer;
 use split::Limit;
 use state::{Best, TrainState, Window};
-
-/// What a validation found.
-#[derive(Clone, Debug, Default)]
-pub struct Validation {
-    /// Mean smoothed loss a target token.
-    pub loss: f64,
-    /// e^(mean negative log-likelihood a target token).
-    pub perplexity: f64,
-    /// BLEU of translations, where they were made.
-    pub bleu: Option<f64>,
-    /// Lines to show: sample translations.
-    pub samples: Vec<String>,
-}
-
-/// Why training ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// `max_updates` reached.
-    Updates,
-    /// `max_epochs` reached.
-    Epochs,
-    /// `patience` validations without an improvement.
-    Patience,
-    /// SIGINT.
-    Interrupted,
-    /// SIGTERM.
-    Terminated,
-}
-
-/// Some lines of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Lines {
-    /// The file.
-    pub file: PathBuf,
-    /// Their numbers, from 1, in order.
-    pub lines: Vec<usize>,
-}
-
-/// The batches of a run, in order.
-pub type Batches = Prefetch<Prepared<Vec<Batch>>>;
-
-/// What the loop asks of its surroundings.
-pub trait Host {
-    /// Scores the model (whose parameters are those it is judged by); `None` if a signal asked to stop meanwhile.
-    fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>>;
-    /// Begins to write a checkpoint; it is the best one if the state says so. It may be written while training goes on.
-    fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()>;
-    /// Fails where a checkpoint could not be written.
-    fn check(&mut self) -> Result<()>;
-    /// Waits until the last checkpoint is written.
-    fn settle(&mut self) -> Result<()>;
-    /// Brings back the model and the optimizer of the last checkpoint, and returns its state; `None` where there is none.
-    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer) -> Result<Option<TrainState>>;
-    /// The batches from a position on.
-    fn batches(&self, position: SamplerPosition) -> Result<Batches>;
-    /// The source lines of these pairs, by file.
-    fn lines(&self, pairs: &[usize]) -> Vec<Lines>;
-    /// Whether a signal asks to stop, and which.
-    fn stop(&self) -> Option<End>;
-}
 
 /// Sums gradients over the ranks of a data-parallel run.
 pub trait Communicator {

@@ -22,10 +22,10 @@ use crate::error::Result;
 use crate::model::Transformer;
 use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::params::Parameters;
+use crate::train::host::{Batches, End, Host, Lines, Validation};
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
-use crate::train::{Batches, End, Host, Lines, Validation};
 
 /// The surroundings of one run.
 pub struct RunHost<'a> {

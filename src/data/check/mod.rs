@@ -11,7 +11,7 @@
 mod line;
 mod pair;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
@@ -184,8 +184,8 @@ impl Findings {
 #[derive(Default)]
 pub struct Seen {
     random: RandomState,
-    held_out: HashMap<u64, ()>,
-    pairs: HashMap<u64, ()>,
+    held_out: HashSet<u64>,
+    pairs: HashSet<u64>,
 }
 
 impl Seen {
@@ -237,12 +237,12 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
             continue;
         }
         if !is_training {
-            seen.held_out.insert(hash, ());
+            seen.held_out.insert(hash);
         } else {
-            if seen.held_out.contains_key(&hash) {
+            if seen.held_out.contains(&hash) {
                 findings.add(Kind::Overlap, source.path(), index + 1);
             }
-            if seen.pairs.insert(hash, ()).is_some() {
+            if !seen.pairs.insert(hash) {
                 findings.add(Kind::Duplicate, source.path(), index + 1);
             }
         }
