@@ -82,6 +82,14 @@ fn send(signal: &str, child: &Child) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
+/// The arguments of a training run that nothing but a signal ends.
+fn endless() -> Vec<&'static str> {
+    let sets = ["train.max_updates=1000000", "valid.every=0", "train.save_every=1000000"];
+    let mut args = vec!["train", "--config", "small.toml"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    args
+}
+
 /// Each signal is sent twice, as `timeout` and impatient users do; the second is no reason not to save.
 #[test]
 fn a_signal_saves_and_ends_while_the_directory_is_locked() {
@@ -90,9 +98,7 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
             return common::skipped("a closed terminal", "this runs under nohup, which the program respects");
         }
         let project = Project::new();
-        let endless = ["train.max_updates=1000000", "valid.every=0", "train.save_every=1000000"];
-        let mut args = vec!["train", "--config", "small.toml"];
-        args.extend(endless.iter().flat_map(|set| ["--set", set]));
+        let args = endless();
         let child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
         wait_for_log(&project.path("runs/small/log.jsonl"));
         let id = child.id().to_string();
@@ -136,10 +142,9 @@ fn a_later_second_signal_ends_at_once() {
 fn a_closed_terminal_is_nothing_under_nohup() {
     let project = Project::new();
     let binary = env!("CARGO_BIN_EXE_mt");
-    let line = format!("trap '' HUP; exec {binary} train --config small.toml --set train.max_updates=1000000");
     let mut command = Command::new("sh");
-    let mut child =
-        command.args(["-c", &line]).current_dir(project.folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", binary]).args(endless());
+    let mut child = command.current_dir(project.folder.path()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_log(&project.path("runs/small/log.jsonl"));
     send("-HUP", &child);
     std::thread::sleep(Duration::from_secs(1));
