@@ -121,6 +121,9 @@ pub struct CheckArgs {
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Run directory, in which a run may be already [default: runs/<configuration name>]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
 }
 
 /// Which model.

@@ -131,6 +131,47 @@ fn what_training_refuses_is_an_error_in_the_same_words() {
     }
 }
 
+/// What `mt check` says of the run in runs/small: its update, and what `--resume` would refuse.
+fn of_the_run(project: &Project, more: &[&str]) -> (u64, String) {
+    let output = project.mt(&[&["check", "--config", "small.toml", "--json", "-q"], more].concat());
+    succeeds(&output);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let refused = report["run"]["refused"].as_array().unwrap();
+    (report["run"]["update"].as_u64().unwrap(), refused.iter().map(|error| error.as_str().unwrap()).collect())
+}
+
+#[test]
+fn a_run_that_is_there_already_is_looked_at() {
+    let project = Project::new();
+    assert_eq!(found(&project).1["run"], Value::Null);
+    succeeds(&project.train(&[]));
+    assert_eq!(of_the_run(&project, &[]), (12, String::new()));
+    let text = stdout(&project.mt(&["check", "--config", "small.toml"]));
+    assert!(text.contains("there is a run in runs/small, at update 12: continue it with --resume"), "{text}");
+
+    let refuses = |more: &[&str], what: &str| {
+        let said = of_the_run(&project, more).1;
+        assert!(said.contains(what), "{said}");
+        // Training says the same.
+        fails(&project.train(&[&["--resume", "--set", "train.max_updates=14"], more].concat()), 2, &[what]);
+    };
+    refuses(&["--set", "model.d_ff=32"], "`model.d_ff` was 64 when the run began and is 32 now");
+    let train = std::fs::read_to_string(project.path("train.en")).unwrap();
+    project.write("train.en", train.replacen("cat", "dog", 1));
+    refuses(&[], "the training text is not what it was when the run began");
+    project.write("train.en", train);
+    assert_eq!(of_the_run(&project, &[]), (12, String::new()));
+
+    // The tokenizer of another run: as good a file as any, but not this model's.
+    succeeds(&project.train(&["--run-dir", "other", "--set", "tokenizer.vocab_size=300"]));
+    std::fs::copy(project.path("other/tokenizer.json"), project.path("runs/small/tokenizer.json")).unwrap();
+    let (update, said) = of_the_run(&project, &[]);
+    assert!(update == 0 && said.contains("every checkpoint of this run is damaged"), "{said}");
+    let text = stdout(&project.mt(&["check", "--config", "small.toml"]));
+    assert!(text.contains("runs/small/tokenizer.json") && text.contains("--resume would refuse it"), "{text}");
+    fails(&project.train(&["--resume"]), 1, &["tokenizer.json", "every checkpoint of this run is damaged"]);
+}
+
 /// Of the corpora for measuring: what `sort | uniq -d` counts, and next to nothing that looks untranslated.
 #[test]
 fn real_corpora_show_little() {

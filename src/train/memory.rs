@@ -1,6 +1,9 @@
 //! How much memory training takes, estimated before it begins.
 
-use crate::config::ModelConfig;
+use crate::config::{Config, ModelConfig};
+use crate::device;
+use crate::error::{Error, Result};
+use crate::model::{Vocabulary, layout};
 
 /// Batches differ in shape, and the allocator keeps what earlier ones left: resident memory is about twice what one holds.
 /// Measured on tiny models with 768 to 4,096 tokens a batch.
@@ -24,4 +27,38 @@ pub fn estimate(model: &ModelConfig, parameters: usize, vocabulary: usize, token
     let activations = tokens * (encoder + decoder + backward + 4 * d);
     let logits = tokens.min(1024) * vocabulary + 2 * vocabulary * d;
     4 * (4 * parameters + REUSE * (activations + logits)) + PROCESS
+}
+/// A warning, where training takes more than this machine's memory.
+pub fn warning(needed: usize) -> Option<String> {
+    let memory = device::machine_memory().filter(|memory| needed as u64 > *memory)?;
+    Some(format!(
+        "warning: this takes about {:.1} GiB of memory, and the machine has {:.1} GiB: lower train.batch_tokens, and raise \
+         train.accumulate as much",
+        gibibytes(needed),
+        gibibytes(memory as usize)
+    ))
+}
+
+/// Refuses a model whose parameters, gradients and moments alone, with the smallest vocabulary, are more than the machine's
+/// memory: the allocator would end the process.
+pub fn refuse_the_impossible(config: &Config) -> Result<()> {
+    let pieces = config.tokenizer.vocab_size.min(300);
+    let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
+    let needed = 16 * layout::layout(&config.model, vocabulary).total();
+    match device::machine_memory() {
+        Some(memory) if needed as u64 > memory => {
+            let what = format!(
+                "training this model takes more than {:.1} GiB of memory; this machine has {:.1} GiB",
+                gibibytes(needed),
+                gibibytes(memory as usize)
+            );
+            Err(Error::usage(what).help("make the model smaller: see `mt info` of the configuration"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes in GiB.
+pub fn gibibytes(bytes: usize) -> f64 {
+    bytes as f64 / (1u64 << 30) as f64
 }

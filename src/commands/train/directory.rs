@@ -4,13 +4,14 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use super::compare::{self, Comparison};
 use crate::checkpoint::{self, BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
 use crate::cli::TrainArgs;
-use crate::config::{self, Config, DataConfig};
+use crate::config::{self, Config};
 use crate::console::message;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
-use crate::train::state::{TextChecksums, TrainState};
+use crate::train::state::TrainState;
 
 /// Locked by the process that trains.
 const LOCK: &str = ".lock";
@@ -18,11 +19,11 @@ const LOCK: &str = ".lock";
 const NEW_CONFIG: &str = ".config.toml.new";
 
 /// `--run-dir`, else `runs/<name of the last configuration file>`.
-pub fn of(args: &TrainArgs) -> Result<PathBuf> {
-    if let Some(directory) = &args.run_dir {
-        return Ok(directory.clone());
+pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
+    if let Some(directory) = run_dir {
+        return Ok(directory.to_path_buf());
     }
-    let name = args.config.last().and_then(|file| file.file_stem());
+    let name = config_files.last().and_then(|file| file.file_stem());
     let name = name.ok_or_else(|| {
         Error::usage("the configuration file has no name").help("name a run directory with --run-dir")
     })?;
@@ -47,7 +48,14 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Con
     }
     if exists && args.resume {
         let lock = lock(run)?;
-        let old = compare(&config_file, config, args.force)?;
+        let old = config::load_resolved(&config_file)?;
+        let Comparison { mut notes, refused } = compare::configurations(&config_file, &old, config);
+        if args.force {
+            notes.extend(refused.iter().map(|error| error.what().to_owned()));
+        } else if !refused.is_empty() {
+            return Err(Error::many(refused));
+        }
+        notes.iter().for_each(|note| message(format_args!("note: {note}")));
         return Ok((Some(old), lock));
     }
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
@@ -85,77 +93,6 @@ fn holds_something_else(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|e| Error::io("read the run directory", directory, e))?;
     let ours = |name: std::ffi::OsString| tokenizers::FILES.iter().chain([&LOCK]).any(|file| name == *file);
     Ok(entries.flatten().any(|entry| !ours(entry.file_name())))
-}
-
-/// Keys that may change when a run is continued: they do not change what an update computes.
-const MAY_CHANGE: &[&str] = &[
-    "runtime.",
-    "decode.",
-    "data.root",
-    "data.test",
-    "valid.every",
-    "valid.patience",
-    "valid.samples",
-    "train.max_updates",
-    "train.max_epochs",
-    "train.average_last",
-    "train.max_skipped",
-    "train.save_every",
-    "train.keep",
-    "train.log_every",
-];
-/// Keys that may change too, but are told of: they change what comes, as the user may want.
-const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "train.clip_norm", "valid.beam"];
-
-/// Refuses to continue a run under a configuration that would train something else. Returns that of the run.
-fn compare(config_file: &Path, config: &Config, force: bool) -> Result<Config> {
-    let old = config::load_resolved(config_file)?;
-    let differences = config::differences(&old, &with_files_of(config, &old));
-    let mut errors = Vec::new();
-    for (key, before, now) in differences {
-        let is_in = |keys: &[&str]| keys.iter().any(|allowed| key.starts_with(allowed));
-        let what = format!("`{key}` was {before} when the run began and is {now} now");
-        if is_in(MAY_CHANGE_ALOUD) || (force && !is_in(MAY_CHANGE)) {
-            message(format_args!("note: {what}"));
-        } else if !is_in(MAY_CHANGE) {
-            let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
-                        with --force";
-            errors.push(Error::usage(what).at(config_file).help(help));
-        }
-    }
-    if errors.is_empty() { Ok(old) } else { Err(Error::many(errors)) }
-}
-
-/// The configuration with the files of `old` in place of its own: text may have moved, and is known by its checksum.
-fn with_files_of(config: &Config, old: &Config) -> Config {
-    let mut config = config.clone();
-    for (new, old) in config.data.train.iter_mut().zip(&old.data.train) {
-        (new.source, new.target) = (old.source.clone(), old.target.clone());
-    }
-    if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
-        *new = old.clone();
-    }
-    config
-}
-
-/// Refuses to continue a run on other text than it began with.
-pub fn compare_text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Result<()> {
-    let train = old.train != new.train;
-    let valid = old.valid.is_some() && new.valid.is_some() && old.valid != new.valid;
-    let files = [
-        (train, "training", config.train.first().map(|corpus| &corpus.source)),
-        (valid, "validation", config.valid.as_ref().map(|pair| &pair.source)),
-    ];
-    let errors = files.into_iter().filter(|(differs, _, _)| *differs).map(|(_, what, file)| {
-        let error = Error::usage(format!("the {what} text is not what it was when the run began"));
-        let error = error.help("restore the files; they may lie in another place. Or start another run with --run-dir");
-        match file {
-            Some(file) => error.at(file),
-            None => error,
-        }
-    });
-    let errors: Vec<Error> = errors.collect();
-    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
 /// Begins a run, when all data have been read. Of a run that is replaced only what `mt` writes is removed: the directory may

@@ -1,13 +1,15 @@
 //! `mt train`
 
-mod directory;
+pub mod compare;
+pub mod directory;
+mod dry_run;
 mod host;
-mod plan;
+pub mod plan;
 pub mod prepare;
-mod restore;
+pub mod restore;
 mod saver;
 mod signals;
-mod validator;
+pub mod validator;
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::device;
 use crate::error::{Error, Result};
-use crate::model::{Transformer, Vocabulary, layout};
+use crate::model::Transformer;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
@@ -40,13 +42,13 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let device = device::open(&config.runtime.device)
         .map_err(|error| error.context(format_args!("`runtime.device` = \"{}\"", config.runtime.device)))?;
     if device.is_cpu() {
-        refuse_the_impossible(&config)?;
+        memory::refuse_the_impossible(&config)?;
     }
+    let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     if args.dry_run {
-        return plan::print(&directory::of(args)?, &config, common);
+        return dry_run::print(&run, &config, common);
     }
     let signals = Signals::register()?;
-    let run = directory::of(args)?;
     let (old, _lock) = directory::open(&run, args, &config)?;
     let resumed = old.is_some();
     if args.resume && !resumed {
@@ -66,14 +68,9 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     );
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     let parameters = model.parameters().values().elem_count();
-    let needed = memory::estimate(&config.model, parameters, vocabulary.target, config.train.batch_tokens) as u64;
-    if let Some(memory) = device::machine_memory().filter(|memory| device.is_cpu() && needed > *memory) {
-        say(format!(
-            "warning: this takes about {:.1} GiB of memory, and the machine has {:.1} GiB: lower train.batch_tokens, and \
-             raise train.accumulate as much",
-            gibibytes(needed),
-            gibibytes(memory)
-        ));
+    let needed = memory::estimate(&config.model, parameters, vocabulary.target, config.train.batch_tokens);
+    if device.is_cpu() {
+        memory::warning(needed).into_iter().for_each(&say);
     }
     model.initialise(config.train.seed)?;
     let optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
@@ -81,7 +78,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
     let loaded = if resumed { restore::load(&run, &model, &optimizer, &say)? } else { None };
     if let Some(state) = &loaded {
-        directory::compare_text(&state.text, &text, &config.data)?;
+        compare::text(&state.text, &text, &config.data)?;
     }
     let mut state = TrainState { text, ..loaded.unwrap_or_default() };
     if old.is_some_and(|old| old.train.schedule != config.train.schedule) {
@@ -185,29 +182,6 @@ fn train(
         output.flush()?;
     }
     Ok(())
-}
-
-fn gibibytes(bytes: u64) -> f64 {
-    bytes as f64 / (1u64 << 30) as f64
-}
-
-/// Refuses a model whose parameters, gradients and moments alone, with the smallest vocabulary, are more than the machine's
-/// memory: the allocator would end the process.
-fn refuse_the_impossible(config: &Config) -> Result<()> {
-    let pieces = config.tokenizer.vocab_size.min(300);
-    let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
-    let needed = 16 * layout::layout(&config.model, vocabulary).total() as u64;
-    match device::machine_memory() {
-        Some(memory) if needed > memory => {
-            let what = format!(
-                "training this model takes more than {:.1} GiB of memory; this machine has {:.1} GiB",
-                gibibytes(needed),
-                gibibytes(memory)
-            );
-            Err(Error::usage(what).help("make the model smaller: see `mt info` of the configuration"))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The configuration of files, `--set` and flags.

@@ -1,82 +1,52 @@
-//! `mt train --dry-run`: what would be done, without doing it.
+//! What a run will be, worked out before it begins.
 
-use std::path::Path;
-
-use serde_json::json;
-
-use super::prepare;
-use super::validator::Validator;
-use crate::checkpoint;
-use crate::cli::Common;
-use crate::commands::info;
+use super::prepare::Data;
 use crate::commands::model::vocabulary;
-use crate::commands::output::Output;
-use crate::config::{self, Config};
-use crate::data::corpus::Corpus;
+use crate::config::Config;
 use crate::data::sampler::Sampler;
 use crate::error::Result;
 use crate::model::layout;
+use crate::ops::params::ParameterLayout;
 use crate::train::memory;
 
-/// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory.
-pub fn print(run: &Path, config: &Config, common: &Common) -> Result<()> {
-    let mut lines = Vec::new();
-    let report = std::cell::RefCell::new(Vec::new());
-    let data = prepare::data(config, None, &|line| report.borrow_mut().push(line))?;
-    let say = |line| report.borrow_mut().push(line);
-    Validator::open(config, &data.tokenizers, &say)?;
-    if let Some(test) = &config.data.test {
-        Corpus::open(&test.source, &test.target, 1.0)?;
+/// What a run will be.
+pub struct Plan {
+    /// The model's parameters.
+    pub parameters: ParameterLayout,
+    /// Source subwords of the training text.
+    pub source_tokens: usize,
+    /// Its target subwords.
+    pub target_tokens: usize,
+    /// Micro-batches an epoch, about.
+    pub batches_per_epoch: usize,
+    /// Updates an epoch, about.
+    pub updates_per_epoch: usize,
+    /// Updates after which the run ends, if `train.max_updates` or `train.max_epochs` say so.
+    pub updates: Option<u64>,
+    /// Memory in training, about.
+    pub memory_bytes: usize,
+}
+
+impl Plan {
+    /// Counts what is there.
+    pub fn new(config: &Config, data: &Data) -> Result<Self> {
+        let train = &config.train;
+        let vocabulary = vocabulary(&data.tokenizers);
+        let parameters = layout::layout(&config.model, vocabulary);
+        let sampler = Sampler::new(data.corpus.lengths(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
+        let batches_per_epoch = sampler.batches_per_epoch_estimate(0).max(1);
+        let updates_per_epoch = batches_per_epoch.div_ceil(train.accumulate);
+        let limits = [train.max_updates, train.max_epochs.saturating_mul(updates_per_epoch as u64)];
+        let (source_tokens, target_tokens) = data.corpus.token_counts();
+        let memory_bytes = memory::estimate(&config.model, parameters.total(), vocabulary.target, train.batch_tokens);
+        Ok(Self {
+            parameters,
+            source_tokens,
+            target_tokens,
+            batches_per_epoch,
+            updates_per_epoch,
+            updates: limits.into_iter().filter(|limit| *limit > 0).min(),
+            memory_bytes,
+        })
     }
-    let parameters = layout::layout(&config.model, vocabulary(&data.tokenizers));
-    let lengths = data.corpus.lengths();
-    let sampler = Sampler::new(lengths, data.corpus.ranges(), config.train.batch_tokens, config.train.seed)?;
-    let (source_tokens, target_tokens) = data.corpus.token_counts();
-    let batches = sampler.batches_per_epoch_estimate(0);
-    let updates = batches.div_ceil(config.train.accumulate);
-    let bytes = memory::estimate(
-        &config.model,
-        parameters.total(),
-        data.tokenizers.target.vocab_size(),
-        config.train.batch_tokens,
-    );
-    let mut output = Output::open(None)?;
-    if common.json {
-        let counts: serde_json::Map<_, _> =
-            info::by_part(&parameters).into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
-        let plan = json!({
-            "config": config, "parameters": { "total": parameters.total(), "parts": counts },
-            "corpus": {
-                "pairs": data.corpus.len(), "source_tokens": source_tokens, "target_tokens": target_tokens,
-                "dropped": data.report.dropped,
-            },
-            "vocabulary": { "source": data.tokenizers.source.vocab_size(), "target": data.tokenizers.target.vocab_size() },
-            "batches_per_epoch": batches, "updates_per_epoch": updates, "memory_bytes": bytes,
-        });
-        output.line(&plan.to_string())?;
-        return output.flush();
-    }
-    lines.push(config::to_toml(config));
-    lines.extend(report.into_inner().into_iter().map(|line| format!("# {line}")));
-    lines.push(format!("# parameters: {}", info::grouped(parameters.total())));
-    for (name, count) in info::by_part(&parameters) {
-        lines.push(format!("#   {name}: {}", info::grouped(count)));
-    }
-    let pairs = data.corpus.len() as f64;
-    lines.push(format!(
-        "# corpus: {} source and {} target subwords; {:.1} and {:.1} a sentence",
-        info::grouped(source_tokens),
-        info::grouped(target_tokens),
-        source_tokens as f64 / pairs,
-        target_tokens as f64 / pairs
-    ));
-    lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
-    let exists = config::is_resolved(&run.join(checkpoint::CONFIG_FILE));
-    let exists = if exists { "; it exists: --resume or --overwrite will be needed" } else { "" };
-    lines.push(format!("# run directory: {}{exists}", run.display()));
-    lines.push(format!("# memory in training: about {:.2} GiB", bytes as f64 / (1u64 << 30) as f64));
-    for line in lines {
-        output.line(&line)?;
-    }
-    output.flush()
 }

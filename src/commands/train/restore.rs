@@ -1,6 +1,6 @@
 //! Back to a checkpoint: parameters, the optimizer's tensors and the state of the run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint;
@@ -12,6 +12,29 @@ use crate::ops::params::Parameters;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
 
+/// The newest whole checkpoint of a run: its state and its directory. `None` before the first one.
+pub fn newest(run: &Path, say: &dyn Fn(String)) -> Result<Option<(TrainState, PathBuf)>> {
+    let (newest, warnings) = checkpoint::newest_valid(run)?;
+    let Some((_, directory)) = newest else {
+        if !warnings.is_empty() {
+            let what = format!("every checkpoint of this run is damaged\n{}", warnings.join("\n"));
+            let help = "restore the files named, or start again with --overwrite or another --run-dir";
+            return Err(Error::failure(what).at(run).help(help));
+        }
+        if run.join(checkpoint::MODEL_FILE).exists() {
+            let error = Error::failure("this run has a final model but no checkpoint to continue from").at(run);
+            return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
+        }
+        return Ok(None);
+    };
+    for warning in warnings {
+        say(format!("warning: {warning}"));
+    }
+    let state = checkpoint::read_state(&directory)?;
+    let state = TrainState::from_json(state).map_err(|error| error.at(directory.join(checkpoint::STATE_FILE)))?;
+    Ok(Some((state, directory)))
+}
+
 /// Loads the newest whole checkpoint of a run.
 pub fn load(
     run: &Path,
@@ -19,29 +42,13 @@ pub fn load(
     optimizer: &Optimizer,
     say: &dyn Fn(String),
 ) -> Result<Option<TrainState>> {
-    let (newest, warnings) = checkpoint::newest_valid(run)?;
-    for warning in warnings {
-        say(format!("warning: {warning}"));
-    }
-    let Some((step, directory)) = newest else {
-        if !checkpoint::list(run)?.is_empty() {
-            let error = Error::failure("every checkpoint of this run is damaged").at(run);
-            return Err(error.help(
-                "restore the files that the warnings name, or start again with --overwrite or another --run-dir",
-            ));
-        }
-        if run.join(checkpoint::MODEL_FILE).exists() {
-            let error = Error::failure("this run has a final model but no checkpoint to continue from").at(run);
-            return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
-        }
+    let Some((state, directory)) = newest(run, say)? else {
         say("the run has no checkpoint yet: starting at update 0".to_owned());
         return Ok(None);
     };
     load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
     load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())?;
-    let state = checkpoint::read_state(&directory)?;
-    let state = TrainState::from_json(state).map_err(|error| error.at(directory.join(checkpoint::STATE_FILE)))?;
-    say(format!("resuming at update {step}"));
+    say(format!("resuming at update {}", state.step));
     Ok(Some(state))
 }
 

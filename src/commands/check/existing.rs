@@ -1,0 +1,93 @@
+//! The run that training would find in its directory, and what `--resume` would say to it.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::checkpoint::CONFIG_FILE;
+use crate::commands::train::compare::{self, Comparison};
+use crate::commands::train::prepare::Data;
+use crate::commands::train::restore;
+use crate::commands::train::validator::Validator;
+use crate::config::{self, Config};
+use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+use crate::train::state::{TextChecksums, TrainState};
+
+/// A run that is there already.
+pub struct Existing {
+    directory: PathBuf,
+    /// Its tokenizers, if they are whole and the run can be continued under this configuration.
+    pub tokenizers: Option<Tokenizers>,
+    state: Option<TrainState>,
+    notes: Vec<String>,
+    refused: Vec<Error>,
+}
+
+impl Existing {
+    /// The run in a directory, if there is one.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn find(run: &Path, config: &Config) -> Result<Option<Self>> {
+        let config_file = run.join(CONFIG_FILE);
+        if !config::is_resolved(&config_file) {
+            return Ok(None);
+        }
+        let Comparison { notes, mut refused } = match config::load_resolved(&config_file) {
+            Ok(old) => compare::configurations(&config_file, &old, config),
+            Err(error) => Comparison { notes: Vec::new(), refused: vec![error] },
+        };
+        let warnings = RefCell::new(notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>());
+        let state = match restore::newest(run, &|warning| warnings.borrow_mut().push(warning)) {
+            Ok(newest) => newest.map(|(state, _)| state),
+            Err(error) => {
+                refused.push(error);
+                None
+            }
+        };
+        let tokenizers = match Tokenizers::load(run) {
+            Ok(tokenizers) => refused.is_empty().then_some(tokenizers),
+            Err(error) => {
+                refused.push(error);
+                None
+            }
+        };
+        Ok(Some(Self { directory: run.to_path_buf(), tokenizers, state, notes: warnings.into_inner(), refused }))
+    }
+
+    /// Compares the text with that of the run. The data were read with the run's tokenizers.
+    pub fn compare_text(&mut self, config: &Config, data: &Data) -> Result<()> {
+        let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(()) };
+        let valid = Validator::open(config, &data.tokenizers, &|_| ())?;
+        let text =
+            TextChecksums { train: data.corpus.fingerprint(), valid: valid.as_ref().map(Validator::fingerprint) };
+        self.refused.extend(compare::text(&state.text, &text, &config.data).err());
+        Ok(())
+    }
+
+    fn update(&self) -> u64 {
+        self.state.as_ref().map_or(0, |state| state.step)
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> serde_json::Value {
+        json!({
+            "directory": self.directory, "update": self.update(), "notes": self.notes,
+            "refused": self.refused.iter().map(Error::to_string).collect::<Vec<_>>(),
+        })
+    }
+
+    /// A line or more for each thing to know.
+    pub fn in_words(&self) -> Vec<String> {
+        let (directory, update) = (self.directory.display(), self.update());
+        let ways = if self.refused.is_empty() { "continue it with --resume, replace" } else { "replace" };
+        let mut lines = vec![format!(
+            "note: there is a run in {directory}, at update {update}: {ways} it with --overwrite, or name another with --run-dir"
+        )];
+        lines.extend(self.notes.iter().cloned());
+        lines.extend(self.refused.iter().map(|error| format!("warning: --resume would refuse it: {error}")));
+        lines
+    }
+}

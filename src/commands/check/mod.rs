@@ -1,0 +1,103 @@
+//! `mt check`: everything that can be known wrong before training, in one pass.
+//!
+//! ```text
+//! configuration → text (`data::check`) → the run in the run directory (`existing`) → what training will take (`outlook`)
+//! ```
+
+mod existing;
+mod outlook;
+
+use serde_json::json;
+
+use super::output::Output;
+use super::train::directory;
+use super::train::prepare;
+use crate::cli::{CheckArgs, Common};
+use crate::config::{self, Config};
+use crate::console::message;
+use crate::data::check::{self, Findings, Kind, Seen, Severity};
+use crate::device;
+use crate::error::{Error, Result};
+use existing::Existing;
+use outlook::Outlook;
+
+/// Looks for everything that can be known wrong before training: in the configuration, the text, a run that is there
+/// already, the vocabulary, and what memory and time it will take.
+pub fn run(args: &CheckArgs, common: &Common) -> Result<()> {
+    let config = config::load(&args.config, &args.set)?;
+    config::check_for_training(&config)?;
+    prepare::check_files(&config.data)?;
+    device::set_threads(common.threads.unwrap_or(config.runtime.threads));
+    let findings = texts(&config)?;
+    let refused = findings.iter().any(|(kind, _)| kind.severity() == Severity::Error);
+    let mut output = Output::open(None)?;
+    if !common.json {
+        findings.iter().try_for_each(|(kind, finding)| output.line(&in_words(kind, finding)))?;
+        output.flush()?;
+    }
+    let say = |text: String| {
+        if !common.quiet {
+            message(text);
+        }
+    };
+    let run = directory::of(args.run_dir.as_deref(), &args.config)?;
+    let mut existing = Existing::find(&run, &config)?;
+    let outlook = if refused {
+        None
+    } else {
+        let saved = existing.as_mut().and_then(|existing| existing.tokenizers.take());
+        let data = prepare::data(&config, saved, &say)?;
+        if let Some(existing) = &mut existing {
+            existing.compare_text(&config, &data)?;
+        }
+        Some(Outlook::new(&config, &data, common)?)
+    };
+    if common.json {
+        let list: Vec<_> = findings
+            .iter()
+            .map(|(kind, finding)| {
+                json!({
+                    "kind": kind, "severity": kind.severity(), "text": kind.text(), "count": finding.count,
+                    "places": finding.places,
+                })
+            })
+            .collect();
+        let (existing, plan) = (existing.as_ref().map(Existing::json), outlook.as_ref().map(Outlook::json));
+        output.line(&json!({ "findings": list, "run": existing, "plan": plan }).to_string())?;
+    } else {
+        let existing = existing.iter().flat_map(Existing::in_words);
+        let outlook = outlook.iter().flat_map(|outlook| outlook.in_words(&config));
+        existing.chain(outlook).try_for_each(|line| output.line(&line))?;
+    }
+    output.flush()?;
+    if refused {
+        return Err(Error::failure("training would refuse this text").help("mend what is marked `error` above"));
+    }
+    Ok(())
+}
+
+/// Checks every corpus of the configuration: first those that must not be trained on.
+fn texts(config: &Config) -> Result<Findings> {
+    let mut seen = Seen::default();
+    let mut findings = Findings::default();
+    for pair in [&config.data.valid, &config.data.test].into_iter().flatten() {
+        findings.merge(check::check(&pair.source, &pair.target, false, &mut seen)?);
+    }
+    for corpus in &config.data.train {
+        findings.merge(check::check(&corpus.source, &corpus.target, true, &mut seen)?);
+    }
+    Ok(findings)
+}
+
+/// One kind of finding with its places.
+fn in_words(kind: Kind, finding: &check::Finding) -> String {
+    let mut text = format!("{}: {} ({})", kind.severity(), kind.text(), finding.count);
+    for place in &finding.places {
+        let line = if place.line > 0 { format!(":{}", place.line) } else { String::new() };
+        text += &format!("\n  --> {}{line}", place.file.display());
+    }
+    if finding.count > finding.places.len() {
+        text += &format!("\n  and {} more", finding.count - finding.places.len());
+    }
+    text
+}

@@ -1,0 +1,125 @@
+//! What training will take: vocabulary, memory, time.
+
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::cli::Common;
+use crate::commands::info::grouped;
+use crate::commands::model::{training_type, vocabulary};
+use crate::commands::train::plan::Plan;
+use crate::commands::train::prepare::{self, Data};
+use crate::config::Config;
+use crate::device;
+use crate::error::Result;
+use crate::model::Transformer;
+use crate::ops::Mode;
+use crate::rng;
+use crate::train::{inputs, memory};
+
+/// Pieces that come less often have hardly a chance to be learnt.
+const RARE: u32 = 10;
+
+/// What training will be like.
+pub struct Outlook {
+    plan: Plan,
+    pairs: usize,
+    dropped: String,
+    pieces: usize,
+    rare: usize,
+    tokens_per_second: f64,
+}
+
+impl Outlook {
+    /// Tries the largest batch.
+    pub fn new(config: &Config, data: &Data, common: &Common) -> Result<Self> {
+        let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
+        let compute = training_type(config.runtime.precision, &device, common);
+        let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &device, compute)?;
+        model.initialise(config.train.seed)?;
+        Ok(Self {
+            plan: Plan::new(config, data)?,
+            pairs: data.corpus.len(),
+            dropped: data.report.to_string(),
+            pieces: data.tokenizers.target.vocab_size(),
+            rare: rare_pieces(data),
+            tokens_per_second: speed(&model, data, config)?,
+        })
+    }
+
+    /// Seconds of forward and backward, if the run has an end.
+    fn seconds(&self) -> Option<f64> {
+        let tokens = (self.plan.target_tokens + self.pairs) as f64 / self.plan.updates_per_epoch as f64;
+        self.plan.updates.map(|updates| updates as f64 * tokens / self.tokens_per_second)
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> serde_json::Value {
+        json!({
+            "pairs": self.pairs, "pieces": self.pieces, "rare_pieces": self.rare, "parameters": self.plan.parameters.total(),
+            "updates": self.plan.updates, "memory_bytes": self.plan.memory_bytes,
+            "tokens_per_second": self.tokens_per_second, "seconds": self.seconds(),
+        })
+    }
+
+    /// A line or more for each thing to know.
+    pub fn in_words(&self, config: &Config) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.pieces < config.tokenizer.vocab_size {
+            lines.push(format!(
+                "warning: the text has no more than {} pieces, of tokenizer.vocab_size = {}",
+                self.pieces, config.tokenizer.vocab_size
+            ));
+        }
+        if self.rare * 4 > self.pieces {
+            lines.push(format!(
+                "warning: {} of {} target pieces come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better",
+                self.rare, self.pieces
+            ));
+        }
+        lines.push(format!("data: {}", self.dropped));
+        lines.push(format!("parameters: {}", grouped(self.plan.parameters.total())));
+        lines.push(format!("memory: about {:.2} GiB", memory::gibibytes(self.plan.memory_bytes)));
+        lines.extend(memory::warning(self.plan.memory_bytes));
+        let time = match (self.plan.updates, self.seconds()) {
+            (Some(updates), Some(seconds)) => format!("; {updates} updates in about {:.1} hours", seconds / 3600.0),
+            _ => String::new(),
+        };
+        lines.push(format!(
+            "speed: about {:.0} target tokens/s here, without optimizer and validation{time}",
+            self.tokens_per_second
+        ));
+        lines
+    }
+}
+
+/// Target tokens a second of forward and backward over the largest batch.
+fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
+    let batch = prepare::largest_batch(data, config);
+    let mut seconds = f64::INFINITY;
+    for pass in 0..2 {
+        let started = Instant::now();
+        model.parameters().clear_gradients()?;
+        let mode =
+            Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
+        let (source, target, targets) = inputs(&batch, data.tokenizers.target.pad_id(), config.train.label_smoothing);
+        let (loss, _) = model.loss(&source, &target, &targets, &mode)?;
+        loss.backward()?;
+        seconds = seconds.min(started.elapsed().as_secs_f64());
+    }
+    Ok(batch.target_tokens as f64 / seconds)
+}
+
+/// Target pieces that the training text has fewer than [`RARE`] times.
+fn rare_pieces(data: &Data) -> usize {
+    let mut counts = vec![0u32; data.tokenizers.target.vocab_size()];
+    for index in 0..data.corpus.len() {
+        let (source, target) = data.corpus.pair(index);
+        // A joint vocabulary learns from both sides.
+        let source = if data.tokenizers.is_joint() { source } else { &[] };
+        for id in source.iter().chain(target) {
+            counts[*id as usize] = counts[*id as usize].saturating_add(1);
+        }
+    }
+    counts.iter().filter(|count| **count < RARE).count()
+}

@@ -1,0 +1,85 @@
+//! Whether a run may go on under another configuration, and on the text that is there now.
+
+use std::path::Path;
+
+use crate::config::{self, Config, DataConfig};
+use crate::error::{Error, Result};
+use crate::train::state::TextChecksums;
+
+/// Keys that may change when a run is continued: they do not change what an update computes.
+const MAY_CHANGE: &[&str] = &[
+    "runtime.",
+    "decode.",
+    "data.root",
+    "data.test",
+    "valid.every",
+    "valid.patience",
+    "valid.samples",
+    "train.max_updates",
+    "train.max_epochs",
+    "train.average_last",
+    "train.max_skipped",
+    "train.save_every",
+    "train.keep",
+    "train.log_every",
+];
+/// Keys that may change too, but are told of: they change what comes, as the user may want.
+const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "train.clip_norm", "valid.beam"];
+
+/// How the configuration of a run differs from the one that it shall go on with.
+#[derive(Default)]
+pub struct Comparison {
+    /// What may change, but should be told.
+    pub notes: Vec<String>,
+    /// What would train something else.
+    pub refused: Vec<Error>,
+}
+
+/// Compares the configuration of a run, stored in `config_file`, with the one that it shall go on with.
+pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Comparison {
+    let mut comparison = Comparison::default();
+    for (key, before, now) in config::differences(old, &with_files_of(new, old)) {
+        let is_in = |keys: &[&str]| keys.iter().any(|allowed| key.starts_with(allowed));
+        let what = format!("`{key}` was {before} when the run began and is {now} now");
+        if is_in(MAY_CHANGE_ALOUD) {
+            comparison.notes.push(what);
+        } else if !is_in(MAY_CHANGE) {
+            let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
+                        with --force";
+            comparison.refused.push(Error::usage(what).at(config_file).help(help));
+        }
+    }
+    comparison
+}
+
+/// The configuration with the files of `old` in place of its own: text may have moved, and is known by its checksum.
+fn with_files_of(config: &Config, old: &Config) -> Config {
+    let mut config = config.clone();
+    for (new, old) in config.data.train.iter_mut().zip(&old.data.train) {
+        (new.source, new.target) = (old.source.clone(), old.target.clone());
+    }
+    if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
+        *new = old.clone();
+    }
+    config
+}
+
+/// Refuses to continue a run on other text than it began with.
+pub fn text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Result<()> {
+    let train = old.train != new.train;
+    let valid = old.valid.is_some() && new.valid.is_some() && old.valid != new.valid;
+    let files = [
+        (train, "training", config.train.first().map(|corpus| &corpus.source)),
+        (valid, "validation", config.valid.as_ref().map(|pair| &pair.source)),
+    ];
+    let errors = files.into_iter().filter(|(differs, _, _)| *differs).map(|(_, what, file)| {
+        let error = Error::usage(format!("the {what} text is not what it was when the run began"));
+        let error = error.help("restore the files; they may lie in another place. Or start another run with --run-dir");
+        match file {
+            Some(file) => error.at(file),
+            None => error,
+        }
+    });
+    let errors: Vec<Error> = errors.collect();
+    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+}

@@ -1,0 +1,72 @@
+//! `mt train --dry-run`: what would be done, without doing it.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::plan::Plan;
+use super::prepare;
+use super::validator::Validator;
+use crate::checkpoint;
+use crate::cli::Common;
+use crate::commands::info;
+use crate::commands::output::Output;
+use crate::config::{self, Config};
+use crate::data::corpus::Corpus;
+use crate::error::Result;
+use crate::train::memory;
+
+/// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory.
+pub fn print(run: &Path, config: &Config, common: &Common) -> Result<()> {
+    let mut lines = Vec::new();
+    let report = std::cell::RefCell::new(Vec::new());
+    let data = prepare::data(config, None, &|line| report.borrow_mut().push(line))?;
+    let say = |line| report.borrow_mut().push(line);
+    Validator::open(config, &data.tokenizers, &say)?;
+    if let Some(test) = &config.data.test {
+        Corpus::open(&test.source, &test.target, 1.0)?;
+    }
+    let plan = Plan::new(config, &data)?;
+    let Plan { parameters, source_tokens, target_tokens, .. } = &plan;
+    let (batches, updates) = (plan.batches_per_epoch, plan.updates_per_epoch);
+    let mut output = Output::open(None)?;
+    if common.json {
+        let counts: serde_json::Map<_, _> =
+            info::by_part(parameters).into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
+        let json = json!({
+            "config": config, "parameters": { "total": parameters.total(), "parts": counts },
+            "corpus": {
+                "pairs": data.corpus.len(), "source_tokens": source_tokens, "target_tokens": target_tokens,
+                "dropped": data.report.dropped,
+            },
+            "vocabulary": { "source": data.tokenizers.source.vocab_size(), "target": data.tokenizers.target.vocab_size() },
+            "batches_per_epoch": batches, "updates_per_epoch": updates, "memory_bytes": plan.memory_bytes,
+        });
+        output.line(&json.to_string())?;
+        return output.flush();
+    }
+    lines.push(config::to_toml(config));
+    lines.extend(report.into_inner().into_iter().map(|line| format!("# {line}")));
+    lines.push(format!("# parameters: {}", info::grouped(parameters.total())));
+    for (name, count) in info::by_part(parameters) {
+        lines.push(format!("#   {name}: {}", info::grouped(count)));
+    }
+    let pairs = data.corpus.len() as f64;
+    lines.push(format!(
+        "# corpus: {} source and {} target subwords; {:.1} and {:.1} a sentence",
+        info::grouped(*source_tokens),
+        info::grouped(*target_tokens),
+        *source_tokens as f64 / pairs,
+        *target_tokens as f64 / pairs
+    ));
+    lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
+    let exists = config::is_resolved(&run.join(checkpoint::CONFIG_FILE));
+    let exists = if exists { "; it exists: --resume or --overwrite will be needed" } else { "" };
+    lines.push(format!("# run directory: {}{exists}", run.display()));
+    lines.push(format!("# memory in training: about {:.2} GiB", memory::gibibytes(plan.memory_bytes)));
+    lines.extend(memory::warning(plan.memory_bytes).map(|warning| format!("# {warning}")));
+    for line in lines {
+        output.line(&line)?;
+    }
+    output.flush()
+}
