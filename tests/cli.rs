@@ -433,6 +433,32 @@ fn diverged_training_ends_where_it_diverged_and_can_go_on() {
     succeeds(&project.train(&[&["--resume"], &advice[..]].concat()));
 }
 
+/// One line of the text is unlike all others.
+#[test]
+fn a_jump_of_the_loss_is_told_with_its_lines() {
+    let project = Project::new();
+    for (name, odd) in [("train.en", "the house burns"), ("train.de", "zwölf Boxkämpfer jagen Viktor quer")] {
+        let text = std::fs::read_to_string(project.path(name)).unwrap();
+        let lines = text.lines().enumerate().map(|(i, line)| if i == 59 { odd } else { line });
+        project.write(name, lines.map(|line| line.to_owned() + "\n").collect::<String>());
+    }
+    // One or two pairs an update; the first hundred updates tell what is usual.
+    let sets =
+        ["train.batch_tokens=32", "train.max_updates=300", "valid.every=0", "train.save_every=300", "model.dropout=0"];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let output = project.mt(&["train", "--config", "small.toml"].into_iter().chain(sets).collect::<Vec<_>>());
+    succeeds(&output);
+    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
+    let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let jumps: Vec<Value> = entries.filter(|entry| entry["event"] == "spike").collect();
+    assert!(!jumps.is_empty());
+    for jump in &jumps {
+        assert!(jump["lines"][0]["lines"].as_array().unwrap().contains(&60.into()), "{jump}");
+        assert!(jump["loss"].as_f64() > jump["usual"].as_f64(), "{jump}");
+    }
+    assert!(stderr(&output).contains("note: the loss of update "), "{}", stderr(&output));
+}
+
 #[test]
 fn info_tells_of_training_and_of_damage() {
     let project = Project::new();

@@ -25,7 +25,7 @@ pub struct Health {
     losses: u64,
     /// Their running mean.
     mean: f64,
-    /// Their running variance.
+    /// Their running variance, as if those below the mean were spread like those above.
     variance: f64,
 }
 
@@ -53,7 +53,8 @@ impl Health {
         let share = 1.0 / self.losses.min(USUAL) as f64;
         let above = loss - self.mean;
         self.mean += share * above;
-        self.variance = (1.0 - share) * (self.variance + share * above * above);
+        // Of what lies above the mean only: the fall at the beginning says nothing of how far a loss may rise.
+        self.variance = (1.0 - share) * (self.variance + 2.0 * share * above.max(0.0).powi(2));
         jumps.then_some(usual)
     }
 
@@ -91,6 +92,15 @@ mod tests {
         // What stays is the new usual.
         let told = (0..1000).filter(|_| health.observe(6.0).is_some()).count();
         assert!((2..50).contains(&told), "{told}");
+    }
+
+    /// Soon after the steepest fall too.
+    #[test]
+    fn a_fall_does_not_hide_a_jump() {
+        let mut health = Health::default();
+        assert!((0..USUAL).all(|update| health.observe(usual(update)).is_none()));
+        let most = usual(USUAL) + 3.0;
+        assert!(health.observe(most).is_some(), "{most}");
     }
 
     #[test]

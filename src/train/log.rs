@@ -19,22 +19,41 @@ pub struct Log {
     quiet: bool,
 }
 
+/// How far a run has come.
+#[derive(Clone, Copy)]
+pub struct Progress {
+    /// Updates made.
+    pub step: u64,
+    /// Updates skipped.
+    pub skipped: u64,
+}
+
+impl Progress {
+    /// Whether an entry of the log tells of what was done until then. An update that was skipped has the number of the next
+    /// one that was made.
+    fn covers(self, entry: &Value) -> bool {
+        let Some(update) = entry["update"].as_u64() else { return true };
+        let is_skipped = || entry["event"] == "skip" && entry["skipped"].as_u64().is_some_and(|n| n <= self.skipped);
+        update <= self.step || (update == self.step + 1 && is_skipped())
+    }
+}
+
 impl Log {
-    /// Opens `log.jsonl` in a run directory. On resume, entries after update `resumed_at` are dropped: those updates will
-    /// be done again, and each stands in the log once. `total` is the last update, if it is known.
-    pub fn open(run: &Path, resumed_at: u64, total: Option<u64>, quiet: bool) -> Result<Self> {
+    /// Opens `log.jsonl` in a run directory. On resume, entries of what came after `resumed_at` are dropped: it will be done
+    /// again, and each update stands in the log once. `total` is the last update, if it is known.
+    pub fn open(run: &Path, resumed_at: Progress, total: Option<u64>, quiet: bool) -> Result<Self> {
         let path = run.join("log.jsonl");
         let file = cut(&path, resumed_at)?;
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| progress_bar(total, resumed_at));
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| progress_bar(total, resumed_at.step));
         // A terminal that cannot draw a bar (TERM=dumb) gets plain lines.
         let bar = bar.filter(|bar| !bar.is_hidden());
         Ok(Self { file: BufWriter::new(file), path, bar, quiet })
     }
 
-    /// Drops what follows update `step`: it will be done again.
-    pub fn rewind(&mut self, step: u64) -> Result<()> {
+    /// Drops what came after `progress`: it will be done again.
+    pub fn rewind(&mut self, progress: Progress) -> Result<()> {
         self.file.flush().map_err(|e| Error::io("write the log", &self.path, e))?;
-        self.file = BufWriter::new(cut(&self.path, step)?);
+        self.file = BufWriter::new(cut(&self.path, progress)?);
         Ok(())
     }
 
@@ -73,9 +92,9 @@ impl Log {
     }
 }
 
-/// Opens a log to go on after update `step`; what follows that is dropped.
-fn cut(path: &Path, step: u64) -> Result<File> {
-    let kept = entries_until(path, step)?;
+/// Opens a log to go on after `progress`; what follows that is dropped.
+fn cut(path: &Path, progress: Progress) -> Result<File> {
+    let kept = entries_until(path, progress)?;
     let temporary = path.with_file_name(".log.jsonl.new");
     let write = |file: &mut File| {
         for line in &kept {
@@ -89,9 +108,9 @@ fn cut(path: &Path, step: u64) -> Result<File> {
     OpenOptions::new().append(true).open(path).map_err(|e| Error::io("write the log", path, e))
 }
 
-/// The lines of an earlier log up to update `step`; a torn last line is dropped.
-fn entries_until(path: &Path, step: u64) -> Result<Vec<String>> {
-    if step == 0 {
+/// The lines of an earlier log up to `progress`; a torn last line is dropped.
+fn entries_until(path: &Path, progress: Progress) -> Result<Vec<String>> {
+    if progress.step == 0 {
         return Ok(Vec::new());
     }
     let file = match File::open(path) {
@@ -102,8 +121,7 @@ fn entries_until(path: &Path, step: u64) -> Result<Vec<String>> {
     let lines = BufReader::new(file).lines().map_while(std::result::Result::ok);
     // The end will come again too.
     let wanted = |line: &String| {
-        serde_json::from_str::<Value>(line)
-            .is_ok_and(|v| v["event"] != "final" && v["update"].as_u64().is_none_or(|update| update <= step))
+        serde_json::from_str(line).is_ok_and(|entry: Value| entry["event"] != "final" && progress.covers(&entry))
     };
     Ok(lines.filter(wanted).collect())
 }
@@ -136,23 +154,26 @@ mod tests {
     #[test]
     fn resume_drops_what_will_be_done_again() -> Result<()> {
         let folder = tempfile::tempdir().unwrap();
-        let mut log = Log::open(folder.path(), 0, None, true)?;
-        for update in [10, 20, 30] {
-            log.entry(&json!({"event": "train", "update": update}))?;
+        let at = |step| Progress { step, skipped: 1 };
+        let mut log = Log::open(folder.path(), at(0), None, true)?;
+        for (event, update, skipped) in
+            [("train", 10, 0), ("train", 20, 0), ("skip", 21, 1), ("skip", 21, 2), ("train", 21, 2)]
+        {
+            log.entry(&json!({"event": event, "update": update, "skipped": skipped}))?;
         }
         drop(log);
         let path = folder.path().join("log.jsonl");
         let end = "{\"event\": \"final\", \"update\": 20}\n{\"event\": \"tra";
         let torn = std::fs::read_to_string(&path).unwrap() + end;
         std::fs::write(&path, torn).unwrap();
-        let mut log = Log::open(folder.path(), 20, None, true)?;
+        let mut log = Log::open(folder.path(), at(20), None, true)?;
         log.entry(&json!({"event": "train", "update": 30}))?;
         let updates: Vec<u64> = std::fs::read_to_string(&path)
             .unwrap()
             .lines()
             .map(|l| serde_json::from_str::<Value>(l).unwrap()["update"].as_u64().unwrap())
             .collect();
-        assert_eq!(updates, [10, 20, 30]);
+        assert_eq!(updates, [10, 20, 21, 30]);
         Ok(())
     }
 }

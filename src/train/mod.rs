@@ -344,7 +344,7 @@ impl Trainer<'_> {
             return Err(report(", and there is no checkpoint to go back to"));
         };
         let health = self.state.health.gone_back_to(&state.health);
-        self.log.rewind(state.step)?;
+        self.log.rewind(state.progress())?;
         self.log.line(&format!(
             "warning: after update {step}, {why}: going on from the checkpoint of update {} with {} times the learning rate",
             state.step, health.rate

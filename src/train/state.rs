@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::health::Health;
+use super::log::Progress;
 use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
 
@@ -62,6 +63,11 @@ pub struct TextChecksums {
 }
 
 impl TrainState {
+    /// How far the run has come.
+    pub fn progress(&self) -> Progress {
+        Progress { step: self.step, skipped: self.health.skipped }
+    }
+
     /// `state.json`: the fields, with the epoch (from 0) and the generator's key and counter for a reader's eyes.
     pub fn to_json(&self, seed: u64) -> Result<Value> {
         let mut json = serde_json::to_value(self)

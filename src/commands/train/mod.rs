@@ -118,7 +118,7 @@ fn train(
 ) -> Result<()> {
     let Prepared { data, validator, model, optimizer, state } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
-    let log = Log::open(run, state.step, total, common.quiet)?;
+    let log = Log::open(run, state.progress(), total, common.quiet)?;
     let parameters = model.parameters().clone();
     let mut host = RunHost { run, config, data: &data, validator, signals, parameters, saver: Saver::default() };
     let mut trainer = Trainer {
