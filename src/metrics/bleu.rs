@@ -1,15 +1,12 @@
 //! BLEU (Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation"), equal to
 //! sacrebleu 2.6.0 to the last digits.
 //!
-//! Every line gives a [`BleuStats`]; statistics add up; [`BleuScore::from_stats`] turns a sum into a score.
+//! Every line gives a [`BleuStats`]; statistics add up; [`BleuScore::new`] turns a sum into a score.
 
 use std::borrow::Cow;
 use std::fmt;
-use std::iter::Sum;
-use std::ops::AddAssign;
 
-use rayon::prelude::*;
-
+use super::metric::{Metric, Statistics};
 use super::ngrams::{MAX_ORDER, clipped_matches};
 use super::tokenize::{Tokenize, is_whitespace, words};
 use crate::error::{Error, Result};
@@ -140,25 +137,69 @@ impl BleuStats {
     }
 }
 
-impl AddAssign for BleuStats {
-    fn add_assign(&mut self, other: Self) {
-        for (sum, count) in self.correct.iter_mut().zip(other.correct) {
-            *sum += count;
+/// Numbers in [`BleuStats`].
+const WIDTH: usize = 2 * MAX_ORDER + 2;
+
+impl BleuStats {
+    fn write(&self, out: &mut [f64]) {
+        let numbers = self.correct.iter().chain(&self.total).chain([&self.hyp_len, &self.ref_len]);
+        out.iter_mut().zip(numbers).for_each(|(out, number)| *out = *number as f64);
+    }
+
+    /// From numbers that [`Metric::of_line`] has written, or sums of them.
+    fn read(numbers: &[f64]) -> Self {
+        let number = |i: usize| numbers[i] as u64;
+        Self {
+            correct: std::array::from_fn(number),
+            total: std::array::from_fn(|i| number(MAX_ORDER + i)),
+            hyp_len: number(2 * MAX_ORDER),
+            ref_len: number(2 * MAX_ORDER + 1),
         }
-        for (sum, count) in self.total.iter_mut().zip(other.total) {
-            *sum += count;
-        }
-        self.hyp_len += other.hyp_len;
-        self.ref_len += other.ref_len;
     }
 }
 
-impl Sum for BleuStats {
-    fn sum<I: Iterator<Item = Self>>(lines: I) -> Self {
-        lines.fold(Self::default(), |mut sum, line| {
-            sum += line;
-            sum
-        })
+impl Metric for BleuOptions {
+    fn key(&self) -> &'static str {
+        "bleu"
+    }
+
+    fn name(&self) -> String {
+        "BLEU".to_owned()
+    }
+
+    fn options(&self) -> Vec<(&'static str, String)> {
+        let case = if self.lowercase { "lc" } else { "mixed" };
+        let effective = if self.effective_order { "yes" } else { "no" };
+        vec![
+            ("case", case.to_owned()),
+            ("eff", effective.to_owned()),
+            ("tok", self.tokenize.to_string()),
+            ("smooth", self.smooth.to_string()),
+        ]
+    }
+
+    fn width(&self) -> usize {
+        WIDTH
+    }
+
+    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
+        BleuStats::of_line(hypothesis, references.iter().copied(), self).write(statistics);
+    }
+
+    fn score(&self, statistics: &[f64]) -> f64 {
+        BleuScore::new(&BleuStats::read(statistics), self).score
+    }
+
+    fn details(&self, statistics: &[f64]) -> Option<String> {
+        Some(BleuScore::new(&BleuStats::read(statistics), self).details())
+    }
+
+    fn add_to_json(&self, statistics: &[f64], json: &mut serde_json::Map<String, serde_json::Value>) {
+        let score = BleuScore::new(&BleuStats::read(statistics), self);
+        json.insert("precisions".to_owned(), score.precisions.into());
+        json.insert("bp".to_owned(), score.bp.into());
+        json.insert("sys_len".to_owned(), score.sys_len.into());
+        json.insert("ref_len".to_owned(), score.ref_len.into());
     }
 }
 
@@ -179,16 +220,11 @@ pub struct BleuScore {
     pub counts: [u64; MAX_ORDER],
     /// n-grams of the hypotheses, before smoothing.
     pub totals: [u64; MAX_ORDER],
-    /// References of every line; 0 where lines differ in their number.
-    pub references: usize,
-    /// How it was computed.
-    pub options: BleuOptions,
 }
 
 impl BleuScore {
-    /// The score of added-up statistics (Papineni et al. 2002, section 2.3). `references` is the number of references
-    /// of every line, 0 where it varies; it only goes into the signature.
-    pub fn from_stats(stats: &BleuStats, references: usize, options: &BleuOptions) -> Self {
+    /// The score of added-up statistics (Papineni et al. 2002, section 2.3).
+    pub fn new(stats: &BleuStats, options: &BleuOptions) -> Self {
         let bp = brevity_penalty(stats.hyp_len, stats.ref_len);
         let (score, precisions) = if stats.correct == [0; MAX_ORDER] {
             (0.0, [0.0; MAX_ORDER])
@@ -206,45 +242,17 @@ impl BleuScore {
             ref_len: stats.ref_len,
             counts: stats.correct,
             totals: stats.total,
-            references,
-            options: *options,
         }
     }
 
-    /// What is needed to repeat the computation, in sacrebleu's form with our version:
-    /// `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:mt-X.Y.Z`.
-    pub fn signature(&self) -> String {
-        let BleuOptions { tokenize, lowercase, smooth, effective_order } = self.options;
-        let references = match self.references {
-            0 => "var".to_owned(),
-            n => n.to_string(),
-        };
-        let case = if lowercase { "lc" } else { "mixed" };
-        let effective = if effective_order { "yes" } else { "no" };
-        let version = env!("CARGO_PKG_VERSION");
-        format!("nrefs:{references}|case:{case}|eff:{effective}|tok:{tokenize}|smooth:{smooth}|version:mt-{version}")
-    }
-
-    /// `{"score", "precisions", "bp", "sys_len", "ref_len", "signature"}`, nothing rounded.
-    pub fn to_json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "score": self.score,
-            "precisions": self.precisions,
-            "bp": self.bp,
-            "sys_len": self.sys_len,
-            "ref_len": self.ref_len,
-            "signature": self.signature(),
-        })
-    }
-}
-
-impl fmt::Display for BleuScore {
-    /// sacrebleu's line: `BLEU|<signature> = 22.67 55.2/28.3/16.7/10.3 (BP = 1.000 ratio = 0.995 hyp_len = … ref_len = …)`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What sacrebleu prints behind the score: `55.2/28.3/16.7/10.3 (BP = 1.000 ratio = 0.995 hyp_len = … ref_len = …)`.
+    pub fn details(&self) -> String {
         let [p1, p2, p3, p4] = self.precisions;
         let ratio = if self.ref_len == 0 { 0.0 } else { self.sys_len as f64 / self.ref_len as f64 };
-        write!(f, "BLEU|{} = {:.2} {p1:.1}/{p2:.1}/{p3:.1}/{p4:.1} ", self.signature(), self.score)?;
-        write!(f, "(BP = {:.3} ratio = {ratio:.3} hyp_len = {} ref_len = {})", self.bp, self.sys_len, self.ref_len)
+        format!(
+            "{p1:.1}/{p2:.1}/{p3:.1}/{p4:.1} (BP = {:.3} ratio = {ratio:.3} hyp_len = {} ref_len = {})",
+            self.bp, self.sys_len, self.ref_len
+        )
     }
 }
 
@@ -298,47 +306,9 @@ pub fn corpus_bleu<S: AsRef<str> + Sync>(
     references: &[Vec<S>],
     options: &BleuOptions,
 ) -> Result<BleuScore> {
-    let stats: BleuStats = corpus_stats(hypotheses, references, options)?.into_iter().sum();
-    Ok(BleuScore::from_stats(&stats, references.len(), options))
-}
-
-/// The statistics of every line of a corpus, for a bootstrap; arguments and errors are those of [`corpus_bleu`].
-pub fn corpus_stats<S: AsRef<str> + Sync>(
-    hypotheses: &[S],
-    references: &[Vec<S>],
-    options: &BleuOptions,
-) -> Result<Vec<BleuStats>> {
-    check(hypotheses.len(), references, options)?;
-    let line = |(i, hypothesis): (usize, &S)| {
-        let references = references.iter().filter_map(|stream| stream.get(i)).map(AsRef::as_ref);
-        BleuStats::of_line(hypothesis.as_ref(), references, options)
-    };
-    Ok(hypotheses.par_iter().enumerate().map(line).collect())
-}
-
-/// BLEU of a corpus whose lines differ in their number of references: `None` is a missing one. An empty string is a
-/// reference of length zero.
-///
-/// Fails as [`corpus_bleu`] does, and where a line has no reference at all.
-pub fn corpus_bleu_with_missing<S: AsRef<str> + Sync>(
-    hypotheses: &[S],
-    references: &[Vec<Option<S>>],
-    options: &BleuOptions,
-) -> Result<BleuScore> {
-    check(hypotheses.len(), references, options)?;
-    let line = |(i, hypothesis): (usize, &S)| {
-        let present: Vec<&str> =
-            references.iter().filter_map(|stream| stream.get(i)?.as_ref()).map(AsRef::as_ref).collect();
-        if present.is_empty() {
-            return Err(Error::failure(format!("line {} has no reference", i + 1)));
-        }
-        Ok((present.len(), BleuStats::of_line(hypothesis.as_ref(), present, options)))
-    };
-    let lines: Vec<(usize, BleuStats)> = hypotheses.par_iter().enumerate().map(line).collect::<Result<_>>()?;
-    let count = lines.first().map_or(0, |line| line.0);
-    let same = lines.iter().all(|line| line.0 == count);
-    let stats: BleuStats = lines.into_iter().map(|line| line.1).sum();
-    Ok(BleuScore::from_stats(&stats, if same { count } else { 0 }, options))
+    options.smooth.check()?;
+    let sum = Statistics::new(options, hypotheses, references)?.sum();
+    Ok(BleuScore::new(&BleuStats::read(&sum), options))
 }
 
 /// BLEU of one sentence against its references; `effective_order` is advisable.
@@ -350,7 +320,7 @@ pub fn sentence_bleu<S: AsRef<str>>(hypothesis: &str, references: &[S], options:
         return Err(Error::usage("BLEU needs at least one reference"));
     }
     let stats = BleuStats::of_line(hypothesis, references.iter().map(AsRef::as_ref), options);
-    Ok(BleuScore::from_stats(&stats, references.len(), options))
+    Ok(BleuScore::new(&stats, options))
 }
 
 /// A warning where the hypotheses look tokenized: 100 or more lines end in a period that stands alone. The caller
@@ -364,25 +334,6 @@ pub fn tokenized_warning<S: AsRef<str>>(hypotheses: &[S]) -> Option<String> {
              detokenize the hypotheses before scoring, or the score is not comparable (--force silences this)"
         )
     })
-}
-
-/// Checks what every way to score a corpus needs; `L` is a line or a line that may be missing.
-fn check<L>(hypotheses: usize, references: &[Vec<L>], options: &BleuOptions) -> Result<()> {
-    options.smooth.check()?;
-    if references.is_empty() {
-        return Err(Error::usage("BLEU needs at least one reference"));
-    }
-    for (r, stream) in references.iter().enumerate() {
-        if stream.len() != hypotheses {
-            let (r, lines) = (r + 1, stream.len());
-            return Err(Error::failure(format!("{hypotheses} hypotheses, but reference {r} has {lines} lines"))
-                .help("hypotheses and references must be of the same lines, in the same order"));
-        }
-    }
-    if hypotheses == 0 {
-        return Err(Error::failure("there are no lines to score"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -430,29 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn prints_as_sacrebleu_does() {
-        let version = env!("CARGO_PKG_VERSION");
-        let options = BleuOptions { smooth: Smooth::AddK(0.5), lowercase: true, ..Default::default() };
-        let result = score("A b c d e", &["a b c d f"], options);
-        assert_eq!(
-            result.to_string(),
-            format!(
-                "BLEU|nrefs:1|case:lc|eff:no|tok:13a|smooth:add-k[0.50]|version:mt-{version} = 71.86 80.0/77.8/71.4/60.0 \
-                 (BP = 1.000 ratio = 1.000 hyp_len = 5 ref_len = 5)"
-            )
-        );
-        let keys: Vec<String> = result.to_json().as_object().unwrap().keys().cloned().collect();
-        assert_eq!(keys, ["score", "precisions", "bp", "sys_len", "ref_len", "signature"]);
-    }
-
-    #[test]
     fn refuses_what_cannot_be_scored() {
         let options = BleuOptions::default();
         let error = corpus_bleu(&["a", "b"], &[vec!["a", "b"], vec!["a"]], &options).unwrap_err();
         assert_eq!(error.what(), "2 hypotheses, but reference 2 has 1 lines");
         assert!(corpus_bleu::<&str>(&[], &[vec![]], &options).is_err());
         assert!(corpus_bleu(&["a"], &[], &options).is_err());
-        let error = corpus_bleu_with_missing(&["a", "b"], &[vec![Some("a"), None]], &options).unwrap_err();
+        let error = Statistics::with_missing(&options, &["a", "b"], &[vec![Some("a"), None]]).unwrap_err();
         assert_eq!(error.what(), "line 2 has no reference");
         for (name, value) in [("exp", Some(1.0)), ("floor", Some(-0.1)), ("add-k", Some(f64::NAN)), ("laplace", None)] {
             assert_eq!(Smooth::new(name, value).unwrap_err().exit_code(), 2, "{name}");

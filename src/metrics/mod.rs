@@ -1,20 +1,29 @@
 //! Metrics: strings in, statistics out. Nothing here knows of models or tensors.
 //!
 //! A metric is computed in two steps: sufficient statistics of every line, which can be added up, and a score from
-//! their sum. A bootstrap therefore resamples statistics and never counts an n-gram twice.
+//! their sum ([`metric`]). Resampling therefore adds statistics and never counts an n-gram twice.
 //!
 //! | Metric | Module | Reference implementation |
 //! |---|---|---|
 //! | BLEU | [`bleu`] | sacrebleu 2.6.0 |
+//! | chrF, chrF++ | [`chrf`] | sacrebleu 2.6.0 |
+//! | TER | [`ter`] | sacrebleu 2.6.0, after Tercom |
+//! | confidence intervals, paired tests | [`resample`] | sacrebleu 2.6.0, with its random numbers ([`numpy`]) |
 //!
 //! [`tokenize`] holds what the metrics share: how a line becomes words.
 
 pub mod bleu;
+pub mod chrf;
+pub mod metric;
 mod ngrams;
+pub mod numpy;
+pub mod resample;
+mod shifts;
+pub mod ter;
 pub mod tokenize;
 
-pub use bleu::{
-    BleuOptions, BleuScore, BleuStats, Smooth, corpus_bleu, corpus_bleu_with_missing, corpus_stats, sentence_bleu,
-    tokenized_warning,
-};
+pub use bleu::{BleuOptions, BleuScore, BleuStats, Smooth, corpus_bleu, sentence_bleu, tokenized_warning};
+pub use chrf::ChrfOptions;
+pub use metric::{Metric, Statistics, signature};
+pub use ter::TerOptions;
 pub use tokenize::Tokenize;

@@ -142,6 +142,11 @@ fn separate_pairs<T: Copy>(
 /// Works on bytes: every rule asks for an ASCII byte beside "not a digit", which the last byte before it and the
 /// first byte after it answer as well as the whole character would.
 fn separate_western(line: &str) -> String {
+    separate_stops(&separate_punctuation(line))
+}
+
+/// The first of these rules: ASCII punctuation but apostrophe, comma, period and dash.
+pub(super) fn separate_punctuation(line: &str) -> Vec<u8> {
     let mut separated = Vec::with_capacity(line.len() * 3 / 2);
     for byte in line.bytes() {
         match byte {
@@ -151,10 +156,15 @@ fn separate_western(line: &str) -> String {
             _ => separated.push(byte),
         }
     }
+    separated
+}
+
+/// The others: commas, periods and dashes beside digits or not. `line` is UTF-8.
+pub(super) fn separate_stops(line: &[u8]) -> String {
     let digit = |byte: u8| byte.is_ascii_digit();
     let not_digit = |byte: u8| !byte.is_ascii_digit();
     let stop = |byte: u8| matches!(byte, b'.' | b',');
-    let separated = separate_pairs(&separated, b' ', not_digit, stop, Outer::After);
+    let separated = separate_pairs(line, b' ', not_digit, stop, Outer::After);
     let separated = separate_pairs(&separated, b' ', stop, not_digit, Outer::Before);
     let separated = separate_pairs(&separated, b' ', digit, |byte| byte == b'-', Outer::After);
     // Spaces were only put beside ASCII bytes, never inside a character: nothing is ever replaced here.

@@ -1,9 +1,10 @@
 //! `mt eval`
 
+mod metrics;
+mod results;
+
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
-
-use serde_json::{Value, json};
 
 use super::decoding;
 use super::model;
@@ -14,77 +15,84 @@ use crate::console::message;
 use crate::data::lines::{self, LineFile, read_lines};
 use crate::decode::source::Long;
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, Smooth, Tokenize, bleu};
+use crate::metrics::{Metric, bleu, resample};
+use results::{Results, Test};
+
+/// A system's name and its translations.
+type System = (String, Vec<String>);
 
 /// Scores translations: a model's own, or those in files.
 pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
-    let options = BleuOptions {
-        tokenize: args.tokenize.parse::<Tokenize>()?,
-        lowercase: args.lowercase,
-        smooth: Smooth::new(&args.smooth, args.smooth_value)?,
-        ..BleuOptions::default()
-    };
+    let metrics = metrics::chosen(&args.metrics, args.sentence_level)?;
     let files = args.hyp.iter().chain(&args.reference).chain(&args.src);
     if files.filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
     }
+    let test = Test::of(&args.significance);
+    if test.is_paired() && args.hyp.len() < 2 {
+        let error = Error::usage("a paired test compares systems, and there is one");
+        return Err(error.help("give several files to --hyp, the baseline first; --confidence is for one"));
+    }
+    if args.sentence_level && !common.json && (metrics.len() > 1 || args.hyp.len() > 1) {
+        let error = Error::usage("--sentence-level prints one metric of one system");
+        return Err(error.help("choose one, or give --json"));
+    }
     let mut output = Output::open(None)?;
-    if args.hyp.is_empty() {
+    let (systems, references) = if args.hyp.is_empty() {
         let (translations, references) = translate(args, common)?;
-        let result = score(&translations, &references, &options, args, common, None)?;
-        print(&mut output, &result, common)?;
+        (vec![("model".to_owned(), translations)], references)
+    } else {
+        let references = read_references(&args.reference)?;
+        let read = |hyp: &PathBuf| {
+            let lines = read_to_score(hyp)?;
+            check_counts(hyp, lines.len(), &args.reference, &references)?;
+            Ok((hyp.display().to_string(), lines))
+        };
+        (args.hyp.iter().map(read).collect::<Result<Vec<System>>>()?, references)
+    };
+    if !args.metrics.force && !common.quiet && metrics.iter().any(|metric| metric.key() == "bleu") {
+        for (name, lines) in &systems {
+            if let Some(warning) = bleu::tokenized_warning(lines) {
+                message(format_args!("warning: {name}: {warning}"));
+            }
+        }
+    }
+    if args.sentence_level {
+        sentences(&metrics, &systems, &references, args, common, &mut output)?;
         return output.flush();
     }
-    let references = read_references(&args.reference)?;
-    let mut results = Vec::new();
-    for hyp in &args.hyp {
-        let lines = read_to_score(hyp)?;
-        check_counts(hyp, lines.len(), &args.reference, &references)?;
-        results.push(score(&lines, &references, &options, args, common, Some(hyp))?);
-    }
-    if common.json && results.len() > 1 {
-        let list: Vec<Value> = results.iter().map(|r| r.json.clone()).collect();
-        output.line(&Value::from(list).to_string())?;
+    let seed = common.seed.unwrap_or(resample::SEED);
+    let results = Results::new(&metrics, &systems, &references, test, seed)?;
+    if common.json {
+        output.line(&results.json().to_string())?;
     } else {
-        for result in &results {
-            print(&mut output, result, common)?;
-        }
+        output.line(&results.print(args.format, args.width.into(), args.score_only))?;
     }
     output.flush()
 }
 
-/// A score in both forms.
-struct Scored {
-    json: Value,
-    text: String,
-}
-
-fn print(output: &mut Output, result: &Scored, common: &Common) -> Result<()> {
-    if common.json { output.line(&result.json.to_string()) } else { output.line(&result.text) }
-}
-
-fn score(
-    hypotheses: &[String],
+/// Scores every sentence for itself.
+fn sentences(
+    metrics: &[Box<dyn Metric>],
+    systems: &[System],
     references: &[Vec<String>],
-    options: &BleuOptions,
     args: &EvalArgs,
     common: &Common,
-    hyp: Option<&PathBuf>,
-) -> Result<Scored> {
-    if !args.force
-        && !common.quiet
-        && let Some(warning) = bleu::tokenized_warning(hypotheses)
-    {
-        message(format_args!("warning: {warning}"));
+    output: &mut Output,
+) -> Result<()> {
+    let lines = systems.first().map_or(0, |(_, lines)| lines.len());
+    for line in 0..lines {
+        let one = |(name, lines): &System| (name.clone(), vec![lines[line].clone()]);
+        let systems: Vec<System> = systems.iter().map(one).collect();
+        let references: Vec<Vec<String>> = references.iter().map(|stream| vec![stream[line].clone()]).collect();
+        let results = Results::new(metrics, &systems, &references, Test::None, 0)?;
+        if common.json {
+            output.line(&results.json().to_string())?;
+        } else {
+            output.line(&results.print(args.format, args.width.into(), args.score_only))?;
+        }
     }
-    let score = bleu::corpus_bleu(hypotheses, references, options)?;
-    let mut json = json!({ "bleu": score.to_json() });
-    let mut text = score.to_string();
-    if let (Some(hyp), true) = (hyp, args.hyp.len() > 1) {
-        json["hyp"] = Value::from(hyp.display().to_string());
-        text = format!("{}: {text}", hyp.display());
-    }
-    Ok(Scored { json, text })
+    Ok(())
 }
 
 /// Translates the test set with the model. Returns translations and references.

@@ -1,0 +1,313 @@
+//! Scores of systems, and how they are printed.
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+
+use crate::cli::{ScoreFormat, SignificanceArgs};
+use crate::error::Result;
+use crate::metrics::resample::{self, Interval, Systems};
+use crate::metrics::{Metric, Statistics, signature};
+
+/// What is asked of the scores beside themselves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Test {
+    /// Nothing.
+    None,
+    /// Confidence intervals from so many bootstrap samples.
+    Confidence(usize),
+    /// Differences from the first system, and intervals, from so many bootstrap samples.
+    PairedBootstrap(usize),
+    /// Differences from the first system, by so many trials of approximate randomisation.
+    PairedRandomisation(usize),
+}
+
+impl Test {
+    /// The test that flags ask for.
+    pub fn of(args: &SignificanceArgs) -> Self {
+        let number = |n: u32| n as usize;
+        match args {
+            _ if args.paired_bs => Self::PairedBootstrap(number(args.paired_bs_n)),
+            _ if args.paired_ar => Self::PairedRandomisation(number(args.paired_ar_n)),
+            _ if args.confidence => Self::Confidence(number(args.confidence_n)),
+            _ => Self::None,
+        }
+    }
+
+    /// Whether systems are compared with the first.
+    pub fn is_paired(self) -> bool {
+        matches!(self, Self::PairedBootstrap(_) | Self::PairedRandomisation(_))
+    }
+
+    /// What it adds to a signature.
+    fn signature(self, seed: u64) -> Vec<(&'static str, String)> {
+        let (key, samples) = match self {
+            Self::None => return Vec::new(),
+            Self::Confidence(samples) | Self::PairedBootstrap(samples) => ("bs", samples),
+            Self::PairedRandomisation(trials) => ("ar", trials),
+        };
+        vec![(key, samples.to_string()), ("seed", seed.to_string())]
+    }
+}
+
+/// The score of one system by one metric.
+pub struct Score {
+    statistics: Vec<f64>,
+    score: f64,
+    interval: Option<Interval>,
+    p_value: Option<f64>,
+}
+
+/// Scores of systems on the same references.
+pub struct Results<'a> {
+    metrics: &'a [Box<dyn Metric>],
+    signatures: Vec<String>,
+    systems: Vec<String>,
+    /// By metric, by system.
+    scores: Vec<Vec<Score>>,
+    is_paired: bool,
+}
+
+impl<'a> Results<'a> {
+    /// Scores named systems.
+    ///
+    /// # Errors
+    /// There is nothing to score, or systems and references differ in length.
+    pub fn new(
+        metrics: &'a [Box<dyn Metric>],
+        systems: &[(String, Vec<String>)],
+        references: &[Vec<String>],
+        test: Test,
+        seed: u64,
+    ) -> Result<Self> {
+        let of_metric = |metric: &dyn Metric| -> Result<Vec<Statistics>> {
+            systems.iter().map(|(_, lines)| Statistics::new(metric, lines, references)).collect()
+        };
+        let statistics = metrics.iter().map(|metric| of_metric(metric.as_ref())).collect::<Result<Vec<_>>>()?;
+        let all: Vec<Systems> = metrics
+            .iter()
+            .zip(&statistics)
+            .map(|(metric, statistics)| Systems { metric: metric.as_ref(), statistics })
+            .collect();
+        let samples = match test {
+            Test::Confidence(samples) | Test::PairedBootstrap(samples) => resample::bootstrap(&all, samples, seed),
+            _ => Vec::new(),
+        };
+        let p_values = match test {
+            Test::PairedBootstrap(_) => resample::paired_bootstrap(&all, &samples),
+            Test::PairedRandomisation(trials) => resample::paired_randomisation(&all, trials, seed),
+            _ => Vec::new(),
+        };
+        let score = |metric: usize, system: usize| {
+            let statistics = statistics[metric][system].sum();
+            Score {
+                score: metrics[metric].score(&statistics),
+                interval: samples.get(metric).map(|of_metric| Interval::of(&of_metric[system])),
+                p_value: p_values.get(metric).zip(system.checked_sub(1)).map(|(of_metric, other)| of_metric[other]),
+                statistics,
+            }
+        };
+        let of_metric = |metric: usize| (0..systems.len()).map(|system| score(metric, system)).collect();
+        Ok(Self {
+            metrics,
+            signatures: metrics
+                .iter()
+                .map(|metric| signature(metric.as_ref(), references.len(), &test.signature(seed)))
+                .collect(),
+            systems: systems.iter().map(|(name, _)| name.clone()).collect(),
+            scores: (0..metrics.len()).map(of_metric).collect(),
+            is_paired: test.is_paired(),
+        })
+    }
+
+    /// `{"bleu": {"score": …, …, "signature": …}, …}`, nothing rounded; of several systems a list of these, with the system's
+    /// name as `hyp`.
+    pub fn json(&self) -> Value {
+        let of_system = |system: usize| {
+            let mut json = Map::new();
+            for (metric, by_system) in self.metrics.iter().zip(&self.scores).enumerate().map(|(i, (m, s))| ((i, m), s))
+            {
+                let (index, metric) = metric;
+                let Score { statistics, score, interval, p_value } = &by_system[system];
+                let mut of_metric = Map::from_iter([("score".to_owned(), json!(score))]);
+                metric.add_to_json(statistics, &mut of_metric);
+                if let Some(Interval { mean, half_width }) = interval {
+                    of_metric.insert("mean".to_owned(), json!(mean));
+                    of_metric.insert("confidence".to_owned(), json!(half_width));
+                }
+                if let Some(p_value) = p_value {
+                    of_metric.insert("p_value".to_owned(), json!(p_value));
+                }
+                of_metric.insert("signature".to_owned(), json!(self.signatures[index]));
+                json.insert(metric.key().to_owned(), of_metric.into());
+            }
+            if self.systems.len() > 1 {
+                json.insert("hyp".to_owned(), json!(self.systems[system]));
+            }
+            Value::from(json)
+        };
+        match self.systems.len() {
+            1 => of_system(0),
+            n => (0..n).map(of_system).collect(),
+        }
+    }
+
+    /// As sacrebleu prints it: a line each metric, or a table of several systems.
+    pub fn print(&self, format: ScoreFormat, width: usize, score_only: bool) -> String {
+        match format {
+            ScoreFormat::Json if self.systems.len() == 1 => self.single_json(width),
+            ScoreFormat::Json => self.table_json(width),
+            ScoreFormat::Latex => self.latex(width),
+            ScoreFormat::Text if self.systems.len() == 1 => self.lines(width, score_only).join("\n"),
+            ScoreFormat::Text => self.table(width, score_only),
+        }
+    }
+
+    /// A line each metric, aligned.
+    fn lines(&self, width: usize, score_only: bool) -> Vec<String> {
+        let of_metric = |(i, metric): (usize, &Box<dyn Metric>)| {
+            let score = &self.scores[i][0];
+            let value = value(score, width, true);
+            if score_only {
+                return (String::new(), value);
+            }
+            let details = metric.details(&score.statistics).map(|details| format!(" {details}")).unwrap_or_default();
+            (format!("{}|{}", metric.name(), self.signatures[i]), format!(" = {value}{details}"))
+        };
+        let lines: Vec<(String, String)> = self.metrics.iter().enumerate().map(of_metric).collect();
+        let longest = lines.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0);
+        lines.into_iter().map(|(left, right)| format!("{left:>longest$}{right}")).collect()
+    }
+
+    /// Rows of a table: its head, then a system each.
+    fn rows(&self, width: usize) -> Vec<Vec<String>> {
+        let has_interval = self.scores.iter().flatten().any(|score| score.interval.is_some());
+        let column = |metric: &Box<dyn Metric>| {
+            let interval = if has_interval { " (μ ± 95% CI)" } else { "" };
+            metric.name() + interval
+        };
+        let head = std::iter::once("System".to_owned()).chain(self.metrics.iter().map(column)).collect();
+        let system = |(i, name): (usize, &String)| {
+            let baseline = if self.is_paired && i == 0 { "Baseline: " } else { "" };
+            let scores = self.scores.iter().map(|of_metric| value(&of_metric[i], width, false));
+            std::iter::once(format!("{baseline}{name}")).chain(scores).collect()
+        };
+        std::iter::once(head).chain(self.systems.iter().enumerate().map(system)).collect()
+    }
+
+    fn table(&self, width: usize, score_only: bool) -> String {
+        let rows = self.rows(width);
+        if score_only {
+            return rows[1..].iter().map(|row| row[1..].join("\t")).collect::<Vec<_>>().join("\n");
+        }
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED).set_header(&rows[0]).add_rows(&rows[1..]);
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let mut text = format!("{table}\n");
+        if self.is_paired {
+            text += "(p = …) is how likely so large a difference from the baseline would be by chance; * marks less than 0.05\n";
+        }
+        for (metric, signature) in self.metrics.iter().zip(&self.signatures) {
+            text += &format!("{}|{signature}\n", metric.name());
+        }
+        text.trim_end().to_owned()
+    }
+
+    fn latex(&self, width: usize) -> String {
+        let escaped = |cell: &String| {
+            let mut text = String::new();
+            for c in cell.chars() {
+                match c {
+                    '_' | '%' | '&' | '#' | '$' | '{' | '}' => text.extend(['\\', c]),
+                    '\\' => text += "\\textbackslash{}",
+                    '~' => text += "\\textasciitilde{}",
+                    '^' => text += "\\textasciicircum{}",
+                    'μ' => text += "$\\mu$",
+                    '±' => text += "$\\pm$",
+                    _ => text.push(c),
+                }
+            }
+            text
+        };
+        let line = |row: &Vec<String>| row.iter().map(escaped).collect::<Vec<_>>().join(" & ") + " \\\\";
+        let rows = self.rows(width);
+        let mut lines =
+            vec![format!("\\begin{{tabular}}{{r{}}}", "c".repeat(self.metrics.len())), "\\toprule".to_owned()];
+        lines.extend([line(&rows[0]), "\\midrule".to_owned()]);
+        lines.extend(rows[1..].iter().map(line));
+        lines.extend(["\\bottomrule".to_owned(), "\\end{tabular}".to_owned()]);
+        lines.extend(self.metrics.iter().zip(&self.signatures).map(|(metric, of)| format!("% {}|{of}", metric.name())));
+        lines.join("\n")
+    }
+
+    /// sacrebleu's JSON of one system.
+    fn single_json(&self, width: usize) -> String {
+        let of_metric = |(i, metric): (usize, &Box<dyn Metric>)| {
+            let score = &self.scores[i][0];
+            let mut json = Map::new();
+            json.insert("name".to_owned(), metric.name().into());
+            json.insert("score".to_owned(), rounded(score.score, width));
+            json.insert("signature".to_owned(), self.signatures[i].clone().into());
+            if let Some(Interval { mean, half_width }) = score.interval {
+                json.insert("confidence_mean".to_owned(), rounded(mean, width));
+                json.insert("confidence_var".to_owned(), rounded(half_width, width));
+                json.insert("confidence".to_owned(), format!("μ = {mean:.width$} ± {half_width:.width$}").into());
+            }
+            if let Some(details) = metric.details(&score.statistics) {
+                json.insert("verbose_score".to_owned(), details.into());
+            }
+            for part in self.signatures[i].split('|') {
+                let (key, value) = part.split_once(':').unwrap_or((part, ""));
+                json.insert(key.to_owned(), value.into());
+            }
+            Value::from(json)
+        };
+        let mut of_metrics: Vec<Value> = self.metrics.iter().enumerate().map(of_metric).collect();
+        let json = if of_metrics.len() == 1 { of_metrics.remove(0) } else { of_metrics.into() };
+        indented(&json)
+    }
+
+    /// sacrebleu's JSON of several systems.
+    fn table_json(&self, width: usize) -> String {
+        let of_system = |(system, name): (usize, &String)| {
+            let mut json = Map::from_iter([("system".to_owned(), Value::from(name.clone()))]);
+            for (metric, by_system) in self.metrics.iter().zip(&self.scores) {
+                let Score { score, interval, p_value, .. } = &by_system[system];
+                let value = if self.is_paired {
+                    json!({
+                        "score": score, "p_value": p_value, "mean": interval.map(|interval| interval.mean),
+                        "ci": interval.map(|interval| interval.half_width),
+                    })
+                } else {
+                    Value::from(format!("{score:.width$}"))
+                };
+                json.insert(metric.name(), value);
+            }
+            Value::from(json)
+        };
+        indented(&self.systems.iter().enumerate().map(of_system).collect())
+    }
+}
+
+/// A score with its interval and p-value.
+fn value(score: &Score, width: usize, with_mu: bool) -> String {
+    let mut text = format!("{:.width$}", score.score);
+    if let Some(Interval { mean, half_width }) = score.interval {
+        let mu = if with_mu { "μ = " } else { "" };
+        text += &format!(" ({mu}{mean:.width$} ± {half_width:.width$})");
+    }
+    if let Some(p_value) = score.p_value {
+        let star = if p_value < 0.05 { "*" } else { "" };
+        text += &format!(" (p = {p_value:.4}){star}");
+    }
+    text
+}
+
+fn rounded(number: f64, width: usize) -> Value {
+    format!("{number:.width$}").parse::<f64>().map_or(Value::Null, Value::from)
+}
+
+fn indented(json: &Value) -> String {
+    format!("{json:#}")
+}

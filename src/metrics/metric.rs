@@ -1,0 +1,164 @@
+//! What all metrics have in common: statistics of every line, which add up, and a score from their sum.
+
+use rayon::prelude::*;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// A metric with its options.
+pub trait Metric: Sync {
+    /// Its key in JSON: `bleu`, `chrf`, `ter`.
+    fn key(&self) -> &'static str;
+
+    /// Its name beside a score: `BLEU`, `chrF2++`, `TER`.
+    fn name(&self) -> String;
+
+    /// How it is computed, as sacrebleu's signature has it, without the number of references and the version.
+    fn options(&self) -> Vec<(&'static str, String)>;
+
+    /// How many numbers the statistics of a line are.
+    fn width(&self) -> usize;
+
+    /// Writes the statistics of a line. `references` are those that the line has, at least one.
+    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]);
+
+    /// The score of added-up statistics, in percent.
+    fn score(&self, statistics: &[f64]) -> f64;
+
+    /// What sacrebleu prints behind the score.
+    fn details(&self, _statistics: &[f64]) -> Option<String> {
+        None
+    }
+
+    /// What else goes into JSON beside score and signature.
+    fn add_to_json(&self, _statistics: &[f64], _json: &mut Map<String, Value>) {}
+
+    /// Whether a lower score is a better one.
+    fn lower_is_better(&self) -> bool {
+        false
+    }
+}
+
+/// The statistics of every line of a corpus.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Statistics {
+    width: usize,
+    values: Vec<f64>,
+    /// References of every line; 0 where lines differ in their number.
+    pub references: usize,
+}
+
+impl Statistics {
+    /// Those of a corpus; `references[r][i]` is line `i` of reference stream `r`.
+    ///
+    /// # Errors
+    /// There is nothing to score, or the streams differ in length.
+    pub fn new<S: AsRef<str> + Sync>(metric: &dyn Metric, hypotheses: &[S], references: &[Vec<S>]) -> Result<Self> {
+        check(hypotheses.len(), references)?;
+        let of_line = |i: usize| references.iter().map(|stream| stream[i].as_ref()).collect::<Vec<_>>();
+        Ok(Self::of_lines(metric, hypotheses, of_line, references.len()))
+    }
+
+    /// Those of a corpus whose lines differ in their number of references: `None` is a missing one. An empty string is a
+    /// reference of length zero.
+    ///
+    /// # Errors
+    /// As [`Statistics::new`], and where a line has no reference at all.
+    pub fn with_missing<S: AsRef<str> + Sync>(
+        metric: &dyn Metric,
+        hypotheses: &[S],
+        references: &[Vec<Option<S>>],
+    ) -> Result<Self> {
+        check(hypotheses.len(), references)?;
+        let of_line = |i: usize| {
+            references.iter().filter_map(|stream| stream[i].as_ref()).map(AsRef::as_ref).collect::<Vec<&str>>()
+        };
+        let counts: Vec<usize> = (0..hypotheses.len()).map(|i| of_line(i).len()).collect();
+        if let Some(line) = counts.iter().position(|count| *count == 0) {
+            return Err(Error::failure(format!("line {} has no reference", line + 1)));
+        }
+        let same = counts.windows(2).all(|pair| pair[0] == pair[1]);
+        Ok(Self::of_lines(metric, hypotheses, of_line, if same { counts[0] } else { 0 }))
+    }
+
+    fn of_lines<'a, S: AsRef<str> + Sync>(
+        metric: &dyn Metric,
+        hypotheses: &[S],
+        references_of: impl Fn(usize) -> Vec<&'a str> + Sync,
+        references: usize,
+    ) -> Self {
+        let width = metric.width();
+        let mut values = vec![0.0; width * hypotheses.len()];
+        values.par_chunks_exact_mut(width).zip(hypotheses).enumerate().for_each(|(i, (line, hypothesis))| {
+            metric.of_line(hypothesis.as_ref(), &references_of(i), line);
+        });
+        Self { width, values, references }
+    }
+
+    /// Lines.
+    pub fn len(&self) -> usize {
+        self.values.len() / self.width
+    }
+
+    /// Whether there is no line.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The statistics of a line.
+    pub fn line(&self, index: usize) -> &[f64] {
+        &self.values[index * self.width..][..self.width]
+    }
+
+    /// The lines in order.
+    pub fn lines(&self) -> impl Iterator<Item = &[f64]> {
+        self.values.chunks_exact(self.width)
+    }
+
+    /// The sum over all lines.
+    pub fn sum(&self) -> Vec<f64> {
+        self.sum_of(0..self.len())
+    }
+
+    /// The sum over some lines, each as often as it is named.
+    pub fn sum_of(&self, lines: impl IntoIterator<Item = usize>) -> Vec<f64> {
+        let mut sum = vec![0.0; self.width];
+        for index in lines {
+            add(&mut sum, self.line(index));
+        }
+        sum
+    }
+}
+
+fn add(sum: &mut [f64], line: &[f64]) {
+    sum.iter_mut().zip(line).for_each(|(sum, value)| *sum += value);
+}
+
+/// What is needed to repeat a computation, in sacrebleu's form with our version: `nrefs:1|case:mixed|…|version:mt-X.Y.Z`.
+/// `references` is their number in every line, 0 where it varies; `resampling` what a significance test adds.
+pub fn signature(metric: &dyn Metric, references: usize, resampling: &[(&str, String)]) -> String {
+    let references = if references == 0 { "var".to_owned() } else { references.to_string() };
+    let mut parts = vec![format!("nrefs:{references}")];
+    parts.extend(resampling.iter().map(|(key, value)| format!("{key}:{value}")));
+    parts.extend(metric.options().into_iter().map(|(key, value)| format!("{key}:{value}")));
+    parts.push(format!("version:mt-{}", env!("CARGO_PKG_VERSION")));
+    parts.join("|")
+}
+
+/// Checks what every way to score a corpus needs; `L` is a line or a line that may be missing.
+fn check<L>(hypotheses: usize, references: &[Vec<L>]) -> Result<()> {
+    if references.is_empty() {
+        return Err(Error::usage("a score needs at least one reference"));
+    }
+    for (r, stream) in references.iter().enumerate() {
+        if stream.len() != hypotheses {
+            let (r, lines) = (r + 1, stream.len());
+            return Err(Error::failure(format!("{hypotheses} hypotheses, but reference {r} has {lines} lines"))
+                .help("hypotheses and references must be of the same lines, in the same order"));
+        }
+    }
+    if hypotheses == 0 {
+        return Err(Error::failure("there are no lines to score"));
+    }
+    Ok(())
+}

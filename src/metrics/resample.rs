@@ -1,0 +1,139 @@
+//! Confidence intervals and paired tests by resampling (Koehn 2004, "Statistical Significance Tests for Machine Translation
+//! Evaluation"; Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation and Significance Testing for MT"), with the
+//! samples and the formulas of sacrebleu 2.6.0.
+
+use rayon::prelude::*;
+
+use super::metric::{Metric, Statistics};
+use super::numpy::Generator;
+
+/// sacrebleu's seed.
+pub const SEED: u64 = 12345;
+
+/// Samples whose line numbers are held in memory at once.
+const BLOCK: usize = 128;
+
+/// The mean of resampled scores, and half the width of the interval that 95 % of them lie in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The mean.
+    pub mean: f64,
+    /// Half the width of the interval.
+    pub half_width: f64,
+}
+
+impl Interval {
+    /// That of the scores of samples, at least one.
+    pub fn of(scores: &[f64]) -> Self {
+        let mut sorted = scores.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let outside = sorted.len() / 40;
+        let (lower, upper) = (sorted[outside], sorted[sorted.len() - 1 - outside]);
+        Self { mean: sorted.iter().sum::<f64>() / sorted.len() as f64, half_width: 0.5 * (upper - lower) }
+    }
+}
+
+/// A metric with the statistics of the systems that are compared; all of the same lines.
+pub struct Systems<'a> {
+    /// The metric.
+    pub metric: &'a dyn Metric,
+    /// A system's statistics each.
+    pub statistics: &'a [Statistics],
+}
+
+impl Systems<'_> {
+    fn scores(&self) -> Vec<f64> {
+        self.statistics.iter().map(|of_system| self.metric.score(&of_system.sum())).collect()
+    }
+}
+
+/// Scores of samples: by metric, by system, by sample.
+pub type Scores = Vec<Vec<Vec<f64>>>;
+
+/// Scores of bootstrap samples: as many lines as there are, each drawn from all. All metrics and systems see the same samples.
+pub fn bootstrap(systems: &[Systems], samples: usize, seed: u64) -> Scores {
+    let lines = lines_of(systems);
+    let mut generator = Generator::new(seed);
+    let draw = || (0..lines).map(|_| generator.below(lines)).collect();
+    let of_sample = |sample: &[u32]| -> Vec<Vec<f64>> {
+        let drawn = || sample.iter().map(|line| *line as usize);
+        let of_metric =
+            |of: &Systems| of.statistics.iter().map(|of_system| of.metric.score(&of_system.sum_of(drawn()))).collect();
+        systems.iter().map(of_metric).collect()
+    };
+    let by_sample = sampled(samples, draw, of_sample);
+    let of_system = |metric: usize, system: usize| by_sample.iter().map(|scores| scores[metric][system]).collect();
+    let of_metric =
+        |metric: usize| (0..systems[metric].statistics.len()).map(|system| of_system(metric, system)).collect();
+    (0..systems.len()).map(of_metric).collect()
+}
+
+/// How likely so large a difference from the first system would be by chance, by paired bootstrap: by metric, and by system
+/// after the first. `scores` are those of [`bootstrap`].
+pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
+    let of_metric = |(systems, scores): (&Systems, &Vec<Vec<f64>>)| {
+        let actual = systems.scores();
+        let of_system = |system: usize| {
+            let differences: Vec<f64> = scores[system].iter().zip(&scores[0]).map(|(a, b)| (a - b).abs()).collect();
+            let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+            let larger =
+                differences.iter().filter(|difference| **difference - mean > (actual[0] - actual[system]).abs());
+            p_value(larger.count(), differences.len())
+        };
+        (1..actual.len()).map(of_system).collect()
+    };
+    systems.iter().zip(scores).map(of_metric).collect()
+}
+
+/// The same by approximate randomisation: in each trial every line of the two systems is swapped or not, by the toss of a coin.
+pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Vec<Vec<f64>> {
+    let lines = lines_of(systems);
+    let mut generator = Generator::new(seed);
+    let mut flip = generator.flips();
+    let toss = || (0..lines).filter(|_| flip()).collect();
+    let actual: Vec<Vec<f64>> = systems.iter().map(Systems::scores).collect();
+    let sums: Vec<Vec<Vec<f64>>> =
+        systems.iter().map(|of| of.statistics.iter().map(Statistics::sum).collect()).collect();
+    // Whether the shuffled systems differ by more than the actual ones: by metric and system.
+    let of_trial = |swapped: &[u32]| -> Vec<Vec<bool>> {
+        let of_metric = |((of, sums), actual): ((&Systems, &Vec<Vec<f64>>), &Vec<f64>)| {
+            let drawn = || swapped.iter().map(|line| *line as usize);
+            let baseline = of.statistics[0].sum_of(drawn());
+            let of_system = |system: usize| {
+                let (mut one, mut other) = (sums[system].clone(), sums[0].clone());
+                let ours = of.statistics[system].sum_of(drawn());
+                for (i, (baseline, ours)) in baseline.iter().zip(&ours).enumerate() {
+                    one[i] += baseline - ours;
+                    other[i] += ours - baseline;
+                }
+                (of.metric.score(&one) - of.metric.score(&other)).abs() > (actual[0] - actual[system]).abs()
+            };
+            (1..actual.len()).map(of_system).collect()
+        };
+        systems.iter().zip(&sums).zip(&actual).map(of_metric).collect()
+    };
+    let by_trial = sampled(trials, toss, of_trial);
+    let of_system = |metric: usize, system: usize| {
+        p_value(by_trial.iter().filter(|larger| larger[metric][system - 1]).count(), trials)
+    };
+    let of_metric = |metric: usize| (1..actual[metric].len()).map(|system| of_system(metric, system)).collect();
+    (0..systems.len()).map(of_metric).collect()
+}
+
+/// Draws samples one after the other, and looks at them on all threads; in their order.
+fn sampled<T: Send>(samples: usize, mut draw: impl FnMut() -> Vec<u32>, look: impl Fn(&[u32]) -> T + Sync) -> Vec<T> {
+    let mut results = Vec::with_capacity(samples);
+    while results.len() < samples {
+        let block: Vec<Vec<u32>> = (results.len()..samples).take(BLOCK).map(|_| draw()).collect();
+        results.par_extend(block.par_iter().map(|sample| look(sample)));
+    }
+    results
+}
+
+fn lines_of(systems: &[Systems]) -> u32 {
+    systems.first().and_then(|of| of.statistics.first()).map_or(0, |of| of.len() as u32)
+}
+
+fn p_value(larger: usize, samples: usize) -> f64 {
+    (larger + 1) as f64 / (samples + 1) as f64
+}
