@@ -5,7 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long fuzz bench bench-train bench-decode lint cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-long fuzz bench bench-train bench-decode lint deny sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ bench-decode: ## Time translation beside CTranslate2 and Marian on the processor
 lint: ## Check formatting and lints
 	$(CARGO) fmt --check
 	$(CARGO) clippy --release --all-targets --locked -- -D warnings
+
+deny: ## Check licences, duplicates, sources and advisories of the dependencies (cargo-deny; the last needs the network)
+	$(CARGO) deny check $(ARGS)
+
+sanitize: ## Run the tests of unsafe code under the address sanitizer (nightly compiler)
+	scripts/sanitize.sh
 
 cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
 	scripts/cuda-build.sh

@@ -271,7 +271,7 @@ fn unpacked(reader: impl BufRead + 'static, packing: Packing) -> std::io::Result
     Ok(match packing {
         Packing::None => Box::new(reader),
         Packing::Gzip => Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(reader))),
-        Packing::Xz => Box::new(BufReader::new(xz2::bufread::XzDecoder::new_multi_decoder(reader))),
+        Packing::Xz => Box::new(BufReader::new(liblzma::bufread::XzDecoder::new_multi_decoder(reader))),
         Packing::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
             // The largest window that `zstd --long` can ask for.
@@ -333,7 +333,7 @@ mod tests {
             encoder.finish().unwrap()
         };
         let xz = |text: &str| {
-            let mut encoder = xz2::write::XzEncoder::new(Vec::new(), 1);
+            let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 1);
             encoder.write_all(text.as_bytes()).unwrap();
             encoder.finish().unwrap()
         };
