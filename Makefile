@@ -5,7 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long fuzz bench bench-train bench-decode lint deny sanitize cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-long test-sacrebleu fuzz bench bench-train bench-decode lint deny sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: ## Run all tests
 # What takes too long for `make test`; with $MT_TEST_DATA, as there.
 test-long: ## Run the tests that take long: two hundred kills, fused training against f64
 	$(CARGO) test --release --locked $(ARGS) -- --ignored --nocapture
+
+test-sacrebleu: build ## Hold the metrics to the real sacrebleu (from PyPI) on 2,000 random sets
+	scripts/test-sacrebleu.sh $(ARGS)
 
 bench: build ## Measure training speed in target tokens a second
 	scripts/bench.sh

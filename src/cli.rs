@@ -280,6 +280,9 @@ pub struct MetricArgs {
     /// Score TER
     #[arg(long, help_heading = "Metrics")]
     pub ter: bool,
+    /// Perplexity and accuracy of the model's tokens on the first reference; alone, nothing is translated
+    #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level"])]
+    pub ppl: bool,
     /// BLEU's tokenizer: 13a, intl, char, zh or none
     #[arg(long, default_value = "13a", value_name = "NAME", help_heading = "Metrics")]
     pub tokenize: String,

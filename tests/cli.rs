@@ -291,51 +291,6 @@ fn dry_run_prints_the_plan_and_writes_nothing() {
 }
 
 #[test]
-fn scores_without_a_model() {
-    let project = Project::new();
-    let output = project.mt(&["eval", "--hyp", "valid.de", "--ref", "valid.de", "--bleu"]);
-    succeeds(&output);
-    let line = stdout(&output);
-    assert!(line.starts_with("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:mt-"), "{line}");
-    // As sacrebleu has it: there is no 4-gram in lines of three words, so BLEU is 0 even of a perfect translation.
-    let numbers = " = 0.00 100.0/100.0/100.0/0.0 (BP = 1.000 ratio = 1.000 hyp_len = 18 ref_len = 18)\n";
-    assert!(line.ends_with(numbers), "{line}");
-    project.write("short.de", "eins\n");
-    fails(
-        &project.mt(&["eval", "--hyp", "short.de", "--ref", "valid.de"]),
-        1,
-        &["short.de has 1 lines", "valid.de has 6"],
-    );
-    fails(&project.mt(&["eval", "--hyp", "valid.de", "--ref", "valid.de", "--tokenize", "13b"]), 2, &["13b", "13a"]);
-    let output = project.mt(&["eval", "--hyp", "valid.de", "valid.en", "--ref", "valid.de", "--json"]);
-    let list: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!(list.as_array().unwrap().len(), 2);
-    assert_eq!(list[1]["hyp"], "valid.en");
-}
-
-/// As for sacrebleu, a byte order mark is part of the first word: 7 of 8 words are right, 6 of 7 pairs, and so on, so that
-/// the product of the precisions is 4/8.
-#[test]
-fn a_byte_order_mark_counts_in_what_is_scored() {
-    let project = Project::new();
-    let text = "eins zwei drei vier acht neun zehn elf\n";
-    project.write("plain", text);
-    project.write("marked", format!("\u{FEFF}{text}"));
-    let score = |hyp: &str, reference: &str| {
-        let output = project.mt(&["eval", "--hyp", hyp, "--ref", reference, "--json"]);
-        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-        json["bleu"]["score"].as_f64().unwrap()
-    };
-    let expected = 100.0 * 0.5f64.powf(0.25);
-    for (hyp, reference, expected) in
-        [("marked", "plain", expected), ("plain", "marked", expected), ("marked", "marked", 100.0)]
-    {
-        let score = score(hyp, reference);
-        assert!((score - expected).abs() < 1e-9, "{hyp} {reference}: {score}");
-    }
-}
-
-#[test]
 fn tokenize_and_detokenize_are_inverse() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=1"]));

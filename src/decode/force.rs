@@ -1,6 +1,6 @@
-//! The log-probabilities of given targets: search with no choice.
+//! The log-probabilities of given targets: search with no choice; and how often a model would have chosen the same.
 
-use super::{Batch, Constraint, StepModel};
+use super::{Batch, Constraint, Continuation, StepModel};
 use crate::error::Result;
 
 /// For each sentence of a model the log-probabilities of the tokens of its target, and of the end after them.
@@ -10,28 +10,85 @@ use crate::error::Result;
 /// # Errors
 /// As [`super::search`].
 pub fn force(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
-    let (start, end) = (model.start_token(), model.end_token());
     let mut log_probs: Vec<Vec<f32>> = targets.iter().map(|target| Vec::with_capacity(target.len() + 1)).collect();
+    follow(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
+        for (constraint, (_, token)) in batch.constraints.iter_mut().zip(tokens) {
+            constraint.forced = Some(*token);
+        }
+        let found = batch.step(model, position, 1)?;
+        for ((sentence, _), continuation) in tokens.iter().zip(found) {
+            log_probs[*sentence].push(continuation.log_prob()?.map_or(f32::NEG_INFINITY, |log_prob| log_prob as f32));
+        }
+        Ok(())
+    })?;
+    Ok(log_probs)
+}
+
+/// How well a model knows given targets, the end after each of them counted as a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Knowledge {
+    /// Tokens.
+    pub tokens: u64,
+    /// Those that were the most probable ones.
+    pub first: u64,
+    /// The sum of their log-probabilities, in nats.
+    pub log_prob: f64,
+}
+
+impl Knowledge {
+    /// Perplexity of a token.
+    pub fn perplexity(&self) -> f64 {
+        (-self.log_prob / self.tokens as f64).exp()
+    }
+
+    /// The share of tokens that the model would have chosen, from 0 to 1.
+    pub fn accuracy(&self) -> f64 {
+        self.first as f64 / self.tokens as f64
+    }
+}
+
+/// Adds to `known` how well a model knows the targets of its sentences.
+///
+/// # Errors
+/// As [`super::search`].
+pub fn knowledge(model: &mut dyn StepModel, targets: &[&[u32]], known: &mut Knowledge) -> Result<()> {
+    follow(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
+        let log_probs = batch.distributions(model, position)?;
+        for ((_, token), row) in tokens.iter().zip(log_probs.chunks_exact(log_probs.len() / tokens.len())) {
+            let log_prob = row[*token as usize];
+            known.tokens += 1;
+            known.first += u64::from(row.iter().all(|other| *other <= log_prob));
+            known.log_prob += Continuation { token: *token, log_prob }.log_prob()?.unwrap_or(f64::NEG_INFINITY);
+        }
+        Ok(())
+    })
+}
+
+/// Walks down all targets at once: at each position `look` gets the rows of those that have not ended, and for each the
+/// sentence and the token that comes next.
+fn follow(
+    start: u32,
+    end: u32,
+    targets: &[&[u32]],
+    mut look: impl FnMut(&mut Batch, usize, &[(usize, u32)]) -> Result<()>,
+) -> Result<()> {
     let mut batch = Batch::default();
-    let mut before: Vec<usize> = Vec::new();
+    let mut before: Vec<(usize, u32)> = Vec::new();
     for position in 0.. {
-        let alive: Vec<usize> = (0..targets.len()).filter(|&i| position <= targets[i].len()).collect();
+        let next = |i: usize| targets[i].get(position).copied().unwrap_or(end);
+        let alive: Vec<(usize, u32)> =
+            (0..targets.len()).filter(|&i| position <= targets[i].len()).map(|i| (i, next(i))).collect();
         if alive.is_empty() {
             break;
         }
         batch.clear();
-        for &sentence in &alive {
-            let target = targets[sentence];
-            let token = if position == 0 { start } else { target[position - 1] };
-            let parent = if position == 0 { sentence } else { before.partition_point(|&other| other < sentence) };
-            let forced = Some(target.get(position).copied().unwrap_or(end));
-            batch.push(token, parent, sentence, Constraint { forced, forbidden: Vec::new() });
+        for &(sentence, _) in &alive {
+            let token = if position == 0 { start } else { targets[sentence][position - 1] };
+            let parent = if position == 0 { sentence } else { before.partition_point(|(other, _)| *other < sentence) };
+            batch.push(token, parent, sentence, Constraint::NONE);
         }
-        let found = batch.step(model, position, 1)?;
-        for (&sentence, continuation) in alive.iter().zip(found) {
-            log_probs[sentence].push(continuation.log_prob()?.map_or(f32::NEG_INFINITY, |log_prob| log_prob as f32));
-        }
+        look(&mut batch, position, &alive)?;
         before = alive;
     }
-    Ok(log_probs)
+    Ok(())
 }

@@ -27,7 +27,7 @@ mod toy;
 pub mod translate;
 
 pub use constraint::{Constraint, Sentence};
-pub use force::force;
+pub use force::{Knowledge, force, knowledge};
 pub use penalty::{LengthPenalty, PenaltyKind};
 
 use crate::choice::choice;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use super::ensemble::{Ensemble, EnsembleStep};
 use super::neural::Neural;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
-use super::{Ending, Hypothesis, LengthPenalty, SearchOptions, Sentence, Strategy, force, search};
+use super::{
+    Ending, Hypothesis, Knowledge, LengthPenalty, SearchOptions, Sentence, StepModel, Strategy, force, knowledge,
+    search,
+};
 use crate::config::DecodeConfig;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
@@ -249,18 +252,49 @@ impl Translator {
         targets: &[S],
         batch_tokens: usize,
     ) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
-        let sources = self.read(sources, Long::Truncate);
         let targets = self.target.encode_batch(targets);
+        let mut log_probs = vec![Vec::new(); targets.len()];
+        self.follow(sources, &targets, batch_tokens, |model, batch, targets| {
+            let found = force(model, targets)?;
+            batch.iter().zip(found).for_each(|(&i, found)| log_probs[i] = found);
+            Ok(())
+        })?;
+        Ok(targets.into_iter().zip(log_probs).collect())
+    }
+
+    /// How well the models know given translations.
+    ///
+    /// # Errors
+    /// As [`search`].
+    pub fn knowledge<S: AsRef<str> + Sync>(
+        &self,
+        sources: &[S],
+        targets: &[S],
+        batch_tokens: usize,
+    ) -> Result<Knowledge> {
+        let targets = self.target.encode_batch(targets);
+        let mut known = Knowledge::default();
+        self.follow(sources, &targets, batch_tokens, |model, _, targets| knowledge(model, targets, &mut known))?;
+        Ok(known)
+    }
+
+    /// Gives `look` pairs of sources and targets in batches: the models at the sources, which pairs, and their targets.
+    fn follow<S: AsRef<str> + Sync>(
+        &self,
+        sources: &[S],
+        targets: &[Vec<u32>],
+        batch_tokens: usize,
+        mut look: impl FnMut(&mut dyn StepModel, &[usize], &[&[u32]]) -> Result<()>,
+    ) -> Result<()> {
+        let sources = self.read(sources, Long::Truncate);
         let mut order: Vec<usize> = (0..targets.len()).collect();
         source::by_length(&mut order, |&i| targets[i].len());
-        let mut log_probs = vec![Vec::new(); targets.len()];
         let longest = |i: usize| targets[i].len().max(sources[0][i].ids.len());
         for batch in source::batches(&order, |&i| longest(i), batch_tokens, self.models.rows()) {
             let targets: Vec<&[u32]> = batch.iter().map(|&i| targets[i].as_slice()).collect();
-            let found = force(&mut self.models.begin_with(&sources, batch)?, &targets)?;
-            batch.iter().zip(found).for_each(|(&i, found)| log_probs[i] = found);
+            look(&mut self.models.begin_with(&sources, batch)?, batch, &targets)?;
         }
-        Ok(targets.into_iter().zip(log_probs).collect())
+        Ok(())
     }
 
     /// The first line with more tokens than a model has positions.

@@ -13,6 +13,9 @@ pub const SEED: u64 = 12345;
 /// Samples whose line numbers are held in memory at once.
 const BLOCK: usize = 128;
 
+/// Differences of scores that are apart by less are equal: sums of thirds, as lengths of three references are, get rounded.
+const ROUNDING: f64 = 1e-9;
+
 /// The mean of resampled scores, and half the width of the interval that 95 % of them lie in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
@@ -69,11 +72,15 @@ pub fn bootstrap(systems: &[Systems], samples: usize, seed: u64) -> Scores {
 }
 
 /// How likely so large a difference from the first system would be by chance, by paired bootstrap: by metric, and by system
-/// after the first. `scores` are those of [`bootstrap`].
+/// after the first. `scores` are those of [`bootstrap`]. Where two systems have the same statistics of every line it is 1, for
+/// which sacrebleu gives its least p-value.
 pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
     let of_metric = |(systems, scores): (&Systems, &Vec<Vec<f64>>)| {
         let actual = systems.scores();
         let of_system = |system: usize| {
+            if systems.statistics[system] == systems.statistics[0] {
+                return 1.0;
+            }
             let differences: Vec<f64> = scores[system].iter().zip(&scores[0]).map(|(a, b)| (a - b).abs()).collect();
             let mean = differences.iter().sum::<f64>() / differences.len() as f64;
             let larger =
@@ -85,7 +92,7 @@ pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
     systems.iter().zip(scores).map(of_metric).collect()
 }
 
-/// The same by approximate randomisation: in each trial every line of the two systems is swapped or not, by the toss of a coin.
+/// As [`paired_bootstrap`], by approximate randomisation: in each trial every line of the two systems is swapped or not, by the toss of a coin.
 pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Vec<Vec<f64>> {
     let lines = lines_of(systems);
     let mut generator = Generator::new(seed);
@@ -106,7 +113,7 @@ pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Ve
                     one[i] += baseline - ours;
                     other[i] += ours - baseline;
                 }
-                (of.metric.score(&one) - of.metric.score(&other)).abs() > (actual[0] - actual[system]).abs()
+                (of.metric.score(&one) - of.metric.score(&other)).abs() > (actual[0] - actual[system]).abs() + ROUNDING
             };
             (1..actual.len()).map(of_system).collect()
         };
@@ -114,6 +121,9 @@ pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Ve
     };
     let by_trial = sampled(trials, toss, of_trial);
     let of_system = |metric: usize, system: usize| {
+        if systems[metric].statistics[system] == systems[metric].statistics[0] {
+            return 1.0;
+        }
         p_value(by_trial.iter().filter(|larger| larger[metric][system - 1]).count(), trials)
     };
     let of_metric = |metric: usize| (1..actual[metric].len()).map(|system| of_system(metric, system)).collect();

@@ -50,16 +50,15 @@ impl Metric for TerOptions {
     /// The fewest edits to any reference, and the mean length of all.
     fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
         let mut ids = HashMap::new();
-        let mut numbers = |line: &str| -> Vec<u32> {
-            let line = self.prepare(line);
+        let mut numbers = |line: Cow<'_, str>| -> Vec<u32> {
             let mut number = |word: &str| {
                 let next = ids.len() as u32;
                 *ids.entry(word.to_owned()).or_insert(next)
             };
             words(&line).map(&mut number).collect()
         };
-        let hypothesis = numbers(hypothesis);
-        let references: Vec<Vec<u32>> = references.iter().map(|line| numbers(line)).collect();
+        let hypothesis = numbers(self.prepare(hypothesis));
+        let references: Vec<Vec<u32>> = references.iter().map(|line| numbers(self.prepare_reference(line))).collect();
         let length: usize = references.iter().map(Vec::len).sum();
         let fewest = references.iter().map(|reference| edits(&hypothesis, reference)).min();
         statistics.copy_from_slice(&[fewest.unwrap_or(0) as f64, length as f64 / references.len().max(1) as f64]);
@@ -85,6 +84,16 @@ impl Metric for TerOptions {
 }
 
 impl TerOptions {
+    /// As [`Self::prepare`]. sacrebleu normalizes references twice, which parts a few more words: those that only white space
+    /// other than a space followed.
+    fn prepare_reference<'a>(&self, line: &'a str) -> Cow<'a, str> {
+        let line = self.prepare(line);
+        if !self.normalized {
+            return line;
+        }
+        Cow::Owned(self.prepare(&words(&line).collect::<Vec<_>>().join(" ")).into_owned())
+    }
+
     /// The line as its words are to be split from it.
     fn prepare<'a>(&self, line: &'a str) -> Cow<'a, str> {
         let mut line = Cow::Borrowed(line);

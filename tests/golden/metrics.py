@@ -100,6 +100,7 @@ SHIFTS = [
     ("x y z", "a b c d"),
     ("it's a dog's life, isn't it?", "it is a dog ' s life , is not it ?"),
     ("a b c d e f g", "b c a e f d g"),
+    ("it's\ta dog's\u00a0life", "it's\ta dog's\u00a0life isn't\u3000it"),
     ("b c a e f d g b c a e f d g", "a b c d e f g a b c d e f g"),
     ("", "a b"),
     ("a b", ""),

@@ -4,7 +4,7 @@ use crate::cli::MetricArgs;
 use crate::error::Result;
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
 
-/// The metrics in the order they are told: BLEU, chrF, TER; BLEU where none is named. Of a single sentence, n-gram orders
+/// The metrics in the order they are told: BLEU, chrF, TER; BLEU where nothing is asked for. Of a single sentence, n-gram orders
 /// longer than it do not count in BLEU.
 ///
 /// # Errors
@@ -17,7 +17,7 @@ pub fn chosen(args: &MetricArgs, sentence_level: bool) -> Result<Vec<Box<dyn Met
         smooth: Smooth::new(&args.smooth, args.smooth_value)?,
         effective_order: sentence_level,
     };
-    if args.bleu || !(args.chrf || args.ter) {
+    if args.bleu || !(args.chrf || args.ter || args.ppl) {
         metrics.push(Box::new(bleu));
     }
     if args.chrf {

@@ -6,6 +6,8 @@ mod results;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use super::decoding;
 use super::model;
 use super::output::{Output, refuse_inputs};
@@ -13,6 +15,7 @@ use super::translate::CutLines;
 use crate::cli::{Common, EvalArgs};
 use crate::console::message;
 use crate::data::lines::{self, LineFile, read_lines};
+use crate::decode::Knowledge;
 use crate::decode::source::Long;
 use crate::error::{Error, Result};
 use crate::metrics::{Metric, bleu, resample};
@@ -38,9 +41,8 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         return Err(error.help("choose one, or give --json"));
     }
     let mut output = Output::open(None)?;
-    let (systems, references) = if args.hyp.is_empty() {
-        let (translations, references) = translate(args, common)?;
-        (vec![("model".to_owned(), translations)], references)
+    let (systems, references, knowledge) = if args.hyp.is_empty() {
+        of_model(args, !metrics.is_empty(), common)?
     } else {
         let references = read_references(&args.reference)?;
         let read = |hyp: &PathBuf| {
@@ -48,7 +50,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
             check_counts(hyp, lines.len(), &args.reference, &references)?;
             Ok((hyp.display().to_string(), lines))
         };
-        (args.hyp.iter().map(read).collect::<Result<Vec<System>>>()?, references)
+        (args.hyp.iter().map(read).collect::<Result<Vec<System>>>()?, references, None)
     };
     if !args.metrics.force && !common.quiet && metrics.iter().any(|metric| metric.key() == "bleu") {
         for (name, lines) in &systems {
@@ -64,9 +66,25 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
     if common.json {
-        output.line(&results.json().to_string())?;
-    } else {
+        let mut json = results.json();
+        if let Some(known) = knowledge {
+            json["ppl"] = json!({ "score": known.perplexity(), "accuracy": known.accuracy(), "tokens": known.tokens });
+        }
+        output.line(&json.to_string())?;
+        return output.flush();
+    }
+    if !metrics.is_empty() {
         output.line(&results.print(args.format, args.width.into(), args.score_only))?;
+    }
+    if let Some(known) = knowledge {
+        let width = args.width.into();
+        let perplexity = format!("{:.width$}", known.perplexity());
+        output.line(&if args.score_only {
+            perplexity
+        } else {
+            let accuracy = 100.0 * known.accuracy();
+            format!("perplexity = {perplexity} accuracy = {accuracy:.width$} % of {} tokens", known.tokens)
+        })?;
     }
     output.flush()
 }
@@ -95,8 +113,13 @@ fn sentences(
     Ok(())
 }
 
-/// Translates the test set with the model. Returns translations and references.
-fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+/// The test set: as the model translates it, if that is wanted, its references, and how well the model knows them, if that is
+/// wanted.
+fn of_model(
+    args: &EvalArgs,
+    translations_wanted: bool,
+    common: &Common,
+) -> Result<(Vec<System>, Vec<Vec<String>>, Option<Knowledge>)> {
     let (loaded, others) = model::load_all(&args.models, common)?;
     let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
     let test = loaded.config.data.test.as_ref();
@@ -128,6 +151,19 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
     {
         return Err(beyond.error(&source, 1).help("give --long split, or split the line"));
     }
+    let knowledge = if args.metrics.ppl {
+        if let Some(beyond) = translator.target_beyond_positions(&references[0]) {
+            return Err(beyond
+                .error(&reference_paths[0], 1)
+                .help("its perplexity cannot be computed: leave the line out"));
+        }
+        Some(translator.knowledge(&lines, &references[0], options.batch_tokens)?)
+    } else {
+        None
+    };
+    if !translations_wanted {
+        return Ok((Vec::new(), references, knowledge));
+    }
     let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
     let bar = (!common.quiet).then(|| indicatif::ProgressBar::new(lines.len() as u64));
     let translations = translator.translate(&lines, &options, |done| {
@@ -148,7 +184,7 @@ fn translate(args: &EvalArgs, common: &Common) -> Result<(Vec<String>, Vec<Vec<S
         translations.iter().try_for_each(|line| file.line(line))?;
         file.flush()?;
     }
-    Ok((translations, references))
+    Ok((vec![("model".to_owned(), translations)], references, knowledge))
 }
 
 fn read(path: &Path) -> Result<Vec<String>> {

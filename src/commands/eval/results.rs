@@ -146,6 +146,7 @@ impl<'a> Results<'a> {
             Value::from(json)
         };
         match self.systems.len() {
+            0 => Value::from(Map::new()),
             1 => of_system(0),
             n => (0..n).map(of_system).collect(),
         }

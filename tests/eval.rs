@@ -1,0 +1,190 @@
+//! `mt eval`: metrics of files and of models, in every form they are printed.
+
+mod common;
+
+use common::project::{Project, fails, stdout, succeeds};
+use serde_json::Value;
+
+#[test]
+fn scores_without_a_model() {
+    let project = Project::new();
+    let output = project.mt(&["eval", "--hyp", "valid.de", "--ref", "valid.de", "--bleu"]);
+    succeeds(&output);
+    let line = stdout(&output);
+    assert!(line.starts_with("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:mt-"), "{line}");
+    // As sacrebleu has it: there is no 4-gram in lines of three words, so BLEU is 0 even of a perfect translation.
+    let numbers = " = 0.00 100.0/100.0/100.0/0.0 (BP = 1.000 ratio = 1.000 hyp_len = 18 ref_len = 18)\n";
+    assert!(line.ends_with(numbers), "{line}");
+    project.write("short.de", "eins\n");
+    fails(
+        &project.mt(&["eval", "--hyp", "short.de", "--ref", "valid.de"]),
+        1,
+        &["short.de has 1 lines", "valid.de has 6"],
+    );
+    fails(&project.mt(&["eval", "--hyp", "valid.de", "--ref", "valid.de", "--tokenize", "13b"]), 2, &["13b", "13a"]);
+    let output = project.mt(&["eval", "--hyp", "valid.de", "valid.en", "--ref", "valid.de", "--json"]);
+    let list: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!(list[1]["hyp"], "valid.en");
+}
+
+/// As for sacrebleu, a byte order mark is part of the first word: 7 of 8 words are right, 6 of 7 pairs, and so on, so that
+/// the product of the precisions is 4/8.
+#[test]
+fn a_byte_order_mark_counts_in_what_is_scored() {
+    let project = Project::new();
+    let text = "eins zwei drei vier acht neun zehn elf\n";
+    project.write("plain", text);
+    project.write("marked", format!("\u{FEFF}{text}"));
+    let score = |hyp: &str, reference: &str| {
+        let output = project.mt(&["eval", "--hyp", hyp, "--ref", reference, "--json"]);
+        let json: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        json["bleu"]["score"].as_f64().unwrap()
+    };
+    let expected = 100.0 * 0.5f64.powf(0.25);
+    for (hyp, reference, expected) in
+        [("marked", "plain", expected), ("plain", "marked", expected), ("marked", "marked", 100.0)]
+    {
+        let score = score(hyp, reference);
+        assert!((score - expected).abs() < 1e-9, "{hyp} {reference}: {score}");
+    }
+}
+
+/// Two systems and a reference, of forty lines.
+fn systems() -> Project {
+    let project = Project::new();
+    let line =
+        |i: usize, change: &str| format!("the cat number {i} sat {change} on the mat , and it was {} .\n", i % 7);
+    let text = |of: &dyn Fn(usize) -> String| (0..40).map(of).collect::<String>();
+    project.write("ref", text(&|i| line(i, "quietly")));
+    project.write("good", text(&|i| line(i, if i % 10 == 0 { "down" } else { "quietly" })));
+    project.write("bad_1", text(&|i| line(i, "right there").replace("mat", if i % 3 > 0 { "rug" } else { "mat" })));
+    project
+}
+
+fn json(project: &Project, more: &[&str]) -> Value {
+    let output = project.mt(&[&["eval", "--ref", "ref", "--json", "-q", "--hyp"], more].concat());
+    succeeds(&output);
+    serde_json::from_str(&stdout(&output)).unwrap()
+}
+
+#[test]
+fn lines_and_tables() {
+    let project = systems();
+    let eval = |more: &[&str]| {
+        let output = project.mt(&[&["eval", "--ref", "ref", "-q", "--hyp"], more].concat());
+        succeeds(&output);
+        stdout(&output)
+    };
+    let all = ["--bleu", "--chrf", "--chrf-word-order", "2", "--ter"];
+    let text = eval(&[&["good"], &all[..]].concat());
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].trim_start().starts_with("BLEU|nrefs:1|case:mixed|eff:no|"), "{text}");
+    assert!(
+        lines[1].trim_start().starts_with("chrF2++|nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|version:mt-"),
+        "{text}"
+    );
+    let ter = "TER|nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:mt-";
+    assert!(lines[2].trim_start().starts_with(ter), "{text}");
+    let columns: Vec<_> = lines.iter().map(|line| line.find(" = ")).collect();
+    assert!(lines.len() == 3 && columns.iter().all(|column| *column == columns[0]), "{text}");
+    // Four of forty lines of 15 words have one wrong.
+    assert!(lines[2].ends_with(" = 0.67"), "{text}");
+    assert_eq!(eval(&["good", "--ter", "--score-only", "--width", "4"]), "0.6667\n");
+
+    let table = eval(&["good", "bad_1", "--bleu", "--ter"]);
+    for words in ["System", "BLEU", "TER", "good", "bad_1", "100.00", "BLEU|nrefs:1", "TER|nrefs:1"] {
+        assert_eq!(table.contains(words), words != "100.00", "{words} in {table}");
+    }
+    let latex = eval(&["good", "bad_1", "--format", "latex", "--paired-bs", "--ter"]);
+    for words in
+        ["\\begin{tabular}{rc}", "TER ($\\mu$ $\\pm$ 95\\% CI)", "Baseline: good & 0.67 (", "bad\\_1", "\\end{tabular}"]
+    {
+        assert!(latex.contains(words), "{words} in {latex}");
+    }
+    let theirs: Value = serde_json::from_str(&eval(&["good", "--ter", "--format", "json", "--confidence"])).unwrap();
+    assert_eq!((&theirs["name"], &theirs["score"], &theirs["bs"]), (&"TER".into(), &0.67.into(), &"1000".into()));
+    assert!(theirs["confidence"].as_str().unwrap().starts_with("μ = 0."), "{theirs}");
+    let theirs: Value = serde_json::from_str(&eval(&["good", "bad_1", "--ter", "--format", "json"])).unwrap();
+    assert_eq!((&theirs[0]["system"], &theirs[0]["TER"]), (&"good".into(), &"0.67".into()));
+}
+
+#[test]
+fn differences_are_tested_against_the_first_system() {
+    let project = systems();
+    for (flag, samples) in [("--paired-bs", "bs:1000"), ("--paired-ar", "ar:10000")] {
+        let results = json(&project, &["good", "bad_1", "good", flag, "--bleu", "--chrf", "--ter"]);
+        for metric in ["bleu", "chrf", "ter"] {
+            let p_value = |system: usize| results[system][metric]["p_value"].as_f64();
+            assert_eq!(p_value(0), None);
+            assert!(p_value(1).unwrap() < 0.01, "{results}");
+            assert_eq!(p_value(2), Some(1.0), "a system is not another than itself");
+            let signature = results[1][metric]["signature"].as_str().unwrap();
+            assert!(signature.starts_with(&format!("nrefs:1|{samples}|seed:12345|case:")), "{signature}");
+        }
+    }
+    // Another seed, other samples; and more samples, the same answer nearly.
+    let mean = |more: &[&str]| {
+        let results = json(&project, &[&["bad_1", "--confidence"], more].concat());
+        (results["bleu"]["mean"].as_f64().unwrap(), results["bleu"]["confidence"].as_f64().unwrap())
+    };
+    let (few, other, many) = (mean(&[]), mean(&["--seed", "7"]), mean(&["--confidence-n", "20000"]));
+    assert_eq!(few, mean(&["--threads", "1"]), "threads change samples");
+    assert_ne!(few, other);
+    for found in [few, other] {
+        assert!((found.0 - many.0).abs() < 0.5 && (found.1 - many.1).abs() < 0.5, "{found:?} {many:?}");
+    }
+}
+
+#[test]
+fn sentences_are_scored_alone() {
+    let project = systems();
+    let output =
+        project.mt(&["eval", "--ref", "ref", "--hyp", "good", "--sentence-level", "--json", "--bleu", "--ter", "-q"]);
+    succeeds(&output);
+    let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 40);
+    for (i, line) in lines.iter().enumerate() {
+        let is_right = i % 10 > 0;
+        assert_eq!(line["ter"]["score"].as_f64().unwrap() == 0.0, is_right, "{line}");
+        assert_eq!(line["bleu"]["score"].as_f64().unwrap() > 99.9, is_right, "{line}");
+        assert!(line["bleu"]["signature"].as_str().unwrap().contains("|eff:yes|"));
+    }
+    let text = project.mt(&["eval", "--ref", "ref", "--hyp", "good", "--sentence-level", "--ter", "--score-only"]);
+    assert_eq!(stdout(&text).lines().next(), Some("6.67"));
+    fails(
+        &project.mt(&["eval", "--ref", "ref", "--hyp", "good", "--sentence-level", "--bleu", "--ter"]),
+        2,
+        &["one metric"],
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let project = systems();
+    let eval = |more: &[&str]| project.mt(&[&["eval", "--ref", "ref", "--hyp", "good"], more].concat());
+    fails(&eval(&["--paired-bs"]), 2, &["a paired test compares systems", "--confidence"]);
+    fails(&eval(&["--ppl"]), 2, &["--ppl", "--hyp"]);
+    fails(&eval(&["--chrf", "--chrf-char-order", "0"]), 2, &["--chrf-char-order", "1..=100"]);
+    fails(&eval(&["--confidence", "--confidence-n", "0"]), 2, &["--confidence-n"]);
+    fails(&eval(&["--format", "latex", "--json"]), 2, &["--format", "--json"]);
+}
+
+#[test]
+fn perplexity_is_that_of_training() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
+    let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let expected =
+        entries.filter(|entry| entry["event"] == "final").next_back().unwrap()["perplexity"].as_f64().unwrap();
+    let output = project.mt(&["eval", "--model", "runs/small", "--ppl", "--json", "-q"]);
+    succeeds(&output);
+    let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(found.get("bleu").is_none(), "{found}");
+    let (perplexity, accuracy) = (found["ppl"]["score"].as_f64().unwrap(), found["ppl"]["accuracy"].as_f64().unwrap());
+    assert!((perplexity / expected - 1.0).abs() < 1e-4, "{perplexity} {expected}");
+    assert!((0.0..=1.0).contains(&accuracy));
+    let both = project.mt(&["eval", "--model", "runs/small", "--ppl", "--bleu", "-q"]);
+    assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
+}
