@@ -25,7 +25,7 @@ test: ## Run all tests
 test-long: ## Run the tests that take long: two hundred kills, fused training against f64
 	$(CARGO) test --release --locked $(ARGS) -- --ignored --nocapture
 
-test-sacrebleu: build ## Hold the metrics to the real sacrebleu (from PyPI) on 2,000 random sets
+test-sacrebleu: build ## Hold metrics and event files to the real sacrebleu and TensorBoard (from PyPI)
 	scripts/test-sacrebleu.sh $(ARGS)
 
 bench: build ## Measure training speed in target tokens a second

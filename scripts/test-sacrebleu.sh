@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Holds `mt eval` to the real sacrebleu, installed from PyPI: scripts/test-sacrebleu.sh [SETS [SEED]]
+# Holds `mt eval` to the real sacrebleu, and the event files of training to the real TensorBoard, both installed from PyPI:
+# scripts/test-sacrebleu.sh [SETS [SEED]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 environment=target/sacrebleu
-if [ ! -x "$environment/bin/python" ]; then
+if ! "$environment/bin/python" -c 'import sacrebleu, tensorboard' 2>/dev/null; then
     python3 -m venv "$environment"
-    "$environment/bin/pip" install --quiet sacrebleu==2.6.0
+    "$environment/bin/pip" install --quiet sacrebleu==2.6.0 tensorboard==2.20.0 setuptools==80.9.0
 fi
+"$environment/bin/python" tests/tensorboard/read.py target/release/mt
 "$environment/bin/python" tests/sacrebleu/compare.py target/release/mt "$@"

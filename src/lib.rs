@@ -30,5 +30,6 @@ pub mod infer;
 pub mod metrics;
 pub mod model;
 pub mod ops;
+pub mod report;
 pub mod rng;
 pub mod train;

@@ -11,12 +11,22 @@ use serde_json::Value;
 use crate::console::message;
 use crate::error::{Error, Result};
 
+/// Shows the entries of a log in another form.
+pub trait Watcher {
+    /// The run goes on behind these entries; others that were there before do not count any more.
+    fn begin(&mut self, entries: &[Value]) -> Result<()>;
+
+    /// There is another entry.
+    fn entry(&mut self, entry: &Value) -> Result<()>;
+}
+
 /// The log of a run.
 pub struct Log {
     file: BufWriter<File>,
     path: PathBuf,
     bar: Option<ProgressBar>,
     quiet: bool,
+    watchers: Vec<Box<dyn Watcher>>,
 }
 
 /// How far a run has come.
@@ -41,26 +51,33 @@ impl Progress {
 impl Log {
     /// Opens `log.jsonl` in a run directory. On resume, entries of what came after `resumed_at` are dropped: it will be done
     /// again, and each update stands in the log once. `total` is the last update, if it is known.
-    pub fn open(run: &Path, resumed_at: Progress, total: Option<u64>, quiet: bool) -> Result<Self> {
+    pub fn open(
+        run: &Path,
+        resumed_at: Progress,
+        total: Option<u64>,
+        quiet: bool,
+        mut watchers: Vec<Box<dyn Watcher>>,
+    ) -> Result<Self> {
         let path = run.join("log.jsonl");
-        let file = cut(&path, resumed_at)?;
+        let file = cut(&path, resumed_at, &mut watchers)?;
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| progress_bar(total, resumed_at.step));
         // A terminal that cannot draw a bar (TERM=dumb) gets plain lines.
         let bar = bar.filter(|bar| !bar.is_hidden());
-        Ok(Self { file: BufWriter::new(file), path, bar, quiet })
+        Ok(Self { file: BufWriter::new(file), path, bar, quiet, watchers })
     }
 
     /// Drops what came after `progress`: it will be done again.
     pub fn rewind(&mut self, progress: Progress) -> Result<()> {
         self.file.flush().map_err(|e| Error::io("write the log", &self.path, e))?;
-        self.file = BufWriter::new(cut(&self.path, progress)?);
+        self.file = BufWriter::new(cut(&self.path, progress, &mut self.watchers)?);
         Ok(())
     }
 
     /// Appends one entry and flushes it.
     pub fn entry(&mut self, entry: &Value) -> Result<()> {
         let written = writeln!(self.file, "{entry}").and_then(|()| self.file.flush());
-        written.map_err(|e| Error::io("write the log", &self.path, e))
+        written.map_err(|e| Error::io("write the log", &self.path, e))?;
+        self.watchers.iter_mut().try_for_each(|watcher| watcher.entry(entry))
     }
 
     /// Shows one line to the user, above the progress bar.
@@ -93,7 +110,7 @@ impl Log {
 }
 
 /// Opens a log to go on after `progress`; what follows that is dropped.
-fn cut(path: &Path, progress: Progress) -> Result<File> {
+fn cut(path: &Path, progress: Progress, watchers: &mut [Box<dyn Watcher>]) -> Result<File> {
     let kept = entries_until(path, progress)?;
     let temporary = path.with_file_name(".log.jsonl.new");
     let write = |file: &mut File| {
@@ -105,11 +122,12 @@ fn cut(path: &Path, progress: Progress) -> Result<File> {
     let mut file = File::create(&temporary).map_err(|e| Error::io("write the log", &temporary, e))?;
     write(&mut file).map_err(|e| Error::io("write the log", &temporary, e))?;
     std::fs::rename(&temporary, path).map_err(|e| Error::io("write the log", path, e))?;
+    watchers.iter_mut().try_for_each(|watcher| watcher.begin(&kept))?;
     OpenOptions::new().append(true).open(path).map_err(|e| Error::io("write the log", path, e))
 }
 
-/// The lines of an earlier log up to `progress`; a torn last line is dropped.
-fn entries_until(path: &Path, progress: Progress) -> Result<Vec<String>> {
+/// The entries of an earlier log up to `progress`; a torn last line is dropped.
+fn entries_until(path: &Path, progress: Progress) -> Result<Vec<Value>> {
     if progress.step == 0 {
         return Ok(Vec::new());
     }
@@ -120,10 +138,8 @@ fn entries_until(path: &Path, progress: Progress) -> Result<Vec<String>> {
     };
     let lines = BufReader::new(file).lines().map_while(std::result::Result::ok);
     // The end will come again too.
-    let wanted = |line: &String| {
-        serde_json::from_str(line).is_ok_and(|entry: Value| entry["event"] != "final" && progress.covers(&entry))
-    };
-    Ok(lines.filter(wanted).collect())
+    let wanted = |entry: &Value| entry["event"] != "final" && progress.covers(entry);
+    Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).filter(wanted).collect())
 }
 
 fn progress_bar(total: Option<u64>, start: u64) -> ProgressBar {
@@ -155,7 +171,7 @@ mod tests {
     fn resume_drops_what_will_be_done_again() -> Result<()> {
         let folder = tempfile::tempdir().unwrap();
         let at = |step| Progress { step, skipped: 1 };
-        let mut log = Log::open(folder.path(), at(0), None, true)?;
+        let mut log = Log::open(folder.path(), at(0), None, true, Vec::new())?;
         for (event, update, skipped) in
             [("train", 10, 0), ("train", 20, 0), ("skip", 21, 1), ("skip", 21, 2), ("train", 21, 2)]
         {
@@ -166,7 +182,7 @@ mod tests {
         let end = "{\"event\": \"final\", \"update\": 20}\n{\"event\": \"tra";
         let torn = std::fs::read_to_string(&path).unwrap() + end;
         std::fs::write(&path, torn).unwrap();
-        let mut log = Log::open(folder.path(), at(20), None, true)?;
+        let mut log = Log::open(folder.path(), at(20), None, true, Vec::new())?;
         log.entry(&json!({"event": "train", "update": 30}))?;
         let updates: Vec<u64> = std::fs::read_to_string(&path)
             .unwrap()

@@ -22,6 +22,7 @@ use crate::data::tokenizers::Tokenizers;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
+use crate::report::events::Events;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
@@ -118,7 +119,8 @@ fn train(
 ) -> Result<()> {
     let Prepared { data, validator, model, optimizer, state } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
-    let log = Log::open(run, state.progress(), total, common.quiet)?;
+    let events = Events::new(run);
+    let log = Log::open(run, state.progress(), total, common.quiet, vec![Box::new(events)])?;
     let parameters = model.parameters().clone();
     let mut host = RunHost { run, config, data: &data, validator, signals, parameters, saver: Saver::default() };
     let mut trainer = Trainer {

@@ -1,0 +1,319 @@
+//! TensorBoard's event files, written from the entries of `log.jsonl`.
+//!
+//! A file is a sequence of records, each a length, its checksum, an `Event` in Protocol Buffers, and its checksum
+//! (TensorFlow's TFRecord; checksums are CRC-32C, "masked"). Only the fields used here are declared; their numbers are those
+//! of `event.proto`, `summary.proto` and `tensor.proto`.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost::Message;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::train::log::Watcher;
+
+/// The directory in a run directory.
+pub const DIRECTORY: &str = "tensorboard";
+/// What its files begin with, as TensorBoard wants it, and end with.
+const NAME: (&str, &str) = ("events.out.tfevents.", ".mt");
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    /// Seconds since 1970.
+    #[prost(double, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLog>,
+}
+
+/// With status 1, the start of a session: what is known of this step and later ones is to be forgotten.
+#[derive(Clone, PartialEq, Message)]
+struct SessionLog {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    value: Vec<Tagged>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Tagged {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
+    #[prost(message, optional, tag = "8")]
+    tensor: Option<Tensor>,
+    #[prost(message, optional, tag = "9")]
+    metadata: Option<Metadata>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Tensor {
+    /// 7: strings.
+    #[prost(int32, tag = "1")]
+    dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    shape: Option<Shape>,
+    #[prost(bytes = "vec", repeated, tag = "8")]
+    string_val: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Shape {
+    #[prost(message, repeated, tag = "2")]
+    dim: Vec<Dimension>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Dimension {
+    #[prost(int64, tag = "1")]
+    size: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metadata {
+    #[prost(message, optional, tag = "1")]
+    plugin_data: Option<PluginData>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PluginData {
+    #[prost(string, tag = "1")]
+    plugin_name: String,
+}
+
+impl Tagged {
+    fn number(tag: &str, value: f64) -> Self {
+        Self { tag: tag.to_owned(), simple_value: Some(value as f32), ..Self::default() }
+    }
+
+    /// Text in Markdown.
+    fn text(tag: &str, texts: Vec<String>) -> Self {
+        let shape = Shape { dim: vec![Dimension { size: texts.len() as i64 }] };
+        let string_val = texts.into_iter().map(String::into_bytes).collect();
+        Self {
+            tag: tag.to_owned(),
+            tensor: Some(Tensor { dtype: 7, shape: Some(shape), string_val }),
+            metadata: Some(Metadata { plugin_data: Some(PluginData { plugin_name: "text".to_owned() }) }),
+            ..Self::default()
+        }
+    }
+}
+
+/// The event file of a run. It is written anew whenever the run goes on, so that it tells what the log tells.
+pub struct Events {
+    directory: PathBuf,
+    file: Option<(BufWriter<File>, PathBuf)>,
+    /// When the run would have begun, had it not been interrupted: seconds since 1970.
+    began: f64,
+}
+
+impl Events {
+    /// That of a run directory.
+    pub fn new(run: &Path) -> Self {
+        Self { directory: run.join(DIRECTORY), file: None, began: 0.0 }
+    }
+
+    /// Removes files of earlier starts, and opens a new one.
+    fn create(&mut self) -> Result<()> {
+        self.file = None;
+        let failed = |error: std::io::Error| Error::io("write TensorBoard's events", &self.directory, error);
+        std::fs::create_dir_all(&self.directory).map_err(failed)?;
+        for entry in std::fs::read_dir(&self.directory).map_err(failed)?.flatten() {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
+                std::fs::remove_file(entry.path()).map_err(failed)?;
+            }
+        }
+        let seconds = now() as u64;
+        let path = self.directory.join(format!("{}{seconds}{}", NAME.0, NAME.1));
+        let file = File::create(&path).map_err(|error| Error::io("write TensorBoard's events", &path, error))?;
+        self.file = Some((BufWriter::new(file), path));
+        Ok(())
+    }
+
+    fn write(&mut self, event: &Event) -> Result<()> {
+        let Some((file, path)) = &mut self.file else { return Ok(()) };
+        let written = record(file, &event.encode_to_vec());
+        written.map_err(|error| Error::io("write TensorBoard's events", path, error))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some((file, path)) = &mut self.file else { return Ok(()) };
+        file.flush().map_err(|error| Error::io("write TensorBoard's events", path, error))
+    }
+
+    fn add(&mut self, entry: &Value) -> Result<()> {
+        let value = summary(entry);
+        if value.is_empty() {
+            return Ok(());
+        }
+        let wall_time = entry["seconds"].as_f64().map_or_else(now, |seconds| self.began + seconds);
+        let step = entry["update"].as_i64().unwrap_or(0);
+        self.write(&Event { wall_time, step, summary: Some(Summary { value }), ..Event::default() })
+    }
+}
+
+impl Watcher for Events {
+    fn begin(&mut self, entries: &[Value]) -> Result<()> {
+        let seconds = entries.iter().filter_map(|entry| entry["seconds"].as_f64()).fold(0.0, f64::max);
+        self.began = now() - seconds;
+        self.create()?;
+        let wall_time = self.began;
+        let version = Some("brain.Event:2".to_owned());
+        self.write(&Event { wall_time, file_version: version, ..Event::default() })?;
+        self.write(&Event { wall_time, session_log: Some(SessionLog { status: 1 }), ..Event::default() })?;
+        entries.iter().try_for_each(|entry| self.add(entry))?;
+        self.flush()
+    }
+
+    fn entry(&mut self, entry: &Value) -> Result<()> {
+        self.add(entry)?;
+        self.flush()
+    }
+}
+
+/// What TensorBoard shows of an entry of the log.
+fn summary(entry: &Value) -> Vec<Tagged> {
+    let numbers = |tags: &[(&str, &str, f64)]| -> Vec<Tagged> {
+        let number = |(tag, key, factor): &(&str, &str, f64)| Some(Tagged::number(tag, entry[*key].as_f64()? * factor));
+        tags.iter().filter_map(number).collect()
+    };
+    let likelihood = |tag: &str| entry["perplexity"].as_f64().map(|perplexity| Tagged::number(tag, perplexity.ln()));
+    match entry["event"].as_str() {
+        Some("train") => {
+            let mut values = numbers(&[
+                ("train/smoothed_loss", "loss", 1.0),
+                ("train/perplexity", "perplexity", 1.0),
+                ("train/learning_rate", "learning_rate", 1.0),
+                ("train/gradient_norm", "gradient_norm", 1.0),
+                ("train/skipped", "skipped", 1.0),
+                ("speed/tokens_per_second", "tokens_per_second", 1.0),
+                ("speed/saving_seconds", "saving_seconds", 1.0),
+                ("memory/MiB", "memory", 1.0 / f64::from(1 << 20)),
+            ]);
+            values.extend(likelihood("train/loss"));
+            values
+        }
+        Some("valid") => {
+            let mut values = numbers(&[
+                ("valid/smoothed_loss", "loss", 1.0),
+                ("valid/perplexity", "perplexity", 1.0),
+                ("valid/bleu", "bleu", 1.0),
+                ("speed/validation_seconds", "validation_seconds", 1.0),
+            ]);
+            values.extend(likelihood("valid/loss"));
+            let samples: Vec<String> = entry["samples"].as_array().into_iter().flatten().filter_map(markdown).collect();
+            if !samples.is_empty() {
+                values.push(Tagged::text("valid/samples", samples));
+            }
+            values
+        }
+        Some("spike") => numbers(&[("train/spike", "loss", 1.0)]),
+        _ => Vec::new(),
+    }
+}
+
+/// A sample translation, its lines as they are: indented text is shown so.
+fn markdown(sample: &Value) -> Option<String> {
+    Some(sample.as_str()?.lines().map(|line| format!("    {}\n", line.trim_start())).collect())
+}
+
+/// Writes a record.
+fn record(out: &mut impl Write, data: &[u8]) -> std::io::Result<()> {
+    let length = (data.len() as u64).to_le_bytes();
+    out.write_all(&length)?;
+    out.write_all(&masked_checksum(&length).to_le_bytes())?;
+    out.write_all(data)?;
+    out.write_all(&masked_checksum(data).to_le_bytes())
+}
+
+/// TFRecord's checksum: one of data that hold a checksum should not be that checksum.
+fn masked_checksum(data: &[u8]) -> u32 {
+    crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The events of the only file in a directory, read as TensorBoard reads them.
+    fn events(directory: &Path) -> Vec<Event> {
+        let paths: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(paths.len(), 1, "{paths:?}");
+        let bytes = std::fs::read(&paths[0]).unwrap();
+        let (mut rest, mut events) = (&bytes[..], Vec::new());
+        while !rest.is_empty() {
+            let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
+            assert_eq!(number(&rest[8..12]), masked_checksum(&rest[..8]));
+            let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
+            let data = &rest[12..12 + length];
+            assert_eq!(number(&rest[12 + length..16 + length]), masked_checksum(data));
+            events.push(Event::decode(data).unwrap());
+            rest = &rest[16 + length..];
+        }
+        events
+    }
+
+    #[test]
+    fn a_run_that_goes_on_has_one_file_that_tells_what_the_log_tells() {
+        let folder = tempfile::tempdir().unwrap();
+        let train = |update: u64| {
+            json!({
+                "event": "train", "update": update, "loss": 3.0, "perplexity": 8.0, "learning_rate": 0.001,
+                "gradient_norm": 0.5, "tokens_per_second": 100.0, "memory": 3 << 20, "seconds": update,
+            })
+        };
+        let valid = json!({
+            "event": "valid", "update": 20, "loss": 2.0, "perplexity": 4.0, "bleu": 30.0, "seconds": 21,
+            "samples": ["  source  a\n  output  b\n"],
+        });
+        let mut log = Events::new(folder.path());
+        log.begin(&[]).unwrap();
+        log.entry(&train(10)).unwrap();
+        log.entry(&train(20)).unwrap();
+        log.entry(&json!({"event": "skip", "update": 21})).unwrap();
+        let mut again = Events::new(folder.path());
+        again.begin(&[train(10)]).unwrap();
+        again.entry(&valid).unwrap();
+
+        let events = events(&folder.path().join(DIRECTORY));
+        assert_eq!(events[0].file_version.as_deref(), Some("brain.Event:2"));
+        assert_eq!(events[1].session_log, Some(SessionLog { status: 1 }));
+        let values = |event: &Event| -> Vec<(String, f32)> {
+            let values = &event.summary.as_ref().unwrap().value;
+            values.iter().filter_map(|value| Some((value.tag.clone(), value.simple_value?))).collect()
+        };
+        assert_eq!((events.len(), events[2].step, events[3].step), (4, 10, 20));
+        assert!(values(&events[2]).contains(&("memory/MiB".to_owned(), 3.0)));
+        assert!(values(&events[2]).contains(&("train/loss".to_owned(), 8f64.ln() as f32)));
+        assert!(values(&events[3]).contains(&("valid/bleu".to_owned(), 30.0)));
+        assert!((events[3].wall_time - events[2].wall_time - 11.0).abs() < 1e-6);
+        let text = &events[3].summary.as_ref().unwrap().value.last().unwrap().tensor.as_ref().unwrap().string_val;
+        assert_eq!(text[..], [b"    source  a\n    output  b\n".to_vec()]);
+    }
+
+    /// The checksum of "123456789" in CRC-32C is e3069283.
+    #[test]
+    fn checksums_are_masked() {
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(masked_checksum(b"123456789"), 0xe306_9283u32.rotate_right(15).wrapping_add(0xa282_ead8));
+    }
+}
