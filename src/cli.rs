@@ -223,8 +223,8 @@ pub struct EvalArgs {
     /// How to decode.
     #[command(flatten)]
     pub decode: DecodeArgs,
-    /// Source file [default: the test set of the model's configuration]
-    #[arg(long, value_name = "FILE", conflicts_with = "hyp")]
+    /// Source file [default: the test set of the model's configuration]; with --hyp, for --report
+    #[arg(long, value_name = "FILE")]
     pub src: Option<PathBuf>,
     /// Reference file; several for several references
     #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
@@ -246,6 +246,13 @@ pub struct EvalArgs {
     /// Score every sentence for itself
     #[arg(long, conflicts_with_all = ["confidence", "paired_bs", "paired_ar"])]
     pub sentence_level: bool,
+    /// Tell where translations fail: by length, by rare words, odd lines, the worst and the best; of two systems, where they
+    /// differ
+    #[arg(long, conflicts_with_all = ["sentence_level", "format", "score_only"])]
+    pub report: bool,
+    /// With --report: the text that tells how rare words are [default: the model's training targets, else the references]
+    #[arg(long, value_name = "FILE", requires = "report")]
+    pub train_text: Option<PathBuf>,
     /// What is printed: sacrebleu's text or JSON, or a LaTeX table
     #[arg(long, value_enum, default_value_t = ScoreFormat::Text, value_name = "FORMAT", conflicts_with = "json")]
     pub format: ScoreFormat,

@@ -188,3 +188,57 @@ fn perplexity_is_that_of_training() {
     let both = project.mt(&["eval", "--model", "runs/small", "--ppl", "--bleu", "-q"]);
     assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
 }
+
+#[test]
+fn a_report_tells_where_translations_fail() {
+    let project = systems();
+    let source = std::fs::read_to_string(project.path("ref")).unwrap().replace("cat", "gato");
+    project.write("src", source);
+    let hypotheses = std::fs::read_to_string(project.path("bad_1")).unwrap();
+    let mut lines: Vec<String> = hypotheses.lines().map(str::to_owned).collect();
+    lines[4].clear();
+    lines[7] = "the cat ".repeat(8);
+    lines[9] = "the gato number 9 sat quietly on the mat , and it was 2 .".to_owned();
+    project.write("bad_1", lines.join("\n") + "\n");
+    let report = ["--report", "--src", "src", "--chrf", "--ter"];
+    let json = json(&project, &[&["good", "bad_1"], &report[..]].concat());
+    let of = |system: usize| &json["report"]["systems"][system];
+    for (oddity, line) in [("empty", 5), ("looping", 8), ("copied", 10)] {
+        assert_eq!(of(1)["oddities"][oddity]["lines"], Value::from(vec![line]), "{oddity}");
+        assert_eq!(of(0)["oddities"][oddity]["count"], 0, "{oddity}");
+    }
+    assert_eq!((&of(0)["lengths"][0]["from"], &of(0)["lengths"][0]["lines"]), (&11.into(), &40.into()));
+    assert!((of(0)["lengths"][0]["ter"].as_f64().unwrap() - 400.0 / 600.0).abs() < 1e-9, "{}", of(0)["lengths"]);
+    assert_eq!((&of(1)["worst"][0]["line"], &of(1)["worst"][0]["chrf"]), (&5.into(), &0.0.into()));
+    assert_eq!(json["report"]["differences"][0]["line"], 5);
+    assert_eq!(json["scores"].as_array().unwrap().len(), 2);
+
+    let output = project.mt(&[&["eval", "--ref", "ref", "-q", "--hyp", "good", "bad_1"], &report[..]].concat());
+    succeeds(&output);
+    let text = stdout(&output);
+    for words in [
+        "by length",
+        "by how often a word comes",
+        "odd lines",
+        "a phrase again and again",
+        "worst by chrF",
+        "[right there]",
+    ] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    let with_src = project.mt(&["eval", "--ref", "ref", "--hyp", "good", "--src", "src"]);
+    fails(&with_src, 2, &["--src", "--report"]);
+}
+
+/// A model brings its sources and the text it was trained on.
+#[test]
+fn a_report_on_a_model() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let output = project.mt(&["eval", "--model", "runs/small", "--report", "-q"]);
+    succeeds(&output);
+    let text = stdout(&output);
+    for words in ["words of the source", "10-99", "source       the cat sleeps"] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+}

@@ -10,8 +10,9 @@
 //! | TER | [`ter`] | sacrebleu 2.6.0, after Tercom |
 //! | confidence intervals, paired tests | [`resample`] | sacrebleu 2.6.0, with its random numbers ([`numpy`]) |
 //!
-//! [`tokenize`] holds what the metrics share: how a line becomes words.
+//! [`analysis`] tells where translations fail. [`tokenize`] holds what the metrics share: how a line becomes words.
 
+pub mod analysis;
 pub mod bleu;
 pub mod chrf;
 pub mod metric;

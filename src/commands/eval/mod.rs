@@ -1,8 +1,10 @@
 //! `mt eval`
 
 mod metrics;
+mod report;
 mod results;
 
+use std::collections::HashMap;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -18,11 +20,24 @@ use crate::data::lines::{self, LineFile, read_lines};
 use crate::decode::Knowledge;
 use crate::decode::source::Long;
 use crate::error::{Error, Result};
-use crate::metrics::{Metric, bleu, resample};
+use crate::metrics::{Metric, analysis, bleu, resample};
+use report::Report;
 use results::{Results, Test};
 
 /// A system's name and its translations.
 type System = (String, Vec<String>);
+
+/// What is scored.
+struct TestSet {
+    /// Sources, where they are known.
+    sources: Option<Vec<String>>,
+    references: Vec<Vec<String>>,
+    systems: Vec<System>,
+    /// How well the model knows the first reference, if that was asked for.
+    knowledge: Option<Knowledge>,
+    /// The targets that the model was trained on.
+    training: Vec<PathBuf>,
+}
 
 /// Scores translations: a model's own, or those in files.
 pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
@@ -41,17 +56,8 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         return Err(error.help("choose one, or give --json"));
     }
     let mut output = Output::open(None)?;
-    let (systems, references, knowledge) = if args.hyp.is_empty() {
-        of_model(args, !metrics.is_empty(), common)?
-    } else {
-        let references = read_references(&args.reference)?;
-        let read = |hyp: &PathBuf| {
-            let lines = read_to_score(hyp)?;
-            check_counts(hyp, lines.len(), &args.reference, &references)?;
-            Ok((hyp.display().to_string(), lines))
-        };
-        (args.hyp.iter().map(read).collect::<Result<Vec<System>>>()?, references, None)
-    };
+    let TestSet { sources, references, systems, knowledge, training } =
+        if args.hyp.is_empty() { of_model(args, !metrics.is_empty() || args.report, common)? } else { of_files(args)? };
     if !args.metrics.force && !common.quiet && metrics.iter().any(|metric| metric.key() == "bleu") {
         for (name, lines) in &systems {
             if let Some(warning) = bleu::tokenized_warning(lines) {
@@ -65,10 +71,19 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     }
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
+    let report = if args.report {
+        let frequencies = frequencies(args.train_text.as_ref(), &training, &references[0])?;
+        Some(Report::new(&metrics, sources.as_deref(), &references, &systems, &frequencies)?)
+    } else {
+        None
+    };
     if common.json {
         let mut json = results.json();
         if let Some(known) = knowledge {
             json["ppl"] = json!({ "score": known.perplexity(), "accuracy": known.accuracy(), "tokens": known.tokens });
+        }
+        if let Some(report) = report {
+            json = json!({ "scores": json, "report": report.json() });
         }
         output.line(&json.to_string())?;
         return output.flush();
@@ -86,7 +101,45 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
             format!("perplexity = {perplexity} accuracy = {accuracy:.width$} % of {} tokens", known.tokens)
         })?;
     }
+    if let Some(report) = report {
+        output.line(&format!("\n{}", report.text()))?;
+    }
     output.flush()
+}
+
+/// How often words come: in the text that is named, else in what the model was trained on, else in the references.
+fn frequencies(named: Option<&PathBuf>, training: &[PathBuf], references: &[String]) -> Result<HashMap<String, usize>> {
+    let files = match named {
+        Some(file) => vec![file.clone()],
+        None => training.iter().filter(|file| file.exists()).cloned().collect(),
+    };
+    if files.is_empty() {
+        return Ok(analysis::frequencies(references.iter()));
+    }
+    let lines = files.iter().map(|file| read_lines(file)).collect::<Result<Vec<_>>>()?;
+    Ok(analysis::frequencies(lines.iter().flat_map(LineFile::iter)))
+}
+
+/// Translations in files.
+fn of_files(args: &EvalArgs) -> Result<TestSet> {
+    if args.src.is_some() && !args.report {
+        let error = Error::usage("--src says nothing about translations that are there already");
+        return Err(error.help("leave it out, or give --report"));
+    }
+    let references = read_references(&args.reference)?;
+    let read_aligned = |path: &PathBuf| -> Result<Vec<String>> {
+        let lines = read_to_score(path)?;
+        check_counts(path, lines.len(), &args.reference, &references)?;
+        Ok(lines)
+    };
+    let system = |path: &PathBuf| Ok((path.display().to_string(), read_aligned(path)?));
+    Ok(TestSet {
+        sources: args.src.as_ref().map(read_aligned).transpose()?,
+        systems: args.hyp.iter().map(system).collect::<Result<_>>()?,
+        references,
+        knowledge: None,
+        training: Vec::new(),
+    })
 }
 
 /// Scores every sentence for itself.
@@ -113,13 +166,8 @@ fn sentences(
     Ok(())
 }
 
-/// The test set: as the model translates it, if that is wanted, its references, and how well the model knows them, if that is
-/// wanted.
-fn of_model(
-    args: &EvalArgs,
-    translations_wanted: bool,
-    common: &Common,
-) -> Result<(Vec<System>, Vec<Vec<String>>, Option<Knowledge>)> {
+/// The test set as the model translates it, if that is wanted.
+fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
     let (loaded, others) = model::load_all(&args.models, common)?;
     let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
     let test = loaded.config.data.test.as_ref();
@@ -161,8 +209,9 @@ fn of_model(
     } else {
         None
     };
+    let training = loaded.config.data.train.iter().map(|corpus| corpus.target.clone()).collect();
     if !translations_wanted {
-        return Ok((Vec::new(), references, knowledge));
+        return Ok(TestSet { sources: Some(lines), references, systems: Vec::new(), knowledge, training });
     }
     let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
     let bar = (!common.quiet).then(|| indicatif::ProgressBar::new(lines.len() as u64));
@@ -184,7 +233,8 @@ fn of_model(
         translations.iter().try_for_each(|line| file.line(line))?;
         file.flush()?;
     }
-    Ok((vec![("model".to_owned(), translations)], references, knowledge))
+    let systems = vec![("model".to_owned(), translations)];
+    Ok(TestSet { sources: Some(lines), references, systems, knowledge, training })
 }
 
 fn read(path: &Path) -> Result<Vec<String>> {

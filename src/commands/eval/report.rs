@@ -1,0 +1,251 @@
+//! `mt eval --report`: where translations fail, in words or as JSON.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+use similar::{ChangeTag, TextDiff};
+
+use super::System;
+use crate::error::Result;
+use crate::metrics::analysis::{self, OddLines, Oddity, OfFrequency, OfLength, Texts};
+use crate::metrics::{ChrfOptions, Metric, Statistics};
+
+/// Lines shown of the worst, the best, and those that differ most.
+const SHOWN: usize = 5;
+
+/// Where the translations of some systems fail.
+pub struct Report<'a> {
+    sources: Option<&'a [String]>,
+    references: &'a [String],
+    systems: &'a [System],
+    /// Keys and names.
+    metrics: Vec<(&'static str, String)>,
+    of_systems: Vec<OfSystem>,
+    /// Lines by how much better the second system is than the first, by sentence chrF.
+    differences: Vec<(usize, f64)>,
+}
+
+struct OfSystem {
+    lengths: Vec<OfLength>,
+    frequencies: Vec<OfFrequency>,
+    oddities: Vec<(Oddity, OddLines)>,
+    /// chrF of every line.
+    chrf: Vec<f64>,
+    /// Lines from the worst to the best.
+    order: Vec<usize>,
+}
+
+impl<'a> Report<'a> {
+    /// Looks at all systems. `frequencies` are those of the words of the training text, or else of the references.
+    pub fn new(
+        metrics: &[Box<dyn Metric>],
+        sources: Option<&'a [String]>,
+        references: &'a [Vec<String>],
+        systems: &'a [System],
+        frequencies: &HashMap<String, usize>,
+    ) -> Result<Self> {
+        let chrf = ChrfOptions::default();
+        let of_system = |(_, hypotheses): &'a System| -> Result<OfSystem> {
+            let texts = Texts { sources, references: &references[0], hypotheses };
+            let statistics = metrics
+                .iter()
+                .map(|metric| Statistics::new(metric.as_ref(), hypotheses, references))
+                .collect::<Result<Vec<_>>>()?;
+            let scored: Vec<(&dyn Metric, &Statistics)> = metrics.iter().map(Box::as_ref).zip(&statistics).collect();
+            let of_lines = Statistics::new(&chrf, hypotheses, references)?;
+            let chrf: Vec<f64> = of_lines.lines().map(|line| chrf.score(line)).collect();
+            let mut order: Vec<usize> = (0..chrf.len()).collect();
+            order.sort_by(|a, b| chrf[*a].total_cmp(&chrf[*b]));
+            Ok(OfSystem {
+                lengths: analysis::by_length(&texts, &scored),
+                frequencies: analysis::by_frequency(&texts, frequencies),
+                oddities: analysis::oddities(&texts),
+                chrf,
+                order,
+            })
+        };
+        let of_systems = systems.iter().map(of_system).collect::<Result<Vec<_>>>()?;
+        let mut differences: Vec<(usize, f64)> = match &of_systems[..] {
+            [first, second, ..] => (0..first.chrf.len()).map(|i| (i, second.chrf[i] - first.chrf[i])).collect(),
+            _ => Vec::new(),
+        };
+        differences.retain(|(line, _)| systems[0].1[*line] != systems[1].1[*line]);
+        differences.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
+        let metrics = metrics.iter().map(|metric| (metric.key(), metric.name())).collect();
+        Ok(Self { sources, references: &references[0], systems, metrics, of_systems, differences })
+    }
+
+    /// `[{"hyp", "lengths", "words", "oddities", "worst", "best"}, …]`, and `differences` of the first two systems.
+    pub fn json(&self) -> Value {
+        let of_system = |((name, lines), of): (&System, &OfSystem)| {
+            let length = |bucket: &OfLength| {
+                let mut json = json!({ "from": bucket.words.start(), "to": end(&bucket.words), "lines": bucket.lines });
+                for ((key, _), score) in self.metrics.iter().zip(&bucket.scores) {
+                    json[*key] = json!(score);
+                }
+                json
+            };
+            let word = |of: &OfFrequency| {
+                json!({
+                    "from": of.times.start(), "to": end(&of.times), "references": of.in_references,
+                    "hypotheses": of.in_hypotheses, "matched": of.matched, "f1": of.f1(),
+                })
+            };
+            let oddity = |(oddity, found): &(Oddity, OddLines)| {
+                (oddity.key().to_owned(), json!({ "count": found.count, "lines": found.lines }))
+            };
+            let line = |line: &usize| {
+                json!({
+                    "line": line + 1, "chrf": of.chrf[*line], "source": self.sources.map(|sources| &sources[*line]),
+                    "reference": self.references[*line], "hypothesis": lines[*line],
+                })
+            };
+            json!({
+                "hyp": name,
+                "lengths": of.lengths.iter().map(length).collect::<Vec<_>>(),
+                "words": of.frequencies.iter().map(word).collect::<Vec<_>>(),
+                "oddities": of.oddities.iter().map(oddity).collect::<Map<_, _>>(),
+                "worst": of.order.iter().take(SHOWN).map(line).collect::<Vec<_>>(),
+                "best": of.order.iter().rev().take(SHOWN).map(line).collect::<Vec<_>>(),
+            })
+        };
+        let difference = |(line, gain): &(usize, f64)| {
+            json!({
+                "line": line + 1, "chrf": gain, "reference": self.references[*line],
+                "hypotheses": [self.systems[0].1[*line], self.systems[1].1[*line]],
+            })
+        };
+        json!({
+            "systems": self.systems.iter().zip(&self.of_systems).map(of_system).collect::<Vec<_>>(),
+            "differences": self.differences.iter().take(SHOWN).map(difference).collect::<Vec<_>>(),
+        })
+    }
+
+    /// As text, for a terminal.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for ((name, lines), of) in self.systems.iter().zip(&self.of_systems) {
+            let title = if self.systems.len() > 1 { format!("{name}: ") } else { String::new() };
+            let side = if self.sources.is_some() { "source" } else { "reference" };
+            let rows = of.lengths.iter().map(|bucket| {
+                let scores = bucket.scores.iter().map(|score| format!("{score:.1}"));
+                [in_words(&bucket.words), bucket.lines.to_string()].into_iter().chain(scores).collect()
+            });
+            let head = [format!("words of the {side}"), "lines".to_owned()]
+                .into_iter()
+                .chain(self.metrics.iter().map(|(_, name)| name.clone()));
+            text += &format!("{title}by length\n{}\n\n", table(head.collect(), rows));
+            let rows = of.frequencies.iter().map(|words| {
+                let numbers =
+                    [words.in_references, words.in_hypotheses, words.matched].map(|number| number.to_string());
+                [in_words(&words.times)].into_iter().chain(numbers).chain([format!("{:.1}", words.f1())]).collect()
+            });
+            let head = ["times", "in references", "translated", "right", "F1"].map(str::to_owned).to_vec();
+            text += &format!("{title}by how often a word comes\n{}\n\n", table(head, rows));
+            let found = of.oddities.iter().filter(|(_, found)| found.count > 0);
+            let rows = found.map(|(oddity, found)| {
+                let more = if found.count > found.lines.len() { ", …" } else { "" };
+                let lines: Vec<String> = found.lines.iter().map(usize::to_string).collect();
+                vec![oddity.text().to_owned(), found.count.to_string(), lines.join(", ") + more]
+            });
+            let rows: Vec<Vec<String>> = rows.collect();
+            if rows.is_empty() {
+                text += &format!("{title}no line is empty, looping, copied, untranslated, cut off or too long\n\n");
+            } else {
+                let head = ["translation", "lines", "which"].map(str::to_owned).to_vec();
+                text += &format!("{title}odd lines\n{}\n\n", table(head, rows.into_iter()));
+            }
+            let mut show = |what: &str, order: &mut dyn Iterator<Item = &usize>| {
+                text += &format!("{title}{what} by chrF\n");
+                for &line in order.take(SHOWN) {
+                    text += &format!("  line {}, chrF {:.1}\n", line + 1, of.chrf[line]);
+                    if let Some(sources) = self.sources {
+                        text += &format!("    source       {}\n", sources[line]);
+                    }
+                    text += &format!("    reference    {}\n    translation  {}\n", self.references[line], lines[line]);
+                }
+                text.push('\n');
+            };
+            show("worst", &mut of.order.iter());
+            show("best", &mut of.order.iter().rev());
+        }
+        if let [first, second, ..] = self.systems {
+            text += &format!(
+                "lines in which {} and {} differ most, by chrF; [ ] are words of one alone\n",
+                first.0, second.0
+            );
+            for (line, gain) in self.differences.iter().take(SHOWN) {
+                let [a, b] = marked(&first.1[*line], &second.1[*line]);
+                text += &format!(
+                    "  line {}, {gain:+.1}\n    reference    {}\n    {:<12} {a}\n    {:<12} {b}\n",
+                    line + 1,
+                    self.references[*line],
+                    "first",
+                    "second"
+                );
+            }
+            text.push('\n');
+        }
+        text.trim_end().to_owned()
+    }
+}
+
+/// Two lines with the words in brackets that only one of them has.
+fn marked(a: &str, b: &str) -> [String; 2] {
+    let [a, b]: [Vec<&str>; 2] = [a, b].map(|line| line.split_whitespace().collect());
+    let diff = TextDiff::from_slices(&a, &b);
+    let side = |own: ChangeTag| {
+        let mut out: Vec<String> = Vec::new();
+        let mut inside = false;
+        for change in diff.iter_all_changes().filter(|change| change.tag() == own || change.tag() == ChangeTag::Equal) {
+            let is_own = change.tag() == own;
+            match out.last_mut() {
+                // Neighbours share a pair of brackets.
+                Some(last) if is_own && inside => {
+                    last.pop();
+                    *last += &format!(" {}]", change.value());
+                }
+                _ if is_own => out.push(format!("[{}]", change.value())),
+                _ => out.push(change.value().to_owned()),
+            }
+            inside = is_own;
+        }
+        out.join(" ")
+    };
+    [side(ChangeTag::Delete), side(ChangeTag::Insert)]
+}
+
+fn end(range: &RangeInclusive<usize>) -> Option<usize> {
+    (*range.end() < usize::MAX).then_some(*range.end())
+}
+
+fn in_words(range: &RangeInclusive<usize>) -> String {
+    match end(range) {
+        Some(end) if end == *range.start() => end.to_string(),
+        Some(end) => format!("{}-{end}", range.start()),
+        None => format!("{} or more", range.start()),
+    }
+}
+
+fn table(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(head).add_rows(rows);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_in_brackets() {
+        let [a, b] = marked("the old cat sat here", "the very big cat sat down");
+        assert_eq!((a.as_str(), b.as_str()), ("the [old] cat sat [here]", "the [very big] cat sat [down]"));
+        assert_eq!(marked("", "a b"), [String::new(), "[a b]".to_owned()]);
+    }
+}

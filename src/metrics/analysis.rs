@@ -1,0 +1,323 @@
+//! Where translations fail: by length, by how rare words are, by what is odd about a line, and line by line.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use super::metric::{Metric, Statistics};
+use super::tokenize::{Tokenize, words};
+
+/// Lines that are told of each oddity.
+const NAMED: usize = 10;
+/// Lengths in words that lines are sorted by: from each to before the next.
+const LENGTHS: [usize; 8] = [0, 1, 6, 11, 21, 31, 41, 61];
+/// How often words come in the text, sorted by in the same way.
+const FREQUENCIES: [usize; 7] = [0, 1, 2, 5, 10, 100, 1000];
+/// A phrase that comes so often in a row is a loop.
+const LOOP: usize = 4;
+/// The longest phrase that is looked for in a loop.
+const LONGEST_PHRASE: usize = 8;
+/// Lines of fewer words are too short to be called cut off or untranslated.
+const FEW: usize = 4;
+
+/// Translations with their sources, where these are known, and references.
+#[derive(Clone, Copy)]
+pub struct Texts<'a> {
+    /// Sources.
+    pub sources: Option<&'a [String]>,
+    /// The first reference of each line.
+    pub references: &'a [String],
+    /// Translations.
+    pub hypotheses: &'a [String],
+}
+
+/// The words of a line, as BLEU splits it.
+fn tokens(line: &str) -> Vec<String> {
+    words(&Tokenize::V13a.separate(line)).map(str::to_owned).collect()
+}
+
+/// Lines of like length.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfLength {
+    /// Words.
+    pub words: RangeInclusive<usize>,
+    /// How many lines.
+    pub lines: usize,
+    /// Their score by each metric.
+    pub scores: Vec<f64>,
+}
+
+/// Scores by the length of the source, or of the reference where there is none; lengths without lines are left out.
+pub fn by_length(texts: &Texts, scored: &[(&dyn Metric, &Statistics)]) -> Vec<OfLength> {
+    let measured = texts.sources.unwrap_or(texts.references);
+    let lengths: Vec<usize> = measured.iter().map(|line| tokens(line).len()).collect();
+    let of_range = |range: RangeInclusive<usize>| {
+        let lines: Vec<usize> = (0..lengths.len()).filter(|line| range.contains(&lengths[*line])).collect();
+        let score =
+            |(metric, statistics): &(&dyn Metric, &Statistics)| metric.score(&statistics.sum_of(lines.iter().copied()));
+        OfLength { lines: lines.len(), scores: scored.iter().map(score).collect(), words: range }
+    };
+    ranges(&LENGTHS).map(of_range).filter(|of| of.lines > 0).collect()
+}
+
+/// Words that come about as often in a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfFrequency {
+    /// How often they come there.
+    pub times: RangeInclusive<usize>,
+    /// Such words in the references.
+    pub in_references: usize,
+    /// Such words in the translations.
+    pub in_hypotheses: usize,
+    /// Those of them that stand in translation and reference of the same line.
+    pub matched: usize,
+}
+
+impl OfFrequency {
+    /// The harmonic mean of precision and recall, in percent.
+    pub fn f1(&self) -> f64 {
+        match self.in_references + self.in_hypotheses {
+            0 => 0.0,
+            all => 200.0 * self.matched as f64 / all as f64,
+        }
+    }
+}
+
+/// How often every word of a text comes.
+pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>) -> HashMap<String, usize> {
+    let mut counts = HashMap::new();
+    for line in text {
+        for word in tokens(line.as_ref()) {
+            *counts.entry(word).or_insert(0) += 1;
+        }
+    }
+    counts
+}
+
+/// How well words are translated by how often they come in a text, for example the training text.
+pub fn by_frequency(texts: &Texts, frequencies: &HashMap<String, usize>) -> Vec<OfFrequency> {
+    let mut all: Vec<OfFrequency> = ranges(&FREQUENCIES)
+        .map(|times| OfFrequency { times, in_references: 0, in_hypotheses: 0, matched: 0 })
+        .collect();
+    let class = |word: &str| {
+        let times = frequencies.get(word).copied().unwrap_or(0);
+        FREQUENCIES.partition_point(|from| *from <= times) - 1
+    };
+    for (hypothesis, reference) in texts.hypotheses.iter().zip(texts.references) {
+        let mut left: HashMap<String, usize> = HashMap::new();
+        for word in tokens(reference) {
+            all[class(&word)].in_references += 1;
+            *left.entry(word).or_insert(0) += 1;
+        }
+        for word in tokens(hypothesis) {
+            let of_class = &mut all[class(&word)];
+            of_class.in_hypotheses += 1;
+            if let Some(left) = left.get_mut(&word).filter(|left| **left > 0) {
+                *left -= 1;
+                of_class.matched += 1;
+            }
+        }
+    }
+    all.retain(|of| of.in_references + of.in_hypotheses > 0);
+    all
+}
+
+/// What is odd about a translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Oddity {
+    /// There is none, but a reference.
+    Empty,
+    /// A phrase comes again and again.
+    Looping,
+    /// It is the source.
+    Copied,
+    /// Most of its words are words of the source, and not of the reference.
+    Untranslated,
+    /// It is less than half as long as the reference.
+    CutOff,
+    /// It is more than twice as long as the reference.
+    TooLong,
+}
+
+impl Oddity {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Empty, Self::Looping, Self::Copied, Self::Untranslated, Self::CutOff, Self::TooLong];
+
+    /// Its key in JSON.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Looping => "looping",
+            Self::Copied => "copied",
+            Self::Untranslated => "untranslated",
+            Self::CutOff => "cut_off",
+            Self::TooLong => "too_long",
+        }
+    }
+
+    /// What it means.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Looping => "a phrase again and again",
+            Self::Copied => "the source as it is",
+            Self::Untranslated => "mostly words of the source",
+            Self::CutOff => "less than half as long as the reference",
+            Self::TooLong => "more than twice as long as the reference",
+        }
+    }
+
+    fn is_in(self, source: Option<&[String]>, reference: &[String], hypothesis: &[String]) -> bool {
+        match self {
+            Self::Empty => hypothesis.is_empty() && !reference.is_empty(),
+            Self::Looping => repeats(hypothesis) >= LOOP && repeats(reference) < LOOP,
+            Self::Copied => source == Some(hypothesis) && hypothesis != reference && hypothesis.len() >= FEW,
+            Self::Untranslated => source.is_some_and(|source| {
+                let is_left = |word: &&String| {
+                    source.contains(word) && !reference.contains(word) && word.chars().any(char::is_alphabetic)
+                };
+                source != hypothesis
+                    && hypothesis.len() >= FEW
+                    && 2 * hypothesis.iter().filter(is_left).count() > hypothesis.len()
+            }),
+            Self::CutOff => reference.len() >= FEW && !hypothesis.is_empty() && 2 * hypothesis.len() < reference.len(),
+            Self::TooLong => hypothesis.len() >= FEW && hypothesis.len() > 2 * reference.len() && !reference.is_empty(),
+        }
+    }
+}
+
+/// How often, at most, a phrase comes in a row.
+fn repeats(words: &[String]) -> usize {
+    let longest = LONGEST_PHRASE.min(words.len());
+    let of_length = |length: usize| {
+        let (mut most, mut same) = (0, 0);
+        for i in length..words.len() {
+            same = if words[i] == words[i - length] { same + 1 } else { 0 };
+            most = most.max(same);
+        }
+        1 + most / length
+    };
+    (1..=longest).map(of_length).max().unwrap_or(0)
+}
+
+/// The lines with an oddity.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OddLines {
+    /// How many.
+    pub count: usize,
+    /// The first ones, from 1.
+    pub lines: Vec<usize>,
+}
+
+/// Of every oddity, the lines that have it.
+pub fn oddities(texts: &Texts) -> Vec<(Oddity, OddLines)> {
+    let mut found: Vec<(Oddity, OddLines)> = Oddity::ALL.map(|oddity| (oddity, OddLines::default())).into();
+    for (i, (hypothesis, reference)) in texts.hypotheses.iter().zip(texts.references).enumerate() {
+        let (hypothesis, reference) = (tokens(hypothesis), tokens(reference));
+        let source = texts.sources.map(|sources| tokens(&sources[i]));
+        for (_, lines) in
+            found.iter_mut().filter(|(oddity, _)| oddity.is_in(source.as_deref(), &reference, &hypothesis))
+        {
+            lines.count += 1;
+            if lines.lines.len() < NAMED {
+                lines.lines.push(i + 1);
+            }
+        }
+    }
+    found
+}
+
+/// Ranges from each bound to before the next; the last one is open.
+fn ranges(bounds: &[usize]) -> impl Iterator<Item = RangeInclusive<usize>> {
+    let last = |i: usize| bounds.get(i + 1).map_or(usize::MAX, |next| next - 1);
+    bounds.iter().enumerate().map(move |(i, from)| *from..=last(i))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::TerOptions;
+
+    fn lines(lines: &[&str]) -> Vec<String> {
+        lines.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    #[test]
+    fn every_oddity_is_seen_where_it_is() {
+        let sources = lines(&[
+            "the old cat sleeps here",
+            "a b c d",
+            "x y z u",
+            "the old cat sleeps",
+            "one two",
+            "a",
+            "ja ja ja ja ja",
+            "so",
+        ]);
+        let references = lines(&[
+            "die alte Katze schläft hier",
+            "e f g h",
+            "u v w x",
+            "die alte Katze schläft",
+            "eins zwei drei vier fünf",
+            "ein",
+            "yes yes yes yes yes",
+            "so",
+        ]);
+        let hypotheses = lines(&[
+            "",
+            "e f e f e f e f",
+            "x y z u",
+            "the old cat schläft",
+            "eins zwei",
+            "ein zwei drei vier",
+            "yes yes yes yes yes",
+            "so",
+        ]);
+        let found = oddities(&Texts { sources: Some(&sources), references: &references, hypotheses: &hypotheses });
+        let lines: Vec<(Oddity, Vec<usize>)> = found.into_iter().map(|(oddity, found)| (oddity, found.lines)).collect();
+        let expected = [
+            (Oddity::Empty, vec![1]),
+            (Oddity::Looping, vec![2]),
+            (Oddity::Copied, vec![3]),
+            (Oddity::Untranslated, vec![4]),
+            (Oddity::CutOff, vec![5]),
+            (Oddity::TooLong, vec![6]),
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn repeats_of_phrases() {
+        for (line, most) in
+            [("", 0), ("a", 1), ("a b", 1), ("a a a", 3), ("a b a b a", 2), ("x a b c a b c a b c y", 3)]
+        {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(repeats(&words), most, "{line}");
+        }
+    }
+
+    #[test]
+    fn words_and_lengths_are_sorted() {
+        let references = lines(&["a a b", "c d e f g h"]);
+        let hypotheses = lines(&["a a a", "c d e f g x"]);
+        let texts = Texts { sources: None, references: &references, hypotheses: &hypotheses };
+        let found = by_frequency(&texts, &frequencies(["a a b c d e f g h"; 3].iter()));
+        // a: 6 times, the other words of the text: 3, x: not at all.
+        assert_eq!(
+            found,
+            [
+                OfFrequency { times: 0..=0, in_references: 0, in_hypotheses: 1, matched: 0 },
+                OfFrequency { times: 2..=4, in_references: 7, in_hypotheses: 5, matched: 5 },
+                OfFrequency { times: 5..=9, in_references: 2, in_hypotheses: 3, matched: 2 },
+            ]
+        );
+        assert!((found[1].f1() - 100.0 * 10.0 / 12.0).abs() < 1e-9);
+        let metric = TerOptions::default();
+        let statistics = Statistics::new(&metric, &hypotheses, &[references.clone()]).unwrap();
+        let lengths = by_length(&texts, &[(&metric, &statistics)]);
+        assert_eq!(lengths.len(), 2);
+        assert_eq!((lengths[0].words.clone(), lengths[0].lines), (1..=5, 1));
+        assert!((lengths[0].scores[0] - 100.0 / 3.0).abs() < 1e-9 && (lengths[1].scores[0] - 100.0 / 6.0).abs() < 1e-9);
+    }
+}
