@@ -5,7 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-sacrebleu fuzz bench bench-train bench-decode lint deny sanitize cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-long test-sacrebleu fuzz bench bench-train bench-decode bench-eval lint deny sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,8 @@ test-long: ## Run the tests that take long: two hundred kills, fused training ag
 	$(CARGO) test --release --locked $(ARGS) -- --ignored --nocapture
 
 test-sacrebleu: build ## Hold metrics and event files to the real sacrebleu and TensorBoard (from PyPI)
-	scripts/test-sacrebleu.sh $(ARGS)
+	scripts/sacrebleu-python.sh tests/tensorboard/read.py target/release/mt
+	scripts/sacrebleu-python.sh tests/sacrebleu/compare.py target/release/mt $(ARGS)
 
 bench: build ## Measure training speed in target tokens a second
 	scripts/bench.sh
@@ -36,6 +37,9 @@ bench-train: ## Time training beside PyTorch and Marian on the processor
 
 bench-decode: ## Time translation beside CTranslate2 and Marian on the processor
 	python3 benches/bench_decode.py $(ARGS)
+
+bench-eval: build ## Time scoring beside sacrebleu, on $$MT_TEST_DATA
+	scripts/sacrebleu-python.sh benches/bench_eval.py $(ARGS)
 
 lint: ## Check formatting and lints
 	$(CARGO) fmt --check

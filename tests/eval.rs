@@ -167,6 +167,7 @@ fn what_makes_no_sense_is_refused() {
     fails(&eval(&["--ppl"]), 2, &["--ppl", "--hyp"]);
     fails(&eval(&["--chrf", "--chrf-char-order", "0"]), 2, &["--chrf-char-order", "1..=100"]);
     fails(&eval(&["--confidence", "--confidence-n", "0"]), 2, &["--confidence-n"]);
+    fails(&eval(&["--tokenize", "ja-mecab"]), 2, &["ja-mecab", "needs a dictionary or model", "--tokenize none"]);
     fails(&eval(&["--format", "latex", "--json"]), 2, &["--format", "--json"]);
 }
 

@@ -69,10 +69,19 @@ impl FromStr for Tokenize {
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|tokenize| tokenize.name() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
+            if NEED_MODELS.contains(&name) {
+                let what = format!("tokenizer `{name}` of sacrebleu needs a dictionary or model that mt does not have");
+                let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, which \
+                            needs no words";
+                return Error::usage(what).help(help);
+            }
             Error::usage(format!("unknown tokenizer `{name}`")).help(format!("choose one of {names}"))
         })
     }
 }
+
+/// Tokenizers of sacrebleu that are dictionaries or trained models.
+const NEED_MODELS: [&str; 6] = ["ja-mecab", "ko-mecab", "flores101", "flores200", "spm", "spBLEU-1K"];
 
 /// Whitespace as Python's `str.split` and `str.strip` know it: Unicode's, and the four separators U+001C to U+001F.
 pub fn is_whitespace(c: char) -> bool {

@@ -76,12 +76,19 @@ pub struct Trainer<'a> {
     pub implementation: ops::Implementation,
     /// Counts where the time goes, if asked for.
     pub profiler: Option<profile::Profiler>,
-    /// How long saving has kept training waiting, since this start of the run.
-    pub saving: Duration,
+    /// What is known of this start of the run alone; nothing at its beginning.
+    pub session: Session,
+}
+
+/// What a start of a run knows of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Session {
+    /// How long saving has kept training waiting.
+    saving: Duration,
     /// The update of the last checkpoint.
-    pub saved_at: Option<u64>,
+    saved_at: Option<u64>,
     /// What fits into the device's memory.
-    pub limit: Limit,
+    limit: Limit,
 }
 
 /// The time spent on a run.
@@ -157,9 +164,9 @@ fn diverged(why: String) -> Error {
 impl Trainer<'_> {
     /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
     pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
-        let mut limit = self.limit;
+        let mut limit = self.session.limit;
         limit.within(vec![batch], |most| self.tell_limit(most), |batches| self.accumulate(0, batches))?;
-        self.limit = limit;
+        self.session.limit = limit;
         Ok(())
     }
 
@@ -214,7 +221,7 @@ impl Trainer<'_> {
             }
         };
         // Before the first update there is nothing to lose.
-        if self.state.step > 0 && self.saved_at != Some(self.state.step) {
+        if self.state.step > 0 && self.session.saved_at != Some(self.state.step) {
             self.save(host)?;
         }
         let done = host.settle();
@@ -227,8 +234,8 @@ impl Trainer<'_> {
     fn save(&mut self, host: &mut dyn Host) -> Result<()> {
         let started = Instant::now();
         host.save(&self.optimizer, &self.state)?;
-        self.saving += started.elapsed();
-        self.saved_at = Some(self.state.step);
+        self.session.saving += started.elapsed();
+        self.session.saved_at = Some(self.state.step);
         Ok(())
     }
 
@@ -258,9 +265,9 @@ impl Trainer<'_> {
         let Some(epoch) = drawn.last().map(|batch| batch.epoch) else { return Ok(None) };
         let pairs = drawn.iter().flat_map(|batch| batch.lines.iter().copied()).collect();
         let tokens = drawn.iter().map(|batch| batch.target_tokens as u64).sum();
-        let mut limit = self.limit;
+        let mut limit = self.session.limit;
         let sums = limit.within(drawn, |most| self.tell_limit(most), |batches| self.accumulate(step, batches))?;
-        self.limit = limit;
+        self.session.limit = limit;
         let mut update = Update { sums, tokens, gradient_norm: 0.0, learning_rate: 0.0, epoch, pairs };
 
         let _timer = counters::phase("optimizer");
@@ -311,7 +318,7 @@ impl Trainer<'_> {
     fn skip(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
         self.state.health.skip();
         // The checkpoint of this update, if there is one, knows nothing of the skip.
-        self.saved_at = None;
+        self.session.saved_at = None;
         let (step, skipped) = (self.state.step + 1, self.state.health.skipped);
         let (loss, norm, lines) = (update.loss(), update.gradient_norm, host.lines(&update.pairs));
         self.log.line(&format!(
@@ -391,7 +398,7 @@ impl Trainer<'_> {
                 "event": "train", "update": step, "epoch": update.epoch + 1, "loss": loss, "perplexity": perplexity,
                 "learning_rate": update.learning_rate, "gradient_norm": update.gradient_norm,
                 "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
-                "seconds": self.state.seconds, "saving_seconds": self.saving.as_secs_f64(),
+                "seconds": self.state.seconds, "saving_seconds": self.session.saving.as_secs_f64(),
                 "skipped": self.state.health.skipped,
                 "memory": crate::device::resident_memory(),
             }))?;

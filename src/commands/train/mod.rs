@@ -12,7 +12,6 @@ mod signals;
 pub mod validator;
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::Output;
@@ -26,9 +25,8 @@ use crate::report::events::Events;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
-use crate::train::split::Limit;
 use crate::train::state::{TextChecksums, TrainState};
-use crate::train::{Alone, End, Trainer, memory};
+use crate::train::{Alone, End, Session, Trainer, memory};
 use host::RunHost;
 use prepare::Data;
 use saver::Saver;
@@ -134,9 +132,7 @@ fn train(
         padding: data.tokenizers.target.pad_id(),
         implementation: Default::default(),
         profiler: args.profile.then(Profiler::default),
-        saving: Duration::ZERO,
-        saved_at: None,
-        limit: Limit::default(),
+        session: Session::default(),
     };
     let largest = prepare::largest_batch(&data, config);
     let shape = format!("{} pairs of {} tokens", largest.batch_size, largest.source_length);
