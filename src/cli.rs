@@ -74,6 +74,8 @@ pub enum Command {
     Shortlist(ShortlistArgs),
     /// Describe a model or a configuration: parameters, shapes, training history
     Info(InfoArgs),
+    /// Write a page with the curves, samples and configuration of a run, or one that compares several
+    Report(ReportArgs),
     /// Average the last checkpoints of a run into one model
     Average(AverageArgs),
     /// Split lines into subwords
@@ -110,6 +112,17 @@ pub struct TrainArgs {
     /// At the end, print where the time of the updates went: parts of the loop, operations, kernels
     #[arg(long)]
     pub profile: bool,
+}
+
+/// `mt report`
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Run directories
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// The page [default: report.html in the directory of a single run, else in the current one]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `mt check`

@@ -10,6 +10,7 @@ mod input;
 pub mod model;
 mod output;
 mod quantize;
+mod report;
 mod score;
 mod shortlist;
 mod tokenize;
@@ -39,6 +40,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Score(args) => score::run(args, common),
         Command::Shortlist(args) => shortlist::run(args, common),
         Command::Quantize(args) => quantize::run(args, common),
+        Command::Report(args) => report::run(args, common),
         Command::Embed(args) => embed::run(args, common),
         Command::Info(args) => info::run(args, common),
         Command::Average(args) => average::run(args, common),

@@ -2,6 +2,8 @@
 //!
 //! | Form | Module |
 //! |---|---|
+//! | a page, `report.html` | [`page`] |
 //! | TensorBoard event files | [`events`] |
 
 pub mod events;
+pub mod page;

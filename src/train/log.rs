@@ -11,6 +11,9 @@ use serde_json::Value;
 use crate::console::message;
 use crate::error::{Error, Result};
 
+/// The log in a run directory.
+pub const LOG_FILE: &str = "log.jsonl";
+
 /// Shows the entries of a log in another form.
 pub trait Watcher {
     /// The run goes on behind these entries; others that were there before do not count any more.
@@ -58,7 +61,7 @@ impl Log {
         quiet: bool,
         mut watchers: Vec<Box<dyn Watcher>>,
     ) -> Result<Self> {
-        let path = run.join("log.jsonl");
+        let path = run.join(LOG_FILE);
         let file = cut(&path, resumed_at, &mut watchers)?;
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| progress_bar(total, resumed_at.step));
         // A terminal that cannot draw a bar (TERM=dumb) gets plain lines.

@@ -11,6 +11,8 @@ use crate::config::{self, Config};
 use crate::console::message;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
+use crate::report::page;
+use crate::train::log::LOG_FILE;
 use crate::train::state::TrainState;
 
 /// Locked by the process that trains.
@@ -102,7 +104,7 @@ pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()>
     if checkpoints.exists() {
         std::fs::remove_dir_all(&checkpoints).map_err(|e| Error::io("remove the old run", &checkpoints, e))?;
     }
-    let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, "log.jsonl"];
+    let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, LOG_FILE, page::FILE];
     remove(run, files.iter().chain(tokenizers::FILES).chain([&CONFIG_FILE]))?;
     tokenizers.save(run)?;
     write_config(run, config)

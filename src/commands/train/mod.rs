@@ -22,7 +22,8 @@ use crate::device;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
 use crate::report::events::Events;
-use crate::train::log::Log;
+use crate::report::page::{self, Page};
+use crate::train::log::{Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
@@ -117,8 +118,8 @@ fn train(
 ) -> Result<()> {
     let Prepared { data, validator, model, optimizer, state } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
-    let events = Events::new(run);
-    let log = Log::open(run, state.progress(), total, common.quiet, vec![Box::new(events)])?;
+    let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
+    let log = Log::open(run, state.progress(), total, common.quiet, watchers)?;
     let parameters = model.parameters().clone();
     let mut host = RunHost { run, config, data: &data, validator, signals, parameters, saver: Saver::default() };
     let mut trainer = Trainer {
@@ -142,6 +143,8 @@ fn train(
         message(format_args!("largest batch: {shape}, tried; {mebibytes} MiB of memory in use"));
     }
     let end = trainer.run(&mut host)?;
+    // Also where there was no validation since, or none at all.
+    page::write(&run.join(page::FILE), &[page::Run::open(run)?])?;
     let step = trainer.state.step;
     let profile = trainer.profiler.take().and_then(Profiler::finish);
     if args.profile && profile.is_none() {

@@ -1,0 +1,132 @@
+//! `report.html`: the log of one run or several as a page that needs nothing but itself.
+//!
+//! The page is `assets/report.html`, with its style, its script and the data of the runs put in. The script draws; here
+//! nothing is computed.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::checkpoint::CONFIG_FILE;
+use crate::error::{Error, Result};
+use crate::train::log::{LOG_FILE, Watcher};
+
+/// The page of a run, in its directory.
+pub const FILE: &str = "report.html";
+
+const PAGE: &str = include_str!("assets/report.html");
+const STYLE: &str = include_str!("assets/report.css");
+const SCRIPT: &str = include_str!("assets/report.js");
+
+/// A run as the page shows it.
+pub struct Run {
+    name: String,
+    directory: PathBuf,
+    config: Map<String, Value>,
+    log: Vec<Value>,
+}
+
+impl Run {
+    /// The run in a directory, with the entries of its log.
+    ///
+    /// # Errors
+    /// Its configuration cannot be read.
+    pub fn new(directory: &Path, log: Vec<Value>) -> Result<Self> {
+        let file = directory.join(CONFIG_FILE);
+        let text = std::fs::read_to_string(&file).map_err(|error| Error::io("read the configuration", &file, error))?;
+        let config: toml::Table =
+            text.parse().map_err(|error| Error::failure(format!("not TOML: {error}")).at(&file))?;
+        let mut flat = Map::new();
+        flatten("", &toml::Value::Table(config), &mut flat);
+        let name = directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
+        Ok(Self { name, directory: directory.to_path_buf(), config: flat, log })
+    }
+
+    /// The run in a directory, with its log there.
+    ///
+    /// # Errors
+    /// There is no log, or it cannot be read.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let file = directory.join(LOG_FILE);
+        let text = std::fs::read_to_string(&file).map_err(|error| {
+            Error::io("read the log of the run", &file, error).help("name a run directory, for example runs/my")
+        })?;
+        // The last line of a run that was killed may be torn.
+        let log = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Self::new(directory, log)
+    }
+
+    fn json(&self, name: &str) -> Value {
+        json!({ "name": name, "directory": self.directory, "config": self.config, "log": self.log })
+    }
+}
+
+/// A configuration's keys with dots, and its values as TOML has them.
+fn flatten(prefix: &str, value: &toml::Value, flat: &mut Map<String, Value>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                flatten(&key, value, flat);
+            }
+        }
+        other => {
+            flat.insert(prefix.to_owned(), other.to_string().into());
+        }
+    }
+}
+
+/// The page of some runs.
+pub fn page(runs: &[Run]) -> String {
+    let is_unique = |run: &Run| runs.iter().filter(|other| other.name == run.name).count() == 1;
+    let name = |run: &Run| if is_unique(run) { run.name.clone() } else { run.directory.display().to_string() };
+    let names: Vec<String> = runs.iter().map(name).collect();
+    let data: Value = runs.iter().zip(&names).map(|(run, name)| run.json(name)).collect();
+    // Inside a script element nothing but its end tag is markup.
+    let data = data.to_string().replace('<', "\\u003c");
+    PAGE.replace("@TITLE@", &escaped(&names.join(", ")))
+        .replace("@STYLE@", STYLE)
+        .replace("@SCRIPT@", SCRIPT)
+        .replace("@DATA@", &data)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+/// Writes a page, whole or not at all.
+pub fn write(file: &Path, runs: &[Run]) -> Result<()> {
+    let name = file.file_name().ok_or_else(|| Error::usage("this is no file name").at(file))?.to_string_lossy();
+    let new = file.with_file_name(format!(".{name}.new"));
+    std::fs::write(&new, page(runs))
+        .and_then(|()| std::fs::rename(&new, file))
+        .map_err(|error| Error::io("write the report", file, error))
+}
+
+/// Writes a run's page anew at every validation.
+pub struct Page {
+    run: PathBuf,
+    log: Vec<Value>,
+}
+
+impl Page {
+    /// That of a run directory.
+    pub fn new(run: &Path) -> Self {
+        Self { run: run.to_path_buf(), log: Vec::new() }
+    }
+}
+
+impl Watcher for Page {
+    fn begin(&mut self, entries: &[Value]) -> Result<()> {
+        self.log = entries.to_vec();
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &Value) -> Result<()> {
+        self.log.push(entry.clone());
+        if entry["event"] == "valid" || entry["event"] == "final" {
+            write(&self.run.join(FILE), &[Run::new(&self.run, self.log.clone())?])?;
+        }
+        Ok(())
+    }
+}

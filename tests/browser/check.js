@@ -1,0 +1,62 @@
+"use strict";
+/* Works every control of a report and writes what came of it into <html data-checks="...">: see check.py. */
+{
+  const failures = [];
+  const check = (holds, what) => { if (!holds) failures.push(what); };
+  const of = selector => [...document.querySelectorAll(selector)];
+  const shape = () => of(".chart:not([hidden]) path").map(path => path.getAttribute("d")).join("|");
+  const changes = (what, act) => { const before = shape(); act(); check(shape() !== before, `${what} changes no curve`); };
+  const set = (input, event, change) => { change(input); input.dispatchEvent(new Event(event)); };
+  const count = runs.length;
+
+  const titles = of(".chart:not([hidden]) h3").map(title => title.firstChild.textContent);
+  for (const title of ["Loss", "Perplexity", "BLEU", "Learning rate", "Gradient norm", "Speed", "Memory"]) {
+    check(titles.includes(title), `no chart of ${title}`);
+  }
+  check(of("path.curve").every(path => /^M[\d.]+ [\d.]+(L[\d.]+ [\d.]+)*$/.test(path.getAttribute("d"))), "a path is no path");
+  check(of("path.curve.train").length >= 5 * count && of("path.curve.valid").length >= 3 * count, "curves are missing");
+
+  const [updates, hours, tokens] = of("#axes button");
+  const last = () => document.querySelector(".chart svg").lastElementChild && of(".chart:not([hidden]) svg text").map(t => t.textContent);
+  for (const [button, name] of [[hours, "hours"], [tokens, "target tokens"], [updates, "updates"]]) {
+    button.click();
+    check(button.getAttribute("aria-pressed") === "true", `${name} is not pressed`);
+    check(of("#axes [aria-pressed=true]").length === 1, "several axes are pressed");
+    check(last().includes(name), `the axis is not of ${name}`);
+  }
+  const logarithmic = document.getElementById("logarithmic");
+  changes("the logarithm", () => set(logarithmic, "change", box => { box.checked = true; }));
+  set(logarithmic, "change", box => { box.checked = false; });
+  changes("smoothing", () => set(document.getElementById("smoothing"), "input", slider => { slider.value = 10; }));
+
+  const svg = document.querySelector(".chart svg"), frame = svg.getBoundingClientRect();
+  const pointer = name => svg.dispatchEvent(new PointerEvent(name, { clientX: frame.left + frame.width / 2, clientY: frame.top + 50 }));
+  pointer("pointermove");
+  check(/at \d+: /.test(document.querySelector(".note").textContent), "the pointer shows no value");
+  pointer("pointerleave");
+  check(document.querySelector(".note").textContent === "", "the value stays");
+
+  const slider = document.querySelector("#samples input[type=range]");
+  const samples = () => document.querySelector("#samples").textContent;
+  check(of(".sample dd").length >= 3 && samples().includes("reference"), "no samples");
+  const before = samples();
+  set(slider, "input", input => { input.value = 0; });
+  check(samples() !== before, "the slider changes no sample");
+
+  const rows = () => of("#configuration tr").length;
+  check(rows() > 50, "no configuration");
+  if (count > 1) {
+    const curves = of("path.curve").length;
+    set(document.querySelector("#runs input"), "change", box => { box.checked = false; });
+    check(of("path.curve").length < curves, "a run cannot be hidden");
+    const all = rows();
+    set(document.getElementById("differing"), "change", box => { box.checked = true; });
+    check(rows() > 1 && rows() < all, "what differs is not shown alone");
+    check(of("#tiles td").length >= 3 * count, "runs are not compared");
+  } else {
+    check(of(".tile").length >= 5, "no tiles");
+  }
+  check(document.documentElement.scrollWidth <= window.innerWidth, "the page is wider than the window");
+  check(performance.getEntriesByType("resource").length === 0, "the page asks for something");
+  document.documentElement.dataset.checks = JSON.stringify(failures.concat(window.errors));
+}

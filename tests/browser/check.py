@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Opens reports in headless Chromium, works their controls, and says what does not work: check.py MT [FOLDER]
+
+Trains two small runs and opens the page of one and the page that compares them, on a desk and on a phone. Screenshots go to FOLDER.
+Needs chromium (Debian: apt-get install chromium).
+"""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ERRORS = """<script>window.errors = []; addEventListener("error", event => errors.push(event.message));
+for (const name of ["error", "warn"]) console[name] = (...words) => errors.push(words.join(" "));</script>"""
+
+
+def chromium(page, width, *more):
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        sys.exit("check: chromium is missing; on Debian: apt-get install chromium")
+    command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=3000",
+               f"--window-size={width},3000", *more, page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def main():
+    mt, pictures = sys.argv[1], Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        for run, rate in (("a", "0.002"), ("b", "0.001")):
+            subprocess.run([mt, "train", "-q", "--config", "configs/quickstart.toml", "--run-dir", str(folder / run), "--set",
+                            "train.max_updates=60", "--set", "train.log_every=5", "--set", "valid.every=20", "--set",
+                            "train.schedule.kind=constant", "--set", f"train.schedule.learning_rate={rate}"], check=True)
+        subprocess.run([mt, "report", str(folder / "a"), str(folder / "b"), "--output", str(folder / "both.html")], check=True,
+                       stdout=subprocess.DEVNULL)
+        for name, path in (("one", folder / "a" / "report.html"), ("both", folder / "both.html")):
+            page = path.read_text(encoding="utf-8")
+            checked = folder / f"checked-{name}.html"
+            script = (HERE / "check.js").read_text(encoding="utf-8")
+            checked.write_text(page.replace("<style>", ERRORS + "<style>", 1).replace("</body>", f"<script>{script}</script></body>"),
+                               encoding="utf-8")
+            for width in (1200, 500):
+                found = re.search(r'data-checks="([^"]*)"', chromium(checked, width, "--dump-dom"))
+                failures = json.loads(html.unescape(found.group(1))) if found else ["the script did not come to its end"]
+                failed |= bool(failures)
+                print(f"{name}, {width} pixels: {'; '.join(failures) or 'all controls work'}")
+                if pictures:
+                    pictures.mkdir(parents=True, exist_ok=True)
+                    chromium(path, width, f"--screenshot={pictures.resolve() / f'{name}-{width}.png'}")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
