@@ -257,7 +257,7 @@ pub struct EvalArgs {
     #[command(flatten)]
     pub significance: SignificanceArgs,
     /// Score every sentence for itself
-    #[arg(long, conflicts_with_all = ["confidence", "paired_bs", "paired_ar"])]
+    #[arg(long, conflicts_with_all = ["confidence", "paired_bs", "paired_ar", "format"])]
     pub sentence_level: bool,
     /// Tell where translations fail: by length, by rare words, odd lines, the worst and the best; of two systems, where they
     /// differ
@@ -301,7 +301,7 @@ pub struct MetricArgs {
     #[arg(long, help_heading = "Metrics")]
     pub ter: bool,
     /// Perplexity and accuracy of the model's tokens on the first reference; alone, nothing is translated
-    #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level"])]
+    #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
     pub ppl: bool,
     /// BLEU's tokenizer: 13a, intl, char, zh or none
     #[arg(long, default_value = "13a", value_name = "NAME", help_heading = "Metrics")]
@@ -319,34 +319,34 @@ pub struct MetricArgs {
     #[arg(long, help_heading = "Metrics")]
     pub force: bool,
     /// chrF: longest n-grams of characters
-    #[arg(long, default_value_t = 6, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub chrf_char_order: u8,
     /// chrF: longest n-grams of words
-    #[arg(long, default_value_t = 0, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub chrf_word_order: u8,
     /// chrF: how many times recall weighs more than precision
-    #[arg(long, default_value_t = 2, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub chrf_beta: u32,
     /// chrF: n-grams with white space in them
-    #[arg(long, help_heading = "Metrics")]
+    #[arg(long, requires = "chrf", help_heading = "Metrics")]
     pub chrf_whitespace: bool,
     /// chrF: ignore case
-    #[arg(long, help_heading = "Metrics")]
+    #[arg(long, requires = "chrf", help_heading = "Metrics")]
     pub chrf_lowercase: bool,
     /// chrF: smooth orders without n-grams as chrF++.py, NLTK and Moses do
-    #[arg(long, help_heading = "Metrics")]
+    #[arg(long, requires = "chrf", help_heading = "Metrics")]
     pub chrf_eps_smoothing: bool,
     /// TER: part punctuation from words
-    #[arg(long, help_heading = "Metrics")]
+    #[arg(long, requires = "ter", help_heading = "Metrics")]
     pub ter_normalized: bool,
     /// TER: leave punctuation out
-    #[arg(long, help_heading = "Metrics")]
+    #[arg(long, requires = "ter", help_heading = "Metrics")]
     pub ter_no_punct: bool,
     /// TER: these two for Chinese and Japanese too
-    #[arg(long, help_heading = "Metrics")]
+    #[arg(long, requires = "ter", help_heading = "Metrics")]
     pub ter_asian_support: bool,
     /// TER: do not ignore case
-    #[arg(long, help_heading = "Metrics")]
+    #[arg(long, requires = "ter", help_heading = "Metrics")]
     pub ter_case_sensitive: bool,
 }
 
@@ -357,19 +357,19 @@ pub struct SignificanceArgs {
     #[arg(long, help_heading = "Significance")]
     pub confidence: bool,
     /// Bootstrap samples of --confidence
-    #[arg(long, default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub confidence_n: u32,
     /// Test each system against the first --hyp by paired bootstrap
     #[arg(long, help_heading = "Significance", requires = "hyp", conflicts_with_all = ["confidence", "paired_ar"])]
     pub paired_bs: bool,
     /// Bootstrap samples of --paired-bs
-    #[arg(long, default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub paired_bs_n: u32,
     /// Test each system against the first --hyp by approximate randomisation
     #[arg(long, help_heading = "Significance", requires = "hyp", conflicts_with = "confidence")]
     pub paired_ar: bool,
     /// Trials of --paired-ar
-    #[arg(long, default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub paired_ar_n: u32,
 }
 

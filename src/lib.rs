@@ -6,13 +6,13 @@
 //! text ── data::corpus ── data::tokenizer ── data::sampler ── data::batch ── data::prefetch
 //!                                                                                │
 //!                 ops (kernels, parameters) ── model (Transformer) ── train (the loop) ── checkpoint
-//!                                                  │
-//!                      infer (on the processor) ── decode (search, translate) ── metrics (BLEU)
+//!                                                  │                        └── report (its log as a page and as curves)
+//!                      infer (on the processor) ── decode (search, translate) ── metrics (BLEU, chrF, TER)
 //! ```
 //!
 //! # Modules
 //!
-//! Dependencies point one way: `main → cli → commands → {config, train, decode, metrics, checkpoint} → infer → {model, data} → ops
+//! Dependencies point one way: `main → cli → commands → {config, report, train, decode, metrics, checkpoint} → infer → {model, data} → ops
 //! → rng`. [`metrics`] and [`rng`] import nothing of ours but [`error`]. What a configuration may say of a thing (its names,
 //! its keys) stands in the module that implements it; [`config`] composes the sections of these.
 

@@ -159,11 +159,23 @@ fn sentences_are_scored_alone() {
     );
 }
 
+/// As sacrebleu reads files: white space at the end of a line is no part of it.
+#[test]
+fn white_space_at_the_end_does_not_count() {
+    let project = systems();
+    let reference = std::fs::read_to_string(project.path("ref")).unwrap();
+    project.write("spaced", reference.replace('\n', " \u{3000}\t\n"));
+    let results = json(&project, &["spaced", "--chrf", "--chrf-whitespace"]);
+    assert!((results["chrf"]["score"].as_f64().unwrap() - 100.0).abs() < 1e-9, "{results}");
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let project = systems();
     let eval = |more: &[&str]| project.mt(&[&["eval", "--ref", "ref", "--hyp", "good"], more].concat());
     fails(&eval(&["--paired-bs"]), 2, &["a paired test compares systems", "--confidence"]);
+    fails(&eval(&["--chrf-word-order", "2"]), 2, &["--chrf"]);
+    fails(&eval(&["--ter", "--paired-bs-n", "9"]), 2, &["--paired-bs"]);
     fails(&eval(&["--ppl"]), 2, &["--ppl", "--hyp"]);
     fails(&eval(&["--chrf", "--chrf-char-order", "0"]), 2, &["--chrf-char-order", "1..=100"]);
     fails(&eval(&["--confidence", "--confidence-n", "0"]), 2, &["--confidence-n"]);
@@ -176,9 +188,8 @@ fn perplexity_is_that_of_training() {
     let project = Project::new();
     succeeds(&project.train(&[]));
     let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
-    let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let expected =
-        entries.filter(|entry| entry["event"] == "final").next_back().unwrap()["perplexity"].as_f64().unwrap();
+    let mut entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let expected = entries.rfind(|entry| entry["event"] == "final").unwrap()["perplexity"].as_f64().unwrap();
     let output = project.mt(&["eval", "--model", "runs/small", "--ppl", "--json", "-q"]);
     succeeds(&output);
     let found: Value = serde_json::from_str(&stdout(&output)).unwrap();

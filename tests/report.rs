@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{Project, fails, file, stdout, succeeds};
+use common::project::{Project, fails, file, stderr, stdout, succeeds};
 use serde_json::Value;
 
 /// The data in a page.
@@ -67,4 +67,24 @@ fn runs_are_compared_on_one_page() {
     fails(&project.mt(&["report", "nothing"]), 1, &["nothing/log.jsonl", "name a run directory"]);
     fails(&project.mt(&["report", "y", "--output", "y/log.jsonl"]), 2, &["y/log.jsonl"]);
     fails(&project.mt(&["report", "y", "--output", "no/such/page.html"]), 1, &["no/such/page.html"]);
+}
+
+/// What shows a run is not worth the run.
+#[test]
+fn a_run_goes_on_where_its_pictures_cannot_be_written() {
+    let project = Project::new();
+    std::fs::create_dir_all(project.path("runs/small")).unwrap();
+    succeeds(&project.train(&["--set", "train.max_updates=6"]));
+    std::fs::remove_dir_all(project.path("runs/small/tensorboard")).unwrap();
+    project.write("runs/small/tensorboard", "a file");
+    std::fs::remove_file(project.path("runs/small/report.html")).unwrap();
+    std::fs::create_dir(project.path("runs/small/report.html")).unwrap();
+    let output = project.mt(&["train", "--config", "small.toml", "--resume"]);
+    succeeds(&output);
+    for words in
+        ["warning: cannot write TensorBoard's events", "runs/small/tensorboard", "warning: cannot write the report"]
+    {
+        assert!(stderr(&output).contains(words), "{words} in {}", stderr(&output));
+    }
+    assert_eq!(log(&project, "runs/small").iter().filter(|entry| entry["event"] == "train").count(), 12);
 }

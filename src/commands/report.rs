@@ -21,7 +21,7 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     page::write(&file, &runs)?;
     let mut output = Output::open(None)?;
     if common.json {
-        output.line(&serde_json::json!({ "report": file }).to_string())?;
+        output.line(&serde_json::json!({ "report": file.to_string_lossy() }).to_string())?;
     } else {
         output.line(&file.display().to_string())?;
     }

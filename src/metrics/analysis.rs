@@ -314,7 +314,7 @@ mod tests {
         );
         assert!((found[1].f1() - 100.0 * 10.0 / 12.0).abs() < 1e-9);
         let metric = TerOptions::default();
-        let statistics = Statistics::new(&metric, &hypotheses, &[references.clone()]).unwrap();
+        let statistics = Statistics::new(&metric, &hypotheses, std::slice::from_ref(&references)).unwrap();
         let lengths = by_length(&texts, &[(&metric, &statistics)]);
         assert_eq!(lengths.len(), 2);
         assert_eq!((lengths[0].words.clone(), lengths[0].lines), (1..=5, 1));

@@ -113,12 +113,15 @@ struct Alignment {
     hypothesis_errors: Vec<bool>,
 }
 
-/// Distances between all beginnings of a hypothesis and of a reference, near the diagonal.
+/// Distances between all beginnings of a hypothesis and of a reference, near the diagonal. Of a row only the cells that are
+/// looked at are kept: a line may have a hundred thousand words.
 struct Table<'a> {
     reference: &'a [Word],
-    /// Words of the hypothesis.
-    rows: usize,
-    /// Row by row, [`Table::width`] cells each.
+    /// For each row, from no word of the hypothesis to all, which columns are kept.
+    columns: Vec<Range<usize>>,
+    /// Where each row's cells begin.
+    starts: Vec<usize>,
+    /// The cells, row by row.
     cells: Vec<u32>,
     /// The same after a shift: the rows from the first one that it changes.
     shifted: Vec<u32>,
@@ -129,21 +132,27 @@ struct Table<'a> {
 impl<'a> Table<'a> {
     fn new(rows: usize, reference: &'a [Word]) -> Self {
         let width = reference.len() + 1;
-        let cells: Vec<u32> = (0..width as u32).chain(std::iter::repeat_n(UNREACHED, rows * width)).collect();
-        Self { reference, rows, shifted: cells.clone(), cells, words: Vec::new() }
+        let columns: Vec<Range<usize>> =
+            (0..=rows).map(|row| if row == 0 { 0..width } else { beam(row, rows, reference.len()) }).collect();
+        let mut end = 0;
+        let mut place = |columns: &Range<usize>| {
+            end += columns.len();
+            end - columns.len()
+        };
+        let starts = columns.iter().map(&mut place).collect();
+        let mut cells = vec![UNREACHED; end];
+        cells.iter_mut().take(width).zip(0..).for_each(|(cell, insertions)| *cell = insertions);
+        Self { reference, columns, starts, shifted: cells.clone(), cells, words: Vec::new() }
     }
 
-    fn width(&self) -> usize {
-        self.reference.len() + 1
+    /// Words of the hypothesis.
+    fn rows(&self) -> usize {
+        self.columns.len() - 1
     }
 
-    /// The cells of a row that are looked at. The diagonal is that of a rectangle; the last row is looked at to its end.
-    fn beam(&self, row: usize) -> Range<usize> {
-        let ratio = self.reference.len() as f64 / self.rows as f64;
-        let beam = if (BEAM as f64) < ratio / 2.0 { (ratio / 2.0 + BEAM as f64).ceil() as usize } else { BEAM };
-        let diagonal = (row as f64 * ratio).floor() as usize;
-        let end = if row == self.rows { self.width() } else { self.width().min(diagonal + beam) };
-        diagonal.saturating_sub(beam)..end
+    /// Where the cells of a row are.
+    fn place(&self, row: usize) -> Range<usize> {
+        self.starts[row]..self.starts[row] + self.columns[row].len()
     }
 
     /// Computes the distance of `words`.
@@ -156,21 +165,24 @@ impl<'a> Table<'a> {
 
     /// Computes the rows behind row `from` of a table.
     fn rows_from(&self, words: &[Word], from: usize, cells: &mut [u32]) {
-        let width = self.width();
-        for row in from + 1..=self.rows {
-            let beam = self.beam(row);
-            let (above, below) = cells.split_at_mut(row * width);
-            let (above, current) = (&above[(row - 1) * width..], &mut below[..width]);
+        for row in from + 1..=self.rows() {
+            let (before, rest) = cells.split_at_mut(self.starts[row]);
+            let above = &before[self.starts[row - 1]..];
+            let (first_above, columns) = (self.columns[row - 1].start, self.columns[row].clone());
+            let at = |column: usize| match column.checked_sub(first_above) {
+                Some(i) => above.get(i).copied().unwrap_or(UNREACHED),
+                None => UNREACHED,
+            };
             let word = words[row - 1];
             let mut left = UNREACHED;
-            for column in beam.clone() {
-                let mut cost = above[column] + 1;
+            for (cell, column) in rest.iter_mut().zip(columns) {
+                let mut cost = at(column) + 1;
                 if column > 0 {
-                    let substituted = above[column - 1] + u32::from(word != self.reference[column - 1]);
+                    let substituted = at(column - 1) + u32::from(word != self.reference[column - 1]);
                     cost = cost.min(substituted).min(left + 1);
                 }
                 left = cost.min(UNREACHED);
-                current[column] = left;
+                *cell = left;
             }
         }
     }
@@ -178,10 +190,13 @@ impl<'a> Table<'a> {
     /// The steps from the first cell to the last. A match or a substitution is preferred to a deletion, and that to an
     /// insertion.
     fn alignment(&self, words: &[Word]) -> Alignment {
-        let width = self.width();
-        let cell = |row: usize, column: usize| self.cells[row * width + column];
-        let (mut row, mut column) = (self.rows, width - 1);
-        let mut steps = Vec::with_capacity(self.rows + width);
+        let width = self.reference.len() + 1;
+        let cell = |row: usize, column: usize| match column.checked_sub(self.columns[row].start) {
+            Some(i) if i < self.columns[row].len() => self.cells[self.starts[row] + i],
+            _ => UNREACHED,
+        };
+        let (mut row, mut column) = (self.rows(), width - 1);
+        let mut steps = Vec::with_capacity(self.rows() + width);
         while row > 0 || column > 0 {
             let here = cell(row, column);
             let is_match = row > 0 && column > 0 && words[row - 1] == self.reference[column - 1];
@@ -199,7 +214,7 @@ impl<'a> Table<'a> {
         let mut alignment = Alignment {
             behind: Vec::with_capacity(width),
             reference_errors: Vec::with_capacity(width),
-            hypothesis_errors: Vec::with_capacity(self.rows),
+            hypothesis_errors: Vec::with_capacity(self.rows()),
         };
         for step in steps.into_iter().rev() {
             let is_error = step != Step::Keep;
@@ -262,12 +277,21 @@ impl<'a> Table<'a> {
         moved.clear();
         moved.extend_from_slice(words);
         shift.apply(&mut moved);
-        let row = first * self.width();
-        shifted[row..row + self.width()].copy_from_slice(&self.cells[row..row + self.width()]);
+        let row = self.place(first);
+        shifted[row.clone()].copy_from_slice(&self.cells[row]);
         self.rows_from(&moved, first, &mut shifted);
         (self.shifted, self.words) = (shifted, moved);
         self.shifted[self.shifted.len() - 1]
     }
+}
+
+/// The columns of a row that are looked at. The diagonal is that of a rectangle; the last row is looked at to its end.
+fn beam(row: usize, rows: usize, reference: usize) -> Range<usize> {
+    let ratio = reference as f64 / rows as f64;
+    let beam = if (BEAM as f64) < ratio / 2.0 { (ratio / 2.0 + BEAM as f64).ceil() as usize } else { BEAM };
+    let diagonal = (row as f64 * ratio).floor() as usize;
+    let end = if row == rows { reference + 1 } else { (reference + 1).min(diagonal + beam) };
+    diagonal.saturating_sub(beam)..end
 }
 
 /// Blocks that stand in both, at different places or the same: start in the hypothesis, start in the reference, length.
@@ -283,4 +307,31 @@ fn same_blocks<'a>(
         let same = hypothesis[start..].iter().zip(&reference[at..]).take_while(|(a, b)| a == b);
         (1..=same.take(LONGEST_BLOCK).count()).map(move |length| (start, at, length))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Vec<Word> {
+        text.bytes().map(Word::from).collect()
+    }
+
+    #[test]
+    fn edits_by_hand() {
+        for (hypothesis, reference, expected) in
+            [("abcd", "abcd", 0), ("cdab", "abcd", 1), ("abxd", "abcd", 1), ("", "abc", 3), ("abc", "", 3), ("", "", 0)]
+        {
+            assert_eq!(edits(&of(hypothesis), &of(reference)), expected, "{hypothesis} {reference}");
+        }
+    }
+
+    /// With all cells kept, a line like this would take 40 GB.
+    #[test]
+    fn long_lines_take_little_memory() {
+        let reference: Vec<Word> = (0..100_000).collect();
+        let mut hypothesis = reference.clone();
+        hypothesis[70_000] = Word::MAX;
+        assert_eq!(edits(&hypothesis, &reference), 1);
+    }
 }

@@ -108,7 +108,7 @@ impl TerOptions {
         }
         if self.no_punct {
             let is_mark = |c: char| matches!(c, '.' | ',' | '?' | ':' | ';' | '!' | '"' | '(' | ')');
-            line.to_mut().retain(|c| !is_mark(c) && !(self.asian_support && is_asian_punctuation(c)));
+            line.to_mut().retain(|c| !(is_mark(c) || self.asian_support && is_asian_punctuation(c)));
         }
         line
     }

@@ -195,7 +195,7 @@ fn summary(entry: &Value) -> Vec<Tagged> {
     match entry["event"].as_str() {
         Some("train") => {
             let mut values = numbers(&[
-                ("train/smoothed_loss", "loss", 1.0),
+                ("train/label_smoothed_loss", "loss", 1.0),
                 ("train/perplexity", "perplexity", 1.0),
                 ("train/learning_rate", "learning_rate", 1.0),
                 ("train/gradient_norm", "gradient_norm", 1.0),
@@ -204,23 +204,28 @@ fn summary(entry: &Value) -> Vec<Tagged> {
                 ("speed/saving_seconds", "saving_seconds", 1.0),
                 ("memory/MiB", "memory", 1.0 / f64::from(1 << 20)),
             ]);
-            values.extend(likelihood("train/loss"));
+            values.extend(likelihood("train/cross_entropy"));
             values
         }
         Some("valid") => {
             let mut values = numbers(&[
-                ("valid/smoothed_loss", "loss", 1.0),
+                ("valid/label_smoothed_loss", "loss", 1.0),
                 ("valid/perplexity", "perplexity", 1.0),
                 ("valid/bleu", "bleu", 1.0),
                 ("speed/validation_seconds", "validation_seconds", 1.0),
             ]);
-            values.extend(likelihood("valid/loss"));
+            values.extend(likelihood("valid/cross_entropy"));
             let samples: Vec<String> = entry["samples"].as_array().into_iter().flatten().filter_map(markdown).collect();
             if !samples.is_empty() {
                 values.push(Tagged::text("valid/samples", samples));
             }
             values
         }
+        Some("final") => numbers(&[
+            ("final/label_smoothed_loss", "loss", 1.0),
+            ("final/perplexity", "perplexity", 1.0),
+            ("final/bleu", "bleu", 1.0),
+        ]),
         Some("spike") => numbers(&[("train/spike", "loss", 1.0)]),
         _ => Vec::new(),
     }
@@ -303,7 +308,7 @@ mod tests {
         };
         assert_eq!((events.len(), events[2].step, events[3].step), (4, 10, 20));
         assert!(values(&events[2]).contains(&("memory/MiB".to_owned(), 3.0)));
-        assert!(values(&events[2]).contains(&("train/loss".to_owned(), 8f64.ln() as f32)));
+        assert!(values(&events[2]).contains(&("train/cross_entropy".to_owned(), 8f64.ln() as f32)));
         assert!(values(&events[3]).contains(&("valid/bleu".to_owned(), 30.0)));
         assert!((events[3].wall_time - events[2].wall_time - 11.0).abs() < 1e-6);
         let text = &events[3].summary.as_ref().unwrap().value.last().unwrap().tensor.as_ref().unwrap().string_val;

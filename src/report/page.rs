@@ -57,7 +57,7 @@ impl Run {
     }
 
     fn json(&self, name: &str) -> Value {
-        json!({ "name": name, "directory": self.directory, "config": self.config, "log": self.log })
+        json!({ "name": name, "directory": self.directory.to_string_lossy(), "config": self.config, "log": self.log })
     }
 }
 

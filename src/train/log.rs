@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// The log in a run directory.
 pub const LOG_FILE: &str = "log.jsonl";
 
-/// Shows the entries of a log in another form.
+/// Shows the entries of a log in another form. Where it fails, a warning is all that comes of it: the log has everything.
 pub trait Watcher {
     /// The run goes on behind these entries; others that were there before do not count any more.
     fn begin(&mut self, entries: &[Value]) -> Result<()>;
@@ -80,7 +80,8 @@ impl Log {
     pub fn entry(&mut self, entry: &Value) -> Result<()> {
         let written = writeln!(self.file, "{entry}").and_then(|()| self.file.flush());
         written.map_err(|e| Error::io("write the log", &self.path, e))?;
-        self.watchers.iter_mut().try_for_each(|watcher| watcher.entry(entry))
+        tell(&mut self.watchers, |watcher| watcher.entry(entry));
+        Ok(())
     }
 
     /// Shows one line to the user, above the progress bar.
@@ -112,8 +113,19 @@ impl Log {
     }
 }
 
+/// Tells all watchers; one that fails is told no more.
+fn tell(watchers: &mut Vec<Box<dyn Watcher>>, tell: impl Fn(&mut dyn Watcher) -> Result<()>) {
+    watchers.retain_mut(|watcher| match tell(watcher.as_mut()) {
+        Ok(()) => true,
+        Err(error) => {
+            message(format_args!("warning: {error}\n  training goes on without it; log.jsonl has what it would tell"));
+            false
+        }
+    });
+}
+
 /// Opens a log to go on after `progress`; what follows that is dropped.
-fn cut(path: &Path, progress: Progress, watchers: &mut [Box<dyn Watcher>]) -> Result<File> {
+fn cut(path: &Path, progress: Progress, watchers: &mut Vec<Box<dyn Watcher>>) -> Result<File> {
     let kept = entries_until(path, progress)?;
     let temporary = path.with_file_name(".log.jsonl.new");
     let write = |file: &mut File| {
@@ -125,7 +137,7 @@ fn cut(path: &Path, progress: Progress, watchers: &mut [Box<dyn Watcher>]) -> Re
     let mut file = File::create(&temporary).map_err(|e| Error::io("write the log", &temporary, e))?;
     write(&mut file).map_err(|e| Error::io("write the log", &temporary, e))?;
     std::fs::rename(&temporary, path).map_err(|e| Error::io("write the log", path, e))?;
-    watchers.iter_mut().try_for_each(|watcher| watcher.begin(&kept))?;
+    tell(watchers, |watcher| watcher.begin(&kept));
     OpenOptions::new().append(true).open(path).map_err(|e| Error::io("write the log", path, e))
 }
 

@@ -13,8 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 # Of a train or valid entry: the tag, and the number it shows.
 SHOWN = {
     "train": {
-        "train/smoothed_loss": lambda entry: entry["loss"],
-        "train/loss": lambda entry: math.log(entry["perplexity"]),
+        "train/label_smoothed_loss": lambda entry: entry["loss"],
+        "train/cross_entropy": lambda entry: math.log(entry["perplexity"]),
         "train/perplexity": lambda entry: entry["perplexity"],
         "train/learning_rate": lambda entry: entry["learning_rate"],
         "train/gradient_norm": lambda entry: entry["gradient_norm"],
@@ -22,9 +22,13 @@ SHOWN = {
         "memory/MiB": lambda entry: entry["memory"] / 2**20,
     },
     "valid": {
-        "valid/smoothed_loss": lambda entry: entry["loss"],
+        "valid/label_smoothed_loss": lambda entry: entry["loss"],
         "valid/perplexity": lambda entry: entry["perplexity"],
         "valid/bleu": lambda entry: entry["bleu"],
+    },
+    "final": {
+        "final/perplexity": lambda entry: entry["perplexity"],
+        "final/bleu": lambda entry: entry["bleu"],
     },
 }
 

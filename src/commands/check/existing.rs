@@ -67,24 +67,26 @@ impl Existing {
         Ok(())
     }
 
-    fn update(&self) -> u64 {
-        self.state.as_ref().map_or(0, |state| state.step)
+    /// The update of its newest checkpoint, if one is whole.
+    fn update(&self) -> Option<u64> {
+        self.state.as_ref().map(|state| state.step)
     }
 
     /// As JSON.
     pub fn json(&self) -> serde_json::Value {
         json!({
-            "directory": self.directory, "update": self.update(), "notes": self.notes,
+            "directory": self.directory.to_string_lossy(), "update": self.update(), "notes": self.notes,
             "refused": self.refused.iter().map(Error::to_string).collect::<Vec<_>>(),
         })
     }
 
     /// A line or more for each thing to know.
     pub fn in_words(&self) -> Vec<String> {
-        let (directory, update) = (self.directory.display(), self.update());
+        let update = self.update().map(|update| format!(", at update {update}")).unwrap_or_default();
+        let directory = self.directory.display();
         let ways = if self.refused.is_empty() { "continue it with --resume, replace" } else { "replace" };
         let mut lines = vec![format!(
-            "note: there is a run in {directory}, at update {update}: {ways} it with --overwrite, or name another with --run-dir"
+            "note: there is a run in {directory}{update}: {ways} it with --overwrite, or name another with --run-dir"
         )];
         lines.extend(self.notes.iter().cloned());
         lines.extend(self.refused.iter().map(|error| format!("warning: --resume would refuse it: {error}")));

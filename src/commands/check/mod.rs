@@ -14,7 +14,6 @@ use super::train::directory;
 use super::train::prepare;
 use crate::cli::{CheckArgs, Common};
 use crate::config::{self, Config};
-use crate::console::message;
 use crate::data::check::{self, Findings, Kind, Seen, Severity};
 use crate::device;
 use crate::error::{Error, Result};
@@ -35,18 +34,13 @@ pub fn run(args: &CheckArgs, common: &Common) -> Result<()> {
         findings.iter().try_for_each(|(kind, finding)| output.line(&in_words(kind, finding)))?;
         output.flush()?;
     }
-    let say = |text: String| {
-        if !common.quiet {
-            message(text);
-        }
-    };
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     let mut existing = Existing::find(&run, &config)?;
     let outlook = if refused {
         None
     } else {
         let saved = existing.as_mut().and_then(|existing| existing.tokenizers.take());
-        let data = prepare::data(&config, saved, &say)?;
+        let data = prepare::data(&config, saved, &|_| ())?;
         if let Some(existing) = &mut existing {
             existing.compare_text(&config, &data)?;
         }

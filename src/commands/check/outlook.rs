@@ -82,7 +82,7 @@ impl Outlook {
         lines.push(format!("memory: about {:.2} GiB", memory::gibibytes(self.plan.memory_bytes)));
         lines.extend(memory::warning(self.plan.memory_bytes));
         let time = match (self.plan.updates, self.seconds()) {
-            (Some(updates), Some(seconds)) => format!("; {updates} updates in about {:.1} hours", seconds / 3600.0),
+            (Some(updates), Some(seconds)) => format!("; {updates} updates in about {}", duration(seconds)),
             _ => String::new(),
         };
         lines.push(format!(
@@ -90,6 +90,14 @@ impl Outlook {
             self.tokens_per_second
         ));
         lines
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 120.0 => format!("{seconds:.0} seconds"),
+        _ if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
+        _ => format!("{:.1} hours", seconds / 3600.0),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::data::lines::{self, LineFile, read_lines};
 use crate::decode::Knowledge;
 use crate::decode::source::Long;
 use crate::error::{Error, Result};
+use crate::metrics::tokenize::is_whitespace;
 use crate::metrics::{Metric, analysis, bleu, resample};
 use report::Report;
 use results::{Results, Test};
@@ -72,8 +73,8 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
     let report = if args.report {
-        let frequencies = frequencies(args.train_text.as_ref(), &training, &references[0])?;
-        Some(Report::new(&metrics, sources.as_deref(), &references, &systems, &frequencies)?)
+        let (frequencies, counted) = frequencies(args.train_text.as_ref(), &training, &references[0])?;
+        Some(Report::new(&metrics, sources.as_deref(), &references, &systems, (&frequencies, counted))?)
     } else {
         None
     };
@@ -107,17 +108,23 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-/// How often words come: in the text that is named, else in what the model was trained on, else in the references.
-fn frequencies(named: Option<&PathBuf>, training: &[PathBuf], references: &[String]) -> Result<HashMap<String, usize>> {
+/// How often words come, and in what: in the text that is named, else in what the model was trained on, else in the
+/// references.
+fn frequencies(
+    named: Option<&PathBuf>,
+    training: &[PathBuf],
+    references: &[String],
+) -> Result<(HashMap<String, usize>, String)> {
     let files = match named {
         Some(file) => vec![file.clone()],
         None => training.iter().filter(|file| file.exists()).cloned().collect(),
     };
     if files.is_empty() {
-        return Ok(analysis::frequencies(references.iter()));
+        return Ok((analysis::frequencies(references.iter()), "the references".to_owned()));
     }
-    let lines = files.iter().map(|file| read_lines(file)).collect::<Result<Vec<_>>>()?;
-    Ok(analysis::frequencies(lines.iter().flat_map(LineFile::iter)))
+    let lines = files.iter().map(read_lines).collect::<Result<Vec<_>>>()?;
+    let counted = named.map_or_else(|| "the training text".to_owned(), |file| file.display().to_string());
+    Ok((analysis::frequencies(lines.iter().flat_map(LineFile::iter)), counted))
 }
 
 /// Translations in files.
@@ -255,7 +262,8 @@ fn read_to_score(path: &Path) -> Result<Vec<String>> {
     } else {
         read_lines(path)?
     };
-    let mut lines: Vec<String> = file.iter().map(str::to_owned).collect();
+    // As sacrebleu reads them: without white space at their ends.
+    let mut lines: Vec<String> = file.iter().map(|line| line.trim_end_matches(is_whitespace).to_owned()).collect();
     if let (true, Some(first)) = (file.byte_order_mark, lines.first_mut()) {
         first.insert(0, '\u{FEFF}');
     }

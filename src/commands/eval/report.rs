@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
@@ -14,6 +15,8 @@ use crate::metrics::{ChrfOptions, Metric, Statistics};
 
 /// Lines shown of the worst, the best, and those that differ most.
 const SHOWN: usize = 5;
+/// Characters shown of a line.
+const LONGEST: usize = 400;
 
 /// Where the translations of some systems fail.
 pub struct Report<'a> {
@@ -22,6 +25,8 @@ pub struct Report<'a> {
     systems: &'a [System],
     /// Keys and names.
     metrics: Vec<(&'static str, String)>,
+    /// What text the frequencies of words are of.
+    counted: String,
     of_systems: Vec<OfSystem>,
     /// Lines by how much better the second system is than the first, by sentence chrF.
     differences: Vec<(usize, f64)>,
@@ -38,13 +43,13 @@ struct OfSystem {
 }
 
 impl<'a> Report<'a> {
-    /// Looks at all systems. `frequencies` are those of the words of the training text, or else of the references.
+    /// Looks at all systems. `frequencies` are those of the words of a text, and what text that is.
     pub fn new(
         metrics: &[Box<dyn Metric>],
         sources: Option<&'a [String]>,
         references: &'a [Vec<String>],
         systems: &'a [System],
-        frequencies: &HashMap<String, usize>,
+        (frequencies, counted): (&HashMap<String, usize>, String),
     ) -> Result<Self> {
         let chrf = ChrfOptions::default();
         let of_system = |(_, hypotheses): &'a System| -> Result<OfSystem> {
@@ -74,7 +79,7 @@ impl<'a> Report<'a> {
         differences.retain(|(line, _)| systems[0].1[*line] != systems[1].1[*line]);
         differences.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
         let metrics = metrics.iter().map(|metric| (metric.key(), metric.name())).collect();
-        Ok(Self { sources, references: &references[0], systems, metrics, of_systems, differences })
+        Ok(Self { sources, references: &references[0], systems, metrics, counted, of_systems, differences })
     }
 
     /// `[{"hyp", "lengths", "words", "oddities", "worst", "best"}, …]`, and `differences` of the first two systems.
@@ -123,10 +128,21 @@ impl<'a> Report<'a> {
         })
     }
 
+    /// The systems' names without directories, if they differ so.
+    fn names(&self) -> Vec<String> {
+        let short = |(name, _): &System| {
+            Path::new(name).file_name().map_or_else(|| name.clone(), |name| name.to_string_lossy().into_owned())
+        };
+        let names: Vec<String> = self.systems.iter().map(short).collect();
+        let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
+        if names.iter().all(is_unique) { names } else { self.systems.iter().map(|(name, _)| name.clone()).collect() }
+    }
+
     /// As text, for a terminal.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for ((name, lines), of) in self.systems.iter().zip(&self.of_systems) {
+        let names = self.names();
+        for ((name, (_, lines)), of) in names.iter().zip(self.systems).zip(&self.of_systems) {
             let title = if self.systems.len() > 1 { format!("{name}: ") } else { String::new() };
             let side = if self.sources.is_some() { "source" } else { "reference" };
             let rows = of.lengths.iter().map(|bucket| {
@@ -143,7 +159,7 @@ impl<'a> Report<'a> {
                 [in_words(&words.times)].into_iter().chain(numbers).chain([format!("{:.1}", words.f1())]).collect()
             });
             let head = ["times", "in references", "translated", "right", "F1"].map(str::to_owned).to_vec();
-            text += &format!("{title}by how often a word comes\n{}\n\n", table(head, rows));
+            text += &format!("{title}by how often a word comes in {}\n{}\n\n", self.counted, table(head, rows));
             let found = of.oddities.iter().filter(|(_, found)| found.count > 0);
             let rows = found.map(|(oddity, found)| {
                 let more = if found.count > found.lines.len() { ", …" } else { "" };
@@ -162,26 +178,29 @@ impl<'a> Report<'a> {
                 for &line in order.take(SHOWN) {
                     text += &format!("  line {}, chrF {:.1}\n", line + 1, of.chrf[line]);
                     if let Some(sources) = self.sources {
-                        text += &format!("    source       {}\n", sources[line]);
+                        text += &format!("    source       {}\n", shown(&sources[line]));
                     }
-                    text += &format!("    reference    {}\n    translation  {}\n", self.references[line], lines[line]);
+                    text += &format!(
+                        "    reference    {}\n    translation  {}\n",
+                        shown(&self.references[line]),
+                        shown(&lines[line])
+                    );
                 }
                 text.push('\n');
             };
             show("worst", &mut of.order.iter());
             show("best", &mut of.order.iter().rev());
         }
-        if let [first, second, ..] = self.systems {
+        if let ([first, second, ..], [a, b, ..]) = (self.systems, &names[..]) {
             text += &format!(
-                "lines in which {} and {} differ most, by chrF; [ ] are words of one alone\n",
-                first.0, second.0
+                "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one alone\n"
             );
             for (line, gain) in self.differences.iter().take(SHOWN) {
-                let [a, b] = marked(&first.1[*line], &second.1[*line]);
+                let [first, second] = marked(&shown(&first.1[*line]), &shown(&second.1[*line]));
                 text += &format!(
-                    "  line {}, {gain:+.1}\n    reference    {}\n    {:<12} {a}\n    {:<12} {b}\n",
+                    "  line {}, {gain:+.1}\n    reference    {}\n    {:<12} {first}\n    {:<12} {second}\n",
                     line + 1,
-                    self.references[*line],
+                    shown(&self.references[*line]),
                     "first",
                     "second"
                 );
@@ -190,6 +209,16 @@ impl<'a> Report<'a> {
         }
         text.trim_end().to_owned()
     }
+}
+
+/// A line as a terminal can bear it: without control characters, and cut where it is very long.
+fn shown(line: &str) -> String {
+    let mut shown: String =
+        line.chars().take(LONGEST).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+    if line.chars().nth(LONGEST).is_some() {
+        shown += " …";
+    }
+    shown
 }
 
 /// Two lines with the words in brackets that only one of them has.
@@ -247,5 +276,11 @@ mod tests {
         let [a, b] = marked("the old cat sat here", "the very big cat sat down");
         assert_eq!((a.as_str(), b.as_str()), ("the [old] cat sat [here]", "the [very big] cat sat [down]"));
         assert_eq!(marked("", "a b"), [String::new(), "[a b]".to_owned()]);
+    }
+
+    #[test]
+    fn nothing_reaches_the_terminal_but_text() {
+        assert_eq!(shown("a\u{1b}[31mb\tc"), "a\u{fffd}[31mb\u{fffd}c");
+        assert_eq!(shown(&"ä".repeat(500)), "ä".repeat(400) + " …");
     }
 }

@@ -59,7 +59,7 @@ pub struct Score {
 
 /// Scores of systems on the same references.
 pub struct Results<'a> {
-    metrics: &'a [Box<dyn Metric>],
+    metrics: Vec<&'a dyn Metric>,
     signatures: Vec<String>,
     systems: Vec<String>,
     /// By metric, by system.
@@ -79,14 +79,15 @@ impl<'a> Results<'a> {
         test: Test,
         seed: u64,
     ) -> Result<Self> {
+        let metrics: Vec<&dyn Metric> = metrics.iter().map(Box::as_ref).collect();
         let of_metric = |metric: &dyn Metric| -> Result<Vec<Statistics>> {
             systems.iter().map(|(_, lines)| Statistics::new(metric, lines, references)).collect()
         };
-        let statistics = metrics.iter().map(|metric| of_metric(metric.as_ref())).collect::<Result<Vec<_>>>()?;
+        let statistics = metrics.iter().map(|metric| of_metric(*metric)).collect::<Result<Vec<_>>>()?;
         let all: Vec<Systems> = metrics
             .iter()
             .zip(&statistics)
-            .map(|(metric, statistics)| Systems { metric: metric.as_ref(), statistics })
+            .map(|(metric, statistics)| Systems { metric: *metric, statistics })
             .collect();
         let samples = match test {
             Test::Confidence(samples) | Test::PairedBootstrap(samples) => resample::bootstrap(&all, samples, seed),
@@ -108,14 +109,14 @@ impl<'a> Results<'a> {
         };
         let of_metric = |metric: usize| (0..systems.len()).map(|system| score(metric, system)).collect();
         Ok(Self {
-            metrics,
             signatures: metrics
                 .iter()
-                .map(|metric| signature(metric.as_ref(), references.len(), &test.signature(seed)))
+                .map(|metric| signature(*metric, references.len(), &test.signature(seed)))
                 .collect(),
             systems: systems.iter().map(|(name, _)| name.clone()).collect(),
             scores: (0..metrics.len()).map(of_metric).collect(),
             is_paired: test.is_paired(),
+            metrics,
         })
     }
 
@@ -124,10 +125,8 @@ impl<'a> Results<'a> {
     pub fn json(&self) -> Value {
         let of_system = |system: usize| {
             let mut json = Map::new();
-            for (metric, by_system) in self.metrics.iter().zip(&self.scores).enumerate().map(|(i, (m, s))| ((i, m), s))
-            {
-                let (index, metric) = metric;
-                let Score { statistics, score, interval, p_value } = &by_system[system];
+            for (index, metric) in self.metrics.iter().enumerate() {
+                let Score { statistics, score, interval, p_value } = &self.scores[index][system];
                 let mut of_metric = Map::from_iter([("score".to_owned(), json!(score))]);
                 metric.add_to_json(statistics, &mut of_metric);
                 if let Some(Interval { mean, half_width }) = interval {
@@ -165,7 +164,7 @@ impl<'a> Results<'a> {
 
     /// A line each metric, aligned.
     fn lines(&self, width: usize, score_only: bool) -> Vec<String> {
-        let of_metric = |(i, metric): (usize, &Box<dyn Metric>)| {
+        let of_metric = |(i, metric): (usize, &&dyn Metric)| {
             let score = &self.scores[i][0];
             let value = value(score, width, true);
             if score_only {
@@ -182,7 +181,7 @@ impl<'a> Results<'a> {
     /// Rows of a table: its head, then a system each.
     fn rows(&self, width: usize) -> Vec<Vec<String>> {
         let has_interval = self.scores.iter().flatten().any(|score| score.interval.is_some());
-        let column = |metric: &Box<dyn Metric>| {
+        let column = |metric: &&dyn Metric| {
             let interval = if has_interval { " (μ ± 95% CI)" } else { "" };
             metric.name() + interval
         };
@@ -244,7 +243,7 @@ impl<'a> Results<'a> {
 
     /// sacrebleu's JSON of one system.
     fn single_json(&self, width: usize) -> String {
-        let of_metric = |(i, metric): (usize, &Box<dyn Metric>)| {
+        let of_metric = |(i, metric): (usize, &&dyn Metric)| {
             let score = &self.scores[i][0];
             let mut json = Map::new();
             json.insert("name".to_owned(), metric.name().into());

@@ -144,7 +144,9 @@ fn train(
     }
     let end = trainer.run(&mut host)?;
     // Also where there was no validation since, or none at all.
-    page::write(&run.join(page::FILE), &[page::Run::open(run)?])?;
+    if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page])) {
+        trainer.log.line(&format!("warning: {error}"));
+    }
     let step = trainer.state.step;
     let profile = trainer.profiler.take().and_then(Profiler::finish);
     if args.profile && profile.is_none() {
