@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -123,17 +124,18 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
 fn a_later_second_signal_ends_at_once() {
     let project = Project::new();
     let args = ["train", "--config", "small.toml", "--set", "train.accumulate=5000"];
-    let child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
-    while !project.path("runs/small/log.jsonl").exists() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    // The last thing said before the first update; a signal before that would end the run without one.
+    assert!(lines.any(|line| line.contains("largest batch")));
+    std::thread::sleep(Duration::from_millis(500));
     for _ in 0..2 {
         send("-INT", &child);
         std::thread::sleep(Duration::from_millis(800));
     }
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    assert!(stderr(&output).contains("stopped at once; --resume"), "{}", stderr(&output));
+    let said: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(said.iter().any(|line| line.contains("stopped at once; --resume")), "{said:?}");
     assert!(!project.path("runs/small/checkpoints").exists(), "an update of 5,000 batches was over in 2 s");
 }
 

@@ -1,17 +1,29 @@
-//! Any two texts as a translation and its reference, with every tokenizer of the metric.
+//! Any two texts as a translation and its reference, with every metric and every tokenizer.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mt::metrics::{BleuOptions, Tokenize, bleu};
+use mt::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, TerOptions, Tokenize};
 
 fuzz_target!(|texts: (&str, &str)| {
-    for name in ["13a", "intl", "char", "zh", "none"] {
-        for lowercase in [false, true] {
-            let options = BleuOptions { tokenize: name.parse::<Tokenize>().unwrap(), lowercase, ..BleuOptions::default() };
-            let score = bleu::corpus_bleu(&[texts.0], &[vec![texts.1]], &options).unwrap().score;
-            assert!((0.0..=100.0 + 1e-9).contains(&score), "{score}");
-            let score = bleu::sentence_bleu(texts.0, &[texts.1], &options).unwrap().score;
-            assert!((0.0..=100.0 + 1e-9).contains(&score), "{score}");
+    let (hypothesis, reference) = texts;
+    let score = |metric: &dyn Metric, most: f64| {
+        let statistics = Statistics::new(metric, &[hypothesis], &[vec![reference]]).unwrap();
+        let score = metric.score(&statistics.sum());
+        assert!((0.0..=most + 1e-9).contains(&score), "{}: {score}", metric.name());
+    };
+    for tokenize in Tokenize::ALL {
+        for effective_order in [false, true] {
+            let options = BleuOptions { tokenize, lowercase: effective_order, effective_order, ..BleuOptions::default() };
+            score(&options, 100.0);
         }
+    }
+    for word_order in [0, 2] {
+        for eps_smoothing in [false, true] {
+            score(&ChrfOptions { word_order, eps_smoothing, whitespace: eps_smoothing, ..ChrfOptions::default() }, 100.0);
+        }
+    }
+    for all in [false, true] {
+        let options = TerOptions { normalized: all, no_punct: all, asian_support: all, case_sensitive: all };
+        score(&options, f64::INFINITY);
     }
 });
