@@ -58,5 +58,7 @@
   }
   check(document.documentElement.scrollWidth <= window.innerWidth, "the page is wider than the window");
   check(performance.getEntriesByType("resource").length === 0, "the page asks for something");
+  const addresses = of("[src], [href]").map(node => node.getAttribute("src") || node.getAttribute("href"));
+  check(addresses.every(address => address.startsWith("data:")), `the page names ${addresses}`);
   document.documentElement.dataset.checks = JSON.stringify(failures.concat(window.errors));
 }

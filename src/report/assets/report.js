@@ -85,7 +85,8 @@ function ticks(low, high, count) {
   const step = 10 ** Math.floor(Math.log10((high - low) / count || 1));
   const width = [1, 2, 5, 10].map(f => f * step).find(w => (high - low) / w <= count) || step * 10;
   const out = [];
-  for (let t = Math.ceil(low / width) * width; t <= high + width * 1e-9; t += width) out.push(+t.toPrecision(12));
+  const first = Math.ceil(low / width);
+  for (let i = 0; i <= count && (first + i) * width <= high + width * 1e-9; i++) out.push(+((first + i) * width).toPrecision(12));
   return out;
 }
 
@@ -102,7 +103,8 @@ function draw(chart, box) {
   const points = all.flatMap(c => c.points), xs = points.map(p => p.x), ys = points.map(p => scale(p.y));
   let [x0, x1] = [Math.min(...xs), Math.max(...xs)], [y0, y1] = [Math.min(...ys), Math.max(...ys)];
   if (x0 === x1) x1 = x0 + 1;
-  if (y0 === y1) [y0, y1] = [y0 - Math.abs(y0 || 1) / 10, y1 + Math.abs(y1 || 1) / 10];
+  // Means of equal numbers differ in their last digits.
+  if (y1 - y0 <= 1e-9 * Math.abs(y1)) [y0, y1] = [y0 - Math.abs(y0 || 1) / 10, y1 + Math.abs(y1 || 1) / 10];
   const X = v => left + (v - x0) / (x1 - x0) * (W - left - right);
   const Y = v => H - bottom - (scale(v) - y0) / (y1 - y0) * (H - top - bottom);
   for (const t of ticks(y0, y1, 5)) {
