@@ -1,8 +1,12 @@
 //! The command line, as types. No input or output happens here.
 
+mod eval;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};
 
 /// Train, evaluate and run Transformer machine-translation models.
 #[derive(Debug, Parser)]
@@ -225,152 +229,6 @@ pub struct DecodeArgs {
     /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as the model is stored]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
-}
-
-/// `mt eval`
-#[derive(Args, Debug)]
-pub struct EvalArgs {
-    /// Which models.
-    #[command(flatten)]
-    pub models: ModelsArgs,
-    /// How to decode.
-    #[command(flatten)]
-    pub decode: DecodeArgs,
-    /// Source file [default: the test set of the model's configuration]; with --hyp, for --report
-    #[arg(long, value_name = "FILE")]
-    pub src: Option<PathBuf>,
-    /// Reference file; several for several references
-    #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
-    pub reference: Vec<PathBuf>,
-    /// Translations to score, without a model; several for several systems, - for stdin
-    #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
-        "ModelsArgs", "DecodeArgs",
-    ])]
-    pub hyp: Vec<PathBuf>,
-    /// Write the model's translations to this file
-    #[arg(long, value_name = "FILE", conflicts_with = "hyp")]
-    pub output: Option<PathBuf>,
-    /// Which metrics, and how they are computed.
-    #[command(flatten)]
-    pub metrics: MetricArgs,
-    /// Significance.
-    #[command(flatten)]
-    pub significance: SignificanceArgs,
-    /// Score every sentence for itself
-    #[arg(long, conflicts_with_all = ["confidence", "paired_bs", "paired_ar", "format"])]
-    pub sentence_level: bool,
-    /// Tell where translations fail: by length, by rare words, odd lines, the worst and the best; of two systems, where they
-    /// differ
-    #[arg(long, conflicts_with_all = ["sentence_level", "format", "score_only"])]
-    pub report: bool,
-    /// With --report: the text that tells how rare words are [default: the model's training targets, else the references]
-    #[arg(long, value_name = "FILE", requires = "report")]
-    pub train_text: Option<PathBuf>,
-    /// What is printed: sacrebleu's text or JSON, or a LaTeX table
-    #[arg(long, value_enum, default_value_t = ScoreFormat::Text, value_name = "FORMAT", conflicts_with = "json")]
-    pub format: ScoreFormat,
-    /// Decimals of printed scores
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
-    pub width: u8,
-    /// Print scores alone
-    #[arg(long)]
-    pub score_only: bool,
-}
-
-/// What `mt eval` prints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ScoreFormat {
-    /// A line for each metric; for several systems a table.
-    Text,
-    /// sacrebleu's JSON.
-    Json,
-    /// A table.
-    Latex,
-}
-
-/// Which metrics, and how they are computed.
-#[derive(Args, Debug)]
-pub struct MetricArgs {
-    /// Score BLEU (the default)
-    #[arg(long, help_heading = "Metrics")]
-    pub bleu: bool,
-    /// Score chrF; with --chrf-word-order 2, chrF++
-    #[arg(long, help_heading = "Metrics")]
-    pub chrf: bool,
-    /// Score TER
-    #[arg(long, help_heading = "Metrics")]
-    pub ter: bool,
-    /// Perplexity and accuracy of the model's tokens on the first reference; alone, nothing is translated
-    #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
-    pub ppl: bool,
-    /// BLEU's tokenizer: 13a, intl, char, zh or none
-    #[arg(long, default_value = "13a", value_name = "NAME", help_heading = "Metrics")]
-    pub tokenize: String,
-    /// BLEU: ignore case
-    #[arg(long, help_heading = "Metrics")]
-    pub lowercase: bool,
-    /// BLEU: smoothing of n-gram counts of zero: exp, floor, add-k or none
-    #[arg(long, default_value = "exp", value_name = "METHOD", help_heading = "Metrics")]
-    pub smooth: String,
-    /// BLEU: value of floor or add-k smoothing
-    #[arg(long, value_name = "X", help_heading = "Metrics")]
-    pub smooth_value: Option<f64>,
-    /// BLEU: do not warn of translations that look tokenised
-    #[arg(long, help_heading = "Metrics")]
-    pub force: bool,
-    /// chrF: longest n-grams of characters
-    #[arg(long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub chrf_char_order: u8,
-    /// chrF: longest n-grams of words
-    #[arg(long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub chrf_word_order: u8,
-    /// chrF: how many times recall weighs more than precision
-    #[arg(long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u32).range(0..=1000))]
-    pub chrf_beta: u32,
-    /// chrF: n-grams with white space in them
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_whitespace: bool,
-    /// chrF: ignore case
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_lowercase: bool,
-    /// chrF: smooth orders without n-grams as chrF++.py, NLTK and Moses do
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_eps_smoothing: bool,
-    /// TER: part punctuation from words
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_normalized: bool,
-    /// TER: leave punctuation out
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_no_punct: bool,
-    /// TER: these two for Chinese and Japanese too
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_asian_support: bool,
-    /// TER: do not ignore case
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_case_sensitive: bool,
-}
-
-/// Significance of scores and of differences.
-#[derive(Args, Debug)]
-pub struct SignificanceArgs {
-    /// Give the interval that 95 % of the scores of bootstrap samples lie in
-    #[arg(long, help_heading = "Significance")]
-    pub confidence: bool,
-    /// Bootstrap samples of --confidence
-    #[arg(long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    pub confidence_n: u32,
-    /// Test each system against the first --hyp by paired bootstrap
-    #[arg(long, help_heading = "Significance", requires = "hyp", conflicts_with_all = ["confidence", "paired_ar"])]
-    pub paired_bs: bool,
-    /// Bootstrap samples of --paired-bs
-    #[arg(long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    pub paired_bs_n: u32,
-    /// Test each system against the first --hyp by approximate randomisation
-    #[arg(long, help_heading = "Significance", requires = "hyp", conflicts_with = "confidence")]
-    pub paired_ar: bool,
-    /// Trials of --paired-ar
-    #[arg(long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    pub paired_ar_n: u32,
 }
 
 /// `mt translate`
