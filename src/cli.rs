@@ -249,7 +249,9 @@ pub struct TranslateArgs {
     /// File to write to; - for stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write the attention weights of every layer and head (of the first model) to this file, as JSON with the tokens
+    /// Explain the translations in this file (by the first model): attention of every layer and head, alignment, each
+    /// token's probability and what else could have been. A .html page to click through, a .svg or .png picture of one
+    /// sentence, else JSON
     #[arg(long, value_name = "FILE")]
     pub attention: Option<PathBuf>,
     /// Write behind each translation ` ||| ` and which words come from which, by the (first) model's attention: pairs of a

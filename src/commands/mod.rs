@@ -1,5 +1,6 @@
 //! The commands: wiring of the other modules, no tensors.
 
+mod attention;
 mod average;
 mod check;
 mod decoding;

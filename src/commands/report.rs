@@ -1,12 +1,20 @@
 //! `mt report`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
+
+use super::eval::results::{Results, Test};
 use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, ReportArgs};
 use crate::error::Result;
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, resample};
+use crate::report::files;
 use crate::report::page::{self, Run};
 use crate::train::log::LOG_FILE;
+
+/// Samples of the paired bootstrap; sacrebleu's number.
+const SAMPLES: usize = 1000;
 
 /// Writes the page of a run, or one that compares several.
 pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
@@ -18,7 +26,8 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     };
     let logs: Vec<PathBuf> = args.runs.iter().map(|run| run.join(LOG_FILE)).collect();
     refuse_inputs(Some(&file), logs.iter().map(PathBuf::as_path))?;
-    page::write(&file, &runs)?;
+    let compared = compared(&args.runs, &page::names(&runs))?;
+    page::write(&file, &runs, &compared)?;
     let mut output = Output::open(None)?;
     if common.json {
         output.line(&serde_json::json!({ "report": file.to_string_lossy() }).to_string())?;
@@ -26,4 +35,34 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
         output.line(&file.display().to_string())?;
     }
     output.flush()
+}
+
+/// Whether runs differ by more than chance from the first, in their translations of the validation set: those of the final
+/// models, or of the best ones where training has not ended. Null for one run; a note where that cannot be told.
+fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
+    if runs.len() < 2 {
+        return Ok(Value::Null);
+    }
+    let note = |why: String| Ok(json!({ "note": why }));
+    let mut systems = Vec::new();
+    let mut reference = None;
+    for (run, name) in runs.iter().zip(names) {
+        let (Some(lines), Some((which, of_run))) = (files::read_lines(run, files::REFERENCE), translations(run)) else {
+            return note(format!("{name} has no translations of a validation set"));
+        };
+        if *reference.get_or_insert_with(|| lines.clone()) != lines {
+            return note(format!("{name} was validated on another text than {}", names[0]));
+        }
+        systems.push((format!("{name} ({which})"), of_run));
+    }
+    let metrics: Vec<Box<dyn Metric>> = vec![Box::new(BleuOptions::default()), Box::new(ChrfOptions::default())];
+    let references = Vec::from_iter(reference);
+    let results = Results::new(&metrics, &systems, &references, Test::PairedBootstrap(SAMPLES), resample::SEED)?;
+    Ok(json!({ "systems": results.json(), "lines": references[0].len() }))
+}
+
+/// A run's translations of the validation set, and by which of its models.
+fn translations(run: &Path) -> Option<(&'static str, Vec<String>)> {
+    let of = |name, which| files::read_lines(run, name).map(|lines| (which, lines));
+    of(files::FINAL, "final").or_else(|| of(files::BEST, "best"))
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::attention::AttentionFile;
 use super::decoding;
 use super::input::Lines;
 use super::model;
@@ -16,7 +17,7 @@ use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
 use crate::decode::Ending;
 use crate::decode::alignment::{Alignment, align};
-use crate::decode::attention::{SentenceAttention, attention};
+use crate::decode::explain::explain;
 use crate::decode::source::Long;
 use crate::decode::translate::{Candidate, Translation};
 use crate::error::{Error, Result};
@@ -34,9 +35,12 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     }
     let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix, common)?;
     translator.check_prefix(&options)?;
-    let explain = args.attention.is_some() || args.alignment;
-    let explainer = if explain { Some((first.transformer()?, first.reader())) } else { None };
+    let explains = args.attention.is_some() || args.alignment;
+    let explainer = if explains { Some((first.transformer()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
+    if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
+        AttentionFile::refuse_several(file, count)?;
+    }
     let of_models = model::files_of(&first, &others);
     for file in [args.output.as_deref(), args.attention.as_deref()] {
         let inputs = lines.path().into_iter().chain(args.decode.shortlist.as_deref());
@@ -67,8 +71,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
             let mut alignment = None;
             if let Some((model, reader)) = &explainer {
                 if let Some(file) = &mut weights {
-                    let source = translation.parts.first().cloned().unwrap_or_default();
-                    file.add(&attention(model, reader, &source, translation.best())?)?;
+                    file.add(explain(model, reader, line, translation)?)?;
                 }
                 if args.alignment {
                     alignment = Some(align(model, reader, translation)?);
@@ -251,31 +254,5 @@ impl Progress {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }
-    }
-}
-
-/// A JSON list with one entry for each line, written as they come.
-struct AttentionFile {
-    output: Output,
-    first: bool,
-}
-
-impl AttentionFile {
-    fn open(path: &Path) -> Result<Self> {
-        let mut output = Output::open(Some(path))?;
-        output.text("[")?;
-        Ok(Self { output, first: true })
-    }
-
-    fn add(&mut self, sentence: &SentenceAttention) -> Result<()> {
-        self.output.text(if std::mem::replace(&mut self.first, false) { "\n" } else { ",\n" })?;
-        let json = serde_json::to_string(sentence)
-            .map_err(|e| Error::failure("attention weights cannot be written as JSON").caused_by(e))?;
-        self.output.text(&json)
-    }
-
-    fn finish(mut self) -> Result<()> {
-        self.output.text("\n]\n")?;
-        self.output.flush()
     }
 }

@@ -14,5 +14,6 @@ pub mod lexicon;
 pub mod lines;
 pub mod prefetch;
 pub mod sampler;
+pub mod statistics;
 pub mod tokenizer;
 pub mod tokenizers;

@@ -12,7 +12,7 @@ use crate::model::{AttentionWeights, Sequences, Transformer};
 use crate::ops::Mode;
 
 /// Weights of one kind of attention: by layer, head, query and key.
-type Weights = Vec<Vec<Vec<Vec<f32>>>>;
+pub type Weights = Vec<Vec<Vec<Vec<f32>>>>;
 
 /// The attention of one sentence. A blank line has no tokens and no weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -36,16 +36,23 @@ fn nested(weights: &AttentionWeights) -> Result<Weights> {
     Ok(weights.iter().map(layer).collect::<candle_core::Result<_>>()?)
 }
 
-/// Runs a source and its translation through the model once more and keeps every layer's and head's attention weights.
-pub fn attention(
+/// A source and its translation, run through the model once more.
+pub(super) struct Trace {
+    /// Every layer's and head's attention weights.
+    pub(super) attention: SentenceAttention,
+    /// The decoder's states, [T, D].
+    pub(super) states: Tensor,
+    /// The token that was produced at each of these positions.
+    pub(super) produced: Vec<u32>,
+}
+
+/// Runs a source that is not blank and its translation through the model once more.
+pub(super) fn trace(
     model: &Transformer,
     reader: &Reader,
     source: &Source,
     translation: &Candidate,
-) -> Result<SentenceAttention> {
-    if source.ids.is_empty() {
-        return Ok(SentenceAttention::default());
-    }
+) -> Result<Trace> {
     let tokenizers = reader.tokenizers();
     let (special, target) = (tokenizers.special_ids(), &tokenizers.target);
     let input: Vec<u32> = std::iter::once(special.bos_target).chain(translation.tokens.iter().copied()).collect();
@@ -60,22 +67,28 @@ pub fn attention(
     let sequences = reader.sequences(std::slice::from_ref(source));
     let decoded = Sequences { ids: input.clone(), lengths: Arc::new(vec![input.len() as u32]), length: input.len() };
     let (memory, encoder) = model.encode_with_attention(&sequences, &Mode::INFERENCE)?;
-    let (_, decoder) = model.decode_with_attention(&memory, &decoded, &Mode::INFERENCE)?;
+    let (states, decoder) = model.decode_with_attention(&memory, &decoded, &Mode::INFERENCE)?;
     let pieces = |tokenizer: &crate::data::tokenizer::Tokenizer, ids: &[u32]| {
         ids.iter().map(|&id| tokenizer.piece(id).unwrap_or_default().to_owned()).collect()
     };
-    Ok(SentenceAttention {
+    let attention = SentenceAttention {
         source: pieces(&tokenizers.source, &sequences.ids),
         target_input: pieces(target, &input),
         target: pieces(target, &produced),
         encoder: nested(&encoder)?,
         decoder: nested(&decoder.masked)?,
         cross: nested(&decoder.cross)?,
-    })
+    };
+    Ok(Trace { attention, states, produced })
 }
 
-/// The mean over the heads of the weights with which the positions that produce `tokens` attend to a source, in the last
-/// decoder layer but one: for each token those of the source's tokens and its end.
+/// The layer whose attention to the source tells best what is translated by what, of so many: the last but one.
+pub fn aligning_layer(layers: usize) -> usize {
+    layers.saturating_sub(2)
+}
+
+/// The mean over the heads of the weights with which the positions that produce `tokens` attend to a source, in the
+/// [`aligning_layer`]: for each token those of the source's tokens and its end.
 pub(super) fn cross_attention(
     model: &Transformer,
     reader: &Reader,
@@ -90,7 +103,6 @@ pub(super) fn cross_attention(
     let decoded = Sequences { ids: input, lengths: Arc::new(vec![length as u32]), length };
     let memory = model.encode(&sequences, &Mode::INFERENCE)?;
     let (_, weights) = model.decode_with_attention(&memory, &decoded, &Mode::INFERENCE)?;
-    let layer = weights.cross.len().saturating_sub(2);
-    let Some(weights) = weights.cross.get(layer) else { return Ok(Vec::new()) };
+    let Some(weights) = weights.cross.get(aligning_layer(weights.cross.len())) else { return Ok(Vec::new()) };
     Ok(weights.squeeze(0)?.mean(0)?.to_vec2()?)
 }

@@ -13,6 +13,7 @@ pub mod attention;
 mod beam;
 mod constraint;
 pub mod ensemble;
+pub mod explain;
 mod force;
 mod greedy;
 pub mod neural;

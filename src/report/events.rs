@@ -12,6 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prost::Message;
 use serde_json::Value;
 
+use super::picture;
+use crate::decode::explain::Explanation;
 use crate::error::{Error, Result};
 use crate::train::log::Watcher;
 
@@ -54,10 +56,26 @@ struct Tagged {
     tag: String,
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
+    #[prost(message, optional, tag = "4")]
+    image: Option<Image>,
     #[prost(message, optional, tag = "8")]
     tensor: Option<Tensor>,
     #[prost(message, optional, tag = "9")]
     metadata: Option<Metadata>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Image {
+    #[prost(int32, tag = "1")]
+    height: i32,
+    #[prost(int32, tag = "2")]
+    width: i32,
+    /// 4: red, green, blue and opacity.
+    #[prost(int32, tag = "3")]
+    colorspace: i32,
+    /// PNG.
+    #[prost(bytes = "vec", tag = "4")]
+    encoded_image_string: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -95,9 +113,22 @@ struct PluginData {
     plugin_name: String,
 }
 
+impl Event {
+    fn has_image(&self) -> bool {
+        self.summary.iter().flat_map(|summary| &summary.value).any(|value| value.image.is_some())
+    }
+}
+
 impl Tagged {
     fn number(tag: &str, value: f64) -> Self {
         Self { tag: tag.to_owned(), simple_value: Some(value as f32), ..Self::default() }
+    }
+
+    fn image(tag: &str, png: Vec<u8>) -> Self {
+        // The first chunk of a PNG begins with its width and height.
+        let side = |at: usize| png.get(at..at + 4).map_or(0, |side| side.iter().fold(0, |n, byte| n << 8 | i32::from(*byte)));
+        let image = Image { height: side(20), width: side(16), colorspace: 4, encoded_image_string: png };
+        Self { tag: tag.to_owned(), image: Some(image), ..Self::default() }
     }
 
     /// Text in Markdown.
@@ -127,13 +158,16 @@ impl Events {
         Self { directory: run.join(DIRECTORY), file: None, began: 0.0 }
     }
 
-    /// Removes files of earlier starts, and opens a new one.
-    fn create(&mut self) -> Result<()> {
+    /// Removes files of earlier starts, and opens a new one. Returns their events with images, for these are in no log.
+    fn create(&mut self) -> Result<Vec<Event>> {
         self.file = None;
+        let mut images = Vec::new();
         let failed = |error: std::io::Error| Error::io("write TensorBoard's events", &self.directory, error);
         std::fs::create_dir_all(&self.directory).map_err(failed)?;
         for entry in std::fs::read_dir(&self.directory).map_err(failed)?.flatten() {
             if entry.file_name().to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
+                let bytes = std::fs::read(entry.path()).map_err(failed)?;
+                images.extend(records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_image));
                 std::fs::remove_file(entry.path()).map_err(failed)?;
             }
         }
@@ -141,7 +175,7 @@ impl Events {
         let path = self.directory.join(format!("{}{seconds}{}", NAME.0, NAME.1));
         let file = File::create(&path).map_err(|error| Error::io("write TensorBoard's events", &path, error))?;
         self.file = Some((BufWriter::new(file), path));
-        Ok(())
+        Ok(images)
     }
 
     fn write(&mut self, event: &Event) -> Result<()> {
@@ -170,12 +204,23 @@ impl Watcher for Events {
     fn begin(&mut self, entries: &[Value]) -> Result<()> {
         let seconds = entries.iter().filter_map(|entry| entry["seconds"].as_f64()).fold(0.0, f64::max);
         self.began = now() - seconds;
-        self.create()?;
+        let images = self.create()?;
+        let last = entries.iter().filter_map(|entry| entry["update"].as_i64()).max().unwrap_or(-1);
         let wall_time = self.began;
         let version = Some("brain.Event:2".to_owned());
         self.write(&Event { wall_time, file_version: version, ..Event::default() })?;
         self.write(&Event { wall_time, session_log: Some(SessionLog { status: 1 }), ..Event::default() })?;
         entries.iter().try_for_each(|entry| self.add(entry))?;
+        images.iter().filter(|event| event.step <= last).try_for_each(|event| self.write(event))?;
+        self.flush()
+    }
+
+    fn samples(&mut self, update: u64, explained: &[Explanation]) -> Result<()> {
+        let image = |(i, explanation): (usize, &Explanation)| -> Result<Tagged> {
+            Ok(Tagged::image(&format!("attention/{}", i + 1), picture::png(&picture::sentence::maps(explanation)?)?))
+        };
+        let value = explained.iter().enumerate().map(image).collect::<Result<_>>()?;
+        self.write(&Event { wall_time: now(), step: update as i64, summary: Some(Summary { value }), ..Event::default() })?;
         self.flush()
     }
 
@@ -245,6 +290,21 @@ fn record(out: &mut impl Write, data: &[u8]) -> std::io::Result<()> {
     out.write_all(&masked_checksum(data).to_le_bytes())
 }
 
+/// The records of a file, to its end or to where it is damaged.
+fn records(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (length, behind) = rest.split_first_chunk::<8>()?;
+        let (length_checksum, behind) = behind.split_first_chunk::<4>()?;
+        let (data, behind) = behind.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        let (checksum, behind) = behind.split_first_chunk::<4>()?;
+        let is_whole = u32::from_le_bytes(*length_checksum) == masked_checksum(length)
+            && u32::from_le_bytes(*checksum) == masked_checksum(data);
+        rest = behind;
+        is_whole.then_some(data)
+    })
+}
+
 /// TFRecord's checksum: one of data that hold a checksum should not be that checksum.
 fn masked_checksum(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
@@ -264,17 +324,9 @@ mod tests {
         let paths: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(paths.len(), 1, "{paths:?}");
         let bytes = std::fs::read(&paths[0]).unwrap();
-        let (mut rest, mut events) = (&bytes[..], Vec::new());
-        while !rest.is_empty() {
-            let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
-            assert_eq!(number(&rest[8..12]), masked_checksum(&rest[..8]));
-            let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
-            let data = &rest[12..12 + length];
-            assert_eq!(number(&rest[12 + length..16 + length]), masked_checksum(data));
-            events.push(Event::decode(data).unwrap());
-            rest = &rest[16 + length..];
-        }
-        events
+        let length: usize = records(&bytes).map(|data| data.len() + 16).sum();
+        assert_eq!(length, bytes.len(), "a record is damaged");
+        records(&bytes).map(|data| Event::decode(data).unwrap()).collect()
     }
 
     #[test]
@@ -313,6 +365,32 @@ mod tests {
         assert!((events[3].wall_time - events[2].wall_time - 11.0).abs() < 1e-6);
         let text = &events[3].summary.as_ref().unwrap().value.last().unwrap().tensor.as_ref().unwrap().string_val;
         assert_eq!(text[..], [b"    source  a\n    output  b\n".to_vec()]);
+    }
+
+    /// Images of updates that are done again go, for they come again; a torn record at the end is no reason to lose others.
+    #[test]
+    fn images_outlive_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = |update: u64| json!({ "event": "valid", "update": update, "loss": 2.0, "seconds": 1 });
+        let mut log = Events::new(folder.path());
+        log.begin(&[]).unwrap();
+        for update in [10, 20] {
+            log.samples(update, &[Explanation::default()]).unwrap();
+            log.entry(&entry(update)).unwrap();
+        }
+        drop(log);
+        let file = std::fs::read_dir(folder.path().join(DIRECTORY)).unwrap().next().unwrap().unwrap().path();
+        let torn = [std::fs::read(&file).unwrap(), vec![200, 0, 0]].concat();
+        std::fs::write(&file, torn).unwrap();
+        let mut again = Events::new(folder.path());
+        again.begin(&[entry(10)]).unwrap();
+        let images = || events(&folder.path().join(DIRECTORY)).into_iter().filter(Event::has_image).map(|event| event.step);
+        assert_eq!(images().collect::<Vec<_>>(), [10]);
+        again.samples(20, &[Explanation::default()]).unwrap();
+        assert_eq!(images().collect::<Vec<_>>(), [10, 20]);
+        let event = events(&folder.path().join(DIRECTORY)).pop().unwrap();
+        let image = event.summary.unwrap().value.remove(0).image.unwrap();
+        assert!(image.width > 10 && image.height > 10 && image.encoded_image_string.starts_with(b"\x89PNG"));
     }
 
     /// The checksum of "123456789" in CRC-32C is e3069283.

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use super::files::replace_file;
+use super::{attention, files};
 use crate::checkpoint::CONFIG_FILE;
+use crate::decode::explain::{Explanation, temperatures};
 use crate::error::{Error, Result};
 use crate::train::log::{LOG_FILE, Watcher};
 
@@ -15,7 +18,9 @@ use crate::train::log::{LOG_FILE, Watcher};
 pub const FILE: &str = "report.html";
 
 const PAGE: &str = include_str!("assets/report.html");
-const STYLE: &str = include_str!("assets/report.css");
+pub(super) const STYLE: &str = include_str!("assets/report.css");
+/// What the scripts have in common; it comes first.
+pub(super) const COMMON_SCRIPT: &str = include_str!("assets/common.js");
 const SCRIPT: &str = include_str!("assets/report.js");
 
 /// A run as the page shows it.
@@ -24,6 +29,10 @@ pub struct Run {
     directory: PathBuf,
     config: Map<String, Value>,
     log: Vec<Value>,
+    /// [`files::CORPUS`], null where it is not there.
+    corpus: Value,
+    /// [`files::ATTENTION`], null where it is not there.
+    attention: Value,
 }
 
 impl Run {
@@ -39,7 +48,8 @@ impl Run {
         let mut flat = Map::new();
         flatten("", &toml::Value::Table(config), &mut flat);
         let name = directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
-        Ok(Self { name, directory: directory.to_path_buf(), config: flat, log })
+        let [corpus, attention] = [files::CORPUS, files::ATTENTION].map(|name| files::read_json(directory, name));
+        Ok(Self { name, directory: directory.to_path_buf(), config: flat, log, corpus, attention })
     }
 
     /// The run in a directory, with its log there.
@@ -57,7 +67,10 @@ impl Run {
     }
 
     fn json(&self, name: &str) -> Value {
-        json!({ "name": name, "directory": self.directory.to_string_lossy(), "config": self.config, "log": self.log })
+        json!({
+            "name": name, "directory": self.directory.to_string_lossy(), "config": self.config, "log": self.log,
+            "corpus": self.corpus, "attention": self.attention,
+        })
     }
 }
 
@@ -76,31 +89,42 @@ fn flatten(prefix: &str, value: &toml::Value, flat: &mut Map<String, Value>) {
     }
 }
 
-/// The page of some runs.
-pub fn page(runs: &[Run]) -> String {
-    let is_unique = |run: &Run| runs.iter().filter(|other| other.name == run.name).count() == 1;
-    let name = |run: &Run| if is_unique(run) { run.name.clone() } else { run.directory.display().to_string() };
-    let names: Vec<String> = runs.iter().map(name).collect();
-    let data: Value = runs.iter().zip(&names).map(|(run, name)| run.json(name)).collect();
-    // Inside a script element nothing but its end tag is markup.
-    let data = data.to_string().replace('<', "\\u003c");
+/// The page of some runs. `compared` is what their translations of the same text are like beside each other, as
+/// `assets/report.js` shows it; null where that is not known.
+pub fn page(runs: &[Run], compared: &Value) -> String {
+    let names = names(runs);
+    let of_runs: Value = runs.iter().zip(&names).map(|(run, name)| run.json(name)).collect();
+    let data = json!({ "runs": of_runs, "compared": compared });
     PAGE.replace("@TITLE@", &escaped(&names.join(", ")))
         .replace("@STYLE@", STYLE)
-        .replace("@SCRIPT@", SCRIPT)
-        .replace("@DATA@", &data)
+        .replace("@SCRIPT@", &[COMMON_SCRIPT, attention::SCRIPT, SCRIPT].concat())
+        .replace("@DATA@", &embedded(&data))
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
+/// What runs are called: by their directory's name, or all of its path where that is not enough.
+pub fn names(runs: &[Run]) -> Vec<String> {
+    let is_unique = |run: &Run| runs.iter().filter(|other| other.name == run.name).count() == 1;
+    let name = |run: &Run| if is_unique(run) { run.name.clone() } else { run.directory.display().to_string() };
+    runs.iter().map(name).collect()
+}
+
+/// Data inside a script element, where nothing but its end tag is markup.
+pub(super) fn embedded(data: &Value) -> String {
+    data.to_string().replace('<', "\\u003c")
+}
+
+pub(super) fn escaped(text: &str) -> String {
+    // No @ either: what else is put into a page is marked by it.
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('@', "&#64;")
 }
 
 /// Writes a page, whole or not at all.
-pub fn write(file: &Path, runs: &[Run]) -> Result<()> {
-    let name = file.file_name().ok_or_else(|| Error::usage("this is no file name").at(file))?.to_string_lossy();
-    let new = file.with_file_name(format!(".{name}.new"));
-    std::fs::write(&new, page(runs))
-        .and_then(|()| std::fs::rename(&new, file))
-        .map_err(|error| Error::io("write the report", file, error))
+///
+/// # Errors
+/// It cannot be written.
+pub fn write(file: &Path, runs: &[Run], compared: &Value) -> Result<()> {
+    file.file_name().ok_or_else(|| Error::usage("this is no file name").at(file))?;
+    replace_file(file, &page(runs, compared)).map_err(|error| Error::io("write the report", file, error))
 }
 
 /// Writes a run's page anew at every validation.
@@ -117,6 +141,12 @@ impl Page {
 }
 
 impl Watcher for Page {
+    fn samples(&mut self, update: u64, explained: &[Explanation]) -> Result<()> {
+        let sentences: Vec<Value> = explained.iter().map(attention::packed).collect();
+        let json = json!({ "update": update, "temperatures": temperatures().collect::<Vec<_>>(), "sentences": sentences });
+        files::replace(&self.run, files::ATTENTION, &json.to_string())
+    }
+
     fn begin(&mut self, entries: &[Value]) -> Result<()> {
         self.log = entries.to_vec();
         Ok(())
@@ -125,7 +155,7 @@ impl Watcher for Page {
     fn entry(&mut self, entry: &Value) -> Result<()> {
         self.log.push(entry.clone());
         if entry["event"] == "valid" || entry["event"] == "final" {
-            write(&self.run.join(FILE), &[Run::new(&self.run, self.log.clone())?])?;
+            write(&self.run.join(FILE), &[Run::new(&self.run, self.log.clone())?], &Value::Null)?;
         }
         Ok(())
     }

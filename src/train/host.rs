@@ -9,6 +9,7 @@ use super::state::TrainState;
 use crate::data::batch::Batch;
 use crate::data::prefetch::{Prefetch, Prepared};
 use crate::data::sampler::SamplerPosition;
+use crate::decode::explain::Explanation;
 use crate::error::Result;
 use crate::model::Transformer;
 
@@ -21,8 +22,12 @@ pub struct Validation {
     pub perplexity: f64,
     /// BLEU of translations, where they were made.
     pub bleu: Option<f64>,
+    /// The translations.
+    pub translations: Vec<String>,
     /// Lines to show: sample translations.
     pub samples: Vec<String>,
+    /// The first of these, explained.
+    pub explained: Vec<Explanation>,
 }
 
 /// Why training ended.

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
 use crate::console::message;
+use crate::decode::explain::Explanation;
 use crate::error::{Error, Result};
 
 /// The log in a run directory.
@@ -21,6 +22,11 @@ pub trait Watcher {
 
     /// There is another entry.
     fn entry(&mut self, entry: &Value) -> Result<()>;
+
+    /// The sample translations of the validation after this update, whose entry comes next.
+    fn samples(&mut self, _update: u64, _explained: &[Explanation]) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The log of a run.
@@ -82,6 +88,13 @@ impl Log {
         written.map_err(|e| Error::io("write the log", &self.path, e))?;
         tell(&mut self.watchers, |watcher| watcher.entry(entry));
         Ok(())
+    }
+
+    /// Shows explained sample translations to who can draw them; they stand in no entry.
+    pub fn samples(&mut self, update: u64, explained: &[Explanation]) {
+        if !explained.is_empty() {
+            tell(&mut self.watchers, |watcher| watcher.samples(update, explained));
+        }
     }
 
     /// Shows one line to the user, above the progress bar.

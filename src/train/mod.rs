@@ -449,6 +449,7 @@ impl Trainer<'_> {
         for sample in &result.samples {
             self.log.line(sample);
         }
+        self.log.samples(step, &result.explained);
         self.log.entry(&json!({
             "event": "valid", "update": step, "loss": result.loss, "perplexity": result.perplexity, "bleu": result.bleu,
             "best": better, "stale": self.state.stale, "samples": result.samples, "seconds": self.state.seconds,

@@ -2,7 +2,7 @@
 
 mod metrics;
 mod report;
-mod results;
+pub(super) mod results;
 
 use std::collections::HashMap;
 use std::io::{BufReader, Read};

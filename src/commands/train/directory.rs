@@ -11,7 +11,7 @@ use crate::config::{self, Config};
 use crate::console::message;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
-use crate::report::page;
+use crate::report::{self, page};
 use crate::train::log::LOG_FILE;
 use crate::train::state::TrainState;
 
@@ -105,7 +105,7 @@ pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()>
         std::fs::remove_dir_all(&checkpoints).map_err(|e| Error::io("remove the old run", &checkpoints, e))?;
     }
     let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, LOG_FILE, page::FILE];
-    remove(run, files.iter().chain(tokenizers::FILES).chain([&CONFIG_FILE]))?;
+    remove(run, files.iter().chain(&report::files::ALL).chain(tokenizers::FILES).chain([&CONFIG_FILE]))?;
     tokenizers.save(run)?;
     write_config(run, config)
 }
@@ -120,7 +120,7 @@ pub fn resume(run: &Path, config: &Config, state: &TrainState) -> Result<()> {
         }
         _ => remove(run, [&BEST])?,
     }
-    remove(run, [&MANIFEST_FILE, &MODEL_FILE])
+    remove(run, [&MANIFEST_FILE, &MODEL_FILE, &report::files::FINAL])
 }
 
 fn remove<'a>(run: &Path, names: impl IntoIterator<Item = &'a &'a str>) -> Result<()> {

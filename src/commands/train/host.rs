@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::model::Transformer;
 use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::params::Parameters;
+use crate::report::files;
 use crate::train::host::{Batches, End, Host, Lines, Validation};
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
@@ -43,17 +44,22 @@ pub struct RunHost<'a> {
     pub parameters: Arc<Parameters>,
     /// Writes checkpoints.
     pub saver: Saver,
+    /// The last validation's, until they are written.
+    pub translations: Vec<String>,
 }
 
 impl Host for RunHost<'_> {
     fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>> {
-        match &self.validator {
-            Some(validator) => validator.score(model, &self.signals),
-            None => Ok(Some(Validation::default())),
-        }
+        let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
+        let mut validation = validator.score(model, &self.signals)?;
+        self.translations = validation.as_mut().map(|of| std::mem::take(&mut of.translations)).unwrap_or_default();
+        Ok(validation)
     }
 
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
+        if state.best.as_ref().is_some_and(|best| best.step == state.step) {
+            self.keep_translations(files::BEST);
+        }
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
         let moments = optimizer.tensors().into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
         let snapshot = Snapshot {
@@ -118,6 +124,18 @@ pub(super) fn named<'a>(parameters: &'a Parameters, values: &'a [f32]) -> Vec<Na
 }
 
 impl RunHost<'_> {
+    /// Writes the last validation's translations under this name, for reports and comparisons.
+    fn keep_translations(&mut self, name: &str) {
+        let (Some(validator), false) = (&self.validator, self.translations.is_empty()) else { return };
+        let texts = [(files::REFERENCE, files::lines(validator.references())), (name, files::lines(&self.translations))];
+        for (name, text) in texts {
+            if let Err(error) = files::replace(self.run, name, &text) {
+                message(format_args!("warning: {error}"));
+            }
+        }
+        self.translations.clear();
+    }
+
     /// Makes the final model: the mean of the last checkpoints, else the exponential average, else the best, else the last.
     /// Returns which it is, and its validation.
     pub fn finish(
@@ -144,6 +162,8 @@ impl RunHost<'_> {
         {
             let bleu = validation.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
             result = format!("; valid loss {:.3} ppl {:.2}{bleu}", validation.loss, validation.perplexity);
+            self.keep_translations(files::FINAL);
+            log.samples(step, &validation.explained);
             log.entry(&json!({
                 "event": "final", "update": step, "model": what, "loss": validation.loss,
                 "perplexity": validation.perplexity, "bleu": validation.bleu,

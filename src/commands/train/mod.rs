@@ -13,15 +13,19 @@ pub mod validator;
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::Output;
 use crate::config::{self, Config};
 use crate::console::message;
+use crate::data::statistics::Statistics;
 use crate::data::tokenizers::Tokenizers;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
 use crate::report::events::Events;
+use crate::report::files;
 use crate::report::page::{self, Page};
 use crate::train::log::{Log, Watcher};
 use crate::train::optimizer::Optimizer;
@@ -119,9 +123,15 @@ fn train(
     let Prepared { data, validator, model, optimizer, state } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
+    let vocabulary = super::model::vocabulary(&data.tokenizers);
+    let statistics =
+        Statistics::new(&data.corpus, &data.report, &config.data, [vocabulary.source, vocabulary.target]);
+    if let Err(error) = files::replace(run, files::CORPUS, &serde_json::json!(statistics).to_string()) {
+        message(format_args!("warning: {error}"));
+    }
     let log = Log::open(run, state.progress(), total, common.quiet, watchers)?;
     let parameters = model.parameters().clone();
-    let mut host = RunHost { run, config, data: &data, validator, signals, parameters, saver: Saver::default() };
+    let mut host = RunHost { run, config, data: &data, validator, signals, parameters, saver: Saver::default(), translations: Vec::new() };
     let mut trainer = Trainer {
         model: &model,
         optimizer,
@@ -144,7 +154,7 @@ fn train(
     }
     let end = trainer.run(&mut host)?;
     // Also where there was no validation since, or none at all.
-    if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page])) {
+    if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page], &Value::Null)) {
         trainer.log.line(&format!("warning: {error}"));
     }
     let step = trainer.state.step;

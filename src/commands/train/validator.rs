@@ -8,15 +8,19 @@ use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::Strategy;
+use crate::decode::explain::explain;
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
-use crate::decode::translate::{TranslateOptions, Translator};
+use crate::decode::translate::{TranslateOptions, Translation, Translator};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, bleu};
 use crate::model::Transformer;
 use crate::ops::Mode;
 use crate::ops::loss::Sums;
 use crate::train::{Validation, inputs};
+
+/// Sample translations that are explained, and the most tokens on a side of one: pictures are to be taken in at a glance.
+const EXPLAINED: (usize, usize) = (3, 60);
 
 /// The validation set, ready to be scored.
 pub struct Validator {
@@ -102,6 +106,11 @@ impl Validator {
         format!("{:x}", hash.finalize())
     }
 
+    /// The references of what is translated.
+    pub fn references(&self) -> &[String] {
+        &self.references
+    }
+
     /// Loss over the whole set, translations and their BLEU; `None` if it is to stop first.
     pub fn score(&self, model: &Transformer, signals: &Signals) -> Result<Option<Validation>> {
         let mut sums = Sums::default();
@@ -123,7 +132,8 @@ impl Validator {
             ..Validation::default()
         };
         let neural = Neural::new(model, SpecialTokens::of(&self.tokenizers))?;
-        let translator = Translator::new(vec![(neural, Reader::new(model.config(), &self.tokenizers))]);
+        let reader = Reader::new(model.config(), &self.tokenizers);
+        let translator = Translator::new(vec![(neural, reader.clone())]);
         let translations = translator.translate_while(&self.sources, &self.options, |_| signals.stop().is_none())?;
         let Some(translations) = translations else { return Ok(None) };
         let texts: Vec<&str> = translations.iter().map(|t| t.best().text.as_str()).collect();
@@ -135,6 +145,18 @@ impl Validator {
                 format!("  source     {source}\n  reference  {reference}\n  output     {text}\n")
             })
             .collect();
+        validation.translations = texts.iter().map(|text| (*text).to_owned()).collect();
+        let (count, longest) = EXPLAINED;
+        let is_short = |translation: &Translation| {
+            matches!(&translation.parts[..], [source] if source.ids.len() < longest)
+                && translation.best().tokens.len() < longest
+        };
+        let samples = self.sources.iter().zip(&translations).take(self.samples);
+        validation.explained = samples
+            .filter(|(_, translation)| is_short(translation))
+            .take(count)
+            .map(|(source, translation)| explain(model, &reader, source, translation))
+            .collect::<Result<_>>()?;
         Ok(Some(validation))
     }
 }

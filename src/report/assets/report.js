@@ -1,5 +1,4 @@
-"use strict";
-const runs = JSON.parse(document.getElementById("data").textContent);
+const { runs, compared } = JSON.parse(document.getElementById("data").textContent);
 const state = { axis: "update", logarithmic: false, smoothing: 0, hidden: new Set() };
 
 const CHARTS = [
@@ -16,31 +15,6 @@ const AXES = {
   hours: ["hours", e => e.seconds == null ? null : e.seconds / 3600],
   tokens: ["target tokens", (e, run) => tokensAt(run, e.update)],
 };
-
-function make(name, properties = {}, ...children) {
-  const node = document.createElement(name);
-  Object.assign(node, properties);
-  node.append(...children);
-  return node;
-}
-
-function drawn(name, attributes, parent, text) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  if (text !== undefined) node.textContent = text;
-  parent.append(node);
-  return node;
-}
-
-function short(value) {
-  if (value == null || !isFinite(value)) return "–";
-  const size = Math.abs(value);
-  if (size >= 1e9) return (value / 1e9).toPrecision(3) + "G";
-  if (size >= 1e6) return (value / 1e6).toPrecision(3) + "M";
-  if (size >= 1e4) return (value / 1e3).toPrecision(3) + "k";
-  if (size !== 0 && size < 1e-2) return value.toExponential(1);
-  return String(+value.toPrecision(4));
-}
 
 function duration(seconds) {
   const hours = Math.floor(seconds / 3600), minutes = Math.floor(seconds / 60) % 60;
@@ -212,6 +186,75 @@ function tiles() {
   parent.append(table);
 }
 
+/* Whether differences of the runs' translations are more than chance. */
+function significance() {
+  if (!compared) return;
+  const parent = document.getElementById("significance");
+  parent.append(make("h2", { textContent: "Translations of the validation set" }));
+  if (compared.note) { parent.append(make("p", { className: "soft", textContent: `Not compared: ${compared.note}.` })); return; }
+  const metrics = Object.keys(compared.systems[0]).filter(key => key !== "hyp");
+  const head = ["", ...metrics.map(key => ({ bleu: "BLEU", chrf: "chrF2" })[key] ?? key)];
+  const table = make("table", {}, make("tr", {}, ...head.map(text => make("th", { textContent: text }))));
+  compared.systems.forEach((system, i) => {
+    const row = make("tr", {}, make("th", { textContent: system.hyp + (i ? "" : ", baseline") }));
+    for (const key of metrics) {
+      const { score, confidence, p_value: p } = system[key];
+      const chance = p == null ? "" : `, p = ${p.toFixed(4)}`;
+      row.append(make("td", { className: p < 0.05 ? "chosen" : "", textContent: `${score.toFixed(2)} ± ${confidence.toFixed(2)}${chance}` }));
+    }
+    table.append(row);
+  });
+  const words = `${compared.lines} lines; 95 % intervals and p by paired bootstrap: how likely so large a difference from the baseline would be by chance. `;
+  parent.append(make("div", { className: "scroll" }, table), make("p", { className: "soft", textContent: words + metrics.map(key => compared.systems[0][key].signature).join("; ") }));
+}
+
+/* What the training text is like. */
+function corpus() {
+  const parent = document.getElementById("corpus"), seen = new Set();
+  runs.filter(run => run.corpus).forEach(run => {
+    const of = run.corpus, text = JSON.stringify(of);
+    if (seen.has(text)) return;
+    const names = runs.filter(other => JSON.stringify(other.corpus) === text).map(other => other.name).join(", ");
+    seen.add(text);
+    parent.append(make("h2", { textContent: runs.length > 1 ? `Training text of ${names}` : "Training text" }), make("p", { textContent: of.filters }));
+    const cells = (name, texts) => texts.map(text => make(name, { textContent: text }));
+    const sides = make("table", {}, make("tr", {}, ...cells("th", ["", "source", "target"])));
+    for (const [name, key] of [["tokens", "tokens"], ["vocabulary", "vocabulary"], ["median length", "median"], ["longest", "longest"]]) {
+      sides.append(make("tr", {}, ...cells("th", [name]), ...cells("td", [of.source[key], of.target[key]].map(n => n.toLocaleString("en")))));
+    }
+    const files = make("table", {}, make("tr", {}, ...cells("th", ["source", "target", "pairs", "weight"])));
+    for (const { source, target, pairs, weight } of of.corpora) files.append(make("tr", {}, ...cells("td", [source, target, pairs.toLocaleString("en"), weight])));
+    parent.append(make("div", { className: "scroll" }, sides), make("div", { className: "scroll" }, files));
+    const charts = make("div", { className: "charts" });
+    histogram(charts, "Source length", "subwords", of.source.lengths, 0);
+    histogram(charts, "Target length", "subwords", of.target.lengths, 0);
+    histogram(charts, "Target length", "times the source length", of.ratios, 1);
+    parent.append(charts);
+  });
+}
+
+function histogram(parent, title, unit, { start, width, counts }, digits) {
+  const box = make("div", { className: "chart bars-of" }), W = 420, H = 190, left = 12, right = 12, top = 24, bottom = 30;
+  box.append(make("h3", {}, title, make("span", { className: "soft", textContent: " " + unit })));
+  const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}, ${unit}` }, box);
+  const most = Math.max(...counts), each = (W - left - right) / counts.length;
+  const note = make("div", { className: "note" });
+  const edge = i => (start + i * width).toFixed(digits);
+  counts.forEach((count, i) => {
+    const height = (H - top - bottom) * count / most, x = left + i * each;
+    drawn("rect", { class: "count", x: x + .5, y: H - bottom - height, width: Math.max(.5, each - 1), height }, svg);
+    /* A bar of nothing can be pointed at as well. */
+    const area = drawn("rect", { class: "whole", x, y: top, width: each, height: H - top - bottom }, svg);
+    const range = i === counts.length - 1 ? `${edge(i)} and more` : digits || width > 1 ? `${edge(i)} to ${digits ? edge(i + 1) : edge(i + 1) - 1}` : edge(i);
+    area.addEventListener("pointerenter", () => { note.textContent = `${range}: ${count.toLocaleString("en")} pairs`; });
+  });
+  svg.addEventListener("pointerleave", () => { note.textContent = ""; });
+  const step = Math.max(1, Math.ceil(counts.length / 8));
+  for (let i = 0; i < counts.length; i += step) drawn("text", { x: left + i * each, y: H - 14, "text-anchor": "start" }, svg, edge(i));
+  box.append(note);
+  parent.append(box);
+}
+
 function incidents() {
   const parent = document.getElementById("events");
   const words = {
@@ -258,6 +301,17 @@ function samples() {
   });
 }
 
+/* Sample translations explained: a click chooses layer, head and token. */
+function attention() {
+  const parent = document.getElementById("attention");
+  runs.filter(run => run.attention && run.attention.sentences.length).forEach(run => {
+    const { update, sentences, temperatures } = run.attention, of = runs.length > 1 ? ` of ${run.name}` : "";
+    const view = make("div");
+    parent.append(make("h2", { textContent: `Attention${of}` }), make("p", { className: "soft", textContent: entries(run, "final").length ? "of the final model" : `after update ${update}` }), view);
+    attentionView(view, sentences, temperatures);
+  });
+}
+
 function configuration() {
   const table = document.getElementById("configuration"), differing = document.getElementById("differing");
   const keys = [...new Set(runs.flatMap(run => Object.keys(run.config)))];
@@ -280,7 +334,10 @@ function configuration() {
 document.getElementById("about").textContent = runs.map(run => run.directory).join(", ");
 controls();
 tiles();
+significance();
 redraw();
 incidents();
 samples();
+attention();
+corpus();
 configuration();

@@ -1,0 +1,112 @@
+//! The file of `mt translate --attention`: translations explained, in a form that its name asks for.
+
+use std::path::{Path, PathBuf};
+
+use super::output::Output;
+use crate::console::message;
+use crate::decode::explain::Explanation;
+use crate::error::{Error, Result};
+use crate::report::attention::page;
+use crate::report::picture::{Format, sentence};
+
+/// Sentences that a page shows; each takes as many bytes as it has weights, twice.
+const MOST_ON_A_PAGE: usize = 100;
+
+/// An open file.
+pub struct AttentionFile {
+    output: Output,
+    path: PathBuf,
+    form: Form,
+}
+
+enum Form {
+    /// A list with one entry for each line, written as they come.
+    Json { is_empty: bool },
+    /// A page to click through.
+    Page { sentences: Vec<Explanation>, left_out: usize },
+    /// One sentence.
+    Picture { format: Format, sentence: Option<Explanation> },
+}
+
+impl Form {
+    /// That of a file's name: JSON where it is neither a page's nor a picture's.
+    fn of(path: &Path) -> Self {
+        let is_page = path.extension().is_some_and(|it| it.eq_ignore_ascii_case("html") || it.eq_ignore_ascii_case("htm"));
+        match Format::of(path) {
+            Some(format) => Self::Picture { format, sentence: None },
+            None if is_page => Self::Page { sentences: Vec::new(), left_out: 0 },
+            None => Self::Json { is_empty: true },
+        }
+    }
+}
+
+impl AttentionFile {
+    /// Refuses a picture of so many lines, unless they are one.
+    pub fn refuse_several(path: &Path, lines: usize) -> Result<()> {
+        if lines > 1 && Format::of(path).is_some() { Err(several(path)) } else { Ok(()) }
+    }
+
+    /// Creates it.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut output = Output::open(Some(path))?;
+        let form = Form::of(path);
+        if let Form::Json { .. } = form {
+            output.text("[")?;
+        }
+        Ok(Self { output, path: path.to_path_buf(), form })
+    }
+
+    /// Takes the next line's.
+    pub fn add(&mut self, explanation: Explanation) -> Result<()> {
+        match &mut self.form {
+            Form::Json { is_empty } => {
+                self.output.text(if std::mem::replace(is_empty, false) { "\n" } else { ",\n" })?;
+                let json = serde_json::to_string(&explanation)
+                    .map_err(|e| Error::failure("attention weights cannot be written as JSON").caused_by(e))?;
+                self.output.text(&json)
+            }
+            Form::Page { sentences, left_out } => {
+                if sentences.len() < MOST_ON_A_PAGE {
+                    sentences.push(explanation);
+                } else {
+                    *left_out += 1;
+                }
+                Ok(())
+            }
+            Form::Picture { sentence: Some(_), .. } => Err(several(&self.path)),
+            Form::Picture { sentence, .. } => {
+                *sentence = Some(explanation);
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings everything into the file.
+    pub fn finish(mut self) -> Result<()> {
+        match self.form {
+            Form::Json { .. } => self.output.text("\n]\n")?,
+            Form::Page { sentences, left_out } => {
+                self.output.text(&page(&sentences))?;
+                if left_out > 0 {
+                    message(format_args!(
+                        "warning: {} shows the first {MOST_ON_A_PAGE} lines; {left_out} more would make it too large (a .json \
+                         file takes any number)",
+                        self.path.display()
+                    ));
+                }
+            }
+            Form::Picture { format, sentence: drawn } => {
+                let drawn = drawn.unwrap_or_default();
+                let picture = format.encode(sentence::whole(&drawn)?).map_err(|error| error.at(&self.path))?;
+                self.output.bytes(&picture)?;
+            }
+        }
+        self.output.flush()
+    }
+}
+
+fn several(path: &Path) -> Error {
+    Error::usage("a picture shows one sentence, and there are more lines")
+        .at(path)
+        .help("name a .html file, which one can leaf through, or a .json file, or translate one line")
+}

@@ -1,0 +1,161 @@
+//! What training text is like: how much of it there is, and how long its sentences are.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::encoded::EncodedCorpus;
+use super::filter::FilterReport;
+use super::sampler::Lengths;
+use crate::config::DataConfig;
+
+/// Most bars of a histogram.
+const BARS: u32 = 40;
+
+/// Numbers of a training text; lengths are in subwords, without special tokens.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Statistics {
+    /// Pairs that passed the filters.
+    pub pairs: usize,
+    /// How many did not, and why, in words.
+    pub filters: String,
+    /// The corpora.
+    pub corpora: Vec<CorpusSize>,
+    /// Source side.
+    pub source: Side,
+    /// Target side.
+    pub target: Side,
+    /// Target lengths as times the source lengths.
+    pub ratios: Histogram,
+}
+
+/// One of the corpora.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CorpusSize {
+    /// Its source file.
+    pub source: PathBuf,
+    /// Its target file.
+    pub target: PathBuf,
+    /// How often its pairs are drawn an epoch.
+    pub weight: f64,
+    /// Pairs that passed the filters.
+    pub pairs: usize,
+}
+
+/// One side of a text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Side {
+    /// Pieces of the vocabulary.
+    pub vocabulary: usize,
+    /// Subwords of the text.
+    pub tokens: u64,
+    /// Half of all lines are as long or shorter.
+    pub median: u32,
+    /// The longest line.
+    pub longest: u32,
+    /// Of the lengths.
+    pub lengths: Histogram,
+}
+
+/// How many values lie in each of some intervals of equal width.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Histogram {
+    /// Where the first begins.
+    pub start: f64,
+    /// Width of each.
+    pub width: f64,
+    /// Values from the beginning of each to that of the next; in the last one also all that are larger.
+    pub counts: Vec<u64>,
+}
+
+impl Histogram {
+    fn new(start: f64, width: f64, bars: usize, values: impl Iterator<Item = f64>) -> Self {
+        let mut counts = vec![0; bars];
+        for value in values {
+            let bar = ((value - start) / width).max(0.0) as usize;
+            counts[bar.min(bars - 1)] += 1;
+        }
+        Self { start, width, counts }
+    }
+}
+
+impl Side {
+    /// Of at least one length.
+    fn new(mut lengths: Vec<u32>, vocabulary: usize) -> Self {
+        lengths.sort_unstable();
+        let longest = lengths[lengths.len() - 1];
+        // One line in two hundred may be longer than the bars show.
+        let usual = lengths[(lengths.len() - 1) * 199 / 200];
+        let width = (usual / BARS + 1).max(1);
+        let histogram = Histogram::new(
+            0.0,
+            f64::from(width),
+            (usual / width + 1) as usize + usize::from(longest > usual),
+            lengths.iter().map(|length| f64::from(*length)),
+        );
+        Self {
+            vocabulary,
+            tokens: lengths.iter().map(|length| u64::from(*length)).sum(),
+            median: lengths[(lengths.len() - 1) / 2],
+            longest,
+            lengths: histogram,
+        }
+    }
+}
+
+impl Statistics {
+    /// Of a corpus that is not empty. `vocabularies` are the sizes of source and target.
+    pub fn new(
+        corpus: &EncodedCorpus,
+        report: &FilterReport,
+        config: &DataConfig,
+        [source, target]: [usize; 2],
+    ) -> Self {
+        let lengths = corpus.lengths();
+        let corpora = config.train.iter().zip(corpus.ranges());
+        let side = |of: fn(&Lengths) -> u32, vocabulary| Side::new(lengths.iter().map(of).collect(), vocabulary);
+        let ratio = |lengths: &Lengths| f64::from(lengths.target) / f64::from(lengths.source.max(1));
+        Self {
+            pairs: corpus.len(),
+            filters: report.to_string(),
+            corpora: corpora
+                .map(|(config, range)| CorpusSize {
+                    source: config.source.clone(),
+                    target: config.target.clone(),
+                    weight: config.weight,
+                    pairs: range.range.len(),
+                })
+                .collect(),
+            source: side(|lengths| lengths.source, source),
+            target: side(|lengths| lengths.target, target),
+            ratios: Histogram::new(0.0, 0.1, 31, lengths.iter().map(ratio)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_in_one_bar() {
+        let side = Side::new((1..=1000).collect(), 7);
+        assert_eq!((side.tokens, side.median, side.longest), (500_500, 500, 1000));
+        let Histogram { start, width, counts } = side.lengths;
+        assert_eq!((start, counts.iter().sum::<u64>()), (0.0, 1000));
+        assert!(counts.len() <= BARS as usize + 1, "{}", counts.len());
+        // The first has 1 to 24.
+        assert_eq!((width, counts[0], counts[1]), (25.0, 24, 25));
+
+        let one = Side::new(vec![3], 7).lengths;
+        assert_eq!((one.width, one.counts), (1.0, vec![0, 0, 0, 1]));
+        let outlier = Side::new([vec![5; 999], vec![4000]].concat(), 7).lengths;
+        assert_eq!((outlier.counts[5], outlier.counts[6], outlier.counts.len()), (999, 1, 7));
+    }
+
+    #[test]
+    fn what_is_larger_is_in_the_last_bar() {
+        let ratios = Histogram::new(0.0, 0.1, 31, [0.05, 1.0, 1.05, 3.0, 70.0].into_iter());
+        assert_eq!((ratios.counts[0], ratios.counts[10], ratios.counts[30]), (1, 2, 2));
+    }
+}

@@ -1,0 +1,58 @@
+//! What a run directory holds for its report beside the log.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// What the training text is like: [`crate::data::statistics::Statistics`].
+pub const CORPUS: &str = "corpus.json";
+/// Sample translations of the last validation, explained.
+pub const ATTENTION: &str = "attention.json";
+/// The directory of the texts below, one sentence a line.
+pub const VALIDATION: &str = "validation";
+/// The references of the validation set.
+pub const REFERENCE: &str = "validation/reference.txt";
+/// Its translations by the best model so far.
+pub const BEST: &str = "validation/best.txt";
+/// Its translations by the final model.
+pub const FINAL: &str = "validation/final.txt";
+
+/// All files.
+pub const ALL: [&str; 5] = [CORPUS, ATTENTION, REFERENCE, BEST, FINAL];
+
+/// Replaces one, whole or not at all.
+///
+/// # Errors
+/// It cannot be written.
+pub fn replace(run: &Path, name: &str, text: &str) -> Result<()> {
+    let file = run.join(name);
+    let folder = file.parent().unwrap_or(run);
+    let written = std::fs::create_dir_all(folder).and_then(|()| replace_file(&file, text));
+    written.map_err(|error| Error::io("write for the report", &file, error))
+}
+
+/// Replaces a file, whole or not at all.
+pub(super) fn replace_file(file: &Path, text: &str) -> std::io::Result<()> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let new = file.with_file_name(format!(".{name}.new"));
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file))
+}
+
+/// Lines as such a file has them.
+pub fn lines<S: AsRef<str>>(lines: &[S]) -> String {
+    lines.iter().flat_map(|line| [line.as_ref(), "\n"]).collect()
+}
+
+/// The lines of one; none where it is not there or cannot be read.
+pub fn read_lines(run: &Path, name: &str) -> Option<Vec<String>> {
+    let text = std::fs::read_to_string(run.join(name)).ok()?;
+    Some(text.split_terminator('\n').map(str::to_owned).collect())
+}
+
+/// What one holds; null where it is not there or cannot be read.
+pub fn read_json(run: &Path, name: &str) -> Value {
+    let text = std::fs::read_to_string(run.join(name)).ok();
+    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null)
+}

@@ -1,0 +1,118 @@
+//! Pictures for papers and slides: SVG drawn by `plotters`, and PNG made of it by `resvg`.
+//!
+//! | What is drawn | Module |
+//! |---|---|
+//! | a translation explained | [`sentence`] |
+//! | the curves of runs | [`curves`] |
+//!
+//! An SVG names typefaces and leaves them to who shows it; for a PNG there is one in the program, and those of the system
+//! where it has no letter.
+
+pub mod curves;
+pub mod sentence;
+mod sketch;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::fontdb::Database;
+use resvg::usvg::{Options, Tree};
+
+use crate::error::{Error, Result};
+
+/// Pixels of a PNG for one of the SVG, so that small type can be read.
+const SCALE: f32 = 1.5;
+
+/// The longest side of a PNG, in pixels; at four bytes a pixel that bounds memory.
+const MOST_PIXELS: f32 = 16384.0;
+
+/// A picture file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Lines and letters.
+    Svg,
+    /// Pixels.
+    Png,
+}
+
+impl Format {
+    /// What a file's name asks for; none where it is no picture's.
+    pub fn of(file: &Path) -> Option<Self> {
+        match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "svg" => Some(Self::Svg),
+            "png" => Some(Self::Png),
+            _ => None,
+        }
+    }
+
+    /// A drawing in this format.
+    ///
+    /// # Errors
+    /// It is too large for pixels.
+    pub fn encode(self, svg: String) -> Result<Vec<u8>> {
+        match self {
+            Self::Svg => Ok(svg.into_bytes()),
+            Self::Png => png(&svg),
+        }
+    }
+}
+
+/// The drawing as a PNG, smaller than [`SCALE`] would have it where that is too large.
+///
+/// # Errors
+/// Its sides are too unequal, or memory is short.
+pub fn png(svg: &str) -> Result<Vec<u8>> {
+    let failed = |why: String| Error::failure("cannot turn the picture into PNG").context(why);
+    let options = Options { fontdb: typefaces(), ..Options::default() };
+    let tree = Tree::from_str(svg, &options).map_err(|error| failed(error.to_string()))?;
+    let size = tree.size();
+    let scale = SCALE.min(MOST_PIXELS / size.width().max(size.height()));
+    let [width, height] = [size.width(), size.height()].map(|side| (side * scale).ceil() as u32);
+    let pixels = Pixmap::new(width, height).ok_or_else(|| failed(format!("{width} × {height} pixels cannot be had")));
+    let mut pixels = pixels?;
+    resvg::render(&tree, Transform::from_scale(scale, scale), &mut pixels.as_mut());
+    pixels.encode_png().map_err(|error| failed(error.to_string()))
+}
+
+/// The typeface in the program, and those of the system.
+fn typefaces() -> Arc<Database> {
+    static TYPEFACES: OnceLock<Arc<Database>> = OnceLock::new();
+    let load = || {
+        let mut database = Database::new();
+        database.load_font_data(epaint_default_fonts::HACK_REGULAR.to_vec());
+        database.load_system_fonts();
+        database.set_monospace_family("Hack");
+        Arc::new(database)
+    };
+    TYPEFACES.get_or_init(load).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The letters are drawn, on a machine with no typeface too: the one in the program has them.
+    #[test]
+    fn a_picture_has_letters() {
+        let picture = |text: &str| {
+            let svg = format!(
+                "<svg xmlns='http://www.w3.org/2000/svg' width='80' height='20'>\
+                 <text x='2' y='15' font-family='monospace' font-size='12'>{text}</text></svg>"
+            );
+            let png = png(&svg).unwrap();
+            assert_eq!(png[..8], *b"\x89PNG\r\n\x1a\n");
+            Pixmap::decode_png(&png).unwrap()
+        };
+        let ink = |pixels: &Pixmap| pixels.pixels().iter().filter(|pixel| pixel.alpha() > 128).count();
+        let (none, some, more) = (picture(""), picture("▁Haus"), picture("▁Haus▁Tür"));
+        assert_eq!((none.width(), none.height(), ink(&none)), (120, 30, 0));
+        assert!(ink(&some) > 40 && ink(&more) > ink(&some), "{} {}", ink(&some), ink(&more));
+    }
+
+    #[test]
+    fn a_picture_is_no_larger_than_can_be_had() {
+        let png = png("<svg xmlns='http://www.w3.org/2000/svg' width='40000' height='20'/>").unwrap();
+        assert_eq!(Pixmap::decode_png(&png).unwrap().width(), 16384);
+    }
+}

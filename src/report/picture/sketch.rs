@@ -1,0 +1,129 @@
+//! A drawing that finds its size as it grows.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use unicode_width::UnicodeWidthStr;
+
+use crate::error::{Error, Result};
+
+/// Height of letters, in pixels.
+pub const LETTER: i32 = 12;
+/// From line to line.
+pub const LINE: i32 = 18;
+/// Around everything.
+const MARGIN: i32 = 14;
+/// plotters writes a height of letters as so many times what it then means in CSS.
+const PER_PIXEL: f64 = 1.24;
+
+/// Where a text lies from the point that is given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Anchor {
+    /// To the right of it.
+    Start,
+    /// To the left of it.
+    End,
+    /// Above it, read from below.
+    Up,
+}
+
+enum Shape {
+    Text { text: String, at: (i32, i32), anchor: Anchor, size: i32, color: RGBColor },
+    Box { corner: (i32, i32), size: (i32, i32), color: RGBColor },
+    Line { ends: [(i32, i32); 2], color: RGBColor },
+}
+
+/// Shapes in the order they are drawn, in pixels from the upper left corner inside the margin.
+#[derive(Default)]
+pub struct Sketch {
+    shapes: Vec<Shape>,
+    width: i32,
+    height: i32,
+}
+
+/// How wide a text is: letters are equally wide, those of East Asia twice.
+pub fn width_of(text: &str, size: i32) -> i32 {
+    (text.width() as f64 * f64::from(size) * 0.61).ceil() as i32
+}
+
+impl Sketch {
+    fn cover(&mut self, x: i32, y: i32) {
+        self.width = self.width.max(x);
+        self.height = self.height.max(y);
+    }
+
+    /// A text whose middle is at the height of a point; what cannot be shown in it is replaced.
+    pub fn text(&mut self, text: &str, at: (i32, i32), anchor: Anchor, size: i32, color: RGBColor) {
+        let text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let width = width_of(&text, size);
+        match anchor {
+            Anchor::Start => self.cover(at.0 + width, at.1 + size),
+            Anchor::End => self.cover(at.0, at.1 + size),
+            Anchor::Up => self.cover(at.0 + size, at.1),
+        }
+        self.shapes.push(Shape::Text { text, at, anchor, size, color });
+    }
+
+    /// A filled box.
+    pub fn rectangle(&mut self, corner: (i32, i32), size: (i32, i32), color: RGBColor) {
+        self.cover(corner.0 + size.0, corner.1 + size.1);
+        self.shapes.push(Shape::Box { corner, size, color });
+    }
+
+    /// A line.
+    pub fn line(&mut self, from: (i32, i32), to: (i32, i32), color: RGBColor) {
+        self.cover(from.0.max(to.0), from.1.max(to.1));
+        self.shapes.push(Shape::Line { ends: [from, to], color });
+    }
+
+    /// How far down it reaches.
+    pub fn height(&self) -> i32 {
+        self.height
+    }
+
+    /// The drawing on white.
+    ///
+    /// # Errors
+    /// Never with shapes of finite size; `plotters` returns errors of what it writes to, which is memory.
+    pub fn svg(&self) -> Result<String> {
+        let mut svg = String::new();
+        let side = |side: i32| (side + 2 * MARGIN).unsigned_abs();
+        {
+            let area = SVGBackend::with_string(&mut svg, (side(self.width), side(self.height))).into_drawing_area();
+            area.fill(&WHITE).map_err(failed)?;
+            self.shapes.iter().try_for_each(|shape| draw(&area, shape))?;
+            area.present().map_err(failed)?;
+        }
+        Ok(svg)
+    }
+}
+
+pub(super) fn failed(error: impl std::error::Error) -> Error {
+    Error::failure("cannot draw the picture").context(error)
+}
+
+/// A typeface for letters of so many pixels.
+pub(super) fn letters<'a>(size: i32, color: RGBColor) -> TextStyle<'a> {
+    TextStyle { color: color.to_backend_color(), ..TextStyle::from(("monospace", f64::from(size) * PER_PIXEL)) }
+}
+
+fn draw(area: &DrawingArea<SVGBackend, plotters::coord::Shift>, shape: &Shape) -> Result<()> {
+    let inside = |(x, y): (i32, i32)| (x + MARGIN, y + MARGIN);
+    match shape {
+        Shape::Text { text, at, anchor, size, color } => {
+            let style = letters(*size, *color);
+            let style = match anchor {
+                Anchor::Start | Anchor::Up => style.pos(Pos::new(HPos::Left, VPos::Center)),
+                Anchor::End => style.pos(Pos::new(HPos::Right, VPos::Center)),
+            };
+            let style = if *anchor == Anchor::Up { style.transform(FontTransform::Rotate270) } else { style };
+            area.draw_text(text, &style, inside(*at)).map_err(failed)
+        }
+        Shape::Box { corner, size, color } => {
+            let (x, y) = inside(*corner);
+            area.draw(&Rectangle::new([(x, y), (x + size.0, y + size.1)], color.filled())).map_err(failed)
+        }
+        Shape::Line { ends, color } => {
+            area.draw(&PathElement::new(ends.map(inside).to_vec(), color.stroke_width(1))).map_err(failed)
+        }
+    }
+}
