@@ -124,7 +124,7 @@ pub struct ReportArgs {
     /// Run directories
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
-    /// The page [default: report.html in the directory of a single run, else in the current one]
+    /// The page, or with the ending .svg or .png the curves as a picture [default: report.html in the directory of a single run, else in the current one]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -60,6 +60,90 @@ fn attention_of_a_translation() {
     fails(&run(&["--attention", "-"]), 2, &["--attention cannot go to stdout"]);
 }
 
+/// The steps of an explanation are the model's own probabilities, and every token of its translation has one.
+#[test]
+fn an_explanation_tells_probabilities_and_runners_up() {
+    let project = trained(&["--set", "train.max_updates=40"]);
+    let args =
+        ["translate", "--model", "runs/small", "-q", "--json", "--beam", "1", "--attention", "a.json", "a dog runs"];
+    let output = project.mt(&args);
+    succeeds(&output);
+    let translation: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let file: Value = serde_json::from_slice(&std::fs::read(project.path("a.json")).unwrap()).unwrap();
+    let explained = &file[0];
+    assert_eq!((&explained["text"], &explained["translation"]), (&"a dog runs".into(), &translation["translation"]));
+    let number = |value: &Value| value.as_f64().unwrap();
+    let (steps, log_probs) =
+        (explained["steps"].as_array().unwrap(), translation["token_log_probs"].as_array().unwrap());
+    assert_eq!(steps.len(), log_probs.len());
+    assert_eq!(steps.len(), explained["target"].as_array().unwrap().len());
+    for ((step, log_prob), piece) in steps.iter().zip(log_probs).zip(explained["target"].as_array().unwrap()) {
+        assert!((number(&step["log_prob"]) - number(log_prob)).abs() < 1e-4, "{step} {log_prob}");
+        // Greedy search chooses the first.
+        assert_eq!((&step["rank"], &step["candidates"][0][0]), (&1.into(), piece));
+        let candidates: Vec<f64> = step["candidates"].as_array().unwrap().iter().map(|pair| number(&pair[1])).collect();
+        assert!(candidates.is_sorted_by(|a, b| a >= b) && candidates.iter().map(|l| l.exp()).sum::<f64>() < 1.0 + 1e-6);
+        let sums: Vec<f64> = step["log_sums"].as_array().unwrap().iter().map(number).collect();
+        // At temperature 1 the probabilities are what they are.
+        assert!(sums.len() == 20 && sums[9].abs() < 1e-5, "{sums:?}");
+    }
+    let words = |key: &str| explained[key].as_str().unwrap().split_whitespace().count() as u64;
+    let pairs: Vec<(u64, u64)> = serde_json::from_value(explained["alignment"].clone()).unwrap();
+    assert_eq!(pairs.len() as u64, words("translation"));
+    assert!(pairs.iter().all(|(source, target)| *source < words("text") && *target < words("translation")));
+}
+
+/// A page shows all lines; a picture one, which is refused before anything is translated where that can be known.
+#[test]
+fn explanations_are_pages_and_pictures() {
+    let project = trained(&[]);
+    let translate = |more: &[&str]| project.mt(&[&["translate", "--model", "runs/small", "-q"], more].concat());
+    let read = |name: &str| std::fs::read(project.path(name)).unwrap();
+    let odd = "the \u{1} </script> & @DATA@ <cat> 猫";
+    for (name, beginning) in [("a.svg", &b"<svg "[..]), ("a.PNG", b"\x89PNG"), ("a.html", b"<!doctype html>")] {
+        let output = translate(&["--attention", name, odd]);
+        succeeds(&output);
+        assert_eq!(output.stdout, translate(&[odd]).stdout, "asking changes the translation");
+        let file = read(name);
+        assert!(file.starts_with(beginning) && file.len() > 5000, "{name}: {} bytes", file.len());
+        succeeds(&translate(&["--attention", name, "  "]));
+        assert!(read(name).starts_with(beginning));
+    }
+    succeeds(&translate(&["--attention", "a.svg", odd]));
+    let svg = String::from_utf8(read("a.svg")).unwrap();
+    resvg::usvg::Tree::from_str(&svg, &resvg::usvg::Options::default()).unwrap();
+    assert!(svg.contains("attention to the source, layer 1, mean of 2 heads") && svg.contains("&lt;cat&gt;"));
+
+    succeeds(
+        &project
+            .mt_with_input(&["translate", "--model", "runs/small", "-q", "--attention", "b.html"], b"a cat\n\na dog\n"),
+    );
+    let page = String::from_utf8(read("b.html")).unwrap();
+    let (_, data) = page.split_once("id=\"data\">").unwrap();
+    let data: Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    let texts: Vec<&Value> = data["sentences"].as_array().unwrap().iter().map(|sentence| &sentence["text"]).collect();
+    assert_eq!(texts, ["a cat", "", "a dog"]);
+    for kind in ["cross", "encoder", "decoder"] {
+        let sentence = &data["sentences"][0];
+        let count = |key: &str| sentence[key].as_array().unwrap().len();
+        let (queries, keys) = match kind {
+            "cross" => ("target", "source"),
+            "encoder" => ("source", "source"),
+            _ => ("target", "input"),
+        };
+        let map = &sentence["maps"][kind];
+        assert_eq!((&map["layers"], &map["heads"]), (&1.into(), &2.into()));
+        assert_eq!(map["hex"].as_str().unwrap().len(), 2 * 2 * count(queries) * count(keys));
+    }
+
+    let two = translate(&["--attention", "c.svg", "a cat", "a dog"]);
+    fails(&two, 2, &["c.svg", "a picture shows one sentence", ".html"]);
+    assert!(two.stdout.is_empty() && !project.path("c.svg").exists());
+    let piped =
+        project.mt_with_input(&["translate", "--model", "runs/small", "-q", "--attention", "c.png"], b"a cat\na dog\n");
+    fails(&piped, 2, &["c.png", "a picture shows one sentence"]);
+}
+
 #[test]
 fn sentence_vectors() {
     let project = trained(&[]);

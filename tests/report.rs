@@ -27,8 +27,18 @@ fn a_run_has_a_page_that_tells_its_log() {
     succeeds(&project.train(&[]));
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
     let data = data(&page);
-    assert_eq!(data[0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
-    assert_eq!((&data[0]["name"], &data[0]["config"]["model.d_ff"]), (&"small".into(), &"64".into()));
+    let of_run = &data["runs"][0];
+    assert_eq!(of_run["log"].as_array().unwrap(), &log(&project, "runs/small"));
+    assert_eq!((&of_run["name"], &of_run["config"]["model.d_ff"]), (&"small".into(), &"64".into()));
+    // What the log has not: the training text, and what the samples attended to.
+    assert_eq!((&of_run["corpus"]["pairs"], &of_run["corpus"]["corpora"][0]["pairs"]), (&120.into(), &120.into()));
+    let lengths = |side: &str| of_run["corpus"][side]["lengths"]["counts"].as_array().unwrap().iter();
+    for side in ["source", "target"] {
+        assert_eq!(lengths(side).map(|count| count.as_u64().unwrap()).sum::<u64>(), 120);
+    }
+    let first = std::fs::read_to_string(project.path("valid.en")).unwrap();
+    assert_eq!(of_run["attention"]["sentences"][0]["text"], first.lines().next().unwrap());
+    assert_eq!(of_run["attention"]["final"], true);
     assert!(
         page.contains("u003c/script") && page.matches("</script>").count() == 2,
         "markup in the data ends the script"
@@ -43,10 +53,34 @@ fn a_run_has_a_page_that_tells_its_log() {
     // A run that goes on, and one that is replaced.
     succeeds(&project.train(&["--resume", "--set", "train.max_updates=18"]));
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
-    assert_eq!(self::data(&page)[0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
+    assert_eq!(self::data(&page)["runs"][0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
     succeeds(&project.train(&["--overwrite", "--set", "valid.every=0"]));
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
-    assert_eq!(self::data(&page)[0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
+    assert_eq!(self::data(&page)["runs"][0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
+    // Nothing is left of the one before.
+    assert_eq!(self::data(&page)["runs"][0]["attention"], Value::Null);
+    assert!(!project.path("runs/small/validation/best.txt").exists());
+}
+
+/// The translations that a run keeps are those that were scored.
+#[test]
+fn a_run_keeps_its_translations_of_the_validation_set() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=40", "--set", "valid.every=10"]));
+    let log = log(&project, "runs/small");
+    let best = log.iter().rfind(|entry| entry["best"] == true).unwrap();
+    let last = log.iter().find(|entry| entry["event"] == "final").unwrap();
+    for (name, entry) in [("best", best), ("final", last)] {
+        let hyp = format!("runs/small/validation/{name}.txt");
+        let output = project.mt(&["eval", "--json", "--hyp", &hyp, "--ref", "runs/small/validation/reference.txt"]);
+        succeeds(&output);
+        let score: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(score["bleu"]["score"], entry["bleu"], "{name}");
+    }
+    assert_eq!(
+        file(&project, "runs/small", "validation/reference.txt"),
+        std::fs::read(project.path("valid.de")).unwrap()
+    );
 }
 
 #[test]
@@ -59,10 +93,52 @@ fn runs_are_compared_on_one_page() {
     succeeds(&output);
     assert_eq!(stdout(&output), "report.html\n");
     let page = std::fs::read_to_string(project.path("report.html")).unwrap();
-    let names: Vec<Value> = data(&page).as_array().unwrap().iter().map(|run| run["name"].clone()).collect();
+    let names: Vec<Value> = data(&page)["runs"].as_array().unwrap().iter().map(|run| run["name"].clone()).collect();
     assert_eq!(names, ["one/x", "two/x", "y"]);
+    // The same runs: no difference can be more than chance.
+    let compared = data(&page)["compared"].clone();
+    assert_eq!((&compared["lines"], &compared["systems"][2]["bleu"]["p_value"]), (&6.into(), &1.0.into()));
     let again = project.mt(&["report", "y"]);
     assert_eq!(stdout(&again), "y/report.html\n");
+
+    // One that differs: the page says what mt eval says.
+    succeeds(&project.train(&["--run-dir", "z", "--set", "train.max_updates=60", "--set", "train.seed=7"]));
+    succeeds(&project.mt(&["report", "y", "z", "--output", "two.html"]));
+    let compared = data(&std::fs::read_to_string(project.path("two.html")).unwrap())["compared"].clone();
+    let texts = ["y", "z"].map(|run| format!("{run}/validation/final.txt"));
+    let mut eval = vec!["eval", "--json", "--bleu", "--chrf", "--paired-bs", "--ref", "valid.de", "--hyp"];
+    eval.extend(texts.iter().map(String::as_str));
+    let output = project.mt(&eval);
+    succeeds(&output);
+    let expected: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    for system in 0..2 {
+        for metric in ["bleu", "chrf"] {
+            assert_eq!(compared["systems"][system][metric], expected[system][metric]);
+        }
+    }
+    // On another validation set there is nothing to compare.
+    project.write("valid.de", "das\n".repeat(6));
+    succeeds(&project.train(&["--run-dir", "other"]));
+    succeeds(&project.mt(&["report", "y", "other", "--output", "two.html"]));
+    let compared = data(&std::fs::read_to_string(project.path("two.html")).unwrap())["compared"].clone();
+    assert_eq!(compared, serde_json::json!({ "note": "other was validated on another text than y" }));
+
+    // Curves as pictures.
+    for (name, beginning) in [("curves.svg", &b"<svg "[..]), ("curves.png", b"\x89PNG")] {
+        succeeds(&project.mt(&["report", "y", "z", "--output", name]));
+        assert!(std::fs::read(project.path(name)).unwrap().starts_with(beginning));
+    }
+    let svg = std::fs::read_to_string(project.path("curves.svg")).unwrap();
+    for words in ["perplexity", "BLEU of the validation set", "learning rate"] {
+        assert!(svg.contains(words), "{words}");
+    }
+    project.write("y/log.jsonl", "");
+    fails(
+        &project.mt(&["report", "y", "--output", "none.svg"]),
+        1,
+        &["the logs have nothing to draw yet", "log_every"],
+    );
+    assert!(!project.path("none.svg").exists());
 
     fails(&project.mt(&["report", "nothing"]), 1, &["nothing/log.jsonl", "name a run directory"]);
     fails(&project.mt(&["report", "y", "--output", "y/log.jsonl"]), 2, &["y/log.jsonl"]);

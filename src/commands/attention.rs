@@ -25,13 +25,14 @@ enum Form {
     /// A page to click through.
     Page { sentences: Vec<Explanation>, left_out: usize },
     /// One sentence.
-    Picture { format: Format, sentence: Option<Explanation> },
+    Picture { format: Format, sentence: Option<Box<Explanation>> },
 }
 
 impl Form {
     /// That of a file's name: JSON where it is neither a page's nor a picture's.
     fn of(path: &Path) -> Self {
-        let is_page = path.extension().is_some_and(|it| it.eq_ignore_ascii_case("html") || it.eq_ignore_ascii_case("htm"));
+        let is_page =
+            path.extension().is_some_and(|it| it.eq_ignore_ascii_case("html") || it.eq_ignore_ascii_case("htm"));
         match Format::of(path) {
             Some(format) => Self::Picture { format, sentence: None },
             None if is_page => Self::Page { sentences: Vec::new(), left_out: 0 },
@@ -75,7 +76,7 @@ impl AttentionFile {
             }
             Form::Picture { sentence: Some(_), .. } => Err(several(&self.path)),
             Form::Picture { sentence, .. } => {
-                *sentence = Some(explanation);
+                *sentence = Some(Box::new(explanation));
                 Ok(())
             }
         }

@@ -6,17 +6,19 @@ use serde_json::{Value, json};
 
 use super::eval::results::{Results, Test};
 use super::output::{Output, refuse_inputs};
+use crate::checkpoint::CONFIG_FILE;
 use crate::cli::{Common, ReportArgs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, resample};
 use crate::report::files;
 use crate::report::page::{self, Run};
+use crate::report::picture::{Format, curves};
 use crate::train::log::LOG_FILE;
 
 /// Samples of the paired bootstrap; sacrebleu's number.
 const SAMPLES: usize = 1000;
 
-/// Writes the page of a run, or one that compares several.
+/// Writes the page of a run, or one that compares several; or their curves as a picture.
 pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     let runs = args.runs.iter().map(|directory| Run::open(directory)).collect::<Result<Vec<_>>>()?;
     let file = match (&args.output, &args.runs[..]) {
@@ -24,10 +26,17 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
         (None, [run]) => run.join(page::FILE),
         (None, _) => PathBuf::from(page::FILE),
     };
-    let logs: Vec<PathBuf> = args.runs.iter().map(|run| run.join(LOG_FILE)).collect();
-    refuse_inputs(Some(&file), logs.iter().map(PathBuf::as_path))?;
-    let compared = compared(&args.runs, &page::names(&runs))?;
-    page::write(&file, &runs, &compared)?;
+    let names = [LOG_FILE, CONFIG_FILE].into_iter().chain(files::ALL);
+    let inputs: Vec<PathBuf> = names.flat_map(|name| args.runs.iter().map(move |run| run.join(name))).collect();
+    refuse_inputs(Some(&file), inputs.iter().map(PathBuf::as_path))?;
+    let names = page::names(&runs);
+    match Format::of(&file) {
+        Some(format) => {
+            let picture = format.encode(curves::whole(&runs, &names)?).map_err(|error| error.at(&file))?;
+            std::fs::write(&file, picture).map_err(|error| Error::io("write the picture", &file, error))?;
+        }
+        None => page::write(&file, &runs, &compared(&args.runs, &names)?)?,
+    }
     let mut output = Output::open(None)?;
     if common.json {
         output.line(&serde_json::json!({ "report": file.to_string_lossy() }).to_string())?;

@@ -47,12 +47,7 @@ pub(super) struct Trace {
 }
 
 /// Runs a source that is not blank and its translation through the model once more.
-pub(super) fn trace(
-    model: &Transformer,
-    reader: &Reader,
-    source: &Source,
-    translation: &Candidate,
-) -> Result<Trace> {
+pub(super) fn trace(model: &Transformer, reader: &Reader, source: &Source, translation: &Candidate) -> Result<Trace> {
     let tokenizers = reader.tokenizers();
     let (special, target) = (tokenizers.special_ids(), &tokenizers.target);
     let input: Vec<u32> = std::iter::once(special.bos_target).chain(translation.tokens.iter().copied()).collect();

@@ -8,7 +8,6 @@ use super::alignment::align;
 use super::attention::{SentenceAttention, Trace, trace};
 use super::source::Reader;
 use super::translate::Translation;
-use crate::data::tokenizer::Tokenizer;
 use crate::error::Result;
 use crate::model::Transformer;
 use crate::ops::Mode;
@@ -60,7 +59,7 @@ impl Step {
     }
 
     /// That of logits.
-    fn of(logits: &[f32], chosen: u32, target: &Tokenizer) -> Self {
+    fn of(logits: &[f32], chosen: u32, piece: impl Fn(u32) -> String) -> Self {
         let log_sum = log_sum_exp(logits, 1.0);
         let log_prob = |id: usize| (f64::from(logits[id]) - log_sum) as f32;
         let logit = logits[chosen as usize];
@@ -69,11 +68,10 @@ impl Step {
         ids.select_nth_unstable_by(count - 1, |&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
         ids.truncate(count);
         ids.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-        let piece = |id: usize| target.piece(id as u32).unwrap_or_default().to_owned();
         Self {
             log_prob: log_prob(chosen as usize),
             rank: 1 + logits.iter().filter(|other| **other > logit).count(),
-            candidates: ids.into_iter().map(|id| (piece(id), log_prob(id))).collect(),
+            candidates: ids.into_iter().map(|id| (piece(id as u32), log_prob(id))).collect(),
             log_sums: temperatures().map(|t| (log_sum_exp(logits, t) - log_sum / t) as f32).collect(),
         }
     }
@@ -99,7 +97,37 @@ pub fn explain(model: &Transformer, reader: &Reader, text: &str, translation: &T
     let Trace { attention, states, produced } = trace(model, reader, source, best)?;
     let logits = model.logits(&states, &Mode::INFERENCE)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
     let target = &reader.tokenizers().target;
-    let steps = logits.par_iter().zip(&produced).map(|(logits, &token)| Step::of(logits, token, target)).collect();
+    let piece = |id: u32| target.piece(id).unwrap_or_default().to_owned();
+    let steps = logits.par_iter().zip(&produced).map(|(logits, &token)| Step::of(logits, token, piece)).collect();
     let alignment = align(model, reader, translation)?.0;
     Ok(Explanation { text, translation: translated, attention, steps, alignment })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Probabilities at a temperature are those of the softmax of the logits over it, and the rest of the vocabulary counts.
+    #[test]
+    fn a_step_is_the_softmax_at_every_temperature() {
+        let logits: Vec<f32> = (0..50).map(|i| ((i * 7919) % 50) as f32 / 7.0 - 3.0).collect();
+        let chosen = 20;
+        let step = Step::of(&logits, chosen, |id| id.to_string());
+        let mut sorted: Vec<usize> = (0..50).collect();
+        sorted.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        assert_eq!(step.rank, 1 + sorted.iter().position(|&id| id == chosen as usize).unwrap());
+        assert_eq!(step.candidates.len(), CANDIDATES);
+        for (index, temperature) in temperatures().enumerate() {
+            let powers: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) / temperature).exp()).collect();
+            let sum: f64 = powers.iter().sum();
+            let expected = |id: usize| powers[id] / sum;
+            let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-5, "{a} is not {b} at {temperature}");
+            for ((piece, log_prob), &id) in step.candidates.iter().zip(&sorted) {
+                assert_eq!(*piece, id.to_string());
+                close(step.at_temperature(*log_prob, temperature), expected(id));
+            }
+            close(step.at_temperature(step.log_prob, temperature), expected(chosen as usize));
+            assert!(step.log_sums[index].is_finite());
+        }
+    }
 }

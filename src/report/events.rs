@@ -15,10 +15,12 @@ use serde_json::Value;
 use super::picture;
 use crate::decode::explain::Explanation;
 use crate::error::{Error, Result};
-use crate::train::log::Watcher;
+use crate::train::log::{Samples, Watcher};
 
 /// The directory in a run directory.
 pub const DIRECTORY: &str = "tensorboard";
+/// Before the numbers of sample translations, their attention's tags.
+const ATTENTION: &str = "attention/";
 /// What its files begin with, as TensorBoard wants it, and end with.
 const NAME: (&str, &str) = ("events.out.tfevents.", ".mt");
 
@@ -114,8 +116,10 @@ struct PluginData {
 }
 
 impl Event {
-    fn has_image(&self) -> bool {
-        self.summary.iter().flat_map(|summary| &summary.value).any(|value| value.image.is_some())
+    /// Whether it has the images of a validation.
+    fn has_images(&self) -> bool {
+        let mut values = self.summary.iter().flat_map(|summary| &summary.value);
+        values.any(|value| value.image.is_some() && value.tag.starts_with(ATTENTION))
     }
 }
 
@@ -126,7 +130,8 @@ impl Tagged {
 
     fn image(tag: &str, png: Vec<u8>) -> Self {
         // The first chunk of a PNG begins with its width and height.
-        let side = |at: usize| png.get(at..at + 4).map_or(0, |side| side.iter().fold(0, |n, byte| n << 8 | i32::from(*byte)));
+        let side =
+            |at: usize| png.get(at..at + 4).map_or(0, |side| side.iter().fold(0, |n, byte| n << 8 | i32::from(*byte)));
         let image = Image { height: side(20), width: side(16), colorspace: 4, encoded_image_string: png };
         Self { tag: tag.to_owned(), image: Some(image), ..Self::default() }
     }
@@ -167,7 +172,7 @@ impl Events {
         for entry in std::fs::read_dir(&self.directory).map_err(failed)?.flatten() {
             if entry.file_name().to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
                 let bytes = std::fs::read(entry.path()).map_err(failed)?;
-                images.extend(records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_image));
+                images.extend(records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_images));
                 std::fs::remove_file(entry.path()).map_err(failed)?;
             }
         }
@@ -215,12 +220,18 @@ impl Watcher for Events {
         self.flush()
     }
 
-    fn samples(&mut self, update: u64, explained: &[Explanation]) -> Result<()> {
+    fn samples(&mut self, Samples { update, is_final, explained }: Samples) -> Result<()> {
         let image = |(i, explanation): (usize, &Explanation)| -> Result<Tagged> {
-            Ok(Tagged::image(&format!("attention/{}", i + 1), picture::png(&picture::sentence::maps(explanation)?)?))
+            let tag = format!("{}{ATTENTION}{}", if is_final { "final/" } else { "" }, i + 1);
+            Ok(Tagged::image(&tag, picture::png(&picture::sentence::maps(explanation)?)?))
         };
         let value = explained.iter().enumerate().map(image).collect::<Result<_>>()?;
-        self.write(&Event { wall_time: now(), step: update as i64, summary: Some(Summary { value }), ..Event::default() })?;
+        self.write(&Event {
+            wall_time: now(),
+            step: update as i64,
+            summary: Some(Summary { value }),
+            ..Event::default()
+        })?;
         self.flush()
     }
 
@@ -371,22 +382,27 @@ mod tests {
     #[test]
     fn images_outlive_a_restart() {
         let folder = tempfile::tempdir().unwrap();
+        let explained = [Explanation::default()];
+        let samples = |update| Samples { update, is_final: false, explained: &explained };
         let entry = |update: u64| json!({ "event": "valid", "update": update, "loss": 2.0, "seconds": 1 });
         let mut log = Events::new(folder.path());
         log.begin(&[]).unwrap();
         for update in [10, 20] {
-            log.samples(update, &[Explanation::default()]).unwrap();
+            log.samples(samples(update)).unwrap();
             log.entry(&entry(update)).unwrap();
         }
+        // It will come again.
+        log.samples(Samples { is_final: true, ..samples(10) }).unwrap();
         drop(log);
         let file = std::fs::read_dir(folder.path().join(DIRECTORY)).unwrap().next().unwrap().unwrap().path();
         let torn = [std::fs::read(&file).unwrap(), vec![200, 0, 0]].concat();
         std::fs::write(&file, torn).unwrap();
         let mut again = Events::new(folder.path());
         again.begin(&[entry(10)]).unwrap();
-        let images = || events(&folder.path().join(DIRECTORY)).into_iter().filter(Event::has_image).map(|event| event.step);
+        let images =
+            || events(&folder.path().join(DIRECTORY)).into_iter().filter(Event::has_images).map(|event| event.step);
         assert_eq!(images().collect::<Vec<_>>(), [10]);
-        again.samples(20, &[Explanation::default()]).unwrap();
+        again.samples(samples(20)).unwrap();
         assert_eq!(images().collect::<Vec<_>>(), [10, 20]);
         let event = events(&folder.path().join(DIRECTORY)).pop().unwrap();
         let image = event.summary.unwrap().value.remove(0).image.unwrap();

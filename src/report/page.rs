@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use super::files::replace_file;
 use super::{attention, files};
 use crate::checkpoint::CONFIG_FILE;
-use crate::decode::explain::{Explanation, temperatures};
+use crate::decode::explain::temperatures;
 use crate::error::{Error, Result};
-use crate::train::log::{LOG_FILE, Watcher};
+use crate::train::log::{LOG_FILE, Samples, Watcher};
 
 /// The page of a run, in its directory.
 pub const FILE: &str = "report.html";
@@ -64,6 +64,11 @@ impl Run {
         // The last line of a run that was killed may be torn.
         let log = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         Self::new(directory, log)
+    }
+
+    /// The entries of its log.
+    pub fn log(&self) -> &[Value] {
+        &self.log
     }
 
     fn json(&self, name: &str) -> Value {
@@ -141,9 +146,12 @@ impl Page {
 }
 
 impl Watcher for Page {
-    fn samples(&mut self, update: u64, explained: &[Explanation]) -> Result<()> {
+    fn samples(&mut self, Samples { update, is_final, explained }: Samples) -> Result<()> {
+        let temperatures: Vec<f64> = temperatures().collect();
         let sentences: Vec<Value> = explained.iter().map(attention::packed).collect();
-        let json = json!({ "update": update, "temperatures": temperatures().collect::<Vec<_>>(), "sentences": sentences });
+        let json = json!({
+            "update": update, "final": is_final, "temperatures": temperatures, "sentences": sentences,
+        });
         files::replace(&self.run, files::ATTENTION, &json.to_string())
     }
 

@@ -23,10 +23,21 @@ pub trait Watcher {
     /// There is another entry.
     fn entry(&mut self, entry: &Value) -> Result<()>;
 
-    /// The sample translations of the validation after this update, whose entry comes next.
-    fn samples(&mut self, _update: u64, _explained: &[Explanation]) -> Result<()> {
+    /// The sample translations of a validation, whose entry comes next.
+    fn samples(&mut self, _samples: Samples) -> Result<()> {
         Ok(())
     }
+}
+
+/// Sample translations, explained.
+#[derive(Clone, Copy)]
+pub struct Samples<'a> {
+    /// After this update.
+    pub update: u64,
+    /// Whether they are the final model's.
+    pub is_final: bool,
+    /// The translations.
+    pub explained: &'a [Explanation],
 }
 
 /// The log of a run.
@@ -90,10 +101,10 @@ impl Log {
         Ok(())
     }
 
-    /// Shows explained sample translations to who can draw them; they stand in no entry.
-    pub fn samples(&mut self, update: u64, explained: &[Explanation]) {
-        if !explained.is_empty() {
-            tell(&mut self.watchers, |watcher| watcher.samples(update, explained));
+    /// Shows sample translations to who can draw them; what explains them stands in no entry.
+    pub fn samples(&mut self, samples: Samples) {
+        if !samples.explained.is_empty() {
+            tell(&mut self.watchers, |watcher| watcher.samples(samples));
         }
     }
 

@@ -34,7 +34,7 @@ use crate::ops::{self, Mode};
 use crate::rng;
 use host::{Batches, Lines};
 pub use host::{End, Host, Validation};
-use log::Log;
+use log::{Log, Samples};
 use optimizer::Optimizer;
 use split::Limit;
 use state::{Best, TrainState, Window};
@@ -449,7 +449,7 @@ impl Trainer<'_> {
         for sample in &result.samples {
             self.log.line(sample);
         }
-        self.log.samples(step, &result.explained);
+        self.log.samples(Samples { update: step, is_final: false, explained: &result.explained });
         self.log.entry(&json!({
             "event": "valid", "update": step, "loss": result.loss, "perplexity": result.perplexity, "bleu": result.bleu,
             "best": better, "stale": self.state.stale, "samples": result.samples, "seconds": self.state.seconds,

@@ -42,7 +42,7 @@ def main():
         subprocess.run([*command, "--set", "train.max_updates=20"], check=True)
         subprocess.run([*command, "--set", "train.max_updates=40", "--resume"], check=True)
         log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-        events = EventAccumulator(str(run / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0})
+        events = EventAccumulator(str(run / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0, "images": 0})
         events.Reload()
         points = 0
         for event, tags in SHOWN.items():
@@ -59,7 +59,17 @@ def main():
         for sample, text in zip(samples, texts):
             shown = [string.decode("utf-8").split() for string in sample.tensor_proto.string_val]
             assert shown == [line.split() for line in text], (shown, text)
-    print(f"TensorBoard reads {points} points and {len(samples)} sets of samples as they are in log.jsonl")
+        # Three samples each validation, before and after the stop, and the final model's.
+        updates = [entry["update"] for entry in log if entry["event"] == "valid"]
+        pictures = 0
+        for number in range(1, 4):
+            images = events.Images(f"attention/{number}")
+            assert sorted(image.step for image in images) == updates, (images, updates)
+            assert [image.step for image in events.Images(f"final/attention/{number}")] == [40]
+            for image in images:
+                assert image.encoded_image_string.startswith(b"\x89PNG") and min(image.width, image.height) > 100, image
+            pictures += len(images) + 1
+    print(f"TensorBoard reads {pictures} pictures, {points} points and {len(samples)} sets of samples as they are in log.jsonl")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::params::Parameters;
 use crate::report::files;
 use crate::train::host::{Batches, End, Host, Lines, Validation};
-use crate::train::log::Log;
+use crate::train::log::{Log, Samples};
 use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
 
@@ -127,7 +127,8 @@ impl RunHost<'_> {
     /// Writes the last validation's translations under this name, for reports and comparisons.
     fn keep_translations(&mut self, name: &str) {
         let (Some(validator), false) = (&self.validator, self.translations.is_empty()) else { return };
-        let texts = [(files::REFERENCE, files::lines(validator.references())), (name, files::lines(&self.translations))];
+        let texts =
+            [(files::REFERENCE, files::lines(validator.references())), (name, files::lines(&self.translations))];
         for (name, text) in texts {
             if let Err(error) = files::replace(self.run, name, &text) {
                 message(format_args!("warning: {error}"));
@@ -163,7 +164,7 @@ impl RunHost<'_> {
             let bleu = validation.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
             result = format!("; valid loss {:.3} ppl {:.2}{bleu}", validation.loss, validation.perplexity);
             self.keep_translations(files::FINAL);
-            log.samples(step, &validation.explained);
+            log.samples(Samples { update: step, is_final: true, explained: &validation.explained });
             log.entry(&json!({
                 "event": "final", "update": step, "model": what, "loss": validation.loss,
                 "perplexity": validation.perplexity, "bleu": validation.bleu,

@@ -124,14 +124,22 @@ fn train(
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::model::vocabulary(&data.tokenizers);
-    let statistics =
-        Statistics::new(&data.corpus, &data.report, &config.data, [vocabulary.source, vocabulary.target]);
+    let statistics = Statistics::new(&data.corpus, &data.report, &config.data, [vocabulary.source, vocabulary.target]);
     if let Err(error) = files::replace(run, files::CORPUS, &serde_json::json!(statistics).to_string()) {
         message(format_args!("warning: {error}"));
     }
     let log = Log::open(run, state.progress(), total, common.quiet, watchers)?;
     let parameters = model.parameters().clone();
-    let mut host = RunHost { run, config, data: &data, validator, signals, parameters, saver: Saver::default(), translations: Vec::new() };
+    let mut host = RunHost {
+        run,
+        config,
+        data: &data,
+        validator,
+        signals,
+        parameters,
+        saver: Saver::default(),
+        translations: Vec::new(),
+    };
     let mut trainer = Trainer {
         model: &model,
         optimizer,
@@ -154,7 +162,8 @@ fn train(
     }
     let end = trainer.run(&mut host)?;
     // Also where there was no validation since, or none at all.
-    if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page], &Value::Null)) {
+    if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page], &Value::Null))
+    {
         trainer.log.line(&format!("warning: {error}"));
     }
     let step = trainer.state.step;

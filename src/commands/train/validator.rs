@@ -7,11 +7,11 @@ use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::tokenizers::Tokenizers;
-use crate::decode::Strategy;
 use crate::decode::explain::explain;
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
 use crate::decode::translate::{TranslateOptions, Translation, Translator};
+use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, bleu};
 use crate::model::Transformer;
@@ -19,7 +19,7 @@ use crate::ops::Mode;
 use crate::ops::loss::Sums;
 use crate::train::{Validation, inputs};
 
-/// Sample translations that are explained, and the most tokens on a side of one: pictures are to be taken in at a glance.
+/// Sample translations that are explained, and the most tokens of a source, and those of its translation from the beginning that are shown: pictures are to be taken in at a glance.
 const EXPLAINED: (usize, usize) = (3, 60);
 
 /// The validation set, ready to be scored.
@@ -147,15 +147,23 @@ impl Validator {
             .collect();
         validation.translations = texts.iter().map(|text| (*text).to_owned()).collect();
         let (count, longest) = EXPLAINED;
-        let is_short = |translation: &Translation| {
-            matches!(&translation.parts[..], [source] if source.ids.len() < longest)
-                && translation.best().tokens.len() < longest
+        // By their sources alone, so that they are the same at every validation.
+        let is_short =
+            |translation: &Translation| matches!(&translation.parts[..], [source] if source.ids.len() < longest);
+        let beginning = |translation: &Translation| {
+            let mut translation = translation.clone();
+            let best = &mut translation.n_best[0];
+            if best.tokens.len() >= longest {
+                best.tokens.truncate(longest);
+                best.ending = Ending::MaxLength;
+            }
+            translation
         };
         let samples = self.sources.iter().zip(&translations).take(self.samples);
         validation.explained = samples
             .filter(|(_, translation)| is_short(translation))
             .take(count)
-            .map(|(source, translation)| explain(model, &reader, source, translation))
+            .map(|(source, translation)| explain(model, &reader, source, &beginning(translation)))
             .collect::<Result<_>>()?;
         Ok(Some(validation))
     }

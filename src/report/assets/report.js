@@ -307,7 +307,7 @@ function attention() {
   runs.filter(run => run.attention && run.attention.sentences.length).forEach(run => {
     const { update, sentences, temperatures } = run.attention, of = runs.length > 1 ? ` of ${run.name}` : "";
     const view = make("div");
-    parent.append(make("h2", { textContent: `Attention${of}` }), make("p", { className: "soft", textContent: entries(run, "final").length ? "of the final model" : `after update ${update}` }), view);
+    parent.append(make("h2", { textContent: `Attention${of}` }), make("p", { className: "soft", textContent: run.attention.final ? "of the final model" : `after update ${update}` }), view);
     attentionView(view, sentences, temperatures);
   });
 }

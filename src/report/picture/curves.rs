@@ -1,1 +1,201 @@
 //! The curves of runs as a picture.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use serde_json::Value;
+
+use super::sketch::{LETTER, failed, letters, width_of};
+use crate::error::{Error, Result};
+use crate::report::page::Run;
+
+const INK: RGBColor = RGBColor(29, 33, 38);
+const SOFT: RGBColor = RGBColor(93, 102, 112);
+const GRID: RGBColor = RGBColor(225, 228, 232);
+/// Of the runs, in turn.
+const COLORS: [RGBColor; 8] = [
+    RGBColor(37, 99, 176),
+    RGBColor(194, 65, 12),
+    RGBColor(21, 128, 61),
+    RGBColor(126, 34, 206),
+    RGBColor(180, 83, 9),
+    RGBColor(14, 116, 144),
+    RGBColor(190, 24, 93),
+    RGBColor(77, 87, 97),
+];
+/// Of one chart, in pixels.
+const SIZE: (u32, u32) = (480, 280);
+const LEGEND: u32 = 34;
+const ACROSS: usize = 2;
+
+/// One of the charts.
+struct Chart {
+    title: &'static str,
+    /// The field of the log's entries.
+    key: &'static str,
+    /// Which entries have it.
+    events: &'static [&'static str],
+    is_logarithmic: bool,
+}
+
+const BOTH: &[&str] = &["train", "valid"];
+const TRAIN: &[&str] = &["train"];
+
+const CHARTS: &[Chart] = &[
+    Chart { title: "loss, nats a token, label-smoothed", key: "loss", events: BOTH, is_logarithmic: false },
+    Chart { title: "perplexity", key: "perplexity", events: BOTH, is_logarithmic: true },
+    Chart { title: "BLEU of the validation set", key: "bleu", events: &["valid"], is_logarithmic: false },
+    Chart { title: "learning rate", key: "learning_rate", events: TRAIN, is_logarithmic: false },
+    Chart { title: "gradient norm", key: "gradient_norm", events: TRAIN, is_logarithmic: false },
+    Chart { title: "target tokens a second", key: "tokens_per_second", events: TRAIN, is_logarithmic: false },
+];
+
+/// What one run shows in a chart.
+struct Curve {
+    color: RGBColor,
+    is_validation: bool,
+    points: Vec<(f64, f64)>,
+}
+
+impl Chart {
+    fn curves(&self, runs: &[Run]) -> Vec<Curve> {
+        let point = |entry: &Value| {
+            let value =
+                entry[self.key].as_f64().filter(|value| value.is_finite() && (!self.is_logarithmic || *value > 0.0))?;
+            Some((entry["update"].as_f64()?, if self.is_logarithmic { value.log10() } else { value }))
+        };
+        let of = |(run, color): (&Run, RGBColor), event: &'static str| {
+            let points = run.log().iter().filter(|entry| entry["event"] == event).filter_map(point).collect();
+            Curve { color, is_validation: event == "valid", points }
+        };
+        let colored = runs.iter().zip(COLORS.into_iter().cycle());
+        let curves = colored.flat_map(|run| self.events.iter().map(move |event| of(run, event)));
+        curves.filter(|curve| !curve.points.is_empty()).collect()
+    }
+
+    fn draw(&self, area: &DrawingArea<SVGBackend, Shift>, curves: &[Curve]) -> Result<()> {
+        let points = || curves.iter().flat_map(|curve| &curve.points);
+        let (x, y) = (range(points().map(|point| point.0)), range(points().map(|point| point.1)));
+        let mut chart = ChartBuilder::on(area)
+            .caption(self.title, letters(LETTER, INK))
+            .margin(8)
+            .margin_right(20)
+            .x_label_area_size(26)
+            .y_label_area_size(56)
+            .build_cartesian_2d(x, y)
+            .map_err(failed)?;
+        let label = |value: &f64| short(if self.is_logarithmic { 10f64.powf(*value) } else { *value });
+        chart
+            .configure_mesh()
+            .x_labels(6)
+            .y_labels(6)
+            .max_light_lines(0)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .label_style(letters(10, SOFT))
+            .x_label_formatter(&|value| short(*value))
+            .y_label_formatter(&label)
+            .draw()
+            .map_err(failed)?;
+        for curve in curves {
+            let (points, style) = (curve.points.iter().copied(), curve.color.stroke_width(2));
+            if curve.is_validation {
+                chart.draw_series(DashedLineSeries::new(points.clone(), 6, 4, style)).map_err(failed)?;
+            } else {
+                chart.draw_series(LineSeries::new(points.clone(), style)).map_err(failed)?;
+            }
+            if curve.points.len() <= 40 {
+                chart.draw_series(points.map(|at| Circle::new(at, 2, curve.color.filled()))).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The curves of runs, named, as SVG.
+///
+/// # Errors
+/// Their logs have no numbers.
+pub fn whole(runs: &[Run], names: &[String]) -> Result<String> {
+    let charts: Vec<(&Chart, Vec<Curve>)> = CHARTS.iter().map(|chart| (chart, chart.curves(runs))).collect();
+    let charts: Vec<_> = charts.into_iter().filter(|(_, curves)| !curves.is_empty()).collect();
+    if charts.is_empty() {
+        return Err(Error::failure("the logs have nothing to draw yet")
+            .help("numbers come every train.log_every updates, and at validations"));
+    }
+    let rows = charts.len().div_ceil(ACROSS);
+    let size = (SIZE.0 * ACROSS.min(charts.len()) as u32, LEGEND + SIZE.1 * rows as u32);
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&WHITE).map_err(failed)?;
+        let (legend, area) = area.split_vertically(LEGEND);
+        self::legend(&legend, names)?;
+        let places = area.split_evenly((rows, ACROSS.min(charts.len())));
+        charts.iter().zip(&places).try_for_each(|((chart, curves), place)| chart.draw(place, curves))?;
+        area.present().map_err(failed)?;
+    }
+    Ok(svg)
+}
+
+fn legend(area: &DrawingArea<SVGBackend, Shift>, names: &[String]) -> Result<()> {
+    let mut x = 16;
+    let height = LEGEND as i32 / 2;
+    let text = |text: &str, x: i32, color: RGBColor| {
+        let clean: String = text.chars().filter(|c| !c.is_control()).collect();
+        area.draw_text(&clean, &letters(LETTER, color), (x, height - LETTER / 2)).map_err(failed)
+    };
+    for (name, color) in names.iter().zip(COLORS.into_iter().cycle()) {
+        area.draw(&PathElement::new(vec![(x, height), (x + 24, height)], color.stroke_width(2))).map_err(failed)?;
+        text(name, x + 30, INK)?;
+        x += 30 + width_of(name, LETTER) + 20;
+    }
+    text("solid: training, dashed: validation", x, SOFT)
+}
+
+/// All values, with some room where they are one.
+fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
+    let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+    let room = if high - low > 1e-9 * high.abs() {
+        (high - low) * 0.03
+    } else {
+        (if high == 0.0 { 1.0 } else { high.abs() }) / 10.0
+    };
+    low - room..high + room
+}
+
+/// A number with three or four digits.
+fn short(value: f64) -> String {
+    let size = value.abs();
+    let text = |value: f64, digits: usize, unit: &str| {
+        let text = format!("{value:.digits$}");
+        let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+        format!("{text}{unit}")
+    };
+    match size {
+        _ if size >= 1e9 => text(value / 1e9, 2, "G"),
+        _ if size >= 1e6 => text(value / 1e6, 2, "M"),
+        _ if size >= 1e4 => text(value / 1e3, 1, "k"),
+        _ if size >= 100.0 => text(value, 0, ""),
+        _ if size < 1e-12 => "0".to_owned(),
+        _ if size >= 0.01 => text(value, 3, ""),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = [0.0, 1.0, 2.5, 250.0, 9999.0, 12_345.0, 7_000_000.0, 0.0004, -3.25].map(short);
+        assert_eq!(shown, ["0", "1", "2.5", "250", "9999", "12.3k", "7M", "4.0e-4", "-3.25"]);
+    }
+
+    #[test]
+    fn one_value_has_a_range() {
+        assert_eq!(range([2.0].into_iter()), 1.8..2.2);
+        assert_eq!(range([0.0, 0.0].into_iter()), -0.1..0.1);
+        assert_eq!(range([1e-3].into_iter()), 9e-4..1.1e-3);
+    }
+}

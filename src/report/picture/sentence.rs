@@ -120,7 +120,9 @@ fn steps(sketch: &mut Sketch, explanation: &Explanation) {
     let pieces = &explanation.attention.target;
     let top = sketch.height() + GAP;
     let [low, one, high] = TEMPERATURES;
-    let words = format!("token, its probability and rank; the first candidates at temperatures {low}, {one}, {high} (bars, downwards)");
+    let words = format!(
+        "token, its probability and rank; the first candidates at temperatures {low}, {one}, {high} (bars, downwards)"
+    );
     title(sketch, &words, (0, top));
     let widest = pieces.iter().map(|piece| width_of(piece, LETTER)).max().unwrap_or(0);
     let (number, bars) = (widest + 14, widest + 14 + width_of("0.123 (1234)", LETTER) + 14);
