@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Opens reports in headless Chromium, works their controls, and says what does not work: check.py MT [FOLDER]
+"""Opens pages in headless Chromium, works their controls, and says what does not work: check.py MT [FOLDER]
 
-Trains two small runs and opens the page of one and the page that compares them, on a desk and on a phone. Screenshots go to FOLDER.
+Trains two small runs and opens the page of one, the page that compares them, and the page of explained translations, each as wide as on
+a desk and as on a phone. Screenshots go to FOLDER.
 Needs chromium (Debian: apt-get install chromium).
 """
 
@@ -19,12 +20,17 @@ ERRORS = """<script>window.errors = []; addEventListener("error", event => error
 for (const name of ["error", "warn"]) console[name] = (...words) => errors.push(words.join(" "));</script>"""
 
 
+# A window cannot be as narrow as a phone; a frame can.
+FRAME = """<!doctype html><style>body {{ margin: 0 }}</style><iframe src="{page}" style="width: {width}px; height: 6000px; border: 0"></iframe>
+<script>addEventListener("message", event => document.documentElement.dataset.checks = event.data);</script>"""
+
+
 def chromium(page, width, *more):
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         sys.exit("check: chromium is missing; on Debian: apt-get install chromium")
     command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=3000",
-               f"--window-size={width},3000", *more, page.as_uri()]
+               f"--window-size={width},6000", *more, page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
@@ -35,24 +41,31 @@ def main():
         folder = Path(folder)
         for run, rate in (("a", "0.002"), ("b", "0.001")):
             subprocess.run([mt, "train", "-q", "--config", "configs/quickstart.toml", "--run-dir", str(folder / run), "--set",
-                            "train.max_updates=60", "--set", "train.log_every=5", "--set", "valid.every=20", "--set",
+                            "train.max_updates=120", "--set", "train.log_every=5", "--set", "valid.every=20", "--set",
                             "train.schedule.kind=constant", "--set", f"train.schedule.learning_rate={rate}"], check=True)
         subprocess.run([mt, "report", str(folder / "a"), str(folder / "b"), "--output", str(folder / "both.html")], check=True,
                        stdout=subprocess.DEVNULL)
-        for name, path in (("one", folder / "a" / "report.html"), ("both", folder / "both.html")):
+        subprocess.run([mt, "translate", "-q", "--model", str(folder / "b"), "--attention", str(folder / "attention.html"),
+                        "The old man reads a book.", "Where is the dog?"], check=True, stdout=subprocess.DEVNULL)
+        pages = (("one", folder / "a" / "report.html", "report.js"), ("both", folder / "both.html", "report.js"),
+                 ("attention", folder / "attention.html", "attention.js"))
+        for name, path, script in pages:
             page = path.read_text(encoding="utf-8")
             checked = folder / f"checked-{name}.html"
-            script = (HERE / "check.js").read_text(encoding="utf-8")
+            script = "".join((HERE / part).read_text(encoding="utf-8") for part in ("common.js", script))
             checked.write_text(page.replace("<style>", ERRORS + "<style>", 1).replace("</body>", f"<script>{script}</script></body>"),
                                encoding="utf-8")
-            for width in (1200, 500):
-                found = re.search(r'data-checks="([^"]*)"', chromium(checked, width, "--dump-dom"))
+            for width in (1200, 390):
+                frame = folder / f"frame-{name}.html"
+                frame.write_text(FRAME.format(page=checked.as_uri(), width=width), encoding="utf-8")
+                found = re.search(r'data-checks="([^"]*)"', chromium(frame, 1200, "--dump-dom"))
                 failures = json.loads(html.unescape(found.group(1))) if found else ["the script did not come to its end"]
                 failed |= bool(failures)
                 print(f"{name}, {width} pixels: {'; '.join(failures) or 'all controls work'}")
                 if pictures:
                     pictures.mkdir(parents=True, exist_ok=True)
-                    chromium(path, width, f"--screenshot={pictures.resolve() / f'{name}-{width}.png'}")
+                    frame.write_text(FRAME.format(page=path.as_uri(), width=width), encoding="utf-8")
+                    chromium(frame, width, f"--screenshot={pictures.resolve() / f'{name}-{width}.png'}")
     sys.exit(failed)
 
 
