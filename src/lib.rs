@@ -6,7 +6,7 @@
 //! text ── data::corpus ── data::tokenizer ── data::sampler ── data::batch ── data::prefetch
 //!                                                                                │
 //!                 ops (kernels, parameters) ── model (Transformer) ── train (the loop) ── checkpoint
-//!                                                  │                        └── report (its log as a page and as curves)
+//!                                                  │                        └── report (its log as pages and pictures)
 //!                      infer (on the processor) ── decode (search, translate) ── metrics (BLEU, chrF, TER)
 //! ```
 //!
