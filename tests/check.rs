@@ -49,7 +49,7 @@ fn what_training_survives_is_warned_of_with_its_lines() {
         report["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap().to_owned()).collect()
     };
     // Six sentences, again and again.
-    assert_eq!((code, kinds(&report)), (Some(0), vec!["duplicate".to_owned()]));
+    assert_eq!((code, kinds(&report)), (Some(0), vec!["duplicate".to_owned(), "held_out_twice".to_owned()]));
     assert_eq!(
         finding(&report, "duplicate"),
         ("note".to_owned(), 114, (7..12).map(|l| format!("train.en:{l}")).collect())
@@ -185,7 +185,16 @@ fn real_corpora_show_little() {
         let findings = check::check(&folder.join("train.en"), &folder.join("train.de"), true, &mut seen).unwrap();
         assert_eq!(findings.count(Kind::Overlap), 0);
         assert_eq!(findings.count(Kind::Duplicate), duplicates, "{corpus}");
-        for kind in [Kind::Identical, Kind::EmptyLine, Kind::NotUtf8, Kind::LineCounts, Kind::Script] {
+        for kind in [
+            Kind::Identical,
+            Kind::EmptyLine,
+            Kind::NotUtf8,
+            Kind::LineCounts,
+            Kind::Script,
+            Kind::Shifted,
+            Kind::Replacement,
+            Kind::Mojibake,
+        ] {
             assert_eq!(findings.count(kind), 0, "{corpus}: {kind}");
         }
         for kind in [Kind::Language, Kind::Swapped, Kind::Ratio] {
@@ -205,5 +214,21 @@ fn real_corpora_show_little() {
         let found = findings.unwrap().count(Kind::Swapped);
         println!("{corpus}: {found} of {} swapped pairs found", pairs / 100);
         assert!(found * 100 > pairs / 100 * 60, "{corpus}: {found}");
+        // A line lost on one side is found where it was.
+        let lost = pairs / 3;
+        let kept = target.lines().enumerate().filter(|(line, _)| *line != lost).map(|(_, text)| text);
+        project.write("train.de", kept.collect::<Vec<_>>().join("\n") + "\n");
+        project.write("train.en", &source);
+        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
+        let findings = findings.unwrap();
+        let (_, shifted) = findings.iter().find(|(kind, _)| *kind == Kind::Shifted).unwrap();
+        println!(
+            "{corpus}: line {} is lost, {} named, {} lines shifted",
+            lost + 1,
+            shifted.places[0].line,
+            shifted.count
+        );
+        assert!(shifted.places[0].line.abs_diff(lost + 1) <= 20, "{corpus}: {:?}", shifted.places);
+        assert!(shifted.count * 100 > (pairs - lost) * 95, "{corpus}: {} shifted", shifted.count);
     }
 }

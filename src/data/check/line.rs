@@ -42,7 +42,83 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     if text.contains(|c: char| c.is_control() && c != '\t' && c != '\0' && !is_break(c)) {
         found.push(Kind::Control);
     }
+    if text.contains('\u{FFFD}') {
+        found.push(Kind::Replacement);
+    }
+    // Joiners have a meaning in Persian and in Indic scripts, marks of direction in Arabic and Hebrew.
+    if text.contains(['\u{200B}', '\u{2060}', '\u{FEFF}', '\u{AD}']) {
+        found.push(Kind::Invisible);
+    }
+    if has_entity(text) {
+        found.push(Kind::Entity);
+    }
+    if is_misread(text) {
+        found.push(Kind::Mojibake);
+    }
     found
+}
+
+/// Whether there is an `&name;`, `&#number;` or `&#xnumber;`.
+fn has_entity(text: &str) -> bool {
+    text.split('&').skip(1).any(|rest| {
+        let Some((name, _)) = rest.split_once(';') else { return false };
+        let is_number = |digits: &str| match digits.strip_prefix(['x', 'X']) {
+            Some(digits) => !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            None => !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()),
+        };
+        let is_name = |name: &str| {
+            matches!(name, "amp" | "lt" | "gt" | "quot" | "apos" | "nbsp" | "copy" | "bar")
+                || matches!(
+                    name,
+                    "mdash" | "ndash" | "hellip" | "lsquo" | "rsquo" | "ldquo" | "rdquo" | "laquo" | "raquo"
+                )
+        };
+        name.strip_prefix('#').map_or_else(|| is_name(name), is_number)
+    })
+}
+
+/// Whether characters that are bytes in Windows-1252 make up a letter of UTF-8 where they stand: a lead byte and what must
+/// follow it.
+fn is_misread(text: &str) -> bool {
+    let mut bytes = Vec::new();
+    for c in text.chars() {
+        match byte_of(c) {
+            Some(byte) => bytes.push(byte),
+            None if is_utf8_of_letters(&bytes) => return true,
+            None => bytes.clear(),
+        }
+    }
+    is_utf8_of_letters(&bytes)
+}
+
+/// Whether bytes beyond ASCII, one behind the other, are UTF-8, where they are read from any lead byte on.
+fn is_utf8_of_letters(bytes: &[u8]) -> bool {
+    // Two bytes make many a pair of real characters, as in «Â»; those of letters in use do not stand together.
+    (0..bytes.len()).any(|start| match bytes[start] {
+        0xC3 => bytes.get(start + 1).is_some_and(|byte| (0x80..0xC0).contains(byte)),
+        0xE2 => bytes.get(start + 1..start + 3).is_some_and(|rest| rest[0] == 0x80 && (0x80..0xC0).contains(&rest[1])),
+        0xD0 | 0xD1 => {
+            let rest = &bytes[start..];
+            rest.len() >= 4
+                && (0x80..0xC0).contains(&rest[1])
+                && matches!(rest[2], 0xD0 | 0xD1)
+                && (0x80..0xC0).contains(&rest[3])
+        }
+        _ => false,
+    })
+}
+
+/// The byte of a character beyond ASCII in Windows-1252; bytes that it leaves open are those of Latin-1.
+fn byte_of(c: char) -> Option<u8> {
+    /// 0x80 to 0x9F.
+    const UPPER: [char; 32] = [
+        '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8D}', 'Ž', '\u{8F}', '\u{90}', '‘',
+        '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9D}', 'ž', 'Ÿ',
+    ];
+    match c {
+        '\u{80}'..='\u{FF}' => Some(c as u8),
+        _ => UPPER.iter().position(|other| *other == c).map(|index| 0x80 + index as u8),
+    }
 }
 
 #[cfg(test)]
@@ -63,6 +139,17 @@ mod tests {
             (b"a\x1Bb\x7F", vec![Kind::Control]),
             (b"a\rb", vec![Kind::LineBreak]),
             ("a\u{2028}b".as_bytes(), vec![Kind::LineBreak]),
+            ("a\u{FFFD}b".as_bytes(), vec![Kind::Replacement]),
+            ("a\u{200B}b co\u{AD}op".as_bytes(), vec![Kind::Invisible]),
+            ("نمی\u{200C}خواهم \u{200F}".as_bytes(), vec![]),
+            (b"AT&amp;T", vec![Kind::Entity]),
+            (b"it &#39;s &#x27;", vec![Kind::Entity]),
+            (b"R&D; a && b &; x & y; &#; &#x;", vec![]),
+            ("Ã¼ber".as_bytes(), vec![Kind::Mojibake]),
+            ("donâ€™t".as_bytes(), vec![Kind::Mojibake]),
+            ("Ð¿Ñ€Ð¸Ð²ÐµÑ‚".as_bytes(), vec![Kind::Mojibake]),
+            ("«Â», SÃO PAULO, ÂÃ, naïve, Ÿ – „Straße“ 5 € …".as_bytes(), vec![]),
+            ("Привет, žluťoučký kůň, ð, ÐÑ, Łódź".as_bytes(), vec![]),
             ("a\u{85}b\x0C".as_bytes(), vec![Kind::LineBreak]),
         ] {
             assert_eq!(findings(line), expected, "{:?}", String::from_utf8_lossy(line));

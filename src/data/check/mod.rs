@@ -3,13 +3,14 @@
 //! ```text
 //! bytes of both files → lines → what one line shows  (`line`)
 //!                             → what a pair shows    (`pair`: lengths, script, language, copies)
-//!                             → what the corpus shows (duplicates, pairs of the validation and test set)
+//!                             → what the corpus shows (`shift`; duplicates, pairs of the validation and test set)
 //! ```
 //!
 //! Languages are told apart by the corpus itself: which words stand mostly on the one side, and which on the other.
 
 mod line;
 mod pair;
+mod shift;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -68,6 +69,16 @@ choice! {
         WhiteSpace = "white_space",
         /// Longer than any sentence.
         LongLine = "long_line",
+        /// From here on lines belong to other lines than those opposite.
+        Shifted = "shifted",
+        /// U+FFFD, what stands for bytes that could not be read.
+        Replacement = "replacement",
+        /// UTF-8 that was read as Latin-1 or Windows-1252.
+        Mojibake = "mojibake",
+        /// `&amp;` and the like.
+        Entity = "entity",
+        /// Characters of no width that are no part of any word.
+        Invisible = "invisible",
         /// Source and target are the same.
         Identical = "identical",
         /// One side is many times longer.
@@ -82,6 +93,8 @@ choice! {
         Duplicate = "duplicate",
         /// A pair of the validation or test set.
         Overlap = "overlap",
+        /// A pair of the test set that is in the validation set.
+        HeldOutTwice = "held_out_twice",
     }
 }
 
@@ -90,7 +103,12 @@ impl Kind {
     pub fn severity(self) -> Severity {
         match self {
             Self::LineCounts | Self::EmptyFile | Self::NotUtf8 => Severity::Error,
-            Self::ByteOrderMark | Self::CarriageReturn | Self::Duplicate => Severity::Note,
+            Self::ByteOrderMark
+            | Self::CarriageReturn
+            | Self::Entity
+            | Self::Invisible
+            | Self::Duplicate
+            | Self::HeldOutTwice => Severity::Note,
             _ => Severity::Warning,
         }
     }
@@ -113,6 +131,18 @@ impl Kind {
             Self::EmptyLine => "empty lines: their pairs are left out",
             Self::WhiteSpace => "lines of nothing but white space: their pairs are left out",
             Self::LongLine => "lines of more than 10,000 characters: no sentences; data.max_length leaves them out",
+            Self::Shifted => {
+                "lines look shifted against those opposite, beginning here: a line was lost or added on one side, and its pairs \
+                 are no translations"
+            }
+            Self::Replacement => "U+FFFD in the line: a tool could not read what was there; get the text anew",
+            Self::Mojibake => {
+                "UTF-8 that a tool has read as Latin-1 or Windows-1252 (Ã¼ for ü): get the text anew, or mend it"
+            }
+            Self::Entity => "HTML entities (&amp;) in the line: the model learns to write them",
+            Self::Invisible => {
+                "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): remove them"
+            }
             Self::Identical => "source and target are the same: not translated",
             Self::Ratio => {
                 "one side is many times longer than the other: not a translation; data.max_ratio leaves such out"
@@ -122,6 +152,9 @@ impl Kind {
             Self::Language => "a line that looks like the other side's language: not translated",
             Self::Duplicate => "pairs that have come before: they weigh more than others",
             Self::Overlap => "pairs of the validation or test set: scores on it will be too good",
+            Self::HeldOutTwice => {
+                "pairs of the test set that are in the validation set: its score is one that training has chosen for"
+            }
         }
     }
 }
@@ -150,8 +183,13 @@ pub struct Findings(BTreeMap<Kind, Finding>);
 
 impl Findings {
     fn add(&mut self, kind: Kind, file: &Path, line: usize) {
+        self.add_many(kind, file, line, 1);
+    }
+
+    /// So many lines, the first of which is named.
+    fn add_many(&mut self, kind: Kind, file: &Path, line: usize, count: usize) {
         let finding = self.0.entry(kind).or_default();
-        finding.count += 1;
+        finding.count += count;
         if finding.places.len() < NAMED {
             finding.places.push(Place { file: file.to_path_buf(), line });
         }
@@ -224,6 +262,13 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
         });
     }
     let pairs = source.len().min(target.len());
+    let lengths = |file: &RawLines| -> Vec<usize> {
+        let characters = |index| file.get(index).iter().filter(|byte| !(0x80..0xC0).contains(*byte)).count();
+        (0..file.len()).into_par_iter().with_min_len(CHUNK).map(characters).collect()
+    };
+    for shift in shift::shifts(&lengths(&source), &lengths(&target)) {
+        findings.add_many(Kind::Shifted, source.path(), shift.start + 1, shift.end - shift.start);
+    }
     let languages = Languages::learn(&source, &target);
     in_chunks(pairs, &mut findings, |index, findings| {
         for (kind, side) in languages.findings(source.get(index), target.get(index)) {
@@ -231,13 +276,17 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
             findings.add(kind, file.path(), index + 1);
         }
     });
+    let mut held_out = HashSet::new();
     for index in 0..pairs {
         let hash = seen.hash(source.get(index), target.get(index));
         if source.get(index).trim_ascii().is_empty() {
             continue;
         }
         if !is_training {
-            seen.held_out.insert(hash);
+            if seen.held_out.contains(&hash) {
+                findings.add(Kind::HeldOutTwice, source.path(), index + 1);
+            }
+            held_out.insert(hash);
         } else {
             if seen.held_out.contains(&hash) {
                 findings.add(Kind::Overlap, source.path(), index + 1);
@@ -247,6 +296,7 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
             }
         }
     }
+    seen.held_out.extend(held_out);
     Ok(findings)
 }
 

@@ -1,0 +1,164 @@
+//! Whether two sides are shifted against each other: a line lost or added on one side, and every pair after it is wrong.
+//!
+//! Lengths tell it, in any two languages: a translation of a long line is long. In blocks of lines the correlation of the
+//! lengths is high where lines belong together, and near 0 where they do not.
+
+/// Lines of a block.
+const BLOCK: usize = 100;
+/// The farthest that lines are looked for.
+const FARTHEST: isize = 10;
+/// A correlation that lines that belong together have, …
+const TOGETHER: f64 = 0.5;
+/// … beyond chance: so many standard errors, 1/√n each.
+const ERRORS: f64 = 5.0;
+/// Fewer lines say nothing.
+const LEAST: usize = 30;
+
+/// Lines that belong to other lines than those opposite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shift {
+    /// The first of them, from 0.
+    pub(super) start: usize,
+    /// Behind the last of them.
+    pub(super) end: usize,
+    /// Line i of the source belongs to line i + offset of the target.
+    pub(super) offset: isize,
+}
+
+/// The shifts in a corpus, given the lengths of both sides' lines in characters.
+pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
+    let logarithm = |length: &usize| (1.0 + *length as f64).ln();
+    let lengths =
+        Lengths { source: source.iter().map(logarithm).collect(), target: target.iter().map(logarithm).collect() };
+    let pairs = source.len().min(target.len());
+    let mut found: Vec<Shift> = Vec::new();
+    let mut start = 0;
+    while pairs - start >= LEAST {
+        // What is left over belongs to the last block.
+        let end = if pairs - start < BLOCK + LEAST { pairs } else { start + BLOCK };
+        if let Some(offset) = lengths.offset(start, end) {
+            match found.last_mut() {
+                Some(last) if last.end == start && last.offset == offset => last.end = end,
+                last => {
+                    // It may begin in the block before, which was mostly right.
+                    let from = last.map_or(0, |last| last.end).max(start.saturating_sub(BLOCK));
+                    found.push(Shift { start: lengths.beginning(from, end, offset), end, offset });
+                }
+            }
+        }
+        start = end;
+    }
+    found
+}
+
+/// Logarithms of lengths.
+struct Lengths {
+    source: Vec<f64>,
+    target: Vec<f64>,
+}
+
+impl Lengths {
+    /// How far the lines of a block are from those they belong to, if they are not opposite.
+    fn offset(&self, start: usize, end: usize) -> Option<isize> {
+        let opposite = self.correlation(start, end, 0)?.0;
+        let shifted = (-FARTHEST..=FARTHEST).filter(|offset| *offset != 0).filter_map(|offset| {
+            let (correlation, lines) = self.correlation(start, end, offset)?;
+            let least = TOGETHER.max(ERRORS / (lines as f64).sqrt());
+            (correlation >= least && opposite < correlation / 2.0).then_some((correlation, offset))
+        });
+        shifted.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, offset)| offset)
+    }
+
+    /// Pearson's correlation of the lines of a block with those so far on, and how many there are.
+    fn correlation(&self, start: usize, end: usize, offset: isize) -> Option<(f64, usize)> {
+        let opposite = |i: usize| i.checked_add_signed(offset).and_then(|j| self.target.get(j));
+        let pairs: Vec<(f64, f64)> = (start..end).filter_map(|i| Some((self.source[i], *opposite(i)?))).collect();
+        let count = pairs.len() as f64;
+        if pairs.len() < LEAST {
+            return None;
+        }
+        let mean = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / count;
+        let (x, y) = (mean(|pair| pair.0), mean(|pair| pair.1));
+        let sum = |of: &dyn Fn(f64, f64) -> f64| pairs.iter().map(|pair| of(pair.0 - x, pair.1 - y)).sum::<f64>();
+        let spread = (sum(&|a, _| a * a) * sum(&|_, b| b * b)).sqrt();
+        // Lines of equal lengths tell nothing.
+        Some(if spread > 1e-9 { (sum(&|a, b| a * b) / spread, pairs.len()) } else { (0.0, pairs.len()) })
+    }
+
+    /// The line from which on lines are this far from those they belong to: before it the differences of lengths that are
+    /// opposite are smaller, behind it those of lengths that are shifted.
+    fn beginning(&self, from: usize, end: usize, offset: isize) -> usize {
+        let usual = self.source.iter().sum::<f64>() / self.source.len() as f64
+            - self.target.iter().sum::<f64>() / self.target.len() as f64;
+        let difference = |i: usize, offset: isize| {
+            let opposite = i.checked_add_signed(offset).and_then(|j| self.target.get(j));
+            opposite.map_or(0.0, |target| (self.source[i] - target - usual).abs())
+        };
+        // The sum of what a beginning at each line would cost more than one at `from`.
+        let (mut cost, mut best) = (0.0, (0.0, from));
+        for i in from..end {
+            cost += difference(i, 0) - difference(i, offset);
+            if cost < best.0 {
+                best = (cost, i + 1);
+            }
+        }
+        best.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::key;
+
+    /// Lengths of lines as translations have them: a fifth longer or shorter.
+    fn lengths(lines: usize) -> (Vec<usize>, Vec<usize>) {
+        let draw = |what: &str, i: usize, range: u64| key(3, what, &[i as u64]) % range;
+        let source: Vec<usize> = (0..lines).map(|i| 10 + draw("length", i, 120) as usize).collect();
+        let target = source.iter().enumerate().map(|(i, length)| length * (90 + draw("times", i, 40) as usize) / 100);
+        let target = target.collect();
+        (source, target)
+    }
+
+    #[test]
+    fn a_line_lost_is_found_where_it_was() {
+        for lines in [40, 131, 250, 1000] {
+            let (source, target) = lengths(lines);
+            assert_eq!(shifts(&source, &target), [], "{lines}");
+        }
+        for (lost, end) in [(0, 999), (417, 999), (700, 999)] {
+            let (mut source, target) = lengths(1000);
+            source.remove(lost);
+            let found = shifts(&source, &target);
+            let [Shift { start, end: found_end, offset: 1 }] = found[..] else { panic!("{found:?}") };
+            assert!(start.abs_diff(lost) <= 3 && found_end == end, "{found:?}");
+        }
+        let (source, mut target) = lengths(400);
+        target.drain(100..103);
+        let found = shifts(&source, &target);
+        assert!(matches!(found[..], [Shift { offset: -3, .. }]), "{found:?}");
+    }
+
+    #[test]
+    fn it_may_be_mended_further_on() {
+        let (mut source, mut target) = lengths(1000);
+        source.remove(200);
+        target.remove(600);
+        let found = shifts(&source, &target);
+        let [Shift { start, end, offset: 1 }] = found[..] else { panic!("{found:?}") };
+        assert!(start.abs_diff(200) <= 3 && end.abs_diff(600) <= BLOCK, "{found:?}");
+    }
+
+    #[test]
+    fn other_texts_are_not_shifted() {
+        // No translation of each other at all; equal lengths; sorted by length; hardly any.
+        let (source, _) = lengths(500);
+        let other: Vec<usize> = (0..500).map(|i| 10 + (key(4, "other", &[i]) % 120) as usize).collect();
+        assert_eq!(shifts(&source, &other), []);
+        assert_eq!(shifts(&[20; 300], &[30; 300]), []);
+        let sorted: Vec<usize> = (0..300).collect();
+        assert_eq!(shifts(&sorted, &sorted), []);
+        assert_eq!(shifts(&source[..20], &source[1..21]), []);
+        assert_eq!(shifts(&[], &source), []);
+    }
+}
