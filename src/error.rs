@@ -83,9 +83,7 @@ impl Error {
     pub fn io(doing: &str, path: impl AsRef<Path>, source: std::io::Error) -> Self {
         let path = path.as_ref();
         let help = match source.kind() {
-            std::io::ErrorKind::NotFound => {
-                Some("check the path; in a configuration, relative paths start at the file that states them")
-            }
+            std::io::ErrorKind::NotFound => Some("check the path"),
             std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another place"),
             std::io::ErrorKind::StorageFull => {
                 Some("the disk is full: free some space, then run again (training goes on with --resume)")

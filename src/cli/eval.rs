@@ -23,7 +23,9 @@ pub struct EvalArgs {
     pub reference: Vec<PathBuf>,
     /// Translations to score, without a model; several for several systems, - for stdin
     #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
-        "ModelsArgs", "DecodeArgs",
+        "model", "checkpoint", "beam", "beam_groups", "diversity", "length_penalty", "length_penalty_kind", "patience",
+        "no_repeat_ngram", "min_length", "max_length", "max_length_ratio", "max_length_extra", "sample", "temperature",
+        "top_k", "top_p", "batch_tokens", "long", "shortlist", "precision",
     ])]
     pub hyp: Vec<PathBuf>,
     /// Write the model's translations to this file
@@ -150,4 +152,23 @@ pub struct SignificanceArgs {
     /// Trials of --paired-ar
     #[arg(long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub paired_ar_n: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command};
+
+    use super::*;
+
+    /// Whatever says how to translate does not go with translations that are there.
+    #[test]
+    fn given_translations_are_not_decoded() {
+        let command = EvalArgs::augment_args(Command::new("eval"));
+        let hyp = command.get_arguments().find(|arg| arg.get_id() == "hyp").unwrap();
+        let refused: Vec<_> = command.get_arg_conflicts_with(hyp).into_iter().map(|arg| arg.get_id().clone()).collect();
+        let both = DecodeArgs::augment_args(ModelsArgs::augment_args(Command::new("decode")));
+        for arg in both.get_arguments() {
+            assert!(refused.contains(arg.get_id()), "{} is not refused", arg.get_id());
+        }
+    }
 }

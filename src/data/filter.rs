@@ -136,7 +136,7 @@ impl fmt::Display for FilterReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.total_dropped();
         if total == 0 {
-            return write!(f, "{} pairs", self.kept);
+            return write!(f, "{} pair{}", self.kept, if self.kept == 1 { "" } else { "s" });
         }
         write!(f, "{} of {} pairs, {total} dropped", self.kept, self.kept + total)?;
         for (i, (&reason, Dropped { count, path, line })) in self.dropped.iter().enumerate() {

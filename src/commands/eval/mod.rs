@@ -134,6 +134,11 @@ fn of_files(args: &EvalArgs) -> Result<TestSet> {
         return Err(error.help("leave it out, or give --report"));
     }
     let references = read_references(&args.reference)?;
+    if let (Some(file), Some([])) = (args.reference.first(), references.first().map(Vec::as_slice)) {
+        return Err(Error::failure("there are no lines to score")
+            .at(file)
+            .help("give a file with a sentence on each line"));
+    }
     let read_aligned = |path: &PathBuf| -> Result<Vec<String>> {
         let lines = read_to_score(path)?;
         check_counts(path, lines.len(), &args.reference, &references)?;
@@ -175,20 +180,23 @@ fn sentences(
 
 /// The test set as the model translates it, if that is wanted.
 fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
+    if args.src.is_some() == args.reference.is_empty() {
+        let error =
+            Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
+        return Err(error.help(
+            "to score translations that are there, name them with --hyp; to translate and score, give --src and --ref, or \
+             neither for the model's test set",
+        ));
+    }
     let (loaded, others) = model::load_all(&args.models, common)?;
     let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
     let test = loaded.config.data.test.as_ref();
-    let source = match (&args.src, args.reference.is_empty(), test) {
-        (Some(source), false, _) => source.clone(),
-        (None, true, Some(test)) => test.source.clone(),
-        (None, true, None) => {
+    let source = match (&args.src, test) {
+        (Some(source), _) => source.clone(),
+        (None, Some(test)) => test.source.clone(),
+        (None, None) => {
             let error = Error::usage("the model's configuration names no test set");
             return Err(error.help("give --src FILE and --ref FILE"));
-        }
-        _ => {
-            return Err(
-                Error::usage("--src and --ref go together").help("give both, or neither for the model's test set")
-            );
         }
     };
     let reference_paths = match (args.reference.is_empty(), test) {

@@ -36,7 +36,12 @@ pub fn check_files(config: &DataConfig) -> Result<()> {
     let missing = |file: &PathBuf| match std::fs::metadata(file) {
         Ok(metadata) if metadata.is_dir() => Some(Error::failure("this is a directory, not a text file").at(file)),
         Ok(_) => None,
-        Err(error) => Some(Error::io("read the text", file, error)),
+        Err(error) => {
+            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+            let error = Error::io("read the text", file, error);
+            let help = "check the path; relative paths start at the file that states them";
+            Some(if is_missing { error.help(help) } else { error })
+        }
     };
     let errors: Vec<Error> = files.filter_map(missing).collect();
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
