@@ -55,8 +55,11 @@ fn attention_of_a_translation() {
             }
         }
     }
-    let same = run(&["--attention", "out", "--output", "out"]);
-    fails(&same, 2, &["--attention and --output"]);
+    std::fs::create_dir(project.path("d")).unwrap();
+    for other in ["out", "./d/../out"] {
+        let same = run(&["--attention", other, "--output", "out"]);
+        fails(&same, 2, &["--attention and --output"]);
+    }
     fails(&run(&["--attention", "-"]), 2, &["--attention cannot go to stdout"]);
 }
 
@@ -135,6 +138,18 @@ fn explanations_are_pages_and_pictures() {
         assert_eq!((&map["layers"], &map["heads"]), (&1.into(), &2.into()));
         assert_eq!(map["hex"].as_str().unwrap().len(), 2 * 2 * count(queries) * count(keys));
     }
+
+    let long = "cat ".repeat(200);
+    project.write("kept.png", "as it was");
+    fails(&translate(&["--attention", "kept.png", &long]), 1, &["kept.png", "too long for a picture", ".html"]);
+    assert_eq!((read("kept.png"), project.path(".kept.png.new").exists()), (b"as it was".to_vec(), false));
+    let output = project.mt(&["translate", "--model", "runs/small", "--attention", "a.html", &long]);
+    succeeds(&output);
+    assert!(
+        stderr(&output).contains("1 of 1 lines (the first is line 1) are longer than data.max_length"),
+        "{}",
+        stderr(&output)
+    );
 
     let two = translate(&["--attention", "c.svg", "a cat", "a dog"]);
     fails(&two, 2, &["c.svg", "a picture shows one sentence", ".html"]);

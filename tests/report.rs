@@ -121,7 +121,14 @@ fn runs_are_compared_on_one_page() {
     succeeds(&project.train(&["--run-dir", "other"]));
     succeeds(&project.mt(&["report", "y", "other", "--output", "two.html"]));
     let compared = data(&std::fs::read_to_string(project.path("two.html")).unwrap())["compared"].clone();
-    assert_eq!(compared, serde_json::json!({ "note": "other was validated on another text than y" }));
+    assert_eq!(compared, serde_json::json!({ "notes": ["other was validated on another text than y"] }));
+    // What can be compared is.
+    project.write("z/validation/final.txt", "short\n");
+    succeeds(&project.mt(&["report", "y", "other", "z", "one/x", "--output", "two.html"]));
+    let compared = data(&std::fs::read_to_string(project.path("two.html")).unwrap())["compared"].clone();
+    let systems: Vec<&Value> = compared["systems"].as_array().unwrap().iter().map(|system| &system["hyp"]).collect();
+    assert_eq!(systems, ["y (final)", "x (final)"]);
+    assert!(compared["notes"][1].as_str().unwrap().contains("z has a damaged validation/final.txt: 1 lines, and 6"));
 
     // Curves as pictures.
     for (name, beginning) in [("curves.svg", &b"<svg "[..]), ("curves.png", b"\x89PNG")] {
@@ -141,8 +148,35 @@ fn runs_are_compared_on_one_page() {
     assert!(!project.path("none.svg").exists());
 
     fails(&project.mt(&["report", "nothing"]), 1, &["nothing/log.jsonl", "name a run directory"]);
-    fails(&project.mt(&["report", "y", "--output", "y/log.jsonl"]), 2, &["y/log.jsonl"]);
+    for name in ["y/log.jsonl", "y/model.safetensors", "b.json"] {
+        fails(&project.mt(&["report", "y", "--output", name]), 2, &[name, "neither a page nor a picture"]);
+    }
+    let page = project.mt(&["report", "y", "--output", "-"]);
+    assert!(stdout(&page).starts_with("<!doctype html>") && stdout(&page).ends_with("</html>\n"));
     fails(&project.mt(&["report", "y", "--output", "no/such/page.html"]), 1, &["no/such/page.html"]);
+}
+
+/// What is damaged is told and left out; the page is there all the same.
+#[test]
+fn a_damaged_run_has_a_page() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let log = file(&project, "runs/small", "log.jsonl");
+    project.write("runs/small/log.jsonl", [b"null\n3\n\xff\n", &log[..], b"{\"event\": \"tr"].concat());
+    project.write("runs/small/corpus.json", "[]");
+    project.write("runs/small/attention.json", "{\"update\": 3,");
+    let output = project.mt(&["report", "runs/small"]);
+    succeeds(&output);
+    for words in [
+        "3 damaged lines of the log are left out; the first is runs/small/log.jsonl:1",
+        "corpus.json is left out",
+        "attention.json is left out",
+    ] {
+        assert!(stderr(&output).contains(words), "{words} in {}", stderr(&output));
+    }
+    let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
+    let lines = log.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count();
+    assert_eq!(data(&page)["runs"][0]["log"].as_array().unwrap().len(), lines);
 }
 
 /// What shows a run is not worth the run.

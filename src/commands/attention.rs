@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::output::Output;
+use super::output::Replacement;
 use crate::console::message;
 use crate::decode::explain::Explanation;
 use crate::error::{Error, Result};
@@ -14,7 +14,7 @@ const MOST_ON_A_PAGE: usize = 100;
 
 /// An open file.
 pub struct AttentionFile {
-    output: Output,
+    file: Replacement,
     path: PathBuf,
     form: Form,
 }
@@ -47,24 +47,24 @@ impl AttentionFile {
         if lines > 1 && Format::of(path).is_some() { Err(several(path)) } else { Ok(()) }
     }
 
-    /// Creates it.
+    /// Begins it; what is there under its name stays until the new one is whole.
     pub fn open(path: &Path) -> Result<Self> {
-        let mut output = Output::open(Some(path))?;
+        let mut file = Replacement::open(path)?;
         let form = Form::of(path);
         if let Form::Json { .. } = form {
-            output.text("[")?;
+            file.output().text("[")?;
         }
-        Ok(Self { output, path: path.to_path_buf(), form })
+        Ok(Self { file, path: path.to_path_buf(), form })
     }
 
     /// Takes the next line's.
     pub fn add(&mut self, explanation: Explanation) -> Result<()> {
         match &mut self.form {
             Form::Json { is_empty } => {
-                self.output.text(if std::mem::replace(is_empty, false) { "\n" } else { ",\n" })?;
+                self.file.output().text(if std::mem::replace(is_empty, false) { "\n" } else { ",\n" })?;
                 let json = serde_json::to_string(&explanation)
                     .map_err(|e| Error::failure("attention weights cannot be written as JSON").caused_by(e))?;
-                self.output.text(&json)
+                self.file.output().text(&json)
             }
             Form::Page { sentences, left_out } => {
                 if sentences.len() < MOST_ON_A_PAGE {
@@ -85,9 +85,9 @@ impl AttentionFile {
     /// Brings everything into the file.
     pub fn finish(mut self) -> Result<()> {
         match self.form {
-            Form::Json { .. } => self.output.text("\n]\n")?,
+            Form::Json { .. } => self.file.output().text("\n]\n")?,
             Form::Page { sentences, left_out } => {
-                self.output.text(&page(&sentences))?;
+                self.file.output().text(&page(&sentences))?;
                 if left_out > 0 {
                     message(format_args!(
                         "warning: {} shows the first {MOST_ON_A_PAGE} lines; {left_out} more would make it too large (a .json \
@@ -98,11 +98,13 @@ impl AttentionFile {
             }
             Form::Picture { format, sentence: drawn } => {
                 let drawn = drawn.unwrap_or_default();
-                let picture = format.encode(sentence::whole(&drawn)?).map_err(|error| error.at(&self.path))?;
-                self.output.bytes(&picture)?;
+                let picture = format
+                    .encode(sentence::whole(&drawn).map_err(|error| error.at(&self.path))?)
+                    .map_err(|error| error.at(&self.path))?;
+                self.file.output().bytes(&picture)?;
             }
         }
-        self.output.flush()
+        self.file.finish()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use same_file::Handle;
 
@@ -66,6 +66,71 @@ impl Output {
             Err(e) => Err(Error::io("write", &self.name, e)),
         }
     }
+}
+
+/// A file that is replaced when all of it is written: until then, and after an error, the one that was there stays. What is
+/// no regular file, as a pipe or a device, is written into as it is.
+pub struct Replacement {
+    output: Output,
+    /// What is written, and what it shall become.
+    rename: Option<(PathBuf, PathBuf)>,
+}
+
+impl Replacement {
+    /// Of a file, or standard output for `-`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let is_special = path == Path::new("-") || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        let Some(name) = path.file_name().filter(|_| !is_special) else {
+            return Ok(Self { output: Output::open(Some(path))?, rename: None });
+        };
+        refuse_packing(path)?;
+        // Not the link, but what it names.
+        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let new = target.with_file_name(format!(".{}.new", name.to_string_lossy()));
+        let file = File::create(&new).map_err(|error| Error::io("write", path, error))?;
+        let output = Output { writer: BufWriter::new(Box::new(file)), name: path.display().to_string(), closed: false };
+        Ok(Self { output, rename: Some((new, target)) })
+    }
+
+    /// What is written into.
+    pub fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// Puts the file in its place.
+    pub fn finish(mut self) -> Result<()> {
+        self.output.flush()?;
+        match self.rename.take() {
+            Some((new, target)) => std::fs::rename(&new, &target).map_err(|error| Error::io("write", &target, error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if let Some((new, _)) = &self.rename {
+            // What led here matters more than what stays behind.
+            let _ = std::fs::remove_file(new);
+        }
+    }
+}
+
+/// Whether two outputs would be written into one file; no path or `-` is standard output.
+pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
+    let handle = |path: Option<&Path>| match path.filter(|path| *path != Path::new("-")) {
+        Some(path) => Handle::from_path(path),
+        None => Handle::stdout(),
+    };
+    if let (Ok(a), Ok(b)) = (handle(a), handle(b)) {
+        return a == b;
+    }
+    // One that is not there yet: by its name in its directory.
+    let place = |path: &Path| -> Option<PathBuf> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(std::fs::canonicalize(parent).ok()?.join(path.file_name()?))
+    };
+    matches!((a.and_then(place), b.and_then(place)), (Some(a), Some(b)) if a == b)
 }
 
 /// Text is written as it is: under a name that promises otherwise it could not be read again.

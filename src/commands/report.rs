@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::eval::results::{Results, Test};
-use super::output::{Output, refuse_inputs};
-use crate::checkpoint::CONFIG_FILE;
+use super::output::{Output, Replacement};
 use crate::cli::{Common, ReportArgs};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, resample};
 use crate::report::files;
 use crate::report::page::{self, Run};
 use crate::report::picture::{Format, curves};
-use crate::train::log::LOG_FILE;
 
 /// Samples of the paired bootstrap; sacrebleu's number.
 const SAMPLES: usize = 1000;
@@ -26,16 +24,18 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
         (None, [run]) => run.join(page::FILE),
         (None, _) => PathBuf::from(page::FILE),
     };
-    let names = [LOG_FILE, CONFIG_FILE].into_iter().chain(files::ALL);
-    let inputs: Vec<PathBuf> = names.flat_map(|name| args.runs.iter().map(move |run| run.join(name))).collect();
-    refuse_inputs(Some(&file), inputs.iter().map(PathBuf::as_path))?;
+    check_name(&file)?;
     let names = page::names(&runs);
-    match Format::of(&file) {
-        Some(format) => {
-            let picture = format.encode(curves::whole(&runs, &names)?).map_err(|error| error.at(&file))?;
-            std::fs::write(&file, picture).map_err(|error| Error::io("write the picture", &file, error))?;
-        }
-        None => page::write(&file, &runs, &compared(&args.runs, &names)?)?,
+    let picture = Format::of(&file);
+    let bytes = match picture {
+        Some(format) => format.encode(curves::whole(&runs, &names)?).map_err(|error| error.at(&file))?,
+        None => page::page(&runs, &compared(&args.runs, &names)?).into_bytes(),
+    };
+    let mut replacement = Replacement::open(&file)?;
+    replacement.output().bytes(&bytes)?;
+    replacement.finish()?;
+    if file == Path::new("-") {
+        return Ok(());
     }
     let mut output = Output::open(None)?;
     if common.json {
@@ -46,32 +46,71 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
+/// Refuses names of neither pages nor pictures: most of them would be a mistake, as the name of a file of a run.
+fn check_name(file: &Path) -> Result<()> {
+    let extension = file.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let is_special = std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
+    if is_special || file == Path::new("-") || ["html", "htm", "svg", "png"].contains(&extension.as_str()) {
+        return Ok(());
+    }
+    let error = Error::usage("this is the name of neither a page nor a picture").at(file);
+    Err(error.help("name a .html file for the page, a .svg or .png file for the curves, or - for stdout"))
+}
+
 /// Whether runs differ by more than chance from the first, in their translations of the validation set: those of the final
-/// models, or of the best ones where training has not ended. Null for one run; a note where that cannot be told.
+/// models, or of the best ones where training has not ended. Null for one run; notes on those that cannot be compared.
 fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
     if runs.len() < 2 {
         return Ok(Value::Null);
     }
-    let note = |why: String| Ok(json!({ "note": why }));
-    let mut systems = Vec::new();
-    let mut reference = None;
+    let (mut systems, mut notes) = (Vec::new(), Vec::new());
+    let mut reference: Option<(&String, Vec<String>)> = None;
     for (run, name) in runs.iter().zip(names) {
-        let (Some(lines), Some((which, of_run))) = (files::read_lines(run, files::REFERENCE), translations(run)) else {
-            return note(format!("{name} has no translations of a validation set"));
+        let found = match translations(run) {
+            Ok(found) => found,
+            Err(why) => {
+                notes.push(format!("{name} {why}"));
+                continue;
+            }
         };
-        if *reference.get_or_insert_with(|| lines.clone()) != lines {
-            return note(format!("{name} was validated on another text than {}", names[0]));
+        let (baseline, lines) = reference.get_or_insert((name, found.reference.clone()));
+        if *lines != found.reference {
+            notes.push(format!("{name} was validated on another text than {baseline}"));
+        } else {
+            systems.push((format!("{name} ({})", found.which), found.lines));
         }
-        systems.push((format!("{name} ({which})"), of_run));
     }
+    let (Some((_, reference)), true) = (reference, systems.len() > 1) else { return Ok(json!({ "notes": notes })) };
     let metrics: Vec<Box<dyn Metric>> = vec![Box::new(BleuOptions::default()), Box::new(ChrfOptions::default())];
-    let references = Vec::from_iter(reference);
-    let results = Results::new(&metrics, &systems, &references, Test::PairedBootstrap(SAMPLES), resample::SEED)?;
-    Ok(json!({ "systems": results.json(), "lines": references[0].len() }))
+    let lines = reference.len();
+    let results = Results::new(&metrics, &systems, &[reference], Test::PairedBootstrap(SAMPLES), resample::SEED)?;
+    Ok(json!({ "systems": results.json(), "lines": lines, "notes": notes }))
 }
 
-/// A run's translations of the validation set, and by which of its models.
-fn translations(run: &Path) -> Option<(&'static str, Vec<String>)> {
-    let of = |name, which| files::read_lines(run, name).map(|lines| (which, lines));
-    of(files::FINAL, "final").or_else(|| of(files::BEST, "best"))
+/// A run's translations of the validation set.
+struct Translations {
+    /// Of which of its models.
+    which: &'static str,
+    lines: Vec<String>,
+    reference: Vec<String>,
+}
+
+/// Reads them, or says why they cannot be compared.
+fn translations(run: &Path) -> std::result::Result<Translations, String> {
+    let read = |name: &str| -> std::result::Result<Option<Vec<String>>, String> {
+        if !run.join(name).exists() {
+            return Ok(None);
+        }
+        files::read_lines(run, name).map(Some).ok_or_else(|| format!("has a damaged {name}: it cannot be read as text"))
+    };
+    let (which, name, lines) = match (read(files::FINAL)?, read(files::BEST)?) {
+        (Some(lines), _) => ("final", files::FINAL, lines),
+        (None, Some(lines)) => ("best", files::BEST, lines),
+        (None, None) => return Err("has no translations of a validation set".to_owned()),
+    };
+    let reference = read(files::REFERENCE)?.ok_or_else(|| format!("has lost its {}", files::REFERENCE))?;
+    if lines.is_empty() || lines.len() != reference.len() {
+        return Err(format!("has a damaged {name}: {} lines, and {} in the reference", lines.len(), reference.len()));
+    }
+    Ok(Translations { which, lines, reference })
 }

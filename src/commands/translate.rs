@@ -11,7 +11,7 @@ use super::attention::AttentionFile;
 use super::decoding;
 use super::input::Lines;
 use super::model;
-use super::output::{Output, refuse_inputs};
+use super::output::{Output, is_same_place, refuse_inputs};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
@@ -49,6 +49,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let progress = Progress::new(&lines, args.output.as_deref(), common);
     let (mut output, mut weights) = (None, None);
     let mut cut = CutLines::default();
+    let trained = first.config.data.max_length;
     let mut refused = None;
     while refused.is_none() {
         let window = lines.next()?;
@@ -90,6 +91,10 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
                 output.line(&translation.best().text)?;
             }
             cut.count(translation);
+            if args.attention.is_some() && translation.parts.iter().any(|part| trained > 0 && part.ids.len() > trained)
+            {
+                cut.count_whole();
+            }
         }
         options.lines_before = cut.lines;
         output.flush()?;
@@ -115,7 +120,7 @@ fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
         if file == Path::new("-") {
             return Err(Error::usage("--attention cannot go to stdout").help(help));
         }
-        if args.output.as_ref() == Some(file) {
+        if is_same_place(args.output.as_deref(), Some(file)) {
             return Err(Error::usage("--attention and --output cannot go to the same place").help(help));
         }
     }
@@ -162,6 +167,7 @@ pub struct CutLines {
     lines: usize,
     sources: Option<(usize, usize)>,
     split: Option<(usize, usize)>,
+    whole: Option<(usize, usize)>,
     stuck: Option<(usize, usize)>,
     translations: Option<(usize, usize)>,
 }
@@ -185,6 +191,11 @@ impl CutLines {
         }
     }
 
+    /// Takes note that the line counted last was longer than those the model was trained on, and yet translated in one part.
+    fn count_whole(&mut self) {
+        self.whole.get_or_insert((self.lines, 0)).1 += 1;
+    }
+
     /// Tells of them.
     pub fn warn(&self) {
         let all = self.lines;
@@ -198,6 +209,12 @@ impl CutLines {
             message(format_args!(
                 "warning: {count} of {all} lines (the first is line {first}) are longer than data.max_length, which the model \
                  was trained on, or model.max_length: they were translated in parts (--long)"
+            ));
+        }
+        if let Some((first, count)) = self.whole {
+            message(format_args!(
+                "warning: {count} of {all} lines (the first is line {first}) are longer than data.max_length, which the model \
+                 was trained on: --attention wants them in one part, and without it they are translated in several, better"
             ));
         }
         if let Some((first, count)) = self.stuck {

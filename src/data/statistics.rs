@@ -72,7 +72,8 @@ impl Histogram {
     fn new(start: f64, width: f64, bars: usize, values: impl Iterator<Item = f64>) -> Self {
         let mut counts = vec![0; bars];
         for value in values {
-            let bar = ((value - start) / width).max(0.0) as usize;
+            // A value on an edge belongs to the bar that begins there, however the division is rounded.
+            let bar = ((value - start) / width + 1e-9).max(0.0) as usize;
             counts[bar.min(bars - 1)] += 1;
         }
         Self { start, width, counts }
@@ -155,7 +156,10 @@ mod tests {
 
     #[test]
     fn what_is_larger_is_in_the_last_bar() {
-        let ratios = Histogram::new(0.0, 0.1, 31, [0.05, 1.0, 1.05, 3.0, 70.0].into_iter());
+        let ratios =
+            Histogram::new(0.0, 0.1, 31, [0.05, 1.0, 1.05, 3.0, 70.0, 7.0 / 10.0, 12.0 / 10.0, 1.4].into_iter());
         assert_eq!((ratios.counts[0], ratios.counts[10], ratios.counts[30]), (1, 2, 2));
+        // On the edges.
+        assert_eq!([7, 12, 14].map(|bar| ratios.counts[bar]), [1, 1, 1]);
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::console::message;
 use crate::error::{Error, Result};
 
 /// What the training text is like: [`crate::data::statistics::Statistics`].
@@ -51,8 +52,19 @@ pub fn read_lines(run: &Path, name: &str) -> Option<Vec<String>> {
     Some(text.split_terminator('\n').map(str::to_owned).collect())
 }
 
-/// What one holds; null where it is not there or cannot be read.
+/// What one holds; null where it is not there, or cannot be read, which is told.
 pub fn read_json(run: &Path, name: &str) -> Value {
-    let text = std::fs::read_to_string(run.join(name)).ok();
-    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null)
+    let file = run.join(name);
+    if !file.exists() {
+        return Value::Null;
+    }
+    let read = || -> std::result::Result<Value, String> {
+        let bytes = std::fs::read(&file).map_err(|error| error.to_string())?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        if value.is_object() { Ok(value) } else { Err("not what a run writes".to_owned()) }
+    };
+    read().unwrap_or_else(|why| {
+        message(format_args!("warning: {} is left out of the report: {why}", file.display()));
+        Value::Null
+    })
 }

@@ -34,6 +34,7 @@ function choices(parent, options, pick) {
 }
 
 function attentionView(parent, sentences, temperatures) {
+  if (!sentences.length) { parent.append(make("p", { className: "soft", textContent: "There were no lines." })); return; }
   const state = { sentence: 0, kind: "cross", layer: 0, head: -1, token: 0, temperature: temperatures.indexOf(1) };
   const box = (className, ...children) => { const node = make("div", { className }, ...children); parent.append(node); return node; };
   const select = make("select", {}, ...sentences.map((s, i) => make("option", { value: i, textContent: s.label ?? `${i + 1}: ${s.text}` })));
@@ -48,7 +49,7 @@ function attentionView(parent, sentences, temperatures) {
   const slider = make("input", { type: "range", min: 0, max: temperatures.length - 1, value: state.temperature });
   slider.setAttribute("aria-label", "temperature");
   const degree = make("span"), step = make("div", { className: "step" });
-  box("", title("What else could have been chosen"), make("div", { className: "controls" }, make("label", {}, "temperature ", slider, " ", degree)), step);
+  const steps = box("", title("What else could have been chosen"), make("div", { className: "controls" }, make("label", {}, "temperature ", slider, " ", degree)), step);
   const words = box("scroll words");
   slider.addEventListener("input", () => { state.temperature = +slider.value; showTokens(); showStep(); });
 
@@ -62,6 +63,7 @@ function attentionView(parent, sentences, temperatures) {
     state.token = 0;
     pressKind(state.kind);
     const empty = !s.source.length;
+    steps.hidden = empty;
     for (const node of [heads, tokens, map, step, words]) node.replaceChildren();
     if (empty) { tokens.append(make("p", { className: "soft", textContent: "a blank line" })); return; }
     showHeads();
@@ -126,7 +128,7 @@ function attentionView(parent, sentences, temperatures) {
     };
     const row = (name, list, coloured, choose) =>
       make("div", { className: "row" }, make("span", { className: "soft", textContent: name }), ...list.map((text, i) => chip(text, i, coloured, choose)));
-    const hint = make("p", { className: "soft", textContent: "Choose a token: what it attends to is coloured." });
+    const hint = make("p", { className: "soft", textContent: "Choose a token: what it attends to is coloured. Green: how probable the token was. The strength of a colour is the root of the weight." });
     tokens.replaceChildren(hint, row("to", keys(s), true, false), row("from", queries(s), false, true));
   }
 
@@ -172,7 +174,7 @@ function attentionView(parent, sentences, temperatures) {
     bar("all others", Math.max(0, rest), "soft");
     list.className = "bars";
     step.replaceChildren(make("p", {}, `After “${s.input.slice(0, state.token + 1).join(" ")}”: `, make("b", { textContent: chosen }),
-      `, the ${rank}. of the vocabulary, ${percent(probability(s, state.token, logProb))}`), list);
+      `, rank ${rank} of the vocabulary, ${percent(probability(s, state.token, logProb))}`), list);
   }
 
   /* Words that belong together. */

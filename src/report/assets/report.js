@@ -29,11 +29,12 @@ function tokensAt(run, update) {
   return known.length ? known[known.length - 1].target_tokens : null;
 }
 
-/* The mean of a window that grows with the slider, and is narrower towards the ends. */
-function smoothed(points, most) {
+/* The mean of a window that grows with the slider, and is narrower towards the ends; on a logarithmic axis of logarithms. */
+function smoothed(points, most, logarithmic) {
+  const [from, to] = logarithmic ? [Math.log, Math.exp] : [y => y, y => y];
   return points.map((point, i) => {
     const width = Math.min(most, i, points.length - 1 - i), window = points.slice(i - width, i + width + 1);
-    return { ...point, y: window.reduce((sum, other) => sum + other.y, 0) / window.length };
+    return { ...point, y: to(window.reduce((sum, other) => sum + from(other.y), 0) / window.length) };
   });
 }
 
@@ -48,7 +49,7 @@ function curves(chart) {
       const points = entries(run, kind).map(e => ({ x: x(e, run), y: chart[kind](e), update: e.update }))
         .filter(p => p.x != null && p.y != null && isFinite(p.y) && (!isLogarithmic(chart) || p.y > 0));
       if (points.length) {
-        found.push({ run, index, kind, points: kind === "train" ? smoothed(points, state.smoothing) : points });
+        found.push({ run, index, kind, points: kind === "train" ? smoothed(points, state.smoothing, isLogarithmic(chart)) : points });
       }
     }
   });
@@ -121,7 +122,10 @@ const boxes = CHARTS.map(chart => {
   document.getElementById("charts").append(box);
   return [chart, box];
 });
-const redraw = () => boxes.forEach(([chart, box]) => draw(chart, box));
+const redraw = () => {
+  boxes.forEach(([chart, box]) => draw(chart, box));
+  document.getElementById("nothing").hidden = boxes.some(([, box]) => !box.hidden);
+};
 
 function controls() {
   const axes = document.getElementById("axes");
@@ -156,9 +160,9 @@ function summary(run) {
   const best = valid.filter(e => e.best).pop(), final = entries(run, "final").pop(), out = {};
   if (last) {
     const speeds = train.map(e => e.tokens_per_second).sort((a, b) => a - b);
-    out["updates"] = String(last.update);
+    out["updates logged"] = String(last.update);
     out["training time"] = duration(last.seconds);
-    out["tokens a second"] = short(speeds[speeds.length >> 1]);
+    out["tokens a second, median"] = short(speeds[speeds.length >> 1]);
   }
   if (best) {
     out["best validation"] = `update ${best.update}`;
@@ -191,7 +195,8 @@ function significance() {
   if (!compared) return;
   const parent = document.getElementById("significance");
   parent.append(make("h2", { textContent: "Translations of the validation set" }));
-  if (compared.note) { parent.append(make("p", { className: "soft", textContent: `Not compared: ${compared.note}.` })); return; }
+  if (compared.notes.length) parent.append(make("p", { className: "soft", textContent: `Not compared: ${compared.notes.join("; ")}.` }));
+  if (!compared.systems) return;
   const metrics = Object.keys(compared.systems[0]).filter(key => key !== "hyp");
   const head = ["", ...metrics.map(key => ({ bleu: "BLEU", chrf: "chrF2" })[key] ?? key)];
   const table = make("table", {}, make("tr", {}, ...head.map(text => make("th", { textContent: text }))));
@@ -204,8 +209,8 @@ function significance() {
     }
     table.append(row);
   });
-  const words = `${compared.lines} lines; 95 % intervals and p by paired bootstrap: how likely so large a difference from the baseline would be by chance. `;
-  parent.append(make("div", { className: "scroll" }, table), make("p", { className: "soft", textContent: words + metrics.map(key => compared.systems[0][key].signature).join("; ") }));
+  const words = `${compared.lines} lines; 95 % intervals and p by paired bootstrap: how likely so large a difference from the baseline would be by chance; coloured below 0.05. `;
+  parent.append(make("div", { className: "scroll" }, table), make("p", { className: "soft", textContent: words + metrics.map((key, i) => `${head[i + 1]}|${compared.systems[0][key].signature}`).join("; ") }));
 }
 
 /* What the training text is like. */
@@ -250,6 +255,8 @@ function histogram(parent, title, unit, { start, width, counts }, digits) {
   });
   svg.addEventListener("pointerleave", () => { note.textContent = ""; });
   const step = Math.max(1, Math.ceil(counts.length / 8));
+  drawn("text", { x: left, y: 14 }, svg, `highest bar: ${most.toLocaleString("en")} pairs`);
+  drawn("text", { x: W - right, y: H - 1, "text-anchor": "end" }, svg, `last bar: ${edge(counts.length - 1)} and more`);
   for (let i = 0; i < counts.length; i += step) drawn("text", { x: left + i * each, y: H - 14, "text-anchor": "start" }, svg, edge(i));
   box.append(note);
   parent.append(box);
@@ -332,12 +339,12 @@ function configuration() {
 }
 
 document.getElementById("about").textContent = runs.map(run => run.directory).join(", ");
-controls();
-tiles();
-significance();
-redraw();
-incidents();
-samples();
-attention();
-corpus();
-configuration();
+/* What one part cannot read does not hide the others. */
+for (const part of [controls, tiles, significance, redraw, incidents, samples, attention, corpus, configuration]) {
+  try {
+    part();
+  } catch (error) {
+    const text = `A part of this page (${part.name}) cannot be shown, its data are damaged: ${error.message}`;
+    document.getElementById("about").after(make("p", { className: "damaged", textContent: text }));
+  }
+}

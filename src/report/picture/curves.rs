@@ -17,8 +17,8 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(194, 65, 12),
     RGBColor(21, 128, 61),
     RGBColor(126, 34, 206),
-    RGBColor(180, 83, 9),
-    RGBColor(14, 116, 144),
+    RGBColor(202, 138, 4),
+    RGBColor(34, 197, 224),
     RGBColor(190, 24, 93),
     RGBColor(77, 87, 97),
 ];
@@ -141,15 +141,24 @@ fn legend(area: &DrawingArea<SVGBackend, Shift>, names: &[String]) -> Result<()>
     let mut x = 16;
     let height = LEGEND as i32 / 2;
     let text = |text: &str, x: i32, color: RGBColor| {
-        let clean: String = text.chars().filter(|c| !c.is_control()).collect();
-        area.draw_text(&clean, &letters(LETTER, color), (x, height - LETTER / 2)).map_err(failed)
+        area.draw_text(text, &letters(LETTER, color), (x, height - LETTER / 2)).map_err(failed)
     };
+    // The ends of names tell them apart.
+    let short = |name: &String| {
+        let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
+        if letters.len() <= 20 {
+            letters.iter().collect()
+        } else {
+            format!("…{}", letters[letters.len() - 19..].iter().collect::<String>())
+        }
+    };
+    let names: Vec<String> = names.iter().map(short).collect();
     for (name, color) in names.iter().zip(COLORS.into_iter().cycle()) {
         area.draw(&PathElement::new(vec![(x, height), (x + 24, height)], color.stroke_width(2))).map_err(failed)?;
         text(name, x + 30, INK)?;
         x += 30 + width_of(name, LETTER) + 20;
     }
-    text("solid: training, dashed: validation", x, SOFT)
+    text("by updates; solid: training, dashed: validation", x, SOFT)
 }
 
 /// All values, with some room where they are one.

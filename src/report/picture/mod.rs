@@ -63,7 +63,10 @@ impl Format {
 /// # Errors
 /// Its sides are too unequal, or memory is short.
 pub fn png(svg: &str) -> Result<Vec<u8>> {
-    let failed = |why: String| Error::failure("cannot turn the picture into PNG").context(why);
+    let failed = |why: String| {
+        let error = Error::failure(format!("cannot turn the picture into PNG: {why}"));
+        error.help("it may be too large: name a .svg or a .html file")
+    };
     let options = Options { fontdb: typefaces(), ..Options::default() };
     let tree = Tree::from_str(svg, &options).map_err(|error| failed(error.to_string()))?;
     let size = tree.size();

@@ -2,10 +2,10 @@
 
 use plotters::style::RGBColor;
 
-use super::sketch::{Anchor, LETTER, LINE, Sketch, width_of};
+use super::sketch::{Anchor, LETTER, LINE, Sketch, shown, width_of};
 use crate::decode::attention::aligning_layer;
 use crate::decode::explain::{Explanation, Step};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const INK: RGBColor = RGBColor(29, 33, 38);
 const SOFT: RGBColor = RGBColor(93, 102, 112);
@@ -18,6 +18,8 @@ const CANDIDATES: [RGBColor; 4] =
 /// Those whose effect is drawn.
 const TEMPERATURES: [f64; 3] = [0.5, 1.0, 1.5];
 const SMALL: i32 = 10;
+/// The longest sentence, in tokens of a side, of which a picture can still be looked at.
+const MOST_TOKENS: usize = 150;
 /// Between parts of the picture.
 const GAP: i32 = 26;
 
@@ -27,9 +29,16 @@ type Map = Vec<Vec<f32>>;
 /// The whole picture, as SVG.
 ///
 /// # Errors
-/// None that a sentence could cause.
+/// The sentence is too long to be taken in.
 pub fn whole(explanation: &Explanation) -> Result<String> {
     let mut sketch = Sketch::default();
+    let tokens = explanation.attention.source.len().max(explanation.attention.target.len());
+    if tokens > MOST_TOKENS {
+        return Err(Error::failure(format!(
+            "a sentence of {tokens} tokens is too long for a picture, which shows {MOST_TOKENS}"
+        ))
+        .help("name a .html or a .json file"));
+    }
     if explanation.attention.source.is_empty() {
         sketch.text("a blank line: there is nothing to translate", (0, LINE / 2), Anchor::Start, LETTER, SOFT);
         return sketch.svg();
@@ -61,9 +70,9 @@ fn title(sketch: &mut Sketch, text: &str, at: (i32, i32)) {
 /// Words of the source beside those of the translation, and lines between those that belong together. Returns how far to
 /// the right it reaches.
 fn words(sketch: &mut Sketch, explanation: &Explanation) -> i32 {
-    let [source, target]: [Vec<&str>; 2] =
-        [&explanation.text, &explanation.translation].map(|text| text.split_whitespace().collect());
-    let widest = |words: &[&str]| words.iter().map(|word| width_of(word, LETTER)).max().unwrap_or(0);
+    let [source, target]: [Vec<String>; 2] =
+        [&explanation.text, &explanation.translation].map(|text| text.split_whitespace().map(word).collect());
+    let widest = |words: &[String]| words.iter().map(|word| width_of(word, LETTER)).max().unwrap_or(0);
     let left = widest(&source);
     let right = left + 70;
     let height = |i: usize| LINE + LINE / 2 + i as i32 * LINE;
@@ -157,9 +166,19 @@ fn stacked(sketch: &mut Sketch, step: &Step, temperature: f64, at: (i32, i32), s
     }
 }
 
+/// A word, or as much of it as there is room for.
+fn word(word: &str) -> String {
+    let mut letters = word.chars();
+    let beginning: String = letters.by_ref().take(30).collect();
+    shown(&if letters.next().is_some() { beginning + "…" } else { beginning })
+}
+
 fn cells(sketch: &mut Sketch, map: &Map, corner: (i32, i32), cell: i32) {
+    let columns = map.first().map_or(0, Vec::len);
+    sketch.rectangle(corner, (columns as i32 * cell, map.len() as i32 * cell), shade(0.0));
     for (i, row) in map.iter().enumerate() {
-        for (j, weight) in row.iter().enumerate() {
+        // Most are as good as nothing.
+        for (j, weight) in row.iter().enumerate().filter(|(_, weight)| **weight > 5e-4) {
             let at = (corner.0 + j as i32 * cell, corner.1 + i as i32 * cell);
             sketch.rectangle(at, (cell, cell), shade(*weight));
         }

@@ -40,6 +40,17 @@ pub struct Sketch {
     height: i32,
 }
 
+/// A text as it can be drawn: what is no letter is replaced, and a long one is cut.
+pub fn shown(text: &str) -> String {
+    const LONGEST: usize = 120;
+    let mut letters = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    let mut shown: String = letters.by_ref().take(LONGEST).collect();
+    if letters.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 /// How wide a text is: letters are equally wide, those of East Asia twice.
 pub fn width_of(text: &str, size: i32) -> i32 {
     (text.width() as f64 * f64::from(size) * 0.61).ceil() as i32
@@ -53,7 +64,7 @@ impl Sketch {
 
     /// A text whose middle is at the height of a point; what cannot be shown in it is replaced.
     pub fn text(&mut self, text: &str, at: (i32, i32), anchor: Anchor, size: i32, color: RGBColor) {
-        let text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let text = shown(text);
         let width = width_of(&text, size);
         match anchor {
             Anchor::Start => self.cover(at.0 + width, at.1 + size),
