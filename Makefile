@@ -5,7 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-sacrebleu test-report fuzz bench bench-train bench-decode bench-eval lint deny sanitize cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test-long: ## Run the tests that take long: two hundred kills, fused training ag
 test-sacrebleu: build ## Hold metrics and event files to the real sacrebleu and TensorBoard (from PyPI)
 	scripts/sacrebleu-python.sh tests/tensorboard/read.py target/release/mt
 	scripts/sacrebleu-python.sh tests/sacrebleu/compare.py target/release/mt $(ARGS)
+
+test-interop: build ## Hold exported models to CTranslate2 and transformers (from PyPI)
+	scripts/interop-python.sh tests/interop/export.py target/release/mt $(ARGS)
 
 test-report: build ## Work every control of report.html in headless Chromium (Debian: apt-get install chromium)
 	tests/browser/check.py target/release/mt $(ARGS)

@@ -74,6 +74,8 @@ pub enum Command {
     Score(ScoreArgs),
     /// Round a model's weights to 8-bit integers
     Quantize(QuantizeArgs),
+    /// Write a model as another program reads it: CTranslate2, Hugging Face transformers
+    Export(ExportArgs),
     /// Learn which target tokens translate which source tokens, to compute no others
     Shortlist(ShortlistArgs),
     /// Describe a model or a configuration: parameters, shapes, training history
@@ -304,6 +306,26 @@ pub struct QuantizeArgs {
     /// Directory of the new model
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+}
+
+/// `mt export`
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// Model or run directory
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// ct2, a CTranslate2 model, or hf-marian, a MarianMT folder of Hugging Face transformers
+    #[arg(long, value_name = "FORMAT")]
+    pub format: String,
+    /// Directory to write, which is not there yet
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// What the weights of a CTranslate2 model are stored as: float32 or int8
+    #[arg(long, value_name = "TYPE", default_value = "float32")]
+    pub quantization: String,
+    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
+    #[arg(long, value_name = "WHICH")]
+    pub checkpoint: Option<String>,
 }
 
 /// `mt shortlist`

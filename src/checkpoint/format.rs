@@ -101,7 +101,17 @@ fn elements(shape: &[usize]) -> Option<usize> {
 
 /// Writes `tensors`, in this order, to the new file `path`, and syncs it; the entry is listed as `name`.
 pub(super) fn write(path: &Path, name: &str, tensors: &[NamedTensor]) -> Result<FileEntry> {
-    let header = header_for(tensors).map_err(|error| error.at(path))?;
+    write_with_metadata(path, name, tensors, &[])
+}
+
+/// As [`write()`], with these keys and values in the header.
+pub(super) fn write_with_metadata(
+    path: &Path,
+    name: &str,
+    tensors: &[NamedTensor],
+    metadata: &[(&str, &str)],
+) -> Result<FileEntry> {
+    let header = header_for(tensors, metadata).map_err(|error| error.at(path))?;
     let mut file = HashingFile::create(path)?;
     file.write(&(header.len() as u64).to_le_bytes())?;
     file.write(header.as_bytes())?;
@@ -142,8 +152,13 @@ fn write_tensor(file: &mut HashingFile, tensor: &NamedTensor, bytes: &mut [u8]) 
 }
 
 /// The JSON header, padded with spaces so that the data is aligned to eight bytes.
-fn header_for(tensors: &[NamedTensor]) -> Result<String> {
+fn header_for(tensors: &[NamedTensor], metadata: &[(&str, &str)]) -> Result<String> {
     let mut header = String::from("{");
+    if !metadata.is_empty() {
+        let metadata: serde_json::Map<String, serde_json::Value> =
+            metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
+        header += &format!("\"{METADATA_KEY}\":{}", serde_json::Value::from(metadata));
+    }
     let mut names = HashSet::new();
     let mut begin = 0;
     for NamedTensor { name, shape, data } in tensors {
@@ -156,7 +171,7 @@ fn header_for(tensors: &[NamedTensor]) -> Result<String> {
         let (dtype, bytes) = data.kind();
         let end = begin + data.len() * bytes;
         let key = serde_json::to_string(name).map_err(|error| Error::failure(format!("`{name}`: {error}")))?;
-        let separator = if names.len() == 1 { "" } else { "," };
+        let separator = if header.len() == 1 { "" } else { "," };
         header +=
             &format!("{separator}{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{begin},{end}]}}");
         begin = end;

@@ -10,10 +10,11 @@
 //! counts only with a valid `manifest.json` ([`verify`]). Files are safetensors, JSON and text; nothing read here is trusted.
 //!
 //! [`mod@format`] is the tensor file, [`manifest`] the digests, `save` and `locate` the directories,
-//! [`average`](fn@average) the mean, [`import`] what other programs wrote.
+//! [`average`](fn@average) the mean, [`import`] what other programs wrote, [`export`] what they read.
 
 pub mod average;
 mod disk;
+pub mod export;
 pub mod format;
 pub mod import;
 mod locate;

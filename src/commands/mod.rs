@@ -6,6 +6,7 @@ mod check;
 mod decoding;
 mod embed;
 mod eval;
+mod export;
 mod info;
 mod input;
 pub mod model;
@@ -40,6 +41,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Translate(args) => translate::run(args, common),
         Command::Score(args) => score::run(args, common),
         Command::Shortlist(args) => shortlist::run(args, common),
+        Command::Export(args) => export::run(args, common),
         Command::Quantize(args) => quantize::run(args, common),
         Command::Report(args) => report::run(args, common),
         Command::Embed(args) => embed::run(args, common),

@@ -1,0 +1,308 @@
+//! A CTranslate2 model directory: `model.bin`, `config.json`, vocabularies; and our tokenizers beside them.
+//!
+//! `model.bin` is little-endian: a version (u32), the name and revision of the specification, then a count of variables, each a
+//! name, the number of its dimensions (u8), these (u32), a type (u8), the number of its bytes (u32) and these; then a count of
+//! aliases, each two names. A name is its length with the final zero (u16), its bytes, and the zero. Types: 0 float32, 1 int8,
+//! 2 int16. Weights are [out, in]; q, k and v of self-attention are one matrix, k and v of cross-attention too; an 8-bit matrix
+//! has a `_scale` for each row, which its numbers were multiplied with.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{Model, Obstacles, has_even_heads, pieces, write_json};
+use crate::checkpoint::disk;
+use crate::choice::choice;
+use crate::config::{Activation, NormKind, NormPlacement, PositionKind};
+use crate::error::{Error, Result};
+use crate::model::layout::output_table;
+use crate::model::positions::sinusoidal;
+use crate::ops::matmul::int8::Quantised;
+
+/// Of the file, and of `TransformerSpec`.
+const VERSIONS: (u32, u32) = (6, 7);
+
+choice! {
+    /// What weights are stored as.
+    pub enum Quantization {
+        /// 32-bit floats.
+        Float32 = "float32",
+        /// 8-bit integers, a scale for each row.
+        Int8 = "int8",
+    }
+}
+
+/// A variable of `model.bin`.
+enum Variable<'a> {
+    Floats(Vec<usize>, Cow<'a, [f32]>),
+    Integers(Vec<usize>, Vec<i8>),
+    /// A flag or a small number.
+    Byte(i8),
+    /// A count.
+    Short(i16),
+}
+
+impl Variable<'_> {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Floats(..) => 0,
+            Self::Integers(..) | Self::Byte(_) => 1,
+            Self::Short(_) => 2,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::Floats(shape, _) | Self::Integers(shape, _) => shape,
+            Self::Byte(_) | Self::Short(_) => &[],
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Floats(_, values) => 4 * values.len(),
+            Self::Integers(_, values) => values.len(),
+            Self::Byte(_) => 1,
+            Self::Short(_) => 2,
+        }
+    }
+
+    fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        match self {
+            Self::Floats(_, values) => values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes())),
+            Self::Integers(_, values) => values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes())),
+            Self::Byte(value) => out.write_all(&value.to_le_bytes()),
+            Self::Short(value) => out.write_all(&value.to_le_bytes()),
+        }
+    }
+}
+
+/// Everything in `model.bin`.
+struct Variables<'a> {
+    model: &'a Model<'a>,
+    quantization: Quantization,
+    variables: BTreeMap<String, Variable<'a>>,
+    aliases: Vec<(&'static str, &'static str)>,
+}
+
+/// Writes the model into a new directory.
+///
+/// # Errors
+/// CTranslate2 has no such model: everything that stands in the way is named. Or the directory exists or cannot be written.
+pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<()> {
+    refuse(model)?;
+    let config = &model.config.model;
+    let mut all = Variables { model, quantization, variables: BTreeMap::new(), aliases: Vec::new() };
+    for stack in ["encoder", "decoder"] {
+        all.stack(stack)?;
+    }
+    let tokenizers = model.tokenizers;
+    super::directory(out, |directory| {
+        all.write(&directory.join("model.bin"))?;
+        let target = &tokenizers.target;
+        let piece = |id| target.piece(id).unwrap_or_default();
+        write_json(
+            directory,
+            "config.json",
+            &json!({
+                "add_source_bos": false, "add_source_eos": true, "bos_token": piece(target.bos_id()),
+                "decoder_start_token": piece(target.bos_id()), "eos_token": piece(target.eos_id()),
+                "unk_token": piece(target.unk_id()), "layer_norm_epsilon": config.norm_eps, "multi_query_attention": false,
+            }),
+        )?;
+        if tokenizers.is_joint() {
+            write_json(directory, "shared_vocabulary.json", &pieces(target))?;
+        } else {
+            write_json(directory, "source_vocabulary.json", &pieces(&tokenizers.source))?;
+            write_json(directory, "target_vocabulary.json", &pieces(target))?;
+        }
+        tokenizers.save(directory)
+    })
+}
+
+fn refuse(model: &Model) -> Result<()> {
+    let config = &model.config.model;
+    let mut obstacles = Obstacles::new("CTranslate2");
+    obstacles.unless(config.norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
+    obstacles.unless(config.positions != PositionKind::Rotary, "model.positions", "its encoder has no rotary ones");
+    obstacles.unless(has_even_heads(config), "model.d_k", "its heads share d_model evenly");
+    obstacles.check()
+}
+
+impl<'a> Variables<'a> {
+    fn set(&mut self, name: String, variable: Variable<'a>) {
+        self.variables.insert(name, variable);
+    }
+
+    /// The weights and biases of these projections, one below the other.
+    fn linear(&mut self, name: &str, of: &[String]) -> Result<()> {
+        let mut weight = Vec::new();
+        let mut columns = 0;
+        let mut bias = Vec::new();
+        for projection in of {
+            let (shape, values) = self.model.parameter(&format!("{projection}.weight"))?;
+            columns = shape[1];
+            weight.extend_from_slice(values);
+            bias.extend_from_slice(self.model.get(&format!("{projection}.bias")).map_or(&[], |(_, values)| values));
+        }
+        self.matrix(&format!("{name}/weight"), &[weight.len() / columns, columns], weight.into());
+        if !bias.is_empty() {
+            self.set(format!("{name}/bias"), Variable::Floats(vec![bias.len()], bias.into()));
+        }
+        Ok(())
+    }
+
+    /// A matrix as the quantization has it.
+    fn matrix(&mut self, name: &str, shape: &[usize], values: Cow<'a, [f32]>) {
+        match self.quantization {
+            Quantization::Float32 => self.set(name.to_owned(), Variable::Floats(shape.to_vec(), values)),
+            Quantization::Int8 => {
+                let Quantised { values, scales } = Quantised::new(&values, shape[1]);
+                // A row of zeros may have any scale.
+                let inverse = |scale: &f32| if *scale > 0.0 { scale.recip() } else { 1.0 };
+                let scales: Vec<f32> = scales.iter().map(inverse).collect();
+                self.set(name.to_owned(), Variable::Integers(shape.to_vec(), values));
+                self.set(format!("{name}_scale"), Variable::Floats(vec![scales.len()], scales.into()));
+            }
+        }
+    }
+
+    fn vector(&mut self, name: String, parameter: &str) -> Result<()> {
+        let (shape, values) = self.model.parameter(parameter)?;
+        self.set(name, Variable::Floats(shape.to_vec(), values.into()));
+        Ok(())
+    }
+
+    fn norm(&mut self, name: &str, of: &str) -> Result<()> {
+        self.vector(format!("{name}/gamma"), &format!("{of}.weight"))?;
+        self.vector(format!("{name}/beta"), &format!("{of}.bias"))
+    }
+
+    fn stack(&mut self, stack: &str) -> Result<()> {
+        let config = &self.model.config.model;
+        let activation = match config.activation {
+            Activation::Relu => 0,
+            Activation::Swish => 2,
+            Activation::Gelu => 3,
+        };
+        self.set(format!("{stack}/activation"), Variable::Byte(activation));
+        self.set(format!("{stack}/pre_norm"), Variable::Byte((config.norm == NormPlacement::Pre).into()));
+        self.set(format!("{stack}/scale_embeddings"), Variable::Byte(config.scale_embedding.into()));
+        self.set(format!("{stack}/num_heads"), Variable::Short(config.heads as i16));
+        let positions = match config.positions {
+            PositionKind::Learned => self.model.parameter(&format!("{stack}.positions.weight"))?.1.into(),
+            _ => sinusoidal(config.sinusoid, config.max_length, config.d_model).into(),
+        };
+        let table = Variable::Floats(vec![config.max_length, config.d_model], positions);
+        self.set(format!("{stack}/position_encodings/encodings"), table);
+        if config.final_norm {
+            self.norm(&format!("{stack}/layer_norm"), &format!("{stack}.norm"))?;
+        }
+        self.embeddings(stack)?;
+        let layers = if stack == "encoder" { config.encoder_layers } else { config.decoder_layers };
+        (0..layers).try_for_each(|i| self.layer(stack, i))
+    }
+
+    fn embeddings(&mut self, stack: &str) -> Result<()> {
+        let tie = self.model.config.model.tie;
+        let model = self.model;
+        let table = |name: &str| model.parameter(name);
+        if stack == "encoder" {
+            self.set("encoder/embeddings_merge".to_owned(), Variable::Byte(0));
+            self.set("encoder/multi_query_attention".to_owned(), Variable::Byte(0));
+            let (shape, values) = table("source_embedding.weight")?;
+            self.matrix("encoder/embeddings_0/weight", shape, values.into());
+            return Ok(());
+        }
+        for flag in ["alibi", "alibi_use_positive_positions", "scale_alibi", "start_from_zero_embedding"] {
+            self.set(format!("decoder/{flag}"), Variable::Byte(0));
+        }
+        self.set("decoder/alignment_heads".to_owned(), Variable::Short(1));
+        self.set("decoder/alignment_layer".to_owned(), Variable::Short(-1));
+        match crate::model::layout::target_table(tie) {
+            "source_embedding.weight" => self.alias("decoder/embeddings/weight", "encoder/embeddings_0/weight"),
+            name => {
+                let (shape, values) = table(name)?;
+                self.matrix("decoder/embeddings/weight", shape, values.into());
+            }
+        }
+        match output_table(tie) {
+            "source_embedding.weight" => self.alias("decoder/projection/weight", "encoder/embeddings_0/weight"),
+            "target_embedding.weight" => self.alias("decoder/projection/weight", "decoder/embeddings/weight"),
+            name => {
+                let (shape, values) = table(name)?;
+                self.matrix("decoder/projection/weight", shape, values.into());
+            }
+        }
+        if self.model.config.model.output_bias {
+            self.vector("decoder/projection/bias".to_owned(), "output_projection.bias")?;
+        }
+        Ok(())
+    }
+
+    /// One matrix under two names, with its scales where it has some.
+    fn alias(&mut self, name: &'static str, of: &'static str) {
+        self.aliases.push((name, of));
+    }
+
+    fn layer(&mut self, stack: &str, i: usize) -> Result<()> {
+        let (to, from) = (format!("{stack}/layer_{i}"), format!("{stack}.layers.{i}"));
+        let part = |attention: &str, part: &str| format!("{from}.{attention}.{part}_proj");
+        let all = ["q", "k", "v"].map(|name| part("self_attn", name));
+        self.linear(&format!("{to}/self_attention/linear_0"), &all)?;
+        self.linear(&format!("{to}/self_attention/linear_1"), &[part("self_attn", "out")])?;
+        self.norm(&format!("{to}/self_attention/layer_norm"), &format!("{from}.self_attn_norm"))?;
+        if stack == "decoder" {
+            self.linear(&format!("{to}/attention/linear_0"), &[part("cross_attn", "q")])?;
+            self.linear(&format!("{to}/attention/linear_1"), &["k", "v"].map(|name| part("cross_attn", name)))?;
+            self.linear(&format!("{to}/attention/linear_2"), &[part("cross_attn", "out")])?;
+            self.norm(&format!("{to}/attention/layer_norm"), &format!("{from}.cross_attn_norm"))?;
+        }
+        self.linear(&format!("{to}/ffn/linear_0"), &[format!("{from}.feed_forward.fc1")])?;
+        self.linear(&format!("{to}/ffn/linear_1"), &[format!("{from}.feed_forward.fc2")])?;
+        self.norm(&format!("{to}/ffn/layer_norm"), &format!("{from}.feed_forward_norm"))
+    }
+
+    fn write(&self, path: &Path) -> Result<()> {
+        let largest = self.variables.values().map(Variable::bytes).max().unwrap_or(0);
+        if u32::try_from(largest).is_err() {
+            return Err(Error::failure("CTranslate2's format has no place for a matrix of 4 GiB").at(path));
+        }
+        let write = || -> std::io::Result<()> {
+            let mut out = BufWriter::new(File::create(path)?);
+            out.write_all(&VERSIONS.0.to_le_bytes())?;
+            string(&mut out, "TransformerSpec")?;
+            out.write_all(&VERSIONS.1.to_le_bytes())?;
+            out.write_all(&(self.variables.len() as u32).to_le_bytes())?;
+            for (name, variable) in &self.variables {
+                string(&mut out, name)?;
+                let shape = variable.shape();
+                out.write_all(&[shape.len() as u8])?;
+                shape.iter().try_for_each(|size| out.write_all(&(*size as u32).to_le_bytes()))?;
+                out.write_all(&[variable.kind()])?;
+                out.write_all(&(variable.bytes() as u32).to_le_bytes())?;
+                variable.write(&mut out)?;
+            }
+            let scales = if self.quantization == Quantization::Int8 { &["", "_scale"][..] } else { &[""] };
+            out.write_all(&((self.aliases.len() * scales.len()) as u32).to_le_bytes())?;
+            for (name, of) in &self.aliases {
+                for scale in scales {
+                    string(&mut out, &format!("{name}{scale}"))?;
+                    string(&mut out, &format!("{of}{scale}"))?;
+                }
+            }
+            out.into_inner()?.sync_all()
+        };
+        write().map_err(|error| disk::write_error(path, error))
+    }
+}
+
+fn string(out: &mut impl Write, text: &str) -> std::io::Result<()> {
+    out.write_all(&(text.len() as u16 + 1).to_le_bytes())?;
+    out.write_all(text.as_bytes())?;
+    out.write_all(&[0])
+}

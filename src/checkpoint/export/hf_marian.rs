@@ -1,0 +1,255 @@
+//! A MarianMT folder of Hugging Face `transformers`: `config.json`, `generation_config.json`, `model.safetensors`, and a
+//! tokenizer that `AutoTokenizer` loads.
+//!
+//! Marian puts all sines of a position before all cosines. Where ours alternate, the model's width is permuted instead: every
+//! matrix, bias and norm that touches it, which changes the order of sums and nothing else.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{Model, Obstacles, has_even_heads, write_json, write_text};
+use crate::checkpoint::format::{self, Elements, NamedTensor};
+use crate::config::{NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
+use crate::data::tokenizer::Tokenizer;
+use crate::error::{Error, Result};
+use crate::model::positions::sinusoidal;
+
+/// What `transformers` takes for the ε of norms.
+const EPSILON: f64 = 1e-5;
+
+/// Which of a parameter's axes is the model's width.
+#[derive(Clone, Copy)]
+enum Width {
+    /// [d]
+    Vector,
+    /// [n, d]
+    Columns,
+    /// [d, n]
+    Rows,
+    /// None.
+    Nowhere,
+}
+
+/// Writes the model into a new directory.
+///
+/// # Errors
+/// MarianMT has no such model: everything that stands in the way is named. Or the directory exists or cannot be written.
+pub fn export(model: &Model, out: &Path) -> Result<()> {
+    refuse(model)?;
+    let tensors = Tensors::new(model)?;
+    super::directory(out, |directory| {
+        write_json(directory, "config.json", &config(model))?;
+        write_json(directory, "generation_config.json", &generation(model))?;
+        let named: Vec<NamedTensor> = tensors
+            .0
+            .iter()
+            .map(|(name, shape, values)| NamedTensor { name, shape, data: Elements::F32(values) })
+            .collect();
+        let file = "model.safetensors";
+        format::write_with_metadata(&directory.join(file), file, &named, &[("format", "pt")])?;
+        tokenizer(model, directory)
+    })
+}
+
+fn refuse(model: &Model) -> Result<()> {
+    let config = &model.config.model;
+    let mut obstacles = Obstacles::new("MarianMT");
+    obstacles.unless(config.norm == NormPlacement::Post, "model.norm", "it normalises after every sub-layer");
+    obstacles.unless(!config.final_norm, "model.final_norm", "its stacks end without a norm");
+    obstacles.unless(config.norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
+    obstacles.unless(config.norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
+    obstacles.unless(config.positions == PositionKind::Sinusoidal, "model.positions", "its positions are sinusoidal");
+    obstacles.unless(has_even_heads(config), "model.d_k", "its heads share d_model evenly");
+    obstacles.check()
+}
+
+fn config(model: &Model) -> Value {
+    let (config, target) = (&model.config.model, &model.tokenizers.target);
+    json!({
+        "architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": true, "dtype": "float32",
+        "vocab_size": model.tokenizers.source.vocab_size(), "decoder_vocab_size": target.vocab_size(),
+        "d_model": config.d_model, "encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers,
+        "num_hidden_layers": config.encoder_layers, "encoder_attention_heads": config.heads,
+        "decoder_attention_heads": config.heads, "encoder_ffn_dim": config.d_ff, "decoder_ffn_dim": config.d_ff,
+        "activation_function": config.activation.name(), "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout, "activation_dropout": config.activation_dropout,
+        "max_position_embeddings": config.max_length, "scale_embedding": config.scale_embedding,
+        "static_position_embeddings": true, "share_encoder_decoder_embeddings": config.tie == Tie::All,
+        "tie_word_embeddings": config.tie != Tie::None, "use_cache": true,
+        "pad_token_id": target.pad_id(), "bos_token_id": target.bos_id(), "eos_token_id": target.eos_id(),
+        "decoder_start_token_id": target.bos_id(), "forced_eos_token_id": null,
+    })
+}
+
+/// How `generate` searches: as our own configuration says, as far as its length penalty can.
+fn generation(model: &Model) -> Value {
+    let (config, target) = (model.config, &model.tokenizers.target);
+    json!({
+        "pad_token_id": target.pad_id(), "bos_token_id": target.bos_id(), "eos_token_id": target.eos_id(),
+        "decoder_start_token_id": target.bos_id(), "num_beams": config.decode.beam, "max_length": config.model.max_length,
+        // Never part of a translation.
+        "bad_words_ids": [[target.pad_id()], [target.bos_id()], [target.unk_id()]],
+    })
+}
+
+/// The tokenizer of the source, with the end of the sentence that a model wants behind it; another one of the target, where it
+/// has its own.
+fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
+    let tokenizers = model.tokenizers;
+    write_text(directory, "tokenizer.json", &with_end(&tokenizers.source)?)?;
+    if !tokenizers.is_joint() {
+        write_text(directory, "tokenizer.tgt.json", &with_end(&tokenizers.target)?)?;
+    }
+    let piece = |id| tokenizers.source.piece(id);
+    let source = &tokenizers.source;
+    write_json(
+        directory,
+        "tokenizer_config.json",
+        &json!({
+            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.model.max_length,
+            "bos_token": piece(source.bos_id()), "eos_token": piece(source.eos_id()), "pad_token": piece(source.pad_id()),
+            "unk_token": piece(source.unk_id()), "clean_up_tokenization_spaces": false, "split_special_tokens": true,
+            "model_input_names": ["input_ids", "attention_mask"],
+        }),
+    )
+}
+
+/// A tokenizer.json that puts the end of the sentence behind a line.
+fn with_end(tokenizer: &Tokenizer) -> Result<String> {
+    let mut json: Value = serde_json::from_str(&tokenizer.to_json()?)
+        .map_err(|error| Error::failure("the tokenizer is no JSON").caused_by(error))?;
+    let (end, id) = (tokenizer.piece(tokenizer.eos_id()).unwrap_or_default(), tokenizer.eos_id());
+    let special = json!({ "SpecialToken": { "id": end, "type_id": 0 } });
+    let sequence = |name: &str, type_id: u32| json!({ "Sequence": { "id": name, "type_id": type_id } });
+    json["post_processor"] = json!({
+        "type": "TemplateProcessing", "single": [sequence("A", 0), special],
+        "pair": [sequence("A", 0), sequence("B", 0), special],
+        "special_tokens": { end: { "id": end, "ids": [id], "tokens": [end] } },
+    });
+    Ok(json.to_string())
+}
+
+/// Name, shape and values.
+type Tensor<'a> = (String, Vec<usize>, Cow<'a, [f32]>);
+
+struct Tensors<'a>(Vec<Tensor<'a>>);
+
+impl<'a> Tensors<'a> {
+    fn new(model: &Model<'a>) -> Result<Self> {
+        let mut tensors = Self(Vec::new());
+        let config = &model.config.model;
+        let target = model.tokenizers.target.vocab_size();
+        let tables: &[(&str, &str)] = match config.tie {
+            Tie::All => &[("model.shared.weight", "source_embedding.weight")],
+            Tie::Decoder => &[
+                ("model.encoder.embed_tokens.weight", "source_embedding.weight"),
+                ("model.decoder.embed_tokens.weight", "target_embedding.weight"),
+            ],
+            Tie::None => &[
+                ("model.encoder.embed_tokens.weight", "source_embedding.weight"),
+                ("model.decoder.embed_tokens.weight", "target_embedding.weight"),
+                ("lm_head.weight", "output_projection.weight"),
+            ],
+        };
+        for (to, from) in tables {
+            tensors.parameter(model, (*to).to_owned(), from, Width::Columns)?;
+        }
+        let bias = model.get("output_projection.bias").map_or(Cow::from(vec![0f32; target]), |(_, bias)| bias.into());
+        tensors.0.push(("final_logits_bias".to_owned(), vec![1, target], bias));
+        for stack in ["encoder", "decoder"] {
+            let positions = sinusoidal(Sinusoid::Halves, config.max_length, config.d_model);
+            let shape = vec![config.max_length, config.d_model];
+            tensors.0.push((format!("model.{stack}.embed_positions.weight"), shape, positions.into()));
+            let layers = if stack == "encoder" { config.encoder_layers } else { config.decoder_layers };
+            for i in 0..layers {
+                tensors.layer(model, stack, i)?;
+            }
+        }
+        Ok(tensors)
+    }
+
+    fn layer(&mut self, model: &Model<'a>, stack: &str, i: usize) -> Result<()> {
+        let (to, from) = (format!("model.{stack}.layers.{i}"), format!("{stack}.layers.{i}"));
+        let mut attentions = vec![("self_attn", "self_attn")];
+        if stack == "decoder" {
+            attentions.push(("encoder_attn", "cross_attn"));
+        }
+        for (to_name, from_name) in attentions {
+            for projection in ["q_proj", "k_proj", "v_proj"] {
+                self.linear(
+                    model,
+                    &format!("{to}.{to_name}.{projection}"),
+                    &format!("{from}.{from_name}.{projection}"),
+                    false,
+                )?;
+            }
+            self.linear(model, &format!("{to}.{to_name}.out_proj"), &format!("{from}.{from_name}.out_proj"), true)?;
+            self.norm(model, &format!("{to}.{to_name}_layer_norm"), &format!("{from}.{from_name}_norm"))?;
+        }
+        self.linear(model, &format!("{to}.fc1"), &format!("{from}.feed_forward.fc1"), false)?;
+        self.linear(model, &format!("{to}.fc2"), &format!("{from}.feed_forward.fc2"), true)?;
+        self.norm(model, &format!("{to}.final_layer_norm"), &format!("{from}.feed_forward_norm"))
+    }
+
+    /// A projection from the model's width, or to it. One without a bias has one of zeros.
+    fn linear(&mut self, model: &Model<'a>, to: &str, from: &str, to_width: bool) -> Result<()> {
+        let (weight, bias) = if to_width { (Width::Rows, Width::Vector) } else { (Width::Columns, Width::Nowhere) };
+        let name = format!("{from}.weight");
+        self.parameter(model, format!("{to}.weight"), &name, weight)?;
+        let rows = model.parameter(&name)?.0[0];
+        let from = format!("{from}.bias");
+        if model.get(&from).is_some() {
+            return self.parameter(model, format!("{to}.bias"), &from, bias);
+        }
+        self.0.push((format!("{to}.bias"), vec![rows], vec![0f32; rows].into()));
+        Ok(())
+    }
+
+    fn norm(&mut self, model: &Model<'a>, to: &str, from: &str) -> Result<()> {
+        for part in ["weight", "bias"] {
+            self.parameter(model, format!("{to}.{part}"), &format!("{from}.{part}"), Width::Vector)?;
+        }
+        Ok(())
+    }
+
+    fn parameter(&mut self, model: &Model<'a>, to: String, from: &str, width: Width) -> Result<()> {
+        let (shape, values) = model.parameter(from)?;
+        let permuted = match model.config.model.sinusoid {
+            Sinusoid::Halves => values.into(),
+            Sinusoid::Interleaved => permuted(shape, values, width),
+        };
+        self.0.push((to, shape.to_vec(), permuted));
+        Ok(())
+    }
+}
+
+/// Components of the model's width that alternate, the even ones first.
+fn permuted<'a>(shape: &[usize], values: &'a [f32], width: Width) -> Cow<'a, [f32]> {
+    let place = |i: usize, d: usize| if i < d / 2 { 2 * i } else { 2 * (i - d / 2) + 1 };
+    match (width, shape) {
+        (Width::Nowhere, _) => values.into(),
+        (Width::Rows, [rows, columns]) => {
+            (0..*rows).flat_map(|i| &values[place(i, *rows) * columns..][..*columns]).copied().collect()
+        }
+        (_, shape) => {
+            let d = shape[shape.len() - 1];
+            values.chunks_exact(d).flat_map(|row| (0..d).map(move |i| row[place(i, d)])).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_width_is_permuted_wherever_it_is() {
+        let values: Vec<f32> = (0..8).map(|i| i as f32).collect();
+        assert_eq!(*permuted(&[8], &values, Width::Vector), [0.0, 2.0, 4.0, 6.0, 1.0, 3.0, 5.0, 7.0]);
+        assert_eq!(*permuted(&[2, 4], &values, Width::Columns), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+        assert_eq!(*permuted(&[4, 2], &values, Width::Rows), [0.0, 1.0, 4.0, 5.0, 2.0, 3.0, 6.0, 7.0]);
+        assert_eq!(*permuted(&[8], &values, Width::Nowhere), values);
+    }
+}

@@ -1,0 +1,127 @@
+//! Models of ours as other programs want them. One file for each kind.
+//!
+//! | Format | Module | Read by |
+//! |---|---|---|
+//! | `ct2` | [`ct2`] | CTranslate2 |
+//! | `hf-marian` | [`hf_marian`] | Hugging Face `transformers` |
+//!
+//! An exporter first says everything that stands in the way ([`Obstacles`]); what it writes computes what the model here
+//! computes, up to the rounding of sums in another order.
+
+pub mod ct2;
+pub mod hf_marian;
+
+use std::path::Path;
+
+use super::disk::{self, Scratch};
+use crate::choice::choice;
+use crate::config::{Config, ModelConfig};
+use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+use crate::ops::params::ParameterLayout;
+
+choice! {
+    /// What another program reads.
+    pub enum Format {
+        /// A CTranslate2 model directory.
+        Ct2 = "ct2",
+        /// A MarianMT folder of Hugging Face `transformers`.
+        HfMarian = "hf-marian",
+    }
+}
+
+/// A model to be exported.
+pub struct Model<'a> {
+    /// Its resolved configuration.
+    pub config: &'a Config,
+    /// Its tokenizers.
+    pub tokenizers: &'a Tokenizers,
+    /// Where each parameter lies in `values`.
+    pub layout: &'a ParameterLayout,
+    /// All parameters.
+    pub values: &'a [f32],
+}
+
+impl<'a> Model<'a> {
+    /// A parameter's shape and values; none where the model has no such.
+    fn get(&self, name: &str) -> Option<(&'a [usize], &'a [f32])> {
+        let entry = self.layout.entries().iter().find(|entry| entry.name == name)?;
+        Some((&entry.shape, self.values.get(entry.range())?))
+    }
+
+    /// As [`Model::get`], of a parameter that every model of its configuration has.
+    fn parameter(&self, name: &str) -> Result<(&'a [usize], &'a [f32])> {
+        self.get(name).ok_or_else(|| Error::failure(format!("the model has no {name}")))
+    }
+}
+
+/// What a model has that the other format cannot express.
+struct Obstacles {
+    format: &'static str,
+    found: Vec<String>,
+}
+
+impl Obstacles {
+    fn new(format: &'static str) -> Self {
+        Self { format, found: Vec::new() }
+    }
+
+    /// Notes an option where it stands in the way.
+    fn unless(&mut self, holds: bool, option: &str, why: &str) {
+        if !holds {
+            self.found.push(format!("`{option}`: {why}"));
+        }
+    }
+
+    /// All of them as one error.
+    fn check(self) -> Result<()> {
+        let errors = self.found.into_iter().map(|what| Error::failure(format!("{} cannot take {what}", self.format)));
+        let errors: Vec<Error> = errors.collect();
+        if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+    }
+}
+
+/// Whether heads share the model's width evenly, as most programs take for granted.
+fn has_even_heads(config: &ModelConfig) -> bool {
+    config.d_k == config.d_v && config.d_k * config.heads == config.d_model
+}
+
+/// A vocabulary in the order of its ids.
+fn pieces(tokenizer: &Tokenizer) -> Vec<&str> {
+    (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.piece(id).unwrap_or_default()).collect()
+}
+
+/// Makes a directory whole or not at all: `fill` writes into a temporary sibling, which then gets its name.
+///
+/// # Errors
+/// It is there already, or something cannot be written.
+pub fn directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if std::fs::symlink_metadata(out).is_ok() {
+        return Err(Error::usage("the output directory exists").at(out).help("name a new directory with --out"));
+    }
+    let name = out.file_name().ok_or_else(|| Error::usage("this is no directory name").at(out))?;
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(|error| disk::write_error(parent, error))?;
+    let scratch = Scratch::new(parent.join(disk::temporary_name(&name.to_string_lossy())));
+    // What an earlier kill left.
+    disk::remove(scratch.path()).map_err(|error| disk::write_error(scratch.path(), error))?;
+    std::fs::create_dir(scratch.path()).map_err(|error| disk::write_error(scratch.path(), error))?;
+    fill(scratch.path())?;
+    disk::sync_directory(scratch.path())?;
+    scratch.rename_to(out)?;
+    disk::sync_directory(parent)
+}
+
+/// Writes a small file of text.
+fn write_text(directory: &Path, name: &str, text: &str) -> Result<()> {
+    let file = directory.join(name);
+    std::fs::write(&file, text).map_err(|error| disk::write_error(&file, error))
+}
+
+/// As [`write_text`], for people to read.
+fn write_json(directory: &Path, name: &str, json: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(json)
+        .map_err(|error| Error::failure(format!("{name} cannot be written as JSON")).caused_by(error))?;
+    write_text(directory, name, &(text + "\n"))
+}

@@ -1,0 +1,45 @@
+//! `mt export`
+
+use super::model;
+use super::output::Output;
+use crate::checkpoint::export::{Format, Model, ct2, hf_marian};
+use crate::cli::{Common, ExportArgs};
+use crate::console::message;
+use crate::error::{Error, Result};
+
+/// Writes a model as another program reads it.
+pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
+    let format = Format::named(&args.format).ok_or_else(|| {
+        let error = Error::usage(format!("--format cannot be `{}`", args.format));
+        error.help(format!("one of {}", Format::NAMES.join(", ")))
+    })?;
+    let quantization = ct2::Quantization::named(&args.quantization).ok_or_else(|| {
+        let error = Error::usage(format!("--quantization cannot be `{}`", args.quantization));
+        error.help(format!("one of {}", ct2::Quantization::NAMES.join(", ")))
+    })?;
+    if format != Format::Ct2 && quantization != ct2::Quantization::Float32 {
+        return Err(Error::usage(format!("--quantization {quantization} is for --format ct2")).help("leave it out"));
+    }
+    let loaded = model::load_from(Some(&args.model), args.checkpoint.as_deref(), common)?;
+    let (layout, mut file) = loaded.stored()?;
+    let mut values = vec![0f32; layout.total()];
+    for (i, entry) in layout.entries().iter().enumerate() {
+        file.read(i, 0, &mut values[entry.range()])?;
+    }
+    file.finish()?;
+    let exported = Model { config: &loaded.config, tokenizers: &loaded.tokenizers, layout: &layout, values: &values };
+    match format {
+        Format::Ct2 => ct2::export(&exported, quantization, &args.out)?,
+        Format::HfMarian => hf_marian::export(&exported, &args.out)?,
+    }
+    if common.json {
+        let mut output = Output::open(None)?;
+        let json = serde_json::json!({ "out": args.out.to_string_lossy(), "format": format });
+        output.line(&json.to_string())?;
+        return output.flush();
+    }
+    if !common.quiet {
+        message(format_args!("written to {}", args.out.display()));
+    }
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! `mt export`: what other programs read. That they compute the same is `make test-interop`, with the programs themselves.
+
+mod common;
+
+use common::project::{Project, fails, file, stdout, succeeds};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+fn trained(more: &[&str]) -> Project {
+    let project = Project::new();
+    succeeds(&project.train(&[&["--set", "train.max_updates=4"], more].concat()));
+    project
+}
+
+/// A variable of a CTranslate2 model: shape, type, bytes.
+type Variable = (Vec<u32>, u8, Vec<u8>);
+
+/// Everything in a `model.bin`: variables, and aliases.
+type Contents = (Vec<(String, Variable)>, Vec<(String, String)>);
+
+/// Reads a `model.bin` to its last byte.
+fn variables(bytes: &[u8]) -> Contents {
+    struct Reader<'a>(&'a [u8]);
+    impl Reader<'_> {
+        fn take<const N: usize>(&mut self) -> [u8; N] {
+            let (head, rest) = self.0.split_first_chunk().unwrap();
+            self.0 = rest;
+            *head
+        }
+        fn number(&mut self) -> u32 {
+            u32::from_le_bytes(self.take())
+        }
+        fn bytes(&mut self, count: usize) -> Vec<u8> {
+            let (head, rest) = self.0.split_at(count);
+            self.0 = rest;
+            head.to_vec()
+        }
+        fn string(&mut self) -> String {
+            let length = u16::from_le_bytes(self.take());
+            let mut bytes = self.bytes(length.into());
+            assert_eq!(bytes.pop(), Some(0));
+            String::from_utf8(bytes).unwrap()
+        }
+    }
+    let mut reader = Reader(bytes);
+    assert_eq!((reader.number(), reader.string().as_str(), reader.number()), (6, "TransformerSpec", 7));
+    let variables = (0..reader.number())
+        .map(|_| {
+            let name = reader.string();
+            let [rank] = reader.take();
+            let shape: Vec<u32> = (0..rank).map(|_| reader.number()).collect();
+            let [kind] = reader.take();
+            let size = reader.number();
+            let width = [4, 1, 2][usize::from(kind)];
+            assert_eq!(size, shape.iter().product::<u32>() * width, "{name}");
+            (name, (shape, kind, reader.bytes(size as usize)))
+        })
+        .collect();
+    let aliases = (0..reader.number()).map(|_| (reader.string(), reader.string())).collect();
+    assert!(reader.0.is_empty());
+    (variables, aliases)
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[test]
+fn a_ctranslate2_model_has_all_weights() {
+    let project = trained(&["--set", "model.output_bias=true"]);
+    let export = |out: &str, more: &[&str]| {
+        project.mt(&[&["export", "runs/small", "-q", "--format", "ct2", "--out", out], more].concat())
+    };
+    succeeds(&export("ct2", &[]));
+    succeeds(&export("int8", &["--quantization", "int8"]));
+    let model = file(&project, "runs/small", "model.safetensors");
+    let model = SafeTensors::deserialize(&model).unwrap();
+    let tensor = |name: &str| floats(model.tensor(name).unwrap().data());
+    let (ours, aliases) = variables(&file(&project, "ct2", "model.bin"));
+    let get = |name: &str| &ours.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no {name}")).1;
+    let joined = |parts: [&str; 3], what: &str| {
+        let tensors = parts.map(|part| tensor(&format!("encoder.layers.0.self_attn.{part}_proj.{what}")));
+        tensors.concat()
+    };
+    for what in ["weight", "bias"] {
+        let (_, kind, bytes) = get(&format!("encoder/layer_0/self_attention/linear_0/{what}"));
+        assert_eq!((*kind, floats(bytes)), (0, joined(["q", "k", "v"], what)), "{what}");
+    }
+    let (shape, _, bytes) = get("decoder/layer_0/attention/linear_1/weight");
+    let keys_values =
+        ["k", "v"].map(|part| tensor(&format!("decoder.layers.0.cross_attn.{part}_proj.weight"))).concat();
+    assert_eq!((shape[..].to_vec(), floats(bytes)), (vec![64, 32], keys_values));
+    assert_eq!(floats(&get("decoder/projection/bias").2), tensor("output_projection.bias"));
+    let table = "encoder/embeddings_0/weight".to_owned();
+    assert_eq!(
+        aliases,
+        [
+            ("decoder/embeddings/weight".to_owned(), table.clone()),
+            ("decoder/projection/weight".to_owned(), table.clone())
+        ]
+    );
+    // Everything of the model is there: all its numbers, and the positions of two stacks.
+    let numbers: usize =
+        ours.iter().filter(|(_, (_, kind, _))| *kind == 0).map(|(_, (.., bytes))| bytes.len() / 4).sum();
+    let parameters: usize = model.tensors().iter().map(|(_, tensor)| tensor.data().len() / 4).sum();
+    let positions = floats(&get("encoder/position_encodings/encodings").2).len();
+    assert_eq!(numbers, parameters + 2 * positions);
+
+    let (integers, aliases) = variables(&file(&project, "int8", "model.bin"));
+    assert_eq!(aliases.len(), 4);
+    let get = |name: &str| &integers.iter().find(|(other, _)| other == name).unwrap().1;
+    let (shape, kind, bytes) = get(&table);
+    let scales = floats(&get(&format!("{table}_scale")).2);
+    assert_eq!((*kind, scales.len()), (1, shape[0] as usize));
+    for (i, (value, byte)) in tensor("source_embedding.weight").iter().zip(bytes).enumerate() {
+        let scale = scales[i / shape[1] as usize];
+        assert!((value * scale - f32::from(byte.cast_signed())).abs() <= 0.501, "{value} {byte} {scale}");
+    }
+
+    let config: Value = serde_json::from_slice(&file(&project, "ct2", "config.json")).unwrap();
+    assert_eq!((&config["eos_token"], &config["add_source_eos"]), (&"</s>".into(), &true.into()));
+    let vocabulary: Vec<String> = serde_json::from_slice(&file(&project, "ct2", "shared_vocabulary.json")).unwrap();
+    assert_eq!(vocabulary.len() as u32, shape[0]);
+    assert_eq!(file(&project, "ct2", "tokenizer.json"), file(&project, "runs/small", "tokenizer.json"));
+}
+
+#[test]
+fn a_marian_folder_has_all_weights_with_its_positions_in_halves() {
+    let project = trained(&["--set", "tokenizer.joint=false", "--set", "model.attention_bias=false"]);
+    succeeds(&project.mt(&["export", "runs/small", "-q", "--format", "hf-marian", "--out", "hf"]));
+    let [ours, theirs] = ["runs/small", "hf"].map(|folder| file(&project, folder, "model.safetensors"));
+    let [ours, theirs] = [&ours, &theirs].map(|bytes| SafeTensors::deserialize(bytes).unwrap());
+    let of = |model: &SafeTensors, name: &str| floats(model.tensor(name).unwrap().data());
+    // The even components of each row come first.
+    let halves =
+        |row: &[f32]| -> Vec<f32> { row.iter().step_by(2).chain(row.iter().skip(1).step_by(2)).copied().collect() };
+    let d = 32;
+    let columns = |values: Vec<f32>| values.chunks(d).flat_map(halves).collect::<Vec<f32>>();
+    for (to, from) in [
+        ("model.encoder.embed_tokens.weight", "source_embedding.weight"),
+        ("model.decoder.embed_tokens.weight", "target_embedding.weight"),
+        ("model.decoder.layers.0.encoder_attn.k_proj.weight", "decoder.layers.0.cross_attn.k_proj.weight"),
+        ("model.encoder.layers.0.fc1.weight", "encoder.layers.0.feed_forward.fc1.weight"),
+        ("model.encoder.layers.0.final_layer_norm.bias", "encoder.layers.0.feed_forward_norm.bias"),
+    ] {
+        assert_eq!(of(&theirs, to), columns(of(&ours, from)), "{to}");
+    }
+    let rows = of(&ours, "encoder.layers.0.feed_forward.fc2.weight");
+    let row = |i: usize| &rows[i * 64..][..64];
+    let permuted: Vec<f32> = (0..d).step_by(2).chain((1..d).step_by(2)).flat_map(row).copied().collect();
+    assert_eq!(of(&theirs, "model.encoder.layers.0.fc2.weight"), permuted);
+    // What it has not here is zero there.
+    assert!(of(&theirs, "model.encoder.layers.0.self_attn.q_proj.bias").iter().all(|value| *value == 0.0));
+    assert!(of(&theirs, "final_logits_bias").iter().all(|value| *value == 0.0));
+
+    let json = |name: &str| -> Value { serde_json::from_slice(&file(&project, "hf", name)).unwrap() };
+    let config = json("config.json");
+    assert_eq!((&config["d_model"], &config["share_encoder_decoder_embeddings"]), (&32.into(), &false.into()));
+    assert_eq!(config["tie_word_embeddings"], true);
+    let end = json("tokenizer.json")["post_processor"]["special_tokens"]["</s>"]["ids"][0].clone();
+    assert_eq!(end, config["eos_token_id"]);
+    assert!(project.path("hf/tokenizer.tgt.json").exists());
+}
+
+#[test]
+fn what_cannot_be_exported_is_named() {
+    let project = trained(&["--set", "model.norm=pre", "--set", "model.positions=rotary", "--set", "model.d_k=8"]);
+    let export = |format: &str, out: &str, more: &[&str]| {
+        project.mt(&[&["export", "runs/small", "-q", "--format", format, "--out", out], more].concat())
+    };
+    let all = ["model.norm`", "model.final_norm", "model.positions", "model.d_k"];
+    fails(&export("hf-marian", "out", &[]), 1, &all);
+    fails(&export("ct2", "out", &[]), 1, &["CTranslate2 cannot take `model.positions`", "model.d_k"]);
+    fails(&export("ct2", "runs", &[]), 1, &["model.positions"]);
+    fails(&export("onnx", "out", &[]), 2, &["--format cannot be `onnx`", "ct2, hf-marian"]);
+    fails(&export("ct2", "out", &["--quantization", "int4"]), 2, &["--quantization cannot be `int4`", "float32, int8"]);
+    fails(&export("hf-marian", "out", &["--quantization", "int8"]), 2, &["is for --format ct2"]);
+    assert!(!project.path("out").exists());
+
+    succeeds(&project.train(&["--run-dir", "plain"]));
+    let output = project.mt(&["export", "plain", "--json", "--format", "ct2", "--out", "deep/er/out"]);
+    succeeds(&output);
+    assert!(stdout(&output).contains("\"format\":\"ct2\""));
+    fails(
+        &project.mt(&["export", "plain", "--format", "ct2", "--out", "deep/er/out"]),
+        2,
+        &["the output directory exists"],
+    );
+    let names: Vec<_> =
+        std::fs::read_dir(project.path("deep/er")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["out"]);
+}

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Holds exported models to the programs they are exported for: export.py MT [MODEL SOURCE]
+
+Exports MODEL (without one, a small model trained here) to CTranslate2 and to Hugging Face `transformers`, and compares pieces, greedy and
+beam translations of the lines of SOURCE with `mt translate`. Where a search stops decides what it finds: with no length penalty all stop
+alike; with one, `mt` searches on until nothing better can come, and where it finds another translation its score must be no lower.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Scores nearer than this are a tie in 32-bit sums of another order.
+TIE = 1e-4
+ODD = ["", "A", "  two  spaces ", "<pad> </s> <s>", "ﬁ ½ Ａ", "naïve café", "中文 русский 🙂", "tab\there", "<0x41> ▁ x"]
+
+
+def lines_of(command, text):
+    output = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+    return output.split("\n")[:-1]
+
+
+def compare(name, ours, theirs, exact):
+    """Translations with their scores: how many differ, and are worse than a tie."""
+    differ = [(a, b) for a, b in zip(ours, theirs, strict=True) if a[0] != b[0]]
+    bad = [(a, b) for a, b in differ if (abs(a[1] - b[1]) > TIE if exact else a[1] < b[1] - TIE)]
+    what = "by ties" if exact else "by ties, or by a search that went on"
+    print(f"{name}: {len(ours)} lines, {len(differ)} differ ({what}), {len(bad)} wrong")
+    for (a, x), (b, y) in bad[:5]:
+        print(f"  mt {x:.5f} {a}\n     {y:.5f} {b}")
+    return len(bad)
+
+
+def ctranslate2(directory, lines, beam, penalty, compute="float32"):
+    import ctranslate2
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    translator = ctranslate2.Translator(str(directory), compute_type=compute)
+    pieces = [tokenizer.encode(line).tokens for line in lines]
+    results = translator.translate_batch(pieces, beam_size=beam, length_penalty=penalty, max_decoding_length=60, return_scores=True)
+    text = [tokenizer.decode([tokenizer.token_to_id(piece) for piece in result.hypotheses[0]]) for result in results]
+    return list(zip(text, (result.scores[0] for result in results)))
+
+
+def transformers(directory, lines, beam, penalty):
+    import torch
+    from transformers import AutoTokenizer, MarianMTModel
+
+    tokenizer, model = AutoTokenizer.from_pretrained(directory), MarianMTModel.from_pretrained(directory).eval()
+    found = []
+    for start in range(0, len(lines), 50):
+        batch = tokenizer(lines[start : start + 50], return_tensors="pt", padding=True)
+        with torch.no_grad():
+            output = model.generate(**batch, num_beams=beam, length_penalty=penalty, max_length=61, early_stopping=False,
+                                    return_dict_in_generate=True, output_scores=True)
+            scores = output.sequences_scores if beam > 1 else model.compute_transition_scores(
+                output.sequences, output.scores, normalize_logits=True).nan_to_num(neginf=0).sum(1)
+        found += zip(tokenizer.batch_decode(output.sequences, skip_special_tokens=True), scores.tolist())
+    return found
+
+
+def main():
+    mt = sys.argv[1]
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        if len(sys.argv) > 3:
+            model, source = sys.argv[2:4]
+        else:
+            model, source = str(folder / "run"), "data/quickstart/test.en"
+            subprocess.run([mt, "train", "-q", "--config", "configs/quickstart.toml", "--run-dir", model, "--set",
+                            "train.max_updates=800"], check=True)
+        lines = Path(source).read_text(encoding="utf-8").split("\n")[:-1]
+        for name, options in (("ct2", []), ("ct2-int8", ["--quantization", "int8"]), ("hf", [])):
+            format = "hf-marian" if name == "hf" else "ct2"
+            subprocess.run([mt, "export", model, "-q", "--format", format, "--out", str(folder / name), *options], check=True)
+
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder / "hf")
+        texts = lines + [line for line in ODD if "\n" not in line]
+        ours = lines_of([mt, "tokenize", "-q", "--model", model], "\n".join(texts) + "\n")
+        theirs = [" ".join(tokenizer.convert_ids_to_tokens(tokenizer(line).input_ids)[:-1]) for line in texts]
+        different = [(line, a, b) for line, a, b in zip(texts, ours, theirs, strict=True) if a != b]
+        print(f"pieces by AutoTokenizer: {len(texts)} lines, {len(different)} differ {different[:3]}")
+        failed += len(different)
+
+        def translated(beam, penalty, precision="f32"):
+            options = ["--precision", precision, "--beam", str(beam), "--length-penalty", str(penalty), "--length-penalty-kind", "power",
+                       "--max-length", "60", "--max-length-ratio", "100"]
+            found = map(json.loads, lines_of([mt, "translate", "-q", "--json", "--model", model, *options], "\n".join(lines) + "\n"))
+            return [(result["translation"], result["score"]) for result in found]
+
+        for beam, penalty in ((1, 0.0), (4, 0.0), (4, 1.0)):
+            ours, setting = translated(beam, penalty), f"beam {beam}, length penalty {penalty}"
+            exact = penalty == 0.0
+            failed += compare(f"CTranslate2, {setting}", ours, ctranslate2(folder / "ct2", lines, beam, penalty), exact)
+            failed += compare(f"transformers, {setting}", ours, transformers(folder / "hf", lines, beam, penalty), exact)
+        ours, theirs = translated(1, 0.0, "int8"), ctranslate2(folder / "ct2-int8", lines, 1, 0.0, "int8")
+        same = sum(a[0] == b[0] for a, b in zip(ours, theirs, strict=True))
+        print(f"8-bit integers, greedy: {same} of {len(lines)} lines are the same in CTranslate2")
+        failed += same < 0.8 * len(lines)
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
