@@ -31,6 +31,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
+    if "MT_TEST_DATA" not in os.environ:
+        sys.exit("bench_eval: set MT_TEST_DATA to the folder with bleu-checks/wmt17-en-de")
     folder = Path(os.environ["MT_TEST_DATA"]) / "bleu-checks" / "wmt17-en-de"
     paths = sorted(path for path in folder.glob("*.txt") if path.name != "ref.txt")[:2]
     reference = (folder / "ref.txt").read_text(encoding="utf-8").split("\n")[:-1]
