@@ -4,15 +4,18 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use common::small_model;
 use mt::config::{ModelConfig, OptimizerConfig, Preset, ScheduleConfig, TokenizerConfig};
 use mt::data::batch::Batch;
 use mt::data::corpus::{Corpus, PairSource};
+use mt::data::encode::{self, Recipe};
 use mt::data::encoded::EncodedCorpus;
 use mt::data::filter::Filter;
 use mt::data::sampler::Sampler;
+use mt::data::shard::Elements;
 use mt::data::tokenizers::Tokenizers;
 use mt::model::{Transformer, Vocabulary};
 use mt::ops::{Implementation, Mode};
@@ -36,11 +39,15 @@ impl Task {
         let config = TokenizerConfig { vocab_size: pieces, ..TokenizerConfig::default() };
         let tokenizers = Tokenizers::train(&config, &corpora()).unwrap();
         let filter = Filter { max_length: 100, max_ratio: 0.0 };
-        let encode = |line: &str| tokenizers.target.encode(line);
-        let (corpus, _) = EncodedCorpus::build(corpora(), filter, encode, encode).unwrap();
-        let mut sampler = Sampler::new(corpus.lengths(), corpus.ranges(), batch_tokens, 1).unwrap();
+        let recipe = Recipe { encoder: &tokenizers, filter, elements: Elements::ids(pieces) };
+        let parts = corpora().into_iter().map(|corpus| {
+            let shards = encode::shards(&*corpus, recipe, &|_| Ok(())).unwrap();
+            (corpus, shards)
+        });
+        let corpus = Arc::new(EncodedCorpus::new(parts.collect(), filter).unwrap().0);
+        let mut sampler = Sampler::new(corpus.clone(), corpus.ranges(), batch_tokens, 1).unwrap();
         let mut batch = || {
-            let pairs: Vec<_> = sampler.next_batch().indices.into_iter().map(|index| corpus.pair(index)).collect();
+            let pairs: Vec<_> = sampler.next_batch().indices.into_iter().map(|index| corpus.ids(index)).collect();
             Batch::new(&pairs, &tokenizers.special_ids())
         };
         Self {

@@ -1,6 +1,6 @@
 //! The lines that a command works on: its arguments, a file or stdin, some at a time.
 
-use std::io::{self, BufRead, BufReader, IsTerminal, StdinLock};
+use std::io::{self, BufRead, BufReader, IsTerminal, Stdin};
 use std::path::{Path, PathBuf};
 
 use crate::console::{message, prompt};
@@ -113,8 +113,8 @@ pub struct Input {
 }
 
 enum Reader {
-    File(Box<dyn BufRead>),
-    Stdin(BufReader<StdinLock<'static>>),
+    File(Box<dyn BufRead + Send>),
+    Stdin(BufReader<Stdin>),
 }
 
 impl Reader {
@@ -148,7 +148,7 @@ impl Input {
         let (reader, name) = match path {
             Some(path) if path != Path::new("-") => (Reader::File(lines::open(path)?), path.display().to_string()),
             _ => {
-                let stdin = BufReader::with_capacity(STDIN_BUFFER, io::stdin().lock());
+                let stdin = BufReader::with_capacity(STDIN_BUFFER, io::stdin());
                 (Reader::Stdin(stdin), "stdin".to_owned())
             }
         };

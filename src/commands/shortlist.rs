@@ -35,7 +35,8 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     };
     let data = prepare::data(&loaded.config, Some(loaded.tokenizers.clone()), &say)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
-    let pairs: Vec<Pair> = (0..data.corpus.len()).step_by(every).map(|i| data.corpus.pair(i)).collect();
+    let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
+    let pairs: Vec<Pair> = ids.iter().map(|(source, target)| (&source[..], &target[..])).collect();
     let [sources, targets] =
         [&loaded.tokenizers.source, &loaded.tokenizers.target].map(|tokenizer| tokenizer.vocab_size());
     let lexicon = Lexicon::learn(&pairs, [sources, targets], ITERATIONS);

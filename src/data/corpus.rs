@@ -1,9 +1,16 @@
 //! Parallel corpora: pairs of lines that belong together.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::lines::{LineFile, read_lines};
+use sha2::{Digest, Sha256};
+
+use super::text::{LineReader, TextFile};
 use crate::error::{Error, Result};
+
+/// Most pairs of a block.
+const BLOCK_PAIRS: usize = 1 << 14;
+/// Text of a block, about: one that has more is full.
+const BLOCK_BYTES: usize = 8 << 20;
 
 /// One of the two languages of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +22,8 @@ pub enum Side {
 }
 
 /// Where pairs come from: everything after this reads corpora through it alone.
+///
+/// A corpus may be larger than memory, so it is read in order, a block after the other, as often as need be.
 pub trait PairSource: Send + Sync {
     /// Number of pairs.
     fn len(&self) -> usize;
@@ -24,28 +33,89 @@ pub trait PairSource: Send + Sync {
         self.len() == 0
     }
 
-    /// Source and target text of pair `index`, which is less than [`Self::len`].
-    fn pair(&self, index: usize) -> (&str, &str);
+    /// Bytes of text on both sides, about.
+    fn text_bytes(&self) -> u64;
+
+    /// What the pairs are known by: equal where the pairs are.
+    fn digest(&self) -> [u8; 32];
+
+    /// All pairs from the first on, in blocks that are the same each time.
+    fn blocks(&self) -> Result<Box<dyn Iterator<Item = Result<PairBlock>> + Send + '_>>;
 
     /// File and line (from 1) that a side of pair `index` came from, as the user would look it up.
-    fn origin(&self, index: usize, side: Side) -> (&Path, usize);
+    fn origin(&self, index: usize, side: Side) -> (PathBuf, usize);
 
     /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair.
-    fn weight(&self) -> f64 {
-        1.0
+    fn weight(&self) -> f64;
+}
+
+/// Consecutive pairs of a corpus, in one allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PairBlock {
+    text: String,
+    /// Where each line ends: source, target, source, …
+    ends: Vec<usize>,
+}
+
+impl PairBlock {
+    /// Appends a pair.
+    pub fn push(&mut self, source: &str, target: &str) {
+        for line in [source, target] {
+            self.text.push_str(line);
+            self.ends.push(self.text.len());
+        }
     }
+
+    /// Number of pairs.
+    pub fn len(&self) -> usize {
+        self.ends.len() / 2
+    }
+
+    /// Whether there is no pair.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Whether the next pair should begin another block.
+    pub fn is_full(&self) -> bool {
+        is_full(self.ends.len(), self.text.len())
+    }
+
+    /// Source and target of pair `index`. Panics past the end.
+    pub fn get(&self, index: usize) -> (&str, &str) {
+        (self.line(2 * index), self.line(2 * index + 1))
+    }
+
+    fn line(&self, index: usize) -> &str {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[start..self.ends[index]]
+    }
+}
+
+fn is_full(ends: usize, bytes: usize) -> bool {
+    ends >= 2 * BLOCK_PAIRS || bytes >= BLOCK_BYTES
+}
+
+/// All pairs of a corpus that is known to be small, in memory.
+pub fn read_all(corpus: &dyn PairSource) -> Result<Vec<(String, String)>> {
+    let mut pairs = Vec::with_capacity(corpus.len());
+    for block in corpus.blocks()? {
+        let block = block?;
+        pairs.extend((0..block.len()).map(|index| block.get(index)).map(|(s, t)| (s.to_owned(), t.to_owned())));
+    }
+    Ok(pairs)
 }
 
 /// Two text files, aligned line by line.
 #[derive(Clone, Debug)]
 pub struct Corpus {
-    source: LineFile,
-    target: LineFile,
+    source: TextFile,
+    target: TextFile,
     weight: f64,
 }
 
 impl Corpus {
-    /// Reads two files, which may be compressed. An epoch draws each pair `weight` times.
+    /// Opens two files, which may be compressed, and reads them through once. An epoch draws each pair `weight` times.
     ///
     /// Fails where a file cannot be read, is not UTF-8 or is empty (for both files at once), where the files differ in
     /// their number of lines, and for a weight that is negative or not finite.
@@ -57,17 +127,17 @@ impl Corpus {
                 .help("a weight of 2.0 draws each pair twice an epoch, 0.5 every second pair, 0.0 none"));
         }
         // Unpacking takes most of the time, and the two files are independent.
-        match rayon::join(|| read_side(source), || read_side(target)) {
+        match rayon::join(|| TextFile::scan(source), || TextFile::scan(target)) {
             (Ok(source), Ok(target)) => Self::aligned(source, target, weight),
             (source, target) => Err(Error::many(source.err().into_iter().chain(target.err()).collect())),
         }
     }
 
-    fn aligned(source: LineFile, target: LineFile, weight: f64) -> Result<Self> {
-        if source.len() != target.len() {
-            let describe = |file: &LineFile| {
-                let lines = if file.len() == 1 { "line" } else { "lines" };
-                format!("{} has {} {lines}", file.path().display(), file.len())
+    fn aligned(source: TextFile, target: TextFile, weight: f64) -> Result<Self> {
+        if source.lines != target.lines {
+            let describe = |file: &TextFile| {
+                let lines = if file.lines == 1 { "line" } else { "lines" };
+                format!("{} has {} {lines}", file.path().display(), file.lines)
             };
             return Err(Error::failure(format!("{}, but {}", describe(&source), describe(&target))).help(
                 "line N of one file is the translation of line N of the other: one may be cut short, or a tool may have \
@@ -78,39 +148,41 @@ impl Corpus {
     }
 
     /// The source file.
-    pub fn source(&self) -> &LineFile {
+    pub fn source(&self) -> &TextFile {
         &self.source
     }
 
     /// The target file.
-    pub fn target(&self) -> &LineFile {
+    pub fn target(&self) -> &TextFile {
         &self.target
     }
 }
 
-fn read_side(path: &Path) -> Result<LineFile> {
-    let lines = read_lines(path)?;
-    if lines.is_empty() {
-        return Err(Error::failure("the file is empty").at(path).help("a corpus needs at least one line a side"));
-    }
-    Ok(lines)
-}
-
 impl PairSource for Corpus {
     fn len(&self) -> usize {
-        self.source.len()
+        self.source.lines
     }
 
-    fn pair(&self, index: usize) -> (&str, &str) {
-        (self.source.get(index), self.target.get(index))
+    fn text_bytes(&self) -> u64 {
+        self.source.bytes + self.target.bytes
     }
 
-    fn origin(&self, index: usize, side: Side) -> (&Path, usize) {
+    fn digest(&self) -> [u8; 32] {
+        Sha256::new().chain_update(self.source.digest).chain_update(self.target.digest).finalize().into()
+    }
+
+    fn blocks(&self) -> Result<Box<dyn Iterator<Item = Result<PairBlock>> + Send + '_>> {
+        let (source, target) = (self.source.reader()?, self.target.reader()?);
+        let mut blocks = Blocks { corpus: self, source, target, read: 0 };
+        Ok(Box::new(std::iter::from_fn(move || blocks.next_block().transpose())))
+    }
+
+    fn origin(&self, index: usize, side: Side) -> (PathBuf, usize) {
         let file = match side {
             Side::Source => &self.source,
             Side::Target => &self.target,
         };
-        (file.path(), index + 1)
+        (file.path().to_path_buf(), index + 1)
     }
 
     fn weight(&self) -> f64 {
@@ -118,25 +190,73 @@ impl PairSource for Corpus {
     }
 }
 
+/// A pass over two files.
+struct Blocks<'a> {
+    corpus: &'a Corpus,
+    source: LineReader,
+    target: LineReader,
+    /// Pairs read.
+    read: usize,
+}
+
+impl Blocks<'_> {
+    /// The next block; `None` at the end of both files. Fails where they are not what they were when they were opened.
+    fn next_block(&mut self) -> Result<Option<PairBlock>> {
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
+        while !is_full(ends.len(), text.len()) {
+            let is_source = self.source.next_line(&mut text)?;
+            ends.push(text.len());
+            let is_target = self.target.next_line(&mut text)?;
+            ends.push(text.len());
+            match (is_source, is_target) {
+                (true, true) => self.read += 1,
+                (false, false) if self.read == self.corpus.len() => {
+                    ends.truncate(ends.len() - 2);
+                    break;
+                }
+                _ => return Err(self.changed()),
+            }
+        }
+        let text = String::from_utf8(text).map_err(|_| self.changed())?;
+        Ok((!ends.is_empty()).then_some(PairBlock { text, ends }))
+    }
+
+    fn changed(&self) -> Error {
+        let [source, target] = [&self.corpus.source, &self.corpus.target].map(|file| file.path().display().to_string());
+        Error::failure(format!("{source} or {target} changed while they were read"))
+            .help("run again when they are whole")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn open(source: &str, target: &str, weight: f64) -> Result<Corpus> {
+    fn open(source: &str, target: &str, weight: f64) -> (tempfile::TempDir, Result<Corpus>) {
         let directory = tempfile::tempdir().unwrap();
         let paths = [("t.en", source), ("t.de", target)].map(|(name, text)| {
             let path = directory.path().join(name);
             std::fs::write(&path, text).unwrap();
             path
         });
-        Corpus::open(&paths[0], &paths[1], weight)
+        let corpus = Corpus::open(&paths[0], &paths[1], weight);
+        (directory, corpus)
+    }
+
+    fn pairs(corpus: &Corpus) -> Vec<(String, String)> {
+        read_all(corpus).unwrap()
+    }
+
+    fn pair(source: &str, target: &str) -> (String, String) {
+        (source.to_owned(), target.to_owned())
     }
 
     #[test]
     fn pairs_are_aligned_and_know_their_origin() {
-        let corpus = open("one\ntwo\u{2028}still two\n", "eins\r\nzwei", 2.0).unwrap();
+        let (_directory, corpus) = open("\u{FEFF}one\ntwo\u{2028}still two\n", "eins\r\nzwei", 2.0);
+        let corpus = corpus.unwrap();
         assert_eq!((corpus.len(), corpus.weight()), (2, 2.0));
-        assert_eq!(corpus.pair(1), ("two\u{2028}still two", "zwei"));
+        assert_eq!(pairs(&corpus), [pair("one", "eins"), pair("two\u{2028}still two", "zwei")]);
         let (path, line) = corpus.origin(1, Side::Target);
         assert!(path.ends_with("t.de"));
         assert_eq!(line, 2);
@@ -144,27 +264,88 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_those_of_a_file_read_whole() {
+        for text in ["a\n\nb\n", "a\rb\r\n\r\r\nc", "\u{FEFF}\n\u{FEFF}x", "x\u{2028}y\u{85}\u{0C}z", "\n", "ü\nß🙂\r"]
+        {
+            let (directory, corpus) = open(text, text, 1.0);
+            let expected = super::super::lines::read_lines(directory.path().join("t.en")).unwrap();
+            let corpus = corpus.unwrap();
+            let read: Vec<String> = pairs(&corpus).into_iter().map(|(source, _)| source).collect();
+            assert_eq!(read, expected.iter().collect::<Vec<_>>(), "{text:?}");
+            assert_eq!(corpus.source().carriage_returns, expected.carriage_returns, "{text:?}");
+        }
+    }
+
+    /// Long enough for several blocks and chunks.
+    #[test]
+    fn blocks_hold_every_pair_once_in_order() {
+        let n = 2 * BLOCK_PAIRS + 77;
+        let side = |word: &str| (0..n).map(|i| format!("{word} {i} {}\n", "é".repeat(i % 90))).collect::<String>();
+        let (_directory, corpus) = open(&side("one"), &side("eins"), 1.0);
+        let corpus = corpus.unwrap();
+        assert!(corpus.text_bytes() > 4 << 20);
+        assert_eq!(corpus.blocks().unwrap().count(), 3);
+        for (i, (source, target)) in pairs(&corpus).into_iter().enumerate() {
+            let tail = format!("{i} {}", "é".repeat(i % 90));
+            assert_eq!((source, target), pair(&format!("one {tail}"), &format!("eins {tail}")));
+        }
+    }
+
+    #[test]
+    fn invalid_utf8_is_located_far_into_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.en");
+        let mut text = "über alle Maßen\n".repeat(200_000).into_bytes();
+        let offset = text.len() + 5;
+        text.extend(b"caf\xC3\xA9\xE9 au lait\n");
+        std::fs::write(&path, &text).unwrap();
+        let error = TextFile::scan(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("t.en:200001:5\n  help: byte 0xE9 at offset {offset};")), "{error}");
+        assert!(error.contains("LATIN1"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_changes_is_noticed() {
+        for text in ["one\n", "one\ntwo\nthree\n", "one\ntw\u{0}"] {
+            let (directory, corpus) = open("one\ntwo\n", "eins\nzwei\n", 1.0);
+            let mut text = text.as_bytes().to_vec();
+            text.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = 0xFF);
+            std::fs::write(directory.path().join("t.en"), text).unwrap();
+            let error = read_all(&corpus.unwrap()).unwrap_err().to_string();
+            assert!(error.contains("changed while they were read"), "{error}");
+        }
+    }
+
+    #[test]
+    fn equal_text_has_an_equal_digest() {
+        let digest = |source, target| open(source, target, 1.0).1.unwrap().digest();
+        assert_eq!(digest("a\nb\n", "c\nd\n"), digest("a\nb\n", "c\nd\n"));
+        assert_ne!(digest("a\nb\n", "c\nd\n"), digest("a\nb\n", "c\ne\n"));
+        assert_ne!(digest("a\nb\n", "c\nd\n"), digest("c\nd\n", "a\nb\n"));
+    }
+
+    #[test]
     fn unequal_counts_name_both_files_and_counts() {
-        let error = open("one\ntwo\nthree\n", "eins\n", 1.0).unwrap_err().to_string();
+        let error = open("one\ntwo\nthree\n", "eins\n", 1.0).1.unwrap_err().to_string();
         assert!(error.contains("t.en has 3 lines, but "), "{error}");
         assert!(error.contains("t.de has 1 line\n  help: "), "{error}");
     }
 
     #[test]
     fn empty_and_missing_files_are_reported_together() {
-        let error = open("", "", 1.0).unwrap_err();
+        let error = open("", "\u{FEFF}", 1.0).1.unwrap_err();
         assert_eq!(error.all().count(), 2);
         let text = error.to_string();
         assert!(text.contains("t.en") && text.contains("t.de") && text.contains("the file is empty"), "{text}");
         assert_eq!(Corpus::open("/absent/a", "/absent/b", 1.0).unwrap_err().all().count(), 2);
         // Empty beside full: that it is empty says more than the counts.
-        assert_eq!(open("one\n", "", 1.0).unwrap_err().what(), "the file is empty");
+        assert_eq!(open("one\n", "", 1.0).1.unwrap_err().what(), "the file is empty");
     }
 
     #[test]
     fn impossible_weights_are_refused() {
         for weight in [-1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(open("a\n", "b\n", weight).unwrap_err().exit_code(), 2);
+            assert_eq!(open("a\n", "b\n", weight).1.unwrap_err().exit_code(), 2);
         }
     }
 }

@@ -1,131 +1,106 @@
-//! Corpora as token ids: encoded once, filtered, and held compactly.
+//! The training text, prepared: the pairs of several corpora that passed the filter, as token ids or as text.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::compact::CompactVec;
 use super::corpus::{PairSource, Side};
-use super::filter::{DropReason, Filter, FilterReport};
-use super::sampler::{Lengths, WeightedRange};
+use super::filter::{Filter, FilterReport};
+use super::sampler::{Lengths, PairLengths, WeightedRange};
+use super::shard::{Elements, Shard};
 use crate::error::Result;
 
-/// Pairs that one task encodes: enough to hide the cost of a task, few enough to balance.
-const CHUNK: usize = 512;
-/// Chunks encoded before their results are moved together; bounds the memory that results take twice.
-const CHUNKS_AT_ONCE: usize = 128;
-
-/// The pairs of several corpora that passed the filter, as token ids without special tokens.
+/// The pairs of several corpora that passed the filter, by number: those of the first corpus come first.
 ///
-/// The corpora stay inside, for BPE-dropout encodes the text anew each epoch ([`Self::pair_text`]). The ids and lengths
-/// here are those without dropout.
+/// Their ids are without special tokens. Where BPE-dropout splits the text anew each epoch, the pairs are text
+/// ([`Self::text`]) and their lengths those without dropout.
 pub struct EncodedCorpus {
     corpora: Vec<Box<dyn PairSource>>,
-    source: TokenLists,
-    target: TokenLists,
-    /// The index of each kept pair in its corpus.
-    originals: CompactVec,
+    shards: Vec<Placed>,
     /// The kept pairs of each corpus.
     ranges: Vec<WeightedRange>,
 }
 
+/// A shard among those of all corpora.
+struct Placed {
+    shard: Shard,
+    /// Number of its corpus.
+    corpus: usize,
+    /// Number of its first pair among all.
+    first: usize,
+    /// Number of the first pair read for it, in its corpus.
+    first_read: usize,
+}
+
 impl EncodedCorpus {
-    /// Encodes and filters `corpora` in parallel, on rayon's threads.
-    ///
-    /// The closures turn a line into token ids without special tokens. A line of nothing but white space has none,
-    /// whatever they say. A pair that does not pass is counted in the report; the order of the rest is kept.
+    /// Puts together corpora and the shards that were made of each under `filter`.
     ///
     /// Fails where no pair is left.
-    pub fn build<S, T>(
-        corpora: Vec<Box<dyn PairSource>>,
-        filter: Filter,
-        encode_source: S,
-        encode_target: T,
-    ) -> Result<(Self, FilterReport)>
-    where
-        S: Fn(&str) -> Vec<u32> + Sync,
-        T: Fn(&str) -> Vec<u32> + Sync,
-    {
-        let mut encoded = Self {
-            corpora: Vec::new(),
-            source: TokenLists::new(),
-            target: TokenLists::new(),
-            originals: CompactVec::new(),
-            ranges: Vec::new(),
-        };
+    pub fn new(corpora: Vec<(Box<dyn PairSource>, Vec<Shard>)>, filter: Filter) -> Result<(Self, FilterReport)> {
+        let mut encoded = Self { corpora: Vec::new(), shards: Vec::new(), ranges: Vec::new() };
         let mut report = FilterReport::new(filter);
-        for corpus in corpora {
-            let encode = |index| encode_pair(&*corpus, index, filter, &encode_source, &encode_target);
-            let start = encoded.len();
-            encoded.append(&*corpus, &encode, &mut report);
-            encoded.ranges.push(WeightedRange { range: start..encoded.len(), weight: corpus.weight() });
+        for (number, (corpus, shards)) in corpora.into_iter().enumerate() {
+            let start = report.kept;
+            let mut first_read = 0;
+            for shard in shards {
+                let summary = shard.summary();
+                for (&reason, &(count, first)) in &summary.dropped {
+                    report.drop_pairs(reason, count, || corpus.origin(first_read + first, reason.side()));
+                }
+                let (kept, read) = (summary.kept, summary.read);
+                encoded.shards.push(Placed { shard, corpus: number, first: report.kept, first_read });
+                report.kept += kept;
+                first_read += read;
+            }
+            encoded.ranges.push(WeightedRange { range: start..report.kept, weight: corpus.weight() });
             encoded.corpora.push(corpus);
         }
-        encoded.source.shrink();
-        encoded.target.shrink();
-        encoded.originals.shrink();
-        report.kept = encoded.len();
         report.require_pairs()?;
         Ok((encoded, report))
     }
 
-    fn append(
-        &mut self,
-        corpus: &dyn PairSource,
-        encode: &(impl Fn(usize) -> Encoded + Sync),
-        report: &mut FilterReport,
-    ) {
-        for start in (0..corpus.len()).step_by(CHUNK * CHUNKS_AT_ONCE) {
-            let end = corpus.len().min(start + CHUNK * CHUNKS_AT_ONCE);
-            let pairs: Vec<Encoded> = (start..end).into_par_iter().with_min_len(CHUNK).map(encode).collect();
-            for (index, pair) in (start..).zip(pairs) {
-                match pair {
-                    Ok((source, target)) => {
-                        self.source.push(&source);
-                        self.target.push(&target);
-                        self.originals.push(index);
-                    }
-                    Err(reason) => {
-                        let (path, line) = corpus.origin(index, reason.side());
-                        report.drop_pair(reason, path, line);
-                    }
-                }
-            }
-        }
-    }
-
     /// Number of pairs kept.
     pub fn len(&self) -> usize {
-        self.originals.len()
+        self.ranges.last().map_or(0, |corpus| corpus.range.end)
     }
 
-    /// Whether no pair was kept; never so after [`Self::build`].
+    /// Whether no pair was kept; never so after [`Self::new`].
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Source and target ids of pair `index`, without special tokens. Panics past the end.
-    pub fn pair(&self, index: usize) -> (&[u32], &[u32]) {
-        (self.source.get(index), self.target.get(index))
+    /// Whether the pairs are text.
+    pub fn is_text(&self) -> bool {
+        self.shards.iter().any(|placed| placed.shard.summary().elements == Elements::Text)
     }
 
-    /// Source and target text of pair `index`. Panics past the end.
-    pub fn pair_text(&self, index: usize) -> (&str, &str) {
-        self.corpora[self.corpus_of(index)].pair(self.originals.get(index))
+    /// Source and target ids of pair `index`; empty where the pairs are text. Panics past the end.
+    pub fn ids(&self, index: usize) -> (Vec<u32>, Vec<u32>) {
+        let (placed, index) = self.find(index);
+        placed.shard.ids(index)
+    }
+
+    /// Normalised source and target of pair `index`; empty where the pairs are ids. Panics past the end.
+    pub fn text(&self, index: usize) -> (&str, &str) {
+        let (placed, index) = self.find(index);
+        placed.shard.text(index)
     }
 
     /// File and line (from 1) of a side of pair `index`. Panics past the end.
-    pub fn origin(&self, index: usize, side: Side) -> (&Path, usize) {
-        self.corpora[self.corpus_of(index)].origin(self.originals.get(index), side)
+    pub fn origin(&self, index: usize, side: Side) -> (PathBuf, usize) {
+        let (placed, index) = self.find(index);
+        self.corpora[placed.corpus].origin(placed.first_read + placed.shard.origin(index), side)
     }
 
-    /// The lengths of all pairs in subwords, without special tokens.
-    pub fn lengths(&self) -> Vec<Lengths> {
-        let short = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
-        (0..self.len())
-            .map(|i| Lengths { source: short(self.source.get(i).len()), target: short(self.target.get(i).len()) })
-            .collect()
+    /// The lengths of all pairs in subwords.
+    pub fn lengths(&self) -> impl Iterator<Item = Lengths> {
+        self.shards.iter().flat_map(|Placed { shard, .. }| (0..shard.summary().kept).map(|index| shard.lengths(index)))
+    }
+
+    /// Subwords of the longest source and of the longest target.
+    pub fn longest(&self) -> [u32; 2] {
+        let summaries = self.shards.iter().map(|placed| placed.shard.summary());
+        summaries.fold([0; 2], |longest, summary| [0, 1].map(|side| longest[side].max(summary.longest[side])))
     }
 
     /// Which pairs come from which corpus, with its weight; in the order of the corpora, empty where all were dropped.
@@ -133,94 +108,51 @@ impl EncodedCorpus {
         &self.ranges
     }
 
-    /// Subwords of the source and of the target side, without special tokens.
-    pub fn token_counts(&self) -> (usize, usize) {
-        (self.source.ids.len(), self.target.ids.len())
+    /// Subwords of the source and of the target side.
+    pub fn token_counts(&self) -> [u64; 2] {
+        let summaries = self.shards.iter().map(|placed| placed.shard.summary());
+        summaries.fold([0; 2], |counts, summary| [0, 1].map(|side| counts[side] + summary.tokens[side]))
     }
 
     /// A checksum of all pairs as ids, in order: equal for equal text, wherever its files lie.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
-        for corpus in &self.ranges {
+        for (number, corpus) in self.ranges.iter().enumerate() {
             hash.update((corpus.range.len() as u64).to_le_bytes());
-        }
-        for side in [&self.source, &self.target] {
-            side.add_to(&mut hash);
+            let shards = self.shards.iter().filter(|placed| placed.corpus == number);
+            shards.for_each(|placed| hash.update(&placed.shard.summary().digest));
         }
         format!("{:x}", hash.finalize())
     }
 
-    fn corpus_of(&self, index: usize) -> usize {
-        self.ranges.partition_point(|corpus| corpus.range.end <= index)
+    /// The shard that pair `index` is in, and its number there.
+    #[inline]
+    fn find(&self, index: usize) -> (&Placed, usize) {
+        // The last that begins no later: shards of which nothing was kept come before it.
+        let placed = &self.shards[self.shards.partition_point(|placed| placed.first <= index) - 1];
+        (placed, index - placed.first)
     }
 }
 
-/// A pair's ids, or why it was dropped.
-type Encoded = std::result::Result<(Vec<u32>, Vec<u32>), DropReason>;
-
-fn encode_pair(
-    corpus: &dyn PairSource,
-    index: usize,
-    filter: Filter,
-    encode_source: &impl Fn(&str) -> Vec<u32>,
-    encode_target: &impl Fn(&str) -> Vec<u32>,
-) -> Encoded {
-    let (source, target) = corpus.pair(index);
-    let source = if source.trim().is_empty() { Vec::new() } else { encode_source(source) };
-    let target = if target.trim().is_empty() { Vec::new() } else { encode_target(target) };
-    match filter.check(source.len(), target.len()) {
-        Some(reason) => Err(reason),
-        None => Ok((source, target)),
-    }
-}
-
-/// Lists of ids in one allocation.
-struct TokenLists {
-    ids: Vec<u32>,
-    /// Where each list starts, and the end of the last.
-    starts: CompactVec,
-}
-
-impl TokenLists {
-    fn new() -> Self {
-        let mut starts = CompactVec::new();
-        starts.push(0);
-        Self { ids: Vec::new(), starts }
-    }
-
-    fn push(&mut self, ids: &[u32]) {
-        self.ids.extend_from_slice(ids);
-        self.starts.push(self.ids.len());
+impl PairLengths for EncodedCorpus {
+    fn count(&self) -> usize {
+        self.len()
     }
 
     #[inline]
-    fn get(&self, index: usize) -> &[u32] {
-        &self.ids[self.starts.get(index)..self.starts.get(index + 1)]
-    }
-
-    fn add_to(&self, hash: &mut Sha256) {
-        let mut bytes = Vec::with_capacity(1 << 16);
-        for list in 0..self.starts.len() - 1 {
-            let ids = self.get(list);
-            bytes.extend((ids.len() as u32).to_le_bytes());
-            bytes.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
-            if bytes.len() >= 1 << 16 {
-                hash.update(&bytes);
-                bytes.clear();
-            }
-        }
-        hash.update(&bytes);
-    }
-
-    fn shrink(&mut self) {
-        self.ids.shrink_to_fit();
-        self.starts.shrink();
+    fn lengths_of(&self, index: usize) -> Lengths {
+        let (placed, index) = self.find(index);
+        placed.shard.lengths(index)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::corpus::PairBlock;
+    use super::super::encode::{Encode, Progress, Recipe, encode, shards};
+    use super::super::filter::DropReason;
     use super::*;
+    use crate::error::Error;
 
     /// Pairs in memory; line numbers start at 1.
     struct Listed(&'static str, Vec<(String, String)>, f64);
@@ -229,11 +161,21 @@ mod tests {
         fn len(&self) -> usize {
             self.1.len()
         }
-        fn pair(&self, index: usize) -> (&str, &str) {
-            (&self.1[index].0, &self.1[index].1)
+        fn text_bytes(&self) -> u64 {
+            0
         }
-        fn origin(&self, index: usize, _: Side) -> (&Path, usize) {
-            (Path::new(self.0), index + 1)
+        fn digest(&self) -> [u8; 32] {
+            [0; 32]
+        }
+        fn blocks(&self) -> Result<Box<dyn Iterator<Item = Result<PairBlock>> + Send + '_>> {
+            Ok(Box::new(self.1.chunks(1000).map(|pairs| {
+                let mut block = PairBlock::default();
+                pairs.iter().for_each(|(source, target)| block.push(source, target));
+                Ok(block)
+            })))
+        }
+        fn origin(&self, index: usize, _: Side) -> (PathBuf, usize) {
+            (self.0.into(), index + 1)
         }
         fn weight(&self) -> f64 {
             self.2
@@ -245,62 +187,120 @@ mod tests {
         Box::new(Listed(name, pairs, weight))
     }
 
-    fn bytes(line: &str) -> Vec<u32> {
-        line.bytes().map(u32::from).collect()
+    /// Bytes as they are, of the target in upper case.
+    struct Bytes;
+
+    impl Encode for Bytes {
+        fn encode(&self, side: Side, line: &str) -> Vec<u32> {
+            self.normalise(side, line).bytes().map(u32::from).collect()
+        }
+        fn normalise(&self, side: Side, line: &str) -> String {
+            if side == Side::Target { line.to_uppercase() } else { line.to_owned() }
+        }
     }
 
     const FILTER: Filter = Filter { max_length: 5, max_ratio: 3.0 };
+    const RECIPE: Recipe<'static> = Recipe { encoder: &Bytes, filter: FILTER, elements: Elements::NarrowIds };
+    const SILENT: Progress<'static> = &|_| Ok(());
+
+    fn build(corpora: Vec<Box<dyn PairSource>>, elements: Elements) -> Result<(EncodedCorpus, FilterReport)> {
+        let recipe = Recipe { elements, ..RECIPE };
+        let parts = corpora.into_iter().map(|corpus| {
+            let made = shards(&*corpus, recipe, SILENT).unwrap();
+            (corpus, made)
+        });
+        EncodedCorpus::new(parts.collect(), FILTER)
+    }
 
     #[test]
     fn keeps_what_passes_and_counts_the_rest() {
-        let corpora = vec![
-            listed("a", &[("ab", "cd"), ("", "x"), ("y", " \t"), ("abc", "d")], 1.0),
-            listed("gone", &[("abcdef", "abc"), ("abcd", "a")], 3.0),
-            listed("b", &[("a", "abcdef"), ("e", "fg"), ("abcdefgh", "abcdefgh")], 0.5),
-        ];
-        let upper = |line: &str| bytes(&line.to_uppercase());
-        let (encoded, report) = EncodedCorpus::build(corpora, FILTER, bytes, upper).unwrap();
-        assert_eq!(encoded.len(), 3);
-        assert_eq!(encoded.pair(0), (&[97, 98][..], &[67, 68][..]));
-        assert_eq!(encoded.pair(2), (&[101][..], &[70, 71][..]));
-        let texts: Vec<_> = (0..3).map(|i| encoded.pair_text(i)).collect();
-        assert_eq!(texts, [("ab", "cd"), ("abc", "d"), ("e", "fg")]);
-        assert_eq!(encoded.origin(1, Side::Source), (Path::new("a"), 4));
-        assert_eq!(encoded.origin(2, Side::Target), (Path::new("b"), 2));
-        assert_eq!(encoded.lengths()[1], Lengths { source: 3, target: 1 });
-        assert_eq!(encoded.token_counts(), (6, 5));
-        let ranges: Vec<_> = encoded.ranges().iter().map(|corpus| (corpus.range.clone(), corpus.weight)).collect();
-        assert_eq!(ranges, [(0..2, 1.0), (2..2, 3.0), (2..3, 0.5)]);
-        assert_eq!(
-            report.to_string(),
-            "3 of 9 pairs, 6 dropped: 1 with an empty source (first at a:2), 1 with an empty target (first at a:3), \
-             2 with a source longer than 5 subwords (first at gone:1), 1 with a target longer than 5 subwords (first at \
-             b:1), 1 with a length ratio above 3 (first at gone:2)"
-        );
+        for elements in [Elements::NarrowIds, Elements::Text] {
+            let corpora = vec![
+                listed("a", &[("ab", "cd"), ("", "x"), ("y", " \t"), ("abc", "d")], 1.0),
+                listed("gone", &[("abcdef", "abc"), ("abcd", "a")], 3.0),
+                listed("b", &[("a", "abcdef"), ("e", "fg"), ("abcdefgh", "abcdefgh")], 0.5),
+            ];
+            let (encoded, report) = build(corpora, elements).unwrap();
+            assert_eq!(encoded.len(), 3);
+            if elements == Elements::Text {
+                assert!(encoded.is_text());
+                assert_eq!([0, 1, 2].map(|i| encoded.text(i)), [("ab", "CD"), ("abc", "D"), ("e", "FG")]);
+            } else {
+                assert_eq!(encoded.ids(0), (vec![97, 98], vec![67, 68]));
+                assert_eq!(encoded.ids(2), (vec![101], vec![70, 71]));
+            }
+            assert_eq!(encoded.origin(1, Side::Source), ("a".into(), 4));
+            assert_eq!(encoded.origin(2, Side::Target), ("b".into(), 2));
+            let lengths: Vec<Lengths> = encoded.lengths().collect();
+            assert_eq!(lengths[1], Lengths { source: 3, target: 1 });
+            assert_eq!(lengths, [0, 1, 2].map(|i| encoded.lengths_of(i)));
+            assert_eq!((encoded.token_counts(), encoded.longest()), ([6, 5], [3, 2]));
+            let ranges: Vec<_> = encoded.ranges().iter().map(|corpus| (corpus.range.clone(), corpus.weight)).collect();
+            assert_eq!(ranges, [(0..2, 1.0), (2..2, 3.0), (2..3, 0.5)]);
+            assert_eq!(
+                report.to_string(),
+                "3 of 9 pairs, 6 dropped: 1 with an empty source (first at a:2), 1 with an empty target (first at a:3), \
+                 2 with a source longer than 5 subwords (first at gone:1), 1 with a target longer than 5 subwords (first \
+                 at b:1), 1 with a length ratio above 3 (first at gone:2)"
+            );
+        }
+    }
+
+    /// More pairs than a shard holds; every third is dropped.
+    fn big() -> Listed {
+        let n = (1 << 18) + 5000;
+        let pairs =
+            (0..n).map(|i| (if i % 3 == 1 { String::new() } else { format!("{:05}", i % 100_000) }, "12".into()));
+        Listed("big", pairs.collect(), 1.0)
     }
 
     #[test]
     fn order_and_first_examples_do_not_depend_on_threads() {
-        // More pairs than one round of chunks holds; every third is dropped.
-        let n = CHUNK * CHUNKS_AT_ONCE + 1000;
-        let pairs = (0..n).map(|i| if i % 3 == 1 { (String::new(), "x".into()) } else { (format!("{i}"), "1".into()) });
-        let corpus = Box::new(Listed("big", pairs.collect(), 1.0));
-        let number = |line: &str| vec![line.parse().unwrap()];
-        let (encoded, report) = EncodedCorpus::build(vec![corpus], FILTER, number, bytes).unwrap();
+        let (encoded, report) = build(vec![Box::new(big())], Elements::NarrowIds).unwrap();
         let dropped = &report.dropped[&DropReason::EmptySource];
-        assert_eq!((dropped.count, dropped.line), ((n + 1) / 3, 2));
+        let n = big().len();
+        assert_eq!((dropped.count, dropped.line, encoded.shards.len()), ((n + 1) / 3, 2, 2));
         assert_eq!(encoded.len() + dropped.count, n);
-        for i in 0..encoded.len() {
-            let expected = i / 2 * 3 + i % 2 * 2;
-            assert_eq!(encoded.pair(i).0, [expected as u32]);
-            assert_eq!(encoded.origin(i, Side::Source).1, expected + 1);
+        for i in (0..encoded.len()).step_by(7).chain([encoded.len() - 1]) {
+            let line = i / 2 * 3 + i % 2 * 2;
+            assert_eq!(encoded.ids(i).0, Bytes.encode(Side::Source, &format!("{:05}", line % 100_000)));
+            assert_eq!(encoded.origin(i, Side::Source).1, line + 1);
         }
+    }
+
+    #[test]
+    fn the_work_goes_on_where_it_was_left() {
+        let corpus = big();
+        let whole = shards(&corpus, RECIPE, SILENT).unwrap();
+        let first = whole[0].summary().read;
+        let mut rest = Vec::new();
+        let mut sink = |shard| {
+            rest.push(shard);
+            Ok(())
+        };
+        encode(&corpus, RECIPE, first, &mut sink, SILENT).unwrap();
+        assert_eq!(rest.len(), 1);
+        assert_eq!((rest[0].summary(), rest[0].bytes()), (whole[1].summary(), whole[1].bytes()));
+    }
+
+    #[test]
+    fn progress_is_told_and_can_end_it() {
+        let told = std::cell::Cell::new(0);
+        let progress = |read| {
+            told.set(read);
+            if read < 3000 { Ok(()) } else { Err(Error::stopped(false, "enough")) }
+        };
+        let error = shards(&big(), RECIPE, &progress).err().unwrap();
+        assert_eq!((error.exit_code(), told.get()), (130, 3000));
     }
 
     #[test]
     fn the_fingerprint_tells_texts_apart_and_files_not() {
         let of = |name, pairs: &[(&str, &str)]| {
-            EncodedCorpus::build(vec![listed(name, pairs, 1.0)], FILTER, bytes, bytes).unwrap().0.fingerprint()
+            let [ids, text] = [Elements::NarrowIds, Elements::Text]
+                .map(|elements| build(vec![listed(name, pairs, 1.0)], elements).unwrap().0.fingerprint());
+            assert_eq!(ids, text);
+            ids
         };
         let text = of("a", &[("ab", "cd"), ("c", "d")]);
         assert_eq!(text, of("elsewhere", &[("ab", "cd"), ("c", "d")]));
@@ -308,14 +308,14 @@ mod tests {
             assert_ne!(text, of("a", other));
         }
         let apart = vec![listed("a", &[("ab", "cd")], 1.0), listed("b", &[("c", "d")], 1.0)];
-        assert_ne!(text, EncodedCorpus::build(apart, FILTER, bytes, bytes).unwrap().0.fingerprint());
+        assert_ne!(text, build(apart, Elements::NarrowIds).unwrap().0.fingerprint());
     }
 
     #[test]
     fn nothing_left_is_an_error() {
         let corpora = vec![listed("a", &[("", "x"), ("abcdef", "b")], 1.0)];
-        let error = EncodedCorpus::build(corpora, FILTER, bytes, bytes).err().unwrap().to_string();
+        let error = build(corpora, Elements::NarrowIds).err().unwrap().to_string();
         assert!(error.contains("1 with an empty source (first at a:1), 1 with a source longer"), "{error}");
-        assert!(EncodedCorpus::build(Vec::new(), FILTER, bytes, bytes).is_err());
+        assert!(build(Vec::new(), Elements::NarrowIds).is_err());
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::corpus::Side;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ pub struct Filter {
 }
 
 /// Why a pair was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
     /// The source has no subword.
@@ -93,9 +93,14 @@ impl FilterReport {
         Self { filter, kept: 0, dropped: BTreeMap::new() }
     }
 
-    /// Counts a dropped pair. The first of a reason is remembered, so pairs come in the order of the corpus.
-    pub fn drop_pair(&mut self, reason: DropReason, path: &Path, line: usize) {
-        self.dropped.entry(reason).or_insert_with(|| Dropped { count: 0, path: path.to_path_buf(), line }).count += 1;
+    /// Counts dropped pairs, of which the first came from this file and line. Those counted first are remembered as the
+    /// first of a reason.
+    pub fn drop_pairs(&mut self, reason: DropReason, count: usize, first: impl FnOnce() -> (PathBuf, usize)) {
+        let new = || {
+            let (path, line) = first();
+            Dropped { count: 0, path, line }
+        };
+        self.dropped.entry(reason).or_insert_with(new).count += count;
     }
 
     /// Pairs dropped for any reason.
@@ -180,12 +185,10 @@ mod tests {
         let mut report = FilterReport::new(Filter { max_length: 100, max_ratio: 9.0 });
         report.kept = 28988;
         assert_eq!(report.to_string(), "28988 pairs");
-        for line in [17, 20, 30] {
-            report.drop_pair(DropReason::EmptySource, Path::new("train.en"), line);
+        for (count, line) in [(1, 17), (2, 20)] {
+            report.drop_pairs(DropReason::EmptySource, count, || ("train.en".into(), line));
         }
-        for line in 5..14 {
-            report.drop_pair(DropReason::TargetTooLong, Path::new("train.de"), line);
-        }
+        report.drop_pairs(DropReason::TargetTooLong, 9, || ("train.de".into(), 5));
         assert_eq!(
             report.to_string(),
             "28988 of 29000 pairs, 12 dropped: 3 with an empty source (first at train.en:17), \
@@ -198,7 +201,7 @@ mod tests {
     fn nothing_left_says_what_to_change() {
         let mut report = FilterReport::new(Filter { max_length: 100, max_ratio: 9.0 });
         assert!(report.require_pairs().unwrap_err().to_string().contains("data.train"));
-        report.drop_pair(DropReason::Ratio, Path::new("train.en"), 2);
+        report.drop_pairs(DropReason::Ratio, 1, || ("train.en".into(), 2));
         let error = report.require_pairs().unwrap_err().to_string();
         assert!(
             error.starts_with(

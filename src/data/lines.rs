@@ -11,7 +11,7 @@ use super::compact::CompactVec;
 use crate::error::{Error, Result};
 
 /// U+FEFF in UTF-8.
-const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The lines of a text file in one allocation, four bytes a line beside the text.
 #[derive(Clone, Debug)]
@@ -32,10 +32,7 @@ pub struct LineFile {
 pub fn read_lines(path: impl AsRef<Path>) -> Result<LineFile> {
     let path = path.as_ref();
     let (bytes, packing) = read_bytes(path)?;
-    LineFile::from_bytes(path, bytes).map_err(|error| match packing {
-        Packing::None => error,
-        _ => error.context(format_args!("in the {} data", packing.name())),
-    })
+    LineFile::from_bytes(path, bytes).map_err(|error| packing.inside(error))
 }
 
 /// Number of lines of a file, if it is a regular one that can be read.
@@ -60,7 +57,7 @@ impl LineFile {
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
         let path = path.as_ref();
         let text = String::from_utf8(bytes)
-            .map_err(|error| not_utf8(path, error.utf8_error().valid_up_to(), error.as_bytes()))?;
+            .map_err(|error| not_utf8(path, Before::default(), error.utf8_error().valid_up_to(), error.as_bytes()))?;
         let starts = line_starts(text.as_bytes());
         let byte_order_mark = starts.get(0) > 0;
         let ended = |line: &&str| line.trim_end_matches('\n').ends_with('\r');
@@ -153,17 +150,26 @@ impl RawLines {
     }
 }
 
-fn not_utf8(path: &Path, offset: usize, bytes: &[u8]) -> Error {
+/// What of a file comes before the part that is looked at, which begins with a line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Before {
+    pub(super) lines: usize,
+    pub(super) bytes: u64,
+}
+
+/// The text is not UTF-8 at `offset` of `bytes`.
+pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8]) -> Error {
     let valid = &bytes[..offset];
     let line_start = valid.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
-    let line = 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
+    let line = before.lines + 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
     // Characters, as editors count: bytes that do not continue one.
     let column = 1 + valid[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
     let byte = bytes.get(offset).copied().unwrap_or_default();
-    let encoding = match bytes {
-        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "UTF-16",
+    let encoding = match (before.bytes, bytes) {
+        (0, [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..]) => "UTF-16",
         _ => "LATIN1",
     };
+    let offset = before.bytes + offset as u64;
     Error::failure("the text is not UTF-8").at_line(path, line, column).help(format!(
         "byte 0x{byte:02X} at offset {offset}; convert the text, for example with `iconv -f {encoding} -t UTF-8`, or \
          mend the line"
@@ -172,7 +178,7 @@ fn not_utf8(path: &Path, offset: usize, bytes: &[u8]) -> Error {
 
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Packing {
+pub(super) enum Packing {
     None,
     Gzip,
     Xz,
@@ -180,12 +186,30 @@ enum Packing {
 }
 
 impl Packing {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::None => "plain",
             Self::Gzip => "gzip",
             Self::Xz => "xz",
             Self::Zstd => "zstd",
+        }
+    }
+
+    /// Reading such a file failed.
+    pub(super) fn failed(self, path: &Path, error: std::io::Error) -> Error {
+        match self {
+            Self::None => failed(path, error),
+            _ => {
+                failed(path, error).help(format!("the file is damaged or cut short: test it with `{} -t`", self.name()))
+            }
+        }
+    }
+
+    /// Says that a mistake lies in what was unpacked.
+    pub(super) fn inside(self, error: Error) -> Error {
+        match self {
+            Self::None => error,
+            _ => error.context(format_args!("in the {} data", self.name())),
         }
     }
 
@@ -218,12 +242,7 @@ fn read_bytes(path: &Path) -> Result<(Vec<u8>, Packing)> {
         let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         bytes.reserve_exact(usize::try_from(size).unwrap_or_default());
     }
-    reader.read_to_end(&mut bytes).map_err(|error| match packing {
-        Packing::None => failed(path, error),
-        _ => {
-            failed(path, error).help(format!("the file is damaged or cut short: test it with `{} -t`", packing.name()))
-        }
-    })?;
+    reader.read_to_end(&mut bytes).map_err(|error| packing.failed(path, error))?;
     bytes.shrink_to_fit();
     Ok((bytes, packing))
 }
@@ -233,11 +252,11 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
 }
 
 /// Opens the file at `path` as a stream of bytes, unpacking it where it is compressed.
-pub fn open(path: &Path) -> Result<Box<dyn BufRead>> {
+pub fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
     Ok(open_packed(path)?.0)
 }
 
-fn open_packed(path: &Path) -> Result<(Box<dyn BufRead>, Packing)> {
+pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packing)> {
     let mut file = File::open(path).map_err(|e| failed(path, e))?;
     // Read, not sought back: the file may be a pipe.
     let mut head = Vec::new();
@@ -261,13 +280,13 @@ pub fn is_packed(head: &[u8]) -> bool {
 }
 
 /// What a stream holds, unpacked where it is compressed.
-pub fn unpack(mut reader: impl BufRead + 'static) -> std::io::Result<Box<dyn BufRead>> {
+pub fn unpack(mut reader: impl BufRead + Send + 'static) -> std::io::Result<Box<dyn BufRead + Send>> {
     let packing = Packing::of_content(reader.fill_buf()?, Packing::None);
     unpacked(reader, packing)
 }
 
 /// What `reader` holds; of a compressed file all members, as `cat a.gz b.gz` makes them.
-fn unpacked(reader: impl BufRead + 'static, packing: Packing) -> std::io::Result<Box<dyn BufRead>> {
+fn unpacked(reader: impl BufRead + Send + 'static, packing: Packing) -> std::io::Result<Box<dyn BufRead + Send>> {
     Ok(match packing {
         Packing::None => Box::new(reader),
         Packing::Gzip => Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(reader))),

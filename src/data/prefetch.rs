@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn the_position_of_the_last_used_item_resumes_at_the_next() {
         let sampler = || {
-            let lengths = (0..300).map(|i| Lengths { source: i % 17 + 1, target: i % 13 + 1 }).collect();
+            let lengths: Vec<Lengths> = (0..300).map(|i| Lengths { source: i % 17 + 1, target: i % 13 + 1 }).collect();
             Sampler::new(lengths, &[WeightedRange { range: 0..300, weight: 1.0 }], 100, 1).unwrap()
         };
         let start = |mut sampler: Sampler| {

@@ -5,6 +5,7 @@
 //! position is three integers however large the corpus is.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,35 @@ impl Lengths {
     /// Columns that the pair needs: `</s>` follows the source; the target is shifted by `<s>` or `</s>`.
     fn padded(self) -> (usize, usize) {
         (self.source as usize + 1, self.target as usize + 1)
+    }
+}
+
+/// The lengths of numbered pairs, which may be more than memory holds.
+pub trait PairLengths: Send + Sync {
+    /// Number of pairs.
+    fn count(&self) -> usize;
+
+    /// The lengths of pair `index`. Panics past the end.
+    fn lengths_of(&self, index: usize) -> Lengths;
+}
+
+impl PairLengths for Vec<Lengths> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn lengths_of(&self, index: usize) -> Lengths {
+        self[index]
+    }
+}
+
+impl<T: PairLengths> PairLengths for Arc<T> {
+    fn count(&self) -> usize {
+        T::count(self)
+    }
+
+    fn lengths_of(&self, index: usize) -> Lengths {
+        T::lengths_of(self, index)
     }
 }
 
@@ -66,7 +96,7 @@ pub struct BatchPlan {
 
 /// Draws batches without end. See the module's description.
 pub struct Sampler {
-    lengths: Vec<Lengths>,
+    lengths: Box<dyn PairLengths>,
     corpora: Vec<Draws>,
     draws: usize,
     pools: usize,
@@ -111,14 +141,19 @@ impl Sampler {
     /// max(B·S, B·T) of a batch, with special tokens. A pair longer than that makes a batch of one.
     ///
     /// Fails where nothing is ever drawn, where `batch_tokens` is 0, and for an impossible range or weight.
-    pub fn new(lengths: Vec<Lengths>, ranges: &[WeightedRange], batch_tokens: usize, seed: u64) -> Result<Self> {
+    pub fn new(
+        lengths: impl PairLengths + 'static,
+        ranges: &[WeightedRange],
+        batch_tokens: usize,
+        seed: u64,
+    ) -> Result<Self> {
         if batch_tokens == 0 {
             return Err(Error::usage("batch_tokens is 0").help("set train.batch_tokens to a few thousand"));
         }
         let mut corpora = Vec::new();
         let mut draws = 0;
         for (number, WeightedRange { range, weight }) in ranges.iter().enumerate() {
-            if range.end > lengths.len() || !(0.0..=MOST_DRAWS).contains(weight) {
+            if range.end > lengths.count() || !(0.0..=MOST_DRAWS).contains(weight) {
                 return Err(Error::usage(format!("corpus {number} has pairs {range:?} with weight {weight}")));
             }
             // A corpus that is drawn at all gives a pair each epoch, however small its weight.
@@ -137,7 +172,8 @@ impl Sampler {
             return Err(Error::usage(format!("the weights of the corpora make an epoch of {draws} pairs"))
                 .help("weights are relative to one pass: 2.0 draws each pair of a corpus twice an epoch"));
         }
-        let pools = pools(&lengths, &corpora, draws, batch_tokens);
+        let lengths: Box<dyn PairLengths> = Box::new(lengths);
+        let pools = pools(&*lengths, &corpora, draws, batch_tokens);
         let position = SamplerPosition::default();
         Ok(Self { lengths, corpora, draws, pools, batch_tokens, seed, position, pool: None })
     }
@@ -206,7 +242,7 @@ impl Sampler {
             .enumerate()
             .map(|(tie, place)| {
                 let pair = self.drawn(epoch, order.get(place) as usize);
-                let (longer, difference) = sort_key(self.lengths[pair]);
+                let (longer, difference) = sort_key(self.lengths.lengths_of(pair));
                 // The place in the pool breaks ties, so that the order is the same whatever the sort does.
                 (longer, difference, tie, pair)
             })
@@ -234,7 +270,7 @@ impl Sampler {
         let mut batches = Vec::new();
         let (mut start, mut longest) = (0, 0);
         for (i, &pair) in pairs.iter().enumerate() {
-            let (source, target) = self.lengths[pair].padded();
+            let (source, target) = self.lengths.lengths_of(pair).padded();
             // B·max(S, T) is max(B·S, B·T).
             let padded = longest.max(source).max(target);
             if i > start && (i + 1 - start) * padded > self.batch_tokens {
@@ -264,10 +300,10 @@ fn sort_key(Lengths { source, target }: Lengths) -> (u32, i64) {
 }
 
 /// The number of pools in an epoch: of about equal size, each with enough pairs for enough batches.
-fn pools(lengths: &[Lengths], corpora: &[Draws], draws: usize, batch_tokens: usize) -> usize {
+fn pools(lengths: &dyn PairLengths, corpora: &[Draws], draws: usize, batch_tokens: usize) -> usize {
     let (mut columns, mut pairs) = (0, 0);
-    for &length in corpora.iter().flat_map(|corpus| &lengths[corpus.range.clone()]) {
-        let (source, target) = length.padded();
+    for pair in corpora.iter().flat_map(|corpus| corpus.range.clone()) {
+        let (source, target) = lengths.lengths_of(pair).padded();
         columns += source.max(target);
         pairs += 1;
     }
@@ -321,9 +357,10 @@ mod tests {
         counts
     }
 
-    fn shape(lengths: &[Lengths], batch: &[usize]) -> (usize, usize) {
-        let columns =
-            |side: fn(&(usize, usize)) -> usize| batch.iter().map(|&pair| side(&lengths[pair].padded())).max().unwrap();
+    fn shape(lengths: &dyn PairLengths, batch: &[usize]) -> (usize, usize) {
+        let columns = |side: fn(&(usize, usize)) -> usize| {
+            batch.iter().map(|&pair| side(&lengths.lengths_of(pair).padded())).max().unwrap()
+        };
         (columns(|padded| padded.0), columns(|padded| padded.1))
     }
 
@@ -352,9 +389,9 @@ mod tests {
             let batches = epoch(&mut sampler);
             let (mut real, mut padded, mut larger) = (0, 0, 0);
             for batch in &batches {
-                let (source, target) = shape(&sampler.lengths, batch);
+                let (source, target) = shape(&*sampler.lengths, batch);
                 assert!(batch.len() * source.max(target) <= batch_tokens);
-                let columns = |&pair: &usize| sampler.lengths[pair].padded();
+                let columns = |&pair: &usize| sampler.lengths.lengths_of(pair).padded();
                 real += batch.iter().map(columns).map(|(source, target)| source + target).sum::<usize>();
                 padded += batch.len() * (source + target);
                 larger += batch.len() * source.max(target);
@@ -370,7 +407,7 @@ mod tests {
     fn batches_do_not_come_in_order_of_length() {
         let mut sampler = sampler(20_000, 2048, 1);
         let lengths: Vec<f64> =
-            epoch(&mut sampler).iter().map(|batch| shape(&sampler.lengths, batch).1 as f64).collect();
+            epoch(&mut sampler).iter().map(|batch| shape(&*sampler.lengths, batch).1 as f64).collect();
         let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
         let product = |lag: usize| -> f64 { lengths.windows(lag + 1).map(|w| (w[0] - mean) * (w[lag] - mean)).sum() };
         let correlation = product(1) / product(0);

@@ -1,5 +1,6 @@
 //! What training text is like: how much of it there is, and how long its sentences are.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -69,12 +70,13 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    fn new(start: f64, width: f64, bars: usize, values: impl Iterator<Item = f64>) -> Self {
+    /// Of values and how often each comes.
+    fn new(start: f64, width: f64, bars: usize, values: impl Iterator<Item = (f64, u64)>) -> Self {
         let mut counts = vec![0; bars];
-        for value in values {
+        for (value, count) in values {
             // A value on an edge belongs to the bar that begins there, however the division is rounded.
             let bar = ((value - start) / width + 1e-9).max(0.0) as usize;
-            counts[bar.min(bars - 1)] += 1;
+            counts[bar.min(bars - 1)] += count;
         }
         Self { start, width, counts }
     }
@@ -82,22 +84,34 @@ impl Histogram {
 
 impl Side {
     /// Of at least one length.
-    fn new(mut lengths: Vec<u32>, vocabulary: usize) -> Self {
-        lengths.sort_unstable();
-        let longest = lengths[lengths.len() - 1];
+    fn new(lengths: impl Iterator<Item = u32>, vocabulary: usize) -> Self {
+        let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+        lengths.for_each(|length| *counts.entry(length).or_default() += 1);
+        let lines: u64 = counts.values().sum();
+        // The length of which so many lines are shorter or as long.
+        let ranked = |rank: u64| {
+            let mut before = 0;
+            let reaches = |(_, count): &(&u32, &u64)| {
+                before += *count;
+                before > rank
+            };
+            counts.iter().find(reaches).map_or(0, |(length, _)| *length)
+        };
+        let last = lines.saturating_sub(1);
+        let longest = ranked(last);
         // One line in two hundred may be longer than the bars show.
-        let usual = lengths[(lengths.len() - 1) * 199 / 200];
+        let usual = ranked(last * 199 / 200);
         let width = (usual / BARS + 1).max(1);
         let histogram = Histogram::new(
             0.0,
             f64::from(width),
             (usual / width + 1) as usize + usize::from(longest > usual),
-            lengths.iter().map(|length| f64::from(*length)),
+            counts.iter().map(|(length, count)| (f64::from(*length), *count)),
         );
         Self {
             vocabulary,
-            tokens: lengths.iter().map(|length| u64::from(*length)).sum(),
-            median: lengths[(lengths.len() - 1) / 2],
+            tokens: counts.iter().map(|(length, count)| u64::from(*length) * count).sum(),
+            median: ranked(last / 2),
             longest,
             lengths: histogram,
         }
@@ -112,10 +126,9 @@ impl Statistics {
         config: &DataConfig,
         [source, target]: [usize; 2],
     ) -> Self {
-        let lengths = corpus.lengths();
         let corpora = config.train.iter().zip(corpus.ranges());
-        let side = |of: fn(&Lengths) -> u32, vocabulary| Side::new(lengths.iter().map(of).collect(), vocabulary);
-        let ratio = |lengths: &Lengths| f64::from(lengths.target) / f64::from(lengths.source.max(1));
+        let side = |of: fn(Lengths) -> u32, vocabulary| Side::new(corpus.lengths().map(of), vocabulary);
+        let ratio = |lengths: Lengths| (f64::from(lengths.target) / f64::from(lengths.source.max(1)), 1);
         Self {
             pairs: corpus.len(),
             filters: report.to_string(),
@@ -129,7 +142,7 @@ impl Statistics {
                 .collect(),
             source: side(|lengths| lengths.source, source),
             target: side(|lengths| lengths.target, target),
-            ratios: Histogram::new(0.0, 0.1, 31, lengths.iter().map(ratio)),
+            ratios: Histogram::new(0.0, 0.1, 31, corpus.lengths().map(ratio)),
         }
     }
 }
@@ -140,7 +153,7 @@ mod tests {
 
     #[test]
     fn every_line_is_in_one_bar() {
-        let side = Side::new((1..=1000).collect(), 7);
+        let side = Side::new(1..=1000, 7);
         assert_eq!((side.tokens, side.median, side.longest), (500_500, 500, 1000));
         let Histogram { start, width, counts } = side.lengths;
         assert_eq!((start, counts.iter().sum::<u64>()), (0.0, 1000));
@@ -148,16 +161,20 @@ mod tests {
         // The first has 1 to 24.
         assert_eq!((width, counts[0], counts[1]), (25.0, 24, 25));
 
-        let one = Side::new(vec![3], 7).lengths;
+        let one = Side::new([3].into_iter(), 7).lengths;
         assert_eq!((one.width, one.counts), (1.0, vec![0, 0, 0, 1]));
-        let outlier = Side::new([vec![5; 999], vec![4000]].concat(), 7).lengths;
+        let outlier = Side::new([5; 999].into_iter().chain([4000]), 7).lengths;
         assert_eq!((outlier.counts[5], outlier.counts[6], outlier.counts.len()), (999, 1, 7));
     }
 
     #[test]
     fn what_is_larger_is_in_the_last_bar() {
-        let ratios =
-            Histogram::new(0.0, 0.1, 31, [0.05, 1.0, 1.05, 3.0, 70.0, 7.0 / 10.0, 12.0 / 10.0, 1.4].into_iter());
+        let ratios = Histogram::new(
+            0.0,
+            0.1,
+            31,
+            [0.05, 1.0, 1.05, 3.0, 70.0, 7.0 / 10.0, 12.0 / 10.0, 1.4].map(|v| (v, 1)).into_iter(),
+        );
         assert_eq!((ratios.counts[0], ratios.counts[10], ratios.counts[30]), (1, 2, 2));
         // On the edges.
         assert_eq!([7, 12, 14].map(|bar| ratios.counts[bar]), [1, 1, 1]);

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::batch::SpecialIds;
-use super::corpus::PairSource;
-use super::tokenizer::{Tokenizer, TrainOptions};
+use super::corpus::{PairSource, Side};
+use super::tokenizer::{TextCounts, Tokenizer, TrainOptions};
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
 
@@ -29,19 +29,20 @@ pub struct Tokenizers {
 impl Tokenizers {
     /// Learns them from the training corpora.
     pub fn train(config: &TokenizerConfig, corpora: &[Box<dyn PairSource>]) -> Result<Self> {
-        let (source, target) = (sample(corpora, config.sample_lines, 0), sample(corpora, config.sample_lines, 1));
+        let [mut source, target] = sample(corpora, config)?;
         let options = TrainOptions {
             vocab_size: config.vocab_size,
             lowercase: config.lowercase,
             max_piece_length: config.max_piece_length,
         };
         if config.joint {
-            let both = Arc::new(Tokenizer::train(&[&source, &target], &options)?);
+            source.merge(target);
+            let both = Arc::new(Tokenizer::of_text(source, &options)?);
             return Ok(Self { source: both.clone(), target: both });
         }
         Ok(Self {
-            source: Arc::new(Tokenizer::train(&[&source], &options)?),
-            target: Arc::new(Tokenizer::train(&[&target], &options)?),
+            source: Arc::new(Tokenizer::of_text(source, &options)?),
+            target: Arc::new(Tokenizer::of_text(target, &options)?),
         })
     }
 
@@ -73,6 +74,14 @@ impl Tokenizers {
         self.target.save(&directory.join(SEPARATE[1]))
     }
 
+    /// The one of a side.
+    pub fn of(&self, side: Side) -> &Tokenizer {
+        match side {
+            Side::Source => &self.source,
+            Side::Target => &self.target,
+        }
+    }
+
     /// Whether one tokenizer serves both sides.
     pub fn is_joint(&self) -> bool {
         Arc::ptr_eq(&self.source, &self.target)
@@ -90,10 +99,24 @@ impl Tokenizers {
     }
 }
 
-/// At most `most` lines of a side (0: all), evenly spread over all corpora.
-fn sample(corpora: &[Box<dyn PairSource>], most: usize, side: usize) -> Vec<&str> {
-    let total: usize = corpora.iter().map(|c| c.len()).sum();
-    let every = if most == 0 { 1 } else { total.div_ceil(most).max(1) };
-    let lines = corpora.iter().flat_map(|c| (0..c.len()).map(move |i| c.pair(i)));
-    lines.step_by(every).map(|pair| if side == 0 { pair.0 } else { pair.1 }).collect()
+/// What at most `config.sample_lines` lines of each side (0: all), evenly spread over all corpora, are made of.
+fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[TextCounts; 2]> {
+    let total: usize = corpora.iter().map(|corpus| corpus.len()).sum();
+    let every = if config.sample_lines == 0 { 1 } else { total.div_ceil(config.sample_lines).max(1) };
+    let mut counts = [TextCounts::default(), TextCounts::default()];
+    let mut read: usize = 0;
+    for corpus in corpora {
+        for block in corpus.blocks()? {
+            let block = block?;
+            let first = read.next_multiple_of(every) - read;
+            let pairs: Vec<_> = (first..block.len()).step_by(every).map(|index| block.get(index)).collect();
+            let [source, target] = &mut counts;
+            rayon::join(
+                || pairs.iter().for_each(|pair| source.add(pair.0)),
+                || pairs.iter().for_each(|pair| target.add(pair.1)),
+            );
+            read += block.len();
+        }
+    }
+    Ok(counts)
 }

@@ -122,11 +122,11 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
 fn rare_pieces(data: &Data) -> usize {
     let mut counts = vec![0u32; data.tokenizers.target.vocab_size()];
     for index in 0..data.corpus.len() {
-        let (source, target) = data.corpus.pair(index);
+        let (source, target) = data.ids(index);
         // A joint vocabulary learns from both sides.
-        let source = if data.tokenizers.is_joint() { source } else { &[] };
-        for id in source.iter().chain(target) {
-            counts[*id as usize] = counts[*id as usize].saturating_add(1);
+        let source = if data.tokenizers.is_joint() { source } else { Vec::new() };
+        for id in source.into_iter().chain(target) {
+            counts[id as usize] = counts[id as usize].saturating_add(1);
         }
     }
     counts.iter().filter(|count| **count < RARE).count()

@@ -33,11 +33,11 @@ impl Plan {
         let train = &config.train;
         let vocabulary = vocabulary(&data.tokenizers);
         let parameters = layout::layout(&config.model, vocabulary);
-        let sampler = Sampler::new(data.corpus.lengths(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
+        let sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
         let batches_per_epoch = sampler.batches_per_epoch_estimate(0).max(1);
         let updates_per_epoch = batches_per_epoch.div_ceil(train.accumulate);
         let limits = [train.max_updates, train.max_epochs.saturating_mul(updates_per_epoch as u64)];
-        let (source_tokens, target_tokens) = data.corpus.token_counts();
+        let [source_tokens, target_tokens] = data.corpus.token_counts().map(|count| count as usize);
         let memory_bytes = memory::estimate(&config.model, parameters.total(), vocabulary.target, train.batch_tokens);
         Ok(Self {
             parameters,

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use crate::config::{Config, DataConfig};
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Corpus, PairSource};
+use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
 use crate::data::prefetch::{Prefetch, Prepared};
 use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
+use crate::data::shard::Elements;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::rng;
@@ -26,6 +28,17 @@ pub struct Data {
     pub corpus: Arc<EncodedCorpus>,
     /// Those that did not.
     pub report: FilterReport,
+}
+
+impl Data {
+    /// Source and target ids of pair `index`, without special tokens and without dropout. Panics past the end.
+    pub fn ids(&self, index: usize) -> (Vec<u32>, Vec<u32>) {
+        if !self.corpus.is_text() {
+            return self.corpus.ids(index);
+        }
+        let (source, target) = self.corpus.text(index);
+        (self.tokenizers.source.encode(source), self.tokenizers.target.encode(target))
+    }
 }
 
 /// Checks that every file the configuration names is there: all that are not are named before any work begins.
@@ -77,17 +90,23 @@ pub fn data(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) ->
         }
     };
     let filter = Filter { max_length: config.data.max_length, max_ratio: config.data.max_ratio };
-    let (source, target) = (tokenizers.source.clone(), tokenizers.target.clone());
-    let (corpus, report) =
-        EncodedCorpus::build(corpora, filter, |line| source.encode(line), |line| target.encode(line))?;
+    let vocabulary = tokenizers.source.vocab_size().max(tokenizers.target.vocab_size());
+    let elements = if config.tokenizer.dropout > 0.0 { Elements::Text } else { Elements::ids(vocabulary) };
+    let recipe = Recipe { encoder: &tokenizers, filter, elements };
+    let mut parts = Vec::with_capacity(corpora.len());
+    for corpus in corpora {
+        let shards = encode::shards(&*corpus, recipe, &|_| Ok(()))?;
+        parts.push((corpus, shards));
+    }
+    let (corpus, report) = EncodedCorpus::new(parts, filter)?;
     say(format!("data: {report}"));
     Ok(Data { tokenizers, corpus: Arc::new(corpus), report })
 }
 
 /// A batch as large as any of the run can be: the longest pair again and again, with no padding on either side.
 pub fn largest_batch(data: &Data, config: &Config) -> Batch {
-    let longest = data.corpus.lengths().into_iter().map(|lengths| lengths.source.max(lengths.target)).max();
-    let tokens = longest.unwrap_or(0) as usize;
+    let [source, target] = data.corpus.longest();
+    let tokens = source.max(target) as usize;
     let special = data.tokenizers.special_ids();
     let pair = (vec![special.eos_source; tokens], vec![special.eos_target; tokens]);
     let rows = (config.train.batch_tokens / (tokens + 1)).max(1);
@@ -100,7 +119,7 @@ pub fn largest_batch(data: &Data, config: &Config) -> Batch {
 /// counted.
 pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Result<Prefetch<Prepared<Vec<Batch>>>> {
     let train = &config.train;
-    let mut sampler = Sampler::new(data.corpus.lengths(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
+    let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
     sampler.seek(position)?;
     let (corpus, tokenizers, batch_tokens) = (data.corpus.clone(), data.tokenizers.clone(), train.batch_tokens);
     let (dropout, seed, max_epochs) = (config.tokenizer.dropout as f32, train.seed, train.max_epochs);
@@ -113,7 +132,7 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
         let special = tokenizers.special_ids();
         let item = if dropout > 0.0 {
             let encode = |index: usize| {
-                let (source, target) = corpus.pair_text(index);
+                let (source, target) = corpus.text(index);
                 let key = |side| rng::key(seed, "bpe-dropout", &[epoch, index as u64, side]);
                 let mut source = tokenizers.source.encode_with_dropout(source, dropout, key(0));
                 let mut target = tokenizers.target.encode_with_dropout(target, dropout, key(1));
@@ -130,7 +149,7 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
             };
             split_by_tokens(&pairs, batch_tokens).into_iter().map(part).collect()
         } else {
-            let pairs: Vec<_> = indices.iter().map(|&index| corpus.pair(index)).collect();
+            let pairs: Vec<_> = indices.iter().map(|&index| corpus.ids(index)).collect();
             vec![Batch::new(&pairs, &special).with_origin(indices, epoch)]
         };
         Some(Ok(Prepared { item, position: sampler.position() }))

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::signals::Signals;
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
-use crate::data::corpus::{Corpus, PairSource};
+use crate::data::corpus::{Corpus, read_all};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::explain::explain;
 use crate::decode::neural::{Neural, SpecialTokens};
@@ -41,12 +41,12 @@ impl Validator {
     pub fn open(config: &Config, tokenizers: &Tokenizers, say: &dyn Fn(String)) -> Result<Option<Self>> {
         let Some(valid) = config.data.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
         let corpus = Corpus::open(&valid.source, &valid.target, 1.0)?;
+        let pairs = read_all(&corpus)?;
         let limit =
-            if config.valid.max_sentences == 0 { corpus.len() } else { config.valid.max_sentences.min(corpus.len()) };
-        let pairs: Vec<(&str, &str)> = (0..corpus.len()).map(|i| corpus.pair(i)).collect();
+            if config.valid.max_sentences == 0 { pairs.len() } else { config.valid.max_sentences.min(pairs.len()) };
         let most = config.model.max_length - 1;
         let encode =
-            |&(source, target): &(&str, &str)| (tokenizers.source.encode(source), tokenizers.target.encode(target));
+            |(source, target): &(String, String)| (tokenizers.source.encode(source), tokenizers.target.encode(target));
         let mut encoded: Vec<_> = pairs.iter().map(encode).collect();
         let usable = |(s, t): &(Vec<u32>, Vec<u32>)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty();
         let first_left_out = encoded.iter().position(|pair| !usable(pair));
@@ -72,9 +72,10 @@ impl Validator {
         }
         encoded.sort_by_key(larger_side);
         let batch_tokens = config.train.batch_tokens;
+        let (sources, references) = pairs.into_iter().take(limit).unzip();
         Ok(Some(Self {
-            sources: pairs[..limit].iter().map(|(source, _)| (*source).to_owned()).collect(),
-            references: pairs[..limit].iter().map(|(_, target)| (*target).to_owned()).collect(),
+            sources,
+            references,
             batches: split_by_tokens(&encoded, batch_tokens)
                 .into_iter()
                 .map(|part| Batch::new(&encoded[part], &tokenizers.special_ids()))

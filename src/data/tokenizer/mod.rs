@@ -38,7 +38,7 @@ use vocabulary::Vocabulary;
 /// Far more than any vocabulary takes.
 const MOST_BYTES: u64 = 1 << 28;
 
-pub use train::TrainOptions;
+pub use train::{TextCounts, TrainOptions};
 
 /// A trained tokenizer. It does not change, and threads may share it.
 pub struct Tokenizer {
@@ -69,8 +69,18 @@ impl Tokenizer {
     ///
     /// # Errors
     /// A usage error if no vocabulary of the wanted size can exist.
-    pub fn train<S: AsRef<str> + Sync>(corpora: &[&[S]], options: &TrainOptions) -> Result<Self> {
-        Self::from_json(train::train(corpora, options)?)
+    pub fn train<S: AsRef<str>>(corpora: &[&[S]], options: &TrainOptions) -> Result<Self> {
+        let mut text = TextCounts::default();
+        corpora.iter().copied().flatten().for_each(|line| text.add(line.as_ref()));
+        Self::of_text(text, options)
+    }
+
+    /// Learns a tokenizer from the text that was counted, as [`Tokenizer::train`] does.
+    ///
+    /// # Errors
+    /// As for [`Tokenizer::train`].
+    pub fn of_text(text: TextCounts, options: &TrainOptions) -> Result<Self> {
+        Self::from_json(train::train(text, options)?)
     }
 
     /// Reads a `tokenizer.json`.

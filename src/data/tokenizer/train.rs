@@ -42,14 +42,41 @@ impl Default for TrainOptions {
     }
 }
 
-/// Learns merges from all lines of all corpora and returns the text of `tokenizer.json`.
-pub(super) fn train<S: AsRef<str> + Sync>(corpora: &[&[S]], options: &TrainOptions) -> Result<String> {
+/// What a text is made of: how often each stretch between two spaces comes. It grows with the different ones alone.
+#[derive(Clone, Debug, Default)]
+pub struct TextCounts(HashMap<Box<str>, u64>);
+
+impl TextCounts {
+    /// Counts what a line is made of.
+    pub fn add(&mut self, line: &str) {
+        if line.is_empty() {
+            return;
+        }
+        for stretch in line.split(' ') {
+            match self.0.get_mut(stretch) {
+                Some(count) => *count += 1,
+                None => {
+                    self.0.insert(stretch.into(), 1);
+                }
+            }
+        }
+    }
+
+    /// Adds the counts of another text.
+    pub fn merge(&mut self, other: Self) {
+        let mine = std::mem::take(&mut self.0);
+        self.0 = add_counts(mine, other.0);
+    }
+}
+
+/// Learns merges from a text and returns the text of `tokenizer.json`.
+pub(super) fn train(text: TextCounts, options: &TrainOptions) -> Result<String> {
     check(options)?;
     let normalizer = pipeline::normalizer(options.lowercase)?;
     let pre_tokenizer = pipeline::pre_tokenizer()?;
     let decoder = pipeline::decoder()?;
     let parts = serde_json::json!({ "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder });
-    let words = count_words(&Pipeline::from_json(&parts)?, count_stretches(corpora));
+    let words = count_words(&Pipeline::from_json(&parts)?, text.0);
     let alphabet = alphabet(&words, options.vocab_size - SMALLEST);
     let words = within(&alphabet, words);
 
@@ -108,29 +135,12 @@ fn reserved() -> Vec<AddedToken> {
         .collect()
 }
 
-/// Counts the stretches between spaces. They borrow from the corpus, so this costs little, and the pipeline has to
-/// work only once on each that differs.
-fn count_stretches<'a, S: AsRef<str> + Sync>(corpora: &[&'a [S]]) -> HashMap<&'a str, u64> {
-    corpora
-        .par_iter()
-        .flat_map(|lines| lines.par_iter())
-        .map(AsRef::as_ref)
-        .filter(|line: &&str| !line.is_empty())
-        .fold(HashMap::new, |mut counts, line| {
-            for stretch in line.split(' ') {
-                *counts.entry(stretch).or_default() += 1;
-            }
-            counts
-        })
-        .reduce(HashMap::new, add_counts)
-}
-
 /// The words of counted stretches, counted.
-fn count_words(pipeline: &Pipeline, stretches: HashMap<&str, u64>) -> HashMap<String, u64> {
+fn count_words(pipeline: &Pipeline, stretches: HashMap<Box<str>, u64>) -> HashMap<String, u64> {
     stretches
         .into_par_iter()
         .fold(HashMap::new, |mut counts, (stretch, count)| {
-            pipeline.for_each_word(stretch, |word| match counts.get_mut(word) {
+            pipeline.for_each_word(&stretch, |word| match counts.get_mut(word) {
                 Some(total) => *total += count,
                 None => {
                     counts.insert(word.to_owned(), count);
@@ -252,7 +262,9 @@ mod tests {
     #[test]
     fn impossible_options_are_refused() {
         let train = |vocab_size, max_piece_length| {
-            train(&[&["a b"][..]], &TrainOptions { vocab_size, max_piece_length, ..TrainOptions::default() })
+            let mut text = TextCounts::default();
+            text.add("a b");
+            train(text, &TrainOptions { vocab_size, max_piece_length, ..TrainOptions::default() })
         };
         let error = train(260, 16).unwrap_err();
         assert_eq!(error.exit_code(), 2);

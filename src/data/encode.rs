@@ -1,0 +1,146 @@
+//! Filtering and splitting into subwords: a corpus becomes shards, once, on all cores.
+//!
+//! ```text
+//! one thread reads blocks of pairs → all threads split their lines → in order: filter, shards → the sink
+//! ```
+
+use std::sync::mpsc::sync_channel;
+
+use rayon::prelude::*;
+
+use super::corpus::{PairBlock, PairSource, Side};
+use super::filter::{DropReason, Filter};
+use super::shard::{Builder, Elements, EncodedPair, Shard};
+use super::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+
+/// Pairs that one task encodes: enough to hide the cost of a task, few enough to balance.
+const CHUNK: usize = 256;
+/// Blocks read ahead.
+const AHEAD: usize = 2;
+
+/// Turns lines into subwords.
+pub trait Encode: Sync {
+    /// The ids of a line, without special tokens.
+    fn encode(&self, side: Side, line: &str) -> Vec<u32>;
+
+    /// The line as encoding sees it: it has the same ids.
+    fn normalise(&self, side: Side, line: &str) -> String;
+}
+
+impl Encode for Tokenizers {
+    fn encode(&self, side: Side, line: &str) -> Vec<u32> {
+        self.of(side).encode(line)
+    }
+
+    fn normalise(&self, side: Side, line: &str) -> String {
+        self.of(side).normalise(line)
+    }
+}
+
+/// How a corpus is prepared.
+#[derive(Clone, Copy)]
+pub struct Recipe<'a> {
+    /// Splits the lines. A line of nothing but white space has no subword, whatever this says.
+    pub encoder: &'a dyn Encode,
+    /// Which pairs are kept.
+    pub filter: Filter,
+    /// What is kept of them.
+    pub elements: Elements,
+}
+
+/// Told, now and then, how many pairs of a corpus have been read. An error ends the work.
+pub type Progress<'a> = &'a dyn Fn(usize) -> Result<()>;
+
+/// A corpus as shards in memory.
+pub fn shards(corpus: &dyn PairSource, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<Vec<Shard>> {
+    let mut shards = Vec::new();
+    let mut sink = |shard| {
+        shards.push(shard);
+        Ok(())
+    };
+    encode(corpus, recipe, 0, &mut sink, progress)?;
+    Ok(shards)
+}
+
+/// Gives the pairs of a corpus from number `first` on, in shards, to `sink`. The order of the pairs is kept.
+pub fn encode(
+    corpus: &dyn PairSource,
+    recipe: Recipe<'_>,
+    first: usize,
+    sink: &mut dyn FnMut(Shard) -> Result<()>,
+    progress: Progress<'_>,
+) -> Result<()> {
+    std::thread::scope(|scope| {
+        let (sender, blocks) = sync_channel(AHEAD);
+        let read = move || {
+            let send = |block: Result<PairBlock>| {
+                let last = block.is_err();
+                // A closed channel means that the work has ended with an error.
+                sender.send(block).is_ok() && !last
+            };
+            match corpus.blocks() {
+                Ok(blocks) => drop(blocks.map(send).all(|goes_on| goes_on)),
+                Err(error) => drop(send(Err(error))),
+            }
+        };
+        let thread = std::thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, read);
+        thread.map_err(|error| {
+            Error::failure(format!("cannot start the thread that reads the corpus: {error}")).caused_by(error)
+        })?;
+        let mut builder = Builder::new(recipe.elements);
+        let mut read = 0;
+        for block in blocks {
+            let block = block?;
+            let skipped = first.saturating_sub(read).min(block.len());
+            add(&block, skipped, recipe, &mut builder)?;
+            read += block.len();
+            if builder.is_full() {
+                sink(std::mem::replace(&mut builder, Builder::new(recipe.elements)).finish())?;
+            }
+            progress(read)?;
+        }
+        if !builder.is_empty() {
+            sink(builder.finish())?;
+        }
+        Ok(())
+    })
+}
+
+/// Encodes the pairs of a block, all but the first `skipped`, and adds them in order.
+fn add(block: &PairBlock, skipped: usize, recipe: Recipe<'_>, builder: &mut Builder) -> Result<()> {
+    let work = |index| encode_pair(block.get(index), recipe);
+    let pairs: Vec<_> = (skipped..block.len()).into_par_iter().with_min_len(CHUNK).map(work).collect();
+    for pair in pairs {
+        match pair {
+            Ok((pair, [source, target])) => builder.keep(&pair, (&source, &target))?,
+            Err(reason) => builder.drop(reason),
+        }
+    }
+    Ok(())
+}
+
+/// A pair's ids and, where they are wanted, its normalised lines; or why it is dropped.
+type Encoded = std::result::Result<(EncodedPair, [String; 2]), DropReason>;
+
+fn encode_pair((source, target): (&str, &str), recipe: Recipe<'_>) -> Encoded {
+    let normalise = |side, line| match recipe.elements {
+        Elements::Text => recipe.encoder.normalise(side, line),
+        _ => String::new(),
+    };
+    let texts = [normalise(Side::Source, source), normalise(Side::Target, target)];
+    let encode = |side, line: &str, text: &str| match recipe.elements {
+        _ if line.trim().is_empty() => Vec::new(),
+        // What each epoch will split anew.
+        Elements::Text => recipe.encoder.encode(side, text),
+        _ => recipe.encoder.encode(side, line),
+    };
+    let ids = [encode(Side::Source, source, &texts[0]), encode(Side::Target, target, &texts[1])];
+    match recipe.filter.check(ids[0].len(), ids[1].len()) {
+        Some(reason) => Err(reason),
+        None => {
+            let [source, target] = ids;
+            Ok((EncodedPair::new(source, target), texts))
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! A stretch of a corpus, ready for training: what pairs have passed the filter, as numbers, in one piece of memory.
+//!
+//! The memory may be a mapped file, so that a corpus costs address space and no more. Numbers are little-endian:
+//!
+//! | section | size | content |
+//! |---|---|---|
+//! | lengths | 2 × 4 bytes a pair | subwords of the source and of the target |
+//! | origins | 4 bytes a pair | which of the pairs read this was |
+//! | starts | 2 × 4 bytes a pair, and 4 | where source and target begin among the elements; the end |
+//! | elements | [`Elements::width`] bytes each | ids in the order source, target, source …; or text in UTF-8 |
+//!
+//! Text is kept instead of ids where each epoch splits it anew (BPE-dropout). The lengths are those without dropout.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use memmap2::Mmap;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::filter::DropReason;
+use super::sampler::Lengths;
+use crate::error::{Error, Result};
+use crate::rng::mix64;
+
+/// Pairs read after which a shard is full: some 30 MB of ids, half a minute of work at most.
+const FULL_PAIRS: usize = 1 << 18;
+/// Elements after which a shard is full, far below what 32 bits can count.
+const FULL_ELEMENTS: usize = 1 << 30;
+
+/// What a shard holds of its pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Elements {
+    /// Ids below 65,536.
+    NarrowIds,
+    /// Any ids.
+    WideIds,
+    /// Normalised text.
+    Text,
+}
+
+impl Elements {
+    /// Ids of vocabularies of at most so many pieces.
+    pub fn ids(vocabulary: usize) -> Self {
+        if vocabulary <= 1 << 16 { Self::NarrowIds } else { Self::WideIds }
+    }
+
+    /// Bytes of an element.
+    fn width(self) -> usize {
+        match self {
+            Self::NarrowIds => 2,
+            Self::WideIds => 4,
+            Self::Text => 1,
+        }
+    }
+}
+
+/// What is known of a shard without looking into it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Summary {
+    /// Pairs read.
+    pub read: usize,
+    /// Pairs kept.
+    pub kept: usize,
+    /// Subwords of both sides.
+    pub tokens: [u64; 2],
+    /// The most subwords of a line of each side.
+    pub longest: [u32; 2],
+    /// Of each reason, how many pairs it dropped, and which of the pairs read was the first.
+    pub dropped: BTreeMap<DropReason, (usize, usize)>,
+    /// What the elements are.
+    pub elements: Elements,
+    /// How many of them there are.
+    pub count: usize,
+    /// A checksum (SHA-256) of the ids, whatever the elements are.
+    pub digest: String,
+    /// CRC-32C of the bytes.
+    pub checksum: u32,
+}
+
+impl Summary {
+    /// Bytes of the shard.
+    fn size(&self) -> Option<usize> {
+        let fixed = self.kept.checked_mul(5 * 4)?.checked_add(4)?;
+        fixed.checked_add(self.count.checked_mul(self.elements.width())?)
+    }
+}
+
+/// A pair as ids, on its way into a shard.
+pub struct EncodedPair {
+    /// Source ids, without special tokens.
+    pub source: Vec<u32>,
+    /// Target ids, without special tokens.
+    pub target: Vec<u32>,
+    /// What the ids are known by.
+    hash: u64,
+}
+
+impl EncodedPair {
+    /// Hashes the ids, which is worth doing on many threads.
+    pub fn new(source: Vec<u32>, target: Vec<u32>) -> Self {
+        let ids = [&source, &target]
+            .into_iter()
+            .flat_map(|side| std::iter::once(side.len() as u32).chain(side.iter().copied()));
+        let hash = ids.fold(0, |hash, id| mix64(hash ^ mix64(u64::from(id))));
+        Self { source, target, hash }
+    }
+}
+
+/// Collects pairs.
+pub struct Builder {
+    summary: Summary,
+    hash: Sha256,
+    lengths: Vec<u8>,
+    origins: Vec<u8>,
+    starts: Vec<u8>,
+    elements: Vec<u8>,
+}
+
+impl Builder {
+    /// A builder with nothing in it.
+    pub fn new(elements: Elements) -> Self {
+        let summary = Summary {
+            read: 0,
+            kept: 0,
+            tokens: [0; 2],
+            longest: [0; 2],
+            dropped: BTreeMap::new(),
+            elements,
+            count: 0,
+            digest: String::new(),
+            checksum: 0,
+        };
+        let empty = Vec::new;
+        Self {
+            summary,
+            hash: Sha256::new(),
+            lengths: empty(),
+            origins: empty(),
+            starts: 0u32.to_le_bytes().to_vec(),
+            elements: empty(),
+        }
+    }
+
+    /// Adds the next pair, with its normalised text where the shard holds text.
+    ///
+    /// Fails where a line has more elements than 32 bits count.
+    pub fn keep(&mut self, pair: &EncodedPair, text: (&str, &str)) -> Result<()> {
+        let sides = [(&pair.source, text.0), (&pair.target, text.1)];
+        for (side, (ids, text)) in sides.into_iter().enumerate() {
+            let length = u32::try_from(ids.len()).map_err(|_| too_long())?;
+            self.lengths.extend(length.to_le_bytes());
+            self.summary.tokens[side] += u64::from(length);
+            self.summary.longest[side] = self.summary.longest[side].max(length);
+            self.summary.count += match self.summary.elements {
+                Elements::NarrowIds => {
+                    self.elements.extend(ids.iter().flat_map(|id| (*id as u16).to_le_bytes()));
+                    ids.len()
+                }
+                Elements::WideIds => {
+                    self.elements.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+                    ids.len()
+                }
+                Elements::Text => {
+                    self.elements.extend(text.as_bytes());
+                    text.len()
+                }
+            };
+            let end = u32::try_from(self.summary.count).map_err(|_| too_long())?;
+            self.starts.extend(end.to_le_bytes());
+        }
+        self.origins.extend((self.summary.read as u32).to_le_bytes());
+        self.hash.update(pair.hash.to_le_bytes());
+        self.summary.kept += 1;
+        self.summary.read += 1;
+        Ok(())
+    }
+
+    /// Counts the next pair as dropped.
+    pub fn drop(&mut self, reason: DropReason) {
+        self.summary.dropped.entry(reason).or_insert((0, self.summary.read)).0 += 1;
+        self.summary.read += 1;
+    }
+
+    /// Whether it is time to begin another shard.
+    pub fn is_full(&self) -> bool {
+        self.summary.read >= FULL_PAIRS || self.summary.count >= FULL_ELEMENTS
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.summary.read == 0
+    }
+
+    /// The shard.
+    pub fn finish(self) -> Shard {
+        let Self { mut summary, hash, lengths, origins, starts, elements } = self;
+        let bytes = [lengths, origins, starts, elements].concat();
+        summary.digest = format!("{:x}", hash.finalize());
+        summary.checksum = crc32c::crc32c(&bytes);
+        Shard { summary, bytes: Bytes::Memory(bytes) }
+    }
+}
+
+fn too_long() -> Error {
+    Error::failure("a line of the training text is too long: it has more than four billion parts")
+        .help("break it into sentences, or set data.max_length")
+}
+
+enum Bytes {
+    Memory(Vec<u8>),
+    Mapped(Mmap),
+}
+
+/// Pairs that passed the filter; see the module's description.
+pub struct Shard {
+    summary: Summary,
+    bytes: Bytes,
+}
+
+impl Shard {
+    /// Maps a file that was written from [`Self::bytes`]. `None` where it is not the one that `summary` is of.
+    ///
+    /// Fails where the file cannot be read.
+    pub fn map(path: &Path, summary: Summary) -> Result<Option<Self>> {
+        let read_error = |error| Error::io("read the prepared data", path, error);
+        let file = std::fs::File::open(path).map_err(read_error)?;
+        let size = file.metadata().map_err(read_error)?.len();
+        if summary.size().and_then(|size| u64::try_from(size).ok()) != Some(size) {
+            return Ok(None);
+        }
+        // SAFETY: the file is written once, under another name, and then only read. (Whoever cuts it off while it is in
+        // use ends the process, as with any mapped file.)
+        let map = unsafe { Mmap::map(&file) }.map_err(read_error)?;
+        let shard = Self { summary, bytes: Bytes::Mapped(map) };
+        Ok((crc32c::crc32c(shard.bytes()) == shard.summary.checksum && shard.is_sound()).then_some(shard))
+    }
+
+    /// Whether every element lies in its place: a checksum tells of accidents only.
+    fn is_sound(&self) -> bool {
+        let mut starts = (0..=2 * self.summary.kept).map(|index| self.start(index));
+        let mut before = 0;
+        let sorted = starts.all(|start| std::mem::replace(&mut before, start) <= start);
+        sorted && before == self.summary.count && self.summary.read >= self.summary.kept
+    }
+
+    /// What is known of it.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Memory(bytes) => bytes,
+            Bytes::Mapped(map) => map,
+        }
+    }
+
+    /// The subwords of pair `index`, of those kept. Panics past the end.
+    #[inline]
+    pub fn lengths(&self, index: usize) -> Lengths {
+        Lengths { source: self.number(2 * index), target: self.number(2 * index + 1) }
+    }
+
+    /// Which of the pairs read pair `index` was.
+    pub fn origin(&self, index: usize) -> usize {
+        self.number(2 * self.summary.kept + index) as usize
+    }
+
+    /// The ids of pair `index`; empty where the shard holds text.
+    pub fn ids(&self, index: usize) -> (Vec<u32>, Vec<u32>) {
+        (self.side_ids(2 * index), self.side_ids(2 * index + 1))
+    }
+
+    /// The normalised text of pair `index`; empty where the shard holds ids.
+    pub fn text(&self, index: usize) -> (&str, &str) {
+        (self.side_text(2 * index), self.side_text(2 * index + 1))
+    }
+
+    fn side_ids(&self, side: usize) -> Vec<u32> {
+        let bytes = self.side(side);
+        match self.summary.elements {
+            Elements::NarrowIds => bytes.as_chunks().0.iter().map(|id| u32::from(u16::from_le_bytes(*id))).collect(),
+            Elements::WideIds => bytes.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect(),
+            Elements::Text => Vec::new(),
+        }
+    }
+
+    fn side_text(&self, side: usize) -> &str {
+        match self.summary.elements {
+            Elements::Text => std::str::from_utf8(self.side(side)).unwrap_or_default(),
+            _ => "",
+        }
+    }
+
+    /// The elements of a line: source, target, source, …
+    fn side(&self, side: usize) -> &[u8] {
+        let width = self.summary.elements.width();
+        let first = (5 * self.summary.kept + 1) * 4;
+        &self.bytes()[first + self.start(side) * width..first + self.start(side + 1) * width]
+    }
+
+    fn start(&self, side: usize) -> usize {
+        self.number(3 * self.summary.kept + side) as usize
+    }
+
+    /// The 32-bit number at a place before the elements.
+    #[inline]
+    fn number(&self, place: usize) -> u32 {
+        let bytes = &self.bytes()[4 * place..4 * place + 4];
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard(elements: Elements) -> Shard {
+        let mut builder = Builder::new(elements);
+        assert!(builder.is_empty());
+        builder.keep(&EncodedPair::new(vec![1, 65_535], vec![3]), ("one", "eins")).unwrap();
+        builder.drop(DropReason::EmptyTarget);
+        builder.drop(DropReason::Ratio);
+        builder.drop(DropReason::EmptyTarget);
+        builder.keep(&EncodedPair::new(vec![4], vec![5, 6, 7]), ("zwölf", "ü")).unwrap();
+        builder.finish()
+    }
+
+    fn check(shard: &Shard, elements: Elements) {
+        let pair = |source: &[u32], target: &[u32]| match elements {
+            Elements::Text => (vec![], vec![]),
+            _ => (source.to_vec(), target.to_vec()),
+        };
+        assert_eq!([shard.ids(0), shard.ids(1)], [pair(&[1, 65_535], &[3]), pair(&[4], &[5, 6, 7])]);
+        let texts = if elements == Elements::Text { [("one", "eins"), ("zwölf", "ü")] } else { [("", ""); 2] };
+        assert_eq!([shard.text(0), shard.text(1)], texts);
+        assert_eq!([shard.origin(0), shard.origin(1)], [0, 4]);
+        assert_eq!(shard.lengths(1), Lengths { source: 1, target: 3 });
+    }
+
+    #[test]
+    fn gives_back_what_was_put_in() {
+        for elements in [Elements::NarrowIds, Elements::WideIds, Elements::Text] {
+            let shard = shard(elements);
+            check(&shard, elements);
+            let summary = shard.summary();
+            assert_eq!((summary.read, summary.kept, summary.tokens, summary.longest), (5, 2, [3, 4], [2, 3]));
+            let dropped = [(DropReason::EmptyTarget, (2, 1)), (DropReason::Ratio, (1, 2))];
+            assert_eq!(summary.dropped, BTreeMap::from(dropped));
+        }
+        let digest = |elements| shard(elements).summary().digest.clone();
+        assert_eq!(digest(Elements::NarrowIds), digest(Elements::Text));
+    }
+
+    #[test]
+    fn a_file_is_taken_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.bin");
+        for elements in [Elements::NarrowIds, Elements::WideIds, Elements::Text] {
+            let whole = shard(elements);
+            let map = |bytes: &[u8]| {
+                std::fs::write(&path, bytes).unwrap();
+                Shard::map(&path, whole.summary().clone()).unwrap()
+            };
+            check(&map(whole.bytes()).unwrap(), elements);
+            let size = whole.bytes().len();
+            for cut in [0, 3, size - 1] {
+                assert!(map(&whole.bytes()[..cut]).is_none());
+            }
+            for place in 0..size {
+                let mut bytes = whole.bytes().to_vec();
+                bytes[place] ^= 1;
+                assert!(map(&bytes).is_none(), "{place}");
+                // With a checksum that fits, too, nothing may panic.
+                let mut summary = whole.summary().clone();
+                summary.checksum = crc32c::crc32c(&bytes);
+                if let Some(shard) = Shard::map(&path, summary).unwrap() {
+                    (0..2).for_each(|index| drop((shard.ids(index), shard.text(index))));
+                }
+            }
+        }
+        let mut summary = shard(Elements::NarrowIds).summary().clone();
+        summary.kept = usize::MAX;
+        assert!(Shard::map(&path, summary).unwrap().is_none());
+    }
+
+    #[test]
+    fn ids_narrow_as_long_as_they_fit() {
+        assert_eq!([65_536, 65_537].map(Elements::ids), [Elements::NarrowIds, Elements::WideIds]);
+    }
+}

@@ -1,0 +1,128 @@
+//! A text file read from beginning to end, as often as wanted, in little memory.
+//!
+//! [`TextFile::scan`] reads it once, finds what is wrong with it and learns what the rest wants to know beforehand: how many
+//! lines it has, and the checksum that its text is known by.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::lines::{self, BYTE_ORDER_MARK, Before, Packing};
+use crate::error::{Error, Result};
+
+/// Bytes looked at together.
+const CHUNK: usize = 1 << 20;
+
+/// A text file, compressed or not, that has been read once.
+#[derive(Clone, Debug)]
+pub struct TextFile {
+    path: PathBuf,
+    /// What it holds, unpacked, where it can be read only once: a pipe.
+    kept: Option<Arc<[u8]>>,
+    /// Number of lines; a last line without `\n` counts.
+    pub lines: usize,
+    /// Bytes of the text, unpacked.
+    pub bytes: u64,
+    /// SHA-256 of the text, unpacked.
+    pub digest: [u8; 32],
+    /// Lines that ended in `\r\n`; the `\r` is not part of the line.
+    pub carriage_returns: usize,
+}
+
+impl TextFile {
+    /// Reads the file at `path` to its end.
+    ///
+    /// Fails where it cannot be read or unpacked, where it is not UTF-8 (with line and column), and where it is empty.
+    pub fn scan(path: &Path) -> Result<Self> {
+        let mut file =
+            Self { path: path.to_path_buf(), kept: None, lines: 0, bytes: 0, digest: [0; 32], carriage_returns: 0 };
+        if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+            let mut bytes = Vec::new();
+            let (mut reader, packing) = lines::open_packed(path)?;
+            reader.read_to_end(&mut bytes).map_err(|error| packing.failed(path, error))?;
+            file.kept = Some(bytes.into());
+        }
+        let mut reader = file.reader()?;
+        let mut hash = Sha256::new();
+        // A byte order mark alone is no line.
+        let mut nothing = true;
+        let mut chunk = Vec::with_capacity(CHUNK + (CHUNK >> 4));
+        loop {
+            chunk.clear();
+            let mut read = 0;
+            while chunk.len() < CHUNK && reader.append_line(&mut chunk)? {
+                read += 1;
+                file.carriage_returns += usize::from(chunk.ends_with(b"\r\n") || chunk.ends_with(b"\r"));
+            }
+            if read == 0 {
+                break;
+            }
+            reader.check(&chunk, Before { lines: file.lines, bytes: file.bytes })?;
+            hash.update(&chunk);
+            nothing &= chunk == BYTE_ORDER_MARK;
+            file.lines += read;
+            file.bytes += chunk.len() as u64;
+        }
+        if nothing {
+            return Err(Error::failure("the file is empty").at(path).help("a corpus needs at least one line a side"));
+        }
+        file.digest = hash.finalize().into();
+        Ok(file)
+    }
+
+    /// The file, as it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The lines from the first on.
+    pub fn reader(&self) -> Result<LineReader> {
+        let (reader, packing): (Box<dyn BufRead + Send>, _) = match &self.kept {
+            Some(bytes) => (Box::new(std::io::Cursor::new(Arc::clone(bytes))), Packing::None),
+            None => lines::open_packed(&self.path)?,
+        };
+        Ok(LineReader { path: self.path.clone(), reader, packing, begun: false })
+    }
+}
+
+/// Reads the lines of a file, one after the other.
+pub struct LineReader {
+    path: PathBuf,
+    reader: Box<dyn BufRead + Send>,
+    packing: Packing,
+    begun: bool,
+}
+
+impl LineReader {
+    /// Appends the next line without its end, and without a byte order mark before the first; false at the end of the file.
+    pub fn next_line(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
+        let start = buffer.len();
+        let first = !std::mem::replace(&mut self.begun, true);
+        if !self.append_line(buffer)? {
+            return Ok(false);
+        }
+        for end in [b'\n', b'\r'] {
+            if buffer.len() > start && buffer.last() == Some(&end) {
+                buffer.pop();
+            }
+        }
+        if first && buffer.get(start..).is_some_and(|line| line.starts_with(BYTE_ORDER_MARK)) {
+            buffer.drain(start..start + BYTE_ORDER_MARK.len());
+        }
+        Ok(true)
+    }
+
+    /// Appends the next line with its end.
+    fn append_line(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
+        let read = self.reader.read_until(b'\n', buffer);
+        Ok(read.map_err(|error| self.packing.failed(&self.path, error))? > 0)
+    }
+
+    /// Fails where `chunk`, which begins with a line, is not UTF-8.
+    fn check(&self, chunk: &[u8], before: Before) -> Result<()> {
+        let Err(error) = std::str::from_utf8(chunk) else { return Ok(()) };
+        Err(self.packing.inside(lines::not_utf8(&self.path, before, error.valid_up_to(), chunk)))
+    }
+}
