@@ -64,6 +64,8 @@ pub enum Command {
     Train(TrainArgs),
     /// Find what is wrong with a configuration and its text before training
     Check(CheckArgs),
+    /// Filter the training text and split it into subwords, into the cache that training then reads
+    Prepare(PrepareArgs),
     /// Translate a test set and score it, or score translations without a model
     Eval(EvalArgs),
     /// Translate text
@@ -141,6 +143,20 @@ pub struct CheckArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Run directory, in which a run may be already [default: runs/<configuration name>]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+}
+
+/// `mt prepare`
+#[derive(Args, Debug)]
+pub struct PrepareArgs {
+    /// Configuration files, those that training will be given
+    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    pub config: Vec<PathBuf>,
+    /// Override one key, for example --set data.cache_dir=/scratch/prepared
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// The run directory that training will have: the cache lies beside it [default: runs/<configuration name>]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }

@@ -11,6 +11,7 @@ mod info;
 mod input;
 pub mod model;
 mod output;
+mod prepare;
 mod quantize;
 mod report;
 mod score;
@@ -37,6 +38,7 @@ pub fn run(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Train(args) => train::run(args, common),
         Command::Check(args) => check::run(args, common),
+        Command::Prepare(args) => prepare::run(args, common),
         Command::Eval(args) => eval::run(args, common),
         Command::Translate(args) => translate::run(args, common),
         Command::Score(args) => score::run(args, common),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::model;
 use super::output::{Output, refuse_inputs};
-use super::train::prepare;
+use super::train::prepare::{self, Workplace};
 use crate::cli::{Common, ShortlistArgs};
 use crate::console::message;
 use crate::data::lexicon::{Lexicon, Pair, most_frequent};
@@ -33,7 +33,8 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
             message(text);
         }
     };
-    let data = prepare::data(&loaded.config, Some(loaded.tokenizers.clone()), &say)?;
+    let workplace = Workplace::beside(&args.model, &loaded.config.data, common, &say);
+    let data = prepare::data(&loaded.config, Some(loaded.tokenizers.clone()), &workplace)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
     let pairs: Vec<Pair> = ids.iter().map(|(source, target)| (&source[..], &target[..])).collect();

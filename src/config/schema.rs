@@ -27,6 +27,8 @@ const DATA: &[Key] = &[
     key("test", Kind::Table(PAIR)),
     key("max_length", POSITIVE),
     key("max_ratio", Kind::Number(Range::OffOrRatio)),
+    key("cache_above", COUNT),
+    key("cache_dir", Kind::Path),
 ];
 
 const CORPUS: &[Key] = &[required("source", Kind::Corpus), required("target", Kind::Corpus), key("weight", ABOVE_ZERO)];

@@ -50,11 +50,25 @@ pub struct DataConfig {
     pub max_length: usize,
     /// Training pairs whose longer side has more than this times the subwords of the shorter are dropped; 0: none.
     pub max_ratio: f64,
+    /// Training text of this many MiB and more is prepared on disk, once, and not held in memory; 0: any text.
+    pub cache_above: u64,
+    /// Where. Default: `data-cache`, beside the run directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_dir: Option<PathBuf>,
 }
 
 impl Default for DataConfig {
     fn default() -> Self {
-        Self { root: PathBuf::from("."), train: Vec::new(), valid: None, test: None, max_length: 100, max_ratio: 9.0 }
+        Self {
+            root: PathBuf::from("."),
+            train: Vec::new(),
+            valid: None,
+            test: None,
+            max_length: 100,
+            max_ratio: 9.0,
+            cache_above: 256,
+            cache_dir: None,
+        }
     }
 }
 

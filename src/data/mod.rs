@@ -5,6 +5,7 @@
 //! ```
 
 pub mod batch;
+pub mod cache;
 pub mod check;
 mod compact;
 pub mod corpus;

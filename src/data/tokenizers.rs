@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
 use super::tokenizer::{TextCounts, Tokenizer, TrainOptions};
@@ -85,6 +87,15 @@ impl Tokenizers {
     /// Whether one tokenizer serves both sides.
     pub fn is_joint(&self) -> bool {
         Arc::ptr_eq(&self.source, &self.target)
+    }
+
+    /// A checksum that tells tokenizers from others.
+    pub fn digest(&self) -> Result<String> {
+        let mut hash = Sha256::new();
+        for tokenizer in [&self.source, &self.target] {
+            hash.update(tokenizer.to_json()?);
+        }
+        Ok(format!("{:x}", hash.finalize()))
     }
 
     /// The ids that batches need.

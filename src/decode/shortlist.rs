@@ -75,7 +75,7 @@ impl Shortlist {
         let view = |bytes| TensorView::new(Dtype::U32, vec![bytes_len(bytes)], bytes).map_err(failed);
         let views = parts.iter().map(|(name, bytes)| Ok((*name, view(bytes)?))).collect::<Result<Vec<_>>>()?;
         let metadata =
-            HashMap::from([(TOKENIZERS.to_owned(), fingerprint(tokenizers)?), (DIGEST.to_owned(), self.digest())]);
+            HashMap::from([(TOKENIZERS.to_owned(), tokenizers.digest()?), (DIGEST.to_owned(), self.digest())]);
         safetensors::serialize(views, Some(metadata)).map_err(failed)
     }
 
@@ -102,7 +102,7 @@ impl Shortlist {
         let digest = header.metadata().as_ref().and_then(|metadata| metadata.get(DIGEST)).cloned();
         let of = header.metadata().as_ref().and_then(|metadata| metadata.get(TOKENIZERS));
         let of = of.ok_or_else(|| damaged("it does not say which tokenizers it is for"))?;
-        if *of != fingerprint(tokenizers)? {
+        if *of != tokenizers.digest()? {
             return Err(Error::failure("this shortlist was made for another tokenizer").at(path).help(help));
         }
         let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error.to_string()))?;
@@ -129,15 +129,6 @@ impl Shortlist {
 
 fn bytes_len(bytes: &[u8]) -> usize {
     bytes.len() / size_of::<u32>()
-}
-
-/// What tells tokenizers from others.
-fn fingerprint(tokenizers: &Tokenizers) -> Result<String> {
-    let mut hash = Sha256::new();
-    for tokenizer in [&tokenizers.source, &tokenizers.target] {
-        hash.update(tokenizer.to_json()?);
-    }
-    Ok(format!("{:x}", hash.finalize()))
 }
 
 #[cfg(test)]

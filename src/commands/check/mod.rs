@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::output::Output;
 use super::train::directory;
-use super::train::prepare;
+use super::train::prepare::{self, Workplace};
 use crate::cli::{CheckArgs, Common};
 use crate::config::{self, Config};
 use crate::data::check::{self, Findings, Kind, Seen, Severity};
@@ -40,7 +40,7 @@ pub fn run(args: &CheckArgs, common: &Common) -> Result<()> {
         None
     } else {
         let saved = existing.as_mut().and_then(|existing| existing.tokenizers.take());
-        let data = prepare::data(&config, saved, &|_| ())?;
+        let data = prepare::data(&config, saved, &Workplace::beside(&run, &config.data, common, &|_| ()))?;
         if let Some(existing) = &mut existing {
             existing.compare_text(&config, &data)?;
         }

@@ -7,8 +7,9 @@ use serde_json::json;
 use crate::cli::Common;
 use crate::commands::info::grouped;
 use crate::commands::model::{training_type, vocabulary};
+use crate::commands::train::batches;
 use crate::commands::train::plan::Plan;
-use crate::commands::train::prepare::{self, Data};
+use crate::commands::train::prepare::Data;
 use crate::config::Config;
 use crate::device;
 use crate::error::Result;
@@ -103,7 +104,7 @@ fn duration(seconds: f64) -> String {
 
 /// Target tokens a second of forward and backward over the largest batch.
 fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
-    let batch = prepare::largest_batch(data, config);
+    let batch = batches::largest_batch(data, config);
     let mut seconds = f64::INFINITY;
     for pass in 0..2 {
         let started = Instant::now();

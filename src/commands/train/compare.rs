@@ -12,6 +12,7 @@ const MAY_CHANGE: &[&str] = &[
     "decode.",
     "data.root",
     "data.test",
+    "data.cache_",
     "valid.every",
     "valid.patience",
     "valid.samples",

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::plan::Plan;
-use super::prepare;
+use super::prepare::{self, Workplace};
 use super::validator::Validator;
 use crate::checkpoint;
 use crate::cli::Common;
@@ -20,8 +20,8 @@ use crate::train::memory;
 pub fn print(run: &Path, config: &Config, common: &Common) -> Result<()> {
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
-    let data = prepare::data(config, None, &|line| report.borrow_mut().push(line))?;
     let say = |line| report.borrow_mut().push(line);
+    let data = prepare::data(config, None, &Workplace::beside(run, &config.data, common, &say))?;
     Validator::open(config, &data.tokenizers, &say)?;
     if let Some(test) = &config.data.test {
         Corpus::open(&test.source, &test.target, 1.0)?;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use serde_json::json;
 
-use super::prepare::{self, Data};
+use super::batches;
+use super::prepare::Data;
 use super::restore;
 use super::saver::{Saver, Snapshot};
 use super::signals::Signals;
@@ -92,7 +93,7 @@ impl Host for RunHost<'_> {
     }
 
     fn batches(&self, position: SamplerPosition) -> Result<Batches> {
-        prepare::batches(self.data, self.config, position)
+        batches::batches(self.data, self.config, position)
     }
 
     fn lines(&self, pairs: &[usize]) -> Vec<Lines> {

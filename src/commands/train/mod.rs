@@ -1,5 +1,6 @@
 //! `mt train`
 
+pub mod batches;
 pub mod compare;
 pub mod directory;
 mod dry_run;
@@ -8,7 +9,7 @@ pub mod plan;
 pub mod prepare;
 pub mod restore;
 mod saver;
-mod signals;
+pub mod signals;
 pub mod validator;
 
 use std::path::Path;
@@ -33,10 +34,16 @@ use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Session, Trainer, memory};
 use host::RunHost;
-use prepare::Data;
+use prepare::{Data, Workplace};
 use saver::Saver;
 use signals::Signals;
 use validator::Validator;
+
+/// What is said when a signal comes, and when a second one does.
+const ON_SIGNALS: [&str; 2] = [
+    "stopping after this update, and saving; a second signal stops at once",
+    "stopped at once; --resume continues from the last checkpoint",
+];
 
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
@@ -52,7 +59,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     if args.dry_run {
         return dry_run::print(&run, &config, common);
     }
-    let signals = Signals::register()?;
+    let signals = Signals::register(ON_SIGNALS)?;
     let (old, _lock) = directory::open(&run, args, &config)?;
     let resumed = old.is_some();
     if args.resume && !resumed {
@@ -64,7 +71,8 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         }
     };
     let saved = resumed.then(|| Tokenizers::load(&run)).transpose()?;
-    let data = prepare::data(&config, saved, &say)?;
+    let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
+    let data = prepare::data(&config, saved, &workplace)?;
     let validator = Validator::open(&config, &data.tokenizers, &say)?;
     let (vocabulary, compute) = (
         super::model::vocabulary(&data.tokenizers),
@@ -153,7 +161,7 @@ fn train(
         profiler: args.profile.then(Profiler::default),
         session: Session::default(),
     };
-    let largest = prepare::largest_batch(&data, config);
+    let largest = batches::largest_batch(&data, config);
     let shape = format!("{} pairs of {} tokens", largest.batch_size, largest.source_length);
     trainer.rehearse(largest)?;
     if let (Some(memory), false) = (device::resident_memory(), common.quiet) {

@@ -1,24 +1,27 @@
-//! From corpora on disk to a stream of batches.
+//! From corpora on disk to text that is ready for training: filtered, split into subwords, in memory or in the cache.
 
-use std::ops::Range;
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
-use crate::config::{Config, DataConfig};
-use crate::data::batch::{Batch, larger_side, split_by_tokens};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::signals::Signals;
+use crate::cli::Common;
+use crate::config::{Config, DataConfig, TokenizerConfig};
+use crate::data::cache::{Cache, Entry};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
-use crate::data::prefetch::{Prefetch, Prepared};
-use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
-use crate::data::shard::Elements;
+use crate::data::shard::{Elements, Shard};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
-use crate::rng;
+use crate::train::End;
 
-/// Batches made ahead of the training loop.
-const AHEAD: usize = 4;
+/// Directory of prepared text beside the run directories, unless `data.cache_dir` names another.
+const CACHE: &str = "data-cache";
 
 /// What training reads.
 pub struct Data {
@@ -28,6 +31,8 @@ pub struct Data {
     pub corpus: Arc<EncodedCorpus>,
     /// Those that did not.
     pub report: FilterReport,
+    /// Where the prepared text lies, a directory for each corpus; of those in memory none.
+    pub directories: Vec<PathBuf>,
 }
 
 impl Data {
@@ -60,6 +65,62 @@ pub fn check_files(config: &DataConfig) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
+/// Where text is prepared, and who hears of it.
+pub struct Workplace<'a> {
+    /// The directory of prepared text.
+    cache: PathBuf,
+    /// Whether text goes there however small it is.
+    pub always_cache: bool,
+    /// Hears what there is to say.
+    say: &'a dyn Fn(String),
+    /// Asks to stop.
+    signals: Option<&'a Signals>,
+    /// Whether to show how far it is.
+    shows_progress: bool,
+}
+
+impl<'a> Workplace<'a> {
+    /// Beside the run directory, unless the configuration names another place.
+    pub fn beside(run: &Path, config: &DataConfig, common: &Common, say: &'a dyn Fn(String)) -> Self {
+        let beside = || run.parent().unwrap_or(Path::new("")).join(CACHE);
+        let cache = config.cache_dir.clone().unwrap_or_else(beside);
+        let shows_progress = !common.quiet && std::io::stderr().is_terminal();
+        Self { cache, always_cache: false, say, signals: None, shows_progress }
+    }
+
+    /// Stops when a signal asks for it.
+    pub fn watching(self, signals: &'a Signals) -> Self {
+        Self { signals: Some(signals), ..self }
+    }
+
+    /// Says and shows nothing.
+    #[cfg(test)]
+    pub fn quiet(cache: &Path) -> Self {
+        Self { cache: cache.to_path_buf(), always_cache: false, say: &|_| (), signals: None, shows_progress: false }
+    }
+
+    /// How many of so many pairs are done.
+    fn bar(&self, pairs: usize) -> ProgressBar {
+        if !self.shows_progress {
+            return ProgressBar::hidden();
+        }
+        let template = "preparing {wide_bar} {human_pos}/{human_len} pairs, {per_sec}, {eta} left";
+        // The template is a constant that a test shows to be right.
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        ProgressBar::new(pairs as u64).with_style(style)
+    }
+
+    fn stop(&self) -> Result<()> {
+        match self.signals.and_then(Signals::stop) {
+            None => Ok(()),
+            Some(end) => {
+                let what = "stopped by a signal while the text was prepared; what is in the cache stays";
+                Err(Error::stopped(end == End::Terminated, what))
+            }
+        }
+    }
+}
+
 /// Opens the training corpora, and tells of carriage returns in them.
 fn open(config: &DataConfig, say: &dyn Fn(String)) -> Result<Vec<Box<dyn PairSource>>> {
     let open = |c: &crate::config::CorpusConfig| -> Result<Box<dyn PairSource>> {
@@ -73,122 +134,89 @@ fn open(config: &DataConfig, say: &dyn Fn(String)) -> Result<Vec<Box<dyn PairSou
     config.train.iter().map(open).collect()
 }
 
-/// Opens, learns the tokenizers (unless they are `saved`), encodes and filters.
-pub fn data(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) -> Result<Data> {
-    let corpora = open(&config.data, say)?;
+/// Opens the corpora, learns the tokenizers (unless they are `saved`), encodes and filters.
+///
+/// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
+pub fn data(config: &Config, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
+    let corpora = open(&config.data, workplace.say)?;
+    workplace.stop()?;
+    let bytes: u64 = corpora.iter().map(|corpus| corpus.text_bytes()).sum();
+    let on_disk = workplace.always_cache || bytes >> 20 >= config.data.cache_above;
+    let cache = Cache::new(&workplace.cache);
     let tokenizers = match saved {
         Some(tokenizers) => tokenizers,
-        None => {
-            let tokenizers = Tokenizers::train(&config.tokenizer, &corpora)?;
-            let (pieces, asked) = (tokenizers.target.vocab_size(), config.tokenizer.vocab_size);
-            say(format!(
-                "tokenizer: {pieces} pieces{}{}",
-                if tokenizers.is_joint() { ", joint" } else { "" },
-                if pieces < asked { format!("; the text has no more than that, of {asked}") } else { String::new() }
-            ));
-            tokenizers
-        }
+        None => learn(&config.tokenizer, &corpora, &cache, on_disk, workplace)?,
     };
     let filter = Filter { max_length: config.data.max_length, max_ratio: config.data.max_ratio };
     let vocabulary = tokenizers.source.vocab_size().max(tokenizers.target.vocab_size());
     let elements = if config.tokenizer.dropout > 0.0 { Elements::Text } else { Elements::ids(vocabulary) };
     let recipe = Recipe { encoder: &tokenizers, filter, elements };
-    let mut parts = Vec::with_capacity(corpora.len());
+    let (mut parts, mut directories) = (Vec::with_capacity(corpora.len()), Vec::new());
     for corpus in corpora {
-        let shards = encode::shards(&*corpus, recipe, &|_| Ok(()))?;
+        let entry = cache.entry(&*corpus, recipe, &tokenizers)?;
+        let (shards, from_disk) = shards(&*corpus, recipe, &entry, on_disk, workplace)?;
+        directories.extend(from_disk.then(|| entry.directory().to_path_buf()));
         parts.push((corpus, shards));
     }
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
-    say(format!("data: {report}"));
-    Ok(Data { tokenizers, corpus: Arc::new(corpus), report })
+    (workplace.say)(format!("data: {report}"));
+    Ok(Data { tokenizers, corpus: Arc::new(corpus), report, directories })
 }
 
-/// A batch as large as any of the run can be: the longest pair again and again, with no padding on either side.
-pub fn largest_batch(data: &Data, config: &Config) -> Batch {
-    let [source, target] = data.corpus.longest();
-    let tokens = source.max(target) as usize;
-    let special = data.tokenizers.special_ids();
-    let pair = (vec![special.eos_source; tokens], vec![special.eos_target; tokens]);
-    let rows = (config.train.batch_tokens / (tokens + 1)).max(1);
-    Batch::new(&vec![pair; rows], &special)
-}
-
-/// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
-///
-/// An item is one micro-batch, in parts of at most `train.batch_tokens`: BPE-dropout makes more subwords than the sampler
-/// counted.
-pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Result<Prefetch<Prepared<Vec<Batch>>>> {
-    let train = &config.train;
-    let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
-    sampler.seek(position)?;
-    let (corpus, tokenizers, batch_tokens) = (data.corpus.clone(), data.tokenizers.clone(), train.batch_tokens);
-    let (dropout, seed, max_epochs) = (config.tokenizer.dropout as f32, train.seed, train.max_epochs);
-    let most = config.model.max_length - 1;
-    Prefetch::new(AHEAD, move || {
-        let BatchPlan { indices, epoch } = sampler.next_batch();
-        if max_epochs > 0 && epoch >= max_epochs {
-            return None;
+/// Tokenizers learned from the corpora, now or when these were prepared before.
+fn learn(
+    config: &TokenizerConfig,
+    corpora: &[Box<dyn PairSource>],
+    cache: &Cache,
+    on_disk: bool,
+    workplace: &Workplace<'_>,
+) -> Result<Tokenizers> {
+    let vocabulary = cache.vocabulary(corpora, config);
+    let (tokenizers, how) = match vocabulary.load() {
+        Some(tokenizers) => (tokenizers, ", learned when the text was prepared"),
+        None => {
+            let tokenizers = Tokenizers::train(config, corpora)?;
+            if on_disk {
+                vocabulary.save(&tokenizers)?;
+            }
+            (tokenizers, "")
         }
-        let special = tokenizers.special_ids();
-        let item = if dropout > 0.0 {
-            let encode = |index: usize| {
-                let (source, target) = corpus.text(index);
-                let key = |side| rng::key(seed, "bpe-dropout", &[epoch, index as u64, side]);
-                let mut source = tokenizers.source.encode_with_dropout(source, dropout, key(0));
-                let mut target = tokenizers.target.encode_with_dropout(target, dropout, key(1));
-                // Dropout makes more pieces; the positions are a hard bound.
-                source.truncate(most);
-                target.truncate(most);
-                (index, (source, target))
-            };
-            let mut pairs: Vec<_> = indices.into_iter().map(encode).collect();
-            pairs.sort_by_key(|(_, pair)| larger_side(pair));
-            let (indices, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-            let part = |part: Range<usize>| {
-                Batch::new(&pairs[part.clone()], &special).with_origin(indices[part].to_vec(), epoch)
-            };
-            split_by_tokens(&pairs, batch_tokens).into_iter().map(part).collect()
-        } else {
-            let pairs: Vec<_> = indices.iter().map(|&index| corpus.ids(index)).collect();
-            vec![Batch::new(&pairs, &special).with_origin(indices, epoch)]
-        };
-        Some(Ok(Prepared { item, position: sampler.position() }))
-    })
+    };
+    let (pieces, asked) = (tokenizers.target.vocab_size(), config.vocab_size);
+    let joint = if tokenizers.is_joint() { ", joint" } else { "" };
+    let fewer = if pieces < asked { format!("; the text has no more than that, of {asked}") } else { String::new() };
+    (workplace.say)(format!("tokenizer: {pieces} pieces{joint}{how}{fewer}"));
+    Ok(tokenizers)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{CorpusConfig, ModelConfig, Preset};
-
-    /// With half of all merges undone pairs grow, but no batch beyond its bound; and every pair comes once an epoch.
-    #[test]
-    fn dropout_does_not_make_batches_too_large() {
-        let folder = tempfile::tempdir().unwrap();
-        let line = |i: usize| format!("the old dog {i} sleeps near the {} house\n", "very ".repeat(i % 7));
-        let text: String = (0..200).map(line).collect();
-        let [source, target] = ["en", "de"].map(|name| folder.path().join(name));
-        std::fs::write(&source, &text).unwrap();
-        std::fs::write(&target, text.replace("dog", "Hund")).unwrap();
-        let mut config = Config { model: ModelConfig::of_preset(Preset::Tiny), ..Config::default() };
-        config.data.train = vec![CorpusConfig { source, target, weight: 1.0 }];
-        config.tokenizer.vocab_size = 320;
-        config.train.batch_tokens = 128;
-        config.train.max_epochs = 1;
-        let data = data(&config, None, &|_| ()).unwrap();
-        let parts = |dropout: f64| -> Vec<Vec<Batch>> {
-            let mut config = config.clone();
-            config.tokenizer.dropout = dropout;
-            batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
-        };
-        let (whole, cut) = (parts(0.0), parts(0.5));
-        assert_eq!(whole.len(), cut.len());
-        assert!(whole.iter().all(|parts| parts.len() == 1) && cut.iter().any(|parts| parts.len() > 1));
-        for batch in cut.iter().chain(&whole).flatten() {
-            assert!(batch.batch_size * batch.source_length.max(batch.target_length) <= 128);
-        }
-        let mut lines: Vec<usize> = cut.iter().flatten().flat_map(|batch| batch.lines.clone()).collect();
-        lines.sort_unstable();
-        assert_eq!(lines, (0..200).collect::<Vec<_>>());
+/// The shards of a corpus, as they lie on the disk or made now, and whether they are mapped from there.
+fn shards(
+    corpus: &dyn PairSource,
+    recipe: Recipe<'_>,
+    entry: &Entry,
+    on_disk: bool,
+    workplace: &Workplace<'_>,
+) -> Result<(Vec<Shard>, bool)> {
+    // What is damaged is made again.
+    if let Ok(Some(shards)) = entry.load() {
+        return Ok((shards, true));
     }
+    let bar = workplace.bar(corpus.len());
+    let progress = |read: usize| {
+        bar.set_position(read as u64);
+        workplace.stop()
+    };
+    let started = Instant::now();
+    let shards = if on_disk {
+        entry.load_or_make(corpus, recipe, &progress, workplace.say)
+    } else {
+        encode::shards(corpus, recipe, &progress)
+    };
+    bar.finish_and_clear();
+    if on_disk && shards.is_ok() {
+        let (pairs, seconds) = (corpus.len(), started.elapsed().as_secs_f64());
+        let directory = entry.directory().display();
+        (workplace.say)(format!("prepared {pairs} pairs in {seconds:.1} s, in {directory}"));
+    }
+    Ok((shards?, on_disk))
 }

@@ -20,8 +20,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Starts listening. A SIGHUP that is ignored, as under `nohup`, stays so.
-    pub fn register() -> Result<Self> {
+    /// Starts listening; says `first` at the first signal and `second` at one that ends the process. A SIGHUP that is ignored, as
+    /// under `nohup`, stays so.
+    pub fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
         let mut wanted = vec![SIGINT, SIGTERM];
         if !is_ignored(SIGHUP) {
@@ -39,11 +40,11 @@ impl Signals {
                     None => {
                         since = Some(Instant::now());
                         shared.store(signal, Ordering::Relaxed);
-                        message("stopping after this update, and saving; a second signal stops at once");
+                        message(first_says);
                     }
                     Some(since) if since.elapsed() < SAME_WISH => {}
                     Some(_) => {
-                        message("stopped at once; --resume continues from the last checkpoint");
+                        message(second_says);
                         signal_hook::low_level::exit(128 + signal);
                     }
                 }

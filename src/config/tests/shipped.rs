@@ -130,6 +130,8 @@ fn full() -> Json {
     config.data.train.push(CorpusConfig { source: "a".into(), target: "b".into(), weight: 1.0 });
     config.data.valid = Some(pair());
     config.data.test = Some(pair());
+    // Its default depends on the run directory.
+    config.data.cache_dir = Some("data-cache".into());
     config.model.preset = Some(Preset::Base);
     serde_json::to_value(config).unwrap()
 }
@@ -256,7 +258,8 @@ fn the_reference_lists_every_key_with_its_default() {
 fn the_reference_loads_as_the_defaults() {
     let mut config = load(&[configs().join("reference.toml")], &[]).unwrap();
     assert_eq!(config.data.train.len(), 1);
-    config.data = DataConfig { root: ".".into(), train: Vec::new(), valid: None, test: None, ..config.data };
+    config.data =
+        DataConfig { root: ".".into(), train: Vec::new(), valid: None, test: None, cache_dir: None, ..config.data };
     assert_eq!(config, Config::default());
 }
 

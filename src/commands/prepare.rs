@@ -1,0 +1,62 @@
+//! `mt prepare`
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::output::Output;
+use super::train::directory;
+use super::train::prepare::{self, Workplace};
+use super::train::signals::Signals;
+use crate::cli::{Common, PrepareArgs};
+use crate::config;
+use crate::console::message;
+use crate::device;
+use crate::error::Result;
+
+/// What is said when a signal comes, and when a second one does.
+const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
+
+/// Prepares the training text in the cache, however small it is: training finds it there.
+pub fn run(args: &PrepareArgs, common: &Common) -> Result<()> {
+    let config = config::load(&args.config, &args.set)?;
+    config::check_for_training(&config)?;
+    prepare::check_files(&config.data)?;
+    device::set_threads(common.threads.unwrap_or(config.runtime.threads));
+    let run = directory::of(args.run_dir.as_deref(), &args.config)?;
+    let say = |text: String| {
+        if !common.quiet {
+            message(text);
+        }
+    };
+    let signals = Signals::register(ON_SIGNALS)?;
+    let mut workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
+    workplace.always_cache = true;
+    let started = Instant::now();
+    let data = prepare::data(&config, None, &workplace)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let bytes: u64 = data.directories.iter().map(|directory| size(directory)).sum();
+    let pairs = data.corpus.len();
+    let mut output = Output::open(None)?;
+    if common.json {
+        let [source_tokens, target_tokens] = data.corpus.token_counts();
+        let json = json!({
+            "pairs": pairs, "source_tokens": source_tokens, "target_tokens": target_tokens, "dropped": data.report.dropped,
+            "directories": data.directories, "bytes": bytes, "seconds": seconds,
+        });
+        output.line(&json.to_string())?;
+    } else {
+        for directory in &data.directories {
+            output.line(&directory.display().to_string())?;
+        }
+        say(format!("{pairs} pairs are ready, {} MiB, after {seconds:.1} s", bytes >> 20));
+    }
+    output.flush()
+}
+
+/// Bytes of the files of a directory.
+fn size(directory: &Path) -> u64 {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
+}

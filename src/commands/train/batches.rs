@@ -1,0 +1,105 @@
+//! From prepared text to a stream of batches.
+
+use std::ops::Range;
+
+use super::prepare::Data;
+use crate::config::Config;
+use crate::data::batch::{Batch, larger_side, split_by_tokens};
+use crate::data::prefetch::{Prefetch, Prepared};
+use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
+use crate::error::Result;
+use crate::rng;
+
+/// Batches made ahead of the training loop.
+const AHEAD: usize = 4;
+
+/// A batch as large as any of the run can be: the longest pair again and again, with no padding on either side.
+pub fn largest_batch(data: &Data, config: &Config) -> Batch {
+    let [source, target] = data.corpus.longest();
+    let tokens = source.max(target) as usize;
+    let special = data.tokenizers.special_ids();
+    let pair = (vec![special.eos_source; tokens], vec![special.eos_target; tokens]);
+    let rows = (config.train.batch_tokens / (tokens + 1)).max(1);
+    Batch::new(&vec![pair; rows], &special)
+}
+
+/// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
+///
+/// An item is one micro-batch, in parts of at most `train.batch_tokens`: BPE-dropout makes more subwords than the sampler
+/// counted.
+pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Result<Prefetch<Prepared<Vec<Batch>>>> {
+    let train = &config.train;
+    let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
+    sampler.seek(position)?;
+    let (corpus, tokenizers, batch_tokens) = (data.corpus.clone(), data.tokenizers.clone(), train.batch_tokens);
+    let (dropout, seed, max_epochs) = (config.tokenizer.dropout as f32, train.seed, train.max_epochs);
+    let most = config.model.max_length - 1;
+    Prefetch::new(AHEAD, move || {
+        let BatchPlan { indices, epoch } = sampler.next_batch();
+        if max_epochs > 0 && epoch >= max_epochs {
+            return None;
+        }
+        let special = tokenizers.special_ids();
+        let item = if corpus.is_text() {
+            let encode = |index: usize| {
+                let (source, target) = corpus.text(index);
+                let key = |side| rng::key(seed, "bpe-dropout", &[epoch, index as u64, side]);
+                let mut source = tokenizers.source.encode_with_dropout(source, dropout, key(0));
+                let mut target = tokenizers.target.encode_with_dropout(target, dropout, key(1));
+                // Dropout makes more pieces; the positions are a hard bound.
+                source.truncate(most);
+                target.truncate(most);
+                (index, (source, target))
+            };
+            let mut pairs: Vec<_> = indices.into_iter().map(encode).collect();
+            pairs.sort_by_key(|(_, pair)| larger_side(pair));
+            let (indices, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+            let part = |part: Range<usize>| {
+                Batch::new(&pairs[part.clone()], &special).with_origin(indices[part].to_vec(), epoch)
+            };
+            split_by_tokens(&pairs, batch_tokens).into_iter().map(part).collect()
+        } else {
+            let pairs: Vec<_> = indices.iter().map(|&index| corpus.ids(index)).collect();
+            vec![Batch::new(&pairs, &special).with_origin(indices, epoch)]
+        };
+        Some(Ok(Prepared { item, position: sampler.position() }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::prepare::{self, Workplace};
+    use super::*;
+    use crate::config::{CorpusConfig, ModelConfig, Preset};
+
+    /// With half of all merges undone pairs grow, but no batch beyond its bound; and every pair comes once an epoch.
+    #[test]
+    fn dropout_does_not_make_batches_too_large() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = |i: usize| format!("the old dog {i} sleeps near the {} house\n", "very ".repeat(i % 7));
+        let text: String = (0..200).map(line).collect();
+        let [source, target] = ["en", "de"].map(|name| folder.path().join(name));
+        std::fs::write(&source, &text).unwrap();
+        std::fs::write(&target, text.replace("dog", "Hund")).unwrap();
+        let mut config = Config { model: ModelConfig::of_preset(Preset::Tiny), ..Config::default() };
+        config.data.train = vec![CorpusConfig { source, target, weight: 1.0 }];
+        config.tokenizer.vocab_size = 320;
+        config.train.batch_tokens = 128;
+        config.train.max_epochs = 1;
+        let parts = |dropout: f64| -> Vec<Vec<Batch>> {
+            let mut config = config.clone();
+            config.tokenizer.dropout = dropout;
+            let data = prepare::data(&config, None, &Workplace::quiet(folder.path())).unwrap();
+            batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
+        };
+        let (whole, cut) = (parts(0.0), parts(0.5));
+        assert_eq!(whole.len(), cut.len());
+        assert!(whole.iter().all(|parts| parts.len() == 1) && cut.iter().any(|parts| parts.len() > 1));
+        for batch in cut.iter().chain(&whole).flatten() {
+            assert!(batch.batch_size * batch.source_length.max(batch.target_length) <= 128);
+        }
+        let mut lines: Vec<usize> = cut.iter().flatten().flat_map(|batch| batch.lines.clone()).collect();
+        lines.sort_unstable();
+        assert_eq!(lines, (0..200).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,379 @@
+//! Prepared text on disk, for corpora that are larger than memory or are trained on often.
+//!
+//! ```text
+//! CACHE/text-<key>/about.json            what the key is made of, for people
+//!                  00000.bin 00000.json  a shard and its summary, …
+//! CACHE/vocabulary-<key>/tokenizer.json digest      tokenizers learned from a text, and their checksum
+//! ```
+//!
+//! The key is a checksum of everything that decides what comes out: the text, the tokenizers, the filter. So an entry never
+//! has to be renewed, runs share it, and it can be deleted at any time. A shard counts with its summary, which is written
+//! after it and holds its checksum; both are synced and renamed into place. Preparing that was cut short goes on behind the
+//! last shard that counts, and so does the mending of a damaged entry.
+
+use std::fs::{self, File, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::corpus::{PairSource, Side};
+use super::encode::{self, Progress, Recipe};
+use super::shard::{Shard, Summary};
+use super::tokenizers::Tokenizers;
+use crate::config::TokenizerConfig;
+use crate::error::{Error, Result};
+
+/// Changes when shards or what is in them come to mean something else.
+const FORMAT: u32 = 1;
+/// File with the checksum of tokenizers.
+const DIGEST: &str = "digest";
+/// Ending of a file on its way to another name.
+const TEMPORARY: &str = "tmp";
+/// Locked by the process that adds to an entry.
+const LOCK: &str = ".lock";
+
+/// A directory of prepared text.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    directory: PathBuf,
+}
+
+/// Where the prepared text of a corpus lies, or will.
+pub struct Entry {
+    directory: PathBuf,
+    about: Value,
+    pairs: usize,
+}
+
+impl Cache {
+    /// The cache in a directory, which need not exist yet.
+    pub fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_path_buf() }
+    }
+
+    /// The entry of a corpus prepared under a recipe, whose encoder is `tokenizers`.
+    pub fn entry(&self, corpus: &dyn PairSource, recipe: Recipe<'_>, tokenizers: &Tokenizers) -> Result<Entry> {
+        let key = json!({
+            "format": FORMAT, "text": hex(corpus.digest()), "tokenizers": tokenizers.digest()?,
+            "max_length": recipe.filter.max_length, "max_ratio": recipe.filter.max_ratio, "elements": recipe.elements,
+        });
+        let name = |side| corpus.origin(0, side).0.display().to_string();
+        let about =
+            json!({ "source": name(Side::Source), "target": name(Side::Target), "pairs": corpus.len(), "key": key });
+        Ok(Entry { directory: self.directory.join(named("text", &key)), about, pairs: corpus.len() })
+    }
+
+    /// The entry of the tokenizers learned from these corpora.
+    pub fn vocabulary(&self, corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Vocabulary {
+        let texts: Vec<_> = corpora.iter().map(|corpus| hex(corpus.digest())).collect();
+        // What is dropped in training has no part in learning.
+        let config = TokenizerConfig { dropout: 0.0, ..config.clone() };
+        let key = json!({ "format": FORMAT, "texts": texts, "tokenizer": config });
+        Vocabulary { directory: self.directory.join(named("vocabulary", &key)) }
+    }
+}
+
+/// Where tokenizers learned from a text lie, or will.
+pub struct Vocabulary {
+    directory: PathBuf,
+}
+
+impl Vocabulary {
+    /// The tokenizers, if they are there and as they were saved.
+    pub fn load(&self) -> Option<Tokenizers> {
+        let digest = fs::read_to_string(self.directory.join(DIGEST)).ok()?;
+        let tokenizers = Tokenizers::load(&self.directory).ok()?;
+        (tokenizers.digest().ok()? == digest.trim()).then_some(tokenizers)
+    }
+
+    /// Saves the tokenizers. They count when their digest is written, which comes last.
+    pub fn save(&self, tokenizers: &Tokenizers) -> Result<()> {
+        let write_error = |error| Error::io("write the prepared data", &self.directory, error);
+        fs::create_dir_all(&self.directory).map_err(write_error)?;
+        tokenizers.save(&self.directory)?;
+        write_whole(&self.directory.join(DIGEST), format!("{}\n", tokenizers.digest()?).as_bytes())
+    }
+}
+
+/// What an entry with this key is called.
+fn named(kind: &str, key: &Value) -> String {
+    let hash = hex(Sha256::digest(key.to_string()).into());
+    format!("{kind}-{}", &hash[..16])
+}
+
+fn hex(hash: [u8; 32]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Entry {
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The shards, if all are there and whole.
+    pub fn load(&self) -> Result<Option<Vec<Shard>>> {
+        let shards = self.whole_shards()?;
+        Ok(self.is_complete(&shards).then_some(shards))
+    }
+
+    /// The shards: those that are there and whole from the first on, and after them new ones made of the corpus. `say` is told
+    /// what the user may wonder about.
+    pub fn load_or_make(
+        &self,
+        corpus: &dyn PairSource,
+        recipe: Recipe<'_>,
+        progress: Progress<'_>,
+        say: &dyn Fn(String),
+    ) -> Result<Vec<Shard>> {
+        let write_error = |error| Error::io("write the prepared data", &self.directory, error);
+        fs::create_dir_all(&self.directory).map_err(write_error)?;
+        let _lock = self.lock(say)?;
+        self.remove_temporaries();
+        write_whole(&self.directory.join("about.json"), format!("{:#}\n", self.about).as_bytes())?;
+        let mut shards = self.whole_shards()?;
+        if self.is_complete(&shards) {
+            return Ok(shards);
+        }
+        let done = shards.iter().map(|shard| shard.summary().read).sum();
+        if done > 0 {
+            say(format!("{done} of {} pairs were prepared before, in {}", self.pairs, self.directory.display()));
+        }
+        let mut sink = |shard: Shard| {
+            shards.push(self.store(shards.len(), &shard)?);
+            Ok(())
+        };
+        encode::encode(corpus, recipe, done, &mut sink, progress)?;
+        Ok(shards)
+    }
+
+    /// Removes what a process that was killed left.
+    fn remove_temporaries(&self) {
+        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|file| file.path());
+        for file in files.filter(|file| file.extension().is_some_and(|ending| ending == TEMPORARY)) {
+            // It is in nobody's way.
+            let _ = fs::remove_file(file);
+        }
+    }
+
+    fn is_complete(&self, shards: &[Shard]) -> bool {
+        shards.iter().map(|shard| shard.summary().read).sum::<usize>() == self.pairs
+    }
+
+    /// The file of a shard, and that of its summary.
+    fn files(&self, number: usize) -> [PathBuf; 2] {
+        ["bin", "json"].map(|ending| self.directory.join(format!("{number:05}.{ending}")))
+    }
+
+    /// The shards from the first on, up to one that is missing or damaged.
+    fn whole_shards(&self) -> Result<Vec<Shard>> {
+        let summaries: Vec<Summary> = (0..).map_while(|number| self.summary(number)).collect();
+        let map = |(number, summary)| Shard::map(&self.files(number)[0], summary);
+        let shards: Vec<_> = summaries.into_par_iter().enumerate().map(map).collect();
+        let mut whole = Vec::with_capacity(shards.len());
+        for shard in shards {
+            match shard {
+                Ok(Some(shard)) => whole.push(shard),
+                Ok(None) => break,
+                Err(error) if whole.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(whole)
+    }
+
+    fn summary(&self, number: usize) -> Option<Summary> {
+        let [bytes, summary] = self.files(number);
+        let summary = serde_json::from_slice(&fs::read(summary).ok()?).ok()?;
+        bytes.exists().then_some(summary)
+    }
+
+    /// Writes a shard, and maps what was written in place of it.
+    fn store(&self, number: usize, shard: &Shard) -> Result<Shard> {
+        let [bytes, summary] = self.files(number);
+        write_whole(&bytes, shard.bytes())?;
+        write_whole(&summary, json!(shard.summary()).to_string().as_bytes())?;
+        let written = Shard::map(&bytes, shard.summary().clone())?;
+        written.ok_or_else(|| {
+            Error::failure("what was written is not what is read back").at(&bytes).help("check the disk, and run again")
+        })
+    }
+
+    /// Waits until no other process adds to the entry.
+    fn lock(&self, say: &dyn Fn(String)) -> Result<Option<File>> {
+        let path = self.directory.join(LOCK);
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(|error| Error::io("write the prepared data", &path, error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => {
+                say(format!("waiting for another process that prepares the same text in {}", self.directory.display()));
+                // Without locks, as on some network file systems, two processes write the same bytes.
+                Ok(file.lock().ok().map(|()| file))
+            }
+            Err(TryLockError::Error(_)) => Ok(None),
+        }
+    }
+}
+
+/// Writes a file that is there whole or not at all, also after a crash.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.{TEMPORARY}", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        // What is left of it would only take room.
+        let _ = fs::remove_file(&temporary);
+        Error::io("write the prepared data", path, error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::super::corpus::Corpus;
+    use super::super::filter::Filter;
+    use super::super::shard::Elements;
+    use super::*;
+
+    /// Pairs enough for two shards, and tokenizers learned from some of them.
+    struct World {
+        directory: tempfile::TempDir,
+        corpus: Corpus,
+        tokenizers: Tokenizers,
+    }
+
+    const PAIRS: usize = (1 << 18) + 20_000;
+
+    impl World {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let side = |word: &str| (0..PAIRS).map(|i| format!("{word} {}\n", i % 97)).collect::<String>();
+            let files = ["en", "de"].map(|side| directory.path().join(side));
+            fs::write(&files[0], side("number")).unwrap();
+            fs::write(&files[1], side("Nummer")).unwrap();
+            let corpus = Corpus::open(&files[0], &files[1], 1.0).unwrap();
+            let config = TokenizerConfig { vocab_size: 400, ..TokenizerConfig::default() };
+            let tokenizers = Tokenizers::train(&config, &[Box::new(corpus.clone()) as _]).unwrap();
+            Self { directory, corpus, tokenizers }
+        }
+
+        fn recipe(&self, max_length: usize) -> Recipe<'_> {
+            let filter = Filter { max_length, max_ratio: 0.0 };
+            Recipe { encoder: &self.tokenizers, filter, elements: Elements::NarrowIds }
+        }
+
+        fn entry(&self, recipe: Recipe<'_>) -> Entry {
+            let cache = Cache::new(&self.directory.path().join("cache"));
+            cache.entry(&self.corpus, recipe, &self.tokenizers).unwrap()
+        }
+    }
+
+    /// What a stop, a crash or a bad disk leaves is used as far as it is whole, and what comes out is the same.
+    #[test]
+    fn preparing_goes_on_where_it_was_left() {
+        let world = World::new();
+        let recipe = world.recipe(100);
+        let entry = world.entry(recipe);
+        let made = Cell::new(0);
+        let make = |stop: usize| {
+            made.set(0);
+            let progress = |read| {
+                made.set(read);
+                if read < stop { Ok(()) } else { Err(Error::stopped(false, "stopped")) }
+            };
+            entry.load_or_make(&world.corpus, recipe, &progress, &|_| ())
+        };
+        let expected = encode::shards(&world.corpus, recipe, &|_| Ok(())).unwrap();
+        let is_expected = |shards: &[Shard]| {
+            shards.len() == 2
+                && shards.iter().zip(&expected).all(|(a, b)| a.summary() == b.summary() && a.bytes() == b.bytes())
+        };
+        // Stopped in the second shard: the first is kept, and not made again.
+        assert_eq!(make(PAIRS).err().unwrap().exit_code(), 130);
+        assert!(entry.load().unwrap().is_none());
+        let first = entry.files(0).map(|file| fs::metadata(file).unwrap().modified().unwrap());
+        fs::write(entry.directory().join("00001.bin.7.tmp"), "left by a kill").unwrap();
+        assert!(is_expected(&make(usize::MAX).unwrap()));
+        assert!(!entry.directory().join("00001.bin.7.tmp").exists());
+        assert_eq!(first, entry.files(0).map(|file| fs::metadata(file).unwrap().modified().unwrap()));
+        assert!(is_expected(&entry.load().unwrap().unwrap()));
+        // Whole: nothing is read.
+        assert!(is_expected(&make(usize::MAX).unwrap()));
+        assert_eq!(made.get(), 0);
+        for number in [0, 1] {
+            let [bytes, summary] = entry.files(number);
+            for damage in [0, 1, 2, 3] {
+                match damage {
+                    0 => fs::remove_file(&bytes).unwrap(),
+                    1 => fs::write(&summary, "{").unwrap(),
+                    2 => fs::write(&bytes, &fs::read(&bytes).unwrap()[1..]).unwrap(),
+                    _ => {
+                        let mut content = fs::read(&bytes).unwrap();
+                        content[4321] ^= 16;
+                        // A new file: the old one may be mapped.
+                        fs::remove_file(&bytes).unwrap();
+                        fs::write(&bytes, content).unwrap();
+                    }
+                }
+                assert!(entry.load().unwrap().is_none(), "{number} {damage}");
+                assert!(is_expected(&make(usize::MAX).unwrap()), "{number} {damage}");
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_changes_the_outcome_changes_the_key() {
+        let world = World::new();
+        let directory = |entry: Entry| entry.directory().to_path_buf();
+        let entry = directory(world.entry(world.recipe(100)));
+        assert_eq!(entry, directory(world.entry(world.recipe(100))));
+        assert_ne!(entry, directory(world.entry(world.recipe(101))));
+        assert_ne!(entry, directory(world.entry(Recipe { elements: Elements::Text, ..world.recipe(100) })));
+        let other = Tokenizers { source: world.tokenizers.source.clone(), target: other_tokenizer() };
+        let cache = Cache::new(&world.directory.path().join("cache"));
+        assert_ne!(entry, directory(cache.entry(&world.corpus, world.recipe(100), &other).unwrap()));
+        let swapped = Corpus::open(world.corpus.target().path(), world.corpus.source().path(), 1.0).unwrap();
+        assert_ne!(entry, directory(cache.entry(&swapped, world.recipe(100), &world.tokenizers).unwrap()));
+        let corpora: Vec<Box<dyn PairSource>> = vec![Box::new(world.corpus.clone())];
+        let vocabulary = |config: TokenizerConfig| cache.vocabulary(&corpora, &config);
+        let default = TokenizerConfig::default;
+        let same = TokenizerConfig { dropout: 0.1, ..default() };
+        assert_eq!(vocabulary(default()).directory, vocabulary(same).directory);
+        let other = TokenizerConfig { lowercase: true, ..default() };
+        assert_ne!(vocabulary(default()).directory, vocabulary(other).directory);
+    }
+
+    #[test]
+    fn a_vocabulary_is_taken_as_it_was_saved_or_not_at_all() {
+        let world = World::new();
+        let directory = world.directory.path().join("vocabulary");
+        let vocabulary = Vocabulary { directory: directory.clone() };
+        assert!(vocabulary.load().is_none());
+        vocabulary.save(&world.tokenizers).unwrap();
+        assert_eq!(vocabulary.load().unwrap().digest().unwrap(), world.tokenizers.digest().unwrap());
+        let file = directory.join("tokenizer.json");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replacen("Nummer", "Nummen", 1)).unwrap();
+        assert!(vocabulary.load().is_none());
+        fs::write(&file, text).unwrap();
+        assert!(vocabulary.load().is_some());
+        fs::remove_file(directory.join(DIGEST)).unwrap();
+        assert!(vocabulary.load().is_none());
+    }
+
+    fn other_tokenizer() -> std::sync::Arc<super::super::tokenizer::Tokenizer> {
+        let options = super::super::tokenizer::TrainOptions { vocab_size: 300, ..Default::default() };
+        std::sync::Arc::new(super::super::tokenizer::Tokenizer::train(&[&["a b c"][..]], &options).unwrap())
+    }
+}

@@ -1,0 +1,131 @@
+//! Text prepared on disk: the same training as with text in memory, and nothing lost on the way.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::project::{Project, fails, file, stderr, stdout, succeeds};
+
+/// The directories of prepared text in a cache.
+fn texts(cache: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("text-")).collect()
+}
+
+#[test]
+fn training_is_the_same_from_disk_and_from_memory() {
+    for (run, dropout) in [("ids", "tokenizer.dropout=0"), ("text", "tokenizer.dropout=0.2")] {
+        let project = Project::new();
+        let train = |run: &str, more: &[&str]| {
+            let output = project.train(&[&["--run-dir", run, "--set", dropout], more].concat());
+            succeeds(&output);
+            output
+        };
+        train("in/memory", &[]);
+        assert!(!project.path("in/data-cache").exists(), "little text needs no cache");
+        train("on/disk", &["--set", "data.cache_above=0"]);
+        assert_eq!(texts(&project.path("on/data-cache")).len(), 1);
+
+        // Prepared before: found, and whole after a stop.
+        let prepare = ["prepare", "--config", "small.toml", "--run-dir", "prepared/run", "--set", dropout, "--json"];
+        let prepared = project.mt(&prepare);
+        succeeds(&prepared);
+        let json: serde_json::Value = serde_json::from_str(&stdout(&prepared)).unwrap();
+        assert_eq!(json["pairs"], 120);
+        let directory = project.path(json["directories"][0].as_str().unwrap());
+        assert!(json["bytes"].as_u64().unwrap() > 1000 && directory.join("00000.bin").is_file());
+        let args = ["train", "--config", "small.toml", "--run-dir", "prepared/run", "--set", dropout];
+        let first = project.mt(&[&args[..], &["--set", "train.max_updates=5"]].concat());
+        succeeds(&first);
+        assert!(stderr(&first).contains("learned when the text was prepared"), "{}", stderr(&first));
+        succeeds(&project.mt(&[&args[..], &["--resume"]].concat()));
+        let expected = file(&project, "in/memory", "model.safetensors");
+        for other in ["on/disk", "prepared/run"] {
+            assert_eq!(file(&project, other, "model.safetensors"), expected, "{run}: {other}");
+        }
+    }
+}
+
+#[test]
+fn several_corpora_are_prepared_apart_and_named() {
+    let project = Project::new();
+    project.write("more.en", "a cat\n\na dog\n");
+    project.write("more.de", "eine Katze\nnichts\nein Hund\n");
+    let train = |weight: &str| {
+        let corpora = format!(
+            "data.train=[{{source='train.en',target='train.de'}},{{source='more.en',target='more.de',weight={weight}}}]"
+        );
+        let args = ["train", "--config", "small.toml", "--overwrite", "--set", "data.cache_above=0", "--set", &corpora];
+        let output = project.mt(&args);
+        succeeds(&output);
+        assert!(stderr(&output).contains("122 of 123 pairs, 1 dropped: 1 with an empty source (first at "));
+        assert!(stderr(&output).contains("more.en:2)"), "{}", stderr(&output));
+        texts(&project.path("runs/data-cache")).len()
+    };
+    assert_eq!(train("1.0"), 2);
+    // Another weight draws otherwise; the text is the same.
+    assert_eq!(train("2.0"), 2);
+}
+
+/// Pairs for three shards.
+fn large(project: &Project) {
+    let side = |word: &str| (0..600_000).map(|i| format!("{word} {} {}\n", i % 89, i % 7)).collect::<String>();
+    project.write("train.en", side("a cat eats"));
+    project.write("train.de", side("eine Katze frisst"));
+}
+
+#[test]
+fn a_kill_while_preparing_loses_little() {
+    let project = Project::new();
+    large(&project);
+    let args = ["prepare", "--config", "small.toml", "--set", "tokenizer.sample_lines=1000", "--set"];
+    let prepare = |cache: &str| project.mt(&[&args[..], &[&format!("data.cache_dir={cache}")]].concat());
+    for (signal, code) in [("-KILL", None), ("-TERM", Some(143))] {
+        let cache = format!("cache{signal}");
+        let mut command = project.command(&[&args[..], &[&format!("data.cache_dir={cache}")]].concat());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let first = || texts(&project.path(&cache)).first().map(|text| text.join("00000.json"));
+        while !(project.path(&cache).exists() && first().is_some_and(|file| file.exists())) {
+            assert!(child.try_wait().unwrap().is_none(), "it should still be at work");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let kill = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        let killed = child.wait_with_output().unwrap();
+        assert_eq!(killed.status.code(), code, "{}", stderr(&killed));
+        let again = prepare(&cache);
+        succeeds(&again);
+        assert!(stderr(&again).contains(" of 600000 pairs were prepared before, in "), "{}", stderr(&again));
+        let found = prepare(&cache);
+        succeeds(&found);
+        assert!(!stderr(&found).contains("prepared 600000 pairs in"), "{}", stderr(&found));
+    }
+    succeeds(&prepare("whole"));
+    let [whole, other] = ["whole", "cache-KILL"].map(|cache| texts(&project.path(cache)).remove(0));
+    assert_eq!(whole.file_name(), other.file_name());
+    for name in ["00000.bin", "00000.json", "00001.bin", "00001.json", "00002.bin", "00002.json"] {
+        assert!(std::fs::read(whole.join(name)).unwrap() == std::fs::read(other.join(name)).unwrap(), "{name}");
+    }
+    assert!(!whole.join("00003.bin").exists());
+}
+
+#[test]
+fn damage_is_mended_and_a_bad_place_is_named() {
+    let project = Project::new();
+    let prepare = |more: &[&str]| project.mt(&[&["prepare", "--config", "small.toml"], more].concat());
+    succeeds(&prepare(&[]));
+    let bytes = texts(&project.path("runs/data-cache"))[0].join("00000.bin");
+    let whole = std::fs::read(&bytes).unwrap();
+    let mut damaged = whole.clone();
+    damaged[77] ^= 1;
+    std::fs::write(&bytes, &damaged).unwrap();
+    succeeds(&prepare(&[]));
+    assert!(std::fs::read(&bytes).unwrap() == whole);
+    // Damaged where nothing asks for a cache: the text is prepared in memory, and the training right.
+    std::fs::write(&bytes, &damaged).unwrap();
+    succeeds(&project.train(&[]));
+    project.write("file", "");
+    fails(&prepare(&["--set", "data.cache_dir=file"]), 1, &["cannot write the prepared data", "file/"]);
+}
