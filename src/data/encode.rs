@@ -79,10 +79,10 @@ pub fn encode(
                 // A closed channel means that the work has ended with an error.
                 sender.send(block).is_ok() && !last
             };
-            match corpus.blocks() {
-                Ok(blocks) => drop(blocks.map(send).all(|goes_on| goes_on)),
-                Err(error) => drop(send(Err(error))),
-            }
+            let _ = match corpus.blocks() {
+                Ok(mut blocks) => blocks.all(send),
+                Err(error) => send(Err(error)),
+            };
         };
         let thread = std::thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, read);
         thread.map_err(|error| {

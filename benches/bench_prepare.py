@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""How fast training text becomes subwords, and in how much memory: bench_prepare.py MT [--pairs N] [--peers N] [--keep DIR]
+
+Generates N pairs (default 10,000,000) with the word frequencies and sentence lengths of news text, and measures
+- `mt prepare`: from text files to the finished cache, with learning the vocabulary;
+- `mt train` on that cache: seconds to the first update, memory, and that a run stopped in the middle goes on exactly;
+- `spm_encode` and the `tokenizers` package on the source side of the first N pairs (default 1,000,000), one side a pass as these
+  work, and `mt prepare` on the same pairs (which does both sides). spm_encode is given a BPE model of the same size, learned from the same
+  text; `tokenizers` the very vocabulary that mt learned.
+Needs numpy, tokenizers and sentencepiece (which trains the model), and spm_encode on the PATH (Debian: sentencepiece).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CONFIG = """
+[data]
+train = [{ source = "train.en", target = "train.de" }]
+[tokenizer]
+vocab_size = 32000
+[model]
+d_model = 32
+d_ff = 32
+heads = 2
+encoder_layers = 1
+decoder_layers = 1
+[train]
+batch_tokens = 1000
+max_updates = 8
+save_every = 4
+log_every = 1
+[valid]
+every = 0
+"""
+
+
+def generate(folder, pairs, block=100_000):
+    """Zipf's law over 400,000 words of syllables; lengths log-normal around 21 words, the target's near the source's."""
+    import numpy as np
+
+    random = np.random.default_rng(7)
+    syllables = [c + v + e for c in "bdfghklmnprstvwz" for v in ["a", "e", "i", "o", "u", "ei"] for e in ["", "n", "r", "st"]]
+    lexicons = []
+    for side in range(2):
+        count = random.integers(1, 5, 400_000)
+        # Frequent words are short.
+        count[:2000] = random.integers(1, 3, 2000)
+        picks = random.integers(0, len(syllables), (400_000, 4))
+        words = ["".join(syllables[i] for i in row[:n]) for row, n in zip(picks.tolist(), count.tolist())]
+        if side:
+            words = [word.capitalize() if i % 3 == 0 else word for i, word in enumerate(words)]
+        lexicons.append(np.array(words, dtype=object))
+    weights = 1.0 / np.arange(2.7, 400_002.7)
+    cumulative = np.cumsum(weights) / weights.sum()
+    files = [open(folder / name, "w", encoding="utf-8") for name in ("train.en", "train.de")]
+    for start in range(0, pairs, block):
+        n = min(block, pairs - start)
+        lengths = np.clip(np.exp(random.normal(2.9, 0.55, n)), 1, 90).astype(int)
+        others = np.clip(lengths * np.exp(random.normal(0.0, 0.15, n)), 1, 90).astype(int)
+        for file, lexicon, sizes in zip(files, lexicons, (lengths, others)):
+            words = lexicon[np.searchsorted(cumulative, random.random(sizes.sum()))].tolist()
+            lines, at = [], 0
+            for size in sizes.tolist():
+                lines.append(" ".join(words[at : at + size]) + " .\n")
+                at += size
+            file.writelines(lines)
+    for file in files:
+        file.close()
+
+
+def run(command, **options):
+    """Seconds, peak anonymous and peak resident memory in MiB, stdout and stderr of a command."""
+    started = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    anonymous = resident = 0
+    with open(f"/proc/{process.pid}/status") as status:
+        while process.poll() is None:
+            try:
+                status.seek(0)
+                fields = dict(line.split(":", 1) for line in status.read().splitlines())
+            except (OSError, ValueError):
+                break
+            kib = lambda name: int(fields.get(name, "0 kB").split()[0])
+            anonymous, resident = max(anonymous, kib("RssAnon")), max(resident, kib("VmHWM"))
+            time.sleep(0.02)
+    out, error = process.communicate()
+    if process.returncode:
+        sys.exit(f"{command}: {error}")
+    return time.monotonic() - started, anonymous / 1024, resident / 1024, out, error
+
+
+def whole(mt, folder, pairs):
+    """Preparing and training on everything."""
+    prepare = [mt, "prepare", "--config", "config.toml", "--run-dir", "runs/whole", "--json"]
+    seconds, anonymous, _, out, error = run(prepare, cwd=folder)
+    made = json.loads(out)
+    rate = next(line for line in error.splitlines() if line.startswith("prepared "))
+    print(f"mt prepare: {pairs:,} pairs in {seconds:.1f} s, of that: {rate.split(', in ')[0]}; {anonymous:.0f} MiB anonymous memory at most")
+    print(f"  {made['source_tokens']:,} and {made['target_tokens']:,} subwords, {made['bytes'] / 1e9:.2f} GB on disk")
+    seconds, anonymous, _, _, _ = run([*prepare], cwd=folder)
+    print(f"mt prepare, all there: {seconds:.1f} s, {anonymous:.0f} MiB")
+    train = [mt, "train", "--config", "config.toml", "--set", "data.cache_dir=runs/data-cache", "--run-dir"]
+    seconds, anonymous, resident, _, _ = run([*train, "runs/one", "--set", "train.max_updates=1"], cwd=folder)
+    log = [json.loads(line) for line in open(folder / "runs/one/log.jsonl")]
+    assert any(entry.get("update") == 1 for entry in log)
+    print(f"mt train, one update and the end: {seconds:.1f} s; {anonymous:.0f} MiB anonymous, {resident:.0f} MiB with mapped pages")
+    run([*train, "runs/straight"], cwd=folder)
+    run([*train, "runs/parts", "--set", "train.max_updates=5"], cwd=folder)
+    run([*train, "runs/parts", "--resume"], cwd=folder)
+    files = [folder / "runs" / name / "checkpoints/step-00000008/model.safetensors" for name in ("straight", "parts")]
+    same = files[0].read_bytes() == files[1].read_bytes()
+    print(f"stopped after update 5 and resumed: the parameters after update 8 are {'the same, bit for bit' if same else 'DIFFERENT'}")
+    return same
+
+
+def peers(mt, folder, pairs):
+    """The source side of the first pairs, each program three times by turns."""
+    small = folder / "small"
+    small.mkdir(exist_ok=True)
+    for name in ("train.en", "train.de"):
+        with open(small / name, "w") as file:
+            subprocess.run(["head", "-n", str(pairs), folder / name], stdout=file, check=True)
+    shutil.copy(folder / "config.toml", small)
+    import sentencepiece
+    from tokenizers import Tokenizer
+
+    lines = (small / "train.en").read_text(encoding="utf-8").splitlines()
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(small / "train.en"), model_prefix=str(small / "bpe"), vocab_size=32000, model_type="bpe",
+        input_sentence_size=500_000, shuffle_input_sentence=True, minloglevel=2)
+    run([mt, "prepare", "--config", "config.toml"], cwd=small)
+    [vocabulary] = (small / "runs/data-cache").glob("vocabulary-*")
+    library = Tokenizer.from_file(str(vocabulary / "tokenizer.json"))
+    library.encode_special_tokens = True
+
+    def ours():
+        for text in (small / "runs/data-cache").glob("text-*"):
+            shutil.rmtree(text)
+        _, _, _, _, error = run([mt, "prepare", "--config", "config.toml"], cwd=small)
+        words = next(line for line in error.splitlines() if line.startswith("prepared ")).split()
+        # Both sides.
+        return 2 * pairs / float(words[words.index("in") + 1])
+
+    def spm():
+        command = ["spm_encode", f"--model={small}/bpe.model", "--output_format=id", f"--input={small}/train.en", f"--output={small}/ids"]
+        return pairs / run(command)[0]
+
+    def tokenizers():
+        started = time.monotonic()
+        for start in range(0, len(lines), 10_000):
+            library.encode_batch_fast(lines[start : start + 10_000])
+        return len(lines) / (time.monotonic() - started)
+
+    rates = {"mt prepare": [], "tokenizers": [], "spm_encode": []}
+    for _ in range(3):
+        for name, measure in (("mt prepare", ours), ("tokenizers", tokenizers), ("spm_encode", spm)):
+            rates[name].append(measure())
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    for name, rate in medians.items():
+        print(f"{name}: {rate:,.0f} sentences/s, mt is {medians['mt prepare'] / rate:.1f} times as fast")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("mt")
+    parser.add_argument("--pairs", type=int, default=10_000_000)
+    parser.add_argument("--peers", type=int, default=1_000_000)
+    parser.add_argument("--keep", type=Path, help="a folder for the text, which stays")
+    options = parser.parse_args()
+    mt = os.path.abspath(options.mt)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "train.de").exists():
+            generate(folder, options.pairs)
+        (folder / "config.toml").write_text(CONFIG)
+        print(f"{os.cpu_count()} cores; text of {sum((folder / n).stat().st_size for n in ('train.en', 'train.de')) / 1e9:.2f} GB")
+        same = whole(mt, folder, options.pairs) if options.pairs else True
+        if options.peers:
+            peers(mt, folder, options.peers)
+    sys.exit(not same)
+
+
+if __name__ == "__main__":
+    main()
