@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mt::data::check::{self, Kind, Seen};
-use mt::data::corpus::{Corpus, PairSource};
+use mt::data::corpus::{Corpus, PairSource, read_all};
 
 fuzz_target!(|bytes: (&[u8], &[u8])| {
     let folder = tempfile::tempdir().unwrap();
@@ -17,7 +17,9 @@ fuzz_target!(|bytes: (&[u8], &[u8])| {
             let findings = findings.expect("what training reads can be checked");
             let refused = [Kind::LineCounts, Kind::EmptyFile, Kind::NotUtf8];
             assert!(refused.iter().all(|kind| findings.count(*kind) == 0));
-            (0..corpus.len()).for_each(|index| assert!(!corpus.pair(index).0.contains('\n')));
+            let pairs = read_all(&corpus).unwrap();
+            assert_eq!(pairs.len(), corpus.len());
+            pairs.iter().for_each(|(source, target)| assert!(!source.contains('\n') && !target.contains('\n')));
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

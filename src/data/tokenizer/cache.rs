@@ -1,16 +1,20 @@
 //! Remembered stretches of text: what the words between two spaces became.
 //!
 //! Each thread has its own, so a look-up takes no lock. Text repeats itself: of the stretches of Multi30k 94 in 100, of
-//! Tatoeba's 96, were met before, and only the others go through the library's normaliser and pre-tokeniser.
+//! Tatoeba's 96, were met before, and only the others are taken apart.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use foldhash::fast::FixedState;
+
 use super::merge::Scratch;
 
 /// The most stretches remembered by a thread for a tokenizer; at about 200 bytes each, some 13 MB.
 const CAPACITY: usize = 1 << 16;
+/// The most of one generation.
+const GENERATION: usize = CAPACITY / 2;
 /// The longest stretch remembered, in bytes: longer ones hardly come again.
 pub(super) const MAX_STRETCH: usize = 128;
 /// The most tokenizers a thread remembers for (source, target, and a pair of another model).
@@ -30,16 +34,47 @@ pub(super) struct Stretch {
 /// What one thread remembers for one tokenizer, and its buffers.
 pub(super) struct Cache {
     owner: u64,
-    pub(super) stretches: HashMap<Box<str>, Stretch>,
+    pub(super) stretches: Remembered,
     pub(super) scratch: Scratch,
 }
 
-impl Cache {
-    /// Remembers a stretch; forgets everything first when there is no more room.
-    pub(super) fn insert(&mut self, text: &str, stretch: Stretch) {
-        if self.stretches.len() >= CAPACITY {
-            self.stretches.clear();
+type Table = HashMap<Box<str>, Stretch, FixedState>;
+
+/// Stretches in two generations: when the young one is full the old one is forgotten, but for what was met again meanwhile.
+#[derive(Default)]
+pub(super) struct Remembered {
+    young: Table,
+    old: Table,
+}
+
+impl Remembered {
+    /// What was remembered of a stretch.
+    #[inline]
+    pub(super) fn get(&mut self, text: &str) -> Option<&Stretch> {
+        if !self.young.contains_key(text)
+            && let Some((text, stretch)) = self.old.remove_entry(text)
+        {
+            self.insert(text, stretch);
         }
+        self.young.get(text)
+    }
+
+    fn insert(&mut self, text: Box<str>, stretch: Stretch) {
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(text, stretch);
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+}
+
+impl Cache {
+    /// Remembers a stretch.
+    pub(super) fn insert(&mut self, text: &str, stretch: Stretch) {
         self.stretches.insert(text.into(), stretch);
     }
 }
@@ -63,7 +98,7 @@ pub(super) fn with<R>(owner: u64, work: impl FnOnce(&mut Cache) -> R) -> R {
             Some(at) => caches.swap(0, at),
             None => {
                 caches.truncate(TOKENIZERS - 1);
-                caches.insert(0, Cache { owner, stretches: HashMap::new(), scratch: Scratch::default() });
+                caches.insert(0, Cache { owner, stretches: Remembered::default(), scratch: Scratch::default() });
             }
         }
         work(&mut caches[0])
@@ -89,10 +124,13 @@ mod tests {
     #[test]
     fn room_is_bounded() {
         with(new_owner(), |cache| {
-            for i in 0..CAPACITY + 10 {
+            for i in 0..3 * CAPACITY + 10 {
                 cache.insert(&i.to_string(), Stretch::default());
+                assert!(cache.stretches.len() <= CAPACITY);
+                // What is met again and again stays.
+                assert!(cache.stretches.get("0").is_some(), "{i}");
             }
-            assert_eq!(cache.stretches.len(), 10);
+            assert!(cache.stretches.get("1").is_none());
         });
     }
 }

@@ -8,6 +8,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
+/// Most symbols that are looked through one after the other.
+const SHORT: usize = 32;
+
 /// No neighbour.
 const NONE: usize = usize::MAX;
 
@@ -71,7 +74,49 @@ impl Merges {
     }
 
     /// Merges the symbols of one word and appends what they become to `out`. Takes O(n log n) for n symbols.
-    pub(super) fn apply(&self, word: &[u32], mut coins: Option<Coins>, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    pub(super) fn apply(&self, word: &[u32], coins: Option<Coins>, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        if coins.is_none() && word.len() <= SHORT {
+            self.apply_short(word, out);
+        } else {
+            self.apply_long(word, coins, scratch, out);
+        }
+    }
+
+    /// What [`Self::apply`] does to at most [`SHORT`] symbols: looking for the first of the candidates in a row of few takes
+    /// less than keeping them in order.
+    fn apply_short(&self, word: &[u32], out: &mut Vec<u32>) {
+        let (mut ids, mut ranks, mut results) = ([0; SHORT], [u32::MAX; SHORT], [0; SHORT]);
+        let mut length = word.len();
+        ids[..length].copy_from_slice(word);
+        let look_up =
+            |ids: &[u32; SHORT], at: usize| *self.table.get(&pair(ids[at], ids[at + 1])).unwrap_or(&(u32::MAX, 0));
+        for at in 1..length {
+            (ranks[at - 1], results[at - 1]) = look_up(&ids, at - 1);
+        }
+        while length > 1 {
+            let mut at = 0;
+            for other in 1..length - 1 {
+                at = if ranks[other] < ranks[at] { other } else { at };
+            }
+            if ranks[at] == u32::MAX {
+                break;
+            }
+            ids[at] = results[at];
+            ids.copy_within(at + 2..length, at + 1);
+            ranks.copy_within(at + 1..length, at);
+            results.copy_within(at + 1..length, at);
+            length -= 1;
+            // The pairs that the new symbol is the left and the right of.
+            for left in [at, at.wrapping_sub(1)] {
+                if left.saturating_add(1) < length {
+                    (ranks[left], results[left]) = look_up(&ids, left);
+                }
+            }
+        }
+        out.extend_from_slice(&ids[..length]);
+    }
+
+    fn apply_long(&self, word: &[u32], mut coins: Option<Coins>, scratch: &mut Scratch, out: &mut Vec<u32>) {
         let Scratch { symbols, queue, skipped } = scratch;
         symbols.clear();
         queue.clear();
@@ -171,6 +216,28 @@ mod tests {
         assert_eq!(apply(&[2, 1, 2, 0, 1], None), [2, 6, 4]);
         assert!(apply(&[], None).is_empty());
         assert_eq!(apply(&[3], None), [3]);
+    }
+
+    /// Both ways of merging agree on words of every length.
+    #[test]
+    fn short_words_are_merged_like_long_ones() {
+        let mut merges = Merges::default();
+        let mut stream = crate::rng::Stream::new(3, "merges");
+        let mut pieces = 5;
+        for rank in 0..400 {
+            let [left, right] = [0; 2].map(|_| stream.below(pieces) as u32);
+            merges.insert(left, right, rank, pieces as u32);
+            pieces += 1;
+        }
+        for length in 0..=SHORT {
+            for _ in 0..200 {
+                let word: Vec<u32> = (0..length).map(|_| stream.below(5) as u32).collect();
+                let (mut short, mut long) = (vec![9], vec![9]);
+                merges.apply_short(&word, &mut short);
+                merges.apply_long(&word, None, &mut Scratch::default(), &mut long);
+                assert_eq!(short, long, "{word:?}");
+            }
+        }
     }
 
     #[test]

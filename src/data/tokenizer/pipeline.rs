@@ -156,6 +156,8 @@ pub(super) struct Pipeline {
     normalizer: NormalizerWrapper,
     pre_tokenizer: PreTokenizerWrapper,
     lowercase: bool,
+    /// Whether the pre-tokeniser is the one of this module.
+    ours: bool,
 }
 
 impl Pipeline {
@@ -177,6 +179,7 @@ impl Pipeline {
             pre_tokenizer: serde_json::from_value(file["pre_tokenizer"].clone())
                 .map_err(|e| read("pre_tokenizer", e))?,
             lowercase,
+            ours: is_ours(&file["pre_tokenizer"], pre_tokenizer()?)?,
         })
     }
 
@@ -195,6 +198,32 @@ impl Pipeline {
         if stretch.is_empty() {
             return word(SPACE_PIECE);
         }
+        if self.ours && stretch.is_ascii() {
+            return self.for_each_ascii_word(stretch, word);
+        }
+        self.for_each_word_by_library(stretch, word);
+    }
+
+    /// What [`Self::for_each_word`] does to a stretch of ASCII, which no normaliser changes: cuts between letters, digits and
+    /// all else.
+    fn for_each_ascii_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
+        let mut text = String::with_capacity(SPACE_PIECE.len() + stretch.len());
+        text.push_str(SPACE_PIECE);
+        text.push_str(stretch);
+        if self.lowercase {
+            text.make_ascii_lowercase();
+        }
+        let kind = |byte: u8| (byte.is_ascii_alphabetic(), byte.is_ascii_digit());
+        let (mut start, bytes) = (0, text.as_bytes());
+        for end in SPACE_PIECE.len() + 1..=bytes.len() {
+            if end == bytes.len() || kind(bytes[end]) != kind(bytes[end - 1]) {
+                word(&text[start..end]);
+                start = end;
+            }
+        }
+    }
+
+    fn for_each_word_by_library(&self, stretch: &str, mut word: impl FnMut(&str)) {
         let mut normalized = NormalizedString::from(stretch);
         let mut words = None;
         if self.normalizer.normalize(&mut normalized).is_ok() {
@@ -280,6 +309,32 @@ mod tests {
         ];
         for (text, expected) in table {
             assert_eq!(words(text), *expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn ascii_is_cut_as_the_library_cuts_it() {
+        let mut stream = crate::rng::Stream::new(5, "ascii");
+        for lowercase in [false, true] {
+            let file = serde_json::json!({
+                "normalizer": normalizer(lowercase).unwrap(), "pre_tokenizer": pre_tokenizer().unwrap(),
+                "decoder": decoder().unwrap(),
+            });
+            let pipeline = Pipeline::from_json(&file).unwrap();
+            assert!(pipeline.ours);
+            for round in 0..3000 {
+                let length = 1 + stream.below(9) as usize;
+                // Every character by itself, then several.
+                let any = |_| char::from(stream.below(128) as u8);
+                let text: String =
+                    if round < 128 { char::from(round as u8).to_string() } else { (0..length).map(any).collect() };
+                // A space is between stretches.
+                let text = text.replace(' ', "-");
+                let (mut ours, mut library) = (Vec::new(), Vec::new());
+                pipeline.for_each_word(&text, |word| ours.push(word.to_owned()));
+                pipeline.for_each_word_by_library(&text, |word| library.push(word.to_owned()));
+                assert_eq!(ours, library, "{text:?}");
+            }
         }
     }
 
