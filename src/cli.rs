@@ -402,7 +402,7 @@ pub struct TokenizeArgs {
     /// Model or run directory [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
     pub model: Option<PathBuf>,
-    /// A tokenizer.json
+    /// A tokenizer.json, or a SentencePiece .model
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
     /// Use the target side's tokenizer, where a model has two

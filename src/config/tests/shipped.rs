@@ -130,6 +130,8 @@ fn full() -> Json {
     config.data.train.push(CorpusConfig { source: "a".into(), target: "b".into(), weight: 1.0 });
     config.data.valid = Some(pair());
     config.data.test = Some(pair());
+    config.tokenizer.path = Some("spm.model".into());
+    config.tokenizer.target_path = Some("spm.target.model".into());
     config.model.preset = Some(Preset::Base);
     serde_json::to_value(config).unwrap()
 }
@@ -202,7 +204,7 @@ fn reference_settings() -> BTreeMap<String, Json> {
             continue;
         };
         let value = parse_value(value, &source).unwrap_or_else(|| panic!("{line}")).to_json();
-        if name == "kind" {
+        if name == "kind" && section != "tokenizer" {
             kind = format!(".{}", value.as_str().unwrap());
         }
         assert!(explained || !kind.is_empty(), "no comment above {section}.{name}");

@@ -121,6 +121,10 @@ impl Engine for Bpe {
         detokenise::pieces_to_text(&self.vocabulary, line.split_whitespace())
     }
 
+    fn lowers_case(&self) -> bool {
+        self.pipeline.lowers_case()
+    }
+
     fn normalise(&self, line: &str) -> String {
         self.pipeline.normalise(line)
     }

@@ -56,6 +56,18 @@ pub(super) trait Engine: Send + Sync {
         Cow::Borrowed(line)
     }
 
+    /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces go together.
+    fn marked(&self, ids: &[u32]) -> Vec<String> {
+        ids.iter().map(|&id| self.piece(id).unwrap_or_default().to_owned()).collect()
+    }
+
+    /// Whether what comes out is in lower case: no piece but those in brackets has a capital.
+    fn lowers_case(&self) -> bool {
+        let is_bracketed = |piece: &str| piece.starts_with(['<', '[']) && piece.ends_with(['>', ']']);
+        let mut pieces = (0..self.len() as u32).filter_map(|id| self.piece(id)).filter(|piece| !is_bracketed(piece));
+        !pieces.any(|piece| piece.contains(char::is_uppercase))
+    }
+
     /// The special tokens that the file lacked and that were put behind its vocabulary.
     fn appended(&self) -> &[String] {
         &[]

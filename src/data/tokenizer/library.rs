@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use tokenizers::{AddedToken, Decoder};
 
 use super::engine::{Engine, find_specials};
+use super::pipeline::{SPACE, SPACE_PIECE};
 use crate::error::{Error, Result};
 
 /// A tokenizer of the library.
@@ -16,6 +17,34 @@ pub(super) struct Library {
     ids: HashMap<Box<str>, u32>,
     specials: [u32; 4],
     appended: Vec<String>,
+    marking: Marking,
+}
+
+/// How the pieces tell where a word begins.
+#[derive(Clone, Copy)]
+enum Marking {
+    /// By `▁` for a space.
+    Space,
+    /// By `Ġ` for a space, as in byte-level BPE.
+    ByteLevel,
+    /// By `##` inside words, as in WordPiece, or by nothing: each is a word.
+    Inside,
+}
+
+/// A space in byte-level BPE.
+const BYTE_LEVEL_SPACE: char = 'Ġ';
+/// Before a piece inside a word, in WordPiece.
+const INSIDE: &str = "##";
+
+impl Marking {
+    fn of(pieces: &[Box<str>]) -> Self {
+        let some = |mark: char| pieces.iter().any(|piece| piece.len() > mark.len_utf8() && piece.starts_with(mark));
+        match (some(SPACE), some(BYTE_LEVEL_SPACE)) {
+            (true, _) => Self::Space,
+            (_, true) => Self::ByteLevel,
+            _ => Self::Inside,
+        }
+    }
 }
 
 impl Library {
@@ -39,7 +68,8 @@ impl Library {
         if lost {
             return Err(Error::failure("no special token can be put behind its vocabulary"));
         }
-        let new = Self { inner, pieces, ids, specials, appended };
+        let marking = Marking::of(&pieces);
+        let new = Self { inner, pieces, ids, specials, appended, marking };
         // A model without a piece for unknown text refuses what it does not know.
         if let Err(error) = new.inner.encode_fast("a \u{10FFFD}\u{E000} 0 \u{1F600}", false) {
             return Err(Error::failure(format!("it cannot encode unknown text: {error}")).caused_by(error));
@@ -100,6 +130,21 @@ impl Engine for Library {
         self.join(line.split_whitespace().filter(is_text).map(str::to_owned).collect())
     }
 
+    fn marked(&self, ids: &[u32]) -> Vec<String> {
+        let mark = |&id: &u32| {
+            let piece = self.piece(id).unwrap_or_default();
+            match self.marking {
+                Marking::Space => piece.to_owned(),
+                Marking::ByteLevel => piece.replace(BYTE_LEVEL_SPACE, SPACE_PIECE),
+                Marking::Inside => match piece.strip_prefix(INSIDE) {
+                    Some(rest) => rest.to_owned(),
+                    None => format!("{SPACE_PIECE}{piece}"),
+                },
+            }
+        };
+        ids.iter().map(mark).collect()
+    }
+
     fn appended(&self) -> &[String] {
         &self.appended
     }
@@ -113,7 +158,8 @@ fn in_order(vocabulary: HashMap<String, u32>) -> Result<Vec<Box<str>>> {
         match pieces.get_mut(id as usize) {
             Some(slot @ None) => *slot = Some(piece.into()),
             _ => {
-                let what = format!("the id {id} of piece `{piece}` is used twice or not below the number of pieces, {count}");
+                let what =
+                    format!("the id {id} of piece `{piece}` is used twice or not below the number of pieces, {count}");
                 return Err(Error::failure(what));
             }
         }

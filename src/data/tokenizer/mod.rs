@@ -104,8 +104,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// A usage error if the vocabulary has no room for any.
-    pub fn train_on_pieces<S: AsRef<str> + Sync>(corpora: &[&[S]], vocab_size: usize) -> Result<Self> {
-        Self::from_json(words::train(corpora, vocab_size)?)
+    pub fn of_pieces(text: &TextCounts, vocab_size: usize) -> Result<Self> {
+        Self::from_json(words::train(text, vocab_size)?)
     }
 
     /// Reads a `tokenizer.json`, a SentencePiece model, or our JSON of one.
@@ -262,6 +262,16 @@ impl Tokenizer {
     /// that subword-nmt has split, where that is what the tokenizer takes.
     pub fn plain<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.engine.plain(text)
+    }
+
+    /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces go together.
+    pub fn marked(&self, ids: &[u32]) -> Vec<String> {
+        self.engine.marked(ids)
+    }
+
+    /// Whether what comes out is in lower case, whatever went in.
+    pub fn lowers_case(&self) -> bool {
+        self.engine.lowers_case()
     }
 
     /// Whether there is BPE-dropout.

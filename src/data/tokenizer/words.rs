@@ -7,10 +7,11 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::engine::Engine;
+use super::pipeline::SPACE_PIECE;
+use super::train::TextCounts;
 use super::vocabulary::SPECIALS;
 use crate::error::{Error, Result};
 
@@ -40,30 +41,20 @@ fn pipeline() -> Value {
     })
 }
 
-/// The text of a `tokenizer.json` with the `vocab_size` most frequent pieces of all lines, the special tokens counted; of
+/// The text of a `tokenizer.json` with the `vocab_size` most frequent pieces of a text, the special tokens counted; of
 /// equally frequent ones the first by their bytes.
 ///
 /// # Errors
 /// There is no room for any piece.
-pub(super) fn train<S: AsRef<str> + Sync>(corpora: &[&[S]], vocab_size: usize) -> Result<String> {
+pub(super) fn train(text: &TextCounts, vocab_size: usize) -> Result<String> {
     let Some(room) = vocab_size.checked_sub(SPECIALS.len()).filter(|room| *room > 0) else {
         return Err(Error::usage(format!("a vocabulary of {vocab_size} has no room beside the special tokens"))
             .help("set `tokenizer.vocab_size` to at least the number of codes that the text was split with"));
     };
-    let lines = corpora.par_iter().flat_map(|lines| lines.par_iter());
-    let counts = lines.fold(HashMap::new, |mut counts: HashMap<&str, u64>, line| {
-        for piece in line.as_ref().split_whitespace() {
-            *counts.entry(piece).or_default() += 1;
-        }
-        counts
-    });
-    let mut counts = counts.reduce(HashMap::new, |mut a, mut b| {
-        if a.len() < b.len() {
-            std::mem::swap(&mut a, &mut b);
-        }
-        b.into_iter().for_each(|(piece, count)| *a.entry(piece).or_default() += count);
-        a
-    });
+    let mut counts: HashMap<&str, u64> = HashMap::new();
+    for (stretch, count) in text.iter() {
+        stretch.split_whitespace().for_each(|piece| *counts.entry(piece).or_default() += count);
+    }
     counts.retain(|piece, _| !SPECIALS.contains(piece));
     let mut ranked: Vec<(&str, u64)> = counts.into_iter().collect();
     ranked.sort_unstable_by_key(|&(piece, count)| (Reverse(count), piece));
@@ -85,7 +76,8 @@ impl Words {
         let vocabulary = file["model"]["vocab"].as_object()?;
         let mut pieces: Vec<Option<Box<str>>> = vec![None; vocabulary.len()];
         for (piece, id) in vocabulary {
-            *pieces.get_mut(usize::try_from(id.as_u64()?).ok()?).filter(|slot| slot.is_none())? = Some(piece.as_str().into());
+            *pieces.get_mut(usize::try_from(id.as_u64()?).ok()?).filter(|slot| slot.is_none())? =
+                Some(piece.as_str().into());
         }
         let pieces: Vec<Box<str>> = pieces.into_iter().flatten().collect();
         let specials = pieces.iter().map(AsRef::as_ref).take(SPECIALS.len());
@@ -131,6 +123,17 @@ impl Engine for Words {
         self.plain(&pieces.join(" ")).into_owned()
     }
 
+    fn marked(&self, ids: &[u32]) -> Vec<String> {
+        let mut joins = false;
+        let mark = |&id: &u32| {
+            let piece = self.piece(id).unwrap_or_default();
+            let space = if joins { "" } else { SPACE_PIECE };
+            joins = piece.ends_with(JOINER);
+            format!("{space}{}", piece.strip_suffix(JOINER).unwrap_or(piece))
+        };
+        ids.iter().map(mark).collect()
+    }
+
     fn plain<'t>(&self, line: &'t str) -> Cow<'t, str> {
         if !line.contains(JOINER) {
             return Cow::Borrowed(line);
@@ -147,7 +150,9 @@ mod tests {
     const LINES: [&str; 3] = ["the l@@ ow@@ er house", "the  low house </s>", "l@@ ow the"];
 
     fn trained(vocab_size: usize) -> String {
-        train(&[&LINES], vocab_size).unwrap()
+        let mut text = TextCounts::default();
+        LINES.iter().for_each(|line| text.add(line));
+        train(&text, vocab_size).unwrap()
     }
 
     #[test]
@@ -161,9 +166,10 @@ mod tests {
         assert_eq!(words.encode("new the </s>"), [3, 4, 3], "a special token in the text is not one");
         assert_eq!(words.decode(&[1, 4, 6, 2, 0]), "the l", "a joiner at the end joins nothing");
         assert_eq!(words.plain("a@@ b c@@"), "ab c");
+        assert_eq!(words.marked(&words.encode(LINES[0])), ["▁the", "▁l", "ow", "er", "▁house"]);
         assert_eq!(words.decode_pieces("the un@@ known <pad> word"), "the unknown word");
         assert_eq!(Words::from_json(&serde_json::from_str(&trained(6)).unwrap()).unwrap().len(), 6);
-        assert!(train(&[&LINES], 4).unwrap_err().to_string().contains("no room"));
+        assert!(train(&TextCounts::default(), 4).unwrap_err().to_string().contains("no room"));
     }
 
     #[test]

@@ -19,6 +19,8 @@ mod model;
 mod normalise;
 mod proto;
 mod tags;
+#[cfg(test)]
+mod tests;
 mod trie;
 mod unigram;
 
@@ -312,8 +314,7 @@ fn algorithm(pieces: &Pieces, trainer: &TrainerProto) -> Result<Algorithm> {
 
 fn unigram(pieces: &Pieces) -> Unigram {
     let (mut keys, mut scores) = (Vec::new(), Vec::new());
-    // As SentencePiece begins them: the best is never below the smallest positive number.
-    let (mut worst, mut best) = (f32::MAX, f32::MIN_POSITIVE);
+    let mut worst = f32::MAX;
     for ((text, kind), id) in pieces.iter().zip(0..) {
         let score = pieces.score(id);
         scores.push(match kind {
@@ -325,10 +326,10 @@ fn unigram(pieces: &Pieces) -> Unigram {
             keys.push((text.as_bytes(), id));
         }
         if kind == PieceKind::Normal {
-            (worst, best) = (worst.min(score), best.max(score));
+            worst = worst.min(score);
         }
     }
-    Unigram { trie: Trie::new(keys), scores, worst, best, unknown: pieces.unknown() }
+    Unigram { trie: Trie::new(keys), scores, worst, unknown: pieces.unknown() }
 }
 
 impl Vocabulary {
@@ -344,14 +345,16 @@ impl Vocabulary {
             ids.entry(text.clone()).or_insert(id);
         }
         let is_foreign = stored.vocabulary.is_some();
-        let of_model = |(text, id): (&str, u32)| if is_foreign { ids.get(text).copied().unwrap_or(u32::MAX) } else { id };
+        let of_model =
+            |(text, id): (&str, u32)| if is_foreign { ids.get(text).copied().unwrap_or(u32::MAX) } else { id };
         let of_model: Vec<u32> = pieces.iter().map(|(text, _)| text).zip(0..).map(of_model).collect();
         let to_model = texts.iter().zip(0..).map(|(text, id)| match id {
             id if id as usize >= size => pieces.unknown(),
             id if !is_foreign => id,
             _ => pieces.id(text),
         });
-        let mut new = Self { to_model: to_model.collect(), pieces: texts, ids, of_model, is_foreign, specials: [u32::MAX; 4] };
+        let mut new =
+            Self { to_model: to_model.collect(), pieces: texts, ids, of_model, is_foreign, specials: [u32::MAX; 4] };
         new.specials = new.find_specials(pieces, trainer, stored)?;
         Ok(new)
     }
@@ -390,7 +393,13 @@ impl Vocabulary {
     fn of_piece(&self, piece: &str, in_model: u32, unknown: u32) -> u32 {
         let [_, _, _, unk] = self.specials;
         match self.of_model.get(in_model as usize) {
-            _ if in_model == unknown => if self.is_foreign { self.id(piece) } else { unk },
+            _ if in_model == unknown => {
+                if self.is_foreign {
+                    self.id(piece)
+                } else {
+                    unk
+                }
+            }
             Some(&id) if id != u32::MAX => id,
             _ => unk,
         }
