@@ -76,6 +76,8 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// Write a model as another program reads it: CTranslate2, Hugging Face transformers
     Export(ExportArgs),
+    /// Make a model of another program's: MarianMT of Hugging Face transformers, OPUS-MT
+    Import(ImportArgs),
     /// Learn which target tokens translate which source tokens, to compute no others
     Shortlist(ShortlistArgs),
     /// Describe a model or a configuration: parameters, shapes, training history
@@ -326,6 +328,17 @@ pub struct ExportArgs {
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
     #[arg(long, value_name = "WHICH")]
     pub checkpoint: Option<String>,
+}
+
+/// `mt import`
+#[derive(Args, Debug)]
+pub struct ImportArgs {
+    /// Folder of a MarianMT model of Hugging Face transformers, such as those of OPUS-MT
+    #[arg(value_name = "DIR")]
+    pub source: PathBuf,
+    /// Directory of the new model, which is not there yet
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
 }
 
 /// `mt shortlist`

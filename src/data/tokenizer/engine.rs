@@ -73,6 +73,16 @@ pub(super) trait Engine: Send + Sync {
         &[]
     }
 
+    /// The file of the SentencePiece model that this is, whole.
+    fn sentencepiece(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The target-language tags that a line may begin with.
+    fn language_tags(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
     /// The ids that a translation never has.
     fn forbidden(&self) -> Vec<u32> {
         let [pad, bos, _, unk] = self.specials();

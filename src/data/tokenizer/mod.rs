@@ -55,6 +55,7 @@ use words::Words;
 /// Far more than any vocabulary takes.
 const MOST_BYTES: u64 = 1 << 28;
 
+pub use sentencepiece::OwnIds;
 pub use train::{TextCounts, TrainOptions};
 
 choice! {
@@ -138,6 +139,15 @@ impl Tokenizer {
             return Self::from_json(json);
         }
         let engine = SentencePiece::from_file(&bytes)?;
+        Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
+    }
+
+    /// A SentencePiece model whose pieces have other ids than its own, as Marian's have.
+    ///
+    /// # Errors
+    /// It is no such model, or the ids contradict each other.
+    pub fn of_sentencepiece(model: &[u8], ids: OwnIds) -> Result<Self> {
+        let engine = SentencePiece::with_ids(model, ids)?;
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
     }
 
@@ -272,6 +282,16 @@ impl Tokenizer {
     /// Whether what comes out is in lower case, whatever went in.
     pub fn lowers_case(&self) -> bool {
         self.engine.lowers_case()
+    }
+
+    /// The file of the SentencePiece model that this is, whole; none for other kinds.
+    pub fn sentencepiece(&self) -> Option<Vec<u8>> {
+        self.engine.sentencepiece()
+    }
+
+    /// The target-language tags, such as `>>fra<<`, that a line may begin with.
+    pub fn language_tags(&self) -> Vec<&str> {
+        self.engine.language_tags()
     }
 
     /// Whether there is BPE-dropout.

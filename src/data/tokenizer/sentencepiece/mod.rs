@@ -89,6 +89,34 @@ pub(super) struct Stored {
     language_tags: bool,
 }
 
+/// Which ids the pieces of a model have, where these are not its own.
+pub struct OwnIds {
+    /// The ids of all pieces: a list, or a table.
+    pub vocabulary: Value,
+    /// Those of padding, of what a target begins with, of the end and of unknown text.
+    pub special: [u32; 4],
+    /// Those that a translation never has.
+    pub forbidden: Vec<u32>,
+    /// Whether a `>>fra<<` that a line begins with is a piece.
+    pub language_tags: bool,
+}
+
+impl Stored {
+    /// A model as it is.
+    fn of(model: &[u8]) -> Self {
+        Self {
+            version: "1.0".to_owned(),
+            r#type: TYPE.to_owned(),
+            model: BASE64.encode(model),
+            vocabulary: None,
+            appended: Vec::new(),
+            special: Special::default(),
+            forbidden: None,
+            language_tags: false,
+        }
+    }
+}
+
 /// Ids of special tokens.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -132,19 +160,26 @@ impl SentencePiece {
     /// # Errors
     /// It is no model, or one of words or characters.
     pub(super) fn from_file(bytes: &[u8]) -> Result<Self> {
-        let stored = Stored {
-            version: "1.0".to_owned(),
-            r#type: TYPE.to_owned(),
-            model: BASE64.encode(bytes),
-            vocabulary: None,
-            appended: Vec::new(),
-            special: Special::default(),
-            forbidden: None,
-            language_tags: false,
-        };
+        let stored = Stored::of(bytes);
         let mut new = Self::new(bytes, stored)?;
         new.append();
         Ok(new)
+    }
+
+    /// A model with other ids than its own.
+    ///
+    /// # Errors
+    /// As [`SentencePiece::from_file`]; or the ids contradict each other.
+    pub(super) fn with_ids(bytes: &[u8], ids: OwnIds) -> Result<Self> {
+        let [pad, bos, eos, unk] = ids.special.map(Some);
+        let stored = Stored {
+            vocabulary: Some(ids.vocabulary),
+            special: Special { pad, bos, eos, unk },
+            forbidden: Some(ids.forbidden),
+            language_tags: ids.language_tags,
+            ..Stored::of(bytes)
+        };
+        Self::new(bytes, stored)
     }
 
     /// Reads our JSON.
@@ -263,8 +298,10 @@ impl Engine for SentencePiece {
     }
 
     fn decode(&self, ids: &[u32]) -> String {
-        let [pad, bos, eos, _] = self.vocabulary.specials;
-        let ids = ids.iter().filter(|id| ![pad, bos, eos].contains(id));
+        let [pad, bos, eos, unk] = self.vocabulary.specials;
+        // Marian's models write nothing for what is unknown.
+        let unk = if self.vocabulary.is_foreign { unk } else { eos };
+        let ids = ids.iter().filter(|id| ![pad, bos, eos, unk].contains(id));
         let found = ids.filter_map(|&id| Some((self.piece(id)?, *self.vocabulary.to_model.get(id as usize)?)));
         self.vocabulary.finish(self.decoder.decode(&self.pieces, found))
     }
@@ -285,6 +322,14 @@ impl Engine for SentencePiece {
 
     fn appended(&self) -> &[String] {
         &self.stored.appended
+    }
+
+    fn sentencepiece(&self) -> Option<Vec<u8>> {
+        BASE64.decode(&self.stored.model).ok()
+    }
+
+    fn language_tags(&self) -> Vec<&str> {
+        self.tags()
     }
 
     fn forbidden(&self) -> Vec<u32> {
