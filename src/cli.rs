@@ -78,6 +78,8 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// Write a model as another program reads it: CTranslate2, Hugging Face transformers
     Export(ExportArgs),
+    /// Make a model of another program's: MarianMT of Hugging Face transformers, OPUS-MT
+    Import(ImportArgs),
     /// Learn which target tokens translate which source tokens, to compute no others
     Shortlist(ShortlistArgs),
     /// Describe a model or a configuration: parameters, shapes, training history
@@ -344,6 +346,17 @@ pub struct ExportArgs {
     pub checkpoint: Option<String>,
 }
 
+/// `mt import`
+#[derive(Args, Debug)]
+pub struct ImportArgs {
+    /// Folder of a MarianMT model of Hugging Face transformers, such as those of OPUS-MT
+    #[arg(value_name = "DIR")]
+    pub source: PathBuf,
+    /// Directory of the new model, which is not there yet
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+}
+
 /// `mt shortlist`
 #[derive(Args, Debug)]
 pub struct ShortlistArgs {
@@ -418,7 +431,7 @@ pub struct TokenizeArgs {
     /// Model or run directory [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
     pub model: Option<PathBuf>,
-    /// A tokenizer.json
+    /// A tokenizer.json, or a SentencePiece .model
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
     /// Use the target side's tokenizer, where a model has two

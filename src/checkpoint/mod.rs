@@ -19,6 +19,7 @@ pub mod format;
 pub mod import;
 mod locate;
 pub mod manifest;
+mod marian_names;
 mod save;
 #[cfg(test)]
 mod tests;

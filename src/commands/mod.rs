@@ -7,6 +7,7 @@ mod decoding;
 mod embed;
 mod eval;
 mod export;
+mod import;
 mod info;
 mod input;
 pub mod model;
@@ -44,6 +45,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Score(args) => score::run(args, common),
         Command::Shortlist(args) => shortlist::run(args, common),
         Command::Export(args) => export::run(args, common),
+        Command::Import(args) => import::run(args, common),
         Command::Quantize(args) => quantize::run(args, common),
         Command::Report(args) => report::run(args, common),
         Command::Embed(args) => embed::run(args, common),

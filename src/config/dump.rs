@@ -10,7 +10,7 @@ use super::schema::join;
 use super::sections::Config;
 
 /// First line of a resolved configuration: by it a run directory is known.
-const HEADER: &str = "# Resolved: every key has its value, every path is absolute.";
+pub(super) const HEADER: &str = "# Resolved: every key has its value, every path is absolute.";
 
 /// Whether `file` is a configuration that `mt` wrote, not one that a user did.
 pub fn is_resolved(file: &Path) -> bool {

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use super::check::Report;
-use super::document::{Table, get, to_json};
+use super::document::{Origin, Table, get, to_json};
+use super::dump::HEADER;
 use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Tie};
-use super::sections::Config;
+use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
+use crate::data::tokenizer::TokenizerKind;
 use crate::error::{Error, Result};
 
 /// Fills in what the document leaves out and checks how keys go together. `root` is the absolute `data.root`.
@@ -20,9 +22,13 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     })?;
     config.data.root = root;
     let stated = |key: &str| get(merged, key).is_some();
+    if config.tokenizer.path.is_some() {
+        config.tokenizer.joint = config.tokenizer.target_path.is_none();
+    }
     fill_model(&mut config.model, config.tokenizer.joint, stated);
     config.train.schedule.end_at(config.train.max_updates);
     let mut together = Together { merged, report };
+    together.tokenizer(&config.tokenizer);
     together.widths(&config.model);
     together.norm(&config.model);
     together.rotary(&config.model);
@@ -68,6 +74,11 @@ fn fill_model(model: &mut ModelConfig, joint: bool, stated: impl Fn(&str) -> boo
     }
 }
 
+/// Whether something stands in a configuration that `mt` wrote.
+fn is_resolved_text(origin: &Origin) -> bool {
+    origin.source.text.as_ref().is_some_and(|text| text.starts_with(HEADER))
+}
+
 /// Checks of keys that depend on one another.
 struct Together<'a> {
     merged: &'a Table,
@@ -83,6 +94,41 @@ impl Together<'_> {
         match keys.iter().find_map(|key| get(self.merged, key)) {
             Some(entry) => self.report.add(&entry.item.origin, error),
             None => self.report.add_anywhere(error),
+        }
+    }
+
+    /// What is learnt from text, and what a file has, do not go together. A layer that names a file may stand above one that
+    /// says how to learn; and what `mt` writes states everything.
+    fn tokenizer(&mut self, tokenizer: &TokenizerConfig) {
+        let stated = |key: &str| get(self.merged, &format!("tokenizer.{key}")).map(|entry| &entry.item.origin);
+        if let (Some(target), None) = (stated("target_path"), stated("path")) {
+            let error =
+                Error::usage("`tokenizer.target_path` is the target side's file, but `tokenizer.path` is missing");
+            self.report.add(target, error.help("set `path` to the tokenizer of the source side"));
+        }
+        if let Some(file) = stated("path").filter(|file| !is_resolved_text(file)) {
+            let learnt = ["kind", "vocab_size", "joint", "lowercase", "max_piece_length", "sample_lines"];
+            for (key, origin) in learnt.iter().filter_map(|key| Some((key, stated(key)?))) {
+                if origin.source.order == file.source.order {
+                    let what =
+                        format!("`tokenizer.{key}` is about learning a tokenizer, but `tokenizer.path` names one");
+                    self.report.add(origin, Error::usage(what).help(format!("leave out `{key}`, or `path`")));
+                }
+            }
+            return;
+        }
+        if tokenizer.kind == TokenizerKind::SubwordNmt && tokenizer.path.is_none() {
+            for (key, is_set) in [
+                ("dropout", tokenizer.dropout > 0.0),
+                ("lowercase", tokenizer.lowercase),
+                ("max_piece_length", tokenizer.max_piece_length != TokenizerConfig::default().max_piece_length),
+            ] {
+                if let Some(origin) = stated(key).filter(|_| is_set) {
+                    let what = format!("`tokenizer.{key}` does nothing with `tokenizer.kind` = \"subword-nmt\"");
+                    self.report
+                        .add(origin, Error::usage(what).help(format!("leave `{key}` out: the text is split already")));
+                }
+            }
         }
     }
 

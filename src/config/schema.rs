@@ -5,6 +5,7 @@
 use super::key::*;
 use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{MOST_THREADS, ValidMetric};
+use crate::data::tokenizer::TokenizerKind;
 use crate::decode::PenaltyKind;
 use crate::ops::matmul::Precision;
 use crate::train::{optimizer, schedule};
@@ -36,6 +37,9 @@ const CORPUS: &[Key] = &[required("source", Kind::Corpus), required("target", Ki
 const PAIR: &[Key] = &[required("source", Kind::Corpus), required("target", Kind::Corpus)];
 
 const TOKENIZER: &[Key] = &[
+    key("path", Kind::Path),
+    key("target_path", Kind::Path),
+    key("kind", Kind::Choice(TokenizerKind::NAMES)),
     // 256 bytes, the special tokens, and room for some merges.
     key("vocab_size", Kind::Integer { least: 300, most: 1 << 24 }),
     key("joint", Kind::Boolean),

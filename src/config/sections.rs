@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
+use crate::data::tokenizer::TokenizerKind;
 use crate::decode::PenaltyKind;
 use crate::ops::matmul::Precision;
 
@@ -95,10 +96,18 @@ pub struct PairConfig {
     pub target: PathBuf,
 }
 
-/// `[tokenizer]`: the byte-pair-encoding vocabulary (Sennrich et al. 2016).
+/// `[tokenizer]`: the subword vocabulary, learnt (by byte-pair encoding, Sennrich et al. 2016) or from a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenizerConfig {
+    /// A tokenizer.json or SentencePiece model to use; none: one is learnt from the training text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// That of the target side, where it is another; none: `path` is for both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_path: Option<PathBuf>,
+    /// How the vocabulary is learnt.
+    pub kind: TokenizerKind,
     /// Pieces in the vocabulary, special tokens and the 256 bytes included (of each side, unless `joint`).
     pub vocab_size: usize,
     /// One vocabulary for both languages.
@@ -116,6 +125,9 @@ pub struct TokenizerConfig {
 impl Default for TokenizerConfig {
     fn default() -> Self {
         Self {
+            path: None,
+            target_path: None,
+            kind: TokenizerKind::Bpe,
             vocab_size: 10_000,
             joint: true,
             dropout: 0.0,

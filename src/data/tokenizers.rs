@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
-use super::tokenizer::{TextCounts, Tokenizer, TrainOptions};
+use super::tokenizer::{TextCounts, Tokenizer, TokenizerKind, TrainOptions};
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
 
@@ -37,15 +37,59 @@ impl Tokenizers {
             lowercase: config.lowercase,
             max_piece_length: config.max_piece_length,
         };
+        let learn = |text: TextCounts| match config.kind {
+            TokenizerKind::Bpe => Tokenizer::of_text(text, &options),
+            TokenizerKind::SubwordNmt => Tokenizer::of_pieces(&text, config.vocab_size),
+        };
         if config.joint {
             source.merge(target);
-            let both = Arc::new(Tokenizer::of_text(source, &options)?);
+            let both = Arc::new(learn(source)?);
             return Ok(Self { source: both.clone(), target: both });
         }
-        Ok(Self {
-            source: Arc::new(Tokenizer::of_text(source, &options)?),
-            target: Arc::new(Tokenizer::of_text(target, &options)?),
-        })
+        Ok(Self { source: Arc::new(learn(source)?), target: Arc::new(learn(target)?) })
+    }
+
+    /// Those in the files that a configuration names, if it names any.
+    ///
+    /// # Errors
+    /// What is wrong with either file, or does not go with the rest of the configuration.
+    pub fn named(config: &TokenizerConfig) -> Result<Option<Self>> {
+        let Some(path) = &config.path else { return Ok(None) };
+        let files = [("path", Some(path)), ("target_path", config.target_path.as_ref())];
+        let files = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
+        let (mut found, mut errors) = (Vec::new(), Vec::new());
+        for (key, path) in files {
+            match Tokenizer::load(path) {
+                Ok(tokenizer) if config.dropout > 0.0 && !tokenizer.has_dropout() => {
+                    let what =
+                        format!("`tokenizer.dropout` = {}, but this tokenizer has no BPE-dropout", config.dropout);
+                    let help = "set `tokenizer.dropout = 0`, or use a tokenizer.json that mt wrote";
+                    errors.push(Error::usage(what).at(path).help(help));
+                }
+                Ok(tokenizer) => found.push(Arc::new(tokenizer)),
+                Err(error) => errors.push(error.context(format_args!("`tokenizer.{key}`"))),
+            }
+        }
+        match (found.as_slice(), errors.is_empty()) {
+            ([both], true) => Ok(Some(Self { source: both.clone(), target: both.clone() })),
+            ([source, target], true) => Ok(Some(Self { source: source.clone(), target: target.clone() })),
+            _ => Err(Error::many(errors)),
+        }
+    }
+
+    /// The special tokens that each side's file lacked.
+    pub fn appended(&self) -> impl Iterator<Item = (Side, &[String])> {
+        let target = (!self.is_joint()).then_some((Side::Target, self.target.appended()));
+        let sides = [(Side::Source, self.source.appended())].into_iter().chain(target);
+        sides.filter(|(_, appended)| !appended.is_empty())
+    }
+
+    /// Whether these are the same, to the last byte of their files.
+    pub fn is_same(&self, other: &Self) -> Result<bool> {
+        let joint = self.is_joint() == other.is_joint();
+        Ok(joint
+            && self.source.to_json()? == other.source.to_json()?
+            && self.target.to_json()? == other.target.to_json()?)
     }
 
     /// Whether a directory holds tokenizers.

@@ -81,9 +81,8 @@ fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<usize>> {
     /// The word's begin in pieces, and tabs and the like in bytes.
     const SPACES: [&str; 6] = ["<0x09>", "<0x0A>", "<0x0B>", "<0x0C>", "<0x0D>", "<0x20>"];
     let (mut word, mut in_space) = (None, true);
-    let of_token = |&token: &u32| {
-        let piece = tokenizer.piece(token).unwrap_or_default();
-        if SPACES.contains(&piece) {
+    let of_token = |piece: &String| {
+        if SPACES.contains(&piece.as_str()) {
             in_space = true;
             return None;
         }
@@ -100,5 +99,5 @@ fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<usize>> {
         }
         word.filter(|_| has_text)
     };
-    tokens.iter().map(of_token).collect()
+    tokenizer.marked(tokens).iter().map(of_token).collect()
 }

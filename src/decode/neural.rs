@@ -24,7 +24,7 @@ pub struct SpecialTokens {
     pub start: u32,
     /// Ends a hypothesis.
     pub end: u32,
-    /// Never produced: padding, start and unknown.
+    /// Never produced: padding, start and unknown, unless the tokenizer says otherwise.
     pub forbidden: Vec<u32>,
 }
 
@@ -36,7 +36,7 @@ impl SpecialTokens {
             source_end: tokenizers.source.eos_id(),
             start: target.bos_id(),
             end: target.eos_id(),
-            forbidden: vec![target.pad_id(), target.bos_id(), target.unk_id()],
+            forbidden: target.forbidden(),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Model, Obstacles, has_even_heads, pieces, write_json};
+use super::{Model, Obstacles, has_even_heads, pieces, write_bytes, write_json};
 use crate::checkpoint::disk;
 use crate::choice::choice;
 use crate::config::{Activation, NormKind, NormPlacement, PositionKind};
@@ -119,6 +119,11 @@ pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<(
         } else {
             write_json(directory, "source_vocabulary.json", &pieces(&tokenizers.source))?;
             write_json(directory, "target_vocabulary.json", &pieces(target))?;
+        }
+        for (name, tokenizer) in [("source.spm", &tokenizers.source), ("target.spm", target)] {
+            if let Some(model) = tokenizer.sentencepiece() {
+                write_bytes(directory, name, &model)?;
+            }
         }
         tokenizers.save(directory)
     })

@@ -9,10 +9,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Model, Obstacles, has_even_heads, write_json, write_text};
+use super::{Model, Obstacles, has_even_heads, pieces, write_bytes, write_json, write_text};
 use crate::checkpoint::format::{self, Elements, NamedTensor};
 use crate::config::{NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::positions::sinusoidal;
 
@@ -90,7 +91,7 @@ fn generation(model: &Model) -> Value {
         "pad_token_id": target.pad_id(), "bos_token_id": target.bos_id(), "eos_token_id": target.eos_id(),
         "decoder_start_token_id": target.bos_id(), "num_beams": config.decode.beam, "max_length": config.model.max_length,
         // Never part of a translation.
-        "bad_words_ids": [[target.pad_id()], [target.bos_id()], [target.unk_id()]],
+        "bad_words_ids": target.forbidden().into_iter().map(|id| [id]).collect::<Vec<_>>(),
     })
 }
 
@@ -98,6 +99,9 @@ fn generation(model: &Model) -> Value {
 /// has its own.
 fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
     let tokenizers = model.tokenizers;
+    if let (Some(source), Some(target)) = (tokenizers.source.sentencepiece(), tokenizers.target.sentencepiece()) {
+        return sentencepiece(model, [&source, &target], directory);
+    }
     write_text(directory, "tokenizer.json", &with_end(&tokenizers.source)?)?;
     if !tokenizers.is_joint() {
         write_text(directory, "tokenizer.tgt.json", &with_end(&tokenizers.target)?)?;
@@ -112,6 +116,33 @@ fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
             "bos_token": piece(source.bos_id()), "eos_token": piece(source.eos_id()), "pad_token": piece(source.pad_id()),
             "unk_token": piece(source.unk_id()), "clean_up_tokenization_spaces": false, "split_special_tokens": true,
             "model_input_names": ["input_ids", "attention_mask"],
+        }),
+    )
+}
+
+/// What `MarianTokenizer` reads: SentencePiece models, and the ids of their pieces.
+fn sentencepiece(model: &Model, [source_model, target_model]: [&[u8]; 2], directory: &Path) -> Result<()> {
+    let Tokenizers { source, target } = model.tokenizers;
+    for (name, bytes) in [("source.spm", source_model), ("target.spm", target_model)] {
+        write_bytes(directory, name, bytes)?;
+    }
+    let ids = |tokenizer: &Tokenizer| -> serde_json::Map<String, Value> {
+        pieces(tokenizer).into_iter().map(str::to_owned).zip((0..).map(Value::from)).collect()
+    };
+    let (of_source, of_target) = (ids(source), ids(target));
+    let is_separate = of_source != of_target;
+    write_json(directory, "vocab.json", &of_source)?;
+    if is_separate {
+        write_json(directory, "target_vocab.json", &of_target)?;
+    }
+    let piece = |id| source.piece(id);
+    write_json(
+        directory,
+        "tokenizer_config.json",
+        &json!({
+            "tokenizer_class": "MarianTokenizer", "model_max_length": model.config.model.max_length,
+            "separate_vocabs": is_separate, "eos_token": piece(source.eos_id()), "pad_token": piece(source.pad_id()),
+            "unk_token": piece(source.unk_id()), "clean_up_tokenization_spaces": false,
         }),
     )
 }

@@ -113,10 +113,15 @@ pub fn directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<(
     disk::sync_directory(parent)
 }
 
-/// Writes a small file of text.
-fn write_text(directory: &Path, name: &str, text: &str) -> Result<()> {
+/// Writes a small file.
+fn write_bytes(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let file = directory.join(name);
-    std::fs::write(&file, text).map_err(|error| disk::write_error(&file, error))
+    std::fs::write(&file, bytes).map_err(|error| disk::write_error(&file, error))
+}
+
+/// As [`write_bytes`], of text.
+fn write_text(directory: &Path, name: &str, text: &str) -> Result<()> {
+    write_bytes(directory, name, text.as_bytes())
 }
 
 /// As [`write_text`], for people to read.

@@ -4,4 +4,5 @@
 //! [`super::load_into`] does the reading, with its checks: every tensor of the file must have its place, and every place its
 //! tensor, of the right shape.
 
+pub mod marian;
 pub mod torch;

@@ -66,7 +66,7 @@ impl Outlook {
     /// A line or more for each thing to know.
     pub fn in_words(&self, config: &Config) -> Vec<String> {
         let mut lines = Vec::new();
-        if self.pieces < config.tokenizer.vocab_size {
+        if self.pieces < config.tokenizer.vocab_size && config.tokenizer.path.is_none() {
             lines.push(format!(
                 "warning: the text has no more than {} pieces, of tokenizer.vocab_size = {}",
                 self.pieces, config.tokenizer.vocab_size

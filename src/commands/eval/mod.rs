@@ -249,6 +249,9 @@ fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Resu
         file.flush()?;
     }
     let systems = vec![("model".to_owned(), translations)];
+    let target = &loaded.tokenizers.target;
+    let references = references.iter().map(|lines| lines.iter().map(|line| target.plain(line).into_owned()).collect());
+    let references = references.collect();
     Ok(TestSet { sources: Some(lines), references, systems, knowledge, training })
 }
 

@@ -84,7 +84,10 @@ fn final_event(run: &Path) -> Option<Value> {
 fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
     let size = config.tokenizer.vocab_size;
-    let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };
+    let vocabulary = match Tokenizers::named(&config.tokenizer)? {
+        Some(named) => vocabulary(&named),
+        None => Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 },
+    };
     Ok((config, vocabulary, Vec::new()))
 }
 

@@ -62,6 +62,13 @@ fn with_files_of(config: &Config, old: &Config) -> Config {
     if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
         *new = old.clone();
     }
+    // So may a tokenizer: the run has a copy, to compare with.
+    if config.tokenizer.path.is_some() && old.tokenizer.path.is_some() {
+        config.tokenizer.path.clone_from(&old.tokenizer.path);
+        if config.tokenizer.target_path.is_some() && old.tokenizer.target_path.is_some() {
+            config.tokenizer.target_path.clone_from(&old.tokenizer.target_path);
+        }
+    }
     config
 }
 

@@ -11,7 +11,7 @@ use super::signals::Signals;
 use crate::cli::Common;
 use crate::config::{Config, DataConfig, TokenizerConfig};
 use crate::data::cache::{Cache, Entry};
-use crate::data::corpus::{Corpus, PairSource};
+use crate::data::corpus::{Corpus, PairSource, Side};
 use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
@@ -134,16 +134,49 @@ fn open(config: &DataConfig, say: &dyn Fn(String)) -> Result<Vec<Box<dyn PairSou
     config.train.iter().map(open).collect()
 }
 
+/// The tokenizers that need not be learnt: those of the run that goes on, else those that the configuration names.
+fn tokenizers(config: &TokenizerConfig, saved: Option<Tokenizers>, say: &dyn Fn(String)) -> Result<Option<Tokenizers>> {
+    let Some(saved) = saved else {
+        let named = Tokenizers::named(config)?;
+        for (side, appended) in named.iter().flat_map(Tokenizers::appended) {
+            let path = if side == Side::Source { &config.path } else { &config.target_path };
+            let path = path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+            say(format!("tokenizer: {path} has no {}: put behind its vocabulary", appended.join(", ")));
+        }
+        if let Some(named) = &named {
+            let sizes = [&named.source, &named.target].map(|tokenizer| tokenizer.vocab_size());
+            let sizes = if named.is_joint() {
+                format!("{} pieces, joint", sizes[0])
+            } else {
+                format!("{} and {} pieces", sizes[0], sizes[1])
+            };
+            say(format!("tokenizer: {sizes}, from a file"));
+        }
+        return Ok(named);
+    };
+    // The run has its own copy; the file may have gone.
+    let is_there = |path: &Option<PathBuf>| path.as_ref().is_none_or(|path| path.exists());
+    if let (Some(path), true, true) = (&config.path, is_there(&config.path), is_there(&config.target_path))
+        && let Some(named) = Tokenizers::named(config)?
+        && !named.is_same(&saved)?
+    {
+        let error = Error::usage("the tokenizer is not the one that the run began with").at(path);
+        return Err(error.help("name the one it was, or start another run with --run-dir"));
+    }
+    Ok(Some(saved))
+}
+
 /// Opens the corpora, learns the tokenizers (unless they are `saved`), encodes and filters.
 ///
 /// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
 pub fn data(config: &Config, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
+    let named = tokenizers(&config.tokenizer, saved, workplace.say)?;
     let corpora = open(&config.data, workplace.say)?;
     workplace.stop()?;
     let bytes: u64 = corpora.iter().map(|corpus| corpus.text_bytes()).sum();
     let on_disk = workplace.always_cache || bytes >> 20 >= config.data.cache_above;
     let cache = Cache::new(&workplace.cache);
-    let tokenizers = match saved {
+    let tokenizers = match named {
         Some(tokenizers) => tokenizers,
         None => learn(&config.tokenizer, &corpora, &cache, on_disk, workplace)?,
     };

@@ -72,7 +72,8 @@ impl Validator {
         }
         encoded.sort_by_key(larger_side);
         let batch_tokens = config.train.batch_tokens;
-        let (sources, references) = pairs.into_iter().take(limit).unzip();
+        let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
+        let references = references.into_iter().map(|line| tokenizers.target.plain(&line).into_owned()).collect();
         Ok(Some(Self {
             sources,
             references,
@@ -88,7 +89,7 @@ impl Validator {
             padding: tokenizers.target.pad_id(),
             smoothing: config.train.label_smoothing,
             samples: config.valid.samples,
-            metric: BleuOptions { lowercase: config.tokenizer.lowercase, ..BleuOptions::default() },
+            metric: BleuOptions { lowercase: tokenizers.target.lowers_case(), ..BleuOptions::default() },
         }))
     }
 
@@ -143,6 +144,7 @@ impl Validator {
         let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);
         validation.samples = samples
             .map(|((source, reference), text)| {
+                let source = self.tokenizers.source.plain(source);
                 format!("  source     {source}\n  reference  {reference}\n  output     {text}\n")
             })
             .collect();

@@ -132,6 +132,8 @@ fn full() -> Json {
     config.data.test = Some(pair());
     // Its default depends on the run directory.
     config.data.cache_dir = Some("data-cache".into());
+    config.tokenizer.path = Some("spm.model".into());
+    config.tokenizer.target_path = Some("spm.target.model".into());
     config.model.preset = Some(Preset::Base);
     serde_json::to_value(config).unwrap()
 }
@@ -204,7 +206,7 @@ fn reference_settings() -> BTreeMap<String, Json> {
             continue;
         };
         let value = parse_value(value, &source).unwrap_or_else(|| panic!("{line}")).to_json();
-        if name == "kind" {
+        if name == "kind" && section != "tokenizer" {
             kind = format!(".{}", value.as_str().unwrap());
         }
         assert!(explained || !kind.is_empty(), "no comment above {section}.{name}");

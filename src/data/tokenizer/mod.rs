@@ -1,66 +1,84 @@
 //! Subwords: text to ids and back, and learning how.
 //!
-//! A tokenizer is byte-pair encoding (Sennrich et al. 2016) over words that [`pipeline`] cuts out of a line, with a
+//! A [`Tokenizer`] is one of several engines:
+//!
+//! | engine | file | where from |
+//! |---|---|---|
+//! | [`bpe`] | `tokenizer.json` | learnt here; the only one with BPE-dropout |
+//! | [`words`] | `tokenizer.json` | counted here, in text that subword-nmt has split |
+//! | [`sentencepiece`] | `.model`, `.spm` | SentencePiece; stored as JSON with the file inside |
+//! | [`library`] | `tokenizer.json` | any other that the `tokenizers` library reads |
+//!
+//! Our own is byte-pair encoding (Sennrich et al. 2016) over words that [`pipeline`] cuts out of a line, with a
 //! piece for each of the 256 bytes, so that no text is unknown. It lives in a `tokenizer.json` that the `tokenizers`
 //! library and everything built on it can read; learning is that library's too. Encoding is our own merge loop over the
 //! same merges ([`merge`]), because BPE-dropout must follow a seed and the library's does not, and it is held equal to
 //! the library's by tests.
 //!
-//! **Text in is text out**: `decode(encode(line)) == normalise(line)` for every string. Normalising is NFKC, and lower
-//! case where the tokenizer was trained so; white space stays as it is, except that NFKC itself turns some of it (U+00A0,
-//! U+3000 and the like) into U+0020. So U+0020 alone is written `▁`, one for each, leading and trailing ones too; tabs
-//! and other white space are written in bytes. What looks like a special token, a byte piece or a `▁` in the text is
+//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. Normalising is NFKC,
+//! and lower case where the tokenizer was trained so; white space stays as it is, except that NFKC itself turns some of it
+//! (U+00A0, U+3000 and the like) into U+0020. So U+0020 alone is written `▁`, one for each, leading and trailing ones too;
+//! tabs and other white space are written in bytes. What looks like a special token, a byte piece or a `▁` in the text is
 //! text: encoding never yields a special id. (In the library, that is `encode_special_tokens = true`; by its default it
 //! does find special tokens in text.)
 //!
 //! An empty line has no ids. Any other line is taken to begin with one more space than it has, so that a word at its
 //! start has the same pieces as elsewhere.
 
+mod bpe;
 mod cache;
 mod detokenise;
+mod engine;
+mod library;
 mod merge;
 mod pipeline;
+mod sentencepiece;
 #[cfg(test)]
 mod tests;
 mod train;
 mod vocabulary;
+mod words;
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use rayon::prelude::*;
 
+use crate::choice::choice;
 use crate::error::{Error, Result};
-use cache::Stretch;
-use merge::{Coins, Scratch};
-use pipeline::Pipeline;
-use vocabulary::Vocabulary;
+use bpe::Bpe;
+use engine::{Dropout, Engine};
+use library::Library;
+use sentencepiece::SentencePiece;
+use words::Words;
 
 /// Far more than any vocabulary takes.
 const MOST_BYTES: u64 = 1 << 28;
 
+pub use sentencepiece::OwnIds;
 pub use train::{TextCounts, TrainOptions};
 
-/// A trained tokenizer. It does not change, and threads may share it.
+choice! {
+    /// How a vocabulary is learnt from the training text.
+    pub enum TokenizerKind {
+        /// Byte-pair encoding of raw text.
+        Bpe = "bpe",
+        /// Counting the pieces of text that subword-nmt has split.
+        SubwordNmt = "subword-nmt",
+    }
+}
+
+/// A tokenizer. It does not change, and threads may share it.
 pub struct Tokenizer {
-    /// The text of `tokenizer.json`.
+    /// The text of its file in a model directory.
     json: String,
-    pipeline: Pipeline,
-    vocabulary: Vocabulary,
-    /// Tells this tokenizer's remembered stretches from those of others.
-    cache_owner: u64,
+    engine: Box<dyn Engine>,
 }
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokenizer").field("vocab_size", &self.vocab_size()).finish_non_exhaustive()
     }
-}
-
-/// BPE-dropout of one line.
-#[derive(Clone, Copy)]
-struct Dropout {
-    probability: f32,
-    key: u64,
 }
 
 impl Tokenizer {
@@ -83,39 +101,83 @@ impl Tokenizer {
         Self::from_json(train::train(text, options)?)
     }
 
-    /// Reads a `tokenizer.json`.
+    /// Counts the pieces of text that is split already; see [`TokenizerKind::SubwordNmt`].
     ///
     /// # Errors
-    /// The file cannot be read, is no tokenizer, or is one whose encoding or decoding would differ from the file's: the
-    /// model must be BPE with byte fallback, the pipeline that of this module, and `<pad>`, `<s>`, `</s>` and `<unk>`
-    /// must be in the vocabulary, under any ids. The error names the file.
+    /// A usage error if the vocabulary has no room for any.
+    pub fn of_pieces(text: &TextCounts, vocab_size: usize) -> Result<Self> {
+        Self::from_json(words::train(text, vocab_size)?)
+    }
+
+    /// Reads a `tokenizer.json`, a SentencePiece model, or our JSON of one.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no tokenizer, or is one that mt cannot use. The error names the file.
     pub fn load(path: &Path) -> Result<Self> {
         let read_error = |error| Error::io("read the tokenizer", path, error);
         // A pipe in its place could be waited for for ever, and a hostile file fill the memory.
         let metadata = std::fs::metadata(path).map_err(read_error)?;
         if !metadata.is_file() || metadata.len() > MOST_BYTES {
-            let what = format!("this is not a tokenizer.json: not a regular file of at most {MOST_BYTES} bytes");
+            let what = format!("this is not a tokenizer: not a regular file of at most {MOST_BYTES} bytes");
             return Err(Error::failure(what).at(path));
         }
         let bytes = std::fs::read(path).map_err(read_error)?;
-        let json = String::from_utf8(bytes).map_err(|error| {
-            Error::failure("this is not a tokenizer.json: it is not UTF-8 text").at(path).caused_by(error)
-        })?;
-        Self::from_json(json)
-            .map_err(|error| error.at(path).help("use a tokenizer.json that mt wrote, or train one from the corpus"))
+        let help = "use a tokenizer.json, a SentencePiece .model, or what mt wrote; or train one from the corpus";
+        Self::from_bytes(bytes).map_err(|error| error.at(path).help(help))
     }
 
-    /// Reads the text of a `tokenizer.json`; see [`Tokenizer::load`].
+    /// Reads the contents of a file; see [`Tokenizer::load`].
+    ///
+    /// # Errors
+    /// As for [`Tokenizer::load`], without a file to name.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        // A SentencePiece model begins with a line feed, for that is the number of its first field.
+        if bytes.trim_ascii_start().starts_with(b"{") {
+            let json = String::from_utf8(bytes).map_err(|error| {
+                Error::failure("this is not a tokenizer.json: it is not UTF-8 text").caused_by(error)
+            })?;
+            return Self::from_json(json);
+        }
+        let engine = SentencePiece::from_file(&bytes)?;
+        Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
+    }
+
+    /// A SentencePiece model whose pieces have other ids than its own, as Marian's have.
+    ///
+    /// # Errors
+    /// It is no such model, or the ids contradict each other.
+    pub fn of_sentencepiece(model: &[u8], ids: OwnIds) -> Result<Self> {
+        let engine = SentencePiece::with_ids(model, ids)?;
+        Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
+    }
+
+    /// Reads the text of a `tokenizer.json`, or of our JSON of a SentencePiece model; see [`Tokenizer::load`].
     ///
     /// # Errors
     /// As for [`Tokenizer::load`], without a file to name.
     pub fn from_json(json: String) -> Result<Self> {
+        let unusable = |error: Error| error.context("mt cannot use this tokenizer");
         let file: serde_json::Value = serde_json::from_str(&json)
             .map_err(|error| Error::failure(format!("this is not a tokenizer.json: {error}")).caused_by(error))?;
-        let unusable = |error: Error| error.context("mt cannot use this tokenizer");
-        let vocabulary = Vocabulary::from_json(&file).map_err(unusable)?;
-        let pipeline = Pipeline::from_json(&file).map_err(unusable)?;
-        Ok(Self { json, pipeline, vocabulary, cache_owner: cache::new_owner() })
+        if file["type"] == sentencepiece::TYPE {
+            let engine = SentencePiece::from_json(&json).map_err(unusable)?;
+            return Ok(Self { json, engine: Box::new(engine) });
+        }
+        if let Some(words) = Words::from_json(&file) {
+            return Ok(Self { json, engine: Box::new(words) });
+        }
+        let not_ours = match Bpe::from_json(&file) {
+            Ok(bpe) => return Ok(Self { json, engine: Box::new(bpe) }),
+            Err(error) => error,
+        };
+        drop(file);
+        let library = Library::from_json(&json).map_err(|error| {
+            let what = format!("by mt's own rules {}; by the tokenizers library: {}", not_ours.what(), error.what());
+            unusable(Error::failure(what).caused_by(error))
+        })?;
+        // As it was, unless something had to be added.
+        let json = if library.appended().is_empty() { json } else { library.to_json()? };
+        Ok(Self { json, engine: Box::new(library) })
     }
 
     /// Writes the tokenizer as `tokenizer.json`, the same bytes every time: those it was read from.
@@ -136,39 +198,42 @@ impl Tokenizer {
 
     /// The number of ids: special tokens, bytes, characters and merged pieces. It may be less than was asked for.
     pub fn vocab_size(&self) -> usize {
-        self.vocabulary.len()
+        self.engine.len()
     }
 
     /// The id of `<pad>`, which fills up a batch.
     pub fn pad_id(&self) -> u32 {
-        self.vocabulary.specials()[0]
+        self.engine.specials()[0]
     }
 
     /// The id of `<s>`, which a target begins with.
     pub fn bos_id(&self) -> u32 {
-        self.vocabulary.specials()[1]
+        self.engine.specials()[1]
     }
 
     /// The id of `</s>`, which a sentence ends with.
     pub fn eos_id(&self) -> u32 {
-        self.vocabulary.specials()[2]
+        self.engine.specials()[2]
     }
 
-    /// The id of `<unk>`. Encoding never yields it; other tools expect it to exist.
+    /// The id of `<unk>`. Our own engine never yields it; others do, for text they have no piece for.
     pub fn unk_id(&self) -> u32 {
-        self.vocabulary.specials()[3]
+        self.engine.specials()[3]
     }
 
     /// The ids of a line, without any special token.
     pub fn encode(&self, text: &str) -> Vec<u32> {
-        self.encode_line(text, None)
+        if text.is_empty() { Vec::new() } else { self.engine.encode(text) }
     }
 
     /// The ids of a line under BPE-dropout: every merge is passed over with probability `dropout` at every step (Provilkov
     /// et al. 2020). `key` decides the draws, and nothing else does: derive it from seed, epoch and line. With a
     /// `dropout` of 0 this is [`Tokenizer::encode`]; with 1 nothing is merged.
     pub fn encode_with_dropout(&self, text: &str, dropout: f32, key: u64) -> Vec<u32> {
-        self.encode_line(text, (dropout > 0.0).then_some(Dropout { probability: dropout, key }))
+        if dropout > 0.0 && !text.is_empty() {
+            return self.engine.encode_with_dropout(text, Dropout { probability: dropout, key });
+        }
+        self.encode(text)
     }
 
     /// The ids of many lines, in order, on all threads.
@@ -178,83 +243,69 @@ impl Tokenizer {
 
     /// The text of ids. Special tokens and ids out of range are left out, bytes that are not UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
-        detokenise::ids_to_text(&self.vocabulary, ids)
+        self.engine.decode(ids)
     }
 
     /// The piece of an id: `▁` for a space, `<0x0A>` for a byte.
     pub fn piece(&self, id: u32) -> Option<&str> {
-        self.vocabulary.get(id).map(|(piece, _)| piece)
+        self.engine.piece(id)
     }
 
-    /// The pieces of a line. None contains white space, so that they can be written in one line with spaces between.
+    /// The pieces of a line; unknown text may stand as it is. None contains a space, so that they can be written in one line
+    /// with spaces between.
     pub fn pieces(&self, text: &str) -> Vec<String> {
-        self.encode(text).into_iter().filter_map(|id| self.piece(id)).map(str::to_owned).collect()
+        if text.is_empty() { Vec::new() } else { self.engine.pieces(text) }
     }
 
     /// The text of a line of pieces with white space between, as [`Tokenizer::pieces`] gives them. A piece that is not in
     /// the vocabulary stands for its own text, special tokens are left out.
     pub fn decode_pieces(&self, line: &str) -> String {
-        detokenise::pieces_to_text(&self.vocabulary, line.split_whitespace())
+        self.engine.decode_pieces(line)
     }
 
-    /// What decoding a line's ids gives back: NFKC and, where the tokenizer was trained so, lower case.
+    /// What decoding a line's ids gives back: with our own engine NFKC and, where it was trained so, lower case.
     pub fn normalise(&self, text: &str) -> String {
-        self.pipeline.normalise(text)
+        self.engine.normalise(text)
     }
 
-    fn encode_line(&self, text: &str, dropout: Option<Dropout>) -> Vec<u32> {
-        if text.is_empty() {
-            return Vec::new();
-        }
-        // In European languages a piece has some four bytes.
-        let mut ids = Vec::with_capacity(text.len() / 3 + 1);
-        cache::with(self.cache_owner, |cache| {
-            let mut word = 0;
-            for stretch in text.split(' ') {
-                if let Some(known) = cache.stretches.get(stretch) {
-                    self.push_ids(known, dropout, &mut word, &mut cache.scratch, &mut ids);
-                    continue;
-                }
-                let new = self.take_apart(stretch, &mut cache.scratch);
-                self.push_ids(&new, dropout, &mut word, &mut cache.scratch, &mut ids);
-                if stretch.len() <= cache::MAX_STRETCH {
-                    cache.insert(stretch, new);
-                }
-            }
-        });
-        ids
+    /// A line of a corpus as a reader would see it, which is what translations are scored against: without the `@@ ` of text
+    /// that subword-nmt has split, where that is what the tokenizer takes.
+    pub fn plain<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.engine.plain(text)
     }
 
-    /// Appends the ids of a stretch; `word` counts the words of the line.
-    fn push_ids(
-        &self,
-        stretch: &Stretch,
-        dropout: Option<Dropout>,
-        word: &mut u64,
-        scratch: &mut Scratch,
-        ids: &mut Vec<u32>,
-    ) {
-        let Some(Dropout { probability, key }) = dropout else {
-            return ids.extend_from_slice(&stretch.ids);
-        };
-        let mut start = 0;
-        for &end in &stretch.ends {
-            let symbols = stretch.symbols.get(start..end).unwrap_or_default();
-            self.vocabulary.merges().apply(symbols, Some(Coins::new(key, *word, probability)), scratch, ids);
-            *word += 1;
-            start = end;
-        }
+    /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces go together.
+    pub fn marked(&self, ids: &[u32]) -> Vec<String> {
+        self.engine.marked(ids)
     }
 
-    /// Takes a stretch apart into words and symbols, and merges them.
-    fn take_apart(&self, stretch: &str, scratch: &mut Scratch) -> Stretch {
-        let (mut symbols, mut ends, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-        self.pipeline.for_each_word(stretch, |word| {
-            let start = symbols.len();
-            self.vocabulary.push_symbols(word, &mut symbols);
-            ends.push(symbols.len());
-            self.vocabulary.merges().apply(symbols.get(start..).unwrap_or_default(), None, scratch, &mut ids);
-        });
-        Stretch { symbols: symbols.into(), ends: ends.into(), ids: ids.into() }
+    /// Whether what comes out is in lower case, whatever went in.
+    pub fn lowers_case(&self) -> bool {
+        self.engine.lowers_case()
+    }
+
+    /// The file of the SentencePiece model that this is, whole; none for other kinds.
+    pub fn sentencepiece(&self) -> Option<Vec<u8>> {
+        self.engine.sentencepiece()
+    }
+
+    /// The target-language tags, such as `>>fra<<`, that a line may begin with.
+    pub fn language_tags(&self) -> Vec<&str> {
+        self.engine.language_tags()
+    }
+
+    /// Whether there is BPE-dropout.
+    pub fn has_dropout(&self) -> bool {
+        self.engine.has_dropout()
+    }
+
+    /// The special tokens that the file lacked, and that were put behind its vocabulary.
+    pub fn appended(&self) -> &[String] {
+        self.engine.appended()
+    }
+
+    /// The ids that a translation never has: padding, beginning and unknown, unless the file says otherwise.
+    pub fn forbidden(&self) -> Vec<u32> {
+        self.engine.forbidden()
     }
 }

@@ -193,6 +193,11 @@ impl Pipeline {
         normalized.get().to_owned()
     }
 
+    /// Whether text is turned to lower case.
+    pub(super) fn lowers_case(&self) -> bool {
+        self.lowercase
+    }
+
     /// Calls `word` with each word of `stretch`, the text between two U+0020 of a line.
     pub(super) fn for_each_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
         if stretch.is_empty() {

@@ -306,7 +306,7 @@ fn ids_come_from_the_file() {
 }
 
 #[test]
-fn files_of_another_kind_are_refused() {
+fn files_of_another_kind_are_not_for_our_own_engine() {
     let good: serde_json::Value = serde_json::from_str(&CASED.to_json().unwrap()).unwrap();
     type Spoil = fn(&mut serde_json::Value);
     let table: &[(Spoil, &str)] = &[
@@ -325,26 +325,77 @@ fn files_of_another_kind_are_refused() {
         (|file| file["pre_tokenizer"] = serde_json::json!({"type": "Whitespace"}), "`pre_tokenizer`"),
         (|file| file["decoder"]["decoders"][0]["content"] = "_".into(), "`decoder`"),
     ];
+    let not_ours = |file: &serde_json::Value| Bpe::from_json(file).err().map(|error| error.to_string());
     for (spoil, message) in table {
         let mut file = good.clone();
         spoil(&mut file);
-        let error = Tokenizer::from_json(file.to_string()).unwrap_err();
-        assert!(error.to_string().contains(message), "{error} should say {message}");
+        let error = not_ours(&file).unwrap();
+        assert!(error.contains(message), "{error} should say {message}");
     }
     let mut file = good.clone();
     let vocab = file["model"]["vocab"].as_object_mut().unwrap();
     let id = vocab.remove("<s>").unwrap();
     vocab.insert("<start>".to_owned(), id);
     file["added_tokens"] = serde_json::json!([]);
-    assert!(Tokenizer::from_json(file.to_string()).unwrap_err().to_string().contains("lacks `<s>`"));
+    assert!(not_ours(&file).unwrap().contains("lacks `<s>`"));
+}
 
+#[test]
+fn what_is_no_tokenizer_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokenizer.json");
-    std::fs::write(&path, "{\n \"model\": ,}").unwrap();
-    let error = Tokenizer::load(&path).unwrap_err().to_string();
-    assert!(error.contains("not a tokenizer.json") && error.contains("line 2") && error.contains("-->"), "{error}");
-    std::fs::write(&path, b"\xff\xfe").unwrap();
-    assert!(Tokenizer::load(&path).unwrap_err().to_string().contains("not UTF-8"));
+    let refused = |contents: &[u8]| {
+        std::fs::write(&path, contents).unwrap();
+        let error = Tokenizer::load(&path).unwrap_err().to_string();
+        assert!(error.contains("-->") && error.contains("help: use a tokenizer.json"), "{error}");
+        error
+    };
+    let error = refused(b"{\n \"model\": ,}");
+    assert!(error.contains("not a tokenizer.json") && error.contains("line 2"), "{error}");
+    assert!(refused(b"{\"\xff\xfe\"}").contains("not UTF-8"));
+    assert!(refused(b"\xff\xfe").contains("not a SentencePiece model"));
+    assert!(refused(b"").contains("no piece for unknown text"));
+    let error = refused(b"{\"model\": {\"type\": \"Magic\"}}");
+    assert!(error.contains("not BPE") && error.contains("by the tokenizers library"), "{error}");
+    let gap = r#"{"model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 7}, "unk_token": "[UNK]"}}"#;
+    assert!(refused(gap.as_bytes()).contains("not below the number of pieces"));
+    let no_unknown = r#"{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}"#;
+    assert!(refused(no_unknown.as_bytes()).contains("cannot encode unknown text"));
+}
+
+/// A tokenizer.json of the library that ours does not read.
+fn foreign() -> serde_json::Value {
+    serde_json::json!({
+        "version": "1.0", "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 },
+        "padding": null, "added_tokens": [], "normalizer": { "type": "Lowercase" },
+        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null,
+        "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": false },
+        "model": {
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+            "vocab": { "[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "the": 3, "dog": 4, "##s": 5, "[": 6, "]": 7, "cls": 8 },
+        },
+    })
+}
+
+#[test]
+fn the_library_s_tokenizers_are_used_as_they_are() {
+    let tokenizer = Tokenizer::from_json(foreign().to_string()).unwrap();
+    // Never cut off, and what looks like a special token is text.
+    let ids = tokenizer.encode("The dogs the [CLS]");
+    assert_eq!(ids, [3, 4, 5, 3, 6, 8, 7]);
+    assert_eq!(tokenizer.pieces("The dogs"), ["the", "dog", "##s"]);
+    assert_eq!(tokenizer.decode(&[1, 3, 4, 5, 2, 9, 99]), "the dogs");
+    assert_eq!(tokenizer.decode_pieces("the dog ##s [SEP]"), "the dogs");
+    assert_eq!(tokenizer.decode(&[]), "");
+    assert_eq!(tokenizer.marked(&ids[..3]), ["▁the", "▁dog", "s"]);
+    assert!(!tokenizer.has_dropout() && tokenizer.lowers_case());
+    assert_eq!(tokenizer.encode_with_dropout("the dogs", 0.9, 1), [3, 4, 5]);
+    // Padding was lacking, and the file says so from now on.
+    assert_eq!(tokenizer.appended(), ["<pad>"]);
+    assert_eq!([tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()], [9, 1, 2, 0]);
+    assert_eq!((tokenizer.vocab_size(), tokenizer.piece(9)), (10, Some("<pad>")));
+    let again = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+    assert!(again.appended().is_empty() && again.pad_id() == 9 && again.encode("dogs") == [4, 5]);
 }
 
 /// Some seconds together; in quadratic time it would be hours.

@@ -62,6 +62,11 @@ impl TextCounts {
         }
     }
 
+    /// The stretches with their counts, in any order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.0.iter().map(|(stretch, count)| (stretch.as_ref(), *count))
+    }
+
     /// Adds the counts of another text.
     pub fn merge(&mut self, other: Self) {
         let mine = std::mem::take(&mut self.0);

@@ -1,0 +1,131 @@
+//! Our own engine: the merges of a `tokenizer.json` that [`super::train`] wrote, or one like it.
+
+use serde_json::Value;
+
+use super::cache::{self, Stretch};
+use super::detokenise;
+use super::engine::{Dropout, Engine};
+use super::merge::{Coins, Scratch};
+use super::pipeline::Pipeline;
+use super::vocabulary::Vocabulary;
+use crate::error::Result;
+
+/// Byte-pair encoding with byte fallback over the pipeline of this module.
+pub(super) struct Bpe {
+    pipeline: Pipeline,
+    vocabulary: Vocabulary,
+    /// Tells this tokenizer's remembered stretches from those of others.
+    cache_owner: u64,
+}
+
+impl Bpe {
+    /// Reads a parsed `tokenizer.json`.
+    ///
+    /// # Errors
+    /// Its encoding or decoding would differ from what the file says: the model must be BPE with byte fallback, the
+    /// pipeline that of [`super::pipeline`], and `<pad>`, `<s>`, `</s>` and `<unk>` must be in the vocabulary, under any
+    /// ids.
+    pub(super) fn from_json(file: &Value) -> Result<Self> {
+        let vocabulary = Vocabulary::from_json(file)?;
+        let pipeline = Pipeline::from_json(file)?;
+        Ok(Self { pipeline, vocabulary, cache_owner: cache::new_owner() })
+    }
+
+    fn encode_line(&self, text: &str, dropout: Option<Dropout>) -> Vec<u32> {
+        if text.is_empty() {
+            return Vec::new();
+        }
+        // In European languages a piece has some four bytes.
+        let mut ids = Vec::with_capacity(text.len() / 3 + 1);
+        cache::with(self.cache_owner, |cache| {
+            let mut word = 0;
+            for stretch in text.split(' ') {
+                if let Some(known) = cache.stretches.get(stretch) {
+                    self.push_ids(known, dropout, &mut word, &mut cache.scratch, &mut ids);
+                    continue;
+                }
+                let new = self.take_apart(stretch, &mut cache.scratch);
+                self.push_ids(&new, dropout, &mut word, &mut cache.scratch, &mut ids);
+                if stretch.len() <= cache::MAX_STRETCH {
+                    cache.insert(stretch, new);
+                }
+            }
+        });
+        ids
+    }
+
+    /// Appends the ids of a stretch; `word` counts the words of the line.
+    fn push_ids(
+        &self,
+        stretch: &Stretch,
+        dropout: Option<Dropout>,
+        word: &mut u64,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) {
+        let Some(Dropout { probability, key }) = dropout else {
+            return ids.extend_from_slice(&stretch.ids);
+        };
+        let mut start = 0;
+        for &end in &stretch.ends {
+            let symbols = stretch.symbols.get(start..end).unwrap_or_default();
+            self.vocabulary.merges().apply(symbols, Some(Coins::new(key, *word, probability)), scratch, ids);
+            *word += 1;
+            start = end;
+        }
+    }
+
+    /// Takes a stretch apart into words and symbols, and merges them.
+    fn take_apart(&self, stretch: &str, scratch: &mut Scratch) -> Stretch {
+        let (mut symbols, mut ends, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        self.pipeline.for_each_word(stretch, |word| {
+            let start = symbols.len();
+            self.vocabulary.push_symbols(word, &mut symbols);
+            ends.push(symbols.len());
+            self.vocabulary.merges().apply(symbols.get(start..).unwrap_or_default(), None, scratch, &mut ids);
+        });
+        Stretch { symbols: symbols.into(), ends: ends.into(), ids: ids.into() }
+    }
+}
+
+impl Engine for Bpe {
+    fn len(&self) -> usize {
+        self.vocabulary.len()
+    }
+
+    fn specials(&self) -> [u32; 4] {
+        self.vocabulary.specials()
+    }
+
+    fn piece(&self, id: u32) -> Option<&str> {
+        self.vocabulary.get(id).map(|(piece, _)| piece)
+    }
+
+    fn encode(&self, line: &str) -> Vec<u32> {
+        self.encode_line(line, None)
+    }
+
+    fn encode_with_dropout(&self, line: &str, dropout: Dropout) -> Vec<u32> {
+        self.encode_line(line, Some(dropout))
+    }
+
+    fn has_dropout(&self) -> bool {
+        true
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        detokenise::ids_to_text(&self.vocabulary, ids)
+    }
+
+    fn decode_pieces(&self, line: &str) -> String {
+        detokenise::pieces_to_text(&self.vocabulary, line.split_whitespace())
+    }
+
+    fn lowers_case(&self) -> bool {
+        self.pipeline.lowers_case()
+    }
+
+    fn normalise(&self, line: &str) -> String {
+        self.pipeline.normalise(line)
+    }
+}

@@ -1,0 +1,113 @@
+//! What every kind of tokenizer can do.
+
+use std::borrow::Cow;
+
+use super::vocabulary::SPECIALS;
+
+/// BPE-dropout of one line.
+#[derive(Clone, Copy)]
+pub(super) struct Dropout {
+    pub(super) probability: f32,
+    pub(super) key: u64,
+}
+
+/// A way from text to ids and back.
+pub(super) trait Engine: Send + Sync {
+    /// The number of ids.
+    fn len(&self) -> usize;
+
+    /// The ids of padding, beginning, end and unknown.
+    fn specials(&self) -> [u32; 4];
+
+    /// The piece of an id.
+    fn piece(&self, id: u32) -> Option<&str>;
+
+    /// The ids of a line.
+    fn encode(&self, line: &str) -> Vec<u32>;
+
+    /// Whether there is BPE-dropout.
+    fn has_dropout(&self) -> bool {
+        false
+    }
+
+    /// The ids of a line under BPE-dropout, where there is any.
+    fn encode_with_dropout(&self, line: &str, _dropout: Dropout) -> Vec<u32> {
+        self.encode(line)
+    }
+
+    /// The text of ids.
+    fn decode(&self, ids: &[u32]) -> String;
+
+    /// The pieces of a line.
+    fn pieces(&self, line: &str) -> Vec<String> {
+        self.encode(line).into_iter().filter_map(|id| self.piece(id)).map(str::to_owned).collect()
+    }
+
+    /// The text of pieces with spaces between them.
+    fn decode_pieces(&self, line: &str) -> String;
+
+    /// What decoding a line's ids gives back.
+    fn normalise(&self, line: &str) -> String {
+        self.decode(&self.encode(line))
+    }
+
+    /// A line of a corpus as a reader would see it.
+    fn plain<'t>(&self, line: &'t str) -> Cow<'t, str> {
+        Cow::Borrowed(line)
+    }
+
+    /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces go together.
+    fn marked(&self, ids: &[u32]) -> Vec<String> {
+        ids.iter().map(|&id| self.piece(id).unwrap_or_default().to_owned()).collect()
+    }
+
+    /// Whether what comes out is in lower case: no piece but those in brackets has a capital.
+    fn lowers_case(&self) -> bool {
+        let is_bracketed = |piece: &str| piece.starts_with(['<', '[']) && piece.ends_with(['>', ']']);
+        let mut pieces = (0..self.len() as u32).filter_map(|id| self.piece(id)).filter(|piece| !is_bracketed(piece));
+        !pieces.any(|piece| piece.contains(char::is_uppercase))
+    }
+
+    /// The special tokens that the file lacked and that were put behind its vocabulary.
+    fn appended(&self) -> &[String] {
+        &[]
+    }
+
+    /// The file of the SentencePiece model that this is, whole.
+    fn sentencepiece(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The target-language tags that a line may begin with.
+    fn language_tags(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// The ids that a translation never has.
+    fn forbidden(&self) -> Vec<u32> {
+        let [pad, bos, _, unk] = self.specials();
+        vec![pad, bos, unk]
+    }
+}
+
+/// The names that special tokens usually have, in the order of [`SPECIALS`].
+const USUAL_NAMES: [&[&str]; 4] = [
+    &["<pad>", "[PAD]"],
+    &["<s>", "[CLS]", "[BOS]", "<bos>"],
+    &["</s>", "[SEP]", "[EOS]", "<eos>", "<|endoftext|>"],
+    &["<unk>", "[UNK]"],
+];
+
+/// The ids of the special tokens among the pieces that `find` knows. One that is not there gets the next id from `size` on,
+/// and its name is returned.
+pub(super) fn find_specials(size: usize, find: impl Fn(&str) -> Option<u32>) -> ([u32; 4], Vec<String>) {
+    let mut appended = Vec::new();
+    let mut ids = [0; 4];
+    for ((id, names), new) in ids.iter_mut().zip(USUAL_NAMES).zip(SPECIALS) {
+        *id = names.iter().find_map(|name| find(name)).unwrap_or_else(|| {
+            appended.push(new.to_owned());
+            (size + appended.len() - 1) as u32
+        });
+    }
+    (ids, appended)
+}

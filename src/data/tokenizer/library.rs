@@ -1,0 +1,168 @@
+//! Any other `tokenizer.json`, by the `tokenizers` library's own encoding and decoding.
+//!
+//! Nothing is added to a line nor cut off, and what looks like a special token in it is text.
+
+use std::collections::HashMap;
+
+use tokenizers::{AddedToken, Decoder};
+
+use super::engine::{Engine, find_specials};
+use super::pipeline::{SPACE, SPACE_PIECE};
+use crate::error::{Error, Result};
+
+/// A tokenizer of the library.
+pub(super) struct Library {
+    inner: tokenizers::Tokenizer,
+    pieces: Vec<Box<str>>,
+    ids: HashMap<Box<str>, u32>,
+    specials: [u32; 4],
+    appended: Vec<String>,
+    marking: Marking,
+}
+
+/// How the pieces tell where a word begins.
+#[derive(Clone, Copy)]
+enum Marking {
+    /// By `▁` for a space.
+    Space,
+    /// By `Ġ` for a space, as in byte-level BPE.
+    ByteLevel,
+    /// By `##` inside words, as in WordPiece, or by nothing: each is a word.
+    Inside,
+}
+
+/// A space in byte-level BPE.
+const BYTE_LEVEL_SPACE: char = 'Ġ';
+/// Before a piece inside a word, in WordPiece.
+const INSIDE: &str = "##";
+
+impl Marking {
+    fn of(pieces: &[Box<str>]) -> Self {
+        let some = |mark: char| pieces.iter().any(|piece| piece.len() > mark.len_utf8() && piece.starts_with(mark));
+        match (some(SPACE), some(BYTE_LEVEL_SPACE)) {
+            (true, _) => Self::Space,
+            (_, true) => Self::ByteLevel,
+            _ => Self::Inside,
+        }
+    }
+}
+
+impl Library {
+    /// Reads a `tokenizer.json`; special tokens that it lacks are put behind its vocabulary.
+    ///
+    /// # Errors
+    /// The library cannot read it, its ids have gaps, or it cannot encode any text.
+    pub(super) fn from_json(json: &str) -> Result<Self> {
+        let failed = |error: tokenizers::Error| Error::failure(error.to_string()).caused_by(error);
+        let mut inner: tokenizers::Tokenizer = json.parse().map_err(failed)?;
+        inner.with_truncation(None).map_err(failed)?;
+        inner.with_padding(None);
+        inner.set_encode_special_tokens(true);
+        let mut pieces = in_order(inner.get_vocab(true))?;
+        let (specials, appended) = find_specials(pieces.len(), |name| inner.token_to_id(name));
+        let new = appended.iter().map(|name| AddedToken::from(name.clone(), true));
+        inner.add_special_tokens(new).map_err(failed)?;
+        pieces.extend(appended.iter().map(|name| name.as_str().into()));
+        let ids: HashMap<Box<str>, u32> = pieces.iter().cloned().zip(0..).collect();
+        let lost = appended.iter().any(|name| inner.token_to_id(name) != ids.get(name.as_str()).copied());
+        if lost {
+            return Err(Error::failure("no special token can be put behind its vocabulary"));
+        }
+        let marking = Marking::of(&pieces);
+        let new = Self { inner, pieces, ids, specials, appended, marking };
+        // A model without a piece for unknown text refuses what it does not know.
+        if let Err(error) = new.inner.encode_fast("a \u{10FFFD}\u{E000} 0 \u{1F600}", false) {
+            return Err(Error::failure(format!("it cannot encode unknown text: {error}")).caused_by(error));
+        }
+        Ok(new)
+    }
+
+    /// The text of the file, with what was appended.
+    pub(super) fn to_json(&self) -> Result<String> {
+        let written = self.inner.to_string(true);
+        written.map_err(|error| Error::failure("cannot write the tokenizer").caused_by(error))
+    }
+
+    /// Joins pieces as the file says.
+    fn join(&self, pieces: Vec<String>) -> String {
+        // Some of the library's decoders take the last of the pieces without asking whether there is one.
+        if pieces.is_empty() {
+            return String::new();
+        }
+        match self.inner.get_decoder() {
+            Some(decoder) => decoder.decode(pieces).unwrap_or_default(),
+            None => pieces.join(" "),
+        }
+    }
+
+    fn is_special(&self, id: u32, piece: &str) -> bool {
+        self.specials.contains(&id) || self.inner.get_added_vocabulary().is_special_token(piece)
+    }
+}
+
+impl Engine for Library {
+    fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn specials(&self) -> [u32; 4] {
+        self.specials
+    }
+
+    fn piece(&self, id: u32) -> Option<&str> {
+        self.pieces.get(id as usize).map(AsRef::as_ref)
+    }
+
+    fn encode(&self, line: &str) -> Vec<u32> {
+        let [_, _, _, unk] = self.specials;
+        // A regular expression of someone else's may give up: the line is unknown then.
+        let encoded = self.inner.encode_fast(line, false);
+        encoded.map_or_else(|_| vec![unk], |encoded| encoded.get_ids().to_vec())
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        let pieces = ids.iter().filter_map(|&id| self.piece(id).filter(|piece| !self.is_special(id, piece)));
+        self.join(pieces.map(str::to_owned).collect())
+    }
+
+    fn decode_pieces(&self, line: &str) -> String {
+        let is_text = |piece: &&str| self.ids.get(*piece).is_none_or(|&id| !self.is_special(id, piece));
+        self.join(line.split_whitespace().filter(is_text).map(str::to_owned).collect())
+    }
+
+    fn marked(&self, ids: &[u32]) -> Vec<String> {
+        let mark = |&id: &u32| {
+            let piece = self.piece(id).unwrap_or_default();
+            match self.marking {
+                Marking::Space => piece.to_owned(),
+                Marking::ByteLevel => piece.replace(BYTE_LEVEL_SPACE, SPACE_PIECE),
+                Marking::Inside => match piece.strip_prefix(INSIDE) {
+                    Some(rest) => rest.to_owned(),
+                    None => format!("{SPACE_PIECE}{piece}"),
+                },
+            }
+        };
+        ids.iter().map(mark).collect()
+    }
+
+    fn appended(&self) -> &[String] {
+        &self.appended
+    }
+}
+
+/// The pieces by their ids, which must be all from 0 on.
+fn in_order(vocabulary: HashMap<String, u32>) -> Result<Vec<Box<str>>> {
+    let count = vocabulary.len();
+    let mut pieces: Vec<Option<Box<str>>> = vec![None; count];
+    for (piece, id) in vocabulary {
+        match pieces.get_mut(id as usize) {
+            Some(slot @ None) => *slot = Some(piece.into()),
+            _ => {
+                let what =
+                    format!("the id {id} of piece `{piece}` is used twice or not below the number of pieces, {count}");
+                return Err(Error::failure(what));
+            }
+        }
+    }
+    Ok(pieces.into_iter().flatten().collect())
+}

@@ -1,0 +1,476 @@
+//! SentencePiece models (Kudo and Richardson 2018): unigram and BPE, held equal to the `sentencepiece` program by
+//! `tests/interop/tokenizers.py`, piece by piece and in the text that comes back.
+//!
+//! In a model directory a model lies in JSON of our own, its file whole inside it:
+//!
+//! ```json
+//! { "version": "1.0", "type": "sentencepiece", "model": "<base64>", "vocabulary": { "▁the": 0, … },
+//!   "appended": ["<pad>"], "special": { "pad": 1, "bos": 1, "eos": 0, "unk": 2 }, "forbidden": [1], "language_tags": true }
+//! ```
+//!
+//! `vocabulary`, a table or a list, says which ids the pieces have where these are not the model's own (Marian's do; a piece
+//! without one is unknown), `appended` which special tokens come behind them. `special` need not name all four; `forbidden`
+//! are the ids that a translation never has, unless padding, beginning and unknown. With `language_tags` a `>>fra<<` that a
+//! line begins with is a piece.
+
+mod decode;
+mod merges;
+mod model;
+mod normalise;
+mod proto;
+mod tags;
+#[cfg(test)]
+mod tests;
+mod trie;
+mod unigram;
+
+use std::collections::HashMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use prost::Message;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::engine::{Engine, find_specials};
+use super::vocabulary::SPECIALS;
+use crate::error::{Error, Result};
+use decode::Decoder;
+use model::Pieces;
+use normalise::Normaliser;
+use proto::{ModelKind, ModelProto, NormalizerProto, PieceKind, TrainerProto};
+use trie::Trie;
+use unigram::{Score, Unigram};
+
+/// The `type` of our JSON.
+pub(super) const TYPE: &str = "sentencepiece";
+/// More than any model has; an enormous one would become many times as large in memory.
+pub(super) const MOST_BYTES: usize = 1 << 24;
+
+/// A part of a normalised line, from byte to byte, and the piece it is.
+struct Segment {
+    start: usize,
+    end: usize,
+    id: u32,
+}
+
+/// How a normalised line becomes pieces.
+enum Algorithm {
+    Unigram(Unigram),
+    Merges { kept: Option<Trie> },
+}
+
+/// A SentencePiece model as a tokenizer.
+pub(super) struct SentencePiece {
+    pieces: Pieces,
+    normaliser: Normaliser,
+    algorithm: Algorithm,
+    decoder: Decoder,
+    vocabulary: Vocabulary,
+    stored: Stored,
+}
+
+/// Our JSON; see the module's documentation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stored {
+    version: String,
+    r#type: String,
+    model: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vocabulary: Option<Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    appended: Vec<String>,
+    #[serde(default, skip_serializing_if = "Special::is_empty")]
+    special: Special,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forbidden: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    language_tags: bool,
+}
+
+/// Which ids the pieces of a model have, where these are not its own.
+pub struct OwnIds {
+    /// The ids of all pieces: a list, or a table.
+    pub vocabulary: Value,
+    /// Those of padding, of what a target begins with, of the end and of unknown text.
+    pub special: [u32; 4],
+    /// Those that a translation never has.
+    pub forbidden: Vec<u32>,
+    /// Whether a `>>fra<<` that a line begins with is a piece.
+    pub language_tags: bool,
+}
+
+impl Stored {
+    /// A model as it is.
+    fn of(model: &[u8]) -> Self {
+        Self {
+            version: "1.0".to_owned(),
+            r#type: TYPE.to_owned(),
+            model: BASE64.encode(model),
+            vocabulary: None,
+            appended: Vec::new(),
+            special: Special::default(),
+            forbidden: None,
+            language_tags: false,
+        }
+    }
+}
+
+/// Ids of special tokens.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Special {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pad: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bos: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eos: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unk: Option<u32>,
+}
+
+impl Special {
+    fn is_empty(&self) -> bool {
+        self.all().iter().all(Option::is_none)
+    }
+
+    fn all(&self) -> [Option<u32>; 4] {
+        [self.pad, self.bos, self.eos, self.unk]
+    }
+}
+
+/// The ids that the outside sees.
+struct Vocabulary {
+    pieces: Vec<Box<str>>,
+    ids: HashMap<Box<str>, u32>,
+    /// The model's id of every id.
+    to_model: Vec<u32>,
+    /// The id of every id of the model.
+    of_model: Vec<u32>,
+    /// Whether the pieces have other ids than in the model.
+    is_foreign: bool,
+    specials: [u32; 4],
+}
+
+impl SentencePiece {
+    /// Reads a model's own file.
+    ///
+    /// # Errors
+    /// It is no model, or one of words or characters.
+    pub(super) fn from_file(bytes: &[u8]) -> Result<Self> {
+        let stored = Stored::of(bytes);
+        let mut new = Self::new(bytes, stored)?;
+        new.append();
+        Ok(new)
+    }
+
+    /// A model with other ids than its own.
+    ///
+    /// # Errors
+    /// As [`SentencePiece::from_file`]; or the ids contradict each other.
+    pub(super) fn with_ids(bytes: &[u8], ids: OwnIds) -> Result<Self> {
+        let [pad, bos, eos, unk] = ids.special.map(Some);
+        let stored = Stored {
+            vocabulary: Some(ids.vocabulary),
+            special: Special { pad, bos, eos, unk },
+            forbidden: Some(ids.forbidden),
+            language_tags: ids.language_tags,
+            ..Stored::of(bytes)
+        };
+        Self::new(bytes, stored)
+    }
+
+    /// Reads our JSON.
+    ///
+    /// # Errors
+    /// It is not that, or the model in it is none.
+    pub(super) fn from_json(json: &str) -> Result<Self> {
+        let stored: Stored = serde_json::from_str(json)
+            .map_err(|error| Error::failure(format!("its keys are wrong: {error}")).caused_by(error))?;
+        if stored.version != "1.0" {
+            return Err(Error::failure(format!("its version is {:?}, and mt knows \"1.0\"", stored.version)));
+        }
+        let bytes = BASE64
+            .decode(&stored.model)
+            .map_err(|error| Error::failure(format!("its model is not base64: {error}")).caused_by(error))?;
+        Self::new(&bytes, stored)
+    }
+
+    /// As our JSON.
+    pub(super) fn to_json(&self) -> Result<String> {
+        serde_json::to_string(&self.stored)
+            .map_err(|error| Error::failure("cannot write the tokenizer").caused_by(error))
+    }
+
+    fn new(bytes: &[u8], stored: Stored) -> Result<Self> {
+        if bytes.len() > MOST_BYTES {
+            return Err(Error::failure(format!("a SentencePiece model has at most {MOST_BYTES} bytes")));
+        }
+        let model = ModelProto::decode(bytes)
+            .map_err(|error| Error::failure(format!("this is not a SentencePiece model: {error}")).caused_by(error))?;
+        let trainer = model.trainer.clone().unwrap_or_default();
+        let pieces = Pieces::new(&model)?;
+        let spec = model.normalizer.clone().unwrap_or_default();
+        let at_end = trainer.treat_whitespace_as_suffix;
+        let normaliser = Normaliser::new(&spec, kept(&pieces), at_end)?;
+        let denormaliser = model.denormalizer.as_ref().filter(|spec| !spec.precompiled_charsmap.is_empty());
+        let decoder = Decoder {
+            unknown_surface: trainer.unk_surface.clone().unwrap_or_else(|| " \u{2047} ".to_owned()),
+            denormaliser: denormaliser.map(|spec: &NormalizerProto| Normaliser::new(spec, None, false)).transpose()?,
+            has_dummy_prefix: normaliser.has_dummy_prefix(),
+            removes_extra_spaces: normaliser.removes_extra_spaces(),
+        };
+        let algorithm = algorithm(&pieces, &trainer)?;
+        let vocabulary = Vocabulary::new(&pieces, &trainer, &stored)?;
+        Ok(Self { pieces, normaliser, algorithm, decoder, vocabulary, stored })
+    }
+
+    /// Puts the special tokens that the model lacks behind its pieces.
+    fn append(&mut self) {
+        let vocabulary = &mut self.vocabulary;
+        let missing = vocabulary.specials.iter_mut().zip(SPECIALS).filter(|(id, _)| **id == u32::MAX);
+        for (id, name) in missing {
+            *id = vocabulary.pieces.len() as u32;
+            vocabulary.pieces.push(name.into());
+            vocabulary.ids.entry(name.into()).or_insert(*id);
+            vocabulary.to_model.push(self.pieces.unknown());
+            self.stored.appended.push(name.to_owned());
+        }
+        let [pad, bos, eos, unk] = vocabulary.specials.map(Some);
+        self.stored.special = Special { pad, bos, eos, unk };
+    }
+
+    fn segments(&self, line: &str) -> Vec<Segment> {
+        match &self.algorithm {
+            Algorithm::Unigram(unigram) => unigram.segment(line),
+            Algorithm::Merges { kept } => merges::segment(&self.pieces, kept.as_ref(), line),
+        }
+    }
+
+    /// Calls `piece` with each piece of a line and its id in the model: unknown text that follows unknown text as one, or in
+    /// bytes where the model has them.
+    fn each_piece(&self, line: &str, mut piece: impl FnMut(&str, u32)) {
+        let line = self.normaliser.normalise(line);
+        let unknown = self.pieces.unknown();
+        let mut pending: Option<(usize, usize)> = None;
+        for Segment { start, end, id } in self.segments(&line) {
+            if id == unknown && self.pieces.bytes().is_none() {
+                pending = Some((pending.map_or(start, |(first, _)| first), end));
+                continue;
+            }
+            if let Some((start, end)) = pending.take() {
+                piece(line.get(start..end).unwrap_or_default(), unknown);
+            }
+            let text = line.get(start..end).unwrap_or_default();
+            match self.pieces.bytes().filter(|_| id == unknown) {
+                Some(bytes) => text.bytes().filter_map(|byte| bytes.get(usize::from(byte))).for_each(|&id| {
+                    piece(self.pieces.text(id), id);
+                }),
+                None => piece(text, id),
+            }
+        }
+        if let Some((start, end)) = pending {
+            piece(line.get(start..end).unwrap_or_default(), unknown);
+        }
+    }
+}
+
+impl Engine for SentencePiece {
+    fn len(&self) -> usize {
+        self.vocabulary.pieces.len()
+    }
+
+    fn specials(&self) -> [u32; 4] {
+        self.vocabulary.specials
+    }
+
+    fn piece(&self, id: u32) -> Option<&str> {
+        self.vocabulary.pieces.get(id as usize).map(AsRef::as_ref)
+    }
+
+    fn encode(&self, line: &str) -> Vec<u32> {
+        let (tag, line) = self.split_tag(line);
+        let mut ids: Vec<u32> = tag.map(|tag| self.vocabulary.id(tag)).into_iter().collect();
+        self.each_piece(line, |piece, id| ids.push(self.vocabulary.of_piece(piece, id, self.pieces.unknown())));
+        ids
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        let [pad, bos, eos, unk] = self.vocabulary.specials;
+        // Marian's models write nothing for what is unknown.
+        let unk = if self.vocabulary.is_foreign { unk } else { eos };
+        let ids = ids.iter().filter(|id| ![pad, bos, eos, unk].contains(id));
+        let found = ids.filter_map(|&id| Some((self.piece(id)?, *self.vocabulary.to_model.get(id as usize)?)));
+        self.vocabulary.finish(self.decoder.decode(&self.pieces, found))
+    }
+
+    fn pieces(&self, line: &str) -> Vec<String> {
+        let (tag, line) = self.split_tag(line);
+        let mut pieces: Vec<String> = tag.map(str::to_owned).into_iter().collect();
+        self.each_piece(line, |piece, _| pieces.push(piece.to_owned()));
+        pieces
+    }
+
+    fn decode_pieces(&self, line: &str) -> String {
+        // Other white space than this may be part of a piece that is unknown.
+        let pieces = line.split(' ').filter(|piece| !piece.is_empty());
+        let pieces = pieces.map(|piece| (piece, self.pieces.id(piece)));
+        self.vocabulary.finish(self.decoder.decode(&self.pieces, pieces))
+    }
+
+    fn appended(&self) -> &[String] {
+        &self.stored.appended
+    }
+
+    fn sentencepiece(&self) -> Option<Vec<u8>> {
+        BASE64.decode(&self.stored.model).ok()
+    }
+
+    fn language_tags(&self) -> Vec<&str> {
+        self.tags()
+    }
+
+    fn forbidden(&self) -> Vec<u32> {
+        let [pad, bos, _, unk] = self.vocabulary.specials;
+        self.stored.forbidden.clone().unwrap_or_else(|| vec![pad, bos, unk])
+    }
+}
+
+/// The user-defined pieces.
+fn kept(pieces: &Pieces) -> Option<Trie> {
+    let kept = pieces.iter().zip(0..).filter(|((_, kind), _)| *kind == PieceKind::UserDefined);
+    let kept: Vec<_> = kept.map(|((text, _), id)| (text.as_bytes(), id)).collect();
+    (!kept.is_empty()).then(|| Trie::new(kept))
+}
+
+fn algorithm(pieces: &Pieces, trainer: &TrainerProto) -> Result<Algorithm> {
+    let kind = trainer.model_kind.map_or(Ok(ModelKind::Unigram), ModelKind::try_from);
+    let other = match kind {
+        Ok(ModelKind::Unigram) => return Ok(Algorithm::Unigram(unigram(pieces))),
+        Ok(ModelKind::Bpe) => return Ok(Algorithm::Merges { kept: kept(pieces) }),
+        Ok(ModelKind::Word) => "words",
+        Ok(ModelKind::Char) => "characters",
+        Err(_) => "a kind that mt does not know",
+    };
+    Err(Error::failure(format!("this SentencePiece model is one of {other}, and mt has unigram and BPE models")))
+}
+
+fn unigram(pieces: &Pieces) -> Unigram {
+    let (mut keys, mut scores) = (Vec::new(), Vec::new());
+    let mut worst = f32::MAX;
+    for ((text, kind), id) in pieces.iter().zip(0..) {
+        let score = pieces.score(id);
+        scores.push(match kind {
+            PieceKind::UserDefined => Score::UserDefined,
+            PieceKind::Unused => Score::Unused,
+            _ => Score::LogProbability(score),
+        });
+        if matches!(kind, PieceKind::Normal | PieceKind::UserDefined | PieceKind::Unused) {
+            keys.push((text.as_bytes(), id));
+        }
+        if kind == PieceKind::Normal {
+            worst = worst.min(score);
+        }
+    }
+    Unigram { trie: Trie::new(keys), scores, worst, unknown: pieces.unknown() }
+}
+
+impl Vocabulary {
+    fn new(pieces: &Pieces, trainer: &TrainerProto, stored: &Stored) -> Result<Self> {
+        let mut texts: Vec<Box<str>> = match &stored.vocabulary {
+            Some(list) => in_order(list)?,
+            None => pieces.iter().map(|(text, _)| text.into()).collect(),
+        };
+        let size = texts.len();
+        texts.extend(stored.appended.iter().map(|text| text.as_str().into()));
+        let mut ids = HashMap::with_capacity(texts.len());
+        for (text, id) in texts.iter().zip(0..) {
+            ids.entry(text.clone()).or_insert(id);
+        }
+        let is_foreign = stored.vocabulary.is_some();
+        let of_model =
+            |(text, id): (&str, u32)| if is_foreign { ids.get(text).copied().unwrap_or(u32::MAX) } else { id };
+        let of_model: Vec<u32> = pieces.iter().map(|(text, _)| text).zip(0..).map(of_model).collect();
+        let to_model = texts.iter().zip(0..).map(|(text, id)| match id {
+            id if id as usize >= size => pieces.unknown(),
+            id if !is_foreign => id,
+            _ => pieces.id(text),
+        });
+        let mut new =
+            Self { to_model: to_model.collect(), pieces: texts, ids, of_model, is_foreign, specials: [u32::MAX; 4] };
+        new.specials = new.find_specials(pieces, trainer, stored)?;
+        Ok(new)
+    }
+
+    /// The ids of the special tokens: those that are stored, else those of the model's control symbols, else those with a
+    /// usual name; `u32::MAX` for one that is not there, which only a model's own file may lack.
+    fn find_specials(&self, pieces: &Pieces, trainer: &TrainerProto, stored: &Stored) -> Result<[u32; 4]> {
+        let unknown = pieces.text(pieces.unknown());
+        let stated = [&trainer.pad_piece, &trainer.bos_piece, &trainer.eos_piece].map(Option::as_deref);
+        let stated = [stated[0], stated[1], stated[2], Some(unknown)];
+        let (usual, _) = find_specials(usize::MAX >> 1, |name| self.ids.get(name).copied());
+        let mut found = [u32::MAX; 4];
+        let sources = stored.special.all().into_iter().zip(stated).zip(usual);
+        for (slot, ((stored, stated), usual)) in found.iter_mut().zip(sources) {
+            let stated = stated.and_then(|name| self.ids.get(name).copied());
+            *slot = stored.or(stated).unwrap_or(if (usual as usize) < self.pieces.len() { usual } else { u32::MAX });
+        }
+        let ids = stored.special.all().into_iter().flatten().chain(stored.forbidden.iter().flatten().copied());
+        if let Some(id) = ids.into_iter().find(|id| *id as usize >= self.pieces.len()) {
+            return Err(Error::failure(format!("its special id {id} is beyond its {} pieces", self.pieces.len())));
+        }
+        if self.is_foreign && found.contains(&u32::MAX) {
+            return Err(Error::failure("its `special` must have pad, bos, eos and unk"));
+        }
+        Ok(found)
+    }
+
+    /// The id of a piece.
+    fn id(&self, piece: &str) -> u32 {
+        let [_, _, _, unk] = self.specials;
+        self.ids.get(piece).copied().unwrap_or(unk)
+    }
+
+    /// The id of a piece that has this one in the model. Text that is unknown to the model may have one all the same, where
+    /// the vocabulary is that of two models.
+    fn of_piece(&self, piece: &str, in_model: u32, unknown: u32) -> u32 {
+        let [_, _, _, unk] = self.specials;
+        match self.of_model.get(in_model as usize) {
+            _ if in_model == unknown => {
+                if self.is_foreign {
+                    self.id(piece)
+                } else {
+                    unk
+                }
+            }
+            Some(&id) if id != u32::MAX => id,
+            _ => unk,
+        }
+    }
+
+    /// Pieces that only the vocabulary has were written as they are.
+    fn finish(&self, text: String) -> String {
+        if !self.is_foreign {
+            return text;
+        }
+        text.replace(super::pipeline::SPACE, " ").trim().to_owned()
+    }
+}
+
+/// The pieces of a list, or of a table with their ids, which must be all from 0 on.
+fn in_order(list: &Value) -> Result<Vec<Box<str>>> {
+    let wrong = || Error::failure("its `vocabulary` is neither a list of pieces nor a table of all ids from 0 on");
+    if let Some(list) = list.as_array() {
+        return list.iter().map(|piece| piece.as_str().map(Into::into).ok_or_else(wrong)).collect();
+    }
+    let table = list.as_object().ok_or_else(wrong)?;
+    let mut pieces: Vec<Option<Box<str>>> = vec![None; table.len()];
+    for (piece, id) in table {
+        let slot = id.as_u64().and_then(|id| pieces.get_mut(usize::try_from(id).ok()?));
+        let slot = slot.filter(|slot| slot.is_none()).ok_or_else(wrong)?;
+        *slot = Some(piece.as_str().into());
+    }
+    Ok(pieces.into_iter().flatten().collect())
+}
