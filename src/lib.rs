@@ -10,10 +10,12 @@
 //!                      infer (on the processor) ── decode (search, translate) ── metrics (BLEU, chrF, TER)
 //! ```
 //!
+//! Text is files, or a data set of the Hugging Face hub: [`hub`] fetches, `data::hub` reads.
+//!
 //! # Modules
 //!
-//! Dependencies point one way: `main → cli → commands → {config, report, train, decode, metrics, checkpoint} → infer → {model, data} → ops
-//! → rng`. [`metrics`] and [`rng`] import nothing of ours but [`error`]. What a configuration may say of a thing (its names,
+//! Dependencies point one way: `main → cli → commands → {config, report, train, decode, metrics, checkpoint} → infer → {model, data} → {ops, hub}
+//! → rng`. [`metrics`], [`hub`] and [`rng`] import nothing of ours but [`error`] and [`console`]. What a configuration may say of a thing (its names,
 //! its keys) stands in the module that implements it; [`config`] composes the sections of these.
 
 pub mod checkpoint;
@@ -26,6 +28,7 @@ pub mod data;
 pub mod decode;
 pub mod device;
 pub mod error;
+pub mod hub;
 pub mod infer;
 pub mod metrics;
 pub mod model;

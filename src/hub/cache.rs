@@ -1,0 +1,223 @@
+//! The cache on disk, in the layout that all programs of the hub share:
+//!
+//! ```text
+//! datasets--ORG--NAME/refs/main                → the commit that the revision stood for
+//!                     snapshots/COMMIT/a/b.txt → a link to
+//!                     blobs/ETAG                 the contents; ETAG.incomplete while they come
+//!                     .listings/COMMIT           the names of all files at that commit; ours, for work without a network
+//! ```
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
+
+use super::listing::Listing;
+use super::{Repo, problem};
+use crate::console::message;
+use crate::error::{Error, Result};
+
+/// The cache.
+pub(super) struct Cache {
+    root: PathBuf,
+}
+
+/// Whether this is a relative path that stays in its folder.
+pub(super) fn is_safe_path(path: &str) -> bool {
+    let plain = !path.is_empty() && !path.contains(['\\', '\0']) && !path.split('/').any(str::is_empty);
+    plain && Path::new(path).components().all(|component| matches!(component, Component::Normal(_)))
+        // `components` leaves out a dot.
+        && !path.split('/').any(|part| part == ".")
+}
+
+/// Whether this can be a checksum or commit, the name of a file in the cache.
+pub(super) fn is_key(key: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !key.is_empty() && key.len() <= 200 && key.chars().all(is_name) && !key.starts_with('.')
+}
+
+fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+impl Cache {
+    pub fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// The folder of a repository.
+    pub fn folder(&self, repo: &Repo) -> PathBuf {
+        self.root.join(format!("{}--{}", repo.kind.plural(), repo.name.replace('/', "--")))
+    }
+
+    /// The file, if it is there and whole.
+    pub fn find(&self, repo: &Repo, commit: &str, file: &str) -> Option<PathBuf> {
+        let path = self.snapshot(repo, commit).join(file);
+        path.is_file().then_some(path)
+    }
+
+    /// The contents with that checksum, there or not.
+    pub fn blob(&self, repo: &Repo, etag: &str) -> PathBuf {
+        self.folder(repo).join("blobs").join(etag)
+    }
+
+    /// Waits until no other process fetches these contents; they are ours until the file is closed.
+    pub fn lock(&self, repo: &Repo, etag: &str, quiet: bool) -> Result<File> {
+        let folder = self.root.join(".locks").join(self.folder(repo).file_name().unwrap_or_default());
+        create_folder(&folder)?;
+        let path = folder.join(format!("{etag}.lock"));
+        let failed = |error| Error::io("lock the cache", &path, error);
+        let file = File::create(&path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
+            Err(fs::TryLockError::WouldBlock) => {}
+        }
+        if !quiet {
+            message(format_args!("hub: another process is fetching the same file of {repo}: waiting for it"));
+        }
+        file.lock().map_err(failed)?;
+        Ok(file)
+    }
+
+    /// Makes contents that are there the file of that commit.
+    pub fn place(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
+        let pointer = self.snapshot(repo, commit).join(file);
+        let blob = self.blob(repo, etag);
+        let folder = pointer.parent().unwrap_or(&self.root);
+        create_folder(folder)?;
+        if pointer.is_file() && same_file::is_same_file(&pointer, &blob).unwrap_or(false) {
+            return Ok(pointer);
+        }
+        let failed = |error| Error::io("put the file into the cache", &pointer, error);
+        // Beside it and renamed, so that another process never finds it missing.
+        let new = folder.join(format!(".{etag}.{}", std::process::id()));
+        let _ = fs::remove_file(&new);
+        link(&"../".repeat(2 + file.matches('/').count()), etag, &blob, &new).map_err(failed)?;
+        fs::rename(&new, &pointer).map_err(failed)?;
+        Ok(pointer)
+    }
+
+    /// Remembers the names of a revision's files and the commit that it stands for.
+    pub fn keep_listing(&self, repo: &Repo, listing: &Listing) -> Result<()> {
+        let folder = self.folder(repo);
+        if !is_commit(&repo.revision) {
+            replace(&folder.join("refs").join(&repo.revision), &listing.commit)?;
+        }
+        replace(&folder.join(".listings").join(&listing.commit), &listing.files.join("\n"))
+    }
+
+    /// What is known of a revision without asking.
+    pub fn listing(&self, repo: &Repo) -> Option<Listing> {
+        let folder = self.folder(repo);
+        let commit = if is_commit(&repo.revision) {
+            repo.revision.clone()
+        } else {
+            fs::read_to_string(folder.join("refs").join(&repo.revision)).ok()?.trim().to_owned()
+        };
+        if !is_key(&commit) {
+            return None;
+        }
+        let mut files = Vec::new();
+        match fs::read_to_string(folder.join(".listings").join(&commit)) {
+            Ok(names) => files.extend(names.lines().filter(|name| is_safe_path(name)).map(str::to_owned)),
+            // Fetched by another program, which keeps no listing.
+            Err(_) => walk(&self.snapshot(repo, &commit), "", &mut files),
+        }
+        if files.is_empty() {
+            return None;
+        }
+        files.sort();
+        Some(Listing { commit, files })
+    }
+
+    fn snapshot(&self, repo: &Repo, commit: &str) -> PathBuf {
+        self.folder(repo).join("snapshots").join(commit)
+    }
+}
+
+/// A relative link, so that the cache may be moved; a copy where there are none.
+#[cfg(unix)]
+fn link(up: &str, etag: &str, _: &Path, new: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), new)
+}
+
+#[cfg(not(unix))]
+fn link(_: &str, _: &str, blob: &Path, new: &Path) -> std::io::Result<()> {
+    fs::hard_link(blob, new).or_else(|_| fs::copy(blob, new).map(drop))
+}
+
+/// Names of the files below a folder.
+fn walk(folder: &Path, prefix: &str, files: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let (path, name) = (entry.path(), format!("{prefix}{name}"));
+        if path.is_dir() {
+            walk(&path, &format!("{name}/"), files);
+        } else if path.is_file() {
+            files.push(name);
+        }
+    }
+}
+
+/// Writes a small file whole or not at all.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    create_folder(folder)?;
+    let new = folder.join(format!(".{}.new", std::process::id()));
+    let write = || {
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&new, path)
+    };
+    write().map_err(|error| problem::cannot_write(path, error))
+}
+
+/// Creates a folder of the cache.
+pub(super) fn create_folder(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|error| problem::cannot_write(folder, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_never_lead_out_of_the_folder() {
+        for path in ["a", "a/b.txt", "de-en/train-00000-of-00003.parquet", "..a", "refs/convert/parquet"] {
+            assert!(is_safe_path(path), "{path}");
+        }
+        for path in ["", "..", "a/../b", "/etc/passwd", "a//b", "a/", "./a", "a/./b", "a\\..\\b", "a\0"] {
+            assert!(!is_safe_path(path), "{path}");
+        }
+        for key in ["", ".", "..", "a/b", "a\\b", ".hidden"] {
+            assert!(!is_key(key), "{key}");
+        }
+        assert!(is_key("d41d8cd98f00b204e9800998ecf8427e-2"));
+    }
+
+    #[test]
+    fn the_layout_is_the_hub_s() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_path_buf());
+        let repo = Repo::dataset("org/name");
+        let commit = "0123456789012345678901234567890123456789";
+        let listing = Listing { commit: commit.to_owned(), files: vec!["a/b.txt".to_owned()] };
+        cache.keep_listing(&repo, &listing).unwrap();
+        create_folder(cache.blob(&repo, "e").parent().unwrap()).unwrap();
+        fs::write(cache.blob(&repo, "e"), "text").unwrap();
+        assert_eq!(cache.find(&repo, commit, "a/b.txt"), None);
+        let path = cache.place(&repo, commit, "a/b.txt", "e").unwrap();
+        let in_cache = |name: &str| folder.path().join("datasets--org--name").join(name);
+        assert_eq!(path, in_cache(&format!("snapshots/{commit}/a/b.txt")));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        assert_eq!(fs::read_to_string(in_cache("refs/main")).unwrap(), commit);
+        assert_eq!(cache.find(&repo, commit, "a/b.txt"), Some(path));
+        // Without our listing, as another program leaves it; and by its commit.
+        fs::remove_dir_all(in_cache(".listings")).unwrap();
+        for revision in ["main", commit] {
+            let known = cache.listing(&repo.at(revision)).unwrap();
+            assert_eq!((known.commit.as_str(), known.files), (commit, vec!["a/b.txt".to_owned()]));
+        }
+        assert!(cache.listing(&repo.at("other")).is_none());
+    }
+}

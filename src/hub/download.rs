@@ -1,0 +1,386 @@
+//! One file, from the hub into the cache: its size and checksum, then its bytes, from where an earlier try broke off.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use reqwest::blocking::{Client, RequestBuilder, Response};
+use reqwest::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, LOCATION, RANGE,
+    RETRY_AFTER,
+};
+use reqwest::redirect::Policy;
+use reqwest::{StatusCode, Url};
+use sha2::{Digest, Sha256};
+
+use super::cache::{Cache, create_folder, is_key};
+use super::problem::{self, Refusal};
+use super::{Repo, RepoKind};
+use crate::console::message;
+use crate::error::{Error, Result};
+
+/// Tries, and the pause after the first of them, which doubles.
+const TRIES: usize = 5;
+const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause a server may ask for: the hub counts requests over five minutes.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// How long a connection may take, and how long it may be silent.
+const CONNECT: Duration = Duration::from_secs(15);
+const SILENCE: Duration = Duration::from_secs(60);
+/// Redirects within the hub, of a repository that was renamed.
+const RENAMED: usize = 5;
+
+/// The hub, reached over the network.
+pub(super) struct Web {
+    pub hub: hf_hub::HFClientSync,
+    pub endpoint: String,
+    pub quiet: bool,
+    token: Option<HeaderValue>,
+    /// Follows redirects, and does not take the token along to another host.
+    client: Client,
+    /// Follows none.
+    direct: Client,
+}
+
+/// Why a try failed.
+pub(super) enum Failure {
+    /// Another try would fail as well.
+    Final(Error),
+    /// It may pass, after the pause that the server asks for, if it does.
+    Passing(Error, Option<Duration>),
+}
+
+/// Tries again what may pass.
+pub(super) fn retrying<T>(quiet: bool, mut attempt: impl FnMut() -> std::result::Result<T, Failure>) -> Result<T> {
+    let mut pause = PAUSE;
+    for left in (0..TRIES).rev() {
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Passing(error, _)) if left == 0 => return Err(error),
+            Err(Failure::Passing(error, asked)) => {
+                let pause_now = asked.unwrap_or(pause).min(LONGEST_PAUSE);
+                if !quiet && pause_now >= Duration::from_secs(5) {
+                    message(format_args!("{}; the next try is in {} s", error.what(), pause_now.as_secs()));
+                }
+                std::thread::sleep(pause_now);
+                pause *= 2;
+            }
+        }
+    }
+    Err(Error::failure("the hub was not asked"))
+}
+
+/// What the hub says of a file.
+struct Metadata {
+    etag: String,
+    /// Unknown where the hub does not say.
+    size: Option<u64>,
+}
+
+impl Web {
+    pub fn from_environment() -> Result<Self> {
+        let client =
+            reqwest::Client::builder().user_agent(AGENT).connect_timeout(CONNECT).read_timeout(SILENCE).build();
+        let hub = hf_hub::HFClient::builder().client(client.map_err(no_client)?).retry_max_attempts(0).build();
+        let hub = hub.map_err(|error| {
+            let set = std::env::var("HF_ENDPOINT").unwrap_or_default();
+            let what = format!("cannot speak to the hub (HF_ENDPOINT=\"{set}\"): {error}");
+            Error::usage(what).help("HF_ENDPOINT is an address such as https://huggingface.co, or not set")
+        })?;
+        let endpoint = hub.endpoint().to_owned();
+        let hub = hf_hub::HFClientSync::from_inner(hub)
+            .map_err(|error| Error::failure(format!("cannot start the thread that speaks to the hub: {error}")))?;
+        let client = |policy| {
+            let builder = Client::builder().user_agent(AGENT).connect_timeout(CONNECT).timeout(SILENCE);
+            builder.redirect(policy).build().map_err(no_client)
+        };
+        let (client, direct) = (client(Policy::default())?, client(Policy::none())?);
+        Ok(Self { hub, endpoint, quiet: false, token: token()?, client, direct })
+    }
+
+    /// Brings a file into the cache, unless the one that is there is the same.
+    pub fn fetch(
+        &self,
+        cache: &Cache,
+        repo: &Repo,
+        commit: &str,
+        file: &str,
+        cached: Option<PathBuf>,
+    ) -> Result<PathBuf> {
+        let url = self.url(repo, commit, file)?;
+        let metadata = retrying(self.quiet, || self.metadata(&url, repo, file))?;
+        let Metadata { etag, size } = &metadata;
+        let is_whole = |path: &Path| {
+            let length = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len());
+            length.is_some_and(|length| size.is_none_or(|size| size == length))
+        };
+        if let Some(path) = cached.filter(|path| is_whole(path)) {
+            return Ok(path);
+        }
+        let blob = cache.blob(repo, etag);
+        let _lock = cache.lock(repo, etag, self.quiet)?;
+        if !is_whole(&blob) {
+            let part = cache.blob(repo, &format!("{etag}.incomplete"));
+            create_folder(part.parent().unwrap_or(Path::new(".")))?;
+            self.download(&url, repo, file, &metadata, &part)?;
+            fs::rename(&part, &blob).map_err(|error| problem::cannot_write(&blob, error))?;
+        }
+        cache.place(repo, commit, file, etag)
+    }
+
+    fn url(&self, repo: &Repo, commit: &str, file: &str) -> Result<Url> {
+        let prefix = match repo.kind {
+            RepoKind::Model => "",
+            RepoKind::Dataset => "datasets/",
+        };
+        let base = format!("{}/{prefix}{}/resolve/{commit}/", self.endpoint, repo.name);
+        let mut url = Url::parse(&base).map_err(|_| problem::not_the_hub(&self.endpoint))?;
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(file.split('/'));
+        }
+        Ok(url)
+    }
+
+    fn request(&self, request: RequestBuilder) -> std::result::Result<Response, Failure> {
+        let request = match &self.token {
+            Some(token) => request.header(AUTHORIZATION, token),
+            None => request,
+        };
+        // Of what is packed on its way, neither size nor place in the file would be known.
+        request.header(ACCEPT_ENCODING, "identity").send().map_err(|error| self.unanswered(error))
+    }
+
+    /// Size and checksum of a file. Of redirects only those within the hub are followed: it says both itself, and the storage
+    /// behind it does not.
+    fn metadata(&self, url: &Url, repo: &Repo, file: &str) -> std::result::Result<Metadata, Failure> {
+        let mut url = url.clone();
+        for _ in 0..RENAMED {
+            let response = self.request(self.direct.head(url.clone()))?;
+            let status = response.status();
+            let location = header(response.headers(), LOCATION.as_str());
+            // Without a host: so it stays on the one that the token is for.
+            let within = location.as_ref().filter(|to| to.starts_with('/') && !to.starts_with("//"));
+            if let (true, Some(to)) = (status.is_redirection(), within)
+                && header(response.headers(), "x-linked-etag").is_none()
+            {
+                url = url.join(to).map_err(|_| Failure::Final(problem::not_the_hub(&self.endpoint)))?;
+                continue;
+            }
+            if !status.is_success() && !status.is_redirection() {
+                return Err(self.refusal(&response, repo, file));
+            }
+            let headers = response.headers();
+            let etag = header(headers, "x-linked-etag").or_else(|| header(headers, ETAG.as_str())).unwrap_or_default();
+            let etag = etag.strip_prefix("W/").unwrap_or(&etag).trim_matches('"').to_owned();
+            let length = || header(headers, CONTENT_LENGTH.as_str()).filter(|_| status.is_success());
+            let size = header(headers, "x-linked-size").or_else(length);
+            if !is_key(&etag) {
+                return Err(Failure::Final(problem::not_the_hub(&self.endpoint)));
+            }
+            return Ok(Metadata { etag, size: size.and_then(|size| size.parse().ok()) });
+        }
+        Err(Failure::Final(problem::not_the_hub(&self.endpoint)))
+    }
+
+    /// Fills the file `part` up to its size, and checks it.
+    fn download(&self, url: &Url, repo: &Repo, file: &str, metadata: &Metadata, part: &Path) -> Result<()> {
+        let bar = self.bar(repo, file, metadata.size);
+        let mut furthest = 0;
+        let mut tries = TRIES;
+        let mut pause = PAUSE;
+        loop {
+            let failure = match self.continue_download(url, repo, file, metadata.size, part, &bar) {
+                Ok(()) => break,
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Passing(error, asked)) => (error, asked),
+            };
+            let done = fs::metadata(part).map_or(0, |metadata| metadata.len());
+            // Only tries that bring nothing count: a bad connection gets there in the end.
+            (tries, pause) = if done > furthest { (TRIES, PAUSE) } else { (tries, pause) };
+            furthest = furthest.max(done);
+            tries -= 1;
+            if tries == 0 {
+                let (error, _) = failure;
+                return Err(if done == 0 {
+                    error
+                } else {
+                    problem::interrupted(repo, file, done, metadata.size, error.what())
+                });
+            }
+            std::thread::sleep(failure.1.unwrap_or(pause).min(LONGEST_PAUSE));
+            pause *= 2;
+        }
+        bar.finish_and_clear();
+        verify(repo, file, metadata, part).inspect_err(|_| drop(fs::remove_file(part)))
+    }
+
+    /// One try: asks for what is missing and appends it.
+    fn continue_download(
+        &self,
+        url: &Url,
+        repo: &Repo,
+        name: &str,
+        size: Option<u64>,
+        part: &Path,
+        bar: &ProgressBar,
+    ) -> std::result::Result<(), Failure> {
+        let write_failed = |error| Failure::Final(problem::cannot_write(part, error));
+        let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(write_failed)?;
+        let mut start = file.metadata().map_err(write_failed)?.len();
+        // Beyond the end, or with no end known, nothing there is of use.
+        if start > 0 && size.is_none_or(|size| start > size) {
+            (file, start) = (restart(part).map_err(write_failed)?, 0);
+        }
+        if size == Some(start) {
+            return file.sync_all().map_err(write_failed);
+        }
+        let request = self.client.get(url.clone());
+        let request = if start > 0 { request.header(RANGE, format!("bytes={start}-")) } else { request };
+        let mut response = self.request(request)?;
+        let status = response.status();
+        let goes_on = header(response.headers(), CONTENT_RANGE.as_str())
+            .is_some_and(|range| range.starts_with(&format!("bytes {start}-")));
+        if start > 0
+            && (status == StatusCode::RANGE_NOT_SATISFIABLE || (status == StatusCode::PARTIAL_CONTENT && !goes_on))
+        {
+            restart(part).map_err(write_failed)?;
+            return Err(Failure::Passing(problem::damaged(repo, name, "a wrong part came"), None));
+        }
+        if !status.is_success() {
+            return Err(self.refusal(&response, repo, name));
+        }
+        if start > 0 && status != StatusCode::PARTIAL_CONTENT {
+            // All of it comes, not the rest.
+            (file, start) = (restart(part).map_err(write_failed)?, 0);
+        }
+        bar.set_position(start);
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = match response.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) => {
+                    let error = Error::failure(problem::innermost(&error)).caused_by(error);
+                    return Err(Failure::Passing(error, None));
+                }
+            };
+            file.write_all(buffer.get(..read).unwrap_or_default()).map_err(write_failed)?;
+            start += read as u64;
+            bar.set_position(start);
+        }
+        if size.is_some_and(|size| start < size) {
+            return Err(Failure::Passing(Error::failure("the connection was closed"), None));
+        }
+        file.sync_all().map_err(write_failed)
+    }
+
+    /// A bar on a terminal; elsewhere a line when a file begins.
+    fn bar(&self, repo: &Repo, file: &str, size: Option<u64>) -> ProgressBar {
+        if self.quiet {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::with_draw_target(size, ProgressDrawTarget::stderr());
+        if bar.is_hidden() {
+            let size = size.map(|size| format!(", {}", indicatif::HumanBytes(size))).unwrap_or_default();
+            message(format_args!("hub: fetching {}: {file}{size}", repo.name));
+        } else if let Ok(style) =
+            ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left")
+        {
+            bar.set_style(style);
+            bar.set_message(format!("{}: {file}", repo.name));
+        }
+        bar
+    }
+
+    /// No answer, or half of one.
+    pub fn unanswered(&self, error: reqwest::Error) -> Failure {
+        if error.is_decode() {
+            return Failure::Final(problem::not_the_hub(&self.endpoint).caused_by(error));
+        }
+        let connects = !error.is_connect();
+        let error = problem::unreachable(&self.endpoint, error);
+        // A host that is not there will not be a second later; one that is there but silent may answer.
+        if connects { Failure::Passing(error, None) } else { Failure::Final(error) }
+    }
+
+    /// An answer that is no, to a request for a file.
+    fn refusal(&self, response: &Response, repo: &Repo, file: &str) -> Failure {
+        let headers = response.headers();
+        let code = header(headers, "x-error-code");
+        let message = header(headers, "x-error-message");
+        let refusal = Refusal { status: response.status().as_u16(), code, message, repo, file: Some(file) };
+        let wait = header(headers, RETRY_AFTER.as_str()).and_then(|seconds| seconds.trim().parse().ok());
+        self.refused(&refusal, wait.map(Duration::from_secs))
+    }
+
+    /// An answer that is no.
+    pub fn refused(&self, refusal: &Refusal, wait: Option<Duration>) -> Failure {
+        let error = refusal.error(&self.endpoint, self.token.is_some());
+        match refusal.status {
+            408 | 429 | 500.. => Failure::Passing(error, wait),
+            _ => Failure::Final(error),
+        }
+    }
+}
+
+const AGENT: &str = concat!("mt/", env!("CARGO_PKG_VERSION"));
+
+fn no_client(error: reqwest::Error) -> Error {
+    let what = format!("cannot open connections to the hub: {}", problem::innermost(&error));
+    let help = "are the system's certificates installed (the package ca-certificates)? If the files are in the cache, give \
+                --offline";
+    Error::failure(what).help(help).caused_by(error)
+}
+
+fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// Empties the file.
+fn restart(part: &Path) -> std::io::Result<File> {
+    File::create(part)
+}
+
+/// Holds the whole file against what the hub says of it: its size, and its SHA-256 where the ETag is one.
+fn verify(repo: &Repo, file: &str, metadata: &Metadata, part: &Path) -> Result<()> {
+    let read_failed = |error| Error::io("read what was fetched", part, error);
+    let length = fs::metadata(part).map_err(read_failed)?.len();
+    if let Some(size) = metadata.size.filter(|size| *size != length) {
+        return Err(problem::damaged(repo, file, &format!("{length} bytes in place of {size}")));
+    }
+    let is_sha256 = metadata.etag.len() == 64 && metadata.etag.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_sha256 {
+        return Ok(());
+    }
+    let mut hash = Sha256::new();
+    std::io::copy(&mut File::open(part).map_err(read_failed)?, &mut hash).map_err(read_failed)?;
+    if format!("{:x}", hash.finalize()).eq_ignore_ascii_case(&metadata.etag) {
+        return Ok(());
+    }
+    Err(problem::damaged(repo, file, "its checksum is another"))
+}
+
+/// The token of the user: `HF_TOKEN`, else a file, as for all programs of the hub.
+fn token() -> Result<Option<HeaderValue>> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    if variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some() {
+        return Ok(None);
+    }
+    let file = || {
+        let path = variable("HF_TOKEN_PATH").map_or_else(|| hf_hub::hf_home().join("token"), PathBuf::from);
+        fs::read_to_string(path).ok()
+    };
+    let Some(token) = variable("HF_TOKEN").or_else(file).filter(|token| !token.trim().is_empty()) else {
+        return Ok(None);
+    };
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim())).map_err(|_| {
+        let error =
+            Error::usage("the token of the hub (HF_TOKEN, or the token file) holds characters that no token has");
+        error.help("copy it again from https://huggingface.co/settings/tokens")
+    })?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}

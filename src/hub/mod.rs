@@ -1,0 +1,268 @@
+//! The Hugging Face hub: the only home of everything that talks to it.
+//!
+//! ```text
+//! Hub::files ── listing (hf-hub) ── names of a revision's files, and its commit
+//! Hub::fetch ── cache: is it there? ── download: metadata, ranges, retries ── cache: in its place once it is whole
+//! ```
+//!
+//! `hf-hub` 1.0 knows the environment and lists repositories. Its own download is not used: it keeps what an answer held
+//! without a look at the answer's status or size, so that an error page can end in the cache as the file; it begins anew after a
+//! cut; it does not wait for as long as the hub asks; and its metadata of a file follows the redirect to where the headers
+//! with commit and checksum are no longer sent. So that part is ours, over the HTTP client that `hf-hub` brings.
+//! The cache has the layout that all programs of the hub share.
+
+mod cache;
+mod download;
+mod listing;
+mod problem;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use cache::Cache;
+use download::Web;
+use listing::Listing;
+
+/// What a repository holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RepoKind {
+    /// A model.
+    Model,
+    /// A data set.
+    Dataset,
+}
+
+impl RepoKind {
+    /// As addresses and folders of the cache call it.
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Model => "models",
+            Self::Dataset => "datasets",
+        }
+    }
+
+    /// As a sentence calls it.
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Dataset => "data set",
+        }
+    }
+}
+
+/// A repository of the hub at a revision.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Repo {
+    /// What it holds.
+    pub kind: RepoKind,
+    /// `ORG/NAME`, or `NAME` alone.
+    pub name: String,
+    /// A branch, a tag or a commit; `main` by default.
+    pub revision: String,
+}
+
+impl Repo {
+    /// A model at the revision `main`.
+    pub fn model(name: impl Into<String>) -> Self {
+        Self { kind: RepoKind::Model, name: name.into(), revision: MAIN.to_owned() }
+    }
+
+    /// A data set at the revision `main`.
+    pub fn dataset(name: impl Into<String>) -> Self {
+        Self { kind: RepoKind::Dataset, name: name.into(), revision: MAIN.to_owned() }
+    }
+
+    /// The same repository at another revision.
+    pub fn at(&self, revision: impl Into<String>) -> Self {
+        Self { revision: revision.into(), ..self.clone() }
+    }
+
+    /// Refuses what cannot be the name or the revision of a repository.
+    fn check(&self) -> Result<()> {
+        if !is_repo_name(&self.name) {
+            let error = Error::usage(format!("`{}` cannot be the name of a {}", self.name, self.kind.noun()));
+            return Err(error.help("it is ORG/NAME, as the address of its page on the hub ends"));
+        }
+        if is_revision(&self.revision) {
+            return Ok(());
+        }
+        let error = Error::usage(format!("`{}` cannot be a revision of {}", self.revision, self.name));
+        Err(error.help("it is a branch, a tag or a commit"))
+    }
+}
+
+impl fmt::Display for Repo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        if self.revision == MAIN { Ok(()) } else { write!(f, " at {}", self.revision) }
+    }
+}
+
+/// The revision where none is named.
+pub const MAIN: &str = "main";
+
+/// Whether this can be the name of a repository.
+pub fn is_repo_name(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !part.is_empty()
+            && part.len() <= 96
+            && part.chars().all(is_name)
+            && !part.starts_with('.')
+            && !part.contains("..")
+    };
+    let mut parts = name.split('/');
+    parts.clone().count() <= 2 && parts.all(is_part)
+}
+
+/// Whether this can be the name of a revision.
+pub fn is_revision(revision: &str) -> bool {
+    cache::is_safe_path(revision)
+}
+
+/// The hub, or its cache alone.
+pub struct Hub {
+    cache: Cache,
+    /// Not there without a network.
+    web: Option<Web>,
+    /// What has been listed, so that all files come from one commit.
+    listings: Mutex<HashMap<Repo, Arc<Listing>>>,
+}
+
+impl Hub {
+    /// Opens the cache (`HF_HUB_CACHE`, else `HF_HOME/hub`) and, unless `offline` or `HF_HUB_OFFLINE=1` says otherwise, the
+    /// hub (`HF_ENDPOINT`, with the token of `HF_TOKEN` or of the token file). Nothing is sent yet.
+    ///
+    /// # Errors
+    /// `HF_ENDPOINT` is no address, the token cannot be one, or there are no certificates to trust.
+    pub fn open(offline: bool) -> Result<Self> {
+        let web = if offline || is_set("HF_HUB_OFFLINE") { None } else { Some(Web::from_environment()?) };
+        Ok(Self { cache: Cache::new(hf_hub::resolve_cache_dir()), web, listings: Mutex::default() })
+    }
+
+    /// Without progress bars and messages.
+    pub fn quiet(mut self, quiet: bool) -> Self {
+        if let Some(web) = &mut self.web {
+            web.quiet = quiet;
+        }
+        self
+    }
+
+    /// The names of the files at that revision, sorted. Offline: as they were when the hub was last asked, or else those in
+    /// the cache.
+    ///
+    /// # Errors
+    /// There is no such repository or revision, it may not be read, the hub cannot be reached; offline: nothing of it is in the
+    /// cache.
+    pub fn files(&self, repo: &Repo) -> Result<Vec<String>> {
+        Ok(self.listing(repo)?.files.clone())
+    }
+
+    /// As [`Self::files`], or nothing where the repository has no such revision (offline: none in the cache).
+    ///
+    /// # Errors
+    /// All others of [`Self::files`].
+    pub fn find(&self, repo: &Repo) -> Result<Option<Vec<String>>> {
+        if self.is_offline() && self.cache.listing(repo).is_none() {
+            return Ok(None);
+        }
+        match self.files(repo) {
+            Ok(files) => Ok(Some(files)),
+            Err(error) if problem::is_no_revision(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether only the cache is used.
+    pub fn is_offline(&self) -> bool {
+        self.web.is_none()
+    }
+
+    /// The commit that the revision stands for.
+    ///
+    /// # Errors
+    /// As [`Self::files`].
+    pub fn commit(&self, repo: &Repo) -> Result<String> {
+        Ok(self.listing(repo)?.commit.clone())
+    }
+
+    /// The path in the cache of a file at that revision, fetched if it is not there. What was fetched in part goes on from
+    /// there; a file is in its place only when it is whole.
+    ///
+    /// # Errors
+    /// As [`Self::files`]; also where there is no such file, the download breaks off again and again, or the disk is full.
+    pub fn fetch(&self, repo: &Repo, file: &str) -> Result<PathBuf> {
+        if !cache::is_safe_path(file) {
+            let error = Error::failure(format!("`{file}` of {repo} is no name that a file can have"));
+            return Err(error.help("names may not lead out of the folder"));
+        }
+        let listing = self.listing(repo)?;
+        let cached = self.cache.find(repo, &listing.commit, file);
+        let Some(web) = &self.web else {
+            return cached.ok_or_else(|| self.not_cached(repo, Some(file)));
+        };
+        if !listing.files.iter().any(|name| name == file) {
+            return Err(problem::no_file(repo, file, &listing.files));
+        }
+        web.fetch(&self.cache, repo, &listing.commit, file, cached)
+    }
+
+    fn listing(&self, repo: &Repo) -> Result<Arc<Listing>> {
+        repo.check()?;
+        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listing) = listings.get(repo) {
+            return Ok(listing.clone());
+        }
+        let listing = match &self.web {
+            Some(web) => {
+                let listing = web.list(repo)?;
+                self.cache.keep_listing(repo, &listing)?;
+                listing
+            }
+            None => self.cache.listing(repo).ok_or_else(|| self.not_cached(repo, None))?,
+        };
+        let listing = Arc::new(listing);
+        listings.insert(repo.clone(), listing.clone());
+        Ok(listing)
+    }
+
+    fn not_cached(&self, repo: &Repo, file: Option<&str>) -> Error {
+        let what = match file {
+            Some(file) => format!("{file} of {repo}"),
+            None => format!("{repo}"),
+        };
+        let error = Error::failure(format!("{what} is not in the cache, and the hub is not to be asked (--offline)"));
+        error.at(self.cache.folder(repo)).help(
+            "run once without --offline and without HF_HUB_OFFLINE on a machine with a network, or set HF_HOME to the \
+             cache that has it",
+        )
+    }
+}
+
+/// Whether a variable of the environment says yes.
+fn is_set(variable: &str) -> bool {
+    std::env::var(variable)
+        .is_ok_and(|value| matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_repositories() {
+        for name in ["wmt/wmt14", "squad", "Helsinki-NLP/opus-mt-en-de", "a/b.c_d"] {
+            assert!(is_repo_name(name), "{name}");
+        }
+        for name in ["", "/", "a/", "/a", "a/b/c", "../a", "a/..", "a b", "a/.b", "a\\b", "hf:a/b", "ä/b"] {
+            assert!(!is_repo_name(name), "{name}");
+        }
+        assert!(Repo::dataset("a/b").at("refs/convert/parquet").check().is_ok());
+        for revision in ["", "../..", "/etc", "a//b"] {
+            assert!(Repo::dataset("a/b").at(revision).check().is_err(), "{revision}");
+        }
+    }
+}

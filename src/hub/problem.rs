@@ -1,0 +1,161 @@
+//! What can go wrong with the hub, one sentence each, and what to do.
+
+use std::path::Path;
+
+use super::{MAIN, Repo, RepoKind};
+use crate::error::Error;
+
+/// Names of files listed in an error.
+const NAMED: usize = 12;
+
+/// By these words the error is known again.
+const NO_REVISION: &str = "has no revision";
+
+/// Whether the repository is there, and the revision is not.
+pub(super) fn is_no_revision(error: &Error) -> bool {
+    error.what().contains(NO_REVISION)
+}
+
+/// An answer of the hub that is no.
+pub(super) struct Refusal<'a> {
+    /// The status of the answer.
+    pub status: u16,
+    /// Its header `X-Error-Code`.
+    pub code: Option<String>,
+    /// Its header `X-Error-Message`, or what its body says.
+    pub message: Option<String>,
+    pub repo: &'a Repo,
+    /// The file asked for; none where it was the listing.
+    pub file: Option<&'a str>,
+}
+
+/// The address of a repository's page.
+fn page(endpoint: &str, repo: &Repo) -> String {
+    match repo.kind {
+        RepoKind::Model => format!("{endpoint}/{}", repo.name),
+        RepoKind::Dataset => format!("{endpoint}/datasets/{}", repo.name),
+    }
+}
+
+impl Refusal<'_> {
+    /// As a sentence. `has_token`: one was sent.
+    pub fn error(&self, endpoint: &str, has_token: bool) -> Error {
+        let (repo, noun, page) = (self.repo, self.repo.kind.noun(), page(endpoint, self.repo));
+        let name = &repo.name;
+        match (self.status, self.code.as_deref(), self.file) {
+            // The hub does not tell what is private from what is not there.
+            (401 | 403 | 404, Some("RepoNotFound"), _) | (404, None, None) => Error::failure(format!(
+                "there is no {noun} `{name}` on {endpoint}, or it is private"
+            ))
+            .help(
+                "check the name: it is ORG/NAME, as the address of its page ends; for a private one set HF_TOKEN to a \
+                     token that may read it",
+            ),
+            (404, Some("RevisionNotFound"), _) => {
+                let error = Error::failure(format!("the {noun} `{name}` {NO_REVISION} `{}`", repo.revision));
+                error.help(format!("its branches, tags and commits: {page}/commits/{MAIN}"))
+            }
+            (404, _, Some(file)) => Error::failure(format!("there is no {file} in {repo} on {endpoint}"))
+                .help(format!("its files: {page}/tree/{}", repo.revision)),
+            (401 | 403, _, _) => {
+                let what = format!("the hub does not let you read {repo}: it is gated (HTTP {})", self.status);
+                Error::failure(self.with_message(what)).help(if has_token {
+                    format!(
+                        "accept its terms on {page} with the account that the token (HF_TOKEN) belongs to; the token must \
+                         be allowed to read gated repositories"
+                    )
+                } else {
+                    format!("accept its terms on {page}, and set HF_TOKEN to a token of your account")
+                })
+            }
+            (429, _, _) => {
+                let what = "the hub asks for fewer requests (HTTP 429), tries and pauses notwithstanding".to_owned();
+                let error = Error::failure(self.with_message(what));
+                error.help("try again later; it allows more to those who set HF_TOKEN")
+            }
+            (500.., _, _) => {
+                let what = format!("the hub failed again and again (HTTP {}) while asked for {repo}", self.status);
+                let help = "try again later; if the files are in the cache, --offline goes on without the hub";
+                Error::failure(self.with_message(what)).help(help)
+            }
+            (status, _, _) => {
+                let what = self.with_message(format!("the hub refuses to send {repo} (HTTP {status})"));
+                Error::failure(what).help(format!("look at {page}"))
+            }
+        }
+    }
+
+    fn with_message(&self, what: String) -> String {
+        match self.message.as_deref().map(str::trim).filter(|message| !message.is_empty()) {
+            // One line, and no more of it than an error should have.
+            Some(message) => {
+                let plain: String = message.chars().filter(|c| !c.is_control()).take(200).collect();
+                format!("{what}: {plain}")
+            }
+            None => what,
+        }
+    }
+}
+
+/// No answer.
+pub(super) fn unreachable(endpoint: &str, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    let cause = cause.into();
+    let error = Error::failure(format!("the hub cannot be reached at {endpoint}: {}", innermost(&*cause)));
+    error.caused_by(cause).help(
+        "check the network, HF_ENDPOINT and the proxy (HTTPS_PROXY); if the files are in the cache, --offline goes on \
+         without the hub",
+    )
+}
+
+/// Something answered that is not the hub.
+pub(super) fn not_the_hub(endpoint: &str) -> Error {
+    let error = Error::failure(format!("the answer of {endpoint} is not one of the Hugging Face hub"));
+    error.help("check HF_ENDPOINT; a page of a network's login may stand between")
+}
+
+/// The repository does not list the file.
+pub(super) fn no_file(repo: &Repo, file: &str, files: &[String]) -> Error {
+    let named: Vec<&str> = files.iter().take(NAMED).map(String::as_str).collect();
+    let more = files.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Error::failure(format!("there is no {file} in {repo}")).help(format!("its files: {}{more}", named.join(", ")))
+}
+
+/// A download broke off too often.
+pub(super) fn interrupted(
+    repo: &Repo,
+    file: &str,
+    done: u64,
+    size: Option<u64>,
+    cause: impl std::fmt::Display,
+) -> Error {
+    let of = size.map(|size| format!(" of {size}")).unwrap_or_default();
+    let what = format!("the download of {file} of {repo} broke off again and again, after {done}{of} bytes: {cause}");
+    Error::failure(what).help("run it again: what is there is kept, and the download goes on from there")
+}
+
+/// What came is not what the hub announced.
+pub(super) fn damaged(repo: &Repo, file: &str, what: &str) -> Error {
+    let error = Error::failure(format!("{file} of {repo} did not arrive whole: {what}"));
+    error.help("it was thrown away; run it again. If it stays so, a proxy between may be changing what passes it")
+}
+
+/// The cache cannot be written.
+pub(super) fn cannot_write(path: &Path, error: std::io::Error) -> Error {
+    let full = error.kind() == std::io::ErrorKind::StorageFull;
+    let error = Error::io("write into the cache of the hub", path, error);
+    if full {
+        error.help("the disk is full: free some space or set HF_HOME to a larger disk, then run it again; it goes on from there")
+    } else {
+        error
+    }
+}
+
+/// What lies at the bottom of an error: the layers above only say that something below failed.
+pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}
