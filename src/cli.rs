@@ -32,6 +32,9 @@ pub struct Common {
     /// Seed of everything random [default: the configuration's]
     #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     pub seed: Option<u64>,
+    /// Use only what is in the cache of the Hugging Face hub
+    #[arg(long, global = true, help_heading = "Every command")]
+    pub offline: bool,
     /// Print a machine-readable result on stdout
     #[arg(long, global = true, help_heading = "Every command")]
     pub json: bool,

@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::output::Output;
+use super::texts::Texts;
 use super::train::directory;
 use super::train::prepare::{self, Workplace};
 use super::train::signals::Signals;
@@ -22,7 +23,7 @@ const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 pub fn run(args: &PrepareArgs, common: &Common) -> Result<()> {
     let config = config::load(&args.config, &args.set)?;
     config::check_for_training(&config)?;
-    prepare::check_files(&config.data)?;
+    let texts = Texts::find(&config.data, common)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     let say = |text: String| {
@@ -34,7 +35,7 @@ pub fn run(args: &PrepareArgs, common: &Common) -> Result<()> {
     let mut workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
     workplace.always_cache = true;
     let started = Instant::now();
-    let data = prepare::data(&config, None, &workplace)?;
+    let data = prepare::data(&config, &texts, None, &workplace)?;
     let seconds = started.elapsed().as_secs_f64();
     let bytes: u64 = data.directories.iter().map(|directory| size(directory)).sum();
     let pairs = data.corpus.len();

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::model;
 use super::output::{Output, refuse_inputs};
+use super::texts::Texts;
 use super::train::prepare::{self, Workplace};
 use crate::cli::{Common, ShortlistArgs};
 use crate::console::message;
@@ -23,9 +24,8 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         return Err(Error::usage("a shortlist cannot go to stdout").help("name a file with --out"));
     }
     let loaded = model::load_from(Some(&args.model), None, common)?;
-    prepare::check_files(&loaded.config.data)?;
-    let train = &loaded.config.data.train;
-    let corpora = train.iter().flat_map(|corpus| [corpus.source.clone(), corpus.target.clone()]);
+    let texts = Texts::find(&loaded.config.data, common)?;
+    let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());
     let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
     refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
     let say = |text: String| {
@@ -34,7 +34,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         }
     };
     let workplace = Workplace::beside(&args.model, &loaded.config.data, common, &say);
-    let data = prepare::data(&loaded.config, Some(loaded.tokenizers.clone()), &workplace)?;
+    let data = prepare::data(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &workplace)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
     let pairs: Vec<Pair> = ids.iter().map(|(source, target)| (&source[..], &target[..])).collect();

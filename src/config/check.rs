@@ -304,6 +304,8 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
             Err(error) => Err(error.context(format_args!("`{path}`"))),
         },
         (Kind::Device, _) => wrong("the name of a device"),
+        (Kind::Text, Value::Text(text)) if !text.trim().is_empty() => Ok(()),
+        (Kind::Text, _) => wrong("text in quotes, not empty"),
         (Kind::Path | Kind::Corpus, Value::Text(text)) if text.is_empty() => wrong("a path"),
         (Kind::Path | Kind::Corpus, Value::Text(_)) => Ok(()),
         (Kind::Path | Kind::Corpus, _) => wrong("a path in quotes"),

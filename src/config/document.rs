@@ -192,13 +192,17 @@ pub(super) fn stated_kind(table: &Table) -> Option<&str> {
 }
 
 /// Lays `layer` over `base`: tables key by key, everything else whole. A layer that gives a tagged table another
-/// `kind` replaces the table, because the other kind's keys mean nothing to it.
+/// `kind` replaces the table, because the other kind's keys mean nothing to it; so does one that names another corpus.
 pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
     for (name, entry) in layer {
         let kind = find(keys, &name).map(|key| &key.kind);
         let below = base.get_mut(&name).map(|entry| &mut entry.item.value);
         match (below, entry.item.value, kind) {
-            (Some(Value::Table(below)), Value::Table(above), Some(Kind::Table(keys))) => merge(below, above, keys),
+            (Some(Value::Table(below)), Value::Table(above), Some(Kind::Table(keys)))
+                if !is_another_corpus(below, &above) =>
+            {
+                merge(below, above, keys);
+            }
             (Some(Value::Table(below)), Value::Table(above), Some(Kind::Tagged { default, .. }))
                 if stated_kind(&above).is_none_or(|kind| kind == stated_kind(below).unwrap_or(default)) =>
             {
@@ -209,6 +213,13 @@ pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
             }
         }
     }
+}
+
+/// Whether the keys of one corpus mean nothing to the other: of files and of a data set, or of two data sets.
+fn is_another_corpus(below: &Table, above: &Table) -> bool {
+    let is_hub = |table: &Table| table.contains_key("hub");
+    let is_whole = above.contains_key("source") && above.contains_key("target");
+    (is_hub(above) && !is_hub(below)) || (is_whole && (is_hub(above) || is_hub(below)))
 }
 
 /// The entry at a dotted path.

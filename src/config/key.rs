@@ -1,6 +1,7 @@
 //! What a key of the configuration is, and may hold.
 
 /// One key of a table.
+#[derive(Clone, Copy)]
 pub(crate) struct Key {
     /// Its name.
     pub name: &'static str,
@@ -11,6 +12,7 @@ pub(crate) struct Key {
 }
 
 /// What a key may hold.
+#[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// `true` or `false`.
     Boolean,
@@ -26,9 +28,12 @@ pub(crate) enum Kind {
     Choice(&'static [&'static str]),
     /// `auto`, `cpu`, `cuda`, `cuda:N`, `metal`.
     Device,
+    /// Text that is not empty.
+    Text,
     /// A path relative to the file that states it.
     Path,
-    /// A path relative to `data.root` where that is stated, otherwise to the file that states it.
+    /// A path relative to `data.root` where that is stated, otherwise to the file that states it; beside a key `hub` the
+    /// name of a column.
     Corpus,
     /// A table with these keys.
     Table(&'static [Key]),
@@ -88,7 +93,7 @@ impl Range {
 impl Kind {
     /// Whether the key holds text, so that `--set key=VALUE` needs no quotes.
     pub fn is_text(&self) -> bool {
-        matches!(self, Self::Choice(_) | Self::Device | Self::Path | Self::Corpus)
+        matches!(self, Self::Choice(_) | Self::Device | Self::Text | Self::Path | Self::Corpus)
     }
 }
 

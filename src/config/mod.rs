@@ -6,6 +6,7 @@
 //! are reported at once.
 
 mod check;
+mod corpus;
 mod document;
 mod dump;
 pub(crate) mod key;
@@ -24,6 +25,7 @@ use std::rc::Rc;
 
 pub use crate::ops::matmul::Precision;
 use check::Report;
+pub use corpus::{CorpusConfig, CorpusLocation};
 use document::{Origin, Source, Table, Value};
 pub use dump::{differences, is_resolved, to_toml};
 pub use model::{
@@ -31,8 +33,7 @@ pub use model::{
 };
 use overrides::Override;
 pub use sections::{
-    Config, CorpusConfig, DataConfig, DecodeConfig, MOST_THREADS, PairConfig, RuntimeConfig, TokenizerConfig,
-    ValidConfig, ValidMetric,
+    Config, DataConfig, DecodeConfig, MOST_THREADS, RuntimeConfig, TokenizerConfig, ValidConfig, ValidMetric,
 };
 pub use train::{OptimizerConfig, ScheduleConfig, TrainConfig};
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::check::Report;
+use super::corpus;
 use super::document::{Origin, Table, get, to_json};
 use super::dump::HEADER;
 use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Tie};
@@ -27,6 +28,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     }
     fill_model(&mut config.model, config.tokenizer.joint, stated);
     config.train.schedule.end_at(config.train.max_updates);
+    corpus::check(merged, report);
     let mut together = Together { merged, report };
     together.tokenizer(&config.tokenizer);
     together.widths(&config.model);

@@ -24,17 +24,30 @@ pub(super) const ROOT: &[Key] = &[
 const DATA: &[Key] = &[
     key("root", Kind::Path),
     key("train", Kind::List(CORPUS)),
-    key("valid", Kind::Table(PAIR)),
-    key("test", Kind::Table(PAIR)),
+    key("valid", Kind::Table(LOCATION)),
+    key("test", Kind::Table(LOCATION)),
     key("max_length", POSITIVE),
     key("max_ratio", Kind::Number(Range::OffOrRatio)),
     key("cache_above", COUNT),
     key("cache_dir", Kind::Path),
 ];
 
-const CORPUS: &[Key] = &[required("source", Kind::Corpus), required("target", Kind::Corpus), key("weight", ABOVE_ZERO)];
+const CORPUS: &[Key] = &[
+    required("source", Kind::Corpus),
+    required("target", Kind::Corpus),
+    key("weight", ABOVE_ZERO),
+    HUB[0],
+    HUB[1],
+    HUB[2],
+    HUB[3],
+];
 
-const PAIR: &[Key] = &[required("source", Kind::Corpus), required("target", Kind::Corpus)];
+const LOCATION: &[Key] =
+    &[required("source", Kind::Corpus), required("target", Kind::Corpus), HUB[0], HUB[1], HUB[2], HUB[3]];
+
+/// A split of a data set of the hub; `corpus` says how they go together.
+const HUB: [Key; 4] =
+    [key("hub", Kind::Text), key("config", Kind::Text), key("split", Kind::Text), key("revision", Kind::Text)];
 
 const TOKENIZER: &[Key] = &[
     key("path", Kind::Path),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::corpus::{CorpusConfig, CorpusLocation};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
@@ -41,12 +42,12 @@ pub struct DataConfig {
     pub root: PathBuf,
     /// The parallel corpora to train on.
     pub train: Vec<CorpusConfig>,
-    /// The pair of files validated on.
+    /// The text validated on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub valid: Option<PairConfig>,
-    /// The pair of files that `mt eval` scores when it is given none.
+    pub valid: Option<CorpusLocation>,
+    /// The text that `mt eval` scores when it is given none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub test: Option<PairConfig>,
+    pub test: Option<CorpusLocation>,
     /// Training pairs with more subwords than this on either side, end of sentence not counted, are dropped.
     pub max_length: usize,
     /// Training pairs whose longer side has more than this times the subwords of the shorter are dropped; 0: none.
@@ -71,29 +72,6 @@ impl Default for DataConfig {
             cache_dir: None,
         }
     }
-}
-
-/// One training corpus: two files, aligned line by line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CorpusConfig {
-    /// The source side, one sentence a line.
-    pub source: PathBuf,
-    /// The target side, line by line the translation of the source.
-    pub target: PathBuf,
-    /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair; positive.
-    #[serde(default = "one")]
-    pub weight: f64,
-}
-
-/// A pair of files, aligned line by line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PairConfig {
-    /// The source side, one sentence a line.
-    pub source: PathBuf,
-    /// The target side, line by line the reference translation.
-    pub target: PathBuf,
 }
 
 /// `[tokenizer]`: the subword vocabulary, learnt (by byte-pair encoding, Sennrich et al. 2016) or from a file.
@@ -231,8 +209,4 @@ impl Default for RuntimeConfig {
     fn default() -> Self {
         Self { device: "auto".to_owned(), threads: 0, precision: Precision::F32 }
     }
-}
-
-pub(super) fn one() -> f64 {
-    1.0
 }

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use super::compact::CompactVec;
+use super::corpus::{PairSource, Side};
 use crate::error::{Error, Result};
 
 /// U+FEFF in UTF-8.
@@ -109,7 +110,8 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
 
 /// The lines of a file as bytes, whatever they are: for what looks for mistakes.
 pub struct RawLines {
-    path: PathBuf,
+    /// The files that they are of, and the number of each's first line.
+    files: Vec<(usize, PathBuf)>,
     bytes: Vec<u8>,
     /// Where each line starts, and the end.
     starts: CompactVec,
@@ -120,12 +122,34 @@ impl RawLines {
     pub fn read(path: &Path) -> Result<Self> {
         let (bytes, _) = read_bytes(path)?;
         let starts = line_starts(&bytes);
-        Ok(Self { path: path.to_path_buf(), bytes, starts })
+        Ok(Self { files: vec![(0, path.to_path_buf())], bytes, starts })
     }
 
-    /// The file, as it was named.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Both sides of a corpus.
+    pub fn of_pairs(corpus: &dyn PairSource) -> Result<[Self; 2]> {
+        let mut sides = [Side::Source, Side::Target].map(|side| (side, Vec::new(), Vec::new()));
+        let mut index = 0;
+        for block in corpus.blocks()? {
+            let block = block?;
+            for (source, target) in (0..block.len()).map(|pair| block.get(pair)) {
+                for ((side, files, bytes), line) in sides.iter_mut().zip([source, target]) {
+                    bytes.extend_from_slice(line.as_bytes());
+                    bytes.push(b'\n');
+                    let (file, row) = corpus.origin(index, *side);
+                    if row == 1 {
+                        files.push((index, file));
+                    }
+                }
+                index += 1;
+            }
+        }
+        Ok(sides.map(|(_, files, bytes)| Self { files, starts: line_starts(&bytes), bytes }))
+    }
+
+    /// The file and the line there, from 1, of line `index`, from 0.
+    pub fn place(&self, index: usize) -> (&Path, usize) {
+        let file = self.files.partition_point(|(first, _)| *first <= index).saturating_sub(1);
+        self.files.get(file).map_or((Path::new(""), index + 1), |(first, path)| (path, index - first + 1))
     }
 
     /// Number of lines; a last line without `\n` counts.

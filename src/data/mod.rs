@@ -12,6 +12,7 @@ pub mod corpus;
 pub mod encode;
 pub mod encoded;
 pub mod filter;
+pub mod hub;
 pub mod lexicon;
 pub mod lines;
 pub mod prefetch;

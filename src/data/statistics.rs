@@ -133,11 +133,9 @@ impl Statistics {
             pairs: corpus.len(),
             filters: report.to_string(),
             corpora: corpora
-                .map(|(config, range)| CorpusSize {
-                    source: config.source.clone(),
-                    target: config.target.clone(),
-                    weight: config.weight,
-                    pairs: range.range.len(),
+                .map(|(config, range)| {
+                    let [source, target] = config.location.sides();
+                    CorpusSize { source, target, weight: config.weight, pairs: range.range.len() }
                 })
                 .collect(),
             source: side(|lengths| lengths.source, source),

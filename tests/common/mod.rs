@@ -1,6 +1,8 @@
 //! Shared by the integration tests.
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub mod datasets;
+pub mod hub;
 pub mod parity;
 pub mod project;
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::checkpoint::CONFIG_FILE;
+use crate::commands::texts::Texts;
 use crate::commands::train::compare::{self, Comparison};
 use crate::commands::train::prepare::Data;
 use crate::commands::train::restore;
@@ -58,9 +59,9 @@ impl Existing {
     }
 
     /// Compares the text with that of the run. The data were read with the run's tokenizers.
-    pub fn compare_text(&mut self, config: &Config, data: &Data) -> Result<()> {
+    pub fn compare_text(&mut self, config: &Config, texts: &Texts, data: &Data) -> Result<()> {
         let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(()) };
-        let valid = Validator::open(config, &data.tokenizers, &|_| ())?;
+        let valid = Validator::open(config, texts, &data.tokenizers, &|_| ())?;
         let text =
             TextChecksums { train: data.corpus.fingerprint(), valid: valid.as_ref().map(Validator::fingerprint) };
         self.refused.extend(compare::text(&state.text, &text, &config.data).err());

@@ -10,10 +10,11 @@ mod outlook;
 use serde_json::json;
 
 use super::output::Output;
+use super::texts::Texts;
 use super::train::directory;
 use super::train::prepare::{self, Workplace};
 use crate::cli::{CheckArgs, Common};
-use crate::config::{self, Config};
+use crate::config;
 use crate::data::check::{self, Findings, Kind, Seen, Severity};
 use crate::device;
 use crate::error::{Error, Result};
@@ -25,9 +26,9 @@ use outlook::Outlook;
 pub fn run(args: &CheckArgs, common: &Common) -> Result<()> {
     let config = config::load(&args.config, &args.set)?;
     config::check_for_training(&config)?;
-    prepare::check_files(&config.data)?;
+    let found = Texts::find(&config.data, common)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
-    let findings = texts(&config)?;
+    let findings = texts(&found)?;
     let refused = findings.iter().any(|(kind, _)| kind.severity() == Severity::Error);
     let mut output = Output::open(None)?;
     if !common.json {
@@ -40,9 +41,9 @@ pub fn run(args: &CheckArgs, common: &Common) -> Result<()> {
         None
     } else {
         let saved = existing.as_mut().and_then(|existing| existing.tokenizers.take());
-        let data = prepare::data(&config, saved, &Workplace::beside(&run, &config.data, common, &|_| ()))?;
+        let data = prepare::data(&config, &found, saved, &Workplace::beside(&run, &config.data, common, &|_| ()))?;
         if let Some(existing) = &mut existing {
-            existing.compare_text(&config, &data)?;
+            existing.compare_text(&config, &found, &data)?;
         }
         Some(Outlook::new(&config, &data, common)?)
     };
@@ -71,14 +72,14 @@ pub fn run(args: &CheckArgs, common: &Common) -> Result<()> {
 }
 
 /// Checks every corpus of the configuration: first those that must not be trained on.
-fn texts(config: &Config) -> Result<Findings> {
+fn texts(texts: &Texts) -> Result<Findings> {
     let mut seen = Seen::default();
     let mut findings = Findings::default();
-    for pair in [&config.data.valid, &config.data.test].into_iter().flatten() {
-        findings.merge(check::check(&pair.source, &pair.target, false, &mut seen)?);
+    for text in [&texts.valid, &texts.test].into_iter().flatten() {
+        findings.merge(check::check_lines(&text.raw()?, false, &mut seen));
     }
-    for corpus in &config.data.train {
-        findings.merge(check::check(&corpus.source, &corpus.target, true, &mut seen)?);
+    for (text, _) in &texts.train {
+        findings.merge(check::check_lines(&text.raw()?, true, &mut seen));
     }
     Ok(findings)
 }

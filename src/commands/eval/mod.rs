@@ -13,9 +13,12 @@ use serde_json::json;
 use super::decoding;
 use super::model;
 use super::output::{Output, refuse_inputs};
+use super::texts;
 use super::translate::CutLines;
 use crate::cli::{Common, EvalArgs};
+use crate::config::CorpusLocation;
 use crate::console::message;
+use crate::data::corpus::read_all;
 use crate::data::lines::{self, LineFile, read_lines};
 use crate::decode::Knowledge;
 use crate::decode::source::Long;
@@ -36,8 +39,8 @@ struct TestSet {
     systems: Vec<System>,
     /// How well the model knows the first reference, if that was asked for.
     knowledge: Option<Knowledge>,
-    /// The targets that the model was trained on.
-    training: Vec<PathBuf>,
+    /// The text that the model was trained on.
+    training: Vec<CorpusLocation>,
 }
 
 /// Scores translations: a model's own, or those in files.
@@ -73,7 +76,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
     let report = if args.report {
-        let (frequencies, counted) = frequencies(args.train_text.as_ref(), &training, &references[0])?;
+        let (frequencies, counted) = frequencies(args.train_text.as_ref(), &training, &references[0], common)?;
         Some(Report::new(&metrics, sources.as_deref(), &references, &systems, (&frequencies, counted))?)
     } else {
         None
@@ -112,19 +115,33 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
 /// references.
 fn frequencies(
     named: Option<&PathBuf>,
-    training: &[PathBuf],
+    training: &[CorpusLocation],
     references: &[String],
+    common: &Common,
 ) -> Result<(HashMap<String, usize>, String)> {
-    let files = match named {
-        Some(file) => vec![file.clone()],
-        None => training.iter().filter(|file| file.exists()).cloned().collect(),
-    };
-    if files.is_empty() {
+    if let Some(file) = named {
+        return Ok((analysis::frequencies(read_lines(file)?.iter()), file.display().to_string()));
+    }
+    // What is not here any more is not fetched for the sake of counting it.
+    let here = Common { offline: true, quiet: true, ..common.clone() };
+    let mut lines = Vec::new();
+    for location in training {
+        match location {
+            CorpusLocation::Files { target, .. } if target.exists() => {
+                lines.extend(read_lines(target)?.iter().map(str::to_owned));
+            }
+            CorpusLocation::Files { .. } => {}
+            CorpusLocation::Hub(_) => {
+                if let Ok(text) = texts::find_one(location, &here) {
+                    lines.extend(read_all(&*text.open(1.0, &|_| ())?)?.into_iter().map(|(_, target)| target));
+                }
+            }
+        }
+    }
+    if lines.is_empty() {
         return Ok((analysis::frequencies(references.iter()), "the references".to_owned()));
     }
-    let lines = files.iter().map(read_lines).collect::<Result<Vec<_>>>()?;
-    let counted = named.map_or_else(|| "the training text".to_owned(), |file| file.display().to_string());
-    Ok((analysis::frequencies(lines.iter().flat_map(LineFile::iter)), counted))
+    Ok((analysis::frequencies(lines.iter()), "the training text".to_owned()))
 }
 
 /// Translations in files.
@@ -191,19 +208,24 @@ fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Resu
     let (loaded, others) = model::load_all(&args.models, common)?;
     let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
     let test = loaded.config.data.test.as_ref();
-    let source = match (&args.src, test) {
-        (Some(source), _) => source.clone(),
-        (None, Some(test)) => test.source.clone(),
+    let location = match (&args.src, test) {
+        (Some(source), _) => CorpusLocation::files(source, args.reference.first().cloned().unwrap_or_default()),
+        (None, Some(test)) => test.clone(),
         (None, None) => {
             let error = Error::usage("the model's configuration names no test set");
             return Err(error.help("give --src FILE and --ref FILE"));
         }
     };
-    let reference_paths = match (args.reference.is_empty(), test) {
-        (true, Some(test)) => vec![test.target.clone()],
-        _ => args.reference.clone(),
+    let [source, reference] = location.sides();
+    let reference_paths = if args.reference.is_empty() { vec![reference] } else { args.reference.clone() };
+    let (lines, references) = match &location {
+        CorpusLocation::Files { .. } => (read(&source)?, read_references(&reference_paths)?),
+        CorpusLocation::Hub(_) => {
+            let text = texts::find_one(&location, common)?.open(1.0, &|_| ())?;
+            let (sources, references): (Vec<_>, Vec<_>) = read_all(&*text)?.into_iter().unzip();
+            (sources, vec![references.iter().map(|line| trimmed(line)).collect()])
+        }
     };
-    let (lines, references) = (read(&source)?, read_references(&reference_paths)?);
     check_counts(&source, lines.len(), &reference_paths, &references)?;
     let of_models = model::files_of(&loaded, &others);
     let inputs = reference_paths.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
@@ -224,7 +246,7 @@ fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Resu
     } else {
         None
     };
-    let training = loaded.config.data.train.iter().map(|corpus| corpus.target.clone()).collect();
+    let training = loaded.config.data.train.iter().map(|corpus| corpus.location.clone()).collect();
     if !translations_wanted {
         return Ok(TestSet { sources: Some(lines), references, systems: Vec::new(), knowledge, training });
     }
@@ -273,12 +295,16 @@ fn read_to_score(path: &Path) -> Result<Vec<String>> {
     } else {
         read_lines(path)?
     };
-    // As sacrebleu reads them: without white space at their ends.
-    let mut lines: Vec<String> = file.iter().map(|line| line.trim_end_matches(is_whitespace).to_owned()).collect();
+    let mut lines: Vec<String> = file.iter().map(trimmed).collect();
     if let (true, Some(first)) = (file.byte_order_mark, lines.first_mut()) {
         first.insert(0, '\u{FEFF}');
     }
     Ok(lines)
+}
+
+/// As sacrebleu reads lines: without white space at their ends.
+fn trimmed(line: &str) -> String {
+    line.trim_end_matches(is_whitespace).to_owned()
 }
 
 fn read_references(paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {

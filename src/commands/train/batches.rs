@@ -70,7 +70,8 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
 mod tests {
     use super::super::prepare::{self, Workplace};
     use super::*;
-    use crate::config::{CorpusConfig, ModelConfig, Preset};
+    use crate::commands::texts::{Text, Texts};
+    use crate::config::{ModelConfig, Preset};
 
     /// With half of all merges undone pairs grow, but no batch beyond its bound; and every pair comes once an epoch.
     #[test]
@@ -82,14 +83,14 @@ mod tests {
         std::fs::write(&source, &text).unwrap();
         std::fs::write(&target, text.replace("dog", "Hund")).unwrap();
         let mut config = Config { model: ModelConfig::of_preset(Preset::Tiny), ..Config::default() };
-        config.data.train = vec![CorpusConfig { source, target, weight: 1.0 }];
+        let texts = Texts { train: vec![(Text::Files { source, target }, 1.0)], valid: None, test: None };
         config.tokenizer.vocab_size = 320;
         config.train.batch_tokens = 128;
         config.train.max_epochs = 1;
         let parts = |dropout: f64| -> Vec<Vec<Batch>> {
             let mut config = config.clone();
             config.tokenizer.dropout = dropout;
-            let data = prepare::data(&config, None, &Workplace::quiet(folder.path())).unwrap();
+            let data = prepare::data(&config, &texts, None, &Workplace::quiet(folder.path())).unwrap();
             batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
         };
         let (whole, cut) = (parts(0.0), parts(0.5));

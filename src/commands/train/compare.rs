@@ -39,7 +39,7 @@ pub struct Comparison {
 /// Compares the configuration of a run, stored in `config_file`, with the one that it shall go on with.
 pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Comparison {
     let mut comparison = Comparison::default();
-    for (key, before, now) in config::differences(old, &with_files_of(new, old)) {
+    for (key, before, now) in config::differences(old, &with_text_of(new, old)) {
         let is_in = |keys: &[&str]| keys.iter().any(|allowed| key.starts_with(allowed));
         let what = format!("`{key}` was {before} when the run began and is {now} now");
         if is_in(MAY_CHANGE_ALOUD) {
@@ -53,11 +53,11 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
     comparison
 }
 
-/// The configuration with the files of `old` in place of its own: text may have moved, and is known by its checksum.
-fn with_files_of(config: &Config, old: &Config) -> Config {
+/// The configuration with the corpora of `old` in place of its own: text may have moved, and is known by its checksum.
+fn with_text_of(config: &Config, old: &Config) -> Config {
     let mut config = config.clone();
     for (new, old) in config.data.train.iter_mut().zip(&old.data.train) {
-        (new.source, new.target) = (old.source.clone(), old.target.clone());
+        new.location = old.location.clone();
     }
     if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
         *new = old.clone();
@@ -77,14 +77,14 @@ pub fn text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Re
     let train = old.train != new.train;
     let valid = old.valid.is_some() && new.valid.is_some() && old.valid != new.valid;
     let files = [
-        (train, "training", config.train.first().map(|corpus| &corpus.source)),
-        (valid, "validation", config.valid.as_ref().map(|pair| &pair.source)),
+        (train, "training", config.train.first().map(|corpus| &corpus.location)),
+        (valid, "validation", config.valid.as_ref()),
     ];
-    let errors = files.into_iter().filter(|(differs, _, _)| *differs).map(|(_, what, file)| {
+    let errors = files.into_iter().filter(|(differs, _, _)| *differs).map(|(_, what, text)| {
         let error = Error::usage(format!("the {what} text is not what it was when the run began"));
         let error = error.help("restore the files; they may lie in another place. Or start another run with --run-dir");
-        match file {
-            Some(file) => error.at(file),
+        match text {
+            Some(text) => error.at(text.to_string()),
             None => error,
         }
     });

@@ -11,20 +11,20 @@ use crate::checkpoint;
 use crate::cli::Common;
 use crate::commands::info;
 use crate::commands::output::Output;
+use crate::commands::texts::Texts;
 use crate::config::{self, Config};
-use crate::data::corpus::Corpus;
 use crate::error::Result;
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory.
-pub fn print(run: &Path, config: &Config, common: &Common) -> Result<()> {
+pub fn print(run: &Path, config: &Config, texts: &Texts, common: &Common) -> Result<()> {
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
     let say = |line| report.borrow_mut().push(line);
-    let data = prepare::data(config, None, &Workplace::beside(run, &config.data, common, &say))?;
-    Validator::open(config, &data.tokenizers, &say)?;
-    if let Some(test) = &config.data.test {
-        Corpus::open(&test.source, &test.target, 1.0)?;
+    let data = prepare::data(config, texts, None, &Workplace::beside(run, &config.data, common, &say))?;
+    Validator::open(config, texts, &data.tokenizers, &say)?;
+    if let Some(test) = &texts.test {
+        test.open(1.0, &|_| ())?;
     }
     let plan = Plan::new(config, &data)?;
     let Plan { parameters, source_tokens, target_tokens, .. } = &plan;

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::Output;
+use crate::commands::texts::Texts;
 use crate::config::{self, Config};
 use crate::console::message;
 use crate::data::statistics::Statistics;
@@ -48,7 +49,7 @@ const ON_SIGNALS: [&str; 2] = [
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let config = resolve(args, common)?;
-    prepare::check_files(&config.data)?;
+    let texts = Texts::find(&config.data, common)?;
     device::set_threads(config.runtime.threads);
     let device = device::open(&config.runtime.device)
         .map_err(|error| error.context(format_args!("`runtime.device` = \"{}\"", config.runtime.device)))?;
@@ -57,7 +58,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     if args.dry_run {
-        return dry_run::print(&run, &config, common);
+        return dry_run::print(&run, &config, &texts, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
     let (old, _lock) = directory::open(&run, args, &config)?;
@@ -72,8 +73,8 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     };
     let saved = resumed.then(|| Tokenizers::load(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
-    let data = prepare::data(&config, saved, &workplace)?;
-    let validator = Validator::open(&config, &data.tokenizers, &say)?;
+    let data = prepare::data(&config, &texts, saved, &workplace)?;
+    let validator = Validator::open(&config, &texts, &data.tokenizers, &say)?;
     let (vocabulary, compute) = (
         super::model::vocabulary(&data.tokenizers),
         super::model::training_type(config.runtime.precision, &device, common),

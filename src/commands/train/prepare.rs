@@ -9,9 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::signals::Signals;
 use crate::cli::Common;
+use crate::commands::texts::Texts;
 use crate::config::{Config, DataConfig, TokenizerConfig};
 use crate::data::cache::{Cache, Entry};
-use crate::data::corpus::{Corpus, PairSource, Side};
+use crate::data::corpus::{PairSource, Side};
 use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
@@ -44,25 +45,6 @@ impl Data {
         let (source, target) = self.corpus.text(index);
         (self.tokenizers.source.encode(source), self.tokenizers.target.encode(target))
     }
-}
-
-/// Checks that every file the configuration names is there: all that are not are named before any work begins.
-pub fn check_files(config: &DataConfig) -> Result<()> {
-    let train = config.train.iter().flat_map(|corpus| [&corpus.source, &corpus.target]);
-    let pairs = [&config.valid, &config.test].into_iter().flatten();
-    let files = train.chain(pairs.flat_map(|pair| [&pair.source, &pair.target]));
-    let missing = |file: &PathBuf| match std::fs::metadata(file) {
-        Ok(metadata) if metadata.is_dir() => Some(Error::failure("this is a directory, not a text file").at(file)),
-        Ok(_) => None,
-        Err(error) => {
-            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-            let error = Error::io("read the text", file, error);
-            let help = "check the path; relative paths start at the file that states them";
-            Some(if is_missing { error.help(help) } else { error })
-        }
-    };
-    let errors: Vec<Error> = files.filter_map(missing).collect();
-    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
 /// Where text is prepared, and who hears of it.
@@ -121,19 +103,6 @@ impl<'a> Workplace<'a> {
     }
 }
 
-/// Opens the training corpora, and tells of carriage returns in them.
-fn open(config: &DataConfig, say: &dyn Fn(String)) -> Result<Vec<Box<dyn PairSource>>> {
-    let open = |c: &crate::config::CorpusConfig| -> Result<Box<dyn PairSource>> {
-        let corpus = Corpus::open(&c.source, &c.target, c.weight)?;
-        for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
-            let (path, lines) = (file.path().display(), file.carriage_returns);
-            say(format!("{path}: {lines} lines ended in \\r\\n; the \\r is not part of the text"));
-        }
-        Ok(Box::new(corpus))
-    };
-    config.train.iter().map(open).collect()
-}
-
 /// The tokenizers that need not be learnt: those of the run that goes on, else those that the configuration names.
 fn tokenizers(config: &TokenizerConfig, saved: Option<Tokenizers>, say: &dyn Fn(String)) -> Result<Option<Tokenizers>> {
     let Some(saved) = saved else {
@@ -169,9 +138,10 @@ fn tokenizers(config: &TokenizerConfig, saved: Option<Tokenizers>, say: &dyn Fn(
 /// Opens the corpora, learns the tokenizers (unless they are `saved`), encodes and filters.
 ///
 /// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
-pub fn data(config: &Config, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
+pub fn data(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
     let named = tokenizers(&config.tokenizer, saved, workplace.say)?;
-    let corpora = open(&config.data, workplace.say)?;
+    let open = texts.train.iter().map(|(text, weight)| text.open(*weight, workplace.say));
+    let corpora = open.collect::<Result<Vec<_>>>()?;
     workplace.stop()?;
     let bytes: u64 = corpora.iter().map(|corpus| corpus.text_bytes()).sum();
     let on_disk = workplace.always_cache || bytes >> 20 >= config.data.cache_above;

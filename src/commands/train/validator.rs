@@ -3,9 +3,10 @@
 use sha2::{Digest, Sha256};
 
 use super::signals::Signals;
+use crate::commands::texts::Texts;
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
-use crate::data::corpus::{Corpus, read_all};
+use crate::data::corpus::{Side, read_all};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::explain::explain;
 use crate::decode::neural::{Neural, SpecialTokens};
@@ -38,10 +39,10 @@ pub struct Validator {
 impl Validator {
     /// Reads the validation set, if validation is wanted. Pairs that the model cannot take are left out of the loss, and
     /// counted.
-    pub fn open(config: &Config, tokenizers: &Tokenizers, say: &dyn Fn(String)) -> Result<Option<Self>> {
-        let Some(valid) = config.data.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
-        let corpus = Corpus::open(&valid.source, &valid.target, 1.0)?;
-        let pairs = read_all(&corpus)?;
+    pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, say: &dyn Fn(String)) -> Result<Option<Self>> {
+        let Some(valid) = texts.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
+        let corpus = valid.open(1.0, &|_| ())?;
+        let pairs = read_all(&*corpus)?;
         let limit =
             if config.valid.max_sentences == 0 { pairs.len() } else { config.valid.max_sentences.min(pairs.len()) };
         let most = config.model.max_length - 1;
@@ -56,10 +57,11 @@ impl Validator {
         if encoded.is_empty() {
             let what =
                 format!("no pair is left to validate on: all {left_out} are empty or longer than {most} subwords");
-            return Err(Error::failure(what).at(&valid.source).help("check data.valid and model.max_length"));
+            return Err(Error::failure(what).at(valid.name()).help("check data.valid and model.max_length"));
         }
         if let Some(first) = first_left_out {
-            let (path, line, all) = (valid.source.display(), first + 1, pairs.len());
+            let (path, line) = corpus.origin(first, Side::Source);
+            let (path, all) = (path.display(), pairs.len());
             say(format!(
                 "warning: {left_out} of {all} validation pairs are not part of the loss: empty, or longer than the {most} \
                  subwords that model.max_length leaves room for; the first is {path}:{line}"

@@ -1,10 +1,10 @@
 //! Files over files, overrides, paths, computed defaults, and the dump.
 
 use std::fs;
-use std::path::PathBuf;
 
 use super::super::*;
 use super::{Folder, assert_mentions, loaded};
+use crate::data::hub::HubSplit;
 use crate::train::schedule::Decay;
 
 #[test]
@@ -72,7 +72,7 @@ fn sets_take_toml_or_bare_text() {
     let OptimizerConfig::Adam { betas, .. } = config.train.optimizer;
     assert_eq!((betas, config.train.seed, config.tokenizer.lowercase), ([0.8, 0.9], 16, true));
     let root = std::env::current_dir().unwrap().join("2024");
-    assert_eq!(config.data.valid, Some(PairConfig { source: root.join("v.a"), target: root.join("v=b") }));
+    assert_eq!(config.data.valid, Some(CorpusLocation::files(root.join("v.a"), root.join("v=b"))));
     assert_eq!(config.data.root, root);
     let folder = Folder::new(&[("a.toml", "")]);
     let text = folder.problems(&["a.toml"], &["model.dropout=lots", "model..heads=3", "=3"]).join("\n");
@@ -96,15 +96,16 @@ fn paths_start_at_the_file_that_states_them() {
     ]);
     let data = folder.load(&["child.toml"], &[]).unwrap().data;
     assert_eq!(data.root, folder.path("data/x"));
-    assert_eq!(data.train[0].source, folder.path("data/x/t.en"));
-    let test = PairConfig { source: folder.path("data/x/e.en"), target: PathBuf::from("/abs/e.de") };
+    assert_eq!(data.train[0].location.sides()[0], folder.path("data/x/t.en"));
+    let test = CorpusLocation::files(folder.path("data/x/e.en"), "/abs/e.de");
     assert_eq!(data.test, Some(test));
     let working = std::env::current_dir().unwrap();
     let data = folder.load(&["child.toml"], &["data.root=./y/../z"]).unwrap().data;
-    assert_eq!((data.root, &data.train[0].source), (working.join("z"), &working.join("z/t.en")));
+    let [source, _] = data.train[0].location.sides();
+    assert_eq!((data.root, source), (working.join("z"), working.join("z/t.en")));
     // No root: names start at the file they stand in, not at the one that extends it.
     let data = folder.load(&["user.toml"], &[]).unwrap().data;
-    let valid = PairConfig { source: folder.path("configs/v.en"), target: folder.path("v.de") };
+    let valid = CorpusLocation::files(folder.path("configs/v.en"), folder.path("v.de"));
     assert_eq!((data.root, data.valid), (folder.0.path().to_path_buf(), Some(valid)));
 }
 
@@ -165,7 +166,63 @@ fn differences_name_the_keys() {
     ];
     assert_eq!(differences(&a, &b), expected);
     let mut c = a.clone();
-    c.data.train.push(CorpusConfig { source: "s".into(), target: "t".into(), weight: 2.0 });
+    c.data.train.push(CorpusConfig { location: CorpusLocation::files("s", "t"), weight: 2.0 });
     let train = "[{ source = \"s\", target = \"t\", weight = 2.0 }]";
     assert_eq!(differences(&a, &c), [triple("data.train", "[]", train)]);
+}
+
+/// The location of the validation set as a file would state it.
+fn valid(config: &Config) -> String {
+    let toml = to_toml(config);
+    let rest = toml.split_once("[data.valid]\n").map_or("", |(_, rest)| rest);
+    rest.lines().take_while(|line| !line.is_empty() && !line.starts_with('[')).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn a_data_set_of_the_hub_names_columns_not_files() {
+    let hub = "hub = \"wmt/wmt14\", config = \"de-en\", source = \"en\", target = \"de\"";
+    let text = format!(
+        "[data]\nroot = \"x\"\ntrain = [{{ {hub}, split = \"train\", weight = 2.0 }}, {{ source = \"a\", target = \"b\" }}]\n\
+         valid = {{ {hub}, split = \"validation\", revision = \"v1.0\" }}\n"
+    );
+    let config = loaded(&text, &[]);
+    let split = |split: &str, revision: Option<&str>| HubSplit {
+        name: "wmt/wmt14".into(),
+        config: Some("de-en".into()),
+        split: split.into(),
+        revision: revision.map(str::to_owned),
+        source: "en".into(),
+        target: "de".into(),
+    };
+    let first = CorpusConfig { location: CorpusLocation::Hub(split("train", None)), weight: 2.0 };
+    assert_eq!(config.data.train[0], first);
+    assert!(config.data.train[1].location.sides()[0].ends_with("x/a"));
+    assert_eq!(config.data.valid, Some(CorpusLocation::Hub(split("validation", Some("v1.0")))));
+    // And comes back from a run's config.toml.
+    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
+    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
+    let shown: Vec<String> = config.data.train.iter().map(|corpus| corpus.location.to_string()).collect();
+    assert_eq!(shown[0], "hub:wmt/wmt14 de-en train");
+}
+
+#[test]
+fn another_corpus_replaces_the_one_below() {
+    let below =
+        "[data]\nvalid = { hub = \"a/b\", config = \"c\", split = \"test\", source = \"en\", target = \"de\" }\n";
+    let over = |layer: &str, sets: &[&str]| {
+        let folder = Folder::new(&[("a.toml", below), ("b.toml", layer)]);
+        valid(&folder.load(&["a.toml", "b.toml"], sets).unwrap())
+    };
+    let files = over("[data]\nvalid = { source = \"/v.en\", target = \"/v.de\" }\n", &[]);
+    assert_eq!(files, "source = \"/v.en\", target = \"/v.de\"");
+    let other = "[data]\nvalid = { hub = \"x/y\", split = \"dev\", source = \"s\", target = \"t\" }\n";
+    assert_eq!(over(other, &[]), "hub = \"x/y\", split = \"dev\", source = \"s\", target = \"t\"");
+    // A single key changes that key alone.
+    let text = over("", &["data.valid.split=2016", "data.valid.revision=v2"]);
+    assert_eq!(
+        text,
+        "hub = \"a/b\", config = \"c\", split = \"2016\", revision = \"v2\", source = \"en\", target = \"de\""
+    );
+    let text = over("[data.valid]\nsource = \"fr\"\n", &[]);
+    assert!(text.contains("hub = \"a/b\"") && text.contains("source = \"fr\""), "{text}");
 }

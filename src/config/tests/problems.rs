@@ -255,3 +255,24 @@ fn an_absurdly_deep_key_is_refused() {
     let deep = format!("a{}=1", ".a".repeat(50_000));
     assert_mentions(&folder.problems(&["a.toml"], &[&deep])[0], &["at most 8 parts, found 50001"]);
 }
+
+#[test]
+fn keys_of_a_data_set_go_together() {
+    let text = "[data]\ntrain = [\n  { hub = \"wmt/../x\", source = \"en\", target = \"de\" },\n  { source = \"a\", target = \
+                \"b\", split = \"train\" },\n]\nvalid = { hub = \"a/b\", split = \"\", target = \"de\" }\ntest = { hub = \
+                \"a/b\", split = \"test\", revison = \"x\", revision = \"../..\", source = \"en\", target = \"de\" }\n";
+    let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
+    for (place, parts) in [
+        ("a.toml:3:11", &["`data.train[0].hub` cannot be \"wmt/../x\"", "ORG/NAME"][..]),
+        ("a.toml:3:3", &["`data.train[0].split` is missing"]),
+        ("a.toml:4:41", &["`data.train[1].split` says something of a data set", "add hub ="]),
+        ("a.toml:6:32", &["`data.valid.split` must be text in quotes, not empty"]),
+        ("a.toml:6:1", &["`data.valid.source` is missing"]),
+        ("a.toml:7:39", &["unknown key `revison` in [data.test]", "did you mean `revision`?"]),
+        ("a.toml:7:65", &["`data.test.revision` cannot be \"../..\"", "a branch, a tag or a commit"]),
+    ] {
+        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {place}")));
+        assert_mentions(found.unwrap_or_else(|| panic!("none at {place} in {problems:#?}")), parts);
+    }
+    assert_eq!(problems.len(), 7, "{problems:#?}");
+}

@@ -12,6 +12,7 @@ use super::super::key::{Key, Kind, Variant};
 use super::super::schema;
 use super::super::*;
 use super::Folder;
+use crate::data::hub::HubSplit;
 
 fn configs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")
@@ -39,7 +40,16 @@ fn every_shipped_configuration_loads() {
         let config = load(std::slice::from_ref(path), &[]).unwrap_or_else(|error| panic!("{error}"));
         check_for_training(&config).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
-    for name in ["reference", "quickstart", "multi30k-tiny", "iwslt14-de-en", "wmt14-en-de-big", "wmt14-en-fr-base"] {
+    for name in [
+        "reference",
+        "quickstart",
+        "multi30k-tiny",
+        "multi30k-hub",
+        "iwslt14-de-en",
+        "iwslt17-de-en",
+        "wmt14-en-de-big",
+        "wmt14-en-fr-base",
+    ] {
         assert!(shipped.contains_key(name), "{name}");
     }
 }
@@ -118,18 +128,40 @@ fn the_paper_s_configurations_say_what_the_paper_says() {
         assert!((24_000..=26_000).contains(&tokens), "{name}");
         assert_eq!(config.train.schedule, ScheduleConfig::Noam { warmup: 4000, factor: 1.0 }, "{name}");
         assert_eq!((config.decode.beam, config.decode.length_penalty, config.decode.max_length_extra), (4, 0.6, 50));
-        let french = config.data.test.unwrap().target.ends_with("wmt14-en-fr/newstest2014.fr");
-        assert_eq!(french, name.contains("en-fr"));
+        let [config_name, target] = if name.contains("en-fr") { ["fr-en", "fr"] } else { ["de-en", "de"] };
+        let set = |split: &str| {
+            CorpusLocation::Hub(HubSplit {
+                name: "wmt/wmt14".into(),
+                config: Some(config_name.into()),
+                split: split.into(),
+                revision: None,
+                source: "en".into(),
+                target: target.into(),
+            })
+        };
+        let data = config.data;
+        assert_eq!(data.train, [CorpusConfig { location: set("train"), weight: 1.0 }], "{name}");
+        assert_eq!((data.valid, data.test), (Some(set("validation")), Some(set("test"))), "{name}");
     }
 }
 
 /// What the types write for a configuration that has every optional key.
 fn full() -> Json {
-    let pair = || PairConfig { source: "a".into(), target: "b".into() };
+    let location = || {
+        let name = |name: &str| Some(name.to_owned());
+        CorpusLocation::Hub(HubSplit {
+            name: "org/name".into(),
+            config: name("c"),
+            split: "train".into(),
+            revision: name("main"),
+            source: "a".into(),
+            target: "b".into(),
+        })
+    };
     let mut config = Config::default();
-    config.data.train.push(CorpusConfig { source: "a".into(), target: "b".into(), weight: 1.0 });
-    config.data.valid = Some(pair());
-    config.data.test = Some(pair());
+    config.data.train.push(CorpusConfig { location: location(), weight: 1.0 });
+    config.data.valid = Some(location());
+    config.data.test = Some(location());
     // Its default depends on the run directory.
     config.data.cache_dir = Some("data-cache".into());
     config.tokenizer.path = Some("spm.model".into());

@@ -186,6 +186,10 @@ impl Findings {
         self.add_many(kind, file, line, 1);
     }
 
+    fn add_at(&mut self, kind: Kind, (file, line): (&Path, usize)) {
+        self.add(kind, file, line);
+    }
+
     /// So many lines, the first of which is named.
     fn add_many(&mut self, kind: Kind, file: &Path, line: usize, count: usize) {
         let finding = self.0.entry(kind).or_default();
@@ -239,25 +243,29 @@ impl Seen {
 /// A file cannot be read.
 pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -> Result<Findings> {
     let (source, target) = rayon::join(|| RawLines::read(source), || RawLines::read(target));
-    let [source, target] = [source?, target?];
+    Ok(check_lines(&[source?, target?], is_training, seen))
+}
+
+/// As [`check`], of lines that have been read.
+pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &mut Seen) -> Findings {
     let mut findings = Findings::default();
-    for file in [&source, &target] {
+    for file in [source, target] {
         if file.is_empty() {
-            findings.add(Kind::EmptyFile, file.path(), 0);
+            findings.add(Kind::EmptyFile, file.place(0).0, 0);
         }
         if file.byte_order_mark() {
-            findings.add(Kind::ByteOrderMark, file.path(), 1);
+            findings.add(Kind::ByteOrderMark, file.place(0).0, 1);
         }
     }
     if source.len() != target.len() {
-        let longer = if source.len() > target.len() { &source } else { &target };
+        let longer = if source.len() > target.len() { source } else { target };
         // The first line that has no other side.
-        findings.add(Kind::LineCounts, longer.path(), source.len().min(target.len()) + 1);
+        findings.add_at(Kind::LineCounts, longer.place(source.len().min(target.len())));
     }
-    for file in [&source, &target] {
+    for file in [source, target] {
         in_chunks(file.len(), &mut findings, |index, findings| {
             for kind in line::findings(file.get(index)) {
-                findings.add(kind, file.path(), index + 1);
+                findings.add_at(kind, file.place(index));
             }
         });
     }
@@ -266,14 +274,15 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
         let characters = |index| file.get(index).iter().filter(|byte| !(0x80..0xC0).contains(*byte)).count();
         (0..file.len()).into_par_iter().with_min_len(CHUNK).map(characters).collect()
     };
-    for shift in shift::shifts(&lengths(&source), &lengths(&target)) {
-        findings.add_many(Kind::Shifted, source.path(), shift.start + 1, shift.end - shift.start);
+    for shift in shift::shifts(&lengths(source), &lengths(target)) {
+        let (path, line) = source.place(shift.start);
+        findings.add_many(Kind::Shifted, path, line, shift.end - shift.start);
     }
-    let languages = Languages::learn(&source, &target);
+    let languages = Languages::learn(source, target);
     in_chunks(pairs, &mut findings, |index, findings| {
         for (kind, side) in languages.findings(source.get(index), target.get(index)) {
-            let file = if side == Side::Source { &source } else { &target };
-            findings.add(kind, file.path(), index + 1);
+            let file = if side == Side::Source { source } else { target };
+            findings.add_at(kind, file.place(index));
         }
     });
     let mut held_out = HashSet::new();
@@ -284,20 +293,20 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
         }
         if !is_training {
             if seen.held_out.contains(&hash) {
-                findings.add(Kind::HeldOutTwice, source.path(), index + 1);
+                findings.add_at(Kind::HeldOutTwice, source.place(index));
             }
             held_out.insert(hash);
         } else {
             if seen.held_out.contains(&hash) {
-                findings.add(Kind::Overlap, source.path(), index + 1);
+                findings.add_at(Kind::Overlap, source.place(index));
             }
             if !seen.pairs.insert(hash) {
-                findings.add(Kind::Duplicate, source.path(), index + 1);
+                findings.add_at(Kind::Duplicate, source.place(index));
             }
         }
     }
     seen.held_out.extend(held_out);
-    Ok(findings)
+    findings
 }
 
 /// Looks at every index on all threads; findings stay in order.

@@ -1,0 +1,138 @@
+//! The text that a configuration names: files, and data sets of the hub, which are fetched first.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::Common;
+use crate::config::{CorpusLocation, DataConfig};
+use crate::data::corpus::{Corpus, PairSource};
+use crate::data::hub::HubFiles;
+use crate::data::lines::RawLines;
+use crate::error::{Error, Result};
+use crate::hub::Hub;
+
+/// A corpus whose files are there.
+#[derive(Clone, Debug)]
+pub enum Text {
+    /// Two files, aligned line by line.
+    Files {
+        /// The source side.
+        source: PathBuf,
+        /// The target side.
+        target: PathBuf,
+    },
+    /// A split of a data set, in the cache.
+    Hub(HubFiles),
+}
+
+impl Text {
+    /// Opens it and reads it once; an epoch draws each pair `weight` times. Tells of carriage returns in files.
+    pub fn open(&self, weight: f64, say: &dyn Fn(String)) -> Result<Box<dyn PairSource>> {
+        let (source, target) = match self {
+            Self::Hub(files) => return Ok(Box::new(files.open(weight)?)),
+            Self::Files { source, target } => (source, target),
+        };
+        let corpus = Corpus::open(source, target, weight)?;
+        for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
+            let (path, lines) = (file.path().display(), file.carriage_returns);
+            say(format!("{path}: {lines} lines ended in \\r\\n; the \\r is not part of the text"));
+        }
+        Ok(Box::new(corpus))
+    }
+
+    /// Both sides as bytes, for what looks for mistakes.
+    pub fn raw(&self) -> Result<[RawLines; 2]> {
+        match self {
+            Self::Files { source, target } => {
+                let (source, target) = rayon::join(|| RawLines::read(source), || RawLines::read(target));
+                Ok([source?, target?])
+            }
+            Self::Hub(files) => RawLines::of_pairs(&files.open(1.0)?),
+        }
+    }
+
+    /// As messages call it.
+    pub fn name(&self) -> &Path {
+        match self {
+            Self::Files { source, .. } => source,
+            Self::Hub(files) => files.name(),
+        }
+    }
+}
+
+/// All text of a configuration.
+#[derive(Clone, Debug)]
+pub struct Texts {
+    /// What is trained on, with weights.
+    pub train: Vec<(Text, f64)>,
+    /// What is validated on.
+    pub valid: Option<Text>,
+    /// What is tested on.
+    pub test: Option<Text>,
+}
+
+impl Texts {
+    /// Checks that everything the configuration names is there, and fetches what is not in the cache of the hub.
+    ///
+    /// # Errors
+    /// All files that are missing, or all data sets that cannot be had: before any work begins.
+    pub fn find(config: &DataConfig, common: &Common) -> Result<Self> {
+        let train = config.train.iter().map(|corpus| &corpus.location);
+        let named = || train.clone().chain(&config.valid).chain(&config.test);
+        let errors: Vec<Error> = named().flat_map(missing_files).collect();
+        if !errors.is_empty() {
+            return Err(Error::many(errors));
+        }
+        let is_hub = named().any(|location| matches!(location, CorpusLocation::Hub(_)));
+        let hub = if is_hub { Some(Hub::open(common.offline)?.quiet(common.quiet)) } else { None };
+        let mut errors = Vec::new();
+        let mut find = |location: &CorpusLocation, key: &str| match find(location, hub.as_ref()) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                errors.push(error.context(format_args!("`{key}`")));
+                None
+            }
+        };
+        let mut train = Vec::with_capacity(config.train.len());
+        for (index, corpus) in config.train.iter().enumerate() {
+            train.extend(find(&corpus.location, &format!("data.train[{index}]")).map(|text| (text, corpus.weight)));
+        }
+        let valid = config.valid.as_ref().and_then(|location| find(location, "data.valid"));
+        let test = config.test.as_ref().and_then(|location| find(location, "data.test"));
+        if errors.is_empty() { Ok(Self { train, valid, test }) } else { Err(Error::many(errors)) }
+    }
+}
+
+/// One corpus, for what needs no others.
+pub fn find_one(location: &CorpusLocation, common: &Common) -> Result<Text> {
+    let hub = match location {
+        CorpusLocation::Files { .. } => None,
+        CorpusLocation::Hub(_) => Some(Hub::open(common.offline)?.quiet(common.quiet)),
+    };
+    find(location, hub.as_ref())
+}
+
+fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Text> {
+    match (location, hub) {
+        (CorpusLocation::Files { source, target }, _) => {
+            Ok(Text::Files { source: source.clone(), target: target.clone() })
+        }
+        (CorpusLocation::Hub(split), Some(hub)) => Ok(Text::Hub(HubFiles::fetch(hub, split)?)),
+        (CorpusLocation::Hub(split), None) => Err(Error::failure(format!("{split} was not fetched"))),
+    }
+}
+
+/// Files that are not there.
+fn missing_files(location: &CorpusLocation) -> Vec<Error> {
+    let CorpusLocation::Files { source, target } = location else { return Vec::new() };
+    let missing = |file: &PathBuf| match std::fs::metadata(file) {
+        Ok(metadata) if metadata.is_dir() => Some(Error::failure("this is a directory, not a text file").at(file)),
+        Ok(_) => None,
+        Err(error) => {
+            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+            let error = Error::io("read the text", file, error);
+            let help = "check the path; relative paths start at the file that states them";
+            Some(if is_missing { error.help(help) } else { error })
+        }
+    };
+    [source, target].into_iter().filter_map(missing).collect()
+}

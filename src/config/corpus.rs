@@ -1,0 +1,174 @@
+//! Where a corpus is: two files, or a split of a data set of the hub.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::check::Report;
+use super::document::{Item, Origin, Table, Value, get};
+use crate::data::hub::HubSplit;
+use crate::error::Error;
+use crate::hub;
+
+/// One training corpus.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Stated", into = "Stated")]
+pub struct CorpusConfig {
+    /// Where it is.
+    pub location: CorpusLocation,
+    /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair; positive.
+    pub weight: f64,
+}
+
+/// Where pairs of sentences are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Stated", into = "Stated")]
+pub enum CorpusLocation {
+    /// Two files, aligned line by line.
+    Files {
+        /// The source side, one sentence a line.
+        source: PathBuf,
+        /// The target side, line by line the translation of the source.
+        target: PathBuf,
+    },
+    /// A split of a data set of the Hugging Face hub.
+    Hub(HubSplit),
+}
+
+impl CorpusLocation {
+    /// Two files.
+    pub fn files(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
+        Self::Files { source: source.into(), target: target.into() }
+    }
+
+    /// Each side, as the user would look it up.
+    pub fn sides(&self) -> [PathBuf; 2] {
+        match self {
+            Self::Files { source, target } => [source.clone(), target.clone()],
+            Self::Hub(split) => [&split.source, &split.target].map(|side| format!("{split} ({side})").into()),
+        }
+    }
+}
+
+/// As messages call it.
+impl fmt::Display for CorpusLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Files { source, .. } => write!(f, "{}", source.display()),
+            Self::Hub(split) => write!(f, "{split}"),
+        }
+    }
+}
+
+/// The keys of both forms, as a file states them; [`check`] has refused what does not go together.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stated {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hub: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    split: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<String>,
+    source: PathBuf,
+    target: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<f64>,
+}
+
+impl From<Stated> for CorpusLocation {
+    fn from(stated: Stated) -> Self {
+        let Stated { hub, config, split, revision, source, target, .. } = stated;
+        match hub {
+            None => Self::Files { source, target },
+            Some(name) => {
+                let [source, target] = [source, target].map(|column| column.to_string_lossy().into_owned());
+                Self::Hub(HubSplit { name, config, split: split.unwrap_or_default(), revision, source, target })
+            }
+        }
+    }
+}
+
+impl From<CorpusLocation> for Stated {
+    fn from(location: CorpusLocation) -> Self {
+        match location {
+            CorpusLocation::Files { source, target } => {
+                Self { hub: None, config: None, split: None, revision: None, source, target, weight: None }
+            }
+            CorpusLocation::Hub(HubSplit { name, config, split, revision, source, target }) => Self {
+                hub: Some(name),
+                config,
+                split: Some(split),
+                revision,
+                source: source.into(),
+                target: target.into(),
+                weight: None,
+            },
+        }
+    }
+}
+
+impl From<Stated> for CorpusConfig {
+    fn from(stated: Stated) -> Self {
+        let weight = stated.weight.unwrap_or(1.0);
+        Self { location: stated.into(), weight }
+    }
+}
+
+impl From<CorpusConfig> for Stated {
+    fn from(corpus: CorpusConfig) -> Self {
+        Self { weight: Some(corpus.weight), ..corpus.location.into() }
+    }
+}
+
+/// Reports keys that go together only with `hub`, or not without it.
+pub(super) fn check(merged: &Table, report: &mut Report) {
+    let Some(Value::Table(data)) = get(merged, "data").map(|entry| &entry.item.value) else { return };
+    for (name, entry) in data {
+        match &entry.item.value {
+            Value::Table(table) => check_one(report, &format!("data.{name}"), table, &entry.key),
+            Value::List(items) => {
+                for (i, item) in items.iter().enumerate() {
+                    if let Value::Table(table) = &item.value {
+                        check_one(report, &format!("data.{name}[{i}]"), table, &item.origin);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn check_one(report: &mut Report, path: &str, table: &Table, origin: &Origin) {
+    let text = |key: &str| match table.get(key).map(|entry| &entry.item) {
+        Some(Item { value: Value::Text(text), origin }) => Some((text.as_str(), origin)),
+        _ => None,
+    };
+    let Some((name, at)) = text("hub") else {
+        for key in ["config", "split", "revision"] {
+            // Where `hub` is misspelt, that has been said.
+            if let Some((_, origin)) = text(key).filter(|_| !report.is_bad(&format!("{path}.hub"))) {
+                let what = format!("`{path}.{key}` says something of a data set of the hub, and none is named");
+                report.add(origin, Error::usage(what).help("add hub = \"ORG/NAME\", or leave it out"));
+            }
+        }
+        return;
+    };
+    if !hub::is_repo_name(name) {
+        let what = format!("`{path}.hub` cannot be \"{name}\"");
+        let help = "it is the ORG/NAME of a data set, as the address of its page ends, such as \"wmt/wmt14\"";
+        report.add(at, Error::usage(what).help(help));
+    }
+    if let Some((revision, origin)) = text("revision").filter(|(revision, _)| !hub::is_revision(revision)) {
+        let what = format!("`{path}.revision` cannot be \"{revision}\"");
+        report.add(origin, Error::usage(what).help("it is a branch, a tag or a commit"));
+    }
+    if text("split").is_none() && !report.is_bad(&format!("{path}.split")) {
+        let error = Error::usage(format!("`{path}.split` is missing, which a data set of the hub needs"));
+        let help = "add split = \"train\", \"validation\" or \"test\", as its page names it";
+        report.add(origin, error.help(help));
+    }
+}

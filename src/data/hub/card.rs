@@ -1,0 +1,120 @@
+//! The header of a data set's page: which files its author says belong to which configuration and split.
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+/// The page of a data set.
+pub const FILE: &str = "README.md";
+/// Longer headers are not looked at.
+const LONGEST: usize = 1 << 20;
+
+/// One configuration, as the header states it.
+#[derive(Debug, Default, PartialEq)]
+pub struct CardConfig {
+    /// Its name.
+    pub name: String,
+    /// Whether it is meant where none is named.
+    pub is_default: bool,
+    /// The folder that its files are in.
+    pub folder: String,
+    /// Patterns of the files of each split.
+    pub splits: Vec<(String, Vec<String>)>,
+}
+
+/// The configurations that the header of the page states; none where it states none, or cannot be read.
+pub fn configs(page: &str) -> Vec<CardConfig> {
+    let Some(text) = block(page) else { return Vec::new() };
+    // Without an anchor nothing can be repeated, so that a small header cannot stand for a huge one.
+    if text.len() > LONGEST || text.contains('&') {
+        return Vec::new();
+    }
+    let documents = YamlLoader::load_from_str(&text).unwrap_or_default();
+    let Some(list) = documents.first().and_then(|document| document["configs"].as_vec()) else { return Vec::new() };
+    list.iter().filter_map(config).collect()
+}
+
+/// The part of the header that says `configs:`.
+fn block(page: &str) -> Option<String> {
+    let page = page.trim_start_matches('\u{feff}').replace("\r\n", "\n");
+    let header = page.strip_prefix("---\n")?.split("\n---").next()?;
+    let mut lines = header.lines().skip_while(|line| !line.starts_with("configs:"));
+    let first = lines.next()?;
+    let belongs = |line: &&str| line.is_empty() || line.starts_with([' ', '-', '#', '\t', ']', '}']);
+    Some(std::iter::once(first).chain(lines.take_while(belongs)).fold(String::new(), |text, line| text + line + "\n"))
+}
+
+fn config(yaml: &Yaml) -> Option<CardConfig> {
+    let name = text(&yaml["config_name"])?;
+    let folder = yaml["data_dir"].as_str().unwrap_or_default().trim_matches('/').to_owned();
+    let files = &yaml["data_files"];
+    let splits = match files.as_vec() {
+        // A list of tables, one a split.
+        Some(list) if list.iter().any(|entry| entry.as_hash().is_some()) => {
+            list.iter().filter_map(|entry| Some((text(&entry["split"])?, patterns(&entry["path"])))).collect()
+        }
+        // Bare patterns are all of the training set.
+        _ => match patterns(files) {
+            patterns if patterns.is_empty() => Vec::new(),
+            patterns => vec![("train".to_owned(), patterns)],
+        },
+    };
+    Some(CardConfig { name, is_default: yaml["default"].as_bool().unwrap_or(false), folder, splits })
+}
+
+/// A name, which YAML may take for a number (`2016`).
+fn text(yaml: &Yaml) -> Option<String> {
+    match yaml {
+        Yaml::String(text) | Yaml::Real(text) => Some(text.clone()),
+        Yaml::Integer(number) => Some(number.to_string()),
+        Yaml::Boolean(value) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+fn patterns(yaml: &Yaml) -> Vec<String> {
+    match yaml.as_vec() {
+        Some(list) => list.iter().filter_map(text).collect(),
+        None => text(yaml).into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forms_that_headers_have() {
+        let page = "---\nlanguage:\n- de\n- en\nconfigs:\n- config_name: de-en\n  data_files:\n  - split: train\n    path: \
+                    de-en/train-*\n  - split: test\n    path:\n    - a.parquet\n    - b.parquet\n- config_name: 2016\n  \
+                    default: true\n  data_dir: old/\n  data_files: '*.csv'\n- config_name: plain\n  data_dir: x\n\
+                    pretty_name: W\n---\n# Text\nconfigs:\n- config_name: no\n";
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let split = |name: &str, patterns: &[&str]| (name.to_owned(), of(patterns));
+        assert_eq!(
+            configs(page),
+            [
+                CardConfig {
+                    name: "de-en".into(),
+                    splits: vec![split("train", &["de-en/train-*"]), split("test", &["a.parquet", "b.parquet"])],
+                    ..CardConfig::default()
+                },
+                CardConfig {
+                    name: "2016".into(),
+                    is_default: true,
+                    folder: "old".into(),
+                    splits: vec![split("train", &["*.csv"])]
+                },
+                CardConfig { name: "plain".into(), folder: "x".into(), ..CardConfig::default() },
+            ]
+        );
+    }
+
+    #[test]
+    fn no_header_states_nothing() {
+        for page in ["", "# Title", "---\n", "---\nlicense: mit\n---\n", "---\nconfigs: {\n---\n", "configs:\n- a\n"] {
+            assert_eq!(configs(page), [], "{page:?}");
+        }
+        // What would be repeated a thousandfold.
+        let bomb = "---\nconfigs:\n- &a [x, x]\n- &b [*a, *a]\n- config_name: *b\n---\n";
+        assert_eq!(configs(bomb), []);
+    }
+}

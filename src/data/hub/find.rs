@@ -1,0 +1,458 @@
+//! Which files of a data set belong to a split, by its page's header or by their names.
+//!
+//! ```text
+//! {config}/{split}-00000-of-00003.parquet   data/{split}-*.parquet   {config}/{split}/0000.parquet   {split}.jsonl
+//! {config}/{split}.{language}   {config}-{split}.tsv   any of these in data/
+//! ```
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use globset::GlobBuilder;
+
+use super::card::CardConfig;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The configuration, if one is named.
+    pub config: Option<&'a str>,
+    /// The split.
+    pub split: &'a str,
+    /// Languages of text files.
+    pub languages: [&'a str; 2],
+}
+
+/// How a file holds its rows; the best comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Format {
+    /// Apache Parquet.
+    Parquet,
+    /// A JSON object on each line.
+    JsonLines,
+    /// Comma-separated values with a line of names.
+    Csv,
+    /// Tab-separated values with a line of names.
+    Tsv,
+    /// Two text files, aligned line by line.
+    Text,
+}
+
+/// The files of a split, in order.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found {
+    /// How they hold their rows.
+    pub format: Format,
+    /// The names; of text, the source and the target file by turns.
+    pub files: Vec<String>,
+}
+
+/// Why nothing was found, and what there is instead.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// No configuration of that name, or none named although there are several.
+    Config(Vec<String>),
+    /// No split of that name.
+    Split(Vec<String>),
+    /// The header names files that are not there.
+    Files(Vec<String>),
+    /// The files are of no form that can be read, or not in these languages.
+    Form(Vec<String>),
+}
+
+/// Names that mean the same split.
+const ALIASES: &[&[&str]] =
+    &[&["train", "training"], &["validation", "valid", "val", "dev"], &["test", "testing", "eval", "evaluation"]];
+
+/// The names of a split, the one asked for first.
+fn names_of(split: &str) -> impl Iterator<Item = &str> {
+    let group = ALIASES.iter().find(|group| group.contains(&split)).copied().unwrap_or_default();
+    std::iter::once(split).chain(group.iter().copied().filter(move |name| *name != split))
+}
+
+/// By the header of the data set's page.
+pub fn by_card(configs: &[CardConfig], files: &[String], wanted: Wanted) -> Result<Found, Missing> {
+    let named = match wanted.config {
+        Some(name) => configs.iter().find(|config| config.name == name),
+        None => {
+            let stated = configs.iter().find(|config| config.is_default);
+            let only = || configs.first().filter(|_| configs.len() == 1);
+            stated.or_else(|| configs.iter().find(|config| config.name == "default")).or_else(only)
+        }
+    };
+    let Some(config) = named else {
+        return Err(Missing::Config(configs.iter().map(|config| config.name.clone()).collect()));
+    };
+    if config.splits.is_empty() {
+        let inner: Vec<String> = if config.folder.is_empty() {
+            files.to_vec()
+        } else {
+            let prefix = format!("{}/", config.folder);
+            files.iter().filter(|file| file.starts_with(&prefix)).cloned().collect()
+        };
+        let scopes = [format!("{}/", config.folder), format!("{}/data/", config.folder)];
+        let scopes = if config.folder.is_empty() { [String::new(), "data/".to_owned()] } else { scopes };
+        return in_scopes(&inner, &scopes, wanted).unwrap_or_else(|| Err(Missing::Split(splits(&inner, &scopes))));
+    }
+    let of_split = |name: &str| config.splits.iter().find(|(split, _)| split == name);
+    let Some((_, patterns)) = names_of(wanted.split).find_map(of_split) else {
+        return Err(Missing::Split(config.splits.iter().map(|(split, _)| split.clone()).collect()));
+    };
+    let folder = if config.folder.is_empty() { String::new() } else { format!("{}/", config.folder) };
+    let matched: Vec<&str> =
+        patterns.iter().flat_map(|pattern| matching(&format!("{folder}{pattern}"), files)).collect();
+    if matched.is_empty() {
+        return Err(Missing::Files(patterns.clone()));
+    }
+    best(&matched, wanted).ok_or_else(|| Missing::Form(matched.iter().map(|name| (*name).to_owned()).collect()))
+}
+
+/// By the names of the files.
+pub fn by_name(files: &[String], wanted: Wanted) -> Result<Found, Missing> {
+    let scopes: Vec<String> = match wanted.config {
+        Some(config) => scopes_of(config).collect(),
+        None => vec![String::new(), "data/".to_owned()],
+    };
+    if let Some(found) = in_scopes(files, &scopes, wanted) {
+        return found;
+    }
+    let configs = configs(files);
+    match (wanted.config, &configs[..]) {
+        (Some(config), _) if files.iter().any(|file| scopes.iter().any(|scope| file.starts_with(scope))) => {
+            let scopes: Vec<String> = scopes_of(config).collect();
+            Err(Missing::Split(splits(files, &scopes)))
+        }
+        (Some(_), _) => Err(Missing::Config(configs)),
+        // No need to name the only one.
+        (None, [only]) => by_name(files, Wanted { config: Some(only), ..wanted }),
+        (None, []) => Err(Missing::Split(splits(files, &scopes))),
+        (None, _) if configs.iter().any(|name| name == "default") => {
+            by_name(files, Wanted { config: Some("default"), ..wanted })
+        }
+        (None, _) => Err(Missing::Config(configs)),
+    }
+}
+
+/// Where the files of a configuration may be: what their names begin with.
+fn scopes_of(config: &str) -> impl Iterator<Item = String> {
+    ["", "data/"].into_iter().flat_map(move |folder| ["/", "-", "_", "."].map(|end| format!("{folder}{config}{end}")))
+}
+
+/// The split's files in the first of the places that has any.
+fn in_scopes(files: &[String], scopes: &[String], wanted: Wanted) -> Option<Result<Found, Missing>> {
+    let mut unreadable = None;
+    for scope in scopes {
+        let inner = || files.iter().filter_map(|file| Some((file, file.strip_prefix(scope.as_str())?)));
+        let ranked = |rank: fn(&str, &str) -> bool, name: &str| -> Vec<&str> {
+            inner().filter(|(_, inner)| rank(inner, name)).map(|(file, _)| file.as_str()).collect()
+        };
+        for name in names_of(wanted.split) {
+            for rank in [is_named, is_part, has_word] {
+                let matched = ranked(rank, name);
+                if let Some(found) = best(&matched, wanted) {
+                    return Some(Ok(found));
+                }
+                if !matched.is_empty() && unreadable.is_none() {
+                    unreadable = Some(Missing::Form(matched.iter().map(|name| (*name).to_owned()).collect()));
+                }
+            }
+        }
+    }
+    unreadable.map(Err)
+}
+
+/// `split.x`, `split-00000-of-00003.x`, `split/x`.
+fn is_named(file: &str, split: &str) -> bool {
+    match file.rsplit_once('/') {
+        Some((folder, _)) => folder == split,
+        None => {
+            let rest = stem(file).strip_prefix(split).map(|rest| rest.trim_start_matches(['-', '_', '.']));
+            stem(file) == split || rest.is_some_and(is_shard)
+        }
+    }
+}
+
+/// `partial-split/x`: what the hub has converted of a large split.
+fn is_part(file: &str, split: &str) -> bool {
+    file.rsplit_once('/').is_some_and(|(folder, _)| folder.strip_prefix("partial-") == Some(split))
+}
+
+/// `news.de-en.split.x`, with the split as one word of the name.
+fn has_word(file: &str, split: &str) -> bool {
+    !file.contains('/') && stem(file).split(['-', '_', '.']).any(|word| word == split)
+}
+
+/// `00000-of-00003`, or a number.
+fn is_shard(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once("-of-").map_or_else(|| is_number(text), |(of, all)| is_number(of) && is_number(all))
+}
+
+/// Without the endings that say how it is packed.
+fn unpacked(file: &str) -> &str {
+    [".gz", ".xz", ".zst"].iter().find_map(|ending| file.strip_suffix(ending)).unwrap_or(file)
+}
+
+/// Without all endings that say what it holds.
+fn stem(file: &str) -> &str {
+    let file = unpacked(file);
+    match file.rsplit_once('.') {
+        Some((stem, ending)) if format_of_ending(ending).is_some() || is_language(ending) => stem,
+        _ => file,
+    }
+}
+
+fn is_language(ending: &str) -> bool {
+    (2..=8).contains(&ending.len()) && ending.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+}
+
+fn format_of_ending(ending: &str) -> Option<Format> {
+    match ending {
+        "parquet" => Some(Format::Parquet),
+        "jsonl" | "json" | "ndjson" => Some(Format::JsonLines),
+        "csv" => Some(Format::Csv),
+        "tsv" => Some(Format::Tsv),
+        _ => None,
+    }
+}
+
+fn format_of(file: &str) -> Option<Format> {
+    let name = unpacked(file);
+    let format = format_of_ending(name.rsplit_once('.')?.1)?;
+    // Parquet packs within.
+    (format != Format::Parquet || name == file).then_some(format)
+}
+
+/// Of these files those of the best format there is.
+fn best(files: &[&str], wanted: Wanted) -> Option<Found> {
+    let mut by_format: BTreeMap<Format, BTreeSet<&str>> = BTreeMap::new();
+    for file in files {
+        if let Some(format) = format_of(file) {
+            by_format.entry(format).or_default().insert(file);
+        }
+    }
+    match by_format.pop_first() {
+        Some((format, files)) => {
+            let mut files: Vec<String> = files.into_iter().map(str::to_owned).collect();
+            files.sort_by(|a, b| in_order(a, b));
+            Some(Found { format, files })
+        }
+        None => text(files, wanted.languages),
+    }
+}
+
+/// Files that differ only in their language.
+fn text(files: &[&str], [source, target]: [&str; 2]) -> Option<Found> {
+    let of = |language: &str| -> Option<(String, String)> {
+        let mut named = files.iter().filter_map(|file| {
+            let name = unpacked(file).strip_suffix(language)?.strip_suffix('.')?;
+            Some((name.to_owned(), (*file).to_owned()))
+        });
+        named.next()
+    };
+    let ((of_source, source), (of_target, target)) = (of(source)?, of(target)?);
+    (of_source == of_target).then(|| Found { format: Format::Text, files: vec![source, target] })
+}
+
+/// The names that a pattern fits. `*` stays within a folder, `**` does not.
+fn matching<'f>(pattern: &str, files: &'f [String]) -> Vec<&'f str> {
+    let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
+    let Ok(glob) = GlobBuilder::new(pattern).literal_separator(true).build() else { return Vec::new() };
+    let glob = glob.compile_matcher();
+    files.iter().map(String::as_str).filter(|file| *file == pattern || glob.is_match(file)).collect()
+}
+
+/// Folders that hold files of data, or a split's folder: the configurations.
+fn configs(files: &[String]) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for file in files.iter().filter(|file| format_of(file).is_some()) {
+        let inner = file.strip_prefix("data/").unwrap_or(file);
+        if let Some((folder, _)) = inner.split_once('/') {
+            found.insert(folder.to_owned());
+        }
+    }
+    let is_split = |name: &str| ALIASES.iter().any(|group| group.contains(&name));
+    found.into_iter().filter(|name| !is_split(name)).collect()
+}
+
+/// What splits the files in these places seem to be of.
+fn splits(files: &[String], scopes: &[String]) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for file in files.iter().filter(|file| format_of(file).is_some()) {
+        for inner in scopes.iter().filter_map(|scope| file.strip_prefix(scope.as_str())) {
+            let name = match inner.rsplit_once('/') {
+                Some((folder, _)) => folder.strip_prefix("partial-").unwrap_or(folder),
+                None => {
+                    let stem = stem(inner);
+                    let cut = stem.find("-0").filter(|at| is_shard(stem.get(at + 1..).unwrap_or_default()));
+                    cut.and_then(|at| stem.get(..at)).unwrap_or(stem)
+                }
+            };
+            if !name.is_empty() && !name.contains('/') {
+                found.insert(name.to_owned());
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// By name, numbers by their value: 10 comes after 9.
+fn in_order(a: &str, b: &str) -> Ordering {
+    let parts = |text: &str| -> Vec<(String, u64)> {
+        let mut parts = vec![(String::new(), 0u64)];
+        let mut in_number = false;
+        for c in text.chars() {
+            if in_number && !c.is_ascii_digit() {
+                parts.push((String::new(), 0));
+            }
+            in_number = c.is_ascii_digit();
+            if let Some((word, number)) = parts.last_mut() {
+                match c.to_digit(10) {
+                    Some(digit) => *number = number.saturating_mul(10).saturating_add(u64::from(digit)),
+                    None => word.push(c),
+                }
+            }
+        }
+        parts
+    };
+    parts(a).cmp(&parts(b)).then_with(|| a.cmp(b))
+}
+
+/// The first shard of `…-00000-of-00003` that is not there.
+pub fn missing_shard(files: &[String]) -> Option<String> {
+    let last = files.last()?;
+    let (before, after) = last.rsplit_once("-of-")?;
+    let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let count: usize = after.get(..digits)?.parse().ok()?;
+    let number = before.len() - before.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let prefix = before.get(..before.len() - number)?;
+    // No more than could be listed.
+    let names = (0..count.min(1 << 20)).map(|index| format!("{prefix}{index:0number$}-of-{after}"));
+    let there: BTreeSet<&str> = files.iter().map(String::as_str).collect();
+    names.into_iter().find(|name| !there.contains(name.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn wanted<'a>(config: Option<&'a str>, split: &'a str) -> Wanted<'a> {
+        Wanted { config, split, languages: ["en", "de"] }
+    }
+
+    fn found(files: &[&str], config: Option<&str>, split: &str) -> Result<Vec<String>, Missing> {
+        by_name(&names(files), wanted(config, split)).map(|found| found.files)
+    }
+
+    #[test]
+    fn the_names_that_data_sets_have() {
+        let wmt = [
+            "README.md",
+            "cs-en/test-00000-of-00001.parquet",
+            "cs-en/train-00000-of-00001.parquet",
+            "de-en/test-00000-of-00001.parquet",
+            "de-en/train-00001-of-00003.parquet",
+            "de-en/train-00000-of-00003.parquet",
+            "de-en/train-00002-of-00003.parquet",
+            "de-en/validation-00000-of-00001.parquet",
+        ];
+        let shards = names(&[
+            "de-en/train-00000-of-00003.parquet",
+            "de-en/train-00001-of-00003.parquet",
+            "de-en/train-00002-of-00003.parquet",
+        ]);
+        assert_eq!(found(&wmt, Some("de-en"), "train"), Ok(shards));
+        assert_eq!(found(&wmt, Some("de-en"), "valid"), Ok(names(&["de-en/validation-00000-of-00001.parquet"])));
+        assert_eq!(found(&wmt, None, "train"), Err(Missing::Config(names(&["cs-en", "de-en"]))));
+        assert_eq!(found(&wmt, Some("en-de"), "train"), Err(Missing::Config(names(&["cs-en", "de-en"]))));
+        assert_eq!(found(&wmt, Some("de-en"), "tset"), Err(Missing::Split(names(&["test", "train", "validation"]))));
+
+        let multi30k = ["README.md", "train.jsonl", "val.jsonl", "test.jsonl"];
+        for (split, file) in [("train", "train.jsonl"), ("validation", "val.jsonl"), ("test", "test.jsonl")] {
+            assert_eq!(found(&multi30k, None, split), Ok(names(&[file])));
+        }
+        assert_eq!(found(&multi30k, None, "dev2"), Err(Missing::Split(names(&["test", "train", "val"]))));
+
+        let converted = [
+            "iwslt2017-de-en/test/0000.parquet",
+            "iwslt2017-de-en/train/0000.parquet",
+            "iwslt2017-de-en/train/0001.parquet",
+            "iwslt2017-en-de/train/0000.parquet",
+            "big/partial-train/0000.parquet",
+        ];
+        assert_eq!(
+            found(&converted, Some("iwslt2017-de-en"), "train"),
+            Ok(names(&["iwslt2017-de-en/train/0000.parquet", "iwslt2017-de-en/train/0001.parquet"]))
+        );
+        assert_eq!(found(&converted, Some("big"), "train"), Ok(names(&["big/partial-train/0000.parquet"])));
+
+        assert_eq!(
+            found(&["default/train/0000.parquet", "default/test/0000.parquet"], None, "test"),
+            Ok(names(&["default/test/0000.parquet"]))
+        );
+        assert_eq!(
+            found(&["data/train-00000-of-00001-0a1b.parquet", "data/test.parquet"], None, "train"),
+            Ok(names(&["data/train-00000-of-00001-0a1b.parquet"]))
+        );
+        assert_eq!(
+            found(&["train.en", "train.de", "train.fr", "valid.en"], None, "train"),
+            Ok(names(&["train.en", "train.de"]))
+        );
+        assert_eq!(
+            found(&["x/dev.en.gz", "x/dev.de"], Some("x"), "validation"),
+            Ok(names(&["x/dev.en.gz", "x/dev.de"]))
+        );
+        assert_eq!(
+            found(&["de-en-train.tsv", "fr-en-train.tsv"], Some("de-en"), "train"),
+            Ok(names(&["de-en-train.tsv"]))
+        );
+        assert_eq!(
+            found(&["opus.de-en-train.de", "opus.de-en-train.en"], None, "train"),
+            Ok(names(&["opus.de-en-train.en", "opus.de-en-train.de"]))
+        );
+        assert_eq!(found(&["train.zip", "valid.en"], None, "train"), Err(Missing::Form(names(&["train.zip"]))));
+        assert_eq!(found(&[], None, "train"), Err(Missing::Split(Vec::new())));
+        // A better format, and the other split's name within the name.
+        assert_eq!(
+            found(&["train.csv", "train.parquet", "train_extra.parquet"], None, "train"),
+            Ok(names(&["train.parquet"]))
+        );
+    }
+
+    #[test]
+    fn the_header_comes_first() {
+        let files = names(&["raw/a.parquet", "raw/b.parquet", "train.parquet", "x/y/test.csv"]);
+        let config = |name: &str, is_default, split: &str, pattern: &str| CardConfig {
+            name: name.into(),
+            is_default,
+            folder: String::new(),
+            splits: vec![(split.into(), vec![pattern.into()])],
+        };
+        let configs = [config("one", false, "train", "raw/*"), config("two", true, "test", "**/*.csv")];
+        let card = |config, split| by_card(&configs, &files, wanted(config, split)).map(|found| found.files);
+        assert_eq!(card(Some("one"), "train"), Ok(names(&["raw/a.parquet", "raw/b.parquet"])));
+        assert_eq!(card(None, "test"), Ok(names(&["x/y/test.csv"])));
+        assert_eq!(card(Some("one"), "test"), Err(Missing::Split(names(&["train"]))));
+        assert_eq!(card(Some("three"), "test"), Err(Missing::Config(names(&["one", "two"]))));
+        let gone = [config("one", false, "train", "gone/*.parquet")];
+        assert_eq!(by_card(&gone, &files, wanted(None, "train")), Err(Missing::Files(names(&["gone/*.parquet"]))));
+        // Only a folder: by name in it.
+        let folder = [CardConfig { name: "x".into(), folder: "x/y".into(), ..CardConfig::default() }];
+        assert_eq!(by_card(&folder, &files, wanted(None, "test")).unwrap().files, names(&["x/y/test.csv"]));
+    }
+
+    #[test]
+    fn shards_are_in_order_and_none_is_missing() {
+        let mut files = names(&["a-10.parquet", "a-9.parquet", "a-1.parquet", "b.parquet"]);
+        files.sort_by(|a, b| in_order(a, b));
+        assert_eq!(files, names(&["a-1.parquet", "a-9.parquet", "a-10.parquet", "b.parquet"]));
+        let shard = |index: usize| format!("d/train-{index:05}-of-00003.parquet");
+        assert_eq!(missing_shard(&[shard(0), shard(1), shard(2)]), None);
+        assert_eq!(missing_shard(&[shard(0), shard(2)]), Some(shard(1)));
+        assert_eq!(missing_shard(&names(&["train.parquet"])), None);
+    }
+}

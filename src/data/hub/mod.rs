@@ -1,0 +1,375 @@
+//! Corpora of the Hugging Face hub, read row by row from the cache.
+//!
+//! ```text
+//! configuration and split ── card, find: which files ── hub: fetch them ── parquet, rows: pairs in blocks
+//! ```
+
+mod card;
+mod find;
+mod parquet;
+mod rows;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+
+use super::corpus::{PairBlock, PairSource, Side};
+use crate::error::{Error, Result};
+use crate::hub::{Hub, MAIN, Repo};
+use card::CardConfig;
+use find::{Format, Found, Missing, Wanted};
+
+/// The revision at which the hub keeps data sets that it has converted.
+const CONVERTED: &str = "refs/convert/parquet";
+
+/// A split of a data set, as a configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubSplit {
+    /// `ORG/NAME`.
+    pub name: String,
+    /// The data set's configuration; where it has only one, none need be named.
+    pub config: Option<String>,
+    /// The split.
+    pub split: String,
+    /// A branch, tag or commit; the newest state where none is named.
+    pub revision: Option<String>,
+    /// The column, or language within a nested column, of the source.
+    pub source: String,
+    /// That of the target.
+    pub target: String,
+}
+
+impl fmt::Display for HubSplit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hub:{}", self.name)?;
+        self.revision.iter().try_for_each(|revision| write!(f, "@{revision}"))?;
+        self.config.iter().try_for_each(|config| write!(f, " {config}"))?;
+        write!(f, " {}", self.split)
+    }
+}
+
+/// The names of the two columns.
+#[derive(Clone, Debug)]
+struct Columns {
+    source: String,
+    target: String,
+}
+
+impl Columns {
+    fn missing(&self, shard: &Shard, there: &[String]) -> Error {
+        let what = format!("there are no columns `{}` and `{}`", self.source, self.target);
+        Error::failure(what).at(&shard.name).help(self.help(there))
+    }
+
+    fn help(&self, there: &[String]) -> String {
+        format!("name with `source` and `target` two of {}", listed(there))
+    }
+}
+
+/// A file.
+#[derive(Clone, Debug)]
+struct Shard {
+    /// As the user would look it up: `hub:wmt/wmt14 de-en/train-00000-of-00003.parquet`.
+    name: PathBuf,
+    /// Where it lies in the cache.
+    path: PathBuf,
+}
+
+/// The rows of a file, one after the other.
+trait Rows: Send {
+    /// Appends the next row's pair; false at the end.
+    fn push(&mut self, block: &mut PairBlock) -> Result<bool>;
+}
+
+/// A split's files, in the cache.
+#[derive(Clone, Debug)]
+pub struct HubFiles {
+    /// `hub:wmt/wmt14 de-en train`.
+    name: PathBuf,
+    format: Format,
+    /// Of text the source and the target file by turns.
+    shards: Vec<Shard>,
+    columns: Columns,
+}
+
+impl HubFiles {
+    /// Finds the split's files and fetches those, and no others, that are not in the cache.
+    ///
+    /// # Errors
+    /// There is no such data set, configuration, split or column, with what there is instead; what [`Hub::fetch`] says.
+    pub fn fetch(hub: &Hub, split: &HubSplit) -> Result<Self> {
+        let (repo, found) = locate(hub, split)?;
+        if let Some(missing) = find::missing_shard(&found.files) {
+            let what = format!("{missing} of {repo} is missing, though its name says that it exists");
+            return Err(Error::failure(what).help("if only a part was fetched, run once without --offline"));
+        }
+        let revision = if repo.revision == MAIN { String::new() } else { format!("@{}", repo.revision) };
+        let shard = |file: &String| {
+            let name = PathBuf::from(format!("hub:{}{revision} {file}", repo.name));
+            Ok(Shard { name, path: hub.fetch(&repo, file)? })
+        };
+        let shards = found.files.iter().map(shard).collect::<Result<Vec<_>>>()?;
+        let columns = Columns { source: split.source.clone(), target: split.target.clone() };
+        let files = Self { name: split.to_string().into(), format: found.format, shards, columns };
+        // That a column is missing is found out before any work.
+        if let Some(unit) = files.units().next() {
+            files.rows(unit)?.push(&mut PairBlock::default())?;
+        }
+        Ok(files)
+    }
+
+    /// As messages call it.
+    pub fn name(&self) -> &PathBuf {
+        &self.name
+    }
+
+    /// Reads all rows once. An epoch draws each pair `weight` times.
+    ///
+    /// # Errors
+    /// A file cannot be read, a row holds no text, or there is no row.
+    pub fn open(&self, weight: f64) -> Result<HubCorpus> {
+        let mut corpus = HubCorpus { files: self.clone(), weight, rows: Vec::new(), bytes: 0, digest: [0; 32] };
+        let mut hashes = [Sha256::new(), Sha256::new()];
+        for unit in self.units() {
+            let mut rows = self.rows(unit)?;
+            let (mut block, mut read, mut more) = (PairBlock::default(), 0, true);
+            while more {
+                more = rows.push(&mut block)?;
+                if block.is_full() || !more {
+                    for (source, target) in (0..block.len()).map(|index| block.get(index)) {
+                        for (hash, line) in hashes.iter_mut().zip([source, target]) {
+                            hash.update(line);
+                            hash.update("\n");
+                            corpus.bytes += line.len() as u64 + 1;
+                        }
+                    }
+                    read += block.len();
+                    block = PairBlock::default();
+                }
+            }
+            corpus.rows.push(read);
+        }
+        if corpus.is_empty() {
+            let error = Error::failure("there is no row in any of the split's files").at(&self.name);
+            return Err(error.help("a corpus needs at least one pair"));
+        }
+        // As for two files with this text, so that a run may go on with either.
+        let [source, target] = hashes.map(Digest::finalize);
+        corpus.digest = Sha256::new().chain_update(source).chain_update(target).finalize().into();
+        Ok(corpus)
+    }
+
+    /// Files that are read together.
+    fn units(&self) -> std::slice::Chunks<'_, Shard> {
+        self.shards.chunks(if self.format == Format::Text { 2 } else { 1 })
+    }
+
+    fn rows(&self, unit: &[Shard]) -> Result<Box<dyn Rows>> {
+        let columns = &self.columns;
+        Ok(match (self.format, unit) {
+            (Format::Parquet, [shard]) => Box::new(parquet::ParquetRows::open(shard, columns)?),
+            (Format::JsonLines, [shard]) => Box::new(rows::JsonRows::open(shard, columns)?),
+            (Format::Csv, [shard]) => Box::new(rows::TableRows::open(shard, columns, b',')?),
+            (Format::Tsv, [shard]) => Box::new(rows::TableRows::open(shard, columns, b'\t')?),
+            (Format::Text, [source, target]) => Box::new(rows::TextRows::open(source, target)?),
+            _ => return Err(Error::failure("a text file of the data set lacks its other side").at(&self.name)),
+        })
+    }
+}
+
+/// A split of a data set, read once.
+#[derive(Debug)]
+pub struct HubCorpus {
+    files: HubFiles,
+    weight: f64,
+    /// Pairs of each file.
+    rows: Vec<usize>,
+    bytes: u64,
+    digest: [u8; 32],
+}
+
+impl PairSource for HubCorpus {
+    fn len(&self) -> usize {
+        self.rows.iter().sum()
+    }
+
+    fn text_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    fn blocks(&self) -> Result<Box<dyn Iterator<Item = Result<PairBlock>> + Send + '_>> {
+        let mut pass = Pass { files: &self.files, units: self.files.units(), rows: None };
+        let mut read = 0;
+        Ok(Box::new(std::iter::from_fn(move || {
+            let block = pass.next_block();
+            if let Ok(block) = &block {
+                read += block.as_ref().map_or(0, PairBlock::len);
+                if block.is_none() && read != self.len() {
+                    read = self.len();
+                    let error = Error::failure("the files changed while they were read").at(&self.files.name);
+                    return Some(Err(error.help("run it again")));
+                }
+            }
+            block.transpose()
+        })))
+    }
+
+    fn origin(&self, index: usize, side: Side) -> (PathBuf, usize) {
+        let mut row = index;
+        for (unit, &rows) in self.files.units().zip(&self.rows) {
+            if row < rows {
+                let shard = if side == Side::Target { unit.last() } else { unit.first() };
+                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), row + 1);
+            }
+            row -= rows;
+        }
+        (self.files.name.clone(), index + 1)
+    }
+
+    fn weight(&self) -> f64 {
+        self.weight
+    }
+}
+
+/// A pass over all files.
+struct Pass<'a> {
+    files: &'a HubFiles,
+    units: std::slice::Chunks<'a, Shard>,
+    /// Of the file that is being read.
+    rows: Option<Box<dyn Rows>>,
+}
+
+impl Pass<'_> {
+    fn next_block(&mut self) -> Result<Option<PairBlock>> {
+        let mut block = PairBlock::default();
+        while !block.is_full() {
+            let Some(rows) = &mut self.rows else {
+                let Some(unit) = self.units.next() else { break };
+                self.rows = Some(self.files.rows(unit)?);
+                continue;
+            };
+            if !rows.push(&mut block)? {
+                self.rows = None;
+            }
+        }
+        Ok((!block.is_empty()).then_some(block))
+    }
+}
+
+/// A pair is one line: a line break within becomes a space.
+fn in_one_line(text: &str) -> Cow<'_, str> {
+    let text = text.trim_end_matches(['\n', '\r']);
+    if text.contains('\n') { Cow::Owned(text.replace("\r\n", " ").replace('\n', " ")) } else { Cow::Borrowed(text) }
+}
+
+/// The split's files, and the revision that they are at.
+fn locate(hub: &Hub, split: &HubSplit) -> Result<(Repo, Found)> {
+    let main = Repo::dataset(&split.name);
+    let repo = split.revision.as_ref().map_or_else(|| main.clone(), |revision| main.at(revision));
+    let wanted = Wanted {
+        config: split.config.as_deref(),
+        split: &split.split,
+        languages: [&split.source, &split.target].map(String::as_str),
+    };
+    let files = hub.files(&repo)?;
+    let configs = configs(hub, &repo, &files)?;
+    if !configs.is_empty() {
+        let found = find::by_card(&configs, &files, wanted).map_err(|missing| explain(&repo, split, &missing))?;
+        return Ok((repo, found));
+    }
+    let by_name = find::by_name(&files, wanted);
+    // Files beside a loading script need not be what it would make of them.
+    let script = format!("{}.py", split.name.rsplit('/').next().unwrap_or_default());
+    let is_script = files.contains(&script);
+    match by_name {
+        Ok(found) if !is_script => return Ok((repo, found)),
+        _ if split.revision.is_some() => {}
+        _ => {
+            let converted = main.at(CONVERTED);
+            if let Some(files) = hub.find(&converted)? {
+                let found = find::by_name(&files, wanted).map_err(|missing| explain(&converted, split, &missing))?;
+                return Ok((converted, found));
+            }
+        }
+    }
+    match by_name {
+        Ok(found) => Ok((repo, found)),
+        Err(missing) => Err(explain(&repo, split, &missing)),
+    }
+}
+
+/// What the header of the data set's page says; nothing where there is none to be had.
+fn configs(hub: &Hub, repo: &Repo, files: &[String]) -> Result<Vec<CardConfig>> {
+    if !files.iter().any(|file| file == card::FILE) {
+        return Ok(Vec::new());
+    }
+    let path = match hub.fetch(repo, card::FILE) {
+        Ok(path) => path,
+        // Another program has fetched the data alone.
+        Err(_) if hub.is_offline() => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let bytes = std::fs::read(&path).map_err(|error| Error::io("read the page of the data set", &path, error))?;
+    Ok(card::configs(&String::from_utf8_lossy(&bytes)))
+}
+
+/// What is missing, as a sentence, with what there is instead.
+fn explain(repo: &Repo, split: &HubSplit, missing: &Missing) -> Error {
+    let of_config = split.config.as_ref().map(|config| format!(" of `{config}`")).unwrap_or_default();
+    match missing {
+        Missing::Config(there) if there.is_empty() => {
+            let what = format!("no file of {repo} is one of data, as far as names tell");
+            Error::failure(what)
+                .help("files are found as *.parquet, *.jsonl, *.csv, *.tsv, or text named by split and language")
+        }
+        Missing::Config(there) => match &split.config {
+            Some(config) => Error::failure(format!("{repo} has no configuration `{config}`"))
+                .help(format!("its configurations: {}", listed(there))),
+            None => Error::failure(format!("{repo} has several configurations"))
+                .help(format!("name one with `config`: {}", listed(there))),
+        },
+        Missing::Split(there) => {
+            let error = Error::failure(format!("{repo} has no split `{}`{of_config}", split.split));
+            if there.is_empty() {
+                error.help(
+                    "files are found by their names: {config}/{split}-*.parquet, {split}.jsonl, {split}.{language}",
+                )
+            } else {
+                error.help(format!("its splits: {}", listed(there)))
+            }
+        }
+        Missing::Files(patterns) => {
+            let what = format!(
+                "{repo} has no file {}, which its page names for the split `{}`",
+                listed(patterns),
+                split.split
+            );
+            Error::failure(what)
+                .help("if only a part was fetched, run once without --offline; or choose another revision")
+        }
+        Missing::Form(files) => {
+            let (source, target) = (&split.source, &split.target);
+            let what = format!("the files of the split `{}` of {repo} cannot be read: {}", split.split, listed(files));
+            Error::failure(what).help(format!(
+                "Parquet, JSON lines, comma- or tab-separated values can be, and text in two files that end in .{source} \
+                 and .{target}"
+            ))
+        }
+    }
+}
+
+/// Names between commas, not too many.
+fn listed(names: &[String]) -> String {
+    const MOST: usize = 20;
+    let mut text = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > MOST {
+        text += &format!(" and {} more", names.len() - MOST);
+    }
+    text
+}

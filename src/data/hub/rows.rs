@@ -1,0 +1,211 @@
+//! Pairs in text: a JSON object on each line, comma- or tab-separated values, or two files aligned line by line.
+
+use std::borrow::Cow;
+use std::io::{BufRead, Read};
+
+use serde_json::Value;
+
+use super::{Columns, Rows, Shard, in_one_line};
+use crate::data::corpus::PairBlock;
+use crate::data::lines;
+use crate::error::{Error, Result};
+
+/// A longer line is not read: no sentence is so long, and memory is bounded.
+const LONGEST: u64 = 64 << 20;
+
+/// A file's lines, one after the other.
+struct Lines {
+    shard: Shard,
+    reader: Box<dyn BufRead + Send>,
+    line: Vec<u8>,
+    number: usize,
+}
+
+impl Lines {
+    fn open(shard: &Shard) -> Result<Self> {
+        let reader = lines::open(&shard.path).map_err(|error| error.at(&shard.name))?;
+        Ok(Self { shard: shard.clone(), reader, line: Vec::new(), number: 0 })
+    }
+
+    /// The next line without its end.
+    fn next(&mut self) -> Result<Option<&str>> {
+        self.line.clear();
+        self.number += 1;
+        let read = self.reader.by_ref().take(LONGEST).read_until(b'\n', &mut self.line);
+        read.map_err(|error| Error::io("read the corpus", &self.shard.name, error))?;
+        if self.line.is_empty() {
+            return Ok(None);
+        }
+        if self.line.len() as u64 == LONGEST {
+            return Err(self.wrong("the line is longer than 64 MiB").help("is this a file of lines?"));
+        }
+        let mut line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        line = line.strip_suffix(b"\r").unwrap_or(line);
+        if self.number == 1 {
+            line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+        }
+        match std::str::from_utf8(line) {
+            Ok(line) => Ok(Some(line)),
+            Err(_) => Err(self.wrong("the text is not UTF-8").help("the data set must be mended where it is made")),
+        }
+    }
+
+    fn wrong(&self, what: impl Into<String>) -> Error {
+        Error::failure(what).at_line(&self.shard.name, self.number, 0)
+    }
+}
+
+/// Two files, aligned line by line.
+pub struct TextRows {
+    source: Lines,
+    target: Lines,
+}
+
+impl TextRows {
+    /// Opens the files.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn open(source: &Shard, target: &Shard) -> Result<Self> {
+        Ok(Self { source: Lines::open(source)?, target: Lines::open(target)? })
+    }
+}
+
+impl Rows for TextRows {
+    fn push(&mut self, block: &mut PairBlock) -> Result<bool> {
+        let (longer, shorter) = match (self.source.next()?, self.target.next()?) {
+            (Some(source), Some(target)) => {
+                block.push(source, target);
+                return Ok(true);
+            }
+            (None, None) => return Ok(false),
+            (Some(_), None) => (&self.source, &self.target),
+            (None, Some(_)) => (&self.target, &self.source),
+        };
+        let shorter = shorter.shard.name.display();
+        let error = longer.wrong(format!("{shorter} has no such line: the files differ in their number of lines"));
+        Err(error.help("line N of one file must be the translation of line N of the other"))
+    }
+}
+
+/// JSON objects, one a line: `{"en": …, "de": …}` or `{"translation": {"en": …, "de": …}}`. A blank line is an empty pair.
+pub struct JsonRows {
+    lines: Lines,
+    columns: Columns,
+}
+
+impl JsonRows {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
+        Ok(Self { lines: Lines::open(shard)?, columns: columns.clone() })
+    }
+
+    fn text<'v>(&self, value: &'v Value, name: &str) -> Result<Cow<'v, str>> {
+        match value {
+            Value::String(text) => Ok(in_one_line(text)),
+            Value::Null => Ok(Cow::Borrowed("")),
+            other => {
+                let shown: String = other.to_string().chars().take(40).collect();
+                let error = self.lines.wrong(format!("`{name}` is not text but {shown}"));
+                Err(error.help("every row must have text there, or null"))
+            }
+        }
+    }
+}
+
+impl Rows for JsonRows {
+    fn push(&mut self, block: &mut PairBlock) -> Result<bool> {
+        let Some(line) = self.lines.next()? else { return Ok(false) };
+        if line.trim().is_empty() {
+            block.push("", "");
+            return Ok(true);
+        }
+        let row: Value = match serde_json::from_str(line) {
+            Ok(row) => row,
+            Err(error) => {
+                let help = "each line must be a JSON object; a file that is one list cannot be read";
+                return Err(self.lines.wrong(format!("the line is not JSON: {error}")).help(help));
+            }
+        };
+        let Some([source, target]) = fields(&row, &self.columns) else {
+            let shard = &self.lines.shard;
+            return Err(self.columns.missing(shard, &field_names(&row)).at_line(&shard.name, self.lines.number, 0));
+        };
+        block.push(&self.text(source, &self.columns.source)?, &self.text(target, &self.columns.target)?);
+        Ok(true)
+    }
+}
+
+/// The two fields: at the top, or within one nested object, `translation` first.
+fn fields<'v>(row: &'v Value, columns: &Columns) -> Option<[&'v Value; 2]> {
+    let within = |object: &'v Value| Some([object.get(&columns.source)?, object.get(&columns.target)?]);
+    let any = || row.as_object()?.values().find_map(within);
+    let dotted = || Some([at(row, &columns.source)?, at(row, &columns.target)?]);
+    within(row).or_else(|| within(row.get("translation")?)).or_else(dotted).or_else(any)
+}
+
+/// The field at a dotted name.
+fn at<'v>(row: &'v Value, name: &str) -> Option<&'v Value> {
+    name.split('.').try_fold(row, |value, part| value.get(part))
+}
+
+fn field_names(row: &Value) -> Vec<String> {
+    let mut names = Vec::new();
+    for (name, value) in row.as_object().into_iter().flatten() {
+        match value.as_object() {
+            Some(inner) => names.extend(inner.keys().map(|inner| format!("{name}.{inner}"))),
+            None => names.push(name.clone()),
+        }
+    }
+    names
+}
+
+/// Values separated by commas or tabs, below a line of names.
+pub struct TableRows {
+    shard: Shard,
+    reader: csv::Reader<Box<dyn BufRead + Send>>,
+    record: csv::StringRecord,
+    /// The columns of source and target.
+    columns: [usize; 2],
+    row: usize,
+}
+
+impl TableRows {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// It cannot be read, or has no such columns.
+    pub fn open(shard: &Shard, columns: &Columns, separator: u8) -> Result<Self> {
+        let file = lines::open(&shard.path).map_err(|error| error.at(&shard.name))?;
+        let mut builder = csv::ReaderBuilder::new();
+        // In tab-separated values a quote is mostly just one.
+        let mut reader = builder.delimiter(separator).quoting(separator == b',').from_reader(file);
+        let header = reader.headers().map_err(|error| bad_table(shard, 0, &error))?.clone();
+        let position = |name: &str| header.iter().position(|column| column.trim_start_matches('\u{feff}') == name);
+        let (Some(source), Some(target)) = (position(&columns.source), position(&columns.target)) else {
+            return Err(columns.missing(shard, &header.iter().map(str::to_owned).collect::<Vec<_>>()));
+        };
+        Ok(Self { shard: shard.clone(), reader, record: csv::StringRecord::new(), columns: [source, target], row: 0 })
+    }
+}
+
+impl Rows for TableRows {
+    fn push(&mut self, block: &mut PairBlock) -> Result<bool> {
+        self.row += 1;
+        let read = self.reader.read_record(&mut self.record);
+        if !read.map_err(|error| bad_table(&self.shard, self.row, &error))? {
+            return Ok(false);
+        }
+        let [source, target] = self.columns.map(|column| in_one_line(self.record.get(column).unwrap_or_default()));
+        block.push(&source, &target);
+        Ok(true)
+    }
+}
+
+fn bad_table(shard: &Shard, row: usize, error: &csv::Error) -> Error {
+    let what = format!("cannot read the row: {error}");
+    Error::failure(what).at_line(&shard.name, row, 0).help("the data set must be mended where it is made")
+}

@@ -1,0 +1,565 @@
+//! Corpora of the Hugging Face hub, from a server that speaks its paths, through the whole program.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Int64Array, StringArray};
+use common::datasets::{Bench, EN_DE, Pairs, TRAIN, flat, gzip, json_lines, lines, nested, pairs, parquet, text};
+use common::hub::{Fault, Request};
+use common::project::{SOURCE, TARGET, fails, stderr, stdout, succeeds};
+
+#[test]
+fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
+    let bench = Bench::new();
+    succeeds(&bench.train("source = \"train.en\", target = \"train.de\"", &[]));
+    let expected = bench.checksum();
+    assert!(bench.hub.log().is_empty());
+    let all = pairs();
+    let wmt = "hub = \"wmt/wmt14\", config = \"de-en\"";
+    let header = b"---\nconfigs:\n- config_name: odd\n  data_files:\n  - split: train\n    path: raw/*.jsonl\n---\n";
+    let [first, second] = [&nested(&all[..77]), &nested(&all[77..])];
+    let (rows, other) = (json_lines(&all, false), b"not to be fetched".as_slice());
+    let [en, de] = [lines(SOURCE), lines(TARGET)];
+    bench.hub.dataset(
+        "wmt/wmt14",
+        &[
+            ("README.md", b"---\nlicense: unknown\n---\n"),
+            ("cs-en/train-00000-of-00001.parquet", other),
+            ("de-en/test-00000-of-00001.parquet", other),
+            ("de-en/train-00000-of-00002.parquet", first),
+            ("de-en/train-00001-of-00002.parquet", second),
+            ("de-en/validation-00000-of-00001.parquet", other),
+        ],
+    );
+    bench.hub.dataset("o/flat", &[("data/train-00000-of-00001.parquet", &flat(&all)), ("data/test.parquet", other)]);
+    bench.hub.dataset("o/json", &[("train.jsonl", &rows), ("val.jsonl", other), ("test.jsonl", other)]);
+    bench.hub.dataset("o/json-nested", &[("de-en/train.json", &json_lines(&all, true)), ("fr-en/train.json", other)]);
+    bench
+        .hub
+        .dataset("o/text", &[("train.en.gz", &gzip(&en)), ("train.de", &de), ("train.fr", other), ("dev.en", other)]);
+    bench.hub.dataset("o/tsv", &[("train.tsv", &[b"en\tde\n", &*text(&all, "\t")].concat()), ("test.tsv", other)]);
+    bench.hub.dataset("o/csv", &[("de-en/train.csv", &[b"en,de\n", &*text(&all, ",")].concat()), ("x.csv", other)]);
+    // The page of the data set says what no name would.
+    bench.hub.dataset("o/header", &[("README.md", header), ("raw/z.jsonl", &rows), ("train.jsonl", other)]);
+    // Older data sets are a program, and the hub keeps what it gives.
+    let program = [("README.md", b"# No header".as_slice()), ("old.py", b"import datasets"), ("train.jsonl", other)];
+    bench.hub.dataset("o/old", &program);
+    let converted = [
+        ("de-en/test/0000.parquet", other),
+        ("de-en/partial-train/0000.parquet", first),
+        ("de-en/partial-train/0001.parquet", second),
+        ("fr-en/train/0000.parquet", other),
+    ];
+    bench.hub.revision("o/old", "refs/convert/parquet", &converted);
+    for (corpus, files) in [
+        (wmt, &["README.md", "de-en/train-00000-of-00002.parquet", "de-en/train-00001-of-00002.parquet"][..]),
+        ("hub = \"o/flat\"", &["data/train-00000-of-00001.parquet"]),
+        ("hub = \"o/json\"", &["train.jsonl"]),
+        ("hub = \"o/json-nested\", config = \"de-en\"", &["de-en/train.json"]),
+        ("hub = \"o/text\"", &["train.de", "train.en.gz"]),
+        ("hub = \"o/tsv\"", &["train.tsv"]),
+        ("hub = \"o/csv\", config = \"de-en\"", &["de-en/train.csv"]),
+        ("hub = \"o/header\"", &["README.md", "raw/z.jsonl"]),
+        (
+            "hub = \"o/old\", config = \"de-en\"",
+            &["README.md", "de-en/partial-train/0000.parquet", "de-en/partial-train/0001.parquet"],
+        ),
+    ] {
+        let output = bench.train(&format!("{corpus}, {TRAIN}"), &[]);
+        succeeds(&output);
+        assert_eq!(bench.hub.fetched(), files, "{corpus}\n{}", stderr(&output));
+        assert_eq!(bench.checksum(), expected, "{corpus}");
+        // What is in the cache is looked at and not fetched again; nor is anything asked for with --offline.
+        succeeds(&bench.train(&format!("{corpus}, {TRAIN}"), &[]));
+        assert_eq!(bench.hub.fetched(), [""; 0], "{corpus}");
+        succeeds(&bench.train(&format!("{corpus}, {TRAIN}"), &["--offline"]));
+        assert!(bench.hub.log().is_empty(), "{corpus}");
+    }
+    assert!(bench.cache("o/old").join("refs/refs/convert/parquet").is_file());
+    // The same text from files: the run goes on.
+    let resumed = bench.mt(&["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3", "-q"]);
+    succeeds(&resumed);
+}
+
+#[test]
+fn nulls_line_breaks_and_empty_rows_are_lines() {
+    let bench = Bench::new();
+    let some = |text: &str| Some(text.to_owned());
+    let mut rows = pairs();
+    rows[1] = (None, some("ein Hund"));
+    rows[3] = (some("a\nb\r\nc"), some("d e f\n"));
+    rows[5] = (some("x"), None);
+    let mut expected = rows.clone();
+    (expected[1].0, expected[5].1, expected[3]) = (some(""), some(""), (some("a b c"), some("d e f")));
+    let [en, de] = [0, 1].map(|side| {
+        let of = |(en, de): &(Option<String>, Option<String>)| [en, de][side].clone().unwrap() + "\n";
+        expected.iter().map(of).collect::<String>()
+    });
+    bench.project.write("x.en", en);
+    bench.project.write("x.de", de);
+    let output = bench.train("source = \"x.en\", target = \"x.de\"", &[]);
+    succeeds(&output);
+    let checksum = bench.checksum();
+    for (name, file, contents) in [
+        ("o/nested", "train.parquet", nested(&rows)),
+        ("o/flat", "train.parquet", flat(&rows)),
+        ("o/json", "train.jsonl", json_lines(&rows, false)),
+    ] {
+        bench.hub.dataset(name, &[(file, &contents)]);
+        let output = bench.train(&format!("hub = \"{name}\", {TRAIN}"), &[]);
+        succeeds(&output);
+        assert_eq!(bench.checksum(), checksum, "{name}");
+        let report = stderr(&output);
+        assert!(report.contains("2 dropped: 1 with an empty source (first at hub:"), "{report}");
+        assert!(
+            report.contains(&format!("hub:{name} {file}:2), 1 with an empty target (first at hub:{name} {file}:6)")),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn whatever_takes_a_corpus_takes_one_of_the_hub() {
+    let bench = Bench::new();
+    let all = pairs();
+    let held_out: Pairs = all[..6].to_vec();
+    let mut dirty = all.clone();
+    dirty[100].0 = Some("a\u{FFFD}b".to_owned());
+    let shards = [nested(&dirty[..90]), nested(&dirty[90..])];
+    bench.hub.dataset(
+        "o/set",
+        &[
+            ("train-00000-of-00002.parquet", &shards[0]),
+            ("train-00001-of-00002.parquet", &shards[1]),
+            ("val.jsonl", &json_lines(&held_out, true)),
+            ("test.en", &lines(SOURCE)),
+            ("test.de", &lines(TARGET)),
+        ],
+    );
+    let set = |split: &str| format!("{{ hub = \"o/set\", split = \"{split}\", {EN_DE} }}");
+    let config = format!(
+        "extends = \"small.toml\"\n[data]\ntrain = [{}]\nvalid = {}\ntest = {}\n[valid]\nevery = 2\n[train]\nmax_updates = 2\n",
+        set("train"),
+        set("validation"),
+        set("test")
+    );
+    bench.project.write("hub.toml", config);
+    let checked = bench.mt(&["check", "--config", "hub.toml"]);
+    succeeds(&checked);
+    let findings = stdout(&checked);
+    assert!(findings.contains("U+FFFD in the line"), "{findings}");
+    assert!(findings.contains("--> hub:o/set train-00001-of-00002.parquet:11\n"), "{findings}");
+    let dry = bench.mt(&["train", "--config", "hub.toml", "--dry-run"]);
+    succeeds(&dry);
+    assert!(stdout(&dry).contains("hub = \"o/set\"") && stdout(&dry).contains("# data: 120 pairs"), "{}", stdout(&dry));
+    succeeds(&bench.mt(&["train", "--config", "hub.toml", "-q"]));
+    let log = std::fs::read_to_string(bench.project.path("runs/hub/log.jsonl")).unwrap();
+    assert!(log.contains("bleu"), "{log}");
+    let report = std::fs::read_to_string(bench.project.path("runs/hub/corpus.json")).unwrap();
+    assert!(report.contains("hub:o/set train (en)"), "{report}");
+    let run = bench.project.path("runs/hub");
+    let run = run.to_str().unwrap();
+    bench.hub.log();
+    let eval =
+        bench.mt(&["eval", "--model", run, "--bleu", "--json", "--offline", "--beam", "1", "--max-length", "4", "-q"]);
+    succeeds(&eval);
+    assert!(stdout(&eval).starts_with("{\"bleu\":{\"score\":"), "{}", stdout(&eval));
+    let report = bench.mt(&[
+        "eval",
+        "--model",
+        run,
+        "--bleu",
+        "--report",
+        "--offline",
+        "--beam",
+        "1",
+        "--max-length",
+        "4",
+        "-q",
+    ]);
+    succeeds(&report);
+    assert!(stdout(&report).contains("the training text"), "{}", stdout(&report));
+    assert!(bench.hub.log().is_empty());
+    succeeds(&bench.mt(&["shortlist", run, "--out", "list", "--offline", "-q"]));
+}
+
+/// A data set of two shards that are large enough for the storage.
+fn sharded(bench: &Bench) -> [String; 2] {
+    let all = pairs();
+    let names = ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"].map(str::to_owned);
+    let shards = [json_lines(&all[..60], false), json_lines(&all[60..], true)];
+    bench.hub.dataset("o/set", &[(&names[0], &shards[0]), (&names[1], &shards[1])]);
+    names
+}
+
+const SET: &str = "hub = \"o/set\", split = \"train\", source = \"en\", target = \"de\"";
+
+#[test]
+fn a_cut_download_goes_on_and_is_never_taken_for_whole() {
+    let bench = Bench::new();
+    let [first, second] = sharded(&bench);
+    // Once: the next try goes on within the same run.
+    bench.hub.fault(&first, Fault::Cut(500), 1);
+    // Ever again at the same place.
+    bench.hub.fault(&second, Fault::Cut(1000), usize::MAX);
+    let output = bench.train(SET, &[]);
+    fails(&output, 1, &["`data.train[0]`", &second, "broke off", "after 1000 of ", "the download goes on from there"]);
+    let ranges = |log: &[Request], name: &str| -> Vec<String> {
+        let of =
+            log.iter().filter(|request| request.storage && request.method == "GET" && request.path.ends_with(name));
+        of.map(|request| request.headers.get("range").cloned().unwrap_or_default()).collect()
+    };
+    let log = bench.hub.log();
+    assert_eq!(ranges(&log, &first), ["", "bytes=500-"]);
+    assert_eq!(ranges(&log, &second)[..2], ["", "bytes=1000-"]);
+    let blobs = bench.names("o/set", "blobs");
+    assert_eq!(blobs.iter().filter(|name| name.ends_with(".incomplete")).count(), 1, "{blobs:?}");
+    assert_eq!(blobs.len(), 2);
+    // Without the hub it is not there either.
+    fails(&bench.train(SET, &["--offline"]), 1, &[&second, "is not in the cache", "--offline"]);
+    bench.hub.mend();
+    succeeds(&bench.train(SET, &[]));
+    let log = bench.hub.log();
+    assert_eq!(ranges(&log, &first), [""; 0], "a finished file is fetched again");
+    assert_eq!(ranges(&log, &second), ["bytes=1000-"]);
+    assert!(bench.names("o/set", "blobs").iter().all(|name| !name.ends_with(".incomplete")));
+    succeeds(&bench.train(SET, &["--offline"]));
+}
+
+#[test]
+fn what_is_short_or_wrong_is_thrown_away() {
+    for (fault, says) in [
+        (Fault::Wrong, &["did not arrive whole: its checksum is another", "thrown away"][..]),
+        (Fault::Short(300), &["broke off", "after 300 of", "the connection was closed"]),
+        (Fault::Status(403, &[]), &["HTTP 403"]),
+        (Fault::Etag("../../../evil"), &["is not one of the Hugging Face hub"]),
+        (Fault::Page, &["is not one of the Hugging Face hub"]),
+    ] {
+        let bench = Bench::new();
+        let [first, _] = sharded(&bench);
+        bench.hub.fault(&first, fault, usize::MAX);
+        fails(&bench.train(SET, &[]), 1, says);
+        let whole = |name: &String| !name.ends_with(".incomplete");
+        assert!(!bench.names("o/set", "blobs").iter().any(whole), "{says:?}");
+        assert!(!bench.project.path("hf/evil").exists());
+        bench.hub.mend();
+        succeeds(&bench.train(SET, &["-q"]));
+    }
+    // A file in the cache that another program has cut short: its size is not the hub's.
+    let bench = Bench::new();
+    sharded(&bench);
+    succeeds(&bench.train(SET, &[]));
+    let whole = bench.checksum();
+    let blobs = bench.cache("o/set").join("blobs");
+    let blob = blobs.join(bench.names("o/set", "blobs").pop_first().unwrap());
+    let bytes = std::fs::read(&blob).unwrap();
+    std::fs::write(&blob, &bytes[..bytes.len() / 2]).unwrap();
+    succeeds(&bench.train(SET, &[]));
+    assert_eq!(bench.checksum(), whole);
+}
+
+#[test]
+fn a_busy_or_failing_hub_is_asked_again() {
+    let bench = Bench::new();
+    let [first, second] = sharded(&bench);
+    bench.hub.fault("/revision/main", Fault::Status(429, &[("Retry-After", "1")]), 1);
+    bench.hub.fault(&first, Fault::Status(500, &[]), 2);
+    bench.hub.fault(&second, Fault::Status(503, &[("Retry-After", "0")]), 1);
+    let began = std::time::Instant::now();
+    succeeds(&bench.train(SET, &[]));
+    // It asked for a second.
+    assert!(began.elapsed().as_secs_f64() > 1.0);
+    let bench = Bench::new();
+    let [first, _] = sharded(&bench);
+    bench.hub.fault(&first, Fault::Status(429, &[("Retry-After", "0")]), usize::MAX);
+    fails(&bench.train(SET, &[]), 1, &["fewer requests (HTTP 429)", "try again later", "HF_TOKEN"]);
+    let asked = bench.hub.log().iter().filter(|request| request.path.ends_with(&first)).count();
+    assert_eq!(asked, 5);
+    bench.hub.mend();
+    bench.hub.fault("/revision/main", Fault::Status(500, &[("X-Error-Message", "on fire")]), usize::MAX);
+    fails(&bench.train(SET, &[]), 1, &["failed again and again (HTTP 500)", "o/set", "on fire", "--offline"]);
+    // What cannot get better is not asked again.
+    bench.hub.mend();
+    bench.hub.log();
+    bench.hub.fault(&first, Fault::Status(404, &[("X-Error-Code", "EntryNotFound")]), usize::MAX);
+    fails(&bench.train(SET, &[]), 1, &[&format!("there is no {first} in o/set"), "/datasets/o/set/tree/main"]);
+    assert_eq!(bench.hub.log().iter().filter(|request| request.path.ends_with(&first)).count(), 1);
+}
+
+#[test]
+fn a_gated_data_set_needs_a_token_which_only_the_hub_gets() {
+    let bench = Bench::new();
+    sharded(&bench);
+    bench.hub.gate("o/set", "hf_secret");
+    let page = format!("accept its terms on {}/datasets/o/set", bench.hub.address);
+    fails(&bench.train(SET, &[]), 1, &["it is gated (HTTP 401)", "Access is restricted.", &page, "set HF_TOKEN"]);
+    let with = |token: &str| {
+        let args = bench.training(SET, &[]);
+        let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        command.env("HF_TOKEN", token);
+        command
+    };
+    let output = with("hf_other").output().unwrap();
+    fails(&output, 1, &["it is gated (HTTP 403)", "the account that the token (HF_TOKEN) belongs to"]);
+    fails(&with("hf\u{1}").output().unwrap(), 2, &["holds characters that no token has"]);
+    bench.hub.log();
+    succeeds(&with("hf_secret").output().unwrap());
+    let log = bench.hub.log();
+    assert!(log.iter().any(|request| request.storage));
+    for request in log {
+        assert_eq!(request.headers.contains_key("authorization"), !request.storage, "{request:?}");
+    }
+    assert!(!stderr(&output).contains("hf_other"));
+    // From the file that logging in leaves.
+    std::fs::remove_dir_all(bench.project.path("hf/hub")).unwrap();
+    bench.project.write("hf/token", "hf_secret\n");
+    succeeds(&bench.train(SET, &[]));
+}
+
+#[test]
+fn a_revision_stays_what_it_is() {
+    let bench = Bench::new();
+    let all = pairs();
+    let old = bench.hub.revision("o/set", "v1", &[("train.jsonl", &json_lines(&all[..60], false))]);
+    bench.hub.revision("o/set", "main", &[("train.jsonl", &json_lines(&all, false))]);
+    let mut sums = Vec::new();
+    for revision in ["", ", revision = \"v1\"", &format!(", revision = \"{old}\"")] {
+        let output = bench.train(&format!("{SET}{revision}"), &["--dry-run"]);
+        succeeds(&output);
+        let pairs = if revision.is_empty() { "# data: 120 pairs" } else { "# data: 60 pairs" };
+        assert!(stdout(&output).contains(pairs), "{revision}: {}", stdout(&output));
+        succeeds(&bench.train(&format!("{SET}{revision}"), &[]));
+        sums.push(bench.checksum());
+    }
+    assert!(sums[0] != sums[1] && sums[1] == sums[2]);
+    // `main` moves on: the new state is fetched, and --offline still has the one before.
+    bench.hub.revision("o/set", "main", &[("train.jsonl", &json_lines(&all[..30], false))]);
+    let output = bench.train(SET, &["--offline", "--dry-run"]);
+    assert!(stdout(&output).contains("# data: 120 pairs"), "{}", stdout(&output));
+    let output = bench.train(SET, &["--dry-run"]);
+    assert!(stdout(&output).contains("# data: 30 pairs"), "{}", stdout(&output));
+    let output = bench.train(&format!("{SET}, revision = \"v2\""), &[]);
+    fails(&output, 1, &["the data set `o/set` has no revision `v2`", "/datasets/o/set/commits/main"]);
+}
+
+#[test]
+fn what_is_not_there_is_named_with_what_is() {
+    let bench = Bench::new();
+    let all = pairs();
+    bench.hub.dataset(
+        "o/set",
+        &[
+            ("de-en/train-00000-of-00001.parquet", &nested(&all)),
+            ("de-en/test-00000-of-00001.parquet", &flat(&all)),
+            ("fr-en/train-00000-of-00001.parquet", b"PAR1 not so"),
+        ],
+    );
+    let train = |corpus: &str| bench.train(corpus, &[]);
+    let set = |config: &str, split: &str, side: &str| {
+        let config = if config.is_empty() { String::new() } else { format!("config = \"{config}\", ") };
+        format!("hub = \"o/set\", {config}split = \"{split}\", source = \"{side}\", target = \"de\"")
+    };
+    for (corpus, says) in [
+        (set("de-en", "tran", "en"), &["o/set has no split `tran` of `de-en`", "its splits: test, train"][..]),
+        (set("en-de", "train", "en"), &["o/set has no configuration `en-de`", "de-en, fr-en"]),
+        (set("", "train", "en"), &["o/set has several configurations", "name one with `config`: de-en, fr-en"]),
+        (
+            set("de-en", "train", "fr"),
+            &[
+                "there are no columns `fr` and `de`",
+                "id, translation.de, translation.en",
+                "hub:o/set de-en/train-00000-of-00001.parquet",
+            ],
+        ),
+        (set("de-en", "train", "id"), &["there are no columns `id` and `de`"]),
+        (
+            set("fr-en", "train", "en"),
+            &["cannot read the Parquet file", "hub:o/set fr-en/train-00000", "delete it from the cache"],
+        ),
+        (format!("hub = \"o/none\", {TRAIN}"), &["there is no data set `o/none` on http://127.0.0.1", "ORG/NAME"]),
+    ] {
+        let output = train(&corpus);
+        fails(&output, 1, says);
+        assert!(stderr(&output).contains("`data.train[0]`"), "{}", stderr(&output));
+    }
+    // A number is no text, be it in a column or a row.
+    let numbers: ArrayRef = Arc::new((0..3).collect::<Int64Array>());
+    let words: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
+    bench.hub.dataset("o/numbers", &[("train.parquet", &parquet(vec![("en", numbers), ("de", words)]))]);
+    fails(
+        &train(&format!("hub = \"o/numbers\", {TRAIN}")),
+        1,
+        &["the column `en` does not hold text", "hub:o/numbers train.parquet"],
+    );
+    let rows = [&*json_lines(&all[..2], false), b"{\"en\": \"x\", \"de\": 17}\n"].concat();
+    bench.hub.dataset("o/row", &[("train.jsonl", &rows)]);
+    fails(&train(&format!("hub = \"o/row\", {TRAIN}")), 1, &["`de` is not text but 17", "hub:o/row train.jsonl:3"]);
+    bench.hub.dataset("o/list", &[("train.json", b"[\n{\"en\": \"x\"}\n]\n")]);
+    fails(
+        &train(&format!("hub = \"o/list\", {TRAIN}")),
+        1,
+        &["the line is not JSON", "hub:o/list train.json:1", "one list"],
+    );
+    bench.hub.dataset("o/uneven", &[("train.en", b"a\nb\nc\n"), ("train.de", b"a\nb\n")]);
+    fails(
+        &train(&format!("hub = \"o/uneven\", {TRAIN}")),
+        1,
+        &["hub:o/uneven train.en:3", "hub:o/uneven train.de has no such line"],
+    );
+    bench.hub.dataset("o/latin", &[("train.en", b"a\n\xE9\n"), ("train.de", b"a\nb\n")]);
+    fails(&train(&format!("hub = \"o/latin\", {TRAIN}")), 1, &["not UTF-8", "hub:o/latin train.en:2"]);
+    bench.hub.dataset("o/zip", &[("train.zip", b"PK"), ("loader.py", b"")]);
+    fails(
+        &train(&format!("hub = \"o/zip\", {TRAIN}")),
+        1,
+        &["cannot be read: train.zip", "in two files that end in .en and .de"],
+    );
+    bench.hub.dataset("o/gone", &[("train-00000-of-00002.parquet", &nested(&all))]);
+    fails(&train(&format!("hub = \"o/gone\", {TRAIN}")), 1, &["train-00001-of-00002.parquet of o/gone is missing"]);
+    bench.hub.dataset("o/evil", &[("../../../evil.jsonl", b"{}"), ("/etc/train.jsonl", b"{}"), ("train.txt", b"")]);
+    fails(&train(&format!("hub = \"o/evil\", {TRAIN}")), 1, &["o/evil"]);
+    assert!(!bench.project.path("evil.jsonl").exists());
+    // All of them at once.
+    bench.project.write(
+        "two.toml",
+        format!("extends = \"small.toml\"\n[data]\ntrain = [{{ hub = \"o/none\", {TRAIN} }}, {{ hub = \"o/list\", {TRAIN} }}]\ntest = {{ hub = \"o/row\", split = \"test\", {EN_DE} }}\n"),
+    );
+    let output = bench.mt(&["check", "--config", "two.toml"]);
+    fails(
+        &output,
+        1,
+        &[
+            "`data.train[0]`: there is no data set",
+            "`data.train[1]`: the line is not JSON",
+            "`data.test`: o/row has no split `test`",
+            "its splits: train",
+        ],
+    );
+}
+
+#[test]
+fn without_a_network() {
+    let bench = Bench::new();
+    sharded(&bench);
+    let offline = ["the hub is not to be asked (--offline)", "o/set is not in the cache", "run once without --offline"];
+    fails(&bench.train(SET, &["--offline"]), 1, &offline);
+    assert!(bench.hub.log().is_empty());
+    succeeds(&bench.train(SET, &["-q"]));
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    let run = |variable: &str, value: &str, more: &[&str]| {
+        let args = bench.training(SET, more);
+        bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>()).env(variable, value).output().unwrap()
+    };
+    let output = run("HF_ENDPOINT", &closed, &[]);
+    fails(
+        &output,
+        1,
+        &[&format!("the hub cannot be reached at {closed}"), "Connection refused", "--offline goes on without"],
+    );
+    succeeds(&run("HF_ENDPOINT", &closed, &["--offline"]));
+    fails(&run("HF_ENDPOINT", "no address", &[]), 2, &["HF_ENDPOINT=\"no address\"", "https://huggingface.co"]);
+    bench.hub.log();
+    succeeds(&run("HF_HUB_OFFLINE", "1", &[]));
+    assert!(bench.hub.log().is_empty());
+    bench.hub.fault("/revision/main", Fault::Page, 1);
+    fails(&bench.train(SET, &[]), 1, &["is not one of the Hugging Face hub", "check HF_ENDPOINT"]);
+}
+
+#[test]
+fn the_cache_is_the_one_that_other_programs_have() {
+    let bench = Bench::new();
+    let [first, second] = sharded(&bench);
+    let output = bench.train(SET, &[]);
+    succeeds(&output);
+    // Where it is no terminal there is no bar, but a line for each file.
+    assert!(stderr(&output).contains(&format!("hub: fetching o/set: {first}, ")), "{}", stderr(&output));
+    let commit = std::fs::read_to_string(bench.cache("o/set").join("refs/main")).unwrap();
+    let snapshot = bench.cache("o/set").join("snapshots").join(&commit);
+    for name in [&first, &second] {
+        let link = std::fs::read_link(snapshot.join(name)).unwrap();
+        assert!(link.starts_with("../../blobs") && snapshot.join(&link).is_file(), "{link:?}");
+    }
+    // As another program leaves it: no listing, the files alone. And elsewhere.
+    std::fs::remove_dir_all(bench.cache("o/set").join(".listings")).unwrap();
+    std::fs::rename(bench.project.path("hf/hub"), bench.project.path("elsewhere")).unwrap();
+    let run = |more: &[&str]| {
+        let args = bench.training(SET, more);
+        let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        command.env("HF_HUB_CACHE", bench.project.path("elsewhere")).output().unwrap()
+    };
+    let output = run(&["--offline", "-q"]);
+    succeeds(&output);
+    assert_eq!(stderr(&output), "");
+    // A shard that it has not fetched is missed by its name.
+    let elsewhere = bench.project.path("elsewhere/datasets--o--set/snapshots").join(&commit);
+    std::fs::remove_file(elsewhere.join(&first)).unwrap();
+    fails(&run(&["--offline"]), 1, &[&format!("{first} of o/set is missing"), "without --offline"]);
+    bench.hub.log();
+    succeeds(&run(&[]));
+    assert_eq!(bench.hub.fetched(), [""; 0], "the contents are there under their checksum");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_named_and_nothing_is_lost() {
+    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
+        return common::skipped("a_full_disk_is_named_and_nothing_is_lost", "no namespaces here (unshare -rm)");
+    }
+    let bench = Bench::new();
+    // Many times what the disk below holds.
+    let row = |i: usize| format!("{{\"en\": \"w{i}\", \"de\": \"v{}\"}}\n", i * 7919 % 99_991);
+    bench.hub.dataset("o/set", &[("train.jsonl", (0..40_000).map(row).collect::<String>().as_bytes())]);
+    std::fs::create_dir(bench.project.path("hf")).unwrap();
+    let train = format!(
+        "'{}' train --config small.toml --dry-run -q --set 'data.train=[{{ {SET} }}]'",
+        env!("CARGO_BIN_EXE_mt")
+    );
+    // A disk of its own in a namespace of its own; copied out before it goes.
+    let line = format!("mount -t tmpfs -o size=64k tmpfs hf && {train}; code=$?; cp -r hf/hub kept; exit $code");
+    bench.project.write("full.sh", line);
+    let run = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(bench.project.folder.path()).env("NO_COLOR", "1").env("NO_PROXY", "*");
+        command.env("HF_ENDPOINT", &bench.hub.address).env("HF_HOME", bench.project.path("hf")).env_remove("HF_TOKEN");
+        command.output().unwrap()
+    };
+    let full = run(&["unshare", "-rm", "sh", "full.sh"]);
+    fails(&full, 1, &["os error 28", ".incomplete", "the disk is full", "set HF_HOME to a larger disk"]);
+    // Copied to a larger disk it goes on.
+    std::fs::rename(bench.project.path("kept"), bench.project.path("hf/hub")).unwrap();
+    bench.hub.log();
+    succeeds(&run(&["sh", "-c", &train]));
+    let ranges: Vec<_> = bench
+        .hub
+        .log()
+        .into_iter()
+        .filter(|request| request.storage)
+        .filter_map(|request| request.headers.get("range").cloned())
+        .collect();
+    assert!(matches!(&ranges[..], [range] if range.len() > "bytes=0-".len()), "{ranges:?}");
+}
+
+/// Nothing of the cache is in a place that only links could explain.
+#[test]
+fn the_cache_holds_no_absolute_link() {
+    let bench = Bench::new();
+    sharded(&bench);
+    succeeds(&bench.train(SET, &["-q"]));
+    fn walk(folder: &Path) {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if let Ok(link) = std::fs::read_link(&path) {
+                assert!(link.is_relative(), "{path:?} → {link:?}");
+            } else if path.is_dir() {
+                walk(&path);
+            }
+        }
+    }
+    walk(&bench.project.path("hf"));
+}
