@@ -1,6 +1,7 @@
 //! Shared by the integration tests.
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub mod marian;
 pub mod parity;
 pub mod project;
 

@@ -210,7 +210,8 @@ impl Settings {
         new.decode(&mut keys);
         keys.unknown();
         let positions = new.config.model.max_length;
-        new.config.data.max_length = positions.saturating_sub(1).max(1);
+        // As many as there are positions, but for the end and a tag: longer lines are translated in parts.
+        new.config.data.max_length = positions.saturating_sub(2).max(1);
         new.config.tokenizer.joint = is_shared;
         new.config.tokenizer.vocab_size = target.max(300);
         for id in [new.pad, new.eos, new.start].into_iter().chain(new.forbidden.iter().copied()) {
