@@ -99,6 +99,7 @@ fn text_that_is_split_already_is_joined_again() {
         for (side, lines) in [("en", common::project::SOURCE), ("de", common::project::TARGET)] {
             let split = |line: &str| {
                 line.replace("sleeps", "sle@@ eps").replace("schläft", "schl@@ äft").replace("Katze", "Kat@@ ze")
+                    + " and@@ er@@ swo ."
             };
             let lines: Vec<String> = lines.iter().cycle().take(text).map(|line| split(line)).collect();
             project.write(&format!("{name}.{side}"), lines.join("\n") + "\n");
@@ -121,8 +122,8 @@ fn text_that_is_split_already_is_joined_again() {
         events.iter().filter(|event| event["event"] == "valid").filter_map(|event| event["bleu"].as_f64()).next_back();
     // Learnt by heart: were the references not joined, it could not be so high.
     assert!(bleu.unwrap() > 90.0, "{bleu:?}");
-    let output = project.mt(&["translate", "the cat sle@@ eps", "--model", "runs/small", "-q"]);
-    assert_eq!(stdout(&output), "die Katze schläft\n");
+    let output = project.mt(&["translate", "the cat sle@@ eps and@@ er@@ swo .", "--model", "runs/small", "-q"]);
+    assert_eq!(stdout(&output), "die Katze schläft anderswo .\n");
     let eval = project.mt(&["eval", "--model", "runs/small", "-q", "--bleu", "--json"]);
     let scores: Value = serde_json::from_str(&stdout(&eval)).unwrap();
     assert!(scores["bleu"]["score"].as_f64().unwrap() > 90.0, "{scores}");
