@@ -1,14 +1,24 @@
-//! Any text as a tokenizer.json, and any line through one that was accepted.
+//! Any bytes as a tokenizer.json, as a SentencePiece model or as our JSON of one, and any line through one that was accepted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mt::data::tokenizer::Tokenizer;
+use mt::data::tokenizer::{OwnIds, Tokenizer};
 
-fuzz_target!(|input: (&str, &str)| {
-    let (json, line) = input;
-    let Ok(tokenizer) = Tokenizer::from_json(json.to_owned()) else { return };
-    for ids in [tokenizer.encode(line), tokenizer.encode_with_dropout(line, 0.5, 1)] {
-        assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()));
-        tokenizer.decode(&ids);
+fuzz_target!(|input: (&[u8], &str)| {
+    let (bytes, line) = input;
+    let with_ids = |bytes: &[u8]| {
+        let vocabulary = serde_json::json!(["</s>", "<unk>", "▁a", "a", ">>b<<", "<pad>"]);
+        let ids = OwnIds { vocabulary, special: [5, 5, 0, 1], forbidden: vec![5], language_tags: true };
+        Tokenizer::of_sentencepiece(bytes, ids)
+    };
+    for tokenizer in [Tokenizer::from_bytes(bytes.to_vec()), with_ids(bytes)].into_iter().flatten() {
+        for ids in [tokenizer.encode(line), tokenizer.encode_with_dropout(line, 0.5, 1)] {
+            assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()));
+            tokenizer.decode(&ids);
+            tokenizer.marked(&ids);
+        }
+        tokenizer.decode_pieces(&tokenizer.pieces(line).join(" "));
+        let again = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+        assert_eq!(again.encode(line), tokenizer.encode(line));
     }
 });

@@ -17,6 +17,7 @@ mod quantize;
 mod report;
 mod score;
 mod shortlist;
+mod tags;
 mod texts;
 mod tokenize;
 mod train;

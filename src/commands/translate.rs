@@ -12,6 +12,7 @@ use super::decoding;
 use super::input::Lines;
 use super::model;
 use super::output::{Output, is_same_place, refuse_inputs};
+use super::tags::Tags;
 use crate::cli::{Common, TranslateArgs};
 use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
@@ -49,6 +50,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let progress = Progress::new(&lines, args.output.as_deref(), common);
     let (mut output, mut weights) = (None, None);
     let mut cut = CutLines::default();
+    let mut tags = Tags::new(&first.tokenizers.source);
     let trained = first.config.data.max_length;
     let mut refused = None;
     while refused.is_none() {
@@ -91,6 +93,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
                 output.line(&translation.best().text)?;
             }
             cut.count(translation);
+            tags.count(line);
             if args.attention.is_some() && translation.parts.iter().any(|part| trained > 0 && part.ids.len() > trained)
             {
                 cut.count_whole();
@@ -106,6 +109,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     if !common.quiet {
         lines.warn();
         cut.warn();
+        tags.warn();
     }
     if let Some(mut output) = output {
         output.flush()?;

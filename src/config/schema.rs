@@ -94,6 +94,7 @@ const MODEL: &[Key] = &[
 ];
 
 const TRAIN: &[Key] = &[
+    key("init", Kind::Path),
     key("batch_tokens", POSITIVE),
     key("accumulate", POSITIVE),
     key("max_updates", COUNT),

@@ -1,5 +1,7 @@
 //! `[train]`.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::train::optimizer::OptimizerConfig;
@@ -9,6 +11,9 @@ pub use crate::train::schedule::ScheduleConfig;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainConfig {
+    /// A model directory whose weights and tokenizers training begins with; none: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init: Option<PathBuf>,
     /// The most padded tokens on the larger side of one micro-batch.
     pub batch_tokens: usize,
     /// Micro-batches in an update; the loss is divided by the update's real target tokens.
@@ -45,6 +50,7 @@ pub struct TrainConfig {
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
+            init: None,
             batch_tokens: 4096,
             accumulate: 1,
             max_updates: 100_000,

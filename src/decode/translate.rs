@@ -1,5 +1,6 @@
 //! Text in, text out: tokenise, batch by length, encode, search, detokenise, in the order of the input.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::ensemble::{Ensemble, EnsembleStep};
@@ -317,16 +318,22 @@ impl Translator {
     }
 
     /// For each model the sources of all lines, in order; of a line that is split, those of its parts.
-    fn read<S: AsRef<str> + Sync>(&self, lines: &[S], long: Long) -> Vec<Vec<Source>> {
+    fn read<'l, S: AsRef<str> + Sync>(&self, lines: &'l [S], long: Long) -> Vec<Vec<Source>> {
         let mut sources: Vec<Vec<Source>> = self.readers.iter().map(|reader| reader.read(lines)).collect();
         let is_cut =
             |line: usize| sources.iter().zip(&self.readers).any(|(sources, reader)| reader.is_long(&sources[line]));
         if long != Long::Split || !(0..lines.len()).any(is_cut) {
             return sources;
         }
-        let parts: Vec<Vec<&str>> = (0..lines.len())
-            .map(|i| if is_cut(i) { source::split(lines[i].as_ref(), &self.readers) } else { Vec::new() })
-            .collect();
+        let parts_of = |line: &'l str| -> Vec<Cow<'l, str>> {
+            // A tag says into which language the whole line goes.
+            let tag = self.readers[0].tokenizers().source.language_tag(line).unwrap_or_default();
+            let tagged =
+                |(i, part)| if i == 0 || tag.is_empty() { Cow::Borrowed(part) } else { format!("{tag}{part}").into() };
+            source::split(line, &self.readers).into_iter().enumerate().map(tagged).collect()
+        };
+        let parts: Vec<Vec<Cow<str>>> =
+            (0..lines.len()).map(|i| if is_cut(i) { parts_of(lines[i].as_ref()) } else { Vec::new() }).collect();
         for (reader, sources) in self.readers.iter().zip(&mut sources) {
             let whole = std::mem::take(sources).into_iter().zip(&parts);
             *sources = whole

@@ -3,6 +3,7 @@
 
 pub mod datasets;
 pub mod hub;
+pub mod marian;
 pub mod parity;
 pub mod project;
 

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::decoding;
 use super::model;
 use super::output::{Output, refuse_inputs};
+use super::tags::Tags;
 use super::texts;
 use super::translate::CutLines;
 use crate::cli::{Common, EvalArgs};
@@ -264,6 +265,9 @@ fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Resu
         let mut cut = CutLines::default();
         translations.iter().for_each(|translation| cut.count(translation));
         cut.warn();
+        let mut tags = Tags::new(&loaded.tokenizers.source);
+        lines.iter().for_each(|line| tags.count(line));
+        tags.warn();
     }
     let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
     if let Some(file) = &mut file {

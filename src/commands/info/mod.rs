@@ -48,6 +48,10 @@ fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
     let config = config_of(&args.path)?;
     let tokenizers = Tokenizers::load(&args.path)?;
     let mut history = History::new();
+    let tags = tokenizers.source.language_tags();
+    if !tags.is_empty() {
+        history.push(("target_languages".to_owned(), Value::from(tags.join(" "))));
+    }
     if args.path.join(checkpoint::MODEL_FILE).exists() {
         let state = match checkpoint::verify(&args.path) {
             Ok(_) => "whole".to_owned(),

@@ -5,6 +5,7 @@ pub mod compare;
 pub mod directory;
 mod dry_run;
 mod host;
+pub mod init;
 pub mod plan;
 pub mod prepare;
 pub mod restore;
@@ -35,6 +36,7 @@ use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Session, Trainer, memory};
 use host::RunHost;
+use init::Start;
 use prepare::{Data, Workplace};
 use saver::Saver;
 use signals::Signals;
@@ -92,6 +94,12 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let loaded = if resumed { restore::load(&run, &model, &optimizer, &say)? } else { None };
     if let Some(state) = &loaded {
         compare::text(&state.text, &text, &config.data)?;
+    }
+    if loaded.is_none()
+        && let Some(start) = Start::open(&config)?
+    {
+        start.load(&model)?;
+        say(start.describe());
     }
     let mut state = TrainState { text, ..loaded.unwrap_or_default() };
     if old.is_some_and(|old| old.train.schedule != config.train.schedule) {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::init::Start;
 use super::signals::Signals;
 use crate::cli::Common;
 use crate::commands::texts::Texts;
@@ -103,9 +104,14 @@ impl<'a> Workplace<'a> {
     }
 }
 
-/// The tokenizers that need not be learnt: those of the run that goes on, else those that the configuration names.
-fn tokenizers(config: &TokenizerConfig, saved: Option<Tokenizers>, say: &dyn Fn(String)) -> Result<Option<Tokenizers>> {
+/// The tokenizers that need not be learnt: those of the run that goes on, else of the model that training begins with, else
+/// those that the configuration names.
+fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) -> Result<Option<Tokenizers>> {
     let Some(saved) = saved else {
+        if let Some(start) = Start::open(config)? {
+            return Ok(Some(start.tokenizers));
+        }
+        let config = &config.tokenizer;
         let named = Tokenizers::named(config)?;
         for (side, appended) in named.iter().flat_map(Tokenizers::appended) {
             let path = if side == Side::Source { &config.path } else { &config.target_path };
@@ -124,6 +130,7 @@ fn tokenizers(config: &TokenizerConfig, saved: Option<Tokenizers>, say: &dyn Fn(
         return Ok(named);
     };
     // The run has its own copy; the file may have gone.
+    let config = &config.tokenizer;
     let is_there = |path: &Option<PathBuf>| path.as_ref().is_none_or(|path| path.exists());
     if let (Some(path), true, true) = (&config.path, is_there(&config.path), is_there(&config.target_path))
         && let Some(named) = Tokenizers::named(config)?
@@ -139,7 +146,7 @@ fn tokenizers(config: &TokenizerConfig, saved: Option<Tokenizers>, say: &dyn Fn(
 ///
 /// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
 pub fn data(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
-    let named = tokenizers(&config.tokenizer, saved, workplace.say)?;
+    let named = tokenizers(config, saved, workplace.say)?;
     let open = texts.train.iter().map(|(text, weight)| text.open(*weight, workplace.say));
     let corpora = open.collect::<Result<Vec<_>>>()?;
     workplace.stop()?;

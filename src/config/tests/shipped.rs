@@ -167,6 +167,7 @@ fn full() -> Json {
     config.tokenizer.path = Some("spm.model".into());
     config.tokenizer.target_path = Some("spm.target.model".into());
     config.model.preset = Some(Preset::Base);
+    config.train.init = Some("imported".into());
     serde_json::to_value(config).unwrap()
 }
 

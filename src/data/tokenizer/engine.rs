@@ -83,6 +83,11 @@ pub(super) trait Engine: Send + Sync {
         Vec::new()
     }
 
+    /// The target-language tag that a line begins with, whether it is known or not.
+    fn language_tag<'t>(&self, _line: &'t str) -> Option<&'t str> {
+        None
+    }
+
     /// The ids that a translation never has.
     fn forbidden(&self) -> Vec<u32> {
         let [pad, bos, _, unk] = self.specials();

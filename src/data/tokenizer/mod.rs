@@ -294,6 +294,12 @@ impl Tokenizer {
         self.engine.language_tags()
     }
 
+    /// The target-language tag that a line begins with, whether it is one of [`Tokenizer::language_tags`] or not; none with a
+    /// tokenizer that has no tags.
+    pub fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
+        self.engine.language_tag(line)
+    }
+
     /// Whether there is BPE-dropout.
     pub fn has_dropout(&self) -> bool {
         self.engine.has_dropout()

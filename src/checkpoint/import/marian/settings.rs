@@ -16,6 +16,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "classif_dropout",
     "classifier_dropout",
     "dtype",
+    // Left over from another family; real models have the size of their vocabulary here.
+    "extra_pos_embeddings",
     "gradient_checkpointing",
     "id2label",
     "init_std",
@@ -55,7 +57,6 @@ const ONLY: &[(&str, &[Value])] = &[
 const ONLY_NUMBERS: &[(&str, f64)] = &[
     ("encoder_layerdrop", 0.0),
     ("decoder_layerdrop", 0.0),
-    ("extra_pos_embeddings", 0.0),
     ("chunk_size_feed_forward", 0.0),
     ("diversity_penalty", 0.0),
     ("encoder_no_repeat_ngram_size", 0.0),
@@ -210,7 +211,8 @@ impl Settings {
         new.decode(&mut keys);
         keys.unknown();
         let positions = new.config.model.max_length;
-        new.config.data.max_length = positions.saturating_sub(1).max(1);
+        // As many as there are positions, but for the end and a tag: longer lines are translated in parts.
+        new.config.data.max_length = positions.saturating_sub(2).max(1);
         new.config.tokenizer.joint = is_shared;
         new.config.tokenizer.vocab_size = target.max(300);
         for id in [new.pad, new.eos, new.start].into_iter().chain(new.forbidden.iter().copied()) {

@@ -332,6 +332,10 @@ impl Engine for SentencePiece {
         self.tags()
     }
 
+    fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
+        self.split_tag(line).0
+    }
+
     fn forbidden(&self) -> Vec<u32> {
         let [pad, bos, _, unk] = self.vocabulary.specials;
         self.stored.forbidden.clone().unwrap_or_else(|| vec![pad, bos, unk])

@@ -225,3 +225,29 @@ fn broken_models_are_refused() {
         tokenizer.decode(&tokenizer.encode(line));
     }
 }
+
+/// Thousands of models with a few bytes changed: each is refused, or works.
+#[test]
+fn damaged_models_do_no_harm() {
+    let mut small = model(ModelKind::Unigram, &UNIGRAM);
+    small.normalizer.as_mut().unwrap().precompiled_charsmap = table();
+    let mut merges = small.clone();
+    merges.trainer.as_mut().unwrap().model_kind = Some(ModelKind::Bpe as i32);
+    let mut random = crate::rng::Stream::new(1, "damage");
+    let mut accepted = 0;
+    for bytes in [small.encode_to_vec(), merges.encode_to_vec()] {
+        for _ in 0..1500 {
+            let mut bytes = bytes.clone();
+            for _ in 0..1 + random.below(4) {
+                let place = random.below(bytes.len() as u64) as usize;
+                bytes[place] = random.below(256) as u8;
+            }
+            let Ok(tokenizer) = Tokenizer::from_bytes(bytes) else { continue };
+            accepted += 1;
+            let ids = tokenizer.encode("ab <x> ﬁ A 語 aab");
+            assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()));
+            tokenizer.decode(&ids);
+        }
+    }
+    assert!(accepted > 1000, "{accepted}");
+}

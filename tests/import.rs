@@ -1,0 +1,182 @@
+//! `mt import` and fine-tuning. That an imported model computes the same is `make test-interop`, with the program it is from.
+
+mod common;
+
+use common::marian;
+use common::project::{Project, fails, file, stderr, stdout, succeeds};
+use serde_json::{Value, json};
+
+/// A project with an imported model in `model`.
+fn imported() -> Project {
+    let project = Project::new();
+    marian::write(&project.path("opus"), |_, _| ());
+    succeeds(&project.mt(&["import", "opus", "--out", "model"]));
+    project
+}
+
+#[test]
+fn every_command_takes_an_imported_model() {
+    let project = imported();
+    let info = project.mt(&["info", "model", "--json"]);
+    let info: Value = serde_json::from_str(&stdout(&info)).unwrap();
+    assert_eq!(info["config"]["model"]["activation"], "swish");
+    assert_eq!(info["config"]["model"]["sinusoid"], "halves");
+    assert_eq!(info["config"]["model"]["output_bias"], true);
+    assert_eq!(info["config"]["decode"]["beam"], 3);
+    assert_eq!(info["history"]["target_languages"], ">>fra<< >>deu<<");
+    let tokens = project.mt_with_input(&["tokenize", "-q", "--model", "model"], b">>deu<< the cat\nthe #\n");
+    assert_eq!(stdout(&tokens), ">>deu<< ▁the ▁cat\n▁the ▁ #\n");
+    let translate = |model: &str| {
+        let output =
+            project.mt(&["translate", ">>deu<< the cat", ">>deu<< a dog", "--model", model, "--max-length", "8"]);
+        succeeds(&output);
+        assert!(!stderr(&output).contains("warning: 1 of"), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let translations = translate("model");
+    assert_eq!(translations.lines().count(), 2);
+    succeeds(&project.mt(&["quantize", "model", "--out", "int8"]));
+    succeeds(&project.mt(&["translate", ">>fra<< the cat", "--model", "int8", "--max-length", "4"]));
+    succeeds(&project.mt(&["score", "--model", "model", "--src", "valid.en", "--tgt", "valid.de"]));
+    succeeds(&project.mt(&["eval", "--model", "model", "--src", "valid.en", "--ref", "valid.de", "--max-length", "4"]));
+    succeeds(&project.mt(&["export", "model", "--format", "ct2", "--out", "ct2"]));
+    // Exported, it is what it was; and imported again.
+    succeeds(&project.mt(&["export", "model", "--format", "hf-marian", "--out", "again"]));
+    for name in ["source.spm", "target.spm"] {
+        assert_eq!(file(&project, "again", name), file(&project, "opus", name));
+        assert_eq!(file(&project, "ct2", name), file(&project, "opus", name));
+    }
+    let read = |folder: &str, name: &str| -> Value { serde_json::from_slice(&file(&project, folder, name)).unwrap() };
+    assert_eq!(read("again", "vocab.json"), read("opus", "vocab.json"));
+    assert_eq!(read("again", "tokenizer_config.json")["tokenizer_class"], "MarianTokenizer");
+    succeeds(&project.mt(&["import", "again", "--out", "model2"]));
+    assert_eq!(translate("model2"), translations);
+    assert_eq!(file(&project, "model2", "model.safetensors"), file(&project, "model", "model.safetensors"));
+}
+
+#[test]
+fn lines_without_a_language_are_told_of() {
+    let project = imported();
+    let input = b">>deu<< the cat\nthe dog\n>>xxx<< a cat\n\n";
+    let output = project.mt_with_input(&["translate", "--model", "model", "--max-length", "4"], input);
+    succeeds(&output);
+    let text = stderr(&output);
+    assert!(text.contains("1 of 4 lines (the first is line 3: >>xxx<<)") && text.contains(">>fra<< >>deu<<"), "{text}");
+    assert!(text.contains("1 of 4 lines (the first is line 2) do not say into which language"), "{text}");
+}
+
+#[test]
+fn all_that_is_wrong_is_said_at_once() {
+    let project = Project::new();
+    marian::write(&project.path("opus"), |config, tensors| {
+        config["normalize_before"] = true.into();
+        config["decoder_attention_heads"] = 4.into();
+        config["activation_function"] = "gelu_new".into();
+        config["layer_scale"] = json!(0.5);
+        config["encoder_layerdrop"] = json!(0.2);
+        config["bad_words_ids"] = json!([[1, 2]]);
+        config.as_object_mut().unwrap().remove("eos_token_id");
+        tensors.clear();
+    });
+    let output = project.mt(&["import", "opus", "--out", "model"]);
+    let says = [
+        "`normalize_before` is true",
+        "`encoder_attention_heads` is 2 and `decoder_attention_heads` 4",
+        "`activation_function` is not one of relu, gelu, swish",
+        "does not know `layer_scale`, which is 0.5",
+        "`encoder_layerdrop` is 0.2",
+        "`bad_words_ids` has [1,2]",
+        "`eos_token_id` is missing",
+        "config.json",
+    ];
+    fails(&output, 1, &says);
+    assert!(!project.path("model").exists());
+    marian::write(&project.path("other"), |_, tensors| {
+        let moved = tensors.remove("model.decoder.layers.0.fc1.weight").unwrap();
+        tensors.insert("model.decoder.layers.0.fc3.weight".into(), moved);
+        tensors.insert("lm_head.weight".into(), tensors["model.shared.weight"].clone());
+        tensors.get_mut("lm_head.weight").unwrap().1[3] += 1.0;
+        tensors.get_mut("final_logits_bias").unwrap().0 = vec![2, 25];
+        tensors.get_mut("final_logits_bias").unwrap().1.resize(50, 0.0);
+        tensors.insert("model.encoder.embed_positions.weight".into(), (vec![64, 16], vec![0.5; 64 * 16]));
+    });
+    let says = [
+        "missing: `model.decoder.layers.0.fc1.weight` [32, 16]",
+        "superfluous: `model.decoder.layers.0.fc3.weight` [32, 16]",
+        "`lm_head.weight` differs from `model.shared.weight`",
+        "`final_logits_bias` is [2, 25]",
+        "other positions than sines and cosines",
+    ];
+    fails(&project.mt(&["import", "other", "--out", "model"]), 1, &says);
+    std::fs::rename(project.path("other/model.safetensors"), project.path("other/pytorch_model.bin")).unwrap();
+    std::fs::remove_file(project.path("other/vocab.json")).unwrap();
+    fails(
+        &project.mt(&["import", "other", "--out", "model"]),
+        1,
+        &["pickle", "save_pretrained", "vocab.json is missing"],
+    );
+    fails(&project.mt(&["import", "nowhere", "--out", "model"]), 1, &["no such directory"]);
+    marian::write(&project.path("good"), |_, _| ());
+    fails(&project.mt(&["import", "good", "--out", "opus"]), 2, &["the output directory exists"]);
+    project.write("good/source.spm", "not a model");
+    fails(&project.mt(&["import", "good", "--out", "model"]), 1, &["source.spm", "not a SentencePiece model"]);
+}
+
+/// The configuration of fine-tuning: the model's own, and our corpus.
+const FINE_TUNING: &str = r#"
+extends = "model/config.toml"
+[data]
+root = "."
+train = [{ source = "train.en", target = "train.de" }]
+valid = { source = "valid.en", target = "valid.de" }
+max_length = 50
+[train]
+init = "model"
+batch_tokens = 10000
+max_updates = 8
+log_every = 1
+label_smoothing = 0.0
+schedule = { kind = "constant", learning_rate = 0.001 }
+[valid]
+every = 4
+beam = 1
+[decode]
+max_length_extra = 8
+"#;
+
+#[test]
+fn fine_tuning_begins_with_the_weights() {
+    let project = imported();
+    project.write("tune.toml", FINE_TUNING);
+    let dropouts = ["--set", "model.dropout=0", "--set", "model.embedding_dropout=0"];
+    let train = |more: &[&str]| project.mt(&[&["train", "--config", "tune.toml"][..], &dropouts, more].concat());
+    let output = train(&[]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("beginning with the weights of"), "{}", stderr(&output));
+    let log = String::from_utf8(file(&project, "runs/tune", "log.jsonl")).unwrap();
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let losses: Vec<f64> =
+        events.filter(|event| event["event"] == "train").filter_map(|event| event["loss"].as_f64()).collect();
+    // All pairs are in each batch, so the losses are those of the same text.
+    assert!(losses.len() == 8 && losses.is_sorted_by(|a, b| a > b), "{losses:?}");
+    assert_eq!(file(&project, "runs/tune", "tokenizer.src.json"), file(&project, "model", "tokenizer.src.json"));
+    // The model may have gone when the run goes on.
+    std::fs::rename(project.path("model"), project.path("moved")).unwrap();
+    project.write("tune.toml", FINE_TUNING.replace("extends = \"model/", "extends = \"moved/"));
+    succeeds(&train(&["--resume", "--set", "train.max_updates=10"]));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_any_work() {
+    let project = imported();
+    project.write("tune.toml", FINE_TUNING);
+    let train = |more: &[&str]| project.mt(&[&["train", "--config", "tune.toml", "-q"][..], more].concat());
+    let other = train(&["--set", "model.d_ff=64", "--set", "model.tie=none"]);
+    fails(&other, 2, &["`model.d_ff` is 32 in the model that training begins with, and 64 here", "`model.tie`"]);
+    project.write("other.spm", marian::sentencepiece(&marian::WORDS[..4]));
+    let other = train(&["--set", "tokenizer.path=other.spm"]);
+    fails(&other, 2, &["the source vocabulary of `tokenizer.path` is not that of `train.init`", "pieces, and 49"]);
+    fails(&train(&["--set", "tokenizer.dropout=0.1"]), 2, &["no BPE-dropout"]);
+    fails(&train(&["--set", "train.init=nowhere"]), 1, &["`train.init`", "nowhere"]);
+    assert!(!project.path("runs/tune/config.toml").exists());
+}

@@ -1,0 +1,130 @@
+//! Tokenizers that were not learnt here, on the command line.
+
+mod common;
+
+use common::marian::{WORDS, sentencepiece};
+use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds};
+use serde_json::Value;
+
+/// A project whose configuration has this `[tokenizer]`.
+fn project(tokenizer: &str) -> Project {
+    let project = Project::new();
+    let learnt = "[tokenizer]\nvocab_size = 320\ndropout = 0.1\n";
+    assert!(CONFIG.contains(learnt));
+    project.write("small.toml", CONFIG.replace(learnt, &format!("[tokenizer]\n{tokenizer}\n")));
+    project.write("spm.model", sentencepiece(&WORDS));
+    project
+}
+
+#[test]
+fn a_sentencepiece_model_is_trained_with() {
+    let project = project("path = \"spm.model\"");
+    let output = project.mt(&["train", "--config", "small.toml"]);
+    succeeds(&output);
+    let text = stderr(&output);
+    assert!(text.contains("spm.model has no <pad>: put behind its vocabulary"), "{text}");
+    assert!(text.contains("48 pieces, joint, from a file"), "{text}");
+    let stored: Value = serde_json::from_slice(&file(&project, "runs/small", "tokenizer.json")).unwrap();
+    assert_eq!((stored["type"].as_str(), stored["appended"][0].as_str()), (Some("sentencepiece"), Some("<pad>")));
+    for model in
+        [&["--tokenizer", "spm.model"][..], &["--tokenizer", "runs/small/tokenizer.json"], &["--model", "runs/small"]]
+    {
+        let tokenize = [&["tokenize", "-q"], model].concat();
+        assert_eq!(
+            stdout(&project.mt_with_input(&tokenize, "the cat eats ☃\n".as_bytes())),
+            "▁the ▁cat ▁ e a t s ▁ ☃\n"
+        );
+        let detokenize = [&["detokenize", "-q"], model].concat();
+        let text = project.mt_with_input(&detokenize, "▁the ▁cat ▁ e a t s ▁ ☃\n".as_bytes());
+        assert_eq!(stdout(&text), "the cat eats ☃\n");
+    }
+    succeeds(&project.mt(&["translate", "the cat sleeps", "--model", "runs/small"]));
+    let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", "small.toml", "--json"]))).unwrap();
+    assert_eq!(info["vocabulary"]["target"], 48);
+    succeeds(&project.mt(&["train", "--config", "small.toml", "--dry-run"]));
+    succeeds(&project.mt(&["check", "--config", "small.toml"]));
+    // The run goes on with its own copy, wherever the file is; not with another.
+    let resume = |more: &[&str]| project.train(&[&["--resume", "--set", "train.max_updates=14"], more].concat());
+    project.write("moved.model", sentencepiece(&WORDS));
+    std::fs::remove_file(project.path("spm.model")).unwrap();
+    succeeds(&resume(&["--set", "tokenizer.path=moved.model"]));
+    succeeds(&resume(&["--set", "train.max_updates=15"]));
+    project.write("moved.model", sentencepiece(&WORDS[..5]));
+    fails(&resume(&["--set", "tokenizer.path=moved.model"]), 2, &["not the one that the run began with"]);
+}
+
+#[test]
+fn each_side_can_have_its_own() {
+    let project = project("path = \"spm.model\"\ntarget_path = \"runs/other/tokenizer.json\"");
+    project.write("other.toml", CONFIG);
+    succeeds(&project.mt(&[
+        "train",
+        "-q",
+        "--config",
+        "other.toml",
+        "--run-dir",
+        "runs/other",
+        "--set",
+        "train.max_updates=1",
+    ]));
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    assert_eq!(file(&project, "runs/small", "tokenizer.tgt.json"), file(&project, "runs/other", "tokenizer.json"));
+    let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    assert!(config.contains("joint = false") && config.contains("tie = \"decoder\""), "{config}");
+    succeeds(&project.mt(&["translate", "the cat", "--model", "runs/small"]));
+}
+
+#[test]
+fn what_a_file_cannot_do_is_refused() {
+    let output = project("path = \"spm.model\"\nvocab_size = 500\nlowercase = true").train(&[]);
+    fails(&output, 2, &["small.toml:8", "`tokenizer.vocab_size` is about learning", "`tokenizer.lowercase`"]);
+    fails(&project("target_path = \"spm.model\"").train(&[]), 2, &["`tokenizer.path` is missing"]);
+    let output = project("path = \"spm.model\"\ndropout = 0.1").train(&[]);
+    fails(&output, 2, &["spm.model", "`tokenizer.dropout` = 0.1", "no BPE-dropout"]);
+    let output = project("path = \"none.model\"\ntarget_path = \"small.toml\"").train(&[]);
+    fails(&output, 1, &["`tokenizer.path`", "none.model", "`tokenizer.target_path`", "not a SentencePiece model"]);
+    let output = project("kind = \"subword-nmt\"\ndropout = 0.1\nlowercase = true").train(&[]);
+    fails(&output, 2, &["`tokenizer.dropout` does nothing", "`tokenizer.lowercase` does nothing"]);
+    // A layer above may name a file, whatever the one below says of learning.
+    let project = Project::new();
+    project.write("spm.model", sentencepiece(&WORDS));
+    let sets = ["--set", "tokenizer.path=spm.model", "--set", "tokenizer.dropout=0", "--set", "train.max_updates=1"];
+    succeeds(&project.train(&sets));
+}
+
+#[test]
+fn text_that_is_split_already_is_joined_again() {
+    let project = project("kind = \"subword-nmt\"\nvocab_size = 300");
+    for (name, text) in [("train", 120), ("valid", 6)] {
+        for (side, lines) in [("en", common::project::SOURCE), ("de", common::project::TARGET)] {
+            let split = |line: &str| {
+                line.replace("sleeps", "sle@@ eps").replace("schläft", "schl@@ äft").replace("Katze", "Kat@@ ze")
+                    + " and@@ er@@ swo ."
+            };
+            let lines: Vec<String> = lines.iter().cycle().take(text).map(|line| split(line)).collect();
+            project.write(&format!("{name}.{side}"), lines.join("\n") + "\n");
+        }
+    }
+    let steps = [
+        "--set",
+        "train.max_updates=150",
+        "--set",
+        "valid.every=150",
+        "--set",
+        "train.save_every=150",
+        "--set",
+        "model.dropout=0",
+    ];
+    succeeds(&project.train(&steps));
+    let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let bleu =
+        events.iter().filter(|event| event["event"] == "valid").filter_map(|event| event["bleu"].as_f64()).next_back();
+    // Learnt by heart: were the references not joined, it could not be so high.
+    assert!(bleu.unwrap() > 90.0, "{bleu:?}");
+    let output = project.mt(&["translate", "the cat sle@@ eps and@@ er@@ swo .", "--model", "runs/small", "-q"]);
+    assert_eq!(stdout(&output), "die Katze schläft anderswo .\n");
+    let eval = project.mt(&["eval", "--model", "runs/small", "-q", "--bleu", "--json"]);
+    let scores: Value = serde_json::from_str(&stdout(&eval)).unwrap();
+    assert!(scores["bleu"]["score"].as_f64().unwrap() > 90.0, "{scores}");
+}
