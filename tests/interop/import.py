@@ -44,7 +44,7 @@ def pieces_of(model):
     return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
 
 
-def make(folder, name, shape, shared, dtype, tags, models, seed):
+def make(folder, name, shape, shared, dtype, tags, models, seed, lines):
     """A folder as OPUS-MT's are."""
     torch.manual_seed(seed)
     (folder / name).mkdir()
@@ -78,7 +78,7 @@ def make(folder, name, shape, shared, dtype, tags, models, seed):
             else:
                 value.normal_(std=0.2)
         model.final_logits_bias.normal_(std=0.5)
-        ends(model, len(source))
+        ends(model, MarianTokenizer.from_pretrained(here), lines)
     model.generation_config.bad_words_ids = [[pad]]
     model.generation_config.num_beams = 4
     model.generation_config.max_length = NEW_TOKENS + 1
@@ -86,21 +86,20 @@ def make(folder, name, shape, shared, dtype, tags, models, seed):
     return here
 
 
-def ends(model, vocabulary):
-    """Makes the end of a sentence as likely as gives translations of some ten tokens: most end by themselves, some do not."""
-    sources = torch.randint(2, vocabulary - 1, (40, 12))
-    sources[:, -1] = 0
+def ends(model, tokenizer, lines):
+    """Makes the end of a sentence as likely as gives translations of a dozen tokens: most end by themselves, some do not."""
+    batch = tokenizer(lines, return_tensors="pt", padding=True)
     # Its probability is to depend on the state, and not on what all first states have in common: or it ends all translations at their
     # beginning, or none.
-    starts = torch.full((40, 1), model.config.pad_token_id)
-    first = model(input_ids=sources, decoder_input_ids=starts, output_hidden_states=True).decoder_hidden_states[-1].mean((0, 1))
+    starts = torch.full((len(lines), 1), model.config.pad_token_id)
+    first = model(**batch, decoder_input_ids=starts, output_hidden_states=True).decoder_hidden_states[-1].mean((0, 1))
     end = model.model.get_decoder().embed_tokens.weight[0]
     end.mul_(2).sub_(1.5 * first / first.norm())
-    low, high, start = -10.0, 30.0, model.final_logits_bias[0, 0].item()
-    for _ in range(12):
+    low, high, start = -20.0, 40.0, model.final_logits_bias[0, 0].item()
+    for _ in range(14):
         model.final_logits_bias[0, 0] = start + (low + high) / 2
-        lengths = [(row[1:] > 0).sum().item() for row in model.generate(input_ids=sources, num_beams=1, max_length=NEW_TOKENS + 1)]
-        low, high = (low, (low + high) / 2) if sum(lengths) / 40 < 12 else ((low + high) / 2, high)
+        lengths = [(row[1:] > 0).sum().item() for row in model.generate(**batch, num_beams=4, max_length=NEW_TOKENS + 1)]
+        low, high = (low, (low + high) / 2) if sum(lengths) / len(lines) < 12 else ((low + high) / 2, high)
 
 
 def lines_of(command, text):
@@ -204,13 +203,13 @@ def main():
         for number, (name, (shape, shared, dtype, tags)) in enumerate(MODELS.items()):
             kind = ("unigram", "bpe")[number % 2]
             models = [train(folder, f"{number}-{side}", [file], kind) for side, file in zip(("source", "target"), files)]
-            theirs = make(folder, f"theirs-{number}", dict(shape), shared, dtype, tags, models, number)
-            ours = folder / f"ours-{number}"
-            subprocess.run([mt, "import", "-q", str(theirs), "--out", str(ours)], check=True)
             lines = random_lines(draw, words[0], LINES)
             if tags:
                 lines = [f"{draw.choice([*tags, '>>xxx<<'])} {line}" for line in lines]
             targets = random_lines(draw, words[1], LINES)
+            theirs = make(folder, f"theirs-{number}", dict(shape), shared, dtype, tags, models, number, lines[:60])
+            ours = folder / f"ours-{number}"
+            subprocess.run([mt, "import", "-q", str(theirs), "--out", str(ours)], check=True)
             failed += check(mt, f"{name} ({kind})", theirs, str(ours), lines, targets)
             again = folder / f"again-{number}"
             subprocess.run([mt, "export", "-q", str(ours), "--format", "hf-marian", "--out", str(again)], check=True)

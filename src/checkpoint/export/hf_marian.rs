@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Model, Obstacles, has_even_heads, pieces, write_bytes, write_json, write_text};
 use crate::checkpoint::format::{self, Elements, NamedTensor};
+use crate::checkpoint::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
 use crate::config::{NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
@@ -172,27 +173,25 @@ impl<'a> Tensors<'a> {
         let mut tensors = Self(Vec::new());
         let config = &model.config.model;
         let target = model.tokenizers.target.vocab_size();
+        let [source, target_table] = EMBEDDINGS;
         let tables: &[(&str, &str)] = match config.tie {
-            Tie::All => &[("model.shared.weight", "source_embedding.weight")],
-            Tie::Decoder => &[
-                ("model.encoder.embed_tokens.weight", "source_embedding.weight"),
-                ("model.decoder.embed_tokens.weight", "target_embedding.weight"),
-            ],
+            Tie::All => &[(SHARED, "source_embedding.weight")],
+            Tie::Decoder => &[(source, "source_embedding.weight"), (target_table, "target_embedding.weight")],
             Tie::None => &[
-                ("model.encoder.embed_tokens.weight", "source_embedding.weight"),
-                ("model.decoder.embed_tokens.weight", "target_embedding.weight"),
-                ("lm_head.weight", "output_projection.weight"),
+                (source, "source_embedding.weight"),
+                (target_table, "target_embedding.weight"),
+                (OUTPUT_WEIGHT, "output_projection.weight"),
             ],
         };
         for (to, from) in tables {
             tensors.parameter(model, (*to).to_owned(), from, Width::Columns)?;
         }
         let bias = model.get("output_projection.bias").map_or(Cow::from(vec![0f32; target]), |(_, bias)| bias.into());
-        tensors.0.push(("final_logits_bias".to_owned(), vec![1, target], bias));
-        for stack in ["encoder", "decoder"] {
+        tensors.0.push((OUTPUT_BIAS.to_owned(), vec![1, target], bias));
+        for (stack, table) in ["encoder", "decoder"].into_iter().zip(POSITIONS) {
             let positions = sinusoidal(Sinusoid::Halves, config.max_length, config.d_model);
             let shape = vec![config.max_length, config.d_model];
-            tensors.0.push((format!("model.{stack}.embed_positions.weight"), shape, positions.into()));
+            tensors.0.push((table.to_owned(), shape, positions.into()));
             let layers = if stack == "encoder" { config.encoder_layers } else { config.decoder_layers };
             for i in 0..layers {
                 tensors.layer(model, stack, i)?;
@@ -202,45 +201,37 @@ impl<'a> Tensors<'a> {
     }
 
     fn layer(&mut self, model: &Model<'a>, stack: &str, i: usize) -> Result<()> {
-        let (to, from) = (format!("model.{stack}.layers.{i}"), format!("{stack}.layers.{i}"));
-        let mut attentions = vec![("self_attn", "self_attn")];
-        if stack == "decoder" {
-            attentions.push(("encoder_attn", "cross_attn"));
-        }
-        for (to_name, from_name) in attentions {
+        let layer = format!("{stack}.layers.{i}");
+        let attentions: &[&str] = if stack == "decoder" { &["self_attn", "cross_attn"] } else { &["self_attn"] };
+        for attention in attentions {
             for projection in ["q_proj", "k_proj", "v_proj"] {
-                self.linear(
-                    model,
-                    &format!("{to}.{to_name}.{projection}"),
-                    &format!("{from}.{from_name}.{projection}"),
-                    false,
-                )?;
+                self.linear(model, &format!("{layer}.{attention}.{projection}"), false)?;
             }
-            self.linear(model, &format!("{to}.{to_name}.out_proj"), &format!("{from}.{from_name}.out_proj"), true)?;
-            self.norm(model, &format!("{to}.{to_name}_layer_norm"), &format!("{from}.{from_name}_norm"))?;
+            self.linear(model, &format!("{layer}.{attention}.out_proj"), true)?;
+            self.norm(model, &format!("{layer}.{attention}_norm"))?;
         }
-        self.linear(model, &format!("{to}.fc1"), &format!("{from}.feed_forward.fc1"), false)?;
-        self.linear(model, &format!("{to}.fc2"), &format!("{from}.feed_forward.fc2"), true)?;
-        self.norm(model, &format!("{to}.final_layer_norm"), &format!("{from}.feed_forward_norm"))
+        self.linear(model, &format!("{layer}.feed_forward.fc1"), false)?;
+        self.linear(model, &format!("{layer}.feed_forward.fc2"), true)?;
+        self.norm(model, &format!("{layer}.feed_forward_norm"))
     }
 
     /// A projection from the model's width, or to it. One without a bias has one of zeros.
-    fn linear(&mut self, model: &Model<'a>, to: &str, from: &str, to_width: bool) -> Result<()> {
+    fn linear(&mut self, model: &Model<'a>, name: &str, to_width: bool) -> Result<()> {
         let (weight, bias) = if to_width { (Width::Rows, Width::Vector) } else { (Width::Columns, Width::Nowhere) };
-        let name = format!("{from}.weight");
-        self.parameter(model, format!("{to}.weight"), &name, weight)?;
-        let rows = model.parameter(&name)?.0[0];
-        let from = format!("{from}.bias");
-        if model.get(&from).is_some() {
-            return self.parameter(model, format!("{to}.bias"), &from, bias);
+        let [matrix, vector] = ["weight", "bias"].map(|part| format!("{name}.{part}"));
+        self.parameter(model, of_layer(&matrix), &matrix, weight)?;
+        let rows = model.parameter(&matrix)?.0[0];
+        if model.get(&vector).is_some() {
+            return self.parameter(model, of_layer(&vector), &vector, bias);
         }
-        self.0.push((format!("{to}.bias"), vec![rows], vec![0f32; rows].into()));
+        self.0.push((of_layer(&vector), vec![rows], vec![0f32; rows].into()));
         Ok(())
     }
 
-    fn norm(&mut self, model: &Model<'a>, to: &str, from: &str) -> Result<()> {
+    fn norm(&mut self, model: &Model<'a>, name: &str) -> Result<()> {
         for part in ["weight", "bias"] {
-            self.parameter(model, format!("{to}.{part}"), &format!("{from}.{part}"), Width::Vector)?;
+            let name = format!("{name}.{part}");
+            self.parameter(model, of_layer(&name), &name, Width::Vector)?;
         }
         Ok(())
     }
