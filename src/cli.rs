@@ -169,7 +169,7 @@ pub struct PrepareArgs {
 /// Which model.
 #[derive(Args, Debug, Default)]
 pub struct ModelArgs {
-    /// Model or run directory [default: $MT_MODEL, else the newest run under ./runs]
+    /// Model or run directory, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -180,8 +180,8 @@ pub struct ModelArgs {
 /// Which models.
 #[derive(Args, Debug, Default)]
 pub struct ModelsArgs {
-    /// Model or run directory; several translate together, as an ensemble [default: $MT_MODEL, else the newest run under
-    /// ./runs]
+    /// Model or run directory, or hf:ORG/NAME; several translate together, as an ensemble [default: $MT_MODEL, else the newest
+    /// run under ./runs]
     #[arg(long, value_name = "DIR")]
     pub model: Vec<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -352,7 +352,7 @@ pub struct ExportArgs {
 /// `mt import`
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// Folder of a MarianMT model of Hugging Face transformers, such as those of OPUS-MT
+    /// Folder of a MarianMT model of Hugging Face transformers, such as those of OPUS-MT; or hf:ORG/NAME, one of the hub
     #[arg(value_name = "DIR")]
     pub source: PathBuf,
     /// Directory of the new model, which is not there yet
@@ -431,7 +431,7 @@ pub struct AverageArgs {
 /// `mt tokenize`, `mt detokenize`
 #[derive(Args, Debug)]
 pub struct TokenizeArgs {
-    /// Model or run directory [default: $MT_MODEL, else the newest run under ./runs]
+    /// Model or run directory, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
     pub model: Option<PathBuf>,
     /// A tokenizer.json, or a SentencePiece .model

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::datasets::Bench;
 use common::marian;
 use common::project::{Project, fails, file, stderr, stdout, succeeds};
 use serde_json::{Value, json};
@@ -179,4 +180,67 @@ fn what_does_not_fit_is_refused_before_any_work() {
     fails(&train(&["--set", "tokenizer.dropout=0.1"]), 2, &["no BPE-dropout"]);
     fails(&train(&["--set", "train.init=nowhere"]), 1, &["`train.init`", "nowhere"]);
     assert!(!project.path("runs/tune/config.toml").exists());
+}
+
+/// A folder as the files of a repository.
+fn files(folder: &std::path::Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect()
+}
+
+#[test]
+fn models_of_the_hub_are_fetched_and_imported_once() {
+    let bench = Bench::new();
+    marian::write(&bench.project.path("opus"), |_, _| ());
+    let mut files = files(&bench.project.path("opus"));
+    files.push(("tf_model.h5".to_owned(), b"not to be fetched".to_vec()));
+    let borrowed = |files: &[(String, Vec<u8>)], change: &dyn Fn(&str) -> Option<&'static str>| {
+        let name = |name: &str| change(name).unwrap_or(name).to_owned();
+        files.iter().map(|(file, contents)| (name(file), contents.clone())).collect::<Vec<_>>()
+    };
+    let add = |revision: &str, files: &[(String, Vec<u8>)]| {
+        let files: Vec<(&str, &[u8])> =
+            files.iter().map(|(name, contents)| (name.as_str(), contents.as_slice())).collect();
+        bench.hub.model("o/en-xx", revision, &files)
+    };
+    // As many repositories are: the pickle on `main`, a pull request with the other form.
+    add("main", &borrowed(&files, &|name| (name == "model.safetensors").then_some("pytorch_model.bin")));
+    add("refs/pr/3", &files);
+    let cache = bench.project.path("cache");
+    let mt = |args: &[&str]| bench.command(args).env("XDG_CACHE_HOME", &cache).output().unwrap();
+    let translate = |model: &str, more: &[&str]| {
+        mt(&[&["translate", "--model", model, "--max-length", "8", ">>deu<< the cat"], more].concat())
+    };
+    fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights as a pickle alone", "hf:ORG/NAME@refs/pr/N"]);
+    assert!(bench.hub.fetched().is_empty());
+    fails(&translate("hf:o/other", &[]), 1, &["o/other"]);
+    fails(&translate("hf:../x", &[]), 2, &["cannot be the name of a model"]);
+    fails(&translate("hf:o/en-xx@refs/pr/3", &["--offline"]), 1, &["--offline"]);
+
+    bench.hub.log();
+    let first = translate("hf:o/en-xx@refs/pr/3", &[]);
+    succeeds(&first);
+    assert!(stderr(&first).contains("imported into "), "{}", stderr(&first));
+    let fetched = bench.hub.fetched();
+    assert!(fetched.contains(&"model.safetensors".to_owned()) && !fetched.contains(&"tf_model.h5".to_owned()));
+    // The same model as from the folder; the second time nothing is fetched or imported, nor asked for with --offline.
+    succeeds(&mt(&["import", "opus", "--out", "model"]));
+    assert_eq!(stdout(&first), stdout(&translate("model", &[])));
+    let second = translate("hf:o/en-xx@refs/pr/3", &[]);
+    assert_eq!(stdout(&second), stdout(&first));
+    assert!(!stderr(&second).contains("imported into ") && bench.hub.fetched().is_empty());
+    let offline = translate("hf:o/en-xx@refs/pr/3", &["--offline"]);
+    assert_eq!(stdout(&offline), stdout(&first));
+    assert!(bench.hub.log().is_empty());
+    let info = mt(&["info", "hf:o/en-xx@refs/pr/3", "--json"]);
+    assert!(stdout(&info).contains(">>deu<<"), "{}", stderr(&info));
+    succeeds(&mt(&["import", "hf:o/en-xx@refs/pr/3", "--out", "from-hub"]));
+    assert_eq!(
+        file(&bench.project, "from-hub", "model.safetensors"),
+        file(&bench.project, "model", "model.safetensors")
+    );
+    // The weights are damaged on their way: named, and nothing of it stays.
+    add("broken", &borrowed(&files, &|name| (name == "vocab.json").then_some("vocab.txt")));
+    fails(&translate("hf:o/en-xx@broken", &[]), 1, &["vocab.json is missing"]);
+    assert_eq!(std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().count(), 2, "a model and the lock");
 }

@@ -1,5 +1,8 @@
 //! `mt import`
 
+use std::path::Path;
+
+use super::hub_model;
 use super::model::write_model;
 use super::output::Output;
 use crate::checkpoint::import::marian;
@@ -10,7 +13,33 @@ use crate::error::Result;
 
 /// Reads another program's model and writes it as one of ours.
 pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
-    let marian::Imported { config, tokenizers, layout, values } = marian::import(&args.source)?;
+    let folder = match hub_model::repository(&args.source) {
+        Some(repo) => hub_model::fetch(&repo, common)?.folder,
+        None => args.source.clone(),
+    };
+    let imported = marian::import(&folder)?;
+    write(&imported, &args.out)?;
+    let parameters = imported.layout.total();
+    if common.json {
+        let mut output = Output::open(None)?;
+        let json = serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters });
+        output.line(&json.to_string())?;
+        return output.flush();
+    }
+    if !common.quiet {
+        let parameters = super::info::grouped(parameters);
+        message(format_args!("{parameters} parameters, written to {}", args.out.display()));
+        let tags = imported.tokenizers.source.language_tags();
+        if !tags.is_empty() {
+            message(format_args!("a line begins with the language that is wanted: {}", tags.join(" ")));
+        }
+    }
+    Ok(())
+}
+
+/// Writes what was read as a model directory, which is not there yet.
+pub fn write(imported: &marian::Imported, out: &Path) -> Result<()> {
+    let marian::Imported { config, tokenizers, layout, values } = imported;
     let tensors: Vec<NamedTensor> = layout
         .entries()
         .iter()
@@ -20,20 +49,5 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
             data: Elements::F32(&values[entry.range()]),
         })
         .collect();
-    export::directory(&args.out, |directory| write_model(directory, &config, &tokenizers, &tensors))?;
-    if common.json {
-        let mut output = Output::open(None)?;
-        let json = serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": layout.total() });
-        output.line(&json.to_string())?;
-        return output.flush();
-    }
-    if !common.quiet {
-        let parameters = super::info::grouped(layout.total());
-        message(format_args!("{parameters} parameters, written to {}", args.out.display()));
-        let tags = tokenizers.source.language_tags();
-        if !tags.is_empty() {
-            message(format_args!("a line begins with the language that is wanted: {}", tags.join(" ")));
-        }
-    }
-    Ok(())
+    export::directory(out, |directory| write_model(directory, config, tokenizers, &tensors))
 }

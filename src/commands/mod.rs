@@ -7,6 +7,7 @@ mod decoding;
 mod embed;
 mod eval;
 mod export;
+mod hub_model;
 mod import;
 mod info;
 mod input;

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use candle_core::{DType, Device};
 
+use super::hub_model;
 use crate::checkpoint::{self, NamedTensor, Slot, TensorFile, Which};
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, ModelConfig, Precision};
@@ -238,10 +239,13 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     config::load_resolved(&file)
 }
 
-/// `--model`, else `$MT_MODEL`, else the newest run under `./runs`.
+/// `--model`, else `$MT_MODEL`, else the newest run under `./runs`. A model of the hub (`hf:ORG/NAME`) is fetched and imported.
 pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
     let variable = || std::env::var_os("MT_MODEL").filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(directory) = named.map(Path::to_path_buf).or_else(variable) {
+        if let Some(repo) = hub_model::repository(&directory) {
+            return hub_model::directory(&repo, common);
+        }
         if !directory.is_dir() {
             let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };
             let error = Error::failure(format!("{name} directory does not exist")).at(&directory);

@@ -39,9 +39,9 @@ pub enum Fault {
 
 #[derive(Default)]
 struct State {
-    /// By `datasets/ORG/NAME`: commits by revision.
+    /// By `datasets/ORG/NAME`, of models `ORG/NAME`: commits by revision.
     revisions: BTreeMap<String, BTreeMap<String, String>>,
-    /// By `datasets/ORG/NAME` and commit: files.
+    /// By that and commit: files.
     files: BTreeMap<(String, String), BTreeMap<String, Vec<u8>>>,
     /// Repositories that need this token.
     gated: BTreeMap<String, String>,
@@ -85,10 +85,18 @@ impl HubServer {
 
     /// Adds a revision of a data set; its commit.
     pub fn revision(&self, name: &str, revision: &str, files: &[(&str, &[u8])]) -> String {
-        let mut hash = Sha256::new_with_prefix(format!("{name} {revision}"));
+        self.add(format!("datasets/{name}"), revision, files)
+    }
+
+    /// Adds a revision of a model; its commit.
+    pub fn model(&self, name: &str, revision: &str, files: &[(&str, &[u8])]) -> String {
+        self.add(name.to_owned(), revision, files)
+    }
+
+    fn add(&self, repo: String, revision: &str, files: &[(&str, &[u8])]) -> String {
+        let mut hash = Sha256::new_with_prefix(format!("{repo} {revision}"));
         files.iter().for_each(|(name, contents)| hash.update([name.as_bytes(), contents].concat()));
         let commit = format!("{:x}", hash.finalize())[..40].to_owned();
-        let repo = format!("datasets/{name}");
         let files = files.iter().map(|(name, contents)| ((*name).to_owned(), contents.to_vec())).collect();
         let mut state = self.state.lock().unwrap();
         state.files.insert((repo.clone(), commit.clone()), files);
@@ -258,9 +266,11 @@ fn answer(request: &Request, state: &mut State) -> Answer {
     contents_of(contents, &etag, commit, request, fault)
 }
 
-/// `/api/datasets/O/N/revision/R`, `/api/datasets/O/N`, `/datasets/O/N/resolve/COMMIT/FILE`.
+/// `/api/datasets/O/N/revision/R`, `/api/datasets/O/N`, `/datasets/O/N/resolve/COMMIT/FILE`; of models `/api/models/O/N` and
+/// `/O/N/resolve/COMMIT/FILE`.
 fn split(path: &str) -> Option<(&str, &str, Option<&str>)> {
     if let Some(rest) = path.strip_prefix("/api/") {
+        let rest = rest.strip_prefix("models/").unwrap_or(rest);
         return Some(rest.split_once("/revision/").map_or((rest, "", None), |(repo, revision)| (repo, revision, None)));
     }
     let (repo, rest) = path.trim_start_matches('/').split_once("/resolve/")?;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::hub_model;
 use super::model::{config_of, slots, vocabulary};
 use super::output::Output;
 use crate::checkpoint::{self, TensorFile};
@@ -21,7 +22,11 @@ type History = Vec<(String, Value)>;
 
 /// Describes a model directory or a configuration.
 pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
-    let (config, vocabulary, history) = if args.path.is_dir() { of_model(args)? } else { of_config(args)? };
+    let (config, vocabulary, history) = match hub_model::repository(&args.path) {
+        Some(repo) => of_model(&hub_model::directory(&repo, common)?, args)?,
+        None if args.path.is_dir() => of_model(&args.path, args)?,
+        None => of_config(args)?,
+    };
     let parameters = layout::layout(&config.model, vocabulary);
     let mut output = Output::open(None)?;
     if common.json {
@@ -41,34 +46,34 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-fn of_model(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
+fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
     if !args.set.is_empty() {
         return Err(Error::usage("--set changes configurations, not models"));
     }
-    let config = config_of(&args.path)?;
-    let tokenizers = Tokenizers::load(&args.path)?;
+    let config = config_of(path)?;
+    let tokenizers = Tokenizers::load(path)?;
     let mut history = History::new();
     let tags = tokenizers.source.language_tags();
     if !tags.is_empty() {
         history.push(("target_languages".to_owned(), Value::from(tags.join(" "))));
     }
-    if args.path.join(checkpoint::MODEL_FILE).exists() {
-        let state = match checkpoint::verify(&args.path) {
+    if path.join(checkpoint::MODEL_FILE).exists() {
+        let state = match checkpoint::verify(path) {
             Ok(_) => "whole".to_owned(),
             Err(error) => error.all().map(Error::what).collect::<Vec<_>>().join("; "),
         };
         history.push(("final_model".to_owned(), Value::from(state)));
         let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
-        let file = args.path.join(checkpoint::MODEL_FILE);
+        let file = path.join(checkpoint::MODEL_FILE);
         if TensorFile::open(&file, &slots(parameters.entries())).is_ok_and(|file| file.is_quantised()) {
             let megabytes = std::fs::metadata(&file).map_or(0.0, |metadata| metadata.len() as f64 / 1e6);
             history.push(("stored_as".to_owned(), Value::from(format!("8-bit integers, {megabytes:.1} MB"))));
         }
-        if let Some(event) = final_event(&args.path) {
+        if let Some(event) = final_event(path) {
             history.push(("final_model_is".to_owned(), event));
         }
     }
-    if let Some((step, directory)) = checkpoint::list(&args.path)?.pop() {
+    if let Some((step, directory)) = checkpoint::list(path)?.pop() {
         let state = checkpoint::read_state(&directory)?;
         history.push(("updates".to_owned(), Value::from(step)));
         for key in ["target_tokens", "seconds", "best"] {

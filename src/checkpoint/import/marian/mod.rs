@@ -19,6 +19,21 @@ use crate::model::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
 use settings::Settings;
 
+/// The weights.
+pub const WEIGHTS: &str = "model.safetensors";
+/// The weights in a form that is not read.
+pub const PICKLE: &str = "pytorch_model.bin";
+/// All files that a folder may have for us.
+pub const FILES: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    WEIGHTS,
+    "source.spm",
+    "target.spm",
+    "tokenizer_config.json",
+    "vocab.json",
+    "target_vocab.json",
+];
 /// More than any of the small files has.
 const MOST_BYTES: u64 = 1 << 26;
 
@@ -52,7 +67,7 @@ pub fn import(directory: &Path) -> Result<Imported> {
         target_padding: tokenizers.target.pad_id(),
     };
     let mut config = settings.config;
-    let stored = tensors::Stored::open(&directory.join("model.safetensors"))?;
+    let stored = tensors::Stored::open(&directory.join(WEIGHTS))?;
     config.model.output_bias = stored.has_output_bias();
     let layout = layout::layout(&config.model, vocabulary);
     let values = stored.read(&config.model, settings.is_shared, &layout)?;
@@ -67,13 +82,13 @@ fn check_files(directory: &Path) -> Result<()> {
     }
     let is_there = |name: &str| directory.join(name).is_file();
     let mut errors = Vec::new();
-    if !is_there("model.safetensors") && is_there("pytorch_model.bin") {
+    if !is_there(WEIGHTS) && is_there(PICKLE) {
         let what = "the weights are a pickle (pytorch_model.bin), which can run any code and is never read here";
         let help = "convert it where you trust it, in Python: from transformers import MarianMTModel; \
                     MarianMTModel.from_pretrained(\"DIR\").save_pretrained(\"DIR\")";
         errors.push(Error::failure(what).at(directory).help(help));
-    } else if !is_there("model.safetensors") {
-        errors.push(Error::failure("model.safetensors is missing").at(directory));
+    } else if !is_there(WEIGHTS) {
+        errors.push(Error::failure(format!("{WEIGHTS} is missing")).at(directory));
     }
     for name in ["config.json", "source.spm", "target.spm", "vocab.json"].into_iter().filter(|name| !is_there(name)) {
         let help = if is_there("model.npz") || is_there("checkpoint_best.pt") {

@@ -1,0 +1,112 @@
+//! Models of the Hugging Face hub: `hf:ORG/NAME`, fetched into the hub's cache and imported once for each commit.
+//!
+//! What was imported lies in `$XDG_CACHE_HOME/mt/models/ORG--NAME/COMMIT-vN`, where N tells importers that differ apart.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::import;
+use crate::checkpoint::import::marian;
+use crate::cli::Common;
+use crate::console::message;
+use crate::error::{Error, Result};
+use crate::hub::{Hub, Repo};
+
+/// What the name of a model of the hub begins with.
+const PREFIX: &str = "hf:";
+/// Changes when what is imported would be another model.
+const VERSION: u32 = 1;
+
+/// The files of a repository, in the hub's cache.
+pub struct Fetched {
+    /// The folder they lie in.
+    pub folder: PathBuf,
+    /// The commit that they are of.
+    commit: String,
+}
+
+/// The repository that a model's name means, if it is one of the hub: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`.
+pub fn repository(name: &Path) -> Option<Repo> {
+    let name = name.to_str()?.strip_prefix(PREFIX)?;
+    Some(match name.split_once('@') {
+        Some((name, revision)) => Repo::model(name).at(revision),
+        None => Repo::model(name),
+    })
+}
+
+/// Fetches the files of a MarianMT model that are not in the cache.
+///
+/// # Errors
+/// Those of the hub; also where the repository has no such model.
+pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
+    let hub = Hub::open(common.offline)?.quiet(common.quiet);
+    let files = hub.files(repo)?;
+    let has = |name: &str| files.iter().any(|file| file == name);
+    if !has(marian::WEIGHTS) {
+        let error = if has(marian::PICKLE) {
+            let what =
+                format!("{repo} has its weights as a pickle alone, which can run any code and is never read here");
+            Error::failure(what).help(
+                "the Community tab of its page may have a pull request that adds `safetensors`: name it as \
+                 hf:ORG/NAME@refs/pr/N; or convert the model where you trust it, and give `mt import` the folder",
+            )
+        } else {
+            let list = files.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
+            Error::failure(format!("{repo} has no {}", marian::WEIGHTS)).help(format!("it has {list}"))
+        };
+        return Err(error);
+    }
+    let wanted = marian::FILES.iter().filter(|name| has(name));
+    let paths = wanted.map(|name| hub.fetch(repo, name)).collect::<Result<Vec<_>>>()?;
+    let folder = paths.first().and_then(|path| path.parent());
+    let folder = folder.ok_or_else(|| Error::failure(format!("{repo} has no file of a MarianMT model")))?;
+    Ok(Fetched { folder: folder.to_path_buf(), commit: hub.commit(repo)? })
+}
+
+/// The directory of a model of the hub, imported if it is not there yet.
+///
+/// # Errors
+/// As [`fetch`], and those of importing.
+pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
+    let fetched = fetch(repo, common)?;
+    let models = cache()?.join("models").join(repo.name.replace('/', "--"));
+    let directory = models.join(format!("{}-v{VERSION}", fetched.commit));
+    let write_error = |error| Error::io("write the imported model", &models, error);
+    fs::create_dir_all(&models).map_err(write_error)?;
+    let lock = File::create(models.join(".lock")).map_err(write_error)?;
+    // Some network file systems have no locks; then the one that ends first wins, with the same model.
+    let _ = lock.lock();
+    if !directory.is_dir() {
+        let imported = marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
+        import::write(&imported, &directory)?;
+        if !common.quiet {
+            message(format_args!("{repo}: imported into {}", directory.display()));
+        }
+    }
+    Ok(directory)
+}
+
+/// Where programs of the user keep what they can make again.
+fn cache() -> Result<PathBuf> {
+    let named = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
+    let cache = cache.or_else(|| named("LOCALAPPDATA")).ok_or_else(|| {
+        Error::failure("there is no place for imported models: neither XDG_CACHE_HOME nor HOME is set")
+            .help("set XDG_CACHE_HOME, or import the model yourself: mt import hf:ORG/NAME --out DIR")
+    })?;
+    Ok(cache.join("mt"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_hub() {
+        let repo = |name: &str| repository(Path::new(name)).map(|repo| (repo.name, repo.revision));
+        let some = |name: &str, revision: &str| Some((name.to_owned(), revision.to_owned()));
+        assert_eq!(repo("hf:Helsinki-NLP/opus-mt-en-de"), some("Helsinki-NLP/opus-mt-en-de", "main"));
+        assert_eq!(repo("hf:a/b@refs/pr/3"), some("a/b", "refs/pr/3"));
+        assert_eq!(repo("runs/hf:a"), None);
+    }
+}
