@@ -98,7 +98,7 @@ def ends(model, tokenizer, lines):
     low, high, start = -20.0, 40.0, model.final_logits_bias[0, 0].item()
     for _ in range(14):
         model.final_logits_bias[0, 0] = start + (low + high) / 2
-        lengths = [(row[1:] > 0).sum().item() for row in model.generate(**batch, num_beams=4, max_length=NEW_TOKENS + 1)]
+        lengths = [((row[1:] > 0) & (row[1:] != model.config.pad_token_id)).sum().item() for row in model.generate(**batch, num_beams=4, max_length=NEW_TOKENS + 1)]
         low, high = (low, (low + high) / 2) if sum(lengths) / len(lines) < 12 else ((low + high) / 2, high)
 
 
