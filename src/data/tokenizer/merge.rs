@@ -223,11 +223,9 @@ mod tests {
     fn short_words_are_merged_like_long_ones() {
         let mut merges = Merges::default();
         let mut stream = crate::rng::Stream::new(3, "merges");
-        let mut pieces = 5;
-        for rank in 0..400 {
-            let [left, right] = [0; 2].map(|_| stream.below(pieces) as u32);
-            merges.insert(left, right, rank, pieces as u32);
-            pieces += 1;
+        for (rank, result) in (0..400).zip(5..) {
+            let [left, right] = [0; 2].map(|_| stream.below(u64::from(result)) as u32);
+            merges.insert(left, right, rank, result);
         }
         for length in 0..=SHORT {
             for _ in 0..200 {
