@@ -129,11 +129,13 @@ pub fn machine_memory() -> Option<u64> {
     Some(allowed.min(kilobytes * 1024))
 }
 
-/// Bytes of memory this process holds now; `None` where the system does not say.
+/// Bytes of memory this process holds now, mapped files not counted, for the system takes these back when it needs room; `None`
+/// where the system does not say.
 pub fn resident_memory() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * 4096)
+    let mut pages = statm.split_whitespace().skip(1).map_while(|number| number.parse::<u64>().ok());
+    let (resident, shared) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(shared) * 4096)
 }
 
 #[cfg(test)]
