@@ -69,10 +69,11 @@ pub(super) fn search(
                 beam.rank(best, k, &taken, groups.penalty, &mut candidates)?;
                 beam.advance(&candidates, position, end, &mut history);
                 taken.extend(beam.live.iter().map(|live| history.nodes[live.node].token));
-                if beam.finished >= enough {
-                    beam.live.clear();
-                } else if position >= beam.max_length {
+                // At the maximum length first: what is cut there competes with what ends there.
+                if position >= beam.max_length {
                     beam.cut(position, Ending::MaxLength);
+                } else if beam.finished >= enough {
+                    beam.live.clear();
                 }
             }
             match &mut beams[..] {

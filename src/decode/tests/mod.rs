@@ -390,6 +390,22 @@ fn ends_do_not_starve_the_beam() {
     }
 }
 
+/// `transformers` and CTranslate2 do the same: a search that has enough only at its last step has come to its end as well.
+#[test]
+fn what_is_cut_competes_with_what_ends_at_the_same_step() {
+    // By hand, W = 2, scores by length. Step 1: `4` -1, `</s>` -1.2, `5` -1.5. Step 2, the last: `4 4` -1.1, `4 </s>` -1.2.
+    // The second end is enough to stop for, but `4 4` has the best score, -0.55, before `4 </s>` -0.6 and `</s>` -1.2.
+    let answers = vec![
+        vec![continuation(4, -1.0), continuation(END, -1.2), continuation(5, -1.5)],
+        vec![continuation(4, -0.1), continuation(END, -0.2)],
+    ];
+    let penalty = LengthPenalty { kind: PenaltyKind::Power, alpha: 1.0 };
+    let options = SearchOptions { patience: 1.0, ..SearchOptions::beam(2, penalty, [2]) };
+    let found = search(&mut fixed(answers), &options).unwrap().remove(0);
+    let found: Vec<_> = found.into_iter().map(|h| (h.tokens.clone(), h.finished())).collect();
+    assert_eq!(found, [(vec![4, 4], false), (vec![4], true)]);
+}
+
 #[test]
 fn a_dead_end_still_gives_a_hypothesis() {
     for width in [1, 3] {

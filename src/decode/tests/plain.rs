@@ -56,7 +56,7 @@ impl Plain<'_> {
             0.0 => usize::MAX,
             patience => (patience * width as f64).ceil() as usize,
         };
-        for _ in 0..self.sentence.max_length {
+        for length in 1..=self.sentence.max_length {
             let mut taken: Vec<u32> = Vec::new();
             for (live, all) in live.iter_mut().zip(&mut all) {
                 let mut candidates = Vec::new();
@@ -83,7 +83,7 @@ impl Plain<'_> {
                         live.push(([prefix, vec![token]].concat(), log_prob));
                     }
                 }
-                if all.len() >= enough {
+                if all.len() >= enough && length < self.sentence.max_length {
                     live.clear();
                 }
             }
