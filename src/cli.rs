@@ -66,9 +66,9 @@ pub enum Command {
     /// Train a model from a configuration
     Train(TrainArgs),
     /// Find what is wrong with a configuration and its text before training
-    Check(CheckArgs),
+    Check(RunArgs),
     /// Filter the training text and split it into subwords, into the cache that training then reads
-    Prepare(PrepareArgs),
+    Prepare(RunArgs),
     /// Translate a test set and score it, or score translations without a model
     Eval(EvalArgs),
     /// Translate text
@@ -138,30 +138,16 @@ pub struct ReportArgs {
     pub output: Option<PathBuf>,
 }
 
-/// `mt check`
+/// `mt check`, `mt prepare`: a configuration and the run that it is for.
 #[derive(Args, Debug)]
-pub struct CheckArgs {
-    /// Configuration files; later ones override earlier ones
+pub struct RunArgs {
+    /// Configuration files, those that training will be given; later ones override earlier ones
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     pub config: Vec<PathBuf>,
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Run directory, in which a run may be already [default: runs/<configuration name>]
-    #[arg(long, value_name = "DIR")]
-    pub run_dir: Option<PathBuf>,
-}
-
-/// `mt prepare`
-#[derive(Args, Debug)]
-pub struct PrepareArgs {
-    /// Configuration files, those that training will be given
-    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
-    pub config: Vec<PathBuf>,
-    /// Override one key, for example --set data.cache_dir=/scratch/prepared
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// The run directory that training will have: the cache lies beside it [default: runs/<configuration name>]
+    /// Run directory that training will have, or has [default: runs/<configuration name>]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }

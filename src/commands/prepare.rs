@@ -10,7 +10,7 @@ use super::texts::Texts;
 use super::train::directory;
 use super::train::prepare::{self, Workplace};
 use super::train::signals::Signals;
-use crate::cli::{Common, PrepareArgs};
+use crate::cli::{Common, RunArgs};
 use crate::config;
 use crate::console::message;
 use crate::device;
@@ -20,7 +20,7 @@ use crate::error::Result;
 const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 
 /// Prepares the training text in the cache, however small it is: training finds it there.
-pub fn run(args: &PrepareArgs, common: &Common) -> Result<()> {
+pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let config = config::load(&args.config, &args.set)?;
     config::check_for_training(&config)?;
     let texts = Texts::find(&config.data, common)?;

@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 
 use super::corpus::{PairSource, Side};
 use super::filter::{Filter, FilterReport};
-use super::sampler::{Lengths, PairLengths, WeightedRange};
+use super::lengths::{Lengths, PairLengths};
+use super::sampler::WeightedRange;
 use super::shard::{Elements, Shard};
 use crate::error::Result;
 

@@ -13,6 +13,7 @@ pub mod encode;
 pub mod encoded;
 pub mod filter;
 pub mod hub;
+pub mod lengths;
 pub mod lexicon;
 pub mod lines;
 pub mod prefetch;

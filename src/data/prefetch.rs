@@ -89,7 +89,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::data::sampler::{Lengths, Sampler, WeightedRange};
+    use crate::data::lengths::Lengths;
+    use crate::data::sampler::{Sampler, WeightedRange};
 
     #[test]
     fn items_come_in_order_and_end() {

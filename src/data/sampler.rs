@@ -5,10 +5,10 @@
 //! position is three integers however large the corpus is.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::lengths::{Lengths, PairLengths};
 use crate::error::{Error, Result};
 use crate::rng::{Permutation, Stream, key};
 
@@ -19,51 +19,6 @@ const POOL_BATCHES: usize = 400;
 
 /// Most pairs in an epoch, far beyond any corpus: a guard against a slip in a weight.
 const MOST_DRAWS: f64 = 1e12;
-
-/// A pair's lengths in subwords, without special tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lengths {
-    /// Source subwords.
-    pub source: u32,
-    /// Target subwords.
-    pub target: u32,
-}
-
-impl Lengths {
-    /// Columns that the pair needs: `</s>` follows the source; the target is shifted by `<s>` or `</s>`.
-    fn padded(self) -> (usize, usize) {
-        (self.source as usize + 1, self.target as usize + 1)
-    }
-}
-
-/// The lengths of numbered pairs, which may be more than memory holds.
-pub trait PairLengths: Send + Sync {
-    /// Number of pairs.
-    fn count(&self) -> usize;
-
-    /// The lengths of pair `index`. Panics past the end.
-    fn lengths_of(&self, index: usize) -> Lengths;
-}
-
-impl PairLengths for Vec<Lengths> {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn lengths_of(&self, index: usize) -> Lengths {
-        self[index]
-    }
-}
-
-impl<T: PairLengths> PairLengths for Arc<T> {
-    fn count(&self) -> usize {
-        T::count(self)
-    }
-
-    fn lengths_of(&self, index: usize) -> Lengths {
-        T::lengths_of(self, index)
-    }
-}
 
 /// Pairs that are drawn `weight` times an epoch: those of one corpus.
 #[derive(Clone, Debug, PartialEq)]

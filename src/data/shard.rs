@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::filter::DropReason;
-use super::sampler::Lengths;
+use super::lengths::Lengths;
 use crate::error::{Error, Result};
 use crate::rng::mix64;
 

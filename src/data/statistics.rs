@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::encoded::EncodedCorpus;
 use super::filter::FilterReport;
-use super::sampler::Lengths;
+use super::lengths::Lengths;
 use crate::config::DataConfig;
 
 /// Most bars of a histogram.

@@ -13,7 +13,7 @@ use super::output::Output;
 use super::texts::Texts;
 use super::train::directory;
 use super::train::prepare::{self, Workplace};
-use crate::cli::{CheckArgs, Common};
+use crate::cli::{Common, RunArgs};
 use crate::config;
 use crate::data::check::{self, Findings, Kind, Seen, Severity};
 use crate::device;
@@ -23,7 +23,7 @@ use outlook::Outlook;
 
 /// Looks for everything that can be known wrong before training: in the configuration, the text, a run that is there
 /// already, the vocabulary, and what memory and time it will take.
-pub fn run(args: &CheckArgs, common: &Common) -> Result<()> {
+pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let config = config::load(&args.config, &args.set)?;
     config::check_for_training(&config)?;
     let found = Texts::find(&config.data, common)?;
