@@ -30,10 +30,11 @@ test-sacrebleu: build ## Hold metrics and event files to the real sacrebleu and 
 	scripts/sacrebleu-python.sh tests/sacrebleu/compare.py target/release/mt $(ARGS)
 
 # Two of them need text under $$MT_TEST_DATA, and are skipped where that is unset.
-test-interop: build ## Hold tokenizers and models, in and out, to SentencePiece, tokenizers, CTranslate2, transformers (from PyPI)
+test-interop: build ## Hold tokenizers and models, in and out, to SentencePiece, tokenizers, CTranslate2, Marian, transformers (from PyPI)
 	scripts/interop-python.sh tests/interop/export.py target/release/mt $(ARGS)
 	scripts/interop-python.sh tests/interop/tokenization.py target/release/mt
 	scripts/interop-python.sh tests/interop/import.py target/release/mt
+	scripts/interop-python.sh tests/interop/marian.py target/release/mt
 
 test-report: build ## Work every control of report.html in headless Chromium (Debian: apt-get install chromium)
 	tests/browser/check.py target/release/mt $(ARGS)

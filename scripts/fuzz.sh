@@ -8,7 +8,7 @@ seconds=${1:-600}
 shift || true
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-    targets=(configuration corpus tokenizer checkpoint bleu translate)
+    targets=(configuration corpus tokenizer checkpoint import bleu translate)
 fi
 if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
     echo "fuzz: needs rustup toolchain install nightly, and cargo install cargo-fuzz" >&2

@@ -81,7 +81,7 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// Write a model as another program reads it: CTranslate2, Hugging Face transformers
     Export(ExportArgs),
-    /// Make a model of another program's: MarianMT of Hugging Face transformers, OPUS-MT
+    /// Make a model of another program's: MarianMT of Hugging Face transformers, Marian, OPUS-MT
     Import(ImportArgs),
     /// Learn which target tokens translate which source tokens, to compute no others
     Shortlist(ShortlistArgs),
@@ -338,7 +338,8 @@ pub struct ExportArgs {
 /// `mt import`
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// Folder of a MarianMT model of Hugging Face transformers, such as those of OPUS-MT; or hf:ORG/NAME, one of the hub
+    /// Folder of a MarianMT model of Hugging Face transformers, or of Marian itself (or its .npz), such as those of OPUS-MT; or
+    /// hf:ORG/NAME, one of the hub
     #[arg(value_name = "DIR")]
     pub source: PathBuf,
     /// Directory of the new model, which is not there yet

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::import;
-use crate::checkpoint::import::marian;
+use crate::checkpoint::import::hf_marian;
 use crate::cli::Common;
 use crate::console::message;
 use crate::error::{Error, Result};
@@ -42,8 +42,8 @@ pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
     let hub = Hub::open(common.offline)?.quiet(common.quiet);
     let files = hub.files(repo)?;
     let has = |name: &str| files.iter().any(|file| file == name);
-    if !has(marian::WEIGHTS) {
-        let error = if has(marian::PICKLE) {
+    if !has(hf_marian::WEIGHTS) {
+        let error = if has(hf_marian::PICKLE) {
             let what =
                 format!("{repo} has its weights as a pickle alone, which can run any code and is never read here");
             Error::failure(what).help(
@@ -52,11 +52,11 @@ pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
             )
         } else {
             let list = files.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
-            Error::failure(format!("{repo} has no {}", marian::WEIGHTS)).help(format!("it has {list}"))
+            Error::failure(format!("{repo} has no {}", hf_marian::WEIGHTS)).help(format!("it has {list}"))
         };
         return Err(error);
     }
-    let wanted = marian::FILES.iter().filter(|name| has(name));
+    let wanted = hf_marian::FILES.iter().filter(|name| has(name));
     let paths = wanted.map(|name| hub.fetch(repo, name)).collect::<Result<Vec<_>>>()?;
     let folder = paths.first().and_then(|path| path.parent());
     let folder = folder.ok_or_else(|| Error::failure(format!("{repo} has no file of a MarianMT model")))?;
@@ -77,7 +77,7 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     // Some network file systems have no locks; then the one that ends first wins, with the same model.
     let _ = lock.lock();
     if !directory.is_dir() {
-        let imported = marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
+        let imported = hf_marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
         import::write(&imported, &directory)?;
         if !common.quiet {
             message(format_args!("{repo}: imported into {}", directory.display()));

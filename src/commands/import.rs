@@ -5,7 +5,7 @@ use std::path::Path;
 use super::hub_model;
 use super::model::write_model;
 use super::output::Output;
-use crate::checkpoint::import::marian;
+use crate::checkpoint::import::{self, Imported};
 use crate::checkpoint::{Elements, NamedTensor, export};
 use crate::cli::{Common, ImportArgs};
 use crate::console::message;
@@ -17,7 +17,7 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
         Some(repo) => hub_model::fetch(&repo, common)?.folder,
         None => args.source.clone(),
     };
-    let imported = marian::import(&folder)?;
+    let imported = import::import(&folder)?;
     write(&imported, &args.out)?;
     let parameters = imported.layout.total();
     if common.json {
@@ -38,8 +38,8 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
 }
 
 /// Writes what was read as a model directory, which is not there yet.
-pub fn write(imported: &marian::Imported, out: &Path) -> Result<()> {
-    let marian::Imported { config, tokenizers, layout, values } = imported;
+pub fn write(imported: &Imported, out: &Path) -> Result<()> {
+    let Imported { config, tokenizers, layout, values } = imported;
     let tensors: Vec<NamedTensor> = layout
         .entries()
         .iter()

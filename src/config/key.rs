@@ -119,7 +119,8 @@ pub(crate) const WIDTH: i128 = 1 << 20;
 pub(crate) const WIDTH_KEY: Kind = Kind::Integer { least: 1, most: WIDTH };
 /// As wide as the search goes (`decode::MAX_BEAM`).
 pub(crate) const BEAM: Kind = Kind::Integer { least: 1, most: 1000 };
-pub(crate) const LAYERS: Kind = Kind::Integer { least: 1, most: 1000 };
+pub(crate) const MOST_LAYERS: i128 = 1000;
+pub(crate) const LAYERS: Kind = Kind::Integer { least: 1, most: MOST_LAYERS };
 pub(crate) const FRACTION: Kind = Kind::Number(Range::Fraction);
 pub(crate) const ABOVE_ZERO: Kind = Kind::Number(Range::Positive);
 pub(crate) const NOT_NEGATIVE: Kind = Kind::Number(Range::NonNegative);

@@ -6,7 +6,7 @@ use super::check::Report;
 use super::corpus;
 use super::document::{Origin, Table, get, to_json};
 use super::dump::HEADER;
-use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Tie};
+use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
 use crate::data::tokenizer::TokenizerKind;
@@ -158,6 +158,12 @@ impl Together<'_> {
         if model.positions == PositionKind::Rotary && !model.d_k.is_multiple_of(2) {
             let what = format!("`model.positions` = \"rotary\" turns pairs, but `model.d_k` = {} is odd", model.d_k);
             self.add(&["model.d_k", "model.heads", "model.positions"], Error::usage(what).help("make `d_k` even"));
+        }
+        if model.positions == PositionKind::Rotary && model.sinusoid == Sinusoid::Tensor2Tensor {
+            let what =
+                "`model.sinusoid` = \"tensor2tensor\" is for sinusoidal positions, and `model.positions` = \"rotary\"";
+            let help = "set `sinusoid` to \"interleaved\" or \"halves\"";
+            self.add(&["model.sinusoid", "model.positions"], Error::usage(what).help(help));
         }
     }
 

@@ -19,24 +19,33 @@ choice! {
     pub enum Sinusoid {
         /// Sine on even, cosine on odd components (the paper's section 3.5); neighbours turn together (RoFormer).
         Interleaved = "interleaved",
-        /// All sines, then all cosines (Marian, tensor2tensor); halves turn together (GPT-NeoX, Llama).
+        /// All sines, then all cosines (MarianMT of `transformers`); halves turn together (GPT-NeoX, Llama).
         Halves = "halves",
+        /// Halves whose slowest wave is 10000 times as long as the fastest (tensor2tensor, Marian, OpenNMT); not for rotary
+        /// positions.
+        Tensor2Tensor = "tensor2tensor",
     }
 }
 
 /// PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(the same) ("Attention Is All You Need", section 3.5).
 ///
 /// `Interleaved` alternates sine and cosine as the paper writes it; `Halves` puts all sines before all cosines, with the
-/// same frequencies. Returns [positions, D], row-major. D is even.
+/// same frequencies. `Tensor2Tensor` has halves too, and 10000^(-i/(D/2-1)) as the frequencies: the authors' own program.
+/// Returns [positions, D], row-major. D is even.
 pub fn sinusoidal(kind: Sinusoid, positions: usize, d: usize) -> Vec<f32> {
     let half = d / 2;
     let mut table = vec![0f32; positions * d];
     for (p, row) in table.chunks_exact_mut(d).enumerate() {
         for i in 0..half {
-            let angle = p as f64 / 10_000f64.powf(2.0 * i as f64 / d as f64);
+            let exponent = match kind {
+                Sinusoid::Interleaved | Sinusoid::Halves => 2.0 * i as f64 / d as f64,
+                // With one wave alone there is no other to be slower.
+                Sinusoid::Tensor2Tensor => i as f64 / (half as f64 - 1.0).max(1.0),
+            };
+            let angle = p as f64 / 10_000f64.powf(exponent);
             let (sine, cosine) = match kind {
                 Sinusoid::Interleaved => (2 * i, 2 * i + 1),
-                Sinusoid::Halves => (i, half + i),
+                Sinusoid::Halves | Sinusoid::Tensor2Tensor => (i, half + i),
             };
             row[sine] = angle.sin() as f32;
             row[cosine] = angle.cos() as f32;
@@ -77,5 +86,18 @@ mod tests {
                 assert_eq!(a[p * 6 + 2 * i + 1], b[p * 6 + 3 + i]);
             }
         }
+    }
+
+    #[test]
+    fn tensor2tensor_goes_from_one_to_ten_thousand() {
+        let table = sinusoidal(Sinusoid::Tensor2Tensor, 4, 6);
+        let row =
+            |p: f64| [p.sin(), (p / 100.0).sin(), (p / 10_000.0).sin(), p.cos(), (p / 100.0).cos(), (p / 1e4).cos()];
+        for p in 0..4 {
+            for (got, want) in table[p * 6..].iter().zip(row(p as f64)) {
+                assert!((*got as f64 - want).abs() < 1e-7);
+            }
+        }
+        assert_eq!(sinusoidal(Sinusoid::Tensor2Tensor, 2, 2)[2..], [1f32.sin(), 1f32.cos()]);
     }
 }

@@ -4,6 +4,7 @@
 pub mod datasets;
 pub mod hub;
 pub mod marian;
+pub mod npz;
 pub mod parity;
 pub mod project;
 

@@ -189,7 +189,11 @@ impl<'a> Tensors<'a> {
         let bias = model.get("output_projection.bias").map_or(Cow::from(vec![0f32; target]), |(_, bias)| bias.into());
         tensors.0.push((OUTPUT_BIAS.to_owned(), vec![1, target], bias));
         for (stack, table) in ["encoder", "decoder"].into_iter().zip(POSITIONS) {
-            let positions = sinusoidal(Sinusoid::Halves, config.max_length, config.d_model);
+            let kind = match config.sinusoid {
+                Sinusoid::Interleaved | Sinusoid::Halves => Sinusoid::Halves,
+                Sinusoid::Tensor2Tensor => Sinusoid::Tensor2Tensor,
+            };
+            let positions = sinusoidal(kind, config.max_length, config.d_model);
             let shape = vec![config.max_length, config.d_model];
             tensors.0.push((table.to_owned(), shape, positions.into()));
             let layers = if stack == "encoder" { config.encoder_layers } else { config.decoder_layers };
@@ -239,7 +243,7 @@ impl<'a> Tensors<'a> {
     fn parameter(&mut self, model: &Model<'a>, to: String, from: &str, width: Width) -> Result<()> {
         let (shape, values) = model.parameter(from)?;
         let permuted = match model.config.model.sinusoid {
-            Sinusoid::Halves => values.into(),
+            Sinusoid::Halves | Sinusoid::Tensor2Tensor => values.into(),
             Sinusoid::Interleaved => permuted(shape, values, width),
         };
         self.0.push((to, shape.to_vec(), permuted));

@@ -1,8 +1,95 @@
-//! Weights of other programs, read into a model of ours. One file for each kind of source.
+//! Weights of other programs, read into a model of ours. One module for each kind of source.
 //!
-//! Only safetensors are read. A source is described as a layout of *its* names over *our* flat buffer, so that
-//! [`super::load_into`] does the reading, with its checks: every tensor of the file must have its place, and every place its
-//! tensor, of the right shape.
+//! Only data is read, never a pickle, which can run code. A source is described as a layout of *its* names over *our* flat
+//! buffer: every tensor of the file must have its place, and every place its tensor, of the right shape.
 
+pub mod hf_marian;
 pub mod marian;
 pub mod torch;
+
+use std::path::Path;
+
+use candle_core::{DType, Tensor};
+
+use crate::config::{Config, ModelConfig, key};
+use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+use crate::model::{Vocabulary, layout};
+use crate::ops::params::ParameterLayout;
+
+/// More than any of the small files beside the weights has.
+const MOST_BYTES: u64 = 1 << 26;
+
+/// A model that was read.
+pub struct Imported {
+    /// Its configuration.
+    pub config: Config,
+    /// Its tokenizers.
+    pub tokenizers: Tokenizers,
+    /// Where each parameter lies in `values`.
+    pub layout: ParameterLayout,
+    /// All parameters.
+    pub values: Vec<f32>,
+}
+
+/// Reads a MarianMT folder of `transformers`, or a model of Marian itself: its `.npz`, or the folder that it is in.
+///
+/// # Errors
+/// There is none, or one that we do not have: everything that is wrong with it.
+pub fn import(source: &Path) -> Result<Imported> {
+    if marian::is_model(source) { marian::import(source) } else { hf_marian::import(source) }
+}
+
+/// Reads a file that fits into memory.
+fn read(file: &Path) -> Result<Vec<u8>> {
+    let read_error = |error| Error::io("read the model", file, error);
+    let metadata = std::fs::metadata(file).map_err(read_error)?;
+    if !metadata.is_file() || metadata.len() > MOST_BYTES {
+        return Err(Error::failure(format!("not a regular file of at most {MOST_BYTES} bytes")).at(file));
+    }
+    std::fs::read(file).map_err(read_error)
+}
+
+/// The parameters of a model whose weights are in `weights`, if that is large enough to hold them: what a file says of itself
+/// must not fill the memory.
+fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -> Result<ParameterLayout> {
+    let unlikely = |what: String| {
+        Error::failure(what).at(weights).help("the files are of different models, or damaged: fetch them again")
+    };
+    for (name, layers) in [("encoder", config.encoder_layers), ("decoder", config.decoder_layers)] {
+        if layers as i128 > key::MOST_LAYERS {
+            return Err(unlikely(format!(
+                "a model with {layers} layers in its {name}; mt has at most {}",
+                key::MOST_LAYERS
+            )));
+        }
+    }
+    let width = config.d_model.max(config.d_ff);
+    if width as i128 > key::WIDTH {
+        return Err(unlikely(format!("a model with a width of {width}; mt has at most {}", key::WIDTH)));
+    }
+    let layout = layout::layout(config, vocabulary);
+    let length = std::fs::metadata(weights).map_err(|error| Error::io("read the model", weights, error))?.len();
+    // Two bytes for each is the least.
+    if layout.total() as u64 > length {
+        return Err(unlikely(format!("{} parameters cannot be in a file of {length} bytes", layout.total())));
+    }
+    Ok(layout)
+}
+
+/// The values of a tensor in single precision.
+fn floats(tensor: &Tensor) -> Result<Vec<f32>> {
+    let read = || tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+    read().map_err(|error| Error::failure(format!("cannot read a tensor: {error}")).caused_by(error))
+}
+
+/// What is wrong with the tensors of a file, if anything is.
+fn tensor_problems(mut problems: Vec<String>, settings: &str, file: &Path) -> Result<()> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    problems.sort();
+    let what = format!("the tensors are not those of the model in {settings}:\n    {}", problems.join("\n    "));
+    let help = "the files are of different models, or a model that mt does not have";
+    Err(Error::failure(what).at(file).help(help))
+}

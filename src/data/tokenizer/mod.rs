@@ -151,6 +151,15 @@ impl Tokenizer {
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
     }
 
+    /// Pieces with these ids, of text that is split already; see [`TokenizerKind::SubwordNmt`]. `<pad>`, `</s>` and `<unk>`
+    /// are among them; without `<s>` a target begins with padding.
+    ///
+    /// # Errors
+    /// Those are missing, or the ids contradict each other.
+    pub fn of_words(pieces: Vec<(String, u32)>) -> Result<Self> {
+        Self::from_json(words::file(pieces)?)
+    }
+
     /// Reads the text of a `tokenizer.json`, or of our JSON of a SentencePiece model; see [`Tokenizer::load`].
     ///
     /// # Errors

@@ -22,18 +22,27 @@ const JOINER: &str = "@@";
 pub(super) struct Words {
     pieces: Vec<Box<str>>,
     ids: HashMap<Box<str>, u32>,
+    specials: [u32; 4],
+}
+
+/// The ids of the special tokens in a vocabulary. One without `<s>`, as Marian's are, has padding in its place.
+fn specials(id: impl Fn(&str) -> Option<u32>) -> Option<[u32; 4]> {
+    let [pad, bos, eos, unk] = SPECIALS.map(id);
+    Some([pad?, bos.or(pad)?, eos?, unk?])
 }
 
 /// The file but for its vocabulary: cut at white space; put together with spaces, without the joiner and the space after it.
-fn pipeline() -> Value {
+fn pipeline(ids: [u32; 4]) -> Value {
     let replace = |pattern: &str, content: &str| json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content });
-    let special = |(content, id): (&str, usize)| {
+    let special = |(content, id): (&str, u32)| {
         json!({
             "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
             "special": true,
         })
     };
-    let specials: Vec<Value> = SPECIALS.into_iter().zip(0..).map(special).collect();
+    let [pad, bos, ..] = ids;
+    let named = SPECIALS.into_iter().zip(ids).filter(|(name, _)| *name != SPECIALS[1] || bos != pad);
+    let specials: Vec<Value> = named.map(special).collect();
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": specials, "normalizer": null,
         "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null,
@@ -59,18 +68,28 @@ pub(super) fn train(text: &TextCounts, vocab_size: usize) -> Result<String> {
     let mut ranked: Vec<(&str, u64)> = counts.into_iter().collect();
     ranked.sort_unstable_by_key(|&(piece, count)| (Reverse(count), piece));
     let pieces = SPECIALS.into_iter().chain(ranked.iter().take(room).map(|(piece, _)| *piece));
-    let vocabulary: serde_json::Map<String, Value> = pieces.zip(0..).map(|(p, id)| (p.to_owned(), id.into())).collect();
-    let mut file = pipeline();
+    file(pieces.zip(0..).map(|(piece, id)| (piece.to_owned(), id)).collect())
+}
+
+/// The text of a `tokenizer.json` with these pieces and ids, among them the special tokens; `<s>` may be missing.
+///
+/// # Errors
+/// Special tokens are missing, or the ids are not those from 0 on.
+pub(super) fn file(pieces: Vec<(String, u32)>) -> Result<String> {
+    let wrong =
+        || Error::failure("the ids of its pieces are not those from 0 on, once each, with <pad>, </s> and <unk>");
+    let vocabulary: serde_json::Map<String, Value> = pieces.into_iter().map(|(p, id)| (p, id.into())).collect();
+    let id = |name: &str| u32::try_from(vocabulary.get(name)?.as_u64()?).ok();
+    let mut file = pipeline(specials(id).ok_or_else(wrong)?);
     file["model"] = json!({ "type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[3] });
+    Words::from_json(&file).ok_or_else(wrong)?;
     serde_json::to_string_pretty(&file).map_err(|error| Error::failure("cannot write the tokenizer").caused_by(error))
 }
 
 impl Words {
-    /// A file that [`train`] wrote, if this is one.
+    /// A file that [`file`] wrote, if this is one.
     pub(super) fn from_json(file: &Value) -> Option<Self> {
-        let same = |(key, part): (&String, &Value)| file[key] == *part;
-        let is_ours = file["model"]["type"] == "WordLevel" && pipeline().as_object()?.iter().all(same);
-        if !is_ours || file["model"]["unk_token"] != SPECIALS[3] {
+        if file["model"]["type"] != "WordLevel" || file["model"]["unk_token"] != SPECIALS[3] {
             return None;
         }
         let vocabulary = file["model"]["vocab"].as_object()?;
@@ -80,8 +99,10 @@ impl Words {
                 Some(piece.as_str().into());
         }
         let pieces: Vec<Box<str>> = pieces.into_iter().flatten().collect();
-        let specials = pieces.iter().map(AsRef::as_ref).take(SPECIALS.len());
-        specials.eq(SPECIALS).then(|| Self { ids: pieces.iter().cloned().zip(0..).collect(), pieces })
+        let ids: HashMap<Box<str>, u32> = pieces.iter().cloned().zip(0..).collect();
+        let specials = specials(|name| ids.get(name).copied())?;
+        let same = |(key, part): (&String, &Value)| file[key] == *part;
+        pipeline(specials).as_object()?.iter().all(same).then_some(Self { pieces, ids, specials })
     }
 
     fn is_special(&self, piece: &str) -> bool {
@@ -95,7 +116,7 @@ impl Engine for Words {
     }
 
     fn specials(&self) -> [u32; 4] {
-        [0, 1, 2, 3]
+        self.specials
     }
 
     fn piece(&self, id: u32) -> Option<&str> {

@@ -1,120 +1,59 @@
-//! A MarianMT folder of Hugging Face `transformers`, which OPUS-MT's models are: `config.json`, `generation_config.json`,
-//! `model.safetensors`, `source.spm`, `target.spm`, `vocab.json` and, where the target has its own, `target_vocab.json`.
+//! A model of Marian itself: `model.npz`, with the options it was trained with inside, and the vocabularies and search options
+//! that its `decoder.yml` names. OPUS-MT's own releases are of this kind.
 //!
-//! All that stands in the way is said at once: what `config.json` asks for that we do not have, tensors without a place and
-//! places without a tensor, files that are missing.
+//! Marian begins a translation with a vector of zeros; here padding, which Marian has no piece for, is put behind the
+//! vocabulary with an embedding of zeros, and begins it.
 
+mod files;
+mod npz;
 mod settings;
 mod tensors;
 mod vocabulary;
+mod yaml;
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use super::{Imported, layout_within};
+use crate::error::Result;
+use crate::model::Vocabulary;
+use files::Files;
+use npz::Npz;
+use settings::{Search, Settings};
 
-use crate::config::Config;
-use crate::data::tokenizers::Tokenizers;
-use crate::error::{Error, Result};
-use crate::model::{Vocabulary, layout};
-use crate::ops::params::ParameterLayout;
-use settings::Settings;
-
-/// The weights.
-pub const WEIGHTS: &str = "model.safetensors";
-/// The weights in a form that is not read.
-pub const PICKLE: &str = "pytorch_model.bin";
-/// All files that a folder may have for us.
-pub const FILES: &[&str] = &[
-    "config.json",
-    "generation_config.json",
-    WEIGHTS,
-    "source.spm",
-    "target.spm",
-    "tokenizer_config.json",
-    "vocab.json",
-    "target_vocab.json",
-];
-/// More than any of the small files has.
-const MOST_BYTES: u64 = 1 << 26;
-
-/// A model that was read.
-pub struct Imported {
-    /// Its configuration.
-    pub config: Config,
-    /// Its tokenizers.
-    pub tokenizers: Tokenizers,
-    /// Where each parameter lies in `values`.
-    pub layout: ParameterLayout,
-    /// All parameters.
-    pub values: Vec<f32>,
+/// Whether this is a `.npz`, or a folder that has some and is not one of `transformers`.
+pub fn is_model(source: &Path) -> bool {
+    let is_transformers = ["config.json", super::hf_marian::WEIGHTS].iter().any(|name| source.join(name).exists());
+    files::is_weights(source) || (!is_transformers && !files::weights_in(source).is_empty())
 }
 
-/// Reads a folder.
+/// Reads a model: its `.npz`, or the folder that it is in.
 ///
 /// # Errors
-/// It is no such folder, or one of a model that we do not have: everything that is wrong with it.
-pub fn import(directory: &Path) -> Result<Imported> {
-    check_files(directory)?;
-    let config_file = directory.join("config.json");
-    let generation_file = directory.join("generation_config.json");
-    let generation = if generation_file.exists() { read_json(&generation_file)? } else { Map::new() };
-    let settings = Settings::read((&config_file, &read_json(&config_file)?), (&generation_file, &generation))?;
-    let tokenizers = vocabulary::read_tokenizers(directory, &settings)?;
+/// Files are missing, or the model is one that we do not have: everything that is wrong with it.
+pub fn import(source: &Path) -> Result<Imported> {
+    let files = Files::find(source)?;
+    let stored = Npz::open(&files.weights)?;
+    let options = yaml::table(&stored.options()?).map_err(|error| {
+        let what = "the options inside it, special:model.yml, cannot be read";
+        error.context(what).at(&files.weights).help("it is damaged: fetch it again")
+    })?;
+    let mut search = Search::default();
+    if let Some(file) = &files.decoder {
+        search.read(file)?;
+    }
+    let settings = Settings::read(&files.weights, &options)?;
+    let tokenizers = vocabulary::read_tokenizers(&files, &settings, search.allows_unknown)?;
     let vocabulary = Vocabulary {
-        source: settings.sizes[0],
-        target: settings.sizes[1],
+        source: tokenizers.source.vocab_size(),
+        target: tokenizers.target.vocab_size(),
         source_padding: tokenizers.source.pad_id(),
         target_padding: tokenizers.target.pad_id(),
     };
     let mut config = settings.config;
-    let stored = tensors::Stored::open(&directory.join(WEIGHTS))?;
-    config.model.output_bias = stored.has_output_bias();
-    let layout = layout::layout(&config.model, vocabulary);
-    let values = stored.read(&config.model, settings.is_shared, &layout)?;
+    search.apply(&mut config.decode);
+    config.tokenizer.joint = settings.arrays.shares_embeddings || tokenizers.is_joint();
+    config.tokenizer.vocab_size = vocabulary.target.max(300);
+    let layout = layout_within(&config.model, vocabulary, &files.weights)?;
+    let values = tensors::read(&stored, &config.model, settings.arrays, &layout)?;
     Ok(Imported { config, tokenizers, layout, values })
-}
-
-/// Names every file that is missing, and what to do about it.
-fn check_files(directory: &Path) -> Result<()> {
-    if !directory.is_dir() {
-        let error = Error::failure("there is no such directory").at(directory);
-        return Err(error.help("name the folder of a MarianMT model, with its config.json and model.safetensors"));
-    }
-    let is_there = |name: &str| directory.join(name).is_file();
-    let mut errors = Vec::new();
-    if !is_there(WEIGHTS) && is_there(PICKLE) {
-        let what = "the weights are a pickle (pytorch_model.bin), which can run any code and is never read here";
-        let help = "convert it where you trust it, in Python: from transformers import MarianMTModel; \
-                    MarianMTModel.from_pretrained(\"DIR\").save_pretrained(\"DIR\")";
-        errors.push(Error::failure(what).at(directory).help(help));
-    } else if !is_there(WEIGHTS) {
-        errors.push(Error::failure(format!("{WEIGHTS} is missing")).at(directory));
-    }
-    for name in ["config.json", "source.spm", "target.spm", "vocab.json"].into_iter().filter(|name| !is_there(name)) {
-        let help = if is_there("model.npz") || is_there("checkpoint_best.pt") {
-            "this is a folder of Marian's or fairseq's own; convert it to a MarianMT folder with transformers"
-        } else {
-            "name the folder of a MarianMT model"
-        };
-        errors.push(Error::failure(format!("{name} is missing")).at(directory).help(help));
-    }
-    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
-}
-
-/// Reads a file that fits into memory.
-fn read(file: &Path) -> Result<Vec<u8>> {
-    let read_error = |error| Error::io("read the model", file, error);
-    let metadata = std::fs::metadata(file).map_err(read_error)?;
-    if !metadata.is_file() || metadata.len() > MOST_BYTES {
-        return Err(Error::failure(format!("not a regular file of at most {MOST_BYTES} bytes")).at(file));
-    }
-    std::fs::read(file).map_err(read_error)
-}
-
-/// Reads a JSON object.
-fn read_json(file: &Path) -> Result<Map<String, Value>> {
-    serde_json::from_slice(&read(file)?).map_err(|error| {
-        let what = format!("not a JSON object: {error}");
-        Error::failure(what).at(file).caused_by(error).help("it is damaged: fetch it again")
-    })
 }

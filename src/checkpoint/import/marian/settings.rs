@@ -1,336 +1,306 @@
-//! What `config.json` and `generation_config.json` say, as our `[model]` and `[decode]`.
+//! What the options inside the model say, as our `[model]`, and what its `decoder.yml` says, as our `[decode]`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
-
-use crate::config::{Activation, Config, ModelConfig, Sinusoid, Tie};
+use super::files;
+use super::yaml::Value;
+use crate::config::{Activation, Config, DecodeConfig, ModelConfig, NormPlacement, Sinusoid, Tie};
 use crate::decode::{MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 
-/// Keys of `config.json` that change nothing we do, whatever they say; so do all that begin with an underscore.
+/// Positions that the model gets: sines can be had for any number, and Marian translates no more than this by default.
+const POSITIONS: usize = 1024;
+/// ε of Marian's normalisations.
+const NORM_EPS: f64 = 1e-6;
+
+/// Options that change nothing we do, whatever they say: of recurrent models, of training, of other attention than `default`.
 const WITHOUT_EFFECT: &[&str] = &[
-    "architectures",
-    "bos_token_id",
-    "classif_dropout",
-    "classifier_dropout",
-    "dtype",
-    // Left over from another family; real models have the size of their vocabulary here.
-    "extra_pos_embeddings",
-    "gradient_checkpointing",
-    "id2label",
-    "init_std",
-    "label2id",
-    "num_hidden_layers",
-    "num_labels",
-    "problem_type",
-    "return_dict",
-    "task_specific_params",
-    "tokenizer_class",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
+    "bert-train-type-embeddings",
+    "bert-type-vocab-size",
+    "dec-cell",
+    "dec-cell-base-depth",
+    "dec-cell-high-depth",
+    "dim-rnn",
+    "enc-cell",
+    "enc-cell-depth",
+    "enc-type",
+    "factors-combine",
+    "factors-dim-emb",
+    "layer-normalization",
+    "lemma-dependency",
+    "separator-symbol",
+    "skip",
+    "transformer-aan-activation",
+    "transformer-aan-depth",
+    "transformer-aan-nogate",
+    "transformer-alibi-shift",
+    "transformer-alibi-trainable",
+    "transformer-depth-scaling",
+    "transformer-dim-aan",
+    "transformer-guided-alignment-layer",
+    "transformer-rnn-projection",
+    "ulr-dim-emb",
+    "ulr-trainable-transformation",
+    "version",
 ];
 
-/// Keys that may be there with this value, or without one, and which mean another model or search with any other.
-const ONLY: &[(&str, &[Value])] = &[
-    ("add_bias_logits", &[Value::Bool(false)]),
-    ("add_cross_attention", &[Value::Bool(false)]),
-    ("add_final_layer_norm", &[Value::Bool(false)]),
-    ("is_decoder", &[Value::Bool(false)]),
-    ("is_encoder_decoder", &[Value::Bool(true)]),
-    ("normalize_before", &[Value::Bool(false)]),
-    ("normalize_embedding", &[Value::Bool(false)]),
-    ("static_position_embeddings", &[Value::Bool(true)]),
-    ("tie_encoder_decoder", &[Value::Bool(false)]),
-    ("do_sample", &[Value::Bool(false)]),
-    ("output_attentions", &[Value::Bool(false)]),
-    ("output_hidden_states", &[Value::Bool(false)]),
-    ("output_scores", &[Value::Bool(false)]),
-    ("return_dict_in_generate", &[Value::Bool(false)]),
-    ("torchscript", &[Value::Bool(false)]),
-    ("remove_invalid_values", &[Value::Bool(false)]),
+/// Options that may have these values; with any other they mean a model that we do not have.
+const ONLY: &[(&str, &[&str])] = &[
+    ("type", &["transformer"]),
+    ("right-left", &["false"]),
+    ("transformer-attention-mask", &["default"]),
+    ("transformer-decoder-autoreg", &["self-attention"]),
+    ("transformer-decoder-ffn-depth", &["2", "0"]),
+    ("transformer-ffn-depth", &["2"]),
 ];
 
-/// Numbers that mean nothing with this value, and another model or search with any other.
-const ONLY_NUMBERS: &[(&str, f64)] = &[
-    ("encoder_layerdrop", 0.0),
-    ("decoder_layerdrop", 0.0),
-    ("chunk_size_feed_forward", 0.0),
-    ("diversity_penalty", 0.0),
-    ("encoder_no_repeat_ngram_size", 0.0),
-    ("num_beam_groups", 1.0),
-    ("num_return_sequences", 1.0),
-    ("repetition_penalty", 1.0),
-    ("temperature", 1.0),
-    ("top_k", 50.0),
-    ("top_p", 1.0),
-    ("typical_p", 1.0),
-];
+/// Which arrays the file has.
+#[derive(Clone, Copy)]
+pub(super) struct Arrays {
+    /// Source and target have one embedding.
+    pub(super) shares_embeddings: bool,
+    /// There is a bias on the logits.
+    pub(super) has_output_bias: bool,
+}
 
-/// What the two files say.
+/// What the options say.
 pub(super) struct Settings {
     pub(super) config: Config,
-    /// Of the source's vocabulary and of the target's.
+    /// Of the source's vocabulary and of the target's, without padding.
     pub(super) sizes: [usize; 2],
-    /// Whether source and target have one embedding.
-    pub(super) is_shared: bool,
-    pub(super) pad: u32,
-    pub(super) eos: u32,
-    /// What a translation begins with.
-    pub(super) start: u32,
-    /// What a translation never has.
-    pub(super) forbidden: Vec<u32>,
+    pub(super) arrays: Arrays,
 }
 
-/// The keys of a file, and what is wrong with them.
-struct Keys<'a> {
-    /// The first that has a key counts.
-    files: [(&'a Path, &'a Map<String, Value>); 2],
-    known: HashSet<&'static str>,
-    problems: Vec<Error>,
+/// The options, and what is wrong with them.
+struct Options<'a> {
+    values: HashMap<&'a str, &'a Value>,
+    known: HashSet<&'a str>,
+    problems: Vec<String>,
 }
 
-impl<'a> Keys<'a> {
-    /// A value that is not null, and the file it stands in.
-    fn get(&mut self, key: &'static str) -> Option<(&'a Value, &'a Path)> {
+impl<'a> Options<'a> {
+    /// A single value that is not empty.
+    fn get(&mut self, key: &'a str) -> Option<&'a str> {
         self.known.insert(key);
-        self.files.iter().find_map(|(file, keys)| keys.get(key).filter(|value| !value.is_null()).map(|v| (v, *file)))
-    }
-
-    fn problem(&mut self, what: String, file: &Path) {
-        self.problems.push(Error::failure(what).at(file));
-    }
-
-    /// A value as `read` takes it; where it is missing `default`, without which it must be there.
-    fn value<T: Default>(
-        &mut self,
-        key: &'static str,
-        default: Option<T>,
-        kind: &str,
-        read: impl Fn(&Value) -> Option<T>,
-    ) -> T {
-        let file = self.files[1].0;
-        match (self.get(key), default) {
-            (Some((value, file)), _) => read(value).unwrap_or_else(|| {
-                self.problem(format!("`{key}` is {value}, which is not {kind}"), file);
-                T::default()
-            }),
-            (None, Some(default)) => default,
-            (None, None) => {
-                self.problem(format!("`{key}` is missing"), file);
-                T::default()
-            }
+        match self.values.get(key) {
+            Some(Value::Scalar(text)) if !text.is_empty() => Some(text),
+            _ => None,
         }
     }
 
-    fn size(&mut self, key: &'static str, default: Option<usize>) -> usize {
-        self.value(key, default, "a whole number that mt could take", |value| {
-            usize::try_from(value.as_u64()?).ok().filter(|size| *size <= 1 << 24)
+    fn size(&mut self, key: &'a str) -> usize {
+        let text = self.get(key);
+        let size = text.and_then(|text| text.parse().ok()).filter(|size| (1..=1 << 24).contains(size));
+        size.unwrap_or_else(|| {
+            self.problems.push(format!("`{key}` is {}, not a size from 1 on", text.unwrap_or("missing")));
+            1
         })
     }
 
-    fn id(&mut self, key: &'static str) -> u32 {
-        self.value(key, None, "the id of a piece", |value| u32::try_from(value.as_u64()?).ok())
+    fn flag(&mut self, key: &'a str) -> bool {
+        matches!(self.get(key), Some("true" | "yes" | "1"))
     }
 
-    fn fraction(&mut self, key: &'static str) -> f64 {
-        self.value(key, Some(0.0), "at least 0 and below 1", |v| v.as_f64().filter(|x| (0.0..1.0).contains(x)))
+    /// The operations of a place between layers, without dropout.
+    fn operations(&mut self, key: &'a str) -> String {
+        self.get(key).unwrap_or_default().replace('d', "")
     }
 
-    fn flag(&mut self, key: &'static str, default: bool) -> bool {
-        self.value(key, Some(default), "true or false", Value::as_bool)
-    }
-
-    /// A size that encoder and decoder must share.
-    fn shared_size(&mut self, [encoder, decoder]: [&'static str; 2]) -> usize {
-        let [a, b] = [encoder, decoder].map(|key| self.size(key, None));
-        if a != b && a > 0 && b > 0 {
-            let file = self.files[1].0;
-            self.problem(format!("`{encoder}` is {a} and `{decoder}` {b}; a model of mt has one for both"), file);
+    fn sizes(&mut self, key: &'a str) -> [usize; 2] {
+        self.known.insert(key);
+        let sizes = match self.values.get(key) {
+            Some(Value::List(list)) => list.iter().map_while(|text| text.parse().ok()).collect(),
+            _ => Vec::new(),
+        };
+        match sizes.as_slice() {
+            [source, target] if *source > 0 && *target > 0 => [*source, *target],
+            _ => {
+                self.problems.push(format!("`{key}` is not the sizes of two vocabularies"));
+                [1, 1]
+            }
         }
-        a
     }
 
-    /// Checks what may have one value alone.
+    /// Checks what may have some values alone; and whatever is left, which may mean another model if it asks for anything.
     fn only(&mut self) {
         for (key, allowed) in ONLY {
-            if let Some((value, file)) = self.get(key).filter(|(value, _)| !allowed.contains(value)) {
-                self.problem(format!("`{key}` is {value}, and mt has only models with {}", allowed[0]), file);
+            if let Some(value) = self.get(key).filter(|value| !allowed.contains(value)) {
+                self.problems.push(format!("`{key}` is {value}, and mt has only models with {}", allowed[0]));
             }
         }
-        for (key, allowed) in ONLY_NUMBERS {
-            if let Some((value, file)) = self.get(key).filter(|(value, _)| value.as_f64() != Some(*allowed)) {
-                self.problem(format!("`{key}` is {value}, and mt has only {allowed} here"), file);
-            }
-        }
-        if let Some((value, file)) = self.get("model_type").filter(|(value, _)| **value != json!("marian")) {
-            self.problem(format!("`model_type` is {value}, not \"marian\""), file);
-        }
-    }
-
-    /// Everything that is left is unknown to us: it may mean another model.
-    fn unknown(&mut self) {
-        for (file, keys) in self.files {
-            let is_known =
-                |key: &str| self.known.contains(key) || WITHOUT_EFFECT.contains(&key) || key.starts_with('_');
-            // Empty values ask for nothing.
-            let asks = |value: &Value| !matches!(value, Value::Null) && *value != json!({}) && *value != json!([]);
-            for (key, value) in keys.iter().filter(|(key, value)| !is_known(key) && asks(value)) {
-                self.problems.push(Error::failure(format!("mt does not know `{key}`, which is {value}")).at(file));
+        let mut left: Vec<_> = self.values.iter().collect();
+        left.sort_by_key(|(key, _)| **key);
+        for (key, value) in left {
+            let asks = match value {
+                Value::Null => false,
+                Value::Scalar(text) => !matches!(text.as_str(), "" | "false" | "0" | "[]"),
+                Value::List(list) => !list.is_empty(),
+                Value::Nested => true,
+            };
+            if asks && !self.known.contains(key) && !WITHOUT_EFFECT.contains(key) {
+                let value = match value {
+                    Value::Scalar(text) => text.clone(),
+                    Value::List(list) => format!("[{}]", list.join(", ")),
+                    _ => "a table".to_owned(),
+                };
+                self.problems.push(format!("mt has no models with `{key}`, which is {value}"));
             }
         }
     }
 }
 
 impl Settings {
-    /// Reads both files.
+    /// Reads the options.
     ///
     /// # Errors
     /// Everything that we cannot express, and everything that is missing.
-    pub(super) fn read(config: (&Path, &Map<String, Value>), generation: (&Path, &Map<String, Value>)) -> Result<Self> {
-        let mut keys = Keys { files: [generation, config], known: HashSet::new(), problems: Vec::new() };
-        keys.only();
-        let source = keys.size("vocab_size", None);
-        let target = keys.size("decoder_vocab_size", Some(source));
-        let is_shared = keys.flag("share_encoder_decoder_embeddings", true);
-        if is_shared && source != target {
-            keys.problem(format!("one embedding for vocabularies of {source} and {target} pieces"), config.0);
-        }
-        let mut new = Self {
-            config: Config { model: model(&mut keys, is_shared), ..Config::default() },
-            sizes: [source, target],
-            is_shared,
-            pad: keys.id("pad_token_id"),
-            eos: keys.id("eos_token_id"),
-            start: keys.id("decoder_start_token_id"),
-            forbidden: Vec::new(),
+    pub(super) fn read(weights: &Path, options: &[(String, Value)]) -> Result<Self> {
+        let values = options.iter().map(|(key, value)| (key.as_str(), value)).collect();
+        let mut options = Options { values, known: HashSet::new(), problems: Vec::new() };
+        let sizes = options.sizes("dim-vocabs");
+        let is_shared = options.flag("tied-embeddings-all");
+        let (shares_embeddings, is_tied) = (options.flag("tied-embeddings-src"), options.flag("tied-embeddings"));
+        let arrays = Arrays {
+            shares_embeddings: is_shared || shares_embeddings,
+            has_output_bias: !options.flag("output-omit-bias"),
         };
-        new.forbidden = forbidden(&mut keys, new.pad);
-        new.decode(&mut keys);
-        keys.unknown();
-        let positions = new.config.model.max_length;
-        // As many as there are positions, but for the end and a tag: longer lines are translated in parts.
-        new.config.data.max_length = positions.saturating_sub(2).max(1);
-        new.config.tokenizer.joint = is_shared;
-        new.config.tokenizer.vocab_size = target.max(300);
-        for id in [new.pad, new.eos, new.start].into_iter().chain(new.forbidden.iter().copied()) {
-            if id as usize >= target && target > 0 {
-                keys.problem(format!("a special token has the id {id}, beyond the vocabulary's {target}"), config.0);
-            }
+        if arrays.shares_embeddings && sizes[0] != sizes[1] {
+            options.problems.push(format!("one embedding for vocabularies of {} and {} pieces", sizes[0], sizes[1]));
         }
-        if keys.problems.is_empty() {
-            return Ok(new);
-        }
-        Err(Error::many(keys.problems))
-    }
-
-    /// How the model is searched by default.
-    fn decode(&mut self, keys: &mut Keys) {
-        let decode = &mut self.config.decode;
-        decode.beam = keys.size("num_beams", Some(1));
-        if decode.beam == 0 || decode.beam > MAX_BEAM {
-            let file = keys.files[1].0;
-            keys.problem(format!("`num_beams` is {}, not from 1 to {MAX_BEAM}", decode.beam), file);
-        }
-        decode.length_penalty_kind = PenaltyKind::Power;
-        decode.length_penalty = keys.value("length_penalty", Some(1.0), "a number from 0 on", |value| {
-            value.as_f64().filter(|x| x.is_finite() && *x >= 0.0)
-        });
-        // `true` stops with as many as the beam is wide; `false` nearly, "never" exactly when nothing can become better.
-        decode.patience = keys.value("early_stopping", Some(0.0), "true, false or \"never\"", |value| match value {
-            Value::Bool(stops) => Some(if *stops { 1.0 } else { 0.0 }),
-            Value::String(text) if text == "never" => Some(0.0),
-            _ => None,
-        });
-        decode.no_repeat_ngram = keys.size("no_repeat_ngram_size", Some(0));
-        // Lengths there count what a translation begins with.
-        decode.min_length = keys.size("min_length", Some(0)).saturating_sub(1);
-        let forced = keys.get("forced_eos_token_id");
-        if let Some((id, file)) = forced.filter(|(id, _)| id.as_u64() != Some(self.eos.into())) {
-            keys.problem(format!("`forced_eos_token_id` is {id}, not the end of the sentence"), file);
-        }
-        let longest = keys.size("max_length", Some(self.config.model.max_length));
-        decode.max_length_ratio = 0.0;
-        decode.max_length_extra = longest.saturating_sub(if forced.is_some() { 2 } else { 1 }).max(1);
-        decode.min_length = decode.min_length.min(decode.max_length_extra);
-        // Only their scores would differ, by the little that padding had.
-        keys.flag("renormalize_logits", false);
-    }
-}
-
-fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
-    let is_tied = keys.flag("tie_word_embeddings", true);
-    let activation =
-        keys.value("activation_function", Some("gelu".to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
-    let activation = match activation.as_str() {
-        "silu" => Some(Activation::Swish),
-        name => Activation::named(name),
-    };
-    if activation.is_none() {
-        let what = format!("`activation_function` is not one of {}", Activation::NAMES.join(", "));
-        let file = keys.files[1].0;
-        keys.problem(what, file);
-    }
-    let (d_model, heads) =
-        (keys.size("d_model", None), keys.shared_size(["encoder_attention_heads", "decoder_attention_heads"]));
-    let file = keys.files[1].0;
-    if heads == 0 || d_model % (2 * heads.max(1)) != 0 && (d_model % heads.max(1) != 0 || d_model % 2 != 0) {
-        keys.problem(format!("{heads} heads do not share a width of {d_model}, or it is odd"), file);
-    }
-    let dropout = keys.fraction("dropout");
-    let model = ModelConfig {
-        d_model,
-        d_ff: keys.shared_size(["encoder_ffn_dim", "decoder_ffn_dim"]),
-        heads,
-        d_k: d_model / heads.max(1),
-        d_v: d_model / heads.max(1),
-        encoder_layers: keys.size("encoder_layers", None),
-        decoder_layers: keys.size("decoder_layers", None),
-        sinusoid: Sinusoid::Halves,
-        tie: match (is_shared, is_tied) {
+        let mut config = Config { model: model(&mut options), ..Config::default() };
+        config.model.tie = match (arrays.shares_embeddings, is_shared || is_tied) {
             (true, true) => Tie::All,
             (false, true) => Tie::Decoder,
             (_, false) => Tie::None,
-        },
-        scale_embedding: keys.flag("scale_embedding", false),
-        activation: activation.unwrap_or(Activation::Relu),
-        dropout,
-        embedding_dropout: dropout,
-        attention_dropout: keys.fraction("attention_dropout"),
-        activation_dropout: keys.fraction("activation_dropout"),
-        max_length: keys.size("max_position_embeddings", Some(1024)),
-        ..ModelConfig::default()
-    };
-    for (name, size) in [
-        ("max_position_embeddings", model.max_length / 2),
-        ("d_model", model.d_model),
-        ("encoder_ffn_dim", model.d_ff),
-        ("encoder_layers", model.encoder_layers),
-        ("decoder_layers", model.decoder_layers),
-    ] {
-        if size == 0 && keys.get(name).is_some_and(|(value, _)| value.is_u64()) {
-            keys.problem(format!("`{name}` is too small"), file);
+        };
+        // Longer lines are translated in parts.
+        config.data.max_length = POSITIONS - 2;
+        options.only();
+        if options.problems.is_empty() {
+            return Ok(Self { config, sizes, arrays });
         }
+        let errors = options.problems.into_iter().map(|what| Error::failure(what).at(weights)).collect();
+        Err(Error::many(errors))
     }
-    model
 }
 
-/// Padding, and the tokens that `bad_words_ids` names.
-fn forbidden(keys: &mut Keys, pad: u32) -> Vec<u32> {
-    let mut forbidden = vec![pad];
-    let Some((words, file)) = keys.get("bad_words_ids") else { return forbidden };
-    let id = |word: &Value| match word.as_array().map(Vec::as_slice) {
-        Some([id]) => u32::try_from(id.as_u64()?).ok(),
-        _ => None,
-    };
-    for word in words.as_array().map_or(&[][..], Vec::as_slice) {
-        match id(word) {
-            Some(id) if forbidden.contains(&id) => {}
-            Some(id) => forbidden.push(id),
-            None => keys.problem(format!("`bad_words_ids` has {word}, and mt forbids single tokens alone"), file),
+fn model<'a>(options: &mut Options<'a>) -> ModelConfig {
+    let activation = options.get("transformer-ffn-activation").unwrap_or("swish");
+    let activation = match activation {
+        "relu" => Activation::Relu,
+        "swish" => Activation::Swish,
+        // Marian's GELU is a swish of 1.702 times its argument.
+        other => {
+            options
+                .problems
+                .push(format!("`transformer-ffn-activation` is {other}, and mt has relu and Marian's swish"));
+            Activation::Swish
         }
+    };
+    let places = ["transformer-preprocess", "transformer-postprocess", "transformer-postprocess-top"];
+    let operations = places.map(|key| options.operations(key));
+    let (norm, final_norm) = match operations.each_ref().map(String::as_str) {
+        ["", "an", ""] => (NormPlacement::Post, false),
+        ["", "an", "n"] => (NormPlacement::Post, true),
+        ["n", "a", "n"] => (NormPlacement::Pre, true),
+        other => {
+            let what = places.iter().zip(other).map(|(key, value)| format!("`{key}` {value:?}")).collect::<Vec<_>>();
+            let what = format!(
+                "mt has no models with {} (dropout left out), but \"\", \"an\", \"\" or \"n\"; and \"n\", \"a\", \"n\"",
+                what.join(", ")
+            );
+            options.problems.push(what);
+            (NormPlacement::Post, false)
+        }
+    };
+    let emb = options.operations("transformer-postprocess-emb");
+    if !emb.is_empty() {
+        options.problems.push(format!("`transformer-postprocess-emb` is {emb}, and mt has only dropout there"));
     }
-    forbidden
+    let (d_model, heads) = (options.size("dim-emb"), options.size("transformer-heads"));
+    if d_model % heads != 0 || d_model % 2 != 0 {
+        options.problems.push(format!("{heads} heads do not share a width of {d_model}, or it is odd"));
+    }
+    let d_ff = options.size("transformer-dim-ffn");
+    if let Some(other) = options.get("transformer-decoder-dim-ffn").filter(|size| *size != "0")
+        && other != d_ff.to_string()
+    {
+        let what = format!("`transformer-decoder-dim-ffn` is {other}, and mt has one width for both stacks, {d_ff}");
+        options.problems.push(what);
+    }
+    ModelConfig {
+        d_model,
+        d_ff,
+        heads,
+        d_k: d_model / heads,
+        d_v: d_model / heads,
+        encoder_layers: options.size("enc-depth"),
+        decoder_layers: options.size("dec-depth"),
+        norm,
+        final_norm,
+        norm_eps: NORM_EPS,
+        sinusoid: Sinusoid::Tensor2Tensor,
+        scale_embedding: true,
+        output_bias: true,
+        activation,
+        max_length: POSITIONS,
+        ..ModelConfig::default()
+    }
+}
+
+/// How the model is searched by default.
+pub(super) struct Search {
+    beam: usize,
+    length_penalty: f64,
+    length_factor: f64,
+    pub(super) allows_unknown: bool,
+}
+
+impl Default for Search {
+    /// Marian's own defaults, but for its beam of 12.
+    fn default() -> Self {
+        Self { beam: 6, length_penalty: 0.0, length_factor: 3.0, allows_unknown: false }
+    }
+}
+
+impl Search {
+    /// Takes what a `decoder.yml` says.
+    ///
+    /// # Errors
+    /// Everything in it that is no number, or that would search otherwise than we can.
+    pub(super) fn read(&mut self, file: &Path) -> Result<()> {
+        let mut problems = Vec::new();
+        for (key, value) in &files::entries(file)? {
+            let Value::Scalar(text) = value else { continue };
+            let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+            match (key.as_str(), number) {
+                ("beam-size", Some(beam)) if (1.0..=MAX_BEAM as f64).contains(&beam) => self.beam = beam as usize,
+                ("normalize", Some(penalty)) => self.length_penalty = penalty,
+                ("max-length-factor", Some(factor)) if factor > 0.0 => self.length_factor = factor,
+                ("word-penalty", Some(0.0)) => {}
+                ("allow-unk", None) => self.allows_unknown = text == "true",
+                ("beam-size" | "normalize" | "max-length-factor" | "word-penalty", _) => {
+                    problems.push(format!("`{key}` is {text}, and mt has no such search"));
+                }
+                _ => {}
+            }
+        }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let help = "change it in this file, or take the file away: only searching depends on it";
+        Err(Error::many(problems.into_iter().map(|what| Error::failure(what).at(file).help(help)).collect()))
+    }
+
+    /// As our settings.
+    pub(super) fn apply(&self, decode: &mut DecodeConfig) {
+        decode.beam = self.beam;
+        decode.length_penalty_kind = PenaltyKind::Power;
+        decode.length_penalty = self.length_penalty;
+        // Marian ends with as many translations as the beam is wide.
+        decode.patience = 1.0;
+        decode.max_length_ratio = self.length_factor;
+        decode.max_length_extra = self.length_factor.ceil() as usize;
+    }
 }

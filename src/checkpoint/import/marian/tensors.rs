@@ -1,126 +1,169 @@
-//! The weights: every tensor of the file has its place, and every place its tensor.
+//! The weights: every array of the file has its place, and every place its array.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-
-use candle_core::{DType, Device, Tensor};
-
-use crate::checkpoint::marian_names::{self, EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
-use crate::config::{ModelConfig, Sinusoid, Tie};
-use crate::error::{Error, Result};
-use crate::model::positions::sinusoidal;
+use super::npz::Npz;
+use super::settings::Arrays;
+use crate::checkpoint::import::tensor_problems;
+use crate::config::{ModelConfig, NormPlacement, Tie};
+use crate::error::Result;
 use crate::ops::params::ParameterLayout;
 
-/// A table of sines in the file may differ from ours by this much: float32 has rounded it, or float16.
-const POSITION_TOLERANCE: f32 = 1e-3;
+/// The bias on the logits.
+const OUTPUT_BIAS: &str = "decoder_ff_logit_out_b";
+/// The bias on the logit of padding, which Marian does not have: its share of every probability is nothing.
+const PADDING_BIAS: f32 = -30.0;
 
-/// The file.
-pub(super) struct Stored {
-    path: PathBuf,
-    tensors: HashMap<String, Tensor>,
+/// How an array lies in the file.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// [inputs, outputs]: the transpose of ours.
+    Transposed,
+    /// [1, N].
+    Row,
+    /// [V, D], a vector for each piece; ours has one more, of padding.
+    Table,
+    /// [D, V].
+    TransposedTable,
+    /// [1, V].
+    TableRow,
 }
 
-impl Stored {
-    /// Opens it; half precision becomes single.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let failed = |error: candle_core::Error| {
-            let what = format!("cannot read the tensors: {error}");
-            Error::failure(what).at(path).caused_by(error).help("the file is damaged or incomplete: fetch it again")
+/// All parameters, as `layout` has them.
+///
+/// # Errors
+/// Everything that is missing, left over, or of another shape.
+pub(super) fn read(npz: &Npz, config: &ModelConfig, arrays: Arrays, layout: &ParameterLayout) -> Result<Vec<f32>> {
+    let mut values = vec![0f32; layout.total()];
+    let mut problems = Vec::new();
+    let mut left = npz.names();
+    for entry in layout.entries() {
+        let sources = sources(&entry.name, config, arrays);
+        let source = sources.iter().find(|(name, _)| npz.has(name));
+        let Some(place) = values.get_mut(entry.range()) else { continue };
+        if entry.name == "output_projection.bias" {
+            place.fill(0.0);
+            place.iter_mut().last().into_iter().for_each(|bias| *bias = PADDING_BIAS);
+        }
+        let Some((name, form)) = source else {
+            if entry.name == "output_projection.bias" && !arrays.has_output_bias {
+                continue;
+            }
+            let names: Vec<&str> = sources.iter().map(|(name, _)| name.as_str()).collect();
+            problems.push(format!("missing: `{}`", names.join("` or `")));
+            continue;
         };
-        let tensors = candle_core::safetensors::load(path, &Device::Cpu).map_err(failed)?;
-        Ok(Self { path: path.to_path_buf(), tensors })
+        left.remove(name.as_str());
+        let [rows, columns] = match entry.shape[..] {
+            [rows, columns] => [rows, columns],
+            _ => [1, entry.range().len()],
+        };
+        let shape = match form {
+            Form::Transposed => [columns, rows],
+            Form::Row => [1, columns],
+            Form::Table => [rows - 1, columns],
+            Form::TransposedTable => [columns, rows - 1],
+            Form::TableRow => [1, columns - 1],
+        };
+        match npz.values(name, &shape) {
+            Ok(found) if matches!(form, Form::Transposed | Form::TransposedTable) => {
+                transpose(&found, shape[1], place);
+            }
+            // What the file does not have, padding, stays as it is.
+            Ok(found) => place.iter_mut().zip(&found).for_each(|(place, value)| *place = *value),
+            Err(problem) => problems.push(problem),
+        }
     }
+    problems.extend(left.iter().map(|name| format!("superfluous: `{name}`")));
+    tensor_problems(problems, "its options (special:model.yml)", &npz.path)?;
+    Ok(values)
+}
 
-    /// Whether there is a bias on the logits.
-    pub(super) fn has_output_bias(&self) -> bool {
-        self.tensors.contains_key(OUTPUT_BIAS)
-    }
-
-    /// All parameters, as `layout` has them.
-    ///
-    /// # Errors
-    /// Everything that is missing, left over, of another shape, or contradicts itself.
-    pub(super) fn read(mut self, config: &ModelConfig, is_shared: bool, layout: &ParameterLayout) -> Result<Vec<f32>> {
-        let mut problems = Vec::new();
-        let mut values = vec![0f32; layout.total()];
-        for entry in layout.entries() {
-            let sources = sources(&entry.name, config.tie, is_shared);
-            let mut first: Option<(&String, Vec<f32>)> = None;
-            for name in &sources {
-                // Tensors that are one may be stored once or several times; they stay for the others that use them.
-                let Some(tensor) = self.tensors.get(name) else { continue };
-                let dims = tensor.dims();
-                let is_bias = name == OUTPUT_BIAS && dims.len() == 2 && dims.first() == Some(&1);
-                if dims != entry.shape && !(is_bias && dims.get(1..) == Some(&entry.shape[..])) {
-                    problems.push(format!("`{name}` is {dims:?}, the model has {:?}", entry.shape));
-                    continue;
-                }
-                let found = floats(tensor).map_err(|error| error.at(&self.path))?;
-                match &first {
-                    Some((other, values)) if *values != found => {
-                        problems.push(format!("`{name}` differs from `{other}`, and must be the same"));
-                    }
-                    Some(_) => {}
-                    None => first = Some((name, found)),
-                }
-            }
-            match (first, values.get_mut(entry.range())) {
-                (Some((_, found)), Some(place)) => place.copy_from_slice(&found),
-                _ if sources.iter().any(|name| self.tensors.contains_key(name)) => {}
-                _ => problems.push(format!("missing: `{}` {:?}", sources.join("` or `"), entry.shape)),
-            }
-        }
-        for entry in layout.entries() {
-            sources(&entry.name, config.tie, is_shared).iter().for_each(|name| drop(self.tensors.remove(name)));
-        }
-        for name in POSITIONS {
-            if let Some(table) = self.tensors.remove(name)
-                && let Err(problem) = check_positions(name, &table, config)
-            {
-                problems.push(problem);
-            }
-        }
-        problems.extend(self.tensors.iter().map(|(name, tensor)| format!("superfluous: `{name}` {:?}", tensor.dims())));
-        if problems.is_empty() {
-            return Ok(values);
-        }
-        problems.sort();
-        let what = format!("the tensors are not those of the model in config.json:\n    {}", problems.join("\n    "));
-        Err(Error::failure(what)
-            .at(&self.path)
-            .help("the files are of different models, or a model that mt does not have"))
+/// Writes a matrix with `columns` columns, transposed, to the beginning of `out`.
+fn transpose(matrix: &[f32], columns: usize, out: &mut [f32]) {
+    let rows = matrix.len() / columns.max(1);
+    for (column, out) in out.chunks_exact_mut(rows.max(1)).take(columns).enumerate() {
+        let values = matrix.iter().skip(column).step_by(columns);
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = *value);
     }
 }
 
 /// The names under which a parameter may be stored.
-fn sources(name: &str, tie: Tie, is_shared: bool) -> Vec<String> {
-    let [source, target] = EMBEDDINGS;
-    let names: &[&str] = match (name, tie) {
-        ("source_embedding.weight", Tie::All) => &[SHARED, source, target, OUTPUT_WEIGHT],
-        ("source_embedding.weight" | "target_embedding.weight", _) if is_shared => &[SHARED, source, target],
-        ("source_embedding.weight", _) => &[source],
-        ("target_embedding.weight", Tie::Decoder) => &[target, OUTPUT_WEIGHT],
-        ("target_embedding.weight", _) => &[target],
-        ("output_projection.weight", _) => &[OUTPUT_WEIGHT],
-        ("output_projection.bias", _) => &[OUTPUT_BIAS],
-        _ => return vec![marian_names::of_layer(name)],
-    };
-    names.iter().map(|name| (*name).to_owned()).collect()
-}
-
-fn floats(tensor: &Tensor) -> Result<Vec<f32>> {
-    let read = || tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
-    read().map_err(|error| Error::failure(format!("cannot read a tensor: {error}")).caused_by(error))
-}
-
-/// A stored table of positions must be the one that we compute.
-fn check_positions(name: &str, table: &Tensor, config: &ModelConfig) -> std::result::Result<(), String> {
-    let shape = [config.max_length, config.d_model];
-    if table.dims() != shape {
-        return Err(format!("`{name}` is {:?}, the model has {shape:?}", table.dims()));
+fn sources(name: &str, config: &ModelConfig, arrays: Arrays) -> Vec<(String, Form)> {
+    let one = |name: &str, form| vec![(name.to_owned(), form)];
+    match name {
+        "source_embedding.weight" | "target_embedding.weight" if arrays.shares_embeddings => {
+            return one("Wemb", Form::Table);
+        }
+        "source_embedding.weight" => return one("encoder_Wemb", Form::Table),
+        "target_embedding.weight" => return one("decoder_Wemb", Form::Table),
+        "output_projection.weight" => {
+            debug_assert!(config.tie == Tie::None);
+            let mut both = one("decoder_ff_logit_out_Wt", Form::Table);
+            both.extend(one("decoder_ff_logit_out_W", Form::TransposedTable));
+            return both;
+        }
+        "output_projection.bias" => return one(OUTPUT_BIAS, Form::TableRow),
+        _ => {}
     }
-    let found = floats(table).map_err(|error| error.to_string())?;
-    let ours = sinusoidal(Sinusoid::Halves, config.max_length, config.d_model);
-    let same = found.iter().zip(&ours).all(|(a, b)| (a - b).abs() <= POSITION_TOLERANCE);
-    if same { Ok(()) } else { Err(format!("`{name}` has other positions than sines and cosines, in halves")) }
+    // `encoder.layers.0.self_attn.q_proj.weight` is `encoder_l1_self_Wq`; `encoder.norm.weight`, `encoder_top_ln_scale`.
+    let (module, kind) = name.rsplit_once('.').unwrap_or((name, ""));
+    let is_weight = kind == "weight";
+    let norm = |prefix: String, suffix: &str| {
+        let part = if is_weight { "scale" } else { "bias" };
+        vec![(format!("{prefix}_ln_{part}{suffix}"), Form::Row)]
+    };
+    let parts: Vec<&str> = module.split('.').collect();
+    let (stack, number, inner) = match parts[..] {
+        [stack, "layers", number, ref inner @ ..] => (stack, number.parse::<usize>().unwrap_or(0) + 1, inner),
+        _ => return norm(format!("{}_top", parts[0]), ""),
+    };
+    let layer = format!("{stack}_l{number}");
+    let suffix = if config.norm == NormPlacement::Pre { "_pre" } else { "" };
+    let projection = match inner {
+        ["self_attn_norm"] => return norm(format!("{layer}_self_Wo"), suffix),
+        ["cross_attn_norm"] => return norm(format!("{layer}_context_Wo"), suffix),
+        ["feed_forward_norm"] => return norm(format!("{layer}_ffn_ffn"), suffix),
+        [module, "q_proj"] => (*module, "q"),
+        [module, "k_proj"] => (*module, "k"),
+        [module, "v_proj"] => (*module, "v"),
+        [module, "out_proj"] => (*module, "o"),
+        [module, "fc1"] => (*module, "1"),
+        [module, _] => (*module, "2"),
+        _ => (module, ""),
+    };
+    let (module, part) = projection;
+    let module = match module {
+        "self_attn" => "self",
+        "cross_attn" => "context",
+        _ => "ffn",
+    };
+    let (letter, form) = if is_weight { ("W", Form::Transposed) } else { ("b", Form::Row) };
+    vec![(format!("{layer}_{module}_{letter}{part}"), form)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_marian() {
+        let config = ModelConfig { norm: NormPlacement::Pre, ..ModelConfig::default() };
+        let names = |name: &str, config: &ModelConfig| {
+            let found = sources(name, config, Arrays { shares_embeddings: false, has_output_bias: true });
+            found.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names("encoder.layers.0.self_attn.q_proj.weight", &config), "encoder_l1_self_Wq");
+        assert_eq!(names("decoder.layers.11.cross_attn.out_proj.bias", &config), "decoder_l12_context_bo");
+        assert_eq!(names("decoder.layers.1.feed_forward.fc2.weight", &config), "decoder_l2_ffn_W2");
+        assert_eq!(names("decoder.layers.1.cross_attn_norm.bias", &config), "decoder_l2_context_Wo_ln_bias_pre");
+        assert_eq!(names("encoder.norm.weight", &config), "encoder_top_ln_scale");
+        let post = ModelConfig::default();
+        assert_eq!(names("encoder.layers.2.feed_forward_norm.weight", &post), "encoder_l3_ffn_ffn_ln_scale");
+    }
+
+    #[test]
+    fn transposing_leaves_the_rest() {
+        let mut out = [9.0; 8];
+        transpose(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3, &mut out);
+        assert_eq!(out, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0, 9.0, 9.0]);
+    }
 }

@@ -1,80 +1,92 @@
-//! The tokenizers: a SentencePiece model for each side, and the ids that its pieces have.
+//! The tokenizers: what `vocab.spm` says, or a `vocab.yml` about the pieces of SentencePiece models or of text that is split
+//! already. Behind the pieces comes padding.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::files::{self, Files};
 use super::settings::Settings;
-use super::{read, read_json};
+use super::yaml;
+use crate::checkpoint::import::read;
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 
-/// The names of special tokens, as `tokenizer_config.json` has them.
-struct Names {
-    pad: String,
-    eos: String,
-    unk: String,
-}
+/// The piece that we add.
+const PADDING: &str = "<pad>";
 
 /// Reads both sides.
 ///
 /// # Errors
-/// A file cannot be read, or they contradict each other or `config.json`.
-pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
-    let config_file = directory.join("tokenizer_config.json");
-    let config = if config_file.exists() { read_json(&config_file)? } else { Map::new() };
-    let name = |key: &str, default: &str| {
-        let value = &config.get(key);
-        let text = value.and_then(|value| value.as_str().or_else(|| value["content"].as_str()));
-        text.unwrap_or(default).to_owned()
+/// A file cannot be read, or is not of this model.
+pub(super) fn read_tokenizers(files: &Files, settings: &Settings, allows_unknown: bool) -> Result<Tokenizers> {
+    let [source, target] = &files.vocabularies;
+    let side = |vocabulary: &Path, side: usize| {
+        let model = files.models.as_ref().map(|models| models[side].as_path());
+        read_side(vocabulary, model, settings.sizes[side], allows_unknown).map(Arc::new)
     };
-    let names =
-        Names { pad: name("pad_token", "<pad>"), eos: name("eos_token", "</s>"), unk: name("unk_token", "<unk>") };
-    let source_file = directory.join("vocab.json");
-    let target_file = directory.join("target_vocab.json");
-    let is_separate = target_file.exists();
-    if settings.is_shared && is_separate {
-        let what = "source and target share an embedding, but target_vocab.json gives the target ids of its own";
-        return Err(Error::failure(what).at(&target_file));
+    let first = side(source, 0)?;
+    if source == target && files.models.is_none() && settings.sizes[0] == settings.sizes[1] {
+        return Ok(Tokenizers { source: first.clone(), target: first });
     }
-    if !is_separate && settings.sizes[0] != settings.sizes[1] {
-        let error =
-            Error::failure("source and target have vocabularies of different sizes, but there is one vocab.json");
-        return Err(error.at(directory).help("target_vocab.json is missing"));
-    }
-    let target_file = if is_separate { target_file } else { source_file.clone() };
-    let source = side(&source_file, &directory.join("source.spm"), &names, settings, 0)?;
-    let target = side(&target_file, &directory.join("target.spm"), &names, settings, 1)?;
-    Ok(Tokenizers { source: Arc::new(source), target: Arc::new(target) })
+    Ok(Tokenizers { source: first, target: side(target, 1)? })
 }
 
-/// The tokenizer of a side, 0 for the source.
-fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, side: usize) -> Result<Tokenizer> {
-    let pieces = read_json(vocabulary)?;
-    let size = settings.sizes[side];
+/// The tokenizer of a side, from its vocabulary and the SentencePiece model beside it, if there is one.
+fn read_side(vocabulary: &Path, model: Option<&Path>, size: usize, allows_unknown: bool) -> Result<Tokenizer> {
+    let (mut pieces, model) = if files::is_model(vocabulary) {
+        let tokenizer = Tokenizer::load(vocabulary)?;
+        // Those that were put behind its own, `<pad>` among them, are ours.
+        let own = tokenizer.vocab_size() - tokenizer.appended().len();
+        let pieces = (0..own as u32).map(|id| (tokenizer.piece(id).unwrap_or_default().to_owned(), id)).collect();
+        (pieces, Some(vocabulary))
+    } else {
+        (pieces_of(vocabulary, size)?, model)
+    };
     if pieces.len() != size {
         let what = format!("the vocabulary has {} pieces, and the model {size}", pieces.len());
         return Err(Error::failure(what).at(vocabulary).help("the files are of different models"));
     }
-    let id = |name: &str| {
-        let id = pieces.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| Error::failure(format!("the vocabulary has no {name}")).at(vocabulary))
+    let id = |name: &str| pieces.iter().find(|(piece, _)| piece == name).map(|(_, id)| *id);
+    let needed =
+        |name: &str| id(name).ok_or_else(|| Error::failure(format!("the vocabulary has no {name}")).at(vocabulary));
+    let (eos, unk) = (needed("</s>")?, needed("<unk>")?);
+    if id(PADDING).is_some() || (model.is_none() && id("<s>").is_some()) {
+        let what = format!(
+            "the vocabulary has a {PADDING} or <s> of its own, which mt would take for the beginning of a translation"
+        );
+        return Err(Error::failure(what).at(vocabulary));
+    }
+    let pad = size as u32;
+    pieces.push((PADDING.to_owned(), pad));
+    let language_tags = pieces.iter().any(|(piece, _)| piece.starts_with(">>") && piece.ends_with("<<"));
+    let Some(model) = model else {
+        if allows_unknown {
+            let what = "`allow-unk` is true, and mt has that only for SentencePiece models";
+            return Err(Error::failure(what).at(vocabulary).help("take `allow-unk` out of the decoder.yml"));
+        }
+        return Tokenizer::of_words(pieces).map_err(|error| error.at(vocabulary));
     };
-    let (pad, eos, unk) = (id(&names.pad)?, id(&names.eos)?, id(&names.unk)?);
-    // The source's tokens are only those that the tokenizer puts there.
-    for (name, found, stated) in [("pad_token_id", pad, settings.pad), ("eos_token_id", eos, settings.eos)] {
-        if side == 1 && found != stated {
-            let what = format!("`{name}` of config.json is {stated}, but that piece has the id {found}");
-            return Err(Error::failure(what).at(vocabulary));
+    let forbidden = if allows_unknown { vec![pad] } else { vec![pad, unk] };
+    let table: Map<String, Value> = pieces.into_iter().map(|(piece, id)| (piece, id.into())).collect();
+    let ids = OwnIds { vocabulary: Value::Object(table), special: [pad, pad, eos, unk], forbidden, language_tags };
+    Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
+}
+
+/// The pieces of a `vocab.yml` with ids below `size`: Marian leaves out the others.
+fn pieces_of(vocabulary: &Path, size: usize) -> Result<Vec<(String, u32)>> {
+    let mut pieces = Vec::new();
+    for (piece, value) in files::entries(vocabulary)? {
+        let id = match &value {
+            yaml::Value::Scalar(text) => text.parse::<u32>().ok(),
+            _ => None,
+        };
+        let id = id.ok_or_else(|| Error::failure(format!("the piece {piece:?} has no id")).at(vocabulary))?;
+        if (id as usize) < size {
+            pieces.push((piece, id));
         }
     }
-    let ids = OwnIds {
-        special: [pad, if side == 0 { pad } else { settings.start }, eos, unk],
-        forbidden: if side == 0 { Vec::new() } else { settings.forbidden.clone() },
-        language_tags: side == 0 && pieces.keys().any(|piece| piece.starts_with(">>") && piece.ends_with("<<")),
-        vocabulary: Value::Object(pieces),
-    };
-    Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
+    Ok(pieces)
 }

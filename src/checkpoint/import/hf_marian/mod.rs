@@ -1,0 +1,94 @@
+//! A MarianMT folder of Hugging Face `transformers`, which OPUS-MT's models are: `config.json`, `generation_config.json`,
+//! `model.safetensors`, `source.spm`, `target.spm`, `vocab.json` and, where the target has its own, `target_vocab.json`.
+//!
+//! All that stands in the way is said at once: what `config.json` asks for that we do not have, tensors without a place and
+//! places without a tensor, files that are missing.
+
+mod settings;
+mod tensors;
+mod vocabulary;
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::{Imported, layout_within, read};
+use crate::error::{Error, Result};
+use crate::model::Vocabulary;
+use settings::Settings;
+
+/// The weights.
+pub const WEIGHTS: &str = "model.safetensors";
+/// The weights in a form that is not read.
+pub const PICKLE: &str = "pytorch_model.bin";
+/// All files that a folder may have for us.
+pub const FILES: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    WEIGHTS,
+    "source.spm",
+    "target.spm",
+    "tokenizer_config.json",
+    "vocab.json",
+    "target_vocab.json",
+];
+/// Reads a folder.
+///
+/// # Errors
+/// It is no such folder, or one of a model that we do not have: everything that is wrong with it.
+pub fn import(directory: &Path) -> Result<Imported> {
+    check_files(directory)?;
+    let config_file = directory.join("config.json");
+    let generation_file = directory.join("generation_config.json");
+    let generation = if generation_file.exists() { read_json(&generation_file)? } else { Map::new() };
+    let settings = Settings::read((&config_file, &read_json(&config_file)?), (&generation_file, &generation))?;
+    let tokenizers = vocabulary::read_tokenizers(directory, &settings)?;
+    let vocabulary = Vocabulary {
+        source: settings.sizes[0],
+        target: settings.sizes[1],
+        source_padding: tokenizers.source.pad_id(),
+        target_padding: tokenizers.target.pad_id(),
+    };
+    let mut config = settings.config;
+    let stored = tensors::Stored::open(&directory.join(WEIGHTS))?;
+    config.model.output_bias = stored.has_output_bias();
+    config.model.sinusoid = stored.sinusoid(&config.model);
+    let layout = layout_within(&config.model, vocabulary, &directory.join(WEIGHTS))?;
+    let values = stored.read(&config.model, settings.is_shared, &layout)?;
+    Ok(Imported { config, tokenizers, layout, values })
+}
+
+/// Names every file that is missing, and what to do about it.
+fn check_files(directory: &Path) -> Result<()> {
+    if !directory.is_dir() {
+        let error = Error::failure("there is no such directory").at(directory);
+        return Err(error.help("name the folder of a MarianMT model, or the .npz of one of Marian's own"));
+    }
+    let is_there = |name: &str| directory.join(name).is_file();
+    let mut errors = Vec::new();
+    if !is_there(WEIGHTS) && is_there(PICKLE) {
+        let what = "the weights are a pickle (pytorch_model.bin), which can run any code and is never read here";
+        let help = "convert it where you trust it, in Python: from transformers import MarianMTModel; \
+                    MarianMTModel.from_pretrained(\"DIR\").save_pretrained(\"DIR\")";
+        errors.push(Error::failure(what).at(directory).help(help));
+    } else if !is_there(WEIGHTS) {
+        errors.push(Error::failure(format!("{WEIGHTS} is missing")).at(directory));
+    }
+    for name in ["config.json", "source.spm", "target.spm", "vocab.json"].into_iter().filter(|name| !is_there(name)) {
+        let help = if is_there("checkpoint_best.pt") {
+            "this is a folder of fairseq's, whose weights are a pickle, which can run any code and is never read here"
+        } else {
+            "name the folder of a MarianMT model"
+        };
+        errors.push(Error::failure(format!("{name} is missing")).at(directory).help(help));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+}
+
+/// Reads a JSON object.
+fn read_json(file: &Path) -> Result<Map<String, Value>> {
+    serde_json::from_slice(&read(file)?).map_err(|error| {
+        let what = format!("not a JSON object: {error}");
+        Error::failure(what).at(file).caused_by(error).help("it is damaged: fetch it again")
+    })
+}

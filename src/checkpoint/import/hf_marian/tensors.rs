@@ -1,0 +1,133 @@
+//! The weights: every tensor of the file has its place, and every place its tensor.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+
+use crate::checkpoint::import::{floats, tensor_problems};
+use crate::checkpoint::marian_names::{self, EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
+use crate::config::{ModelConfig, Sinusoid, Tie};
+use crate::error::{Error, Result};
+use crate::model::positions::sinusoidal;
+use crate::ops::params::ParameterLayout;
+
+/// A table of sines in the file may differ from ours by this much: float32 has rounded it, or float16.
+const POSITION_TOLERANCE: f32 = 1e-3;
+
+/// The file.
+pub(super) struct Stored {
+    path: PathBuf,
+    tensors: HashMap<String, Tensor>,
+}
+
+impl Stored {
+    /// Opens it; half precision becomes single.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let failed = |error: candle_core::Error| {
+            let what = format!("cannot read the tensors: {error}");
+            Error::failure(what).at(path).caused_by(error).help("the file is damaged or incomplete: fetch it again")
+        };
+        let tensors = candle_core::safetensors::load(path, &Device::Cpu).map_err(failed)?;
+        Ok(Self { path: path.to_path_buf(), tensors })
+    }
+
+    /// Whether there is a bias on the logits.
+    pub(super) fn has_output_bias(&self) -> bool {
+        self.tensors.contains_key(OUTPUT_BIAS)
+    }
+
+    /// Which sines and cosines the positions are: a folder without a table of them has those of `transformers`.
+    pub(super) fn sinusoid(&self, config: &ModelConfig) -> Sinusoid {
+        let kind = Sinusoid::Tensor2Tensor;
+        let is_other = |name: &&str| {
+            let table = self.tensors.get(*name).and_then(|table| floats(table).ok());
+            table.is_some_and(|table| is_table(&table, kind, [config.max_length, config.d_model]))
+        };
+        if POSITIONS.iter().any(is_other) { kind } else { Sinusoid::Halves }
+    }
+
+    /// All parameters, as `layout` has them.
+    ///
+    /// # Errors
+    /// Everything that is missing, left over, of another shape, or contradicts itself.
+    pub(super) fn read(mut self, config: &ModelConfig, is_shared: bool, layout: &ParameterLayout) -> Result<Vec<f32>> {
+        let mut problems = Vec::new();
+        let mut values = vec![0f32; layout.total()];
+        for entry in layout.entries() {
+            let sources = sources(&entry.name, config.tie, is_shared);
+            let mut first: Option<(&String, Vec<f32>)> = None;
+            for name in &sources {
+                // Tensors that are one may be stored once or several times; they stay for the others that use them.
+                let Some(tensor) = self.tensors.get(name) else { continue };
+                let dims = tensor.dims();
+                let is_bias = name == OUTPUT_BIAS && dims.len() == 2 && dims.first() == Some(&1);
+                if dims != entry.shape && !(is_bias && dims.get(1..) == Some(&entry.shape[..])) {
+                    problems.push(format!("`{name}` is {dims:?}, the model has {:?}", entry.shape));
+                    continue;
+                }
+                let found = floats(tensor).map_err(|error| error.at(&self.path))?;
+                match &first {
+                    Some((other, values)) if *values != found => {
+                        problems.push(format!("`{name}` differs from `{other}`, and must be the same"));
+                    }
+                    Some(_) => {}
+                    None => first = Some((name, found)),
+                }
+            }
+            match (first, values.get_mut(entry.range())) {
+                (Some((_, found)), Some(place)) => place.copy_from_slice(&found),
+                _ if sources.iter().any(|name| self.tensors.contains_key(name)) => {}
+                _ => problems.push(format!("missing: `{}` {:?}", sources.join("` or `"), entry.shape)),
+            }
+        }
+        for entry in layout.entries() {
+            sources(&entry.name, config.tie, is_shared).iter().for_each(|name| drop(self.tensors.remove(name)));
+        }
+        for name in POSITIONS {
+            if let Some(table) = self.tensors.remove(name)
+                && let Err(problem) = check_positions(name, &table, config)
+            {
+                problems.push(problem);
+            }
+        }
+        problems.extend(self.tensors.iter().map(|(name, tensor)| format!("superfluous: `{name}` {:?}", tensor.dims())));
+        tensor_problems(problems, "config.json", &self.path)?;
+        Ok(values)
+    }
+}
+
+/// The names under which a parameter may be stored.
+fn sources(name: &str, tie: Tie, is_shared: bool) -> Vec<String> {
+    let [source, target] = EMBEDDINGS;
+    let names: &[&str] = match (name, tie) {
+        ("source_embedding.weight", Tie::All) => &[SHARED, source, target, OUTPUT_WEIGHT],
+        ("source_embedding.weight" | "target_embedding.weight", _) if is_shared => &[SHARED, source, target],
+        ("source_embedding.weight", _) => &[source],
+        ("target_embedding.weight", Tie::Decoder) => &[target, OUTPUT_WEIGHT],
+        ("target_embedding.weight", _) => &[target],
+        ("output_projection.weight", _) => &[OUTPUT_WEIGHT],
+        ("output_projection.bias", _) => &[OUTPUT_BIAS],
+        _ => return vec![marian_names::of_layer(name)],
+    };
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// A stored table of positions must be the one that we compute.
+fn check_positions(name: &str, table: &Tensor, config: &ModelConfig) -> std::result::Result<(), String> {
+    let shape = [config.max_length, config.d_model];
+    if table.dims() != shape {
+        return Err(format!("`{name}` is {:?}, the model has {shape:?}", table.dims()));
+    }
+    let found = floats(table).map_err(|error| error.to_string())?;
+    if is_table(&found, config.sinusoid, shape) {
+        return Ok(());
+    }
+    Err(format!("`{name}` has other positions than sines and cosines, in halves"))
+}
+
+/// Whether these are the positions that we compute.
+fn is_table(found: &[f32], kind: Sinusoid, [positions, width]: [usize; 2]) -> bool {
+    let ours = sinusoidal(kind, positions, width);
+    found.len() == ours.len() && found.iter().zip(&ours).all(|(a, b)| (a - b).abs() <= POSITION_TOLERANCE)
+}

@@ -1,0 +1,80 @@
+//! The tokenizers: a SentencePiece model for each side, and the ids that its pieces have.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::settings::Settings;
+use super::{read, read_json};
+use crate::data::tokenizer::{OwnIds, Tokenizer};
+use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
+
+/// The names of special tokens, as `tokenizer_config.json` has them.
+struct Names {
+    pad: String,
+    eos: String,
+    unk: String,
+}
+
+/// Reads both sides.
+///
+/// # Errors
+/// A file cannot be read, or they contradict each other or `config.json`.
+pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
+    let config_file = directory.join("tokenizer_config.json");
+    let config = if config_file.exists() { read_json(&config_file)? } else { Map::new() };
+    let name = |key: &str, default: &str| {
+        let value = &config.get(key);
+        let text = value.and_then(|value| value.as_str().or_else(|| value["content"].as_str()));
+        text.unwrap_or(default).to_owned()
+    };
+    let names =
+        Names { pad: name("pad_token", "<pad>"), eos: name("eos_token", "</s>"), unk: name("unk_token", "<unk>") };
+    let source_file = directory.join("vocab.json");
+    let target_file = directory.join("target_vocab.json");
+    let is_separate = target_file.exists();
+    if settings.is_shared && is_separate {
+        let what = "source and target share an embedding, but target_vocab.json gives the target ids of its own";
+        return Err(Error::failure(what).at(&target_file));
+    }
+    if !is_separate && settings.sizes[0] != settings.sizes[1] {
+        let error =
+            Error::failure("source and target have vocabularies of different sizes, but there is one vocab.json");
+        return Err(error.at(directory).help("target_vocab.json is missing"));
+    }
+    let target_file = if is_separate { target_file } else { source_file.clone() };
+    let source = side(&source_file, &directory.join("source.spm"), &names, settings, 0)?;
+    let target = side(&target_file, &directory.join("target.spm"), &names, settings, 1)?;
+    Ok(Tokenizers { source: Arc::new(source), target: Arc::new(target) })
+}
+
+/// The tokenizer of a side, 0 for the source.
+fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, side: usize) -> Result<Tokenizer> {
+    let pieces = read_json(vocabulary)?;
+    let size = settings.sizes[side];
+    if pieces.len() != size {
+        let what = format!("the vocabulary has {} pieces, and the model {size}", pieces.len());
+        return Err(Error::failure(what).at(vocabulary).help("the files are of different models"));
+    }
+    let id = |name: &str| {
+        let id = pieces.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| Error::failure(format!("the vocabulary has no {name}")).at(vocabulary))
+    };
+    let (pad, eos, unk) = (id(&names.pad)?, id(&names.eos)?, id(&names.unk)?);
+    // The source's tokens are only those that the tokenizer puts there.
+    for (name, found, stated) in [("pad_token_id", pad, settings.pad), ("eos_token_id", eos, settings.eos)] {
+        if side == 1 && found != stated {
+            let what = format!("`{name}` of config.json is {stated}, but that piece has the id {found}");
+            return Err(Error::failure(what).at(vocabulary));
+        }
+    }
+    let ids = OwnIds {
+        special: [pad, if side == 0 { pad } else { settings.start }, eos, unk],
+        forbidden: if side == 0 { Vec::new() } else { settings.forbidden.clone() },
+        language_tags: side == 0 && pieces.keys().any(|piece| piece.starts_with(">>") && piece.ends_with("<<")),
+        vocabulary: Value::Object(pieces),
+    };
+    Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
+}

@@ -1,0 +1,155 @@
+//! Which files belong to a model.
+
+use std::path::{Path, PathBuf};
+
+use super::yaml::{self, Value};
+use crate::checkpoint::import::read;
+use crate::error::{Error, Result};
+
+/// The files of a model.
+pub(super) struct Files {
+    /// `model.npz`.
+    pub(super) weights: PathBuf,
+    /// Its `decoder.yml`, which names the vocabularies and says how to search.
+    pub(super) decoder: Option<PathBuf>,
+    /// The vocabularies of source and target: `.spm` or `.yml`.
+    pub(super) vocabularies: [PathBuf; 2],
+    /// SentencePiece models beside vocabularies in YAML, as OPUS-MT has them.
+    pub(super) models: Option<[PathBuf; 2]>,
+}
+
+/// Whether a file has weights, by its name. `model.npz.optimizer.npz` has what training keeps beside them.
+pub(super) fn is_weights(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    // Validation writes `model.npz.best-perplexity.npz`.
+    name.ends_with(".npz") && !name.ends_with(".optimizer.npz") && file.is_file()
+}
+
+/// The files of a folder that have weights, by name.
+pub(super) fn weights_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_weights(path)).collect();
+    found.sort();
+    found
+}
+
+impl Files {
+    /// The files of the model that is `source`, or in it.
+    ///
+    /// # Errors
+    /// There are several models; vocabularies are missing.
+    pub(super) fn find(source: &Path) -> Result<Self> {
+        let (weights, decoder) =
+            if source.is_file() { (source.to_path_buf(), decoder_of(source)) } else { in_folder(source)? };
+        let folder = weights.parent().unwrap_or(Path::new(""));
+        let named = match &decoder {
+            Some(file) => list(file, "vocabs")?,
+            None => Vec::new(),
+        };
+        let vocabularies = match (&decoder, named.as_slice()) {
+            (Some(file), [source, target]) => [locate(folder, source, file)?, locate(folder, target, file)?],
+            (Some(file), [_, ..]) => {
+                let what = format!("it names {} vocabularies; mt has models of one source and one target", named.len());
+                return Err(Error::failure(what).at(file));
+            }
+            _ => lone_vocabularies(folder)?,
+        };
+        let models = ["source.spm", "target.spm"].map(|name| folder.join(name));
+        let is_yaml = vocabularies.iter().all(|file| !is_model(file));
+        let models = (is_yaml && models.iter().all(|file| file.is_file())).then_some(models);
+        Ok(Self { weights, decoder, vocabularies, models })
+    }
+}
+
+/// Whether a vocabulary is a SentencePiece model.
+pub(super) fn is_model(vocabulary: &Path) -> bool {
+    vocabulary.extension().is_some_and(|extension| extension == "spm" || extension == "model")
+}
+
+/// The search options of a model: Marian's name for them, or the one that releases have.
+fn decoder_of(weights: &Path) -> Option<PathBuf> {
+    let mut own = weights.as_os_str().to_owned();
+    own.push(".decoder.yml");
+    let common = weights.with_file_name("decoder.yml");
+    [PathBuf::from(own), common].into_iter().find(|file| file.is_file())
+}
+
+/// The model of a folder that has one, or whose `decoder.yml` names one.
+fn in_folder(folder: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
+    let decoder = folder.join("decoder.yml");
+    if decoder.is_file() {
+        let models = list(&decoder, "models")?;
+        let [model] = models.as_slice() else {
+            let what = format!("it names {} models, and one is imported at a time", models.len());
+            return Err(Error::failure(what).at(&decoder).help("name the .npz of one: mt import FILE.npz --out DIR"));
+        };
+        return Ok((locate(folder, model, &decoder)?, Some(decoder)));
+    }
+    let mut found = weights_in(folder);
+    match (found.pop(), found.is_empty()) {
+        (Some(weights), true) => {
+            let decoder = decoder_of(&weights);
+            Ok((weights, decoder))
+        }
+        (last, _) => {
+            let names = found.iter().chain(&last).filter_map(|file| file.file_name()?.to_str()).collect::<Vec<_>>();
+            let what = format!("the folder has {} models: {}", names.len(), names.join(", "));
+            Err(Error::failure(what).at(folder).help("name one of them: mt import FILE.npz --out DIR"))
+        }
+    }
+}
+
+/// A list of a YAML file; empty if it is not there.
+fn list(file: &Path, key: &str) -> Result<Vec<String>> {
+    let value = entries(file)?.into_iter().find(|(name, _)| name == key);
+    match value {
+        Some((_, Value::List(list))) => Ok(list),
+        Some((_, Value::Scalar(one))) => Ok(vec![one]),
+        Some((_, Value::Null)) | None => Ok(Vec::new()),
+        Some((_, Value::Nested)) => Err(Error::failure(format!("`{key}` is not a list of files")).at(file)),
+    }
+}
+
+/// What a YAML file says.
+pub(super) fn entries(file: &Path) -> Result<Vec<(String, Value)>> {
+    let bytes = read(file)?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|error| Error::failure("this is not UTF-8 text").at(file).caused_by(error))?;
+    yaml::table(text).map_err(|error| error.at(file))
+}
+
+/// A file that a `decoder.yml` names: the paths are those of the machine that wrote it.
+fn locate(folder: &Path, named: &str, by: &Path) -> Result<PathBuf> {
+    let named = Path::new(named);
+    let beside = named.file_name().map(|name| folder.join(name));
+    let places = [Some(folder.join(named)), beside, Some(named.to_path_buf())];
+    places.into_iter().flatten().find(|file| file.is_file()).ok_or_else(|| {
+        let what = format!("it names {}, which is neither there nor beside it", named.display());
+        Error::failure(what).at(by).help("put the file into the folder of the model")
+    })
+}
+
+/// The vocabularies of a folder without a `decoder.yml`: one for both sides.
+fn lone_vocabularies(folder: &Path) -> Result<[PathBuf; 2]> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let name = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let is_vocabulary = |path: &PathBuf| {
+        let name = name(path);
+        let is_side = matches!(name.as_str(), "source.spm" | "target.spm");
+        path.is_file() && !is_side && (name.ends_with(".spm") || name.ends_with("vocab.yml"))
+    };
+    let mut found: Vec<PathBuf> = entries.filter(is_vocabulary).collect();
+    found.sort();
+    match found.as_slice() {
+        [one] => Ok([one.clone(), one.clone()]),
+        _ => {
+            let names = found.iter().map(name).collect::<Vec<_>>().join(", ");
+            let what = format!("which vocabularies the model has is not known: there is no decoder.yml, and {}", {
+                if found.is_empty() { "no vocabulary".to_owned() } else { format!("several vocabularies ({names})") }
+            });
+            let help = "write a decoder.yml beside the model: \
+                        vocabs: [FILE of the source, FILE of the target], each a .spm or a .yml";
+            Err(Error::failure(what).at(folder).help(help))
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `model.npz`: arrays of numbers, and the options of the model as text.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use candle_core::npy::NpzTensors;
+
+use crate::checkpoint::import::{MOST_BYTES, floats};
+use crate::error::{Error, Result};
+
+/// The array whose bytes are the options.
+const OPTIONS: &str = "special:model.yml";
+
+/// The file.
+pub(super) struct Npz {
+    pub(super) path: PathBuf,
+    arrays: NpzTensors,
+}
+
+impl Npz {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It is not one.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let arrays = NpzTensors::new(path).map_err(|error| {
+            let what = format!("this is not a .npz: {error}");
+            Error::failure(what).at(path).caused_by(error).help("it is damaged or incomplete: fetch it again")
+        })?;
+        Ok(Self { path: path.to_path_buf(), arrays })
+    }
+
+    /// The arrays of the model.
+    pub(super) fn names(&self) -> BTreeSet<&str> {
+        self.arrays.names().into_iter().map(String::as_str).filter(|name| *name != OPTIONS).collect()
+    }
+
+    /// Whether there is an array of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names().contains(name)
+    }
+
+    /// The options that the model was trained with, in YAML. It is an array of signed bytes, which candle does not read.
+    ///
+    /// # Errors
+    /// There are none, or not as Marian writes them.
+    pub(super) fn options(&self) -> Result<String> {
+        let broken = |what: String| {
+            let help = "Marian writes it; for a model without one, mt cannot know what it is";
+            Error::failure(format!("{OPTIONS}: {what}")).at(&self.path).help(help)
+        };
+        let file = File::open(&self.path).map_err(|error| Error::io("read the model", &self.path, error))?;
+        let mut archive =
+            zip::ZipArchive::new(BufReader::new(file)).map_err(|error| broken(error.to_string()).caused_by(error))?;
+        let entry = archive.by_name(&format!("{OPTIONS}.npy"));
+        let entry = entry.map_err(|error| broken(error.to_string()).caused_by(error))?;
+        let mut bytes = Vec::new();
+        let read = entry.take(MOST_BYTES).read_to_end(&mut bytes);
+        read.map_err(|error| broken(error.to_string()).caused_by(error))?;
+        let text = contents(&bytes).ok_or_else(|| broken("not an array of bytes".to_owned()))?;
+        // It ends with zeros.
+        let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+        let text = std::str::from_utf8(text);
+        text.map(str::to_owned).map_err(|error| broken("not UTF-8 text".to_owned()).caused_by(error))
+    }
+
+    /// The values of an array, which must have this shape.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn values(&self, name: &str, shape: &[usize]) -> std::result::Result<Vec<f32>, String> {
+        let cannot = |error: candle_core::Error| format!("`{name}` cannot be read: {error}");
+        // Before anything is allocated.
+        let (found, kind) = self.arrays.get_shape_and_dtype(name).map_err(cannot)?;
+        if found.dims() != shape {
+            return Err(format!("`{name}` is {:?}, the model has {shape:?}", found.dims()));
+        }
+        if !kind.is_float() {
+            return Err(format!("`{name}` has numbers of the type {}, not floating point", kind.as_str()));
+        }
+        let tensor = self.arrays.get(name).map_err(cannot)?.ok_or_else(|| format!("missing: `{name}`"))?;
+        floats(&tensor).map_err(|error| format!("`{name}`: {error}"))
+    }
+}
+
+/// What follows the header of an array.
+fn contents(bytes: &[u8]) -> Option<&[u8]> {
+    let rest = bytes.strip_prefix(b"\x93NUMPY")?;
+    let (length, rest) = match rest {
+        [1, _, low, high, rest @ ..] => (u64::from(u16::from_le_bytes([*low, *high])), rest),
+        [2, _, a, b, c, d, rest @ ..] => (u64::from(u32::from_le_bytes([*a, *b, *c, *d])), rest),
+        _ => return None,
+    };
+    rest.get(usize::try_from(length).ok()?..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_both_versions() {
+        assert_eq!(contents(b"\x93NUMPY\x01\x00\x03\x00abctext"), Some(&b"text"[..]));
+        assert_eq!(contents(b"\x93NUMPY\x02\x00\x03\x00\x00\x00abctext"), Some(&b"text"[..]));
+        for broken in [&b""[..], b"\x93NUMPY", b"\x93NUMPY\x03\x00\x00\x00", b"\x93NUMPY\x01\x00\xff\xffabc", b"PK"] {
+            assert_eq!(contents(broken), None);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! `mt import` of Marian's own models. That they compute the same is `make test-interop`, with Marian.
+
+mod common;
+
+use common::npz;
+use common::project::{Project, fails, stderr, stdout, succeeds};
+use serde_json::Value;
+
+fn translate(project: &Project, model: &str, line: &str) -> String {
+    let output = project.mt(&["translate", line, "--model", model, "--max-length", "8"]);
+    succeeds(&output);
+    stdout(&output)
+}
+
+#[test]
+fn a_release_of_opus_mt() {
+    let project = Project::new();
+    npz::write(&project.path("opus"), |_, _| ());
+    succeeds(&project.mt(&["import", "opus", "--out", "model"]));
+    let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", "model", "--json"]))).unwrap();
+    let config = &info["config"];
+    for (section, key, value) in [
+        ("model", "activation", Value::from("swish")),
+        ("model", "sinusoid", "tensor2tensor".into()),
+        ("model", "norm", "post".into()),
+        ("model", "norm_eps", 1e-6.into()),
+        ("model", "output_bias", true.into()),
+        ("model", "tie", "all".into()),
+        ("decode", "beam", 3.into()),
+        ("decode", "length_penalty", 1.0.into()),
+    ] {
+        assert_eq!(config[section][key], value, "{section}.{key}");
+    }
+    let tokens = project.mt_with_input(&["tokenize", "-q", "--model", "model"], b">>deu<< the cat\n");
+    assert_eq!(stdout(&tokens), ">>deu<< ▁the ▁cat\n");
+    let translation = translate(&project, "model", ">>deu<< the cat");
+    // The file itself, and a folder without a decoder.yml, are the same model.
+    succeeds(&project.mt(&["import", "opus/model.npz", "--out", "model2"]));
+    assert_eq!(translate(&project, "model2", ">>deu<< the cat"), translation);
+    std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
+    succeeds(&project.mt(&["import", "opus", "--out", "model3"]));
+    let bytes = |model: &str| std::fs::read(project.path(model).join("model.safetensors")).unwrap();
+    assert_eq!(bytes("model3"), bytes("model"));
+    // And it can be used as any other.
+    succeeds(&project.mt(&["quantize", "model", "--out", "int8"]));
+    succeeds(&project.mt(&["export", "model", "--format", "ct2", "--out", "ct2"]));
+    let export = project.mt(&["export", "model", "--format", "hf-marian", "--out", "hf"]);
+    fails(&export, 1, &["model.norm_eps"]);
+}
+
+/// The first of a shared array, transposed by hand, has its place in the model.
+#[test]
+fn arrays_are_turned_and_padding_added() {
+    let project = Project::new();
+    let mut expected = Vec::new();
+    npz::write(&project.path("opus"), |_, arrays| {
+        let (shape, values) = &arrays["encoder_l1_ffn_W1"];
+        let [rows, columns] = [shape[0], shape[1]];
+        expected = (0..columns * rows).map(|i| values[i % rows * columns + i / rows]).collect();
+    });
+    succeeds(&project.mt(&["import", "opus", "--out", "model"]));
+    let device = candle_core::Device::Cpu;
+    let tensors = candle_core::safetensors::load(project.path("model/model.safetensors"), &device).unwrap();
+    let found = tensors["encoder.layers.0.feed_forward.fc1.weight"].flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!(found, expected);
+    let embeddings = tensors["source_embedding.weight"].to_vec2::<f32>().unwrap();
+    assert_eq!(embeddings.len(), npz::pieces().len() + 1);
+    assert!(embeddings.last().unwrap().iter().all(|value| *value == 0.0));
+}
+
+#[test]
+fn text_that_is_split_already() {
+    let project = Project::new();
+    npz::write(&project.path("words"), |_, _| ());
+    for side in ["source", "target"] {
+        std::fs::remove_file(project.path(&format!("words/{side}.spm"))).unwrap();
+    }
+    succeeds(&project.mt(&["import", "words", "--out", "model"]));
+    let tokens = project.mt_with_input(&["tokenize", "-q", "--model", "model"], "▁the ▁cat x@@ y\n".as_bytes());
+    assert_eq!(stdout(&tokens), "▁the ▁cat x@@ y\n");
+    // What is not in the vocabulary is unknown, and no translation has it.
+    let translation = translate(&project, "model", "▁the ▁cat x@@ y");
+    assert!(!translation.contains("<unk>") && !translation.contains("<pad>"), "{translation}");
+    assert!(translation.trim().split(' ').all(|piece| npz::pieces().iter().any(|other| other == piece)));
+}
+
+#[test]
+fn all_that_is_wrong_is_said_at_once() {
+    let project = Project::new();
+    npz::write(&project.path("options"), |options, _| {
+        *options = options
+            .replace("right-left: false", "right-left: true")
+            .replace("autoreg: self-attention", "autoreg: rnn")
+            .replace("activation: swish", "activation: gelu")
+            .replace("top: \"\"", "top: a")
+            .replace("enc-depth: 1", "enc-depth: x")
+            .replace("tied-layers:\n  []", "tied-layers:\n  - 1")
+            .replace("ulr: false", "transformer-new: 3");
+    });
+    let says = [
+        "`right-left` is true",
+        "`transformer-decoder-autoreg` is rnn",
+        "`transformer-ffn-activation` is gelu",
+        "`transformer-postprocess-top` \"a\"",
+        "`enc-depth` is x",
+        "no models with `transformer-tied-layers`, which is [1]",
+        "no models with `transformer-new`, which is 3",
+        "model.npz",
+    ];
+    fails(&project.mt(&["import", "options", "--out", "model"]), 1, &says);
+    npz::write(&project.path("arrays"), |_, arrays| {
+        let moved = arrays.remove("decoder_l1_context_Wq").unwrap();
+        arrays.insert("decoder_l1_context_Wx".into(), moved);
+        arrays.get_mut("encoder_l1_ffn_W1").unwrap().0 = vec![32, 16];
+    });
+    let says = [
+        "missing: `decoder_l1_context_Wq`",
+        "superfluous: `decoder_l1_context_Wx`",
+        "`encoder_l1_ffn_W1` is [32, 16], the model has [16, 32]",
+    ];
+    fails(&project.mt(&["import", "arrays", "--out", "model"]), 1, &says);
+    assert!(!project.path("model").exists());
+}
+
+#[test]
+fn files_that_do_not_go_together_are_named() {
+    let project = Project::new();
+    let fresh = |change: &dyn Fn()| {
+        let _ = std::fs::remove_dir_all(project.path("opus"));
+        npz::write(&project.path("opus"), |_, _| ());
+        change();
+        project.mt(&["import", "opus", "--out", "model"])
+    };
+    let decoder = |text: &str| project.write("opus/decoder.yml", text);
+    let output = fresh(&|| decoder("models: [a.npz, b.npz]\nvocabs: [x, y]\n"));
+    fails(&output, 1, &["names 2 models", "decoder.yml"]);
+    let output = fresh(&|| decoder("models: [model.npz]\nvocabs: [x.yml, opus.vocab.yml]\n"));
+    fails(&output, 1, &["names x.yml, which is neither there nor beside it"]);
+    let output = fresh(&|| decoder("models: [model.npz]\nvocabs: [opus.vocab.yml]\n"));
+    fails(&output, 1, &["1 vocabularies"]);
+    let output = fresh(&|| {
+        decoder("models: [model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\nword-penalty: 0.5\nbeam-size: many\n");
+    });
+    fails(&output, 1, &["`word-penalty` is 0.5", "`beam-size` is many"]);
+    let output = fresh(&|| decoder("models: [model.npz]\nvocabs: *all\n"));
+    fails(&output, 1, &["decoder.yml", "line 2"]);
+    let output = fresh(&|| {
+        std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
+        project.write("opus/other.vocab.yml", "</s>: 0\n");
+    });
+    fails(&output, 1, &["no decoder.yml", "opus.vocab.yml, other.vocab.yml"]);
+    let output = fresh(&|| {
+        std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
+        std::fs::copy(project.path("opus/model.npz"), project.path("opus/model.iter9.npz")).unwrap();
+    });
+    fails(&output, 1, &["2 models: model.iter9.npz, model.npz", "name one of them"]);
+    let output = fresh(&|| project.write("opus/opus.vocab.yml", "</s>: 0\n<unk>: 1\n"));
+    fails(&output, 1, &["2 pieces", "opus.vocab.yml"]);
+    let output = fresh(&|| project.write("opus/opus.vocab.yml", "</s>: zero\n"));
+    fails(&output, 1, &["\"</s>\" has no id"]);
+    let output = fresh(&|| project.write("opus/model.npz", "PK"));
+    fails(&output, 1, &["not a .npz", "fetch it again"]);
+    let output = fresh(&|| npz::write(&project.path("opus"), |options, _| options.clear()));
+    fails(&output, 1, &["special:model.yml", "model.npz"]);
+    let output = fresh(&|| npz::write(&project.path("opus"), |options, _| *options = "- list\n".into()));
+    fails(&output, 1, &["special:model.yml", "a table of keys and values"]);
+    assert!(!project.path("model").exists());
+    // Cut anywhere, it is refused, and never a crash.
+    let _ = fresh(&|| ());
+    let whole = std::fs::read(project.path("opus/model.npz")).unwrap();
+    for part in 1..24 {
+        std::fs::write(project.path("opus/model.npz"), &whole[..whole.len() * part / 24]).unwrap();
+        let output = project.mt(&["import", "opus", "--out", "cut"]);
+        assert_eq!(output.status.code(), Some(1), "{part}: {}", stderr(&output));
+    }
+}
