@@ -3,6 +3,7 @@
 mod common;
 
 use common::datasets::Bench;
+use common::hub::Pull;
 use common::marian;
 use common::project::{Project, fails, file, stderr, stdout, succeeds};
 use serde_json::{Value, json};
@@ -213,6 +214,17 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     };
     fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights as a pickle alone", "hf:ORG/NAME@refs/pr/N"]);
     assert!(bench.hub.fetched().is_empty());
+    // Nor are pull requests of others taken, or of an earlier model.
+    const TITLE: &str = "Adding `safetensors` variant of this model";
+    let pull = |number, title, author, status, parent: &str| {
+        bench.hub.pull("o/en-xx", Pull { number, title, author, status, parent: parent.to_owned() });
+    };
+    add("refs/pr/9", &files);
+    pull(9, TITLE, "SFconvertbot", "open", "0123456789012345678901234567890123456789");
+    pull(3, TITLE, "someone", "open", "main");
+    pull(3, TITLE, "SFconvertbot", "closed", "main");
+    pull(3, "A better model", "SFconvertbot", "open", "main");
+    fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights as a pickle alone"]);
     fails(&translate("hf:o/other", &[]), 1, &["o/other"]);
     fails(&translate("hf:../x", &[]), 2, &["cannot be the name of a model"]);
     fails(&translate("hf:o/en-xx@refs/pr/3", &["--offline"]), 1, &["--offline"]);
@@ -239,8 +251,20 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
         file(&bench.project, "from-hub", "model.safetensors"),
         file(&bench.project, "model", "model.safetensors")
     );
+    // The converter's pull request is found, on another page than the first, and remembered.
+    add("refs/pr/4", &files);
+    pull(4, TITLE, "SFconvertbot", "open", "main");
+    (5..9).for_each(|number| pull(number, "Other", "someone", "open", "main"));
+    let found = translate("hf:o/en-xx", &[]);
+    assert_eq!(stdout(&found), stdout(&first), "{}", stderr(&found));
+    assert!(stderr(&found).contains("those of refs/pr/4 are taken, by the hub's converter"), "{}", stderr(&found));
+    bench.hub.log();
+    for more in [&[][..], &["--offline"]] {
+        assert_eq!(stdout(&translate("hf:o/en-xx", more)), stdout(&first));
+    }
+    assert!(bench.hub.log().iter().all(|request| !request.path.contains("discussions")));
     // The weights are damaged on their way: named, and nothing of it stays.
     add("broken", &borrowed(&files, &|name| (name == "vocab.json").then_some("vocab.txt")));
     fails(&translate("hf:o/en-xx@broken", &[]), 1, &["vocab.json is missing"]);
-    assert_eq!(std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().count(), 2, "a model and the lock");
+    assert_eq!(std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().count(), 4, "two models, the lock, a note");
 }

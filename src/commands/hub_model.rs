@@ -10,7 +10,7 @@ use crate::checkpoint::import::hf_marian;
 use crate::cli::Common;
 use crate::console::message;
 use crate::error::{Error, Result};
-use crate::hub::{Hub, Repo};
+use crate::hub::{Hub, Repo, is_revision};
 
 /// What the name of a model of the hub begins with.
 const PREFIX: &str = "hf:";
@@ -34,33 +34,67 @@ pub fn repository(name: &Path) -> Option<Repo> {
     })
 }
 
-/// Fetches the files of a MarianMT model that are not in the cache.
+/// Fetches the files of a MarianMT model that are not in the cache. Where `main` has its weights as a pickle alone, from the pull
+/// request of the hub's converter.
 ///
 /// # Errors
 /// Those of the hub; also where the repository has no such model.
 pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
     let hub = Hub::open(common.offline)?.quiet(common.quiet);
-    let files = hub.files(repo)?;
-    let has = |name: &str| files.iter().any(|file| file == name);
-    if !has(hf_marian::WEIGHTS) {
-        let error = if has(hf_marian::PICKLE) {
-            let what =
-                format!("{repo} has its weights as a pickle alone, which can run any code and is never read here");
-            Error::failure(what).help(
-                "the Community tab of its page may have a pull request that adds `safetensors`: name it as \
-                 hf:ORG/NAME@refs/pr/N; or convert the model where you trust it, and give `mt import` the folder",
-            )
-        } else {
+    let mut files = hub.files(repo)?;
+    let mut repo = repo.clone();
+    let has = |files: &[String], name: &str| files.iter().any(|file| file == name);
+    if !has(&files, hf_marian::WEIGHTS) {
+        if !has(&files, hf_marian::PICKLE) {
             let list = files.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
-            Error::failure(format!("{repo} has no {}", hf_marian::WEIGHTS)).help(format!("it has {list}"))
-        };
-        return Err(error);
+            let error = Error::failure(format!("{repo} has no {}", hf_marian::WEIGHTS));
+            return Err(error.help(format!("it has {list}")));
+        }
+        let Some(revision) = conversion(&hub, &repo)? else { return Err(pickle_alone(&repo)) };
+        if !common.quiet {
+            message(format_args!(
+                "{repo} has its weights as a pickle; those of {revision} are taken, by the hub's converter"
+            ));
+        }
+        repo = repo.at(revision);
+        files = hub.files(&repo)?;
+        if !has(&files, hf_marian::WEIGHTS) {
+            return Err(pickle_alone(&repo));
+        }
     }
-    let wanted = hf_marian::FILES.iter().filter(|name| has(name));
-    let paths = wanted.map(|name| hub.fetch(repo, name)).collect::<Result<Vec<_>>>()?;
+    let wanted = hf_marian::FILES.iter().filter(|name| has(&files, name));
+    let paths = wanted.map(|name| hub.fetch(&repo, name)).collect::<Result<Vec<_>>>()?;
     let folder = paths.first().and_then(|path| path.parent());
     let folder = folder.ok_or_else(|| Error::failure(format!("{repo} has no file of a MarianMT model")))?;
-    Ok(Fetched { folder: folder.to_path_buf(), commit: hub.commit(repo)? })
+    Ok(Fetched { folder: folder.to_path_buf(), commit: hub.commit(&repo)? })
+}
+
+fn pickle_alone(repo: &Repo) -> Error {
+    let what = format!("{repo} has its weights as a pickle alone, which can run any code and is never read here");
+    Error::failure(what).help(
+        "if a pull request on the Community tab of its page adds `safetensors`, name it as hf:ORG/NAME@refs/pr/N; or convert \
+         the model where you trust it, and give `mt import` the folder",
+    )
+}
+
+/// The converter's pull request. What the hub said is kept: the next time, and offline, it need not be asked.
+fn conversion(hub: &Hub, repo: &Repo) -> Result<Option<String>> {
+    let kept = models(repo)?.join(format!("{}.conversion", hub.commit(repo)?));
+    if let Ok(revision) = fs::read_to_string(&kept) {
+        return Ok(Some(revision).filter(|revision| is_revision(revision)));
+    }
+    let found = hub.conversion(repo)?;
+    if let Some(revision) = &found {
+        let write_error = |error| Error::io("keep what the hub said of a model", &kept, error);
+        fs::create_dir_all(kept.parent().unwrap_or(Path::new(""))).map_err(write_error)?;
+        fs::write(&kept, revision).map_err(write_error)?;
+    }
+    Ok(found)
+}
+
+/// Where what was imported from a repository lies.
+fn models(repo: &Repo) -> Result<PathBuf> {
+    Ok(cache()?.join("models").join(repo.name.replace('/', "--")))
 }
 
 /// The directory of a model of the hub, imported if it is not there yet.
@@ -69,7 +103,7 @@ pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
 /// As [`fetch`], and those of importing.
 pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     let fetched = fetch(repo, common)?;
-    let models = cache()?.join("models").join(repo.name.replace('/', "--"));
+    let models = models(repo)?;
     let directory = models.join(format!("{}-v{VERSION}", fetched.commit));
     let write_error = |error| Error::io("write the imported model", &models, error);
     fs::create_dir_all(&models).map_err(write_error)?;

@@ -29,6 +29,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// How long a connection may take, and how long it may be silent.
 const CONNECT: Duration = Duration::from_secs(15);
 const SILENCE: Duration = Duration::from_secs(60);
+/// More than any answer about a repository has.
+const LONGEST_ANSWER: u64 = 1 << 24;
 /// Redirects within the hub, of a repository that was renamed.
 const RENAMED: usize = 5;
 
@@ -153,6 +155,20 @@ impl Web {
         request.header(ACCEPT_ENCODING, "identity").send().map_err(|error| self.unanswered(error))
     }
 
+    /// What the hub answers to a question about a repository.
+    pub fn text(&self, address: &str, query: &[(&str, &str)], repo: &Repo) -> std::result::Result<String, Failure> {
+        let not_the_hub = || Failure::Final(problem::not_the_hub(&self.endpoint));
+        let url = Url::parse_with_params(address, query).map_err(|_| not_the_hub())?;
+        let response = self.request(self.client.get(url))?;
+        if !response.status().is_success() {
+            return Err(self.refusal(&response, repo, None));
+        }
+        let mut text = String::new();
+        let read = response.take(LONGEST_ANSWER).read_to_string(&mut text);
+        read.map_err(|error| Failure::Passing(Error::failure(problem::innermost(&error)).caused_by(error), None))?;
+        Ok(text)
+    }
+
     /// Size and checksum of a file. Of redirects only those within the hub are followed: it says both itself, and the storage
     /// behind it does not.
     fn metadata(&self, url: &Url, repo: &Repo, file: &str) -> std::result::Result<Metadata, Failure> {
@@ -170,7 +186,7 @@ impl Web {
                 continue;
             }
             if !status.is_success() && !status.is_redirection() {
-                return Err(self.refusal(&response, repo, file));
+                return Err(self.refusal(&response, repo, Some(file)));
             }
             let headers = response.headers();
             let etag = header(headers, "x-linked-etag").or_else(|| header(headers, ETAG.as_str())).unwrap_or_default();
@@ -250,7 +266,7 @@ impl Web {
             return Err(Failure::Passing(problem::damaged(repo, name, "a wrong part came"), None));
         }
         if !status.is_success() {
-            return Err(self.refusal(&response, repo, name));
+            return Err(self.refusal(&response, repo, Some(name)));
         }
         if start > 0 && status != StatusCode::PARTIAL_CONTENT {
             // All of it comes, not the rest.
@@ -306,12 +322,12 @@ impl Web {
         if connects { Failure::Passing(error, None) } else { Failure::Final(error) }
     }
 
-    /// An answer that is no, to a request for a file.
-    fn refusal(&self, response: &Response, repo: &Repo, file: &str) -> Failure {
+    /// An answer that is no, to a request for a file, if it was one.
+    fn refusal(&self, response: &Response, repo: &Repo, file: Option<&str>) -> Failure {
         let headers = response.headers();
         let code = header(headers, "x-error-code");
         let message = header(headers, "x-error-message");
-        let refusal = Refusal { status: response.status().as_u16(), code, message, repo, file: Some(file) };
+        let refusal = Refusal { status: response.status().as_u16(), code, message, repo, file };
         let wait = header(headers, RETRY_AFTER.as_str()).and_then(|seconds| seconds.trim().parse().ok());
         self.refused(&refusal, wait.map(Duration::from_secs))
     }

@@ -45,7 +45,7 @@ impl Web {
     }
 
     /// What `hf-hub` says, as a sentence, and whether another try may help.
-    fn failure(&self, repo: &Repo, error: HFError) -> Failure {
+    pub fn failure(&self, repo: &Repo, error: HFError) -> Failure {
         let (context, wait) = match error {
             HFError::Request { source, .. } => return self.unanswered(source),
             HFError::RateLimited { retry_after, context } => (Some(context), retry_after),

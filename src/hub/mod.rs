@@ -12,6 +12,7 @@
 //! The cache has the layout that all programs of the hub share.
 
 mod cache;
+mod conversion;
 mod download;
 mod listing;
 mod problem;

@@ -47,8 +47,21 @@ struct State {
     gated: BTreeMap<String, String>,
     /// What a request's path holds, what goes wrong, and how often.
     faults: Vec<(String, Fault, usize)>,
+    /// By repository: pull requests, newest first.
+    pulls: BTreeMap<String, Vec<Pull>>,
     log: Vec<Request>,
     storage: String,
+}
+
+/// A pull request, whose revision is `refs/pr/N`, as the hub tells of it.
+#[derive(Clone)]
+pub struct Pull {
+    pub number: u64,
+    pub title: &'static str,
+    pub author: &'static str,
+    pub status: &'static str,
+    /// The revision that it was made from.
+    pub parent: String,
 }
 
 /// The server; its threads end with the test.
@@ -102,6 +115,11 @@ impl HubServer {
         state.files.insert((repo.clone(), commit.clone()), files);
         state.revisions.entry(repo).or_default().insert(revision.to_owned(), commit.clone());
         commit
+    }
+
+    /// Adds a pull request to a model. A page shows two.
+    pub fn pull(&self, name: &str, pull: Pull) {
+        self.state.lock().unwrap().pulls.entry(name.to_owned()).or_default().insert(0, pull);
     }
 
     pub fn gate(&self, name: &str, token: &str) {
@@ -233,6 +251,31 @@ fn answer(request: &Request, state: &mut State) -> Answer {
     let Some(revisions) = state.revisions.get(repo) else {
         return Answer::new(404, &[("X-Error-Code", "RepoNotFound")], "");
     };
+    if file.is_none() && path.contains("/discussions?") {
+        let page: usize = path.rsplit_once("&p=").unwrap().1.parse().unwrap();
+        let pulls = state.pulls.get(repo).cloned().unwrap_or_default();
+        let shown = pulls.iter().skip(2 * page).take(2).map(|pull| {
+            json!({ "num": pull.number, "title": pull.title, "status": pull.status, "isPullRequest": true,
+                    "author": { "name": pull.author }, "repo": {} })
+        });
+        let body = json!({ "discussions": shown.collect::<Vec<_>>(), "count": pulls.len(), "start": 2 * page });
+        return Answer::new(200, &[("Content-Type", "application/json")], body.to_string());
+    }
+    if let (None, Some((_, revision))) = (file, path.split_once("/commits/")) {
+        let revision = revision.split('?').next().unwrap();
+        let pull = state
+            .pulls
+            .get(repo)
+            .and_then(|pulls| pulls.iter().find(|pull| revision == format!("refs/pr/{}", pull.number)));
+        let parent = pull.map(|pull| revisions.get(&pull.parent).unwrap_or(&pull.parent));
+        let commits = revisions.get(revision).into_iter().chain(parent);
+        let commits: Vec<_> = commits
+            .map(
+                |id| json!({ "id": id, "title": "", "message": "", "authors": [], "date": "2026-01-01T00:00:00.000Z" }),
+            )
+            .collect();
+        return Answer::new(200, &[("Content-Type", "application/json")], json!(commits).to_string());
+    }
     let Some(file) = file else {
         let commit = if commit.is_empty() { "main" } else { commit };
         let known =
@@ -271,6 +314,9 @@ fn answer(request: &Request, state: &mut State) -> Answer {
 fn split(path: &str) -> Option<(&str, &str, Option<&str>)> {
     if let Some(rest) = path.strip_prefix("/api/") {
         let rest = rest.strip_prefix("models/").unwrap_or(rest);
+        if let Some((repo, _)) = rest.split_once("/discussions?").or_else(|| rest.split_once("/commits/")) {
+            return Some((repo, "", None));
+        }
         return Some(rest.split_once("/revision/").map_or((rest, "", None), |(repo, revision)| (repo, revision, None)));
     }
     let (repo, rest) = path.trim_start_matches('/').split_once("/resolve/")?;
