@@ -15,7 +15,7 @@
 //! # Modules
 //!
 //! Dependencies point one way: `main → cli → commands → {config, report, train, decode, metrics, checkpoint} → infer → {model, data} → {ops, hub}
-//! → rng`. [`metrics`], [`hub`] and [`rng`] import nothing of ours but [`error`] and [`console`]. What a configuration may say of a thing (its names,
+//! → rng`. [`metrics`], [`hub`] and [`rng`] import nothing of ours but [`error`], [`console`] and `file`. What a configuration may say of a thing (its names,
 //! its keys) stands in the module that implements it; [`config`] composes the sections of these.
 
 pub mod checkpoint;
@@ -28,6 +28,7 @@ pub mod data;
 pub mod decode;
 pub mod device;
 pub mod error;
+mod file;
 pub mod hub;
 pub mod infer;
 pub mod metrics;

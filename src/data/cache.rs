@@ -12,7 +12,6 @@
 //! last shard that counts, and so does the mending of a damaged entry.
 
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -25,6 +24,7 @@ use super::shard::{Shard, Summary};
 use super::tokenizers::Tokenizers;
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
+use crate::file;
 
 /// Changes when shards or what is in them come to mean something else.
 const FORMAT: u32 = 1;
@@ -223,18 +223,7 @@ impl Entry {
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.{TEMPORARY}", std::process::id()));
-    let temporary = PathBuf::from(temporary);
-    let write = || -> std::io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|error| {
-        // What is left of it would only take room.
-        let _ = fs::remove_file(&temporary);
-        Error::io("write the prepared data", path, error)
-    })
+    file::replace(path, Path::new(&temporary), bytes).map_err(|error| Error::io("write the prepared data", path, error))
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
 use super::listing::Listing;
 use super::{Repo, problem};
 use crate::console::message;
 use crate::error::{Error, Result};
+use crate::file;
 
 /// The cache.
 pub(super) struct Cache {
@@ -164,12 +164,7 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     create_folder(folder)?;
     let new = folder.join(format!(".{}.new", std::process::id()));
-    let write = || {
-        let mut file = File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(&new, path)
-    };
-    write().map_err(|error| problem::cannot_write(path, error))
+    file::replace(path, &new, text.as_bytes()).map_err(|error| problem::cannot_write(path, error))
 }
 
 /// Creates a folder of the cache.

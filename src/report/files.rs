@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::console::message;
 use crate::error::{Error, Result};
+use crate::file;
 
 /// What the training text is like: [`crate::data::statistics::Statistics`].
 pub const CORPUS: &str = "corpus.json";
@@ -38,7 +39,7 @@ pub fn replace(run: &Path, name: &str, text: &str) -> Result<()> {
 pub(super) fn replace_file(file: &Path, text: &str) -> std::io::Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let new = file.with_file_name(format!(".{name}.new"));
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file))
+    file::replace(file, &new, text.as_bytes())
 }
 
 /// Lines as such a file has them.

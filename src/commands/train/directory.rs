@@ -11,6 +11,7 @@ use crate::config::{self, Config};
 use crate::console::message;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::report::{self, page};
 use crate::train::log::LOG_FILE;
 use crate::train::state::TrainState;
@@ -139,7 +140,6 @@ fn remove<'a>(run: &Path, names: impl IntoIterator<Item = &'a &'a str>) -> Resul
 /// Writes the resolved configuration, whole or not at all.
 fn write_config(run: &Path, config: &Config) -> Result<()> {
     let (file, new) = (run.join(CONFIG_FILE), run.join(NEW_CONFIG));
-    std::fs::write(&new, config::to_toml(config))
-        .and_then(|()| std::fs::rename(&new, &file))
+    file::replace(&file, &new, config::to_toml(config).as_bytes())
         .map_err(|e| Error::io("write the configuration", &file, e))
 }
