@@ -1,11 +1,14 @@
 //! The header of a data set's page: which files its author says belong to which configuration and split.
 
-use yaml_rust2::{Yaml, YamlLoader};
+use yaml_rust2::parser::Parser;
+use yaml_rust2::{Event, Yaml, YamlLoader};
 
 /// The page of a data set.
 pub const FILE: &str = "README.md";
 /// Longer headers are not looked at.
 const LONGEST: usize = 1 << 20;
+/// Nor deeper ones: the library recurses.
+const DEEPEST: usize = 32;
 
 /// One configuration, as the header states it.
 #[derive(Debug, Default, PartialEq)]
@@ -24,12 +27,28 @@ pub struct CardConfig {
 pub fn configs(page: &str) -> Vec<CardConfig> {
     let Some(text) = block(page) else { return Vec::new() };
     // Without an anchor nothing can be repeated, so that a small header cannot stand for a huge one.
-    if text.len() > LONGEST || text.contains('&') {
+    if text.len() > LONGEST || text.contains('&') || !is_shallow(&text) {
         return Vec::new();
     }
     let documents = YamlLoader::load_from_str(&text).unwrap_or_default();
     let Some(list) = documents.first().and_then(|document| document["configs"].as_vec()) else { return Vec::new() };
     list.iter().filter_map(config).collect()
+}
+
+/// Whether this is YAML that does not nest deeply. The library's events come without recursion.
+fn is_shallow(text: &str) -> bool {
+    let mut parser = Parser::new_from_str(text);
+    let mut depth = 0;
+    while let Ok((event, _)) = parser.next_token() {
+        match event {
+            Event::StreamEnd => return true,
+            Event::SequenceStart(..) | Event::MappingStart(..) if depth == DEEPEST => return false,
+            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
+            Event::SequenceEnd | Event::MappingEnd => depth -= 1,
+            _ => {}
+        }
+    }
+    false
 }
 
 /// The part of the header that says `configs:`.
@@ -116,5 +135,9 @@ mod tests {
         // What would be repeated a thousandfold.
         let bomb = "---\nconfigs:\n- &a [x, x]\n- &b [*a, *a]\n- config_name: *b\n---\n";
         assert_eq!(configs(bomb), []);
+        // As deep as a stack is not.
+        for nested in ["- ", "? ", "- ? ", "[", "{a: "] {
+            assert_eq!(configs(&format!("---\nconfigs:\n{}a\n---\n", nested.repeat(LONGEST / 5))), [], "{nested}");
+        }
     }
 }
