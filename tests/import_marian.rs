@@ -164,6 +164,7 @@ fn files_that_do_not_go_together_are_named() {
     fails(&output, 1, &["special:model.yml", "model.npz"]);
     let output = fresh(&|| npz::write(&project.path("opus"), |options, _| *options = "- list\n".into()));
     fails(&output, 1, &["special:model.yml", "a table of keys and values"]);
+    fails(&project.mt(&["import", "opus/decoder.yml", "--out", "model"]), 1, &["neither a folder nor a .npz"]);
     assert!(!project.path("model").exists());
     // Cut anywhere, it is refused, and never a crash.
     let _ = fresh(&|| ());

@@ -61,7 +61,8 @@ pub fn import(directory: &Path) -> Result<Imported> {
 /// Names every file that is missing, and what to do about it.
 fn check_files(directory: &Path) -> Result<()> {
     if !directory.is_dir() {
-        let error = Error::failure("there is no such directory").at(directory);
+        let what = if directory.exists() { "this is neither a folder nor a .npz" } else { "there is no such directory" };
+        let error = Error::failure(what).at(directory);
         return Err(error.help("name the folder of a MarianMT model, or the .npz of one of Marian's own"));
     }
     let is_there = |name: &str| directory.join(name).is_file();
