@@ -464,6 +464,7 @@ fn without_a_network() {
     );
     succeeds(&run("HF_ENDPOINT", &closed, &["--offline"]));
     fails(&run("HF_ENDPOINT", "no address", &[]), 2, &["HF_ENDPOINT=\"no address\"", "https://huggingface.co"]);
+    fails(&run("HF_ENDPOINT", "ftp://x", &[]), 2, &["HF_ENDPOINT=\"ftp://x\"", "https://huggingface.co"]);
     bench.hub.log();
     succeeds(&run("HF_HUB_OFFLINE", "1", &[]));
     assert!(bench.hub.log().is_empty());

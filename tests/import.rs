@@ -181,6 +181,76 @@ fn what_does_not_fit_is_refused_before_any_work() {
     fails(&train(&["--set", "tokenizer.dropout=0.1"]), 2, &["no BPE-dropout"]);
     fails(&train(&["--set", "train.init=nowhere"]), 1, &["`train.init`", "nowhere"]);
     assert!(!project.path("runs/tune/config.toml").exists());
+    fails(&train(&["--set", "train.init='hf:a/b'"]), 1, &["`train.init`", "mt import hf:ORG/NAME --out DIR"]);
+    fails(&train(&["--set", "train.init=opus"]), 1, &["`train.init`", "mt import DIR --out MODEL_DIR"]);
+}
+
+#[test]
+fn a_model_is_not_replaced_by_a_run() {
+    let project = imported();
+    project.write("tune.toml", FINE_TUNING);
+    std::fs::create_dir(project.path("copy")).unwrap();
+    for entry in std::fs::read_dir(project.path("model")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        std::fs::copy(project.path("model").join(&name), project.path("copy").join(&name)).unwrap();
+    }
+    for flag in ["--overwrite", "--resume"] {
+        let train = |run| project.mt(&["train", "--config", "tune.toml", "-q", "--run-dir", run, flag]);
+        fails(&train("model"), 2, &["the model that training begins with (`train.init`)"]);
+        fails(&train("copy"), 2, &["holds a model, and no run that has made it"]);
+    }
+    succeeds(&project.mt(&["translate", "-q", "--model", "model", "--max-length", "4", ">>deu<< the cat"]));
+    succeeds(&project.mt(&["translate", "-q", "--model", "copy", "--max-length", "4", ">>deu<< the cat"]));
+}
+
+#[test]
+fn what_is_wrong_is_said_once_and_where() {
+    let project = Project::new();
+    let import = |change: &dyn Fn(&mut Value)| {
+        let _ = std::fs::remove_dir_all(project.path("opus"));
+        marian::write(&project.path("opus"), |config, _| change(config));
+        project.mt(&["import", "opus", "--out", "model"])
+    };
+    let errors = |output: &std::process::Output| stderr(output).matches("error: ").count();
+    let output = import(&|config| config["num_beams"] = "x".into());
+    fails(&output, 1, &["`num_beams` is \"x\""]);
+    assert_eq!(errors(&output), 1, "{}", stderr(&output));
+    let output = import(&|config| config["encoder_layers"] = 1_000_000_000_000_u64.into());
+    fails(&output, 1, &["`encoder_layers` is 1000000000000"]);
+    assert_eq!(errors(&output), 1, "{}", stderr(&output));
+    fails(&import(&|config| config["bad_words_ids"] = json!([[999]])), 1, &["`bad_words_ids` has the id 999"]);
+    fails(&import(&|config| config["bad_words_ids"] = 5.into()), 1, &["`bad_words_ids` is 5, which is not a list"]);
+    fails(&import(&|config| config["encoder_layers"] = 5000.into()), 1, &["5000 layers", "model.safetensors"]);
+
+    fails(&import(&|config| config["length_penalty"] = 1e300.into()), 1, &["settings", "`decode.length_penalty`"]);
+    let output = import(&|config| config["encoder_ffn_dim"] = (1 << 20).into());
+    fails(&output, 1, &["`encoder_ffn_dim` is 1048576 and `decoder_ffn_dim` 32"]);
+    let output =
+        import(&|config| ["encoder_ffn_dim", "decoder_ffn_dim"].iter().for_each(|key| config[*key] = (1 << 20).into()));
+    fails(&output, 1, &["parameters cannot be in a file of"]);
+    // The vocabulary is of another model; or has an id twice.
+    let vocabulary = |change: &dyn Fn(&str) -> String| {
+        marian::write(&project.path("opus"), |_, _| ());
+        let text = String::from_utf8(file(&project, "opus", "vocab.json")).unwrap();
+        project.write("opus/vocab.json", change(&text));
+        project.mt(&["import", "opus", "--out", "model"])
+    };
+    let renamed = vocabulary(&|text| {
+        let pieces: serde_json::Map<String, Value> = serde_json::from_str(text).unwrap();
+        let new = |(piece, id): (String, Value)| (if piece.starts_with('<') { piece } else { format!("q{id}") }, id);
+        Value::Object(pieces.into_iter().map(new).collect()).to_string()
+    });
+    fails(&renamed, 1, &["source.spm", "the vocabulary lacks 44 of its 44 pieces"]);
+    fails(&vocabulary(&|text| text.replace("\"▁a\":7", "\"▁a\":6")), 1, &["vocab.json", "the id 6, which another has"]);
+    marian::write(&project.path("opus"), |_, tensors| {
+        tensors.get_mut("model.encoder.layers.0.fc1.weight").unwrap().1[3] = f32::NAN;
+    });
+    let output = project.mt(&["import", "opus", "--out", "model"]);
+    fails(&output, 1, &["`model.encoder.layers.0.fc1.weight` has 1 values that are NaN", "opus/model.safetensors"]);
+    std::fs::create_dir(project.path("empty")).unwrap();
+    let output = project.mt(&["import", "empty", "--out", "model"]);
+    fails(&output, 1, &["neither model.safetensors and config.json (transformers) nor a .npz (Marian)"]);
+    assert!(!project.path("model").exists());
 }
 
 /// A folder as the files of a repository.
@@ -258,6 +328,12 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     let found = translate("hf:o/en-xx", &[]);
     assert_eq!(stdout(&found), stdout(&first), "{}", stderr(&found));
     assert!(stderr(&found).contains("those of refs/pr/4 are taken, by the hub's converter"), "{}", stderr(&found));
+    // What was damaged in our cache is made again.
+    let models = || std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().map(|entry| entry.unwrap().path());
+    for model in models().filter(|path| path.is_dir()) {
+        std::fs::write(model.join("model.safetensors"), "damaged").unwrap();
+    }
+    assert_eq!(stdout(&translate("hf:o/en-xx", &["--offline"])), stdout(&first));
     bench.hub.log();
     for more in [&[][..], &["--offline"]] {
         assert_eq!(stdout(&translate("hf:o/en-xx", more)), stdout(&first));

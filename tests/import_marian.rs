@@ -166,6 +166,12 @@ fn files_that_do_not_go_together_are_named() {
     fails(&output, 1, &["special:model.yml", "a table of keys and values"]);
     fails(&project.mt(&["import", "opus/decoder.yml", "--out", "model"]), 1, &["neither a folder nor a .npz"]);
     assert!(!project.path("model").exists());
+    // One bit of a weight is another: the archive's checksum shows it.
+    let _ = fresh(&|| ());
+    let mut bytes = std::fs::read(project.path("opus/model.npz")).unwrap();
+    bytes[1000] ^= 1;
+    std::fs::write(project.path("opus/model.npz"), bytes).unwrap();
+    fails(&project.mt(&["import", "opus", "--out", "model"]), 1, &["Wemb.npy` is damaged", "fetch the file again"]);
     // Cut anywhere, it is refused, and never a crash.
     let _ = fresh(&|| ());
     let whole = std::fs::read(project.path("opus/model.npz")).unwrap();

@@ -81,6 +81,28 @@ fn what_a_file_cannot_do_is_refused() {
     fails(&project("target_path = \"spm.model\"").train(&[]), 2, &["`tokenizer.path` is missing"]);
     let output = project("path = \"spm.model\"\ndropout = 0.1").train(&[]);
     fails(&output, 2, &["spm.model", "`tokenizer.dropout` = 0.1", "no BPE-dropout"]);
+    let tied = project("path = \"none.model\"\ntarget_path = \"none.model\"");
+    let says = ["`tokenizer.target_path` gives the target its own", "leave `target_path` out"];
+    fails(&tied.train(&["--set", "model.tie=all"]), 2, &says);
+    let foreign = project("path = \"words.json\"\nkind = \"subword-nmt\"");
+    foreign.write(
+        "words.json",
+        mt::data::tokenizer::Tokenizer::of_words(
+            ["<pad>", "</s>", "<unk>", "nothing"]
+                .iter()
+                .zip(0..)
+                .map(|(piece, id)| ((*piece).to_owned(), id))
+                .collect(),
+        )
+        .unwrap()
+        .to_json()
+        .unwrap(),
+    );
+    let output = foreign.train(&["--set", "train.max_updates=1"]);
+    assert!(stderr(&output).contains("100 % of the source tokens are unknown to the tokenizer"), "{}", stderr(&output));
+    let empty = project("path = \"empty.model\"");
+    empty.write("empty.model", "");
+    fails(&empty.train(&[]), 1, &["empty.model", "it is empty"]);
     let output = project("path = \"none.model\"\ntarget_path = \"small.toml\"").train(&[]);
     fails(&output, 1, &["`tokenizer.path`", "none.model", "`tokenizer.target_path`", "not a SentencePiece model"]);
     let output = project("kind = \"subword-nmt\"\ndropout = 0.1\nlowercase = true").train(&[]);

@@ -40,6 +40,13 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     }
     if !common.quiet {
         message(format_args!("written to {}", args.out.display()));
+        let target = &loaded.tokenizers.target;
+        // Our own writes all text in pieces, so that a model never learns to say `<unk>`.
+        if format == Format::Ct2 && !target.has_dropout() && target.forbidden().contains(&target.unk_id()) {
+            message(format_args!(
+                "note: no translation by mt has an <unk>; CTranslate2 must be told so: translate_batch(…, disable_unk=True)"
+            ));
+        }
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::import;
+use crate::checkpoint;
 use crate::checkpoint::import::hf_marian;
 use crate::cli::Common;
 use crate::console::message;
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::hub::{Hub, Repo, is_revision};
 
 /// What the name of a model of the hub begins with.
-const PREFIX: &str = "hf:";
+pub const PREFIX: &str = "hf:";
 /// Changes when what is imported would be another model.
 const VERSION: u32 = 1;
 
@@ -110,6 +111,11 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     let lock = File::create(models.join(".lock")).map_err(write_error)?;
     // Some network file systems have no locks; then the one that ends first wins, with the same model.
     let _ = lock.lock();
+    // What was damaged since is made anew.
+    if directory.exists() && checkpoint::verify(&directory).is_err() {
+        let removed = if directory.is_dir() { fs::remove_dir_all(&directory) } else { fs::remove_file(&directory) };
+        removed.map_err(|error| Error::io("remove a damaged model", &directory, error))?;
+    }
     if !directory.is_dir() {
         let imported = hf_marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
         import::write(&imported, &directory)?;

@@ -6,10 +6,11 @@ use super::hub_model;
 use super::model::write_model;
 use super::output::Output;
 use crate::checkpoint::import::{self, Imported};
-use crate::checkpoint::{Elements, NamedTensor, export};
+use crate::checkpoint::{CONFIG_FILE, Elements, NamedTensor, export};
 use crate::cli::{Common, ImportArgs};
+use crate::config;
 use crate::console::message;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Reads another program's model and writes it as one of ours.
 pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
@@ -49,5 +50,15 @@ pub fn write(imported: &Imported, out: &Path) -> Result<()> {
             data: Elements::F32(&values[entry.range()]),
         })
         .collect();
-    export::directory(out, |directory| write_model(directory, config, tokenizers, &tensors))
+    export::directory(out, |directory| {
+        write_model(directory, config, tokenizers, &tensors)?;
+        // Settings that no configuration may have would be found by whoever uses the model.
+        let file = directory.join(CONFIG_FILE);
+        let refused = |error: Error| {
+            // Not where: the file goes again.
+            let what = format!("mt cannot have the settings of this model: {}", error.what());
+            Error::failure(what).help("change them in its files")
+        };
+        config::load_resolved(file).map(drop).map_err(refused)
+    })
 }

@@ -1,5 +1,7 @@
 //! What a key of the configuration is, and may hold.
 
+use crate::decode::MAX_ALPHA;
+
 /// One key of a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {
@@ -64,6 +66,8 @@ pub(crate) enum Range {
     OffOrRatio,
     /// 1e-30 ≤ x ≤ 1: f32 can tell it from zero.
     Epsilon,
+    /// 0 ≤ x ≤ [`MAX_ALPHA`].
+    LengthPenalty,
 }
 
 impl Range {
@@ -75,6 +79,7 @@ impl Range {
             Self::NonNegative => x >= 0.0,
             Self::OffOrRatio => x == 0.0 || x >= 1.0,
             Self::Epsilon => (1e-30..=1.0).contains(&x),
+            Self::LengthPenalty => (0.0..=MAX_ALPHA).contains(&x),
         }
     }
 
@@ -86,6 +91,7 @@ impl Range {
             Self::NonNegative => "at least 0",
             Self::OffOrRatio => "0 (off), or at least 1",
             Self::Epsilon => "at least 1e-30 and at most 1",
+            Self::LengthPenalty => "at least 0 and at most 50",
         }
     }
 }

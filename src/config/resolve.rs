@@ -169,6 +169,12 @@ impl Together<'_> {
 
     fn tie(&mut self, config: &Config) {
         if config.model.tie == Tie::All && !config.tokenizer.joint {
+            if config.tokenizer.target_path.is_some() {
+                let what =
+                    "`model.tie` = \"all\" needs one vocabulary, but `tokenizer.target_path` gives the target its own";
+                let help = "set `tie = \"decoder\"`, or leave `target_path` out";
+                return self.add(&["model.tie", "tokenizer.target_path"], Error::usage(what).help(help));
+            }
             let error = Error::usage("`model.tie` = \"all\" needs one vocabulary, but `tokenizer.joint` = false")
                 .help("set `tie = \"decoder\"`, or `joint = true`");
             self.add(&["model.tie", "tokenizer.joint"], error);

@@ -123,7 +123,7 @@ const VALID: &[Key] = &[
 
 const DECODE: &[Key] = &[
     key("beam", BEAM),
-    key("length_penalty", NOT_NEGATIVE),
+    key("length_penalty", Kind::Number(Range::LengthPenalty)),
     key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)),
     key("patience", NOT_NEGATIVE),
     key("no_repeat_ngram", COUNT),

@@ -91,7 +91,7 @@ impl Vocabulary {
 
     /// Saves the tokenizers. They count when their digest is written, which comes last.
     pub fn save(&self, tokenizers: &Tokenizers) -> Result<()> {
-        let write_error = |error| Error::io("write the prepared data", &self.directory, error);
+        let write_error = |error| cannot_write(&self.directory, error);
         fs::create_dir_all(&self.directory).map_err(write_error)?;
         tokenizers.save(&self.directory)?;
         write_whole(&self.directory.join(DIGEST), format!("{}\n", tokenizers.digest()?).as_bytes())
@@ -129,7 +129,7 @@ impl Entry {
         progress: Progress<'_>,
         say: &dyn Fn(String),
     ) -> Result<Vec<Shard>> {
-        let write_error = |error| Error::io("write the prepared data", &self.directory, error);
+        let write_error = |error| cannot_write(&self.directory, error);
         fs::create_dir_all(&self.directory).map_err(write_error)?;
         let _lock = self.lock(say)?;
         self.remove_temporaries();
@@ -219,11 +219,16 @@ impl Entry {
     }
 }
 
+fn cannot_write(path: &Path, error: std::io::Error) -> Error {
+    let help = "`data.cache_dir` says where prepared text is kept (by default data-cache, beside the run directory)";
+    Error::io("write the prepared data", path, error).help(help)
+}
+
 /// Writes a file that is there whole or not at all, also after a crash.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.{TEMPORARY}", std::process::id()));
-    file::replace(path, Path::new(&temporary), bytes).map_err(|error| Error::io("write the prepared data", path, error))
+    file::replace(path, Path::new(&temporary), bytes).map_err(|error| cannot_write(path, error))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::blocking::{Client, RequestBuilder, Response};
@@ -26,8 +26,11 @@ const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause a server may ask for: the hub counts requests over five minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// How long a connection may take, and how long it may be silent.
+/// A user who waits for longer is told why.
+const LONG: Duration = Duration::from_secs(5);
+/// How long a connection may take, an answer about a repository or a file, and how long a download may be silent.
 const CONNECT: Duration = Duration::from_secs(15);
+const ANSWER: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(60);
 /// More than any answer about a repository has.
 const LONGEST_ANSWER: u64 = 1 << 24;
@@ -58,14 +61,16 @@ pub(super) enum Failure {
 pub(super) fn retrying<T>(quiet: bool, mut attempt: impl FnMut() -> std::result::Result<T, Failure>) -> Result<T> {
     let mut pause = PAUSE;
     for left in (0..TRIES).rev() {
+        let began = Instant::now();
         match attempt() {
             Ok(value) => return Ok(value),
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Passing(error, _)) if left == 0 => return Err(error),
             Err(Failure::Passing(error, asked)) => {
                 let pause_now = asked.unwrap_or(pause).min(LONGEST_PAUSE);
-                if !quiet && pause_now >= Duration::from_secs(5) {
-                    message(format_args!("{}; the next try is in {} s", error.what(), pause_now.as_secs()));
+                if !quiet && pause_now.max(began.elapsed()) >= LONG {
+                    let number = TRIES - left + 1;
+                    message(format_args!("{}; try {number} of {TRIES} is in {} s", error.what(), pause_now.as_secs()));
                 }
                 std::thread::sleep(pause_now);
                 pause *= 2;
@@ -84,8 +89,7 @@ struct Metadata {
 
 impl Web {
     pub fn from_environment() -> Result<Self> {
-        let client =
-            reqwest::Client::builder().user_agent(AGENT).connect_timeout(CONNECT).read_timeout(SILENCE).build();
+        let client = reqwest::Client::builder().user_agent(AGENT).connect_timeout(CONNECT).read_timeout(ANSWER).build();
         let hub = hf_hub::HFClient::builder().client(client.map_err(no_client)?).retry_max_attempts(0).build();
         let hub = hub.map_err(|error| {
             let set = std::env::var("HF_ENDPOINT").unwrap_or_default();
@@ -93,6 +97,10 @@ impl Web {
             Error::usage(what).help("HF_ENDPOINT is an address such as https://huggingface.co, or not set")
         })?;
         let endpoint = hub.endpoint().to_owned();
+        if !["http://", "https://"].into_iter().any(|scheme| endpoint.starts_with(scheme)) {
+            let error = Error::usage(format!("cannot speak to the hub (HF_ENDPOINT=\"{endpoint}\")"));
+            return Err(error.help("HF_ENDPOINT is an address such as https://huggingface.co, or not set"));
+        }
         let hub = hf_hub::HFClientSync::from_inner(hub)
             .map_err(|error| Error::failure(format!("cannot start the thread that speaks to the hub: {error}")))?;
         let client = |policy| {
@@ -159,7 +167,7 @@ impl Web {
     pub fn text(&self, address: &str, query: &[(&str, &str)], repo: &Repo) -> std::result::Result<String, Failure> {
         let not_the_hub = || Failure::Final(problem::not_the_hub(&self.endpoint));
         let url = Url::parse_with_params(address, query).map_err(|_| not_the_hub())?;
-        let response = self.request(self.client.get(url))?;
+        let response = self.request(self.client.get(url).timeout(ANSWER))?;
         if !response.status().is_success() {
             return Err(self.refusal(&response, repo, None));
         }
@@ -174,7 +182,7 @@ impl Web {
     fn metadata(&self, url: &Url, repo: &Repo, file: &str) -> std::result::Result<Metadata, Failure> {
         let mut url = url.clone();
         for _ in 0..RENAMED {
-            let response = self.request(self.direct.head(url.clone()))?;
+            let response = self.request(self.direct.head(url.clone()).timeout(ANSWER))?;
             let status = response.status();
             let location = header(response.headers(), LOCATION.as_str());
             // Without a host: so it stays on the one that the token is for.

@@ -78,9 +78,16 @@ fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -
 }
 
 /// The values of a tensor in single precision.
-fn floats(tensor: &Tensor) -> Result<Vec<f32>> {
+///
+/// # Errors
+/// What is wrong with it.
+fn floats(name: &str, tensor: &Tensor) -> std::result::Result<Vec<f32>, String> {
     let read = || tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
-    read().map_err(|error| Error::failure(format!("cannot read a tensor: {error}")).caused_by(error))
+    let values = read().map_err(|error| format!("`{name}` cannot be read: {error}"))?;
+    match values.iter().filter(|value| !value.is_finite()).count() {
+        0 => Ok(values),
+        count => Err(format!("`{name}` has {count} values that are NaN or infinite")),
+    }
 }
 
 /// What is wrong with the tensors of a file, if anything is.

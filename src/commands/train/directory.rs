@@ -43,6 +43,7 @@ pub struct Lock {
 pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Config>, Lock)> {
     let config_file = run.join(CONFIG_FILE);
     let exists = config::is_resolved(&config_file);
+    refuse_models(run, config)?;
     if exists && !args.resume && !args.overwrite {
         let error = Error::usage("the run directory exists").at(run);
         return Err(
@@ -67,6 +68,20 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Con
         return Err(error.help("name another with --run-dir"));
     }
     Ok((None, lock(run)?))
+}
+
+/// Refuses a directory with a model that no run in it has made, and the one that training begins with: replacing the run would
+/// replace the model.
+fn refuse_models(run: &Path, config: &Config) -> Result<()> {
+    let is_start = |init: &Path| same_file::is_same_file(init, run).unwrap_or(false);
+    let what = if config.train.init.as_deref().is_some_and(is_start) {
+        "the run directory is the model that training begins with (`train.init`)"
+    } else if run.join(MODEL_FILE).exists() && !run.join(LOG_FILE).exists() && !run.join("checkpoints").exists() {
+        "the run directory holds a model, and no run that has made it"
+    } else {
+        return Ok(());
+    };
+    Err(Error::usage(what).at(run).help("name another with --run-dir"))
 }
 
 /// Locks the directory. The lock goes with the process, however it ends; the file stays.

@@ -48,6 +48,11 @@ impl Data {
     }
 }
 
+/// Pairs whose tokens are counted.
+const SAMPLED: usize = 1000;
+/// Per cent of tokens that may well be unknown.
+const MANY_UNKNOWN: usize = 10;
+
 /// Where text is prepared, and who hears of it.
 pub struct Workplace<'a> {
     /// The directory of prepared text.
@@ -170,7 +175,30 @@ pub fn data(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace
     }
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
     (workplace.say)(format!("data: {report}"));
-    Ok(Data { tokenizers, corpus: Arc::new(corpus), report, directories })
+    let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
+    unknown(&data).into_iter().for_each(workplace.say);
+    Ok(data)
+}
+
+/// A warning for each side of whose tokens many are unknown, in pairs spread evenly: a tokenizer of other text.
+fn unknown(data: &Data) -> Vec<String> {
+    let pairs = data.corpus.len();
+    let mut counts = [(0, 0); 2];
+    for index in (0..pairs).step_by(pairs.div_ceil(SAMPLED).max(1)) {
+        let (source, target) = data.ids(index);
+        let unknown = [data.tokenizers.source.unk_id(), data.tokenizers.target.unk_id()];
+        for ((ids, unknown), (of, all)) in [source, target].iter().zip(unknown).zip(&mut counts) {
+            *of += ids.iter().filter(|id| **id == unknown).count();
+            *all += ids.len();
+        }
+    }
+    let warning = |(side, (unknown, all)): (&str, (usize, usize))| {
+        let share = 100 * unknown / all.max(1);
+        (share >= MANY_UNKNOWN).then(|| {
+            format!("warning: {share} % of the {side} tokens are unknown to the tokenizer: it may be one of other text")
+        })
+    };
+    ["source", "target"].into_iter().zip(counts).filter_map(warning).collect()
 }
 
 /// Tokenizers learned from the corpora, now or when these were prepared before.

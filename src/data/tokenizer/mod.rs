@@ -131,6 +131,9 @@ impl Tokenizer {
     /// # Errors
     /// As for [`Tokenizer::load`], without a file to name.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        if bytes.is_empty() {
+            return Err(Error::failure("this is not a tokenizer: it is empty"));
+        }
         // A SentencePiece model begins with a line feed, for that is the number of its first field.
         if bytes.trim_ascii_start().starts_with(b"{") {
             let json = String::from_utf8(bytes).map_err(|error| {
@@ -179,9 +182,15 @@ impl Tokenizer {
             Ok(bpe) => return Ok(Self { json, engine: Box::new(bpe) }),
             Err(error) => error,
         };
+        let file_kind = file["model"]["type"].as_str().map(str::to_owned);
         drop(file);
         let library = Library::from_json(&json).map_err(|error| {
-            let what = format!("by mt's own rules {}; by the tokenizers library: {}", not_ours.what(), error.what());
+            let what = match file_kind.as_deref() {
+                Some("BPE") => {
+                    format!("by mt's own rules {}; by the tokenizers library: {}", not_ours.what(), error.what())
+                }
+                _ => format!("the tokenizers library says: {}", error.what()),
+            };
             unusable(Error::failure(what).caused_by(error))
         })?;
         // As it was, unless something had to be added.

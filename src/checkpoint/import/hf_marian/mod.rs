@@ -61,11 +61,17 @@ pub fn import(directory: &Path) -> Result<Imported> {
 /// Names every file that is missing, and what to do about it.
 fn check_files(directory: &Path) -> Result<()> {
     if !directory.is_dir() {
-        let what = if directory.exists() { "this is neither a folder nor a .npz" } else { "there is no such directory" };
+        let what =
+            if directory.exists() { "this is neither a folder nor a .npz" } else { "there is no such directory" };
         let error = Error::failure(what).at(directory);
         return Err(error.help("name the folder of a MarianMT model, or the .npz of one of Marian's own"));
     }
     let is_there = |name: &str| directory.join(name).is_file();
+    if !is_there("checkpoint_best.pt") && ![WEIGHTS, PICKLE, "config.json", "vocab.json"].into_iter().any(is_there) {
+        let what =
+            "no model that mt could read: neither model.safetensors and config.json (transformers) nor a .npz (Marian)";
+        return Err(Error::failure(what).at(directory).help("name the folder that these are in"));
+    }
     let mut errors = Vec::new();
     if !is_there(WEIGHTS) && is_there(PICKLE) {
         let what = "the weights are a pickle (pytorch_model.bin), which can run any code and is never read here";

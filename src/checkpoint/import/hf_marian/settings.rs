@@ -89,6 +89,8 @@ struct Keys<'a> {
     /// The first that has a key counts.
     files: [(&'a Path, &'a Map<String, Value>); 2],
     known: HashSet<&'static str>,
+    /// Those whose values cannot be used: what follows from them is not told.
+    bad: HashSet<&'static str>,
     problems: Vec<Error>,
 }
 
@@ -97,6 +99,16 @@ impl<'a> Keys<'a> {
     fn get(&mut self, key: &'static str) -> Option<(&'a Value, &'a Path)> {
         self.known.insert(key);
         self.files.iter().find_map(|(file, keys)| keys.get(key).filter(|value| !value.is_null()).map(|v| (v, *file)))
+    }
+
+    /// The file that a key stands in.
+    fn file_of(&self, key: &str) -> &'a Path {
+        let found = self.files.iter().find(|(_, keys)| keys.get(key).is_some_and(|value| !value.is_null()));
+        found.map_or(self.files[1].0, |(file, _)| file)
+    }
+
+    fn is_bad(&self, key: &str) -> bool {
+        self.bad.contains(key)
     }
 
     fn problem(&mut self, what: String, file: &Path) {
@@ -115,11 +127,13 @@ impl<'a> Keys<'a> {
         match (self.get(key), default) {
             (Some((value, file)), _) => read(value).unwrap_or_else(|| {
                 self.problem(format!("`{key}` is {value}, which is not {kind}"), file);
+                self.bad.insert(key);
                 T::default()
             }),
             (None, Some(default)) => default,
             (None, None) => {
                 self.problem(format!("`{key}` is missing"), file);
+                self.bad.insert(key);
                 T::default()
             }
         }
@@ -190,12 +204,13 @@ impl Settings {
     /// # Errors
     /// Everything that we cannot express, and everything that is missing.
     pub(super) fn read(config: (&Path, &Map<String, Value>), generation: (&Path, &Map<String, Value>)) -> Result<Self> {
-        let mut keys = Keys { files: [generation, config], known: HashSet::new(), problems: Vec::new() };
+        let (known, bad) = (HashSet::new(), HashSet::new());
+        let mut keys = Keys { files: [generation, config], known, bad, problems: Vec::new() };
         keys.only();
         let source = keys.size("vocab_size", None);
         let target = keys.size("decoder_vocab_size", Some(source));
         let is_shared = keys.flag("share_encoder_decoder_embeddings", true);
-        if is_shared && source != target {
+        if is_shared && source != target && !keys.is_bad("vocab_size") && !keys.is_bad("decoder_vocab_size") {
             keys.problem(format!("one embedding for vocabularies of {source} and {target} pieces"), config.0);
         }
         let mut new = Self {
@@ -215,10 +230,12 @@ impl Settings {
         new.config.data.max_length = positions.saturating_sub(2).max(1);
         new.config.tokenizer.joint = is_shared;
         new.config.tokenizer.vocab_size = target.max(300);
-        for id in [new.pad, new.eos, new.start].into_iter().chain(new.forbidden.iter().copied()) {
-            if id as usize >= target && target > 0 {
-                keys.problem(format!("a special token has the id {id}, beyond the vocabulary's {target}"), config.0);
-            }
+        let special =
+            [("pad_token_id", new.pad), ("eos_token_id", new.eos), ("decoder_start_token_id", new.start)].into_iter();
+        let forbidden = new.forbidden.iter().skip(1).map(|id| ("bad_words_ids", *id));
+        for (key, id) in special.chain(forbidden).filter(|(_, id)| *id as usize >= target && target > 0) {
+            let file = keys.file_of(key);
+            keys.problem(format!("`{key}` has the id {id}, beyond the vocabulary's {target} pieces"), file);
         }
         if keys.problems.is_empty() {
             return Ok(new);
@@ -230,8 +247,8 @@ impl Settings {
     fn decode(&mut self, keys: &mut Keys) {
         let decode = &mut self.config.decode;
         decode.beam = keys.size("num_beams", Some(1));
-        if decode.beam == 0 || decode.beam > MAX_BEAM {
-            let file = keys.files[1].0;
+        if (decode.beam == 0 || decode.beam > MAX_BEAM) && !keys.is_bad("num_beams") {
+            let file = keys.file_of("num_beams");
             keys.problem(format!("`num_beams` is {}, not from 1 to {MAX_BEAM}", decode.beam), file);
         }
         decode.length_penalty_kind = PenaltyKind::Power;
@@ -310,7 +327,7 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         ("encoder_layers", model.encoder_layers),
         ("decoder_layers", model.decoder_layers),
     ] {
-        if size == 0 && keys.get(name).is_some_and(|(value, _)| value.is_u64()) {
+        if size == 0 && !keys.is_bad(name) && keys.get(name).is_some_and(|(value, _)| value.is_u64()) {
             keys.problem(format!("`{name}` is too small"), file);
         }
     }
@@ -321,6 +338,9 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
 fn forbidden(keys: &mut Keys, pad: u32) -> Vec<u32> {
     let mut forbidden = vec![pad];
     let Some((words, file)) = keys.get("bad_words_ids") else { return forbidden };
+    if !words.is_array() {
+        keys.problem(format!("`bad_words_ids` is {words}, which is not a list"), file);
+    }
     let id = |word: &Value| match word.as_array().map(Vec::as_slice) {
         Some([id]) => u32::try_from(id.as_u64()?).ok(),
         _ => None,

@@ -28,6 +28,7 @@ impl Stored {
             let what = format!("cannot read the tensors: {error}");
             Error::failure(what).at(path).caused_by(error).help("the file is damaged or incomplete: fetch it again")
         };
+        std::fs::File::open(path).map_err(|error| Error::io("read the model", path, error))?;
         let tensors = candle_core::safetensors::load(path, &Device::Cpu).map_err(failed)?;
         Ok(Self { path: path.to_path_buf(), tensors })
     }
@@ -41,7 +42,7 @@ impl Stored {
     pub(super) fn sinusoid(&self, config: &ModelConfig) -> Sinusoid {
         let kind = Sinusoid::Tensor2Tensor;
         let is_other = |name: &&str| {
-            let table = self.tensors.get(*name).and_then(|table| floats(table).ok());
+            let table = self.tensors.get(*name).and_then(|table| floats(name, table).ok());
             table.is_some_and(|table| is_table(&table, kind, [config.max_length, config.d_model]))
         };
         if POSITIONS.iter().any(is_other) { kind } else { Sinusoid::Halves }
@@ -66,7 +67,13 @@ impl Stored {
                     problems.push(format!("`{name}` is {dims:?}, the model has {:?}", entry.shape));
                     continue;
                 }
-                let found = floats(tensor).map_err(|error| error.at(&self.path))?;
+                let found = match floats(name, tensor) {
+                    Ok(found) => found,
+                    Err(problem) => {
+                        problems.push(problem);
+                        continue;
+                    }
+                };
                 match &first {
                     Some((other, values)) if *values != found => {
                         problems.push(format!("`{name}` differs from `{other}`, and must be the same"));
@@ -119,7 +126,7 @@ fn check_positions(name: &str, table: &Tensor, config: &ModelConfig) -> std::res
     if table.dims() != shape {
         return Err(format!("`{name}` is {:?}, the model has {shape:?}", table.dims()));
     }
-    let found = floats(table).map_err(|error| error.to_string())?;
+    let found = floats(name, table)?;
     if is_table(&found, config.sinusoid, shape) {
         return Ok(());
     }

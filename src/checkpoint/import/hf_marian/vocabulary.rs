@@ -58,6 +58,15 @@ fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, sid
         let what = format!("the vocabulary has {} pieces, and the model {size}", pieces.len());
         return Err(Error::failure(what).at(vocabulary).help("the files are of different models"));
     }
+    let mut taken = vec![false; size];
+    for (piece, id) in &pieces {
+        let slot = id.as_u64().and_then(|id| taken.get_mut(usize::try_from(id).ok()?)).filter(|taken| !**taken);
+        let Some(slot) = slot else {
+            let what = format!("the piece {piece:?} has the id {id}, which another has, or which is not below {size}");
+            return Err(Error::failure(what).at(vocabulary));
+        };
+        *slot = true;
+    }
     let id = |name: &str| {
         let id = pieces.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
         id.ok_or_else(|| Error::failure(format!("the vocabulary has no {name}")).at(vocabulary))

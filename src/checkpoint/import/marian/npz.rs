@@ -1,5 +1,6 @@
 //! `model.npz`: arrays of numbers, and the options of the model as text.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -25,11 +26,37 @@ impl Npz {
     /// # Errors
     /// It is not one.
     pub(super) fn open(path: &Path) -> Result<Self> {
+        File::open(path).map_err(|error| Error::io("read the model", path, error))?;
         let arrays = NpzTensors::new(path).map_err(|error| {
             let what = format!("this is not a .npz: {error}");
             Error::failure(what).at(path).caused_by(error).help("it is damaged or incomplete: fetch it again")
         })?;
-        Ok(Self { path: path.to_path_buf(), arrays })
+        let new = Self { path: path.to_path_buf(), arrays };
+        new.verify()?;
+        Ok(new)
+    }
+
+    /// Reads all of it to its end, where the archive's checksums are compared.
+    fn verify(&self) -> Result<()> {
+        let mut archive = self.archive()?;
+        for index in 0..archive.len() {
+            let entry = archive.by_index(index).map_err(|error| self.damaged("an array", error))?;
+            let name = entry.name().map(Cow::into_owned).unwrap_or_default();
+            std::io::copy(&mut BufReader::new(entry), &mut std::io::sink())
+                .map_err(|error| self.damaged(&name, error))?;
+        }
+        Ok(())
+    }
+
+    fn archive(&self) -> Result<zip::ZipArchive<BufReader<File>>> {
+        let file = File::open(&self.path).map_err(|error| Error::io("read the model", &self.path, error))?;
+        zip::ZipArchive::new(BufReader::new(file)).map_err(|error| self.damaged("its directory", error))
+    }
+
+    fn damaged(&self, name: &str, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        let error = error.into();
+        let what = format!("`{name}` is damaged: {error}");
+        Error::failure(what).at(&self.path).caused_by(error).help("fetch the file again")
     }
 
     /// The arrays of the model.
@@ -51,9 +78,7 @@ impl Npz {
             let help = "Marian writes it; for a model without one, mt cannot know what it is";
             Error::failure(format!("{OPTIONS}: {what}")).at(&self.path).help(help)
         };
-        let file = File::open(&self.path).map_err(|error| Error::io("read the model", &self.path, error))?;
-        let mut archive =
-            zip::ZipArchive::new(BufReader::new(file)).map_err(|error| broken(error.to_string()).caused_by(error))?;
+        let mut archive = self.archive()?;
         let entry = archive.by_name(&format!("{OPTIONS}.npy"));
         let entry = entry.map_err(|error| broken(error.to_string()).caused_by(error))?;
         let mut bytes = Vec::new();
@@ -81,7 +106,7 @@ impl Npz {
             return Err(format!("`{name}` has numbers of the type {}, not floating point", kind.as_str()));
         }
         let tensor = self.arrays.get(name).map_err(cannot)?.ok_or_else(|| format!("missing: `{name}`"))?;
-        floats(&tensor).map_err(|error| format!("`{name}`: {error}"))
+        floats(name, &tensor)
     }
 }
 

@@ -179,7 +179,16 @@ impl SentencePiece {
             language_tags: ids.language_tags,
             ..Stored::of(bytes)
         };
-        Self::new(bytes, stored)
+        let new = Self::new(bytes, stored)?;
+        let normal =
+            new.pieces.iter().zip(&new.vocabulary.of_model).filter(|((_, kind), _)| *kind == PieceKind::Normal);
+        let (all, missing) =
+            normal.fold((0, 0), |(all, missing), (_, id)| (all + 1, missing + usize::from(*id == u32::MAX)));
+        if 2 * missing > all {
+            let what = format!("the vocabulary lacks {missing} of its {all} pieces: the files are of different models");
+            return Err(Error::failure(what));
+        }
+        Ok(new)
     }
 
     /// Reads our JSON.
