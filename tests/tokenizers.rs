@@ -84,7 +84,7 @@ fn what_a_file_cannot_do_is_refused() {
     let tied = project("path = \"none.model\"\ntarget_path = \"none.model\"");
     let says = ["`tokenizer.target_path` gives the target its own", "leave `target_path` out"];
     fails(&tied.train(&["--set", "model.tie=all"]), 2, &says);
-    let foreign = project("path = \"words.json\"\nkind = \"subword-nmt\"");
+    let foreign = project("path = \"words.json\"");
     foreign.write(
         "words.json",
         mt::data::tokenizer::Tokenizer::of_words(
