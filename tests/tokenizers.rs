@@ -98,7 +98,7 @@ fn what_a_file_cannot_do_is_refused() {
         .to_json()
         .unwrap(),
     );
-    let output = foreign.train(&["--set", "train.max_updates=1"]);
+    let output = foreign.mt(&["train", "--config", "small.toml", "--set", "train.max_updates=1"]);
     assert!(stderr(&output).contains("100 % of the source tokens are unknown to the tokenizer"), "{}", stderr(&output));
     let empty = project("path = \"empty.model\"");
     empty.write("empty.model", "");
