@@ -11,6 +11,7 @@ use crate::checkpoint::import::hf_marian;
 use crate::cli::Common;
 use crate::console::message;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::hub::{Hub, Repo, is_revision};
 
 /// What the name of a model of the hub begins with.
@@ -88,7 +89,8 @@ fn conversion(hub: &Hub, repo: &Repo) -> Result<Option<String>> {
     if let Some(revision) = &found {
         let write_error = |error| Error::io("keep what the hub said of a model", &kept, error);
         fs::create_dir_all(kept.parent().unwrap_or(Path::new(""))).map_err(write_error)?;
-        fs::write(&kept, revision).map_err(write_error)?;
+        let new = kept.with_extension(format!("{}.new", std::process::id()));
+        file::replace(&kept, &new, revision.as_bytes()).map_err(write_error)?;
     }
     Ok(found)
 }
