@@ -182,10 +182,10 @@ impl Tokenizer {
             Ok(bpe) => return Ok(Self { json, engine: Box::new(bpe) }),
             Err(error) => error,
         };
-        let file_kind = file["model"]["type"].as_str().map(str::to_owned);
+        let model_type = file["model"]["type"].as_str().map(str::to_owned);
         drop(file);
         let library = Library::from_json(&json).map_err(|error| {
-            let what = match file_kind.as_deref() {
+            let what = match model_type.as_deref() {
                 Some("BPE") => {
                     format!("by mt's own rules {}; by the tokenizers library: {}", not_ours.what(), error.what())
                 }

@@ -32,6 +32,7 @@ pub const FILES: &[&str] = &[
     "vocab.json",
     "target_vocab.json",
 ];
+
 /// Reads a folder.
 ///
 /// # Errors

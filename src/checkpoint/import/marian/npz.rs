@@ -64,11 +64,6 @@ impl Npz {
         self.arrays.names().into_iter().map(String::as_str).filter(|name| *name != OPTIONS).collect()
     }
 
-    /// Whether there is an array of this name.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.names().contains(name)
-    }
-
     /// The options that the model was trained with, in YAML. It is an array of signed bytes, which candle does not read.
     ///
     /// # Errors

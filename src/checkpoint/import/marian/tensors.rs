@@ -34,10 +34,11 @@ enum Form {
 pub(super) fn read(npz: &Npz, config: &ModelConfig, arrays: Arrays, layout: &ParameterLayout) -> Result<Vec<f32>> {
     let mut values = vec![0f32; layout.total()];
     let mut problems = Vec::new();
-    let mut left = npz.names();
+    let names = npz.names();
+    let mut left = names.clone();
     for entry in layout.entries() {
         let sources = sources(&entry.name, config, arrays);
-        let source = sources.iter().find(|(name, _)| npz.has(name));
+        let source = sources.iter().find(|(name, _)| names.contains(name.as_str()));
         let Some(place) = values.get_mut(entry.range()) else { continue };
         if entry.name == "output_projection.bias" {
             place.fill(0.0);
@@ -47,8 +48,8 @@ pub(super) fn read(npz: &Npz, config: &ModelConfig, arrays: Arrays, layout: &Par
             if entry.name == "output_projection.bias" && !arrays.has_output_bias {
                 continue;
             }
-            let names: Vec<&str> = sources.iter().map(|(name, _)| name.as_str()).collect();
-            problems.push(format!("missing: `{}`", names.join("` or `")));
+            let wanted: Vec<&str> = sources.iter().map(|(name, _)| name.as_str()).collect();
+            problems.push(format!("missing: `{}`", wanted.join("` or `")));
             continue;
         };
         left.remove(name.as_str());
