@@ -29,6 +29,7 @@ pub mod decode;
 pub mod device;
 pub mod error;
 mod file;
+pub mod gpu;
 pub mod hub;
 pub mod infer;
 pub mod metrics;

@@ -86,14 +86,17 @@ pub struct DecoderAttention {
 }
 
 /// The stack a layer belongs to.
-#[derive(Clone, Copy)]
-enum Stack {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// Of the source.
     Encoder,
+    /// Of the target.
     Decoder,
 }
 
 impl Stack {
-    fn name(self) -> &'static str {
+    /// The first part of its parameters' names.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Encoder => "encoder",
             Self::Decoder => "decoder",
@@ -101,7 +104,7 @@ impl Stack {
     }
 
     /// Number of a dropout site: stable for a given place in the model.
-    fn site(self, layer: usize, place: u64) -> u64 {
+    pub fn site(self, layer: usize, place: u64) -> u64 {
         (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + place
     }
 }
@@ -265,8 +268,18 @@ impl Transformer {
         })
     }
 
+    /// The table of fixed positions, [max_length, D]; empty where the model has others.
+    pub fn sinusoids(&self) -> &[f32] {
+        &self.sinusoids
+    }
+
+    /// What turns queries and keys, with rotary positions.
+    pub fn rotary(&self) -> Option<&Rotary> {
+        self.rotary.as_ref()
+    }
+
     /// Factor of embeddings: √D or 1.
-    fn embedding_scale(&self) -> f32 {
+    pub fn embedding_scale(&self) -> f32 {
         if self.config.scale_embedding { (self.config.d_model as f32).sqrt() } else { 1.0 }
     }
 

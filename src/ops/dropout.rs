@@ -40,6 +40,11 @@ impl Dropout {
         self.scale
     }
 
+    /// Threshold, key and scale, for kernels elsewhere.
+    pub fn parts(&self) -> (u32, u32, f32) {
+        (self.threshold, self.key, self.scale)
+    }
+
     /// The factor of element `index`: 0 or 1/(1-p).
     #[inline(always)]
     pub fn factor(&self, index: usize) -> f32 {

@@ -32,6 +32,16 @@ impl AdamStep {
     fn corrections(&self) -> [f64; 2] {
         self.betas.map(|beta| 1.0 / (1.0 - beta.powf(self.update as f64)))
     }
+
+    /// What kernels take: the gradient's factor, β₁, β₂, their corrections, ε, the learning rate, what is left of the
+    /// parameters.
+    pub fn constants(&self) -> [f32; 8] {
+        let [correction1, correction2] = self.corrections();
+        let decay = 1.0 - self.learning_rate * self.weight_decay;
+        let [beta1, beta2] = self.betas;
+        [self.gradient_scale, beta1, beta2, correction1, correction2, self.eps, self.learning_rate, decay]
+            .map(|c| c as f32)
+    }
 }
 
 vectorised! {
@@ -85,19 +95,7 @@ pub fn adam(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor
     if !values.device().is_cpu() || values.dtype() != DType::F32 {
         return reference(values, gradients, first, second, step);
     }
-    let [correction1, correction2] = step.corrections();
-    let decay = 1.0 - step.learning_rate * step.weight_decay;
-    let constants = [
-        step.gradient_scale,
-        step.betas[0],
-        step.betas[1],
-        correction1,
-        correction2,
-        step.eps,
-        step.learning_rate,
-        decay,
-    ]
-    .map(|c| c as f32);
+    let constants = step.constants();
     with_slice(gradients, |g| {
         with_slice_mut(values, |values| {
             with_slice_mut(first, |first| {

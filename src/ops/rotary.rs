@@ -35,6 +35,11 @@ impl Rotary {
         Self { table: Arc::new(table), d_k, halves }
     }
 
+    /// For every position the K/2 cosines, then the K/2 sines; and whether component i is paired with i + K/2.
+    pub fn table(&self) -> (&[f32], bool) {
+        (&self.table, self.halves)
+    }
+
     /// Turns the first `heads` heads of rows `stride` wide, in place; row r stands at position `first` + r mod `length`.
     pub fn turn(&self, rows: &mut [f32], stride: usize, heads: usize, first: usize, length: usize) {
         turn_rows(rows, stride, heads, &self.table[first * self.d_k..], self.d_k, length, 1.0, self.halves);

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses its part.
 
 pub mod datasets;
+pub mod emulator;
 pub mod hub;
 pub mod marian;
 pub mod npz;

@@ -1,0 +1,74 @@
+//! Memory of one pass: taken piece by piece, given back all at once, and kept for the next pass.
+
+use std::rc::Rc;
+
+use super::queue::{Address, Queue};
+use crate::error::Result;
+
+/// Bytes that are asked of the device at least.
+const SLAB: usize = 64 << 20;
+/// What every piece is aligned to.
+const ALIGNMENT: usize = 256;
+
+/// Memory of one pass.
+pub struct Arena<Q: Queue> {
+    queue: Rc<Q>,
+    slabs: Vec<(Address, usize)>,
+    next: Mark,
+}
+
+/// How much of an arena is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    slab: usize,
+    used: usize,
+}
+
+impl<Q: Queue> Arena<Q> {
+    /// An empty arena.
+    pub fn new(queue: Rc<Q>) -> Self {
+        Self { queue, slabs: Vec::new(), next: Mark::default() }
+    }
+
+    /// Takes memory; what is in it is not said.
+    pub fn take(&mut self, bytes: usize) -> Result<Address> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
+        while let Some(&(address, size)) = self.slabs.get(self.next.slab) {
+            if self.next.used + bytes <= size {
+                let taken = address.plus(self.next.used);
+                self.next.used += bytes;
+                return Ok(taken);
+            }
+            self.next = Mark { slab: self.next.slab + 1, used: 0 };
+        }
+        let size = bytes.max(SLAB);
+        let address = self.queue.allocate(size)?;
+        self.slabs.push((address, size));
+        self.next = Mark { slab: self.slabs.len() - 1, used: bytes };
+        Ok(address)
+    }
+
+    /// What is taken now.
+    pub fn mark(&self) -> Mark {
+        self.next
+    }
+
+    /// Gives back all that was taken since `mark`.
+    pub fn release(&mut self, mark: Mark) {
+        self.next = mark;
+    }
+
+    /// Gives everything back to the device.
+    pub fn clear(&mut self) {
+        for (address, bytes) in self.slabs.drain(..) {
+            self.queue.free(address, bytes);
+        }
+        self.next = Mark::default();
+    }
+}
+
+impl<Q: Queue> Drop for Arena<Q> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,389 @@
+//! NVIDIA's GPUs as a [`Queue`]: the driver for memory, copies and kernels, cuBLASLt for products.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::mem::size_of;
+use std::sync::Arc;
+
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::cublaslt::{result as lt, sys as lts};
+use candle_core::cuda_backend::cudarc::driver::{self, CudaFunction, CudaModule, CudaStream, DevicePtr, result, sys};
+use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
+use candle_core::{Device, Storage, Tensor};
+
+use super::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
+use crate::error::{Error, Result};
+
+/// `kernels/all.cu`, compiled by build.rs.
+const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
+
+/// Scratch that products may use: what NVIDIA recommends for its newest GPUs.
+const WORKSPACE: usize = 64 << 20;
+/// Pinned memory for copies to the device is asked for in pieces of this size, …
+const STAGING: usize = 4 << 20;
+/// … and when so much is under way, a copy waits for those before it.
+const STAGING_LIMIT: usize = 64 << 20;
+/// Dynamic shared memory that a kernel gets without asking.
+const SHARED: u32 = 48 << 10;
+
+/// One GPU, and the queue that Candle uses there.
+pub struct Cuda {
+    stream: Arc<CudaStream>,
+    module: Arc<CudaModule>,
+    functions: RefCell<HashMap<String, CudaFunction>>,
+    lt: lts::cublasLtHandle_t,
+    workspace: Address,
+    algorithms: RefCell<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
+    staging: RefCell<Staging>,
+    multiprocessors: u32,
+}
+
+/// Pinned memory from which copies to the device are made; it is used again when the device has been waited for.
+#[derive(Default)]
+struct Staging {
+    pieces: Vec<(*mut c_void, usize)>,
+    /// The piece that is being filled, and how far.
+    at: (usize, usize),
+    under_way: usize,
+}
+
+/// What cuBLASLt's choice of an algorithm depends on. Batches differ in their rows: numbers of rows are rounded.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    sizes: [usize; 3],
+    strides: [usize; 3],
+    transposed: [bool; 2],
+    bf16: [bool; 2],
+    accumulate: bool,
+    epilogue: u8,
+}
+
+impl Shape {
+    fn new(p: &Product) -> Self {
+        // Weight gradients sum over rows, other products have them in the result.
+        let rounded = |n: usize| n.next_multiple_of(if n > 1024 { 512 } else { 64 });
+        let of_weight = p.a.transposed;
+        Self {
+            sizes: if of_weight { [p.m, p.n, rounded(p.k)] } else { [rounded(p.m), p.n, p.k] },
+            strides: [p.a.stride, p.b.stride, p.c.stride],
+            transposed: [p.a.transposed, p.b.transposed],
+            bf16: [p.number == Number::Bf16, p.result == Number::Bf16],
+            accumulate: p.accumulate,
+            epilogue: match p.epilogue {
+                Epilogue::None => 0,
+                Epilogue::Bias(_) => 1,
+                Epilogue::BiasRelu(_) => 2,
+            },
+        }
+    }
+}
+
+fn driver_error(error: driver::DriverError) -> Error {
+    let out_of_memory = error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+    let what = if out_of_memory { "the GPU is out of memory" } else { "the GPU failed" };
+    Error::failure(format!("{what} ({:?})", error.0)).caused_by(error)
+}
+
+fn product_error(product: &Product, error: candle_core::cuda_backend::cudarc::cublaslt::result::CublasError) -> Error {
+    let Product { m, n, k, .. } = product;
+    Error::failure(format!("cuBLASLt failed at a product of {m}×{k} and {k}×{n} ({:?})", error.0)).caused_by(error)
+}
+
+impl Cuda {
+    /// The queue of one of Candle's devices.
+    pub fn new(device: &Device) -> Result<Self> {
+        let device = device.as_cuda_device()?;
+        let stream = device.cuda_stream();
+        let context = stream.context().clone();
+        context.bind_to_thread().map_err(driver_error)?;
+        let module = context.load_module(Ptx::from_src(PTX)).map_err(|error| {
+            let error = Error::failure("the GPU's driver could not load the kernels of mt").caused_by(error);
+            error.help("update the driver, build mt on this machine with `make cuda`, or use --device cpu")
+        })?;
+        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let multiprocessors = context.attribute(attribute).map_err(driver_error)?;
+        let lt = lt::create_handle().map_err(|error| {
+            Error::failure(format!("cuBLASLt could not be started ({:?})", error.0)).caused_by(error)
+        })?;
+        // SAFETY: the context is bound; the memory is scratch.
+        let workspace = Address(unsafe { result::malloc_sync(WORKSPACE) }.map_err(driver_error)?);
+        Ok(Self {
+            module,
+            functions: RefCell::default(),
+            lt,
+            workspace,
+            algorithms: RefCell::default(),
+            staging: RefCell::default(),
+            multiprocessors: u32::try_from(multiprocessors).unwrap_or(1).max(1),
+            stream,
+        })
+    }
+
+    fn function(&self, name: &str) -> Result<sys::CUfunction> {
+        let mut functions = self.functions.borrow_mut();
+        if let Some(function) = functions.get(name) {
+            return Ok(function.cu_function());
+        }
+        let function = self
+            .module
+            .load_function(name)
+            .map_err(|error| Error::failure(format!("this mt was built without the kernel {name}")).caused_by(error))?;
+        let raw = function.cu_function();
+        functions.insert(name.to_owned(), function);
+        Ok(raw)
+    }
+
+    /// Waits for all work, after which staging may be used again.
+    fn synchronize(&self) -> Result<()> {
+        self.stream.synchronize().map_err(driver_error)?;
+        let mut staging = self.staging.borrow_mut();
+        (staging.at, staging.under_way) = ((0, 0), 0);
+        Ok(())
+    }
+
+    /// Pinned memory of so many bytes.
+    fn stage(&self, bytes: usize) -> Result<*mut u8> {
+        if self.staging.borrow().under_way + bytes > STAGING_LIMIT {
+            self.synchronize()?;
+        }
+        let mut staging = self.staging.borrow_mut();
+        let size = bytes.next_multiple_of(256);
+        staging.under_way += size;
+        while let Some(&(memory, capacity)) = staging.pieces.get(staging.at.0) {
+            let used = staging.at.1;
+            if used + size <= capacity {
+                staging.at.1 += size;
+                // SAFETY: within the piece.
+                return Ok(unsafe { memory.cast::<u8>().add(used) });
+            }
+            staging.at = (staging.at.0 + 1, 0);
+        }
+        let capacity = size.max(STAGING);
+        // SAFETY: it is written before it is read.
+        let memory = unsafe { result::malloc_host(capacity, 0) }.map_err(driver_error)?;
+        staging.pieces.push((memory, capacity));
+        staging.at = (staging.pieces.len() - 1, size);
+        Ok(memory.cast())
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // Nothing can be done about errors here.
+        let _ = self.synchronize();
+        // SAFETY: all work is done, and nothing of this is used again.
+        unsafe {
+            let _ = lt::destroy_handle(self.lt);
+            let _ = result::free_sync(self.workspace.0);
+            for (memory, _) in self.staging.borrow_mut().pieces.drain(..) {
+                let _ = result::free_host(memory);
+            }
+        }
+    }
+}
+
+impl Queue for Cuda {
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        // SAFETY: what is in it is not said.
+        unsafe { result::malloc_sync(bytes) }.map(Address).map_err(driver_error)
+    }
+
+    fn free(&self, address: Address, _: usize) {
+        // Where this fails, the device has failed, and the next call says so.
+        let _ = self.synchronize();
+        // SAFETY: `allocate` gave it, and no work is under way.
+        let _ = unsafe { result::free_sync(address.0) };
+    }
+
+    fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
+        let staged = self.stage(bytes.len())?;
+        // SAFETY: as many bytes are staged, and no copy from them is under way.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), staged, bytes.len());
+            let staged = std::slice::from_raw_parts(staged, bytes.len());
+            result::memcpy_htod_async(to.0, staged, self.stream.cu_stream()).map_err(driver_error)
+        }
+    }
+
+    fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
+        // SAFETY: the memory is there, and `bytes` is not used before the work is done.
+        unsafe { result::memcpy_dtoh_async(bytes, from.0, self.stream.cu_stream()) }.map_err(driver_error)?;
+        self.synchronize()
+    }
+
+    fn clear(&self, at: Address, bytes: usize) -> Result<()> {
+        // SAFETY: the memory is there.
+        unsafe { result::memset_d8_async(at.0, 0, bytes, self.stream.cu_stream()) }.map_err(driver_error)
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &str,
+        grid: [u32; 3],
+        threads: u32,
+        shared: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        let function = self.function(kernel)?;
+        let grid = (grid[0], grid[1], grid[2]);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if shared > SHARED {
+                let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                result::function::set_function_attribute(function, attribute, shared as i32).map_err(driver_error)?;
+            }
+            result::launch_kernel(function, grid, (threads, 1, 1), shared, self.stream.cu_stream(), arguments)
+        }
+        .map_err(driver_error)
+    }
+
+    fn product(&self, product: &Product) -> Result<()> {
+        let shape = Shape::new(product);
+        let call = Call::new(product).map_err(|error| product_error(product, error))?;
+        let known = self.algorithms.borrow().get(&shape).copied();
+        if let Some(algorithm) = known
+            && call.run(self, &algorithm).is_ok()
+        {
+            return Ok(());
+        }
+        // The first of this shape, or one for which the algorithm of its neighbours is not.
+        let algorithm = call.choose(self.lt).map_err(|error| product_error(product, error))?;
+        self.algorithms.borrow_mut().insert(shape, algorithm);
+        call.run(self, &algorithm).map_err(|error| product_error(product, error))
+    }
+
+    fn address(&self, tensor: &Tensor) -> Result<Address> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Some((start, _)) = layout.contiguous_offsets() else {
+            return Err(Error::failure("a tensor with gaps was given to the GPU's kernels"));
+        };
+        match &*storage {
+            Storage::Cuda(storage) => match &storage.slice {
+                CudaStorageSlice::F32(slice) => Ok(Address(slice.device_ptr(&self.stream).0).plus(4 * start)),
+                _ => Err(Error::failure("a tensor that is not float32 was given to the GPU's kernels")),
+            },
+            _ => Err(Error::failure("a tensor elsewhere was given to the GPU's kernels")),
+        }
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+}
+
+/// The descriptors of one product. cuBLASLt's matrices are column-major: what it is asked for is Cᵀ = Bᵀ·Aᵀ, whose columns
+/// are our rows.
+struct Call<'a> {
+    product: &'a Product,
+    operation: lts::cublasLtMatmulDesc_t,
+    left: lts::cublasLtMatrixLayout_t,
+    right: lts::cublasLtMatrixLayout_t,
+    result: lts::cublasLtMatrixLayout_t,
+}
+
+type LtResult<T> = std::result::Result<T, lt::CublasError>;
+
+fn data_type(number: Number) -> lts::cudaDataType {
+    match number {
+        Number::F32 => lts::cudaDataType::CUDA_R_32F,
+        Number::Bf16 => lts::cudaDataType::CUDA_R_16BF,
+    }
+}
+
+/// A row-major matrix [rows, columns] as the column-major one that lies in the same memory.
+fn layout(matrix: Matrix, rows: usize, columns: usize, number: Number) -> LtResult<lts::cublasLtMatrixLayout_t> {
+    let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+    lt::create_matrix_layout(data_type(number), columns as u64, rows as u64, matrix.stride as i64)
+}
+
+impl<'a> Call<'a> {
+    fn new(product: &'a Product) -> LtResult<Self> {
+        use lts::cublasLtMatmulDescAttributes_t as attribute;
+        let Product { m, n, k, a, b, c, number, result, .. } = *product;
+        let call = Self {
+            product,
+            operation: lt::create_matmul_desc(lts::cublasComputeType_t::CUBLAS_COMPUTE_32F, data_type(Number::F32))?,
+            left: layout(b, k, n, number)?,
+            right: layout(a, m, k, number)?,
+            result: layout(c, m, n, result)?,
+        };
+        // In cuBLAS: 0 as it is, 1 transposed.
+        call.set(attribute::CUBLASLT_MATMUL_DESC_TRANSA, &u32::from(b.transposed))?;
+        call.set(attribute::CUBLASLT_MATMUL_DESC_TRANSB, &u32::from(a.transposed))?;
+        let (epilogue, bias) = match product.epilogue {
+            Epilogue::None => return Ok(call),
+            Epilogue::Bias(bias) => (lts::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS, bias),
+            Epilogue::BiasRelu(bias) => (lts::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS, bias),
+        };
+        call.set(attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+        call.set(attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
+        Ok(call)
+    }
+
+    fn set<T>(&self, attribute: lts::cublasLtMatmulDescAttributes_t, value: &T) -> LtResult<()> {
+        // SAFETY: the description lives, and the value has the attribute's size.
+        unsafe { lt::set_matmul_desc_attribute(self.operation, attribute, (&raw const *value).cast(), size_of::<T>()) }
+    }
+
+    /// The algorithm that cuBLASLt expects to be the fastest.
+    fn choose(&self, handle: lts::cublasLtHandle_t) -> LtResult<lts::cublasLtMatmulAlgo_t> {
+        let (preference, workspace) = (lt::create_matmul_pref()?, WORKSPACE);
+        let attribute = lts::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        // SAFETY: all of them live, and the attribute is a size.
+        unsafe {
+            let set =
+                lt::set_matmul_pref_attribute(preference, attribute, (&raw const workspace).cast(), size_of::<usize>());
+            let found = set.and_then(|()| {
+                lt::get_matmul_algo_heuristic(
+                    handle,
+                    self.operation,
+                    self.left,
+                    self.right,
+                    self.result,
+                    self.result,
+                    preference,
+                )
+            });
+            lt::destroy_matmul_pref(preference)?;
+            Ok(found?.algo)
+        }
+    }
+
+    fn run(&self, cuda: &Cuda, algorithm: &lts::cublasLtMatmulAlgo_t) -> LtResult<()> {
+        let (p, one, beta) = (self.product, 1f32, if self.product.accumulate { 1f32 } else { 0f32 });
+        // SAFETY: the caller's matrices lie in the device's memory.
+        unsafe {
+            lt::matmul(
+                cuda.lt,
+                self.operation,
+                (&raw const one).cast(),
+                (&raw const beta).cast(),
+                p.b.at.0 as *const c_void,
+                self.left,
+                p.a.at.0 as *const c_void,
+                self.right,
+                p.c.at.0 as *const c_void,
+                self.result,
+                p.c.at.0 as *mut c_void,
+                self.result,
+                algorithm,
+                cuda.workspace.0 as *mut c_void,
+                WORKSPACE,
+                cuda.stream.cu_stream().cast(),
+            )
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        // SAFETY: they are not used again; cuBLASLt has taken from them what it needs.
+        unsafe {
+            let _ = lt::destroy_matmul_desc(self.operation);
+            for layout in [self.left, self.right, self.result] {
+                let _ = lt::destroy_matrix_layout(layout);
+            }
+        }
+    }
+}

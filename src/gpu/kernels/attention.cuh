@@ -1,0 +1,36 @@
+// What the attention kernels share. Rows are packed: sentence b has the queries q_starts[b] to q_starts[b + 1] - 1, and
+// likewise keys; padding does not exist.
+#pragma once
+#include "common.cuh"
+
+struct AttentionShape {
+    const unsigned *q_starts, *k_starts;
+    // Numbers between two rows of queries (and their gradients), of keys and values, and of outputs.
+    unsigned q_stride, k_stride, out_stride;
+    unsigned heads, d_k, d_v, causal;
+    // Longest sentences of the batch, for the indices of dropout masks; rows of queries in all, for the statistics.
+    unsigned queries, keys, rows;
+    float scale;
+    Dropout dropout;
+};
+
+// One sentence and head.
+struct Place {
+    unsigned sentence, head, q_first, k_first, queries, keys;
+    __device__ Place(const AttentionShape& shape) {
+        sentence = blockIdx.z, head = blockIdx.y;
+        q_first = shape.q_starts[sentence], k_first = shape.k_starts[sentence];
+        queries = shape.q_starts[sentence + 1] - q_first, keys = shape.k_starts[sentence + 1] - k_first;
+    }
+    // Keys that a query sees: the first ones.
+    __device__ unsigned visible(const AttentionShape& shape, unsigned query) const {
+        return shape.causal ? min(keys, query + 1) : keys;
+    }
+    __device__ unsigned mask_index(const AttentionShape& shape, unsigned query, unsigned key) const {
+        return ((sentence * shape.heads + head) * shape.queries + query) * shape.keys + key;
+    }
+    // Where a query's statistics are: [heads, rows].
+    __device__ size_t statistics(const AttentionShape& shape, unsigned query) const {
+        return size_t(head) * shape.rows + q_first + query;
+    }
+};

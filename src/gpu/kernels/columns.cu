@@ -1,0 +1,150 @@
+// Column sums in two stages: the gradients of biases and norms. Stage one leaves a row of partial sums a block, stage two
+// adds these in their order, so that a result is the same in every run.
+#include "common.cuh"
+
+constexpr unsigned COLUMN_WARPS = 8;
+
+// Stage one for rows of any kind: `row(r, j, x)` fills x with V neighbours of row r. A block takes 32·V columns of every
+// gridDim.y-th run of eight rows.
+template <int V, class Row>
+__device__ void sum_columns(float* partial, unsigned rows, unsigned width, Row row) {
+    __shared__ float sums[COLUMN_WARPS * WARP * V];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = (blockIdx.x * WARP + lane) * V;
+    float total[V] = {};
+    if (j < width) {
+        for (unsigned r = blockIdx.y * COLUMN_WARPS + warp; r < rows; r += gridDim.y * COLUMN_WARPS) {
+            float x[V];
+            row(r, j, x);
+#pragma unroll
+            for (int i = 0; i < V; i++) total[i] += x[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < V; i++) sums[(warp * V + i) * WARP + lane] = total[i];
+    __syncthreads();
+    if (warp == 0 && j < width) {
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float sum = 0;
+            for (unsigned w = 0; w < COLUMN_WARPS; w++) sum += sums[(w * V + i) * WARP + lane];
+            partial[size_t(blockIdx.y) * width + j + i] = sum;
+        }
+    }
+}
+
+template <class T, int V> struct PlainRow {
+    const T* g;
+    unsigned width;
+    __device__ void operator()(unsigned r, unsigned j, float (&x)[V]) const { load<V>(g + size_t(r) * width + j, x); }
+};
+
+// x·Φ(x) and the like: src/ops/feed_forward.rs.
+template <unsigned KIND> __device__ inline float activation(float x) {
+    if (KIND == 0) return fmaxf(x, 0.0f);
+    if (KIND == 1) return x * 0.5f * (1.0f + erff(x * 0.70710678f));
+    return x / (1.0f + expf(-x));
+}
+
+template <unsigned KIND> __device__ inline float derivative(float x) {
+    if (KIND == 0) return x > 0.0f ? 1.0f : 0.0f;
+    if (KIND == 1) return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
+    const float s = 1.0f / (1.0f + expf(-x));
+    return s * (1.0f + x * (1.0f - s));
+}
+
+// a = dropout(activation(u)); a may be u.
+template <class T, int V, unsigned KIND>
+__device__ void activate(T* a, const T* u, Dropout dropout, const unsigned* padded, unsigned rows, unsigned width) {
+    const size_t all = size_t(rows) * width, stride = size_t(gridDim.x) * blockDim.x * V;
+    for (size_t at = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * V; at < all; at += stride) {
+        float x[V];
+        load<V>(u + at, x);
+#pragma unroll
+        for (int i = 0; i < V; i++) x[i] = activation<KIND>(x[i]);
+        if (dropout.threshold > 0) {
+            const unsigned row = unsigned(at / width), base = padded[row] * width + unsigned(at % width);
+#pragma unroll
+            for (int i = 0; i < V; i++) x[i] *= keep(dropout, base + i);
+        }
+        store<V>(a + at, x);
+    }
+}
+
+// Turns the gradient of the hidden layer into that of its input u, in place. With relu, u may be the hidden layer itself:
+// what was dropped is 0 there.
+template <class T, int V, unsigned KIND> struct ActivatedRow {
+    T* g;
+    const T* u;
+    Dropout dropout;
+    const unsigned* padded;
+    unsigned width;
+    __device__ void operator()(unsigned r, unsigned j, float (&x)[V]) const {
+        const size_t at = size_t(r) * width + j;
+        float v[V];
+        load<V>(g + at, x);
+        load<V>(u + at, v);
+#pragma unroll
+        for (int i = 0; i < V; i++) x[i] *= derivative<KIND>(v[i]);
+        if (dropout.threshold > 0) {
+            const unsigned base = padded[r] * width + j;
+#pragma unroll
+            for (int i = 0; i < V; i++) x[i] *= keep(dropout, base + i);
+        }
+        store<V>(g + at, x);
+    }
+};
+
+template <class T, int V, unsigned KIND>
+__device__ void activate_backward(T* g, float* partial, const T* u, Dropout dropout, const unsigned* padded,
+                                  unsigned rows, unsigned width) {
+    const ActivatedRow<T, V, KIND> row = {g, u, dropout, padded, width};
+    sum_columns<V>(partial, rows, width, row);
+}
+
+// Stage two: adds the columns of `partial` [blocks, first_width + second_width] to two targets, either of which may be
+// missing.
+KERNEL add_partial_sums(float* first, float* second, const float* partial, unsigned blocks, unsigned first_width,
+                        unsigned second_width) {
+    __shared__ float sums[COLUMN_WARPS * WARP];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = blockIdx.x * WARP + lane;
+    const unsigned width = first_width + second_width;
+    float total = 0;
+    if (j < width) {
+        for (unsigned b = warp; b < blocks; b += COLUMN_WARPS) total += partial[size_t(b) * width + j];
+    }
+    sums[warp * WARP + lane] = total;
+    __syncthreads();
+    if (warp == 0 && j < width) {
+        float sum = 0;
+        for (unsigned w = 0; w < COLUMN_WARPS; w++) sum += sums[w * WARP + lane];
+        if (j < first_width) {
+            if (first != nullptr) first[j] += sum;
+        } else if (second != nullptr) {
+            second[j - first_width] += sum;
+        }
+    }
+}
+LAUNCHABLE(add_partial_sums)
+
+#define DEFINE_ACTIVATION(T, V, name, KIND, kind)                                                                       \
+    KERNEL kind##_##name(T* a, const T* u, Dropout dropout, const unsigned* padded, unsigned rows, unsigned width) {    \
+        activate<T, V, KIND>(a, u, dropout, padded, rows, width);                                                       \
+    }                                                                                                                   \
+    LAUNCHABLE(kind##_##name)                                                                                           \
+    KERNEL kind##_backward_##name(T* g, float* partial, const T* u, Dropout dropout, const unsigned* padded,            \
+                                  unsigned rows, unsigned width) {                                                      \
+        activate_backward<T, V, KIND>(g, partial, u, dropout, padded, rows, width);                                     \
+    }                                                                                                                   \
+    LAUNCHABLE(kind##_backward_##name)
+
+#define DEFINE(T, V, name)                                                                                              \
+    KERNEL column_sums_##name(float* partial, const T* g, unsigned rows, unsigned width) {                              \
+        const PlainRow<T, V> row = {g, width};                                                                          \
+        sum_columns<V>(partial, rows, width, row);                                                                      \
+    }                                                                                                                   \
+    LAUNCHABLE(column_sums_##name)                                                                                      \
+    DEFINE_ACTIVATION(T, V, name, 0, relu)                                                                              \
+    DEFINE_ACTIVATION(T, V, name, 1, gelu)                                                                              \
+    DEFINE_ACTIVATION(T, V, name, 2, swish)
+FOR_NUMBERS_AND_WIDTHS(DEFINE)
+#undef DEFINE

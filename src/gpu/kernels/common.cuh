@@ -1,0 +1,133 @@
+// What all kernels share: number types, wide loads and stores, sums over a warp, dropout.
+//
+// The kernels are written in the part of CUDA that tests/emulator/ runs on the processor: no library but this file, and
+// collectives of a warp only through the functions here.
+#pragma once
+
+#ifdef MT_EMULATED
+#include "emulated.h"
+#else
+#include <cuda_bf16.h>
+
+typedef __nv_bfloat16 bf16;
+
+#define KERNEL extern "C" __global__ void
+// The emulator keeps a table of kernels; CUDA finds them by name.
+#define LAUNCHABLE(name)
+#define DYNAMIC_SHARED(type, name)                                      \
+    extern __shared__ __align__(16) unsigned char dynamic_shared[];     \
+    type* name = reinterpret_cast<type*>(dynamic_shared)
+
+__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ inline bf16 to_bf16(float x) { return __float2bfloat16_rn(x); }
+
+__device__ inline float shuffle_xor(float x, unsigned lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
+__device__ inline float shuffle(float x, unsigned lane) { return __shfl_sync(0xffffffffu, x, lane); }
+__device__ inline void sync_warp() { __syncwarp(); }
+
+// c += a·b: a is 16×16 (row-major), b 16×8 (column-major), c 16×8 in float, each spread over the lanes as PTX's
+// mma.m16n8k16 has it. Lane l holds of c the elements (l/4, 2(l%4)), its right neighbour, and the two eight rows below.
+__device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two 8×8 matrices from shared memory, transposed: lane l < 16 names the row l%8 of matrix l/8, and every lane gets of each
+// the elements (2(l%4), l/4) and the one below.
+__device__ inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n" : "=r"(x0), "=r"(x1) : "r"(address));
+}
+#endif
+
+constexpr unsigned WARP = 32;
+
+__device__ inline float to_float(float x) { return x; }
+template <class T> __device__ T from_float(float x);
+template <> __device__ inline float from_float<float>(float x) { return x; }
+template <> __device__ inline bf16 from_float<bf16>(float x) { return to_bf16(x); }
+
+// Two numbers side by side in 32 bits, the first one low.
+union Pair {
+    unsigned bits;
+    bf16 half[2];
+    __device__ Pair() {}
+};
+
+__device__ inline unsigned pair_of(float low, float high) {
+    Pair pair;
+    pair.half[0] = to_bf16(low);
+    pair.half[1] = to_bf16(high);
+    return pair.bits;
+}
+
+// V neighbouring numbers as floats. With V = 8 the address must be a multiple of eight numbers.
+template <int V, class T> __device__ inline void load(const T* from, float (&x)[V]) {
+    static_assert(V == 1, "one or eight");
+    x[0] = to_float(from[0]);
+}
+template <> __device__ inline void load<8, float>(const float* from, float (&x)[8]) {
+    const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+template <> __device__ inline void load<8, bf16>(const bf16* from, float (&x)[8]) {
+    const uint4 all = *reinterpret_cast<const uint4*>(from);
+    const unsigned words[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = __uint_as_float(words[i] << 16);
+        x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
+template <int V, class T> __device__ inline void store(T* to, const float (&x)[V]) {
+    static_assert(V == 1, "one or eight");
+    to[0] = from_float<T>(x[0]);
+}
+template <> __device__ inline void store<8, float>(float* to, const float (&x)[8]) {
+    reinterpret_cast<float4*>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+}
+template <> __device__ inline void store<8, bf16>(bf16* to, const float (&x)[8]) {
+    *reinterpret_cast<uint4*>(to) =
+        make_uint4(pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]), pair_of(x[6], x[7]));
+}
+
+// What x becomes when it is stored as T.
+template <class T> __device__ inline float rounded(float x) { return to_float(from_float<T>(x)); }
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+    for (unsigned lanes = WARP / 2; lanes > 0; lanes /= 2) x += shuffle_xor(x, lanes);
+    return x;
+}
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+    for (unsigned lanes = WARP / 2; lanes > 0; lanes /= 2) x = fmaxf(x, shuffle_xor(x, lanes));
+    return x;
+}
+
+// The mask of one dropout site: src/ops/dropout.rs, bit for bit.
+struct Dropout {
+    unsigned threshold, key;
+    float scale;
+};
+
+__device__ inline float keep(const Dropout& dropout, unsigned index) {
+    unsigned x = (index * 0x9E3779B9u) ^ dropout.key;
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    x ^= x >> 16;
+    return x >= dropout.threshold ? dropout.scale : 0.0f;
+}
+
+// Kernels over rows exist for both number types, with wide accesses (all widths multiples of eight) and without.
+#define FOR_NUMBERS(DEFINE) DEFINE(float, f32) DEFINE(bf16, bf16)
+#define FOR_NUMBERS_AND_WIDTHS(DEFINE) \
+    DEFINE(float, 8, f32_wide) DEFINE(float, 1, f32_narrow) DEFINE(bf16, 8, bf16_wide) DEFINE(bf16, 1, bf16_narrow)

@@ -1,0 +1,107 @@
+// Label-smoothed cross-entropy of rows of logits: src/ops/loss.rs. One block a row.
+#include "common.cuh"
+
+constexpr unsigned LOSS_WARPS = 8;
+
+// The largest of the warps' maxima, their sums scaled to it, and the sum of the plain sums; all threads get all.
+__device__ inline void combine(float& largest, float& exponentials, float& total) {
+    __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const float most = warp_max(largest);
+    // A lane without a number has a maximum of -∞, and nothing to scale.
+    const float sum = warp_sum(largest > -INFINITY ? exponentials * expf(largest - most) : 0.0f);
+    total = warp_sum(total);
+    if (lane == 0) maxima[warp] = most, sums[warp] = sum, totals[warp] = total;
+    __syncthreads();
+    largest = -INFINITY;
+    for (unsigned w = 0; w < LOSS_WARPS; w++) largest = fmaxf(largest, maxima[w]);
+    exponentials = total = 0;
+    for (unsigned w = 0; w < LOSS_WARPS; w++) {
+        if (maxima[w] > -INFINITY) exponentials += sums[w] * expf(maxima[w] - largest);
+        total += totals[w];
+    }
+}
+
+// A label that is none: the row costs nothing.
+constexpr unsigned NO_LABEL = ~0u;
+
+// losses[row] = smoothed loss and negative log-likelihood; with `gradient` the logits become the smoothed loss's gradient.
+template <class T, int V>
+__device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, float smoothing, unsigned vocabulary,
+                              unsigned gradient) {
+    T* row = logits + size_t(blockIdx.x) * vocabulary;
+    const unsigned label = labels[blockIdx.x];
+    if (label == NO_LABEL) {
+        if (threadIdx.x < 2) losses[2 * blockIdx.x + threadIdx.x] = 0;
+        const float none[V] = {};
+        for (unsigned j = threadIdx.x * V; gradient && j < vocabulary; j += blockDim.x * V) store<V>(row + j, none);
+        return;
+    }
+    const float chosen = to_float(row[label]);
+    float largest = -INFINITY, exponentials = 0, total = 0;
+    for (unsigned j = threadIdx.x * V; j < vocabulary; j += blockDim.x * V) {
+        float x[V];
+        load<V>(row + j, x);
+        float most = x[0];
+#pragma unroll
+        for (int i = 1; i < V; i++) most = fmaxf(most, x[i]);
+        if (most > largest) {
+            exponentials *= expf(largest - most);
+            largest = most;
+        }
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            exponentials += expf(x[i] - largest);
+            total += x[i];
+        }
+    }
+    combine(largest, exponentials, total);
+    // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
+    const float log_sum = logf(exponentials);
+    if (threadIdx.x == 0) {
+        const float likelihood = log_sum + (largest - chosen);
+        losses[2 * blockIdx.x] =
+            (1.0f - smoothing) * likelihood + smoothing * (log_sum + (largest - total / vocabulary));
+        losses[2 * blockIdx.x + 1] = likelihood;
+    }
+    if (!gradient) return;
+    const float inverse = 1.0f / exponentials, uniform = smoothing / vocabulary;
+    for (unsigned j = threadIdx.x * V; j < vocabulary; j += blockDim.x * V) {
+        float x[V];
+        load<V>(row + j, x);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            x[i] = expf(x[i] - largest) * inverse - uniform;
+            if (j + i == label) x[i] -= 1.0f - smoothing;
+        }
+        store<V>(row + j, x);
+    }
+}
+
+// sums[0] += Σ smoothed losses, sums[1] += Σ likelihoods, in one order. One block.
+KERNEL add_losses(double* sums, const float* losses, unsigned rows) {
+    __shared__ double parts[2 * LOSS_WARPS * WARP];
+    double smoothed = 0, likelihood = 0;
+    for (unsigned row = threadIdx.x; row < rows; row += blockDim.x) {
+        smoothed += losses[2 * row];
+        likelihood += losses[2 * row + 1];
+    }
+    parts[2 * threadIdx.x] = smoothed;
+    parts[2 * threadIdx.x + 1] = likelihood;
+    __syncthreads();
+    if (threadIdx.x < 2) {
+        double sum = 0;
+        for (unsigned t = 0; t < blockDim.x; t++) sum += parts[2 * t + threadIdx.x];
+        sums[threadIdx.x] += sum;
+    }
+}
+LAUNCHABLE(add_losses)
+
+#define DEFINE(T, V, name)                                                                                              \
+    KERNEL smoothed_loss_##name(T* logits, float* losses, const unsigned* labels, float smoothing,                      \
+                                unsigned vocabulary, unsigned gradient) {                                               \
+        smoothed_loss<T, V>(logits, losses, labels, smoothing, vocabulary, gradient);                                   \
+    }                                                                                                                   \
+    LAUNCHABLE(smoothed_loss_##name)
+FOR_NUMBERS_AND_WIDTHS(DEFINE)
+#undef DEFINE

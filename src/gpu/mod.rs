@@ -1,0 +1,170 @@
+//! The GPU engine for training: whole passes through a model as kernels and products on one queue.
+//!
+//! ```text
+//! Engine ── pass (forward, backward) ── launch (kernels by their parameters) ── Queue ── cuda: NVIDIA's driver
+//!             │     └── plan (places of parameters)                             └── in tests: kernels run on the processor
+//!             └── rows (batches without padding) · arena (memory of a pass)
+//! ```
+//!
+//! What it computes is what [`crate::model`] computes, and tests hold one against the other; how, is its own:
+//! - A batch is packed: padding is left out before anything is computed, so that all kernels and products work on real
+//!   tokens alone. Dropout masks are numbered by places in the padded batch, as everywhere.
+//! - No tape: a pass is written out forward and backward, with its memory in one arena that is kept from pass to pass.
+//! - Products read weights in the type of the precision; masters, gradients, statistics, softmax and loss are float32, and
+//!   activations between kernels are in the type of the precision.
+//! - Sums are in a fixed order everywhere: the same seed on the same device gives the same bits.
+//! - The host only queues work; it waits where it reads the losses.
+//!
+//! The kernels are CUDA C++ in `kernels/`, one file an operation of [`crate::ops`]. They are compiled when `mt` is built with
+//! CUDA; `tests/gpu_engine.rs` compiles the same files for the processor (`tests/emulator/`), so that they and this module
+//! are tested without a GPU.
+
+mod arena;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod launch;
+mod pass;
+pub mod plan;
+pub mod queue;
+mod rows;
+
+use std::rc::Rc;
+
+use candle_core::{DType, Tensor};
+
+use crate::error::{Error, Result};
+use crate::model::{Sequences, Transformer};
+use crate::ops::Mode;
+use crate::ops::loss::{Sums, Targets};
+use crate::ops::optimizer::AdamStep;
+use arena::Arena;
+use launch::{AdamArgument, Kernels};
+use plan::Plan;
+use queue::{Address, Number, Queue};
+
+/// The widest heads that the kernels of attention take.
+const WIDEST_HEAD: usize = 256;
+
+/// A model's training passes on a device.
+pub struct Engine<Q: Queue> {
+    queue: Rc<Q>,
+    kernels: Kernels<Q>,
+    model: Transformer,
+    plan: Plan,
+    arena: Arena<Q>,
+    /// Memory that lasts as long as the engine.
+    _lasting: Arena<Q>,
+    values: Address,
+    gradients: Address,
+    /// The values in the type of products.
+    weights: Address,
+    /// Fixed positions, or rotary angles.
+    table: Address,
+    /// Two float64: the sums of the losses since the last [`Engine::begin`].
+    sums: Address,
+}
+
+impl<Q: Queue> Engine<Q> {
+    /// For a model whose parameters lie on the queue's device, with products in `compute` (float32 or bfloat16).
+    pub fn new(model: &Transformer, queue: Q, compute: DType) -> Result<Self> {
+        let c = model.config();
+        if c.d_k.max(c.d_v) > WIDEST_HEAD {
+            let what = format!("heads of {} numbers are wider than the kernels for GPUs take", c.d_k.max(c.d_v));
+            let help = format!("use model.d_k and model.d_v of at most {WIDEST_HEAD}, more heads, or --device cpu");
+            return Err(Error::usage(what).help(help));
+        }
+        let queue = Rc::new(queue);
+        let number = if compute == DType::BF16 { Number::Bf16 } else { Number::F32 };
+        let wide = [c.d_model, c.d_ff, c.d_k, c.d_v].iter().all(|width| width.is_multiple_of(8));
+        let mut lasting = Arena::new(queue.clone());
+        let parameters = model.parameters();
+        let (values, gradients) = (queue.address(parameters.values())?, queue.address(parameters.gradients())?);
+        let weights = match number {
+            Number::F32 => values,
+            Number::Bf16 => lasting.take(number.bytes(parameters.values().elem_count()))?,
+        };
+        let table = match model.rotary() {
+            Some(rotary) => rotary.table().0,
+            None => model.sinusoids(),
+        };
+        let at = lasting.take(4 * table.len())?;
+        if !table.is_empty() {
+            queue.upload(bytes_of(table), at)?;
+        }
+        Ok(Self {
+            kernels: Kernels::new(queue.clone(), number, wide),
+            plan: Plan::new(model)?,
+            arena: Arena::new(queue.clone()),
+            values,
+            gradients,
+            weights,
+            table: at,
+            sums: lasting.take(16)?,
+            _lasting: lasting,
+            model: model.clone(),
+            queue,
+        })
+    }
+
+    /// Begins an update: takes note of the parameters as they are, and clears the gradients and the sums of losses.
+    pub fn begin(&mut self) -> Result<()> {
+        let count = self.model.parameters().values().elem_count();
+        if self.kernels.number == Number::Bf16 {
+            self.kernels.to_bf16(self.weights, self.values, count)?;
+        }
+        self.queue.clear(self.gradients, 4 * count)?;
+        self.queue.clear(self.sums, 16)
+    }
+
+    /// Goes through a batch, and adds its losses to the sums; in training also back, adding to the gradients.
+    pub fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
+        let result = pass::run(self, source, target, targets, mode);
+        self.arena.release(arena::Mark::default());
+        if result.is_err() {
+            // Where memory ran out, smaller parts come next: not what the larger ones took.
+            self.arena.clear();
+        }
+        result
+    }
+
+    /// The sums of the losses since [`Engine::begin`]. Waits for the device.
+    pub fn sums(&self) -> Result<Sums> {
+        let mut bytes = [0; 16];
+        self.queue.download(self.sums, &mut bytes)?;
+        let [smoothed, likelihood] = [0, 8].map(|at| float64(&bytes[at..]));
+        Ok(Sums { smoothed, likelihood })
+    }
+
+    /// Euclidean norm of the gradients. Waits for the device.
+    pub fn gradient_norm(&mut self) -> Result<f64> {
+        let count = self.model.parameters().values().elem_count();
+        let mark = self.arena.mark();
+        let blocks = self.kernels.square_blocks(count);
+        let partial = self.arena.take(8 * (blocks + 1))?;
+        let total = partial.plus(8 * blocks);
+        self.kernels.squares(total, partial, self.gradients, count)?;
+        let mut bytes = [0; 8];
+        self.queue.download(total, &mut bytes)?;
+        self.arena.release(mark);
+        Ok(float64(&bytes).sqrt())
+    }
+
+    /// One Adam update of the parameters `range`, whose moments are whole flat tensors.
+    pub fn adam(&self, range: std::ops::Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
+        let at = |address: Address| address.plus(4 * range.start);
+        let addresses = [self.values, self.gradients, self.queue.address(first)?, self.queue.address(second)?].map(at);
+        self.kernels.adam(addresses, AdamArgument(step.constants()), range.len())
+    }
+}
+
+fn float64(bytes: &[u8]) -> f64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[..8]);
+    f64::from_le_bytes(eight)
+}
+
+/// Numbers or words as bytes.
+fn bytes_of<T: Copy>(values: &[T]) -> &[u8] {
+    // SAFETY: it is only called with numbers, of which every byte is set.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), std::mem::size_of_val(values)) }
+}

@@ -1,0 +1,644 @@
+//! One pass through a model, forward and back.
+//!
+//! Between two sub-layers stands a *joint*: s = x + dropout(h + bias), y = norm(s), where h is what the sub-layer before
+//! computed. With post-norm y goes on, as residual stream and as input; with pre-norm s is the stream, and y, normalised
+//! with the norm of the sub-layer that comes next, its input. So one kernel serves both.
+
+use super::Engine;
+use super::bytes_of;
+use super::launch::{AttentionSizes, Heads, NormArgument, SegmentsAt, Side};
+use super::plan::{self, FeedForward, Inner, Layers, Linear, Plan, Positions, Sublayer};
+use super::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
+use super::rows::{Rows, Segments};
+use crate::error::{Error, Result};
+use crate::model::Sequences;
+use crate::ops::Mode;
+use crate::ops::dropout::Dropout;
+use crate::ops::feed_forward::Activation;
+use crate::ops::loss::Targets;
+use crate::ops::sublayer::NormPlacement;
+
+/// Bytes of logits that are held at once, at most.
+const LOGIT_BYTES: usize = 256 << 20;
+/// The label that is none, for rows that cost nothing.
+const NO_LABEL: u32 = u32::MAX;
+
+/// A side of a batch on the device, with what its embedding's gradient needs.
+#[derive(Clone, Copy)]
+struct Placed {
+    side: Side,
+    tokens: SegmentsAt,
+    places: Option<SegmentsAt>,
+}
+
+/// What forward keeps of a sub-layer.
+enum Kept {
+    Attention { input: Address, query: Address, key_value: Address, context: Address, log_sums: Address },
+    FeedForward { input: Address, before: Address, hidden: Address },
+}
+
+/// What forward keeps of a joint.
+struct Joint {
+    s: Address,
+    statistics: Address,
+    /// Place of γ, where it has a norm.
+    norm: Option<usize>,
+    /// The sub-layer before it, where there is one: its bias and dropout.
+    addend: Option<(Option<usize>, Dropout)>,
+}
+
+/// What forward keeps of a stack.
+struct Trail {
+    joints: Vec<Joint>,
+    kept: Vec<Kept>,
+    output: Address,
+}
+
+/// What a decoder looks at: the encoder's output, and where its gradient is summed.
+#[derive(Clone, Copy)]
+struct Memory {
+    states: Address,
+    side: Side,
+    gradient: Address,
+}
+
+/// Data of a batch on their way to the device, in one piece.
+#[derive(Default)]
+struct Cargo(Vec<u32>);
+
+impl Cargo {
+    /// Adds words; returns their place, in bytes.
+    fn add(&mut self, words: &[u32]) -> usize {
+        let place = 4 * self.0.len();
+        self.0.extend_from_slice(words);
+        place
+    }
+
+    fn add_segments(&mut self, values: &[u32]) -> SegmentsAt {
+        let segments = Segments::new(values);
+        // Addresses from zero, until the piece has one.
+        let mut at = |words: &[u32]| Address(self.add(words) as u64);
+        SegmentsAt {
+            order: at(&segments.order),
+            starts: at(&segments.starts),
+            values: at(&segments.values),
+            count: segments.len(),
+        }
+    }
+
+    fn add_side(&mut self, rows: &Rows, learned: bool) -> Placed {
+        let mut at = |words: &[u32]| Address(self.add(words) as u64);
+        let side = Side {
+            ids: at(&rows.ids),
+            places: at(&rows.places),
+            padded: at(&rows.padded),
+            starts: at(&rows.starts),
+            rows: rows.len(),
+            sentences: rows.sentences(),
+            longest: rows.longest,
+        };
+        Placed { side, tokens: self.add_segments(&rows.ids), places: learned.then(|| self.add_segments(&rows.places)) }
+    }
+}
+
+impl Placed {
+    /// The same where the piece begins at `base`.
+    fn moved(self, base: Address) -> Self {
+        let to = |address: Address| base.plus(address.0 as usize);
+        let segments = |s: SegmentsAt| SegmentsAt {
+            order: to(s.order),
+            starts: to(s.starts),
+            values: to(s.values),
+            count: s.count,
+        };
+        let s = self.side;
+        Self {
+            side: Side { ids: to(s.ids), places: to(s.places), padded: to(s.padded), starts: to(s.starts), ..s },
+            tokens: segments(self.tokens),
+            places: self.places.map(segments),
+        }
+    }
+}
+
+/// A pass: see [`Engine::pass`].
+pub fn run<Q: Queue>(
+    engine: &mut Engine<Q>,
+    source: &Sequences,
+    target: &Sequences,
+    targets: &Targets,
+    mode: &Mode,
+) -> Result<()> {
+    let plan = engine.plan.clone();
+    check(engine, &plan, source, target, targets)?;
+    let learned = matches!(plan.encoder.positions, Positions::Learned(_));
+    let (source, target_rows) = (Rows::new(source), Rows::new(target));
+    if source.len() == 0 || target_rows.len() == 0 {
+        return Ok(());
+    }
+    let labels: Vec<u32> = target_rows.padded.iter().map(|&row| targets.labels[row as usize]).collect();
+    let labels: Vec<u32> = labels.iter().map(|&y| if y == targets.padding { NO_LABEL } else { y }).collect();
+    let mut cargo = Cargo::default();
+    let (source, target) = (cargo.add_side(&source, learned), cargo.add_side(&target_rows, learned));
+    let labels = cargo.add(&labels);
+    let base = engine.arena.take(4 * cargo.0.len())?;
+    engine.queue.upload(bytes_of(&cargo.0), base)?;
+    let (source, target, labels) = (source.moved(base), target.moved(base), base.plus(labels));
+
+    let mut pass = Pass { mode: *mode, number: engine.kernels.number, d: plan.output.input, engine };
+    let encoded = pass.forward(&plan.encoder, &source.side, None)?;
+    let gradient = if mode.is_training() { pass.numbers(source.side.rows, pass.d)? } else { Address::NONE };
+    let memory = Memory { states: encoded.output, side: source.side, gradient };
+    let decoded = pass.forward(&plan.decoder, &target.side, Some(memory))?;
+    let g = pass.loss(&plan.output, decoded.output, &target.side, labels, targets.smoothing)?;
+    if !mode.is_training() {
+        return Ok(());
+    }
+    pass.backward(&plan.decoder, &decoded, &target, Some(memory), g)?;
+    if plan.decoder.sublayers.is_empty() {
+        // Nothing looked at the memory.
+        return Ok(());
+    }
+    pass.backward(&plan.encoder, &encoded, &source, None, gradient)
+}
+
+/// What would have kernels read outside their memory.
+fn check<Q: Queue>(
+    engine: &Engine<Q>,
+    plan: &Plan,
+    source: &Sequences,
+    target: &Sequences,
+    targets: &Targets,
+) -> Result<()> {
+    for (tokens, layers) in [(source, &plan.encoder), (target, &plan.decoder)] {
+        if let Some(id) = tokens.ids.iter().find(|&&id| id as usize >= layers.vocabulary) {
+            return Err(Error::failure(format!("token {id} is outside the vocabulary of {}", layers.vocabulary)));
+        }
+        let most = engine.model.config().max_length;
+        if tokens.length > most {
+            let what = format!("a sequence of {} tokens is longer than model.max_length = {most}", tokens.length);
+            return Err(Error::failure(what));
+        }
+    }
+    let known = |&&y: &&u32| y as usize >= plan.output.out && y != targets.padding;
+    if let Some(label) = targets.labels.iter().find(known) {
+        return Err(Error::failure(format!("label {label} is outside the vocabulary of {}", plan.output.out)));
+    }
+    if targets.labels.len() != target.ids.len() || source.batch() != target.batch() {
+        return Err(Error::failure("a batch whose parts have different sizes"));
+    }
+    Ok(())
+}
+
+struct Pass<'a, Q: Queue> {
+    engine: &'a mut Engine<Q>,
+    mode: Mode,
+    number: Number,
+    d: usize,
+}
+
+impl<Q: Queue> Pass<'_, Q> {
+    /// Memory for a matrix of activations.
+    fn numbers(&mut self, rows: usize, width: usize) -> Result<Address> {
+        self.engine.arena.take(self.number.bytes(rows * width))
+    }
+
+    /// Memory for float32.
+    fn floats(&mut self, count: usize) -> Result<Address> {
+        self.engine.arena.take(4 * count)
+    }
+
+    /// The number `count` after an address.
+    fn after(&self, address: Address, count: usize) -> Address {
+        address.plus(self.number.bytes(count))
+    }
+
+    /// A parameter in float32.
+    fn master(&self, place: usize) -> Address {
+        self.engine.values.plus(4 * place)
+    }
+
+    /// A parameter's gradient.
+    fn gradient(&self, place: usize) -> Address {
+        self.engine.gradients.plus(4 * place)
+    }
+
+    /// A parameter in the type of products.
+    fn weight(&self, place: usize) -> Address {
+        self.after(self.engine.weights, place)
+    }
+
+    fn optional(&self, place: Option<usize>, address: impl Fn(&Self, usize) -> Address) -> Address {
+        place.map_or(Address::NONE, |place| address(self, place))
+    }
+
+    fn norm(&self, place: Option<usize>) -> NormArgument {
+        let c = self.engine.model.config();
+        let gamma = self.optional(place, Self::master);
+        NormArgument::new(gamma, gamma.plus(4 * self.d), c.norm_eps, c.norm_kind)
+    }
+
+    /// x·Wᵀ, with what the epilogue adds.
+    fn project(&mut self, x: Address, rows: usize, linear: &Linear, y: Address, epilogue: Epilogue) -> Result<()> {
+        self.engine.queue.product(&Product {
+            m: rows,
+            n: linear.out,
+            k: linear.input,
+            a: Matrix::new(x, linear.input),
+            b: Matrix::new(self.weight(linear.weight), linear.input).t(),
+            c: Matrix::new(y, linear.out),
+            number: self.number,
+            result: self.number,
+            accumulate: false,
+            epilogue,
+        })
+    }
+
+    /// The bias of a projection as an epilogue.
+    fn bias(&self, linear: &Linear) -> Epilogue {
+        linear.bias.map_or(Epilogue::None, |bias| Epilogue::Bias(self.weight(bias)))
+    }
+
+    /// dx = g·W, or dx += g·W.
+    fn project_back(&self, g: Address, rows: usize, linear: &Linear, dx: Address, accumulate: bool) -> Result<()> {
+        self.engine.queue.product(&Product {
+            m: rows,
+            n: linear.input,
+            k: linear.out,
+            a: Matrix::new(g, linear.out),
+            b: Matrix::new(self.weight(linear.weight), linear.input),
+            c: Matrix::new(dx, linear.input),
+            number: self.number,
+            result: self.number,
+            accumulate,
+            epilogue: Epilogue::None,
+        })
+    }
+
+    /// Adds gᵀ·x to the weight's gradient.
+    fn add_weight_gradient(&self, g: Address, x: Address, rows: usize, linear: &Linear) -> Result<()> {
+        self.engine.queue.product(&Product {
+            m: linear.out,
+            n: linear.input,
+            k: rows,
+            a: Matrix::new(g, linear.out).t(),
+            b: Matrix::new(x, linear.input),
+            c: Matrix::new(self.gradient(linear.weight), linear.input),
+            number: self.number,
+            result: Number::F32,
+            accumulate: true,
+            epilogue: Epilogue::None,
+        })
+    }
+
+    /// Adds the column sums of g to the bias's gradient, where there is a bias.
+    fn add_bias_gradient(&mut self, g: Address, rows: usize, linear: &Linear) -> Result<()> {
+        let Some(bias) = linear.bias else { return Ok(()) };
+        let mark = self.engine.arena.mark();
+        let blocks = self.engine.kernels.column_blocks(rows, linear.out);
+        let partial = self.floats(blocks * linear.out)?;
+        self.engine.kernels.column_sums(partial, g, rows, linear.out)?;
+        let targets = [(self.gradient(bias), linear.out), (Address::NONE, 0)];
+        self.engine.kernels.add_partial_sums(targets, partial, blocks)?;
+        self.engine.arena.release(mark);
+        Ok(())
+    }
+
+    /// A joint after `h`; returns s and y as well. h's memory becomes s.
+    fn join(
+        &mut self,
+        x: Address,
+        h: Option<(Address, &Sublayer)>,
+        norm: Option<usize>,
+        side: &Side,
+    ) -> Result<(Joint, Address, Address)> {
+        let config = self.engine.model.config();
+        let addend = h.map(|(_, sublayer)| (sublayer.bias, self.mode.dropout(config.dropout, sublayer.site)));
+        let s = h.map_or(x, |(h, _)| h);
+        let y = if norm.is_some() { self.numbers(side.rows, self.d)? } else { Address::NONE };
+        let statistics = if norm.is_some() { self.floats(2 * side.rows)? } else { Address::NONE };
+        let (bias, dropout) = addend.unwrap_or((None, Dropout::OFF));
+        self.engine.kernels.add_norm(
+            [y, s, statistics],
+            [x, h.map_or(Address::NONE, |(h, _)| h), self.optional(bias, Self::master)],
+            self.norm(norm),
+            dropout,
+            side,
+            self.d,
+        )?;
+        Ok((Joint { s, statistics, norm, addend }, s, y))
+    }
+
+    /// Back over a joint: from the gradients of y and of s (either may be missing) to `ds`, that of x, and that of h, which
+    /// is `ds` itself where nothing is dropped.
+    fn join_back(
+        &mut self,
+        joint: &Joint,
+        dy: Option<Address>,
+        stream: Option<Address>,
+        ds: Address,
+        dh: Address,
+        side: &Side,
+    ) -> Result<Address> {
+        let mark = self.engine.arena.mark();
+        let blocks = self.engine.kernels.norm_blocks(side.rows, self.d);
+        let partial = self.floats(blocks * 3 * self.d)?;
+        let (bias, dropout) = joint.addend.unwrap_or((None, Dropout::OFF));
+        let dh = if dropout.is_on() { dh } else { Address::NONE };
+        self.engine.kernels.add_norm_backward(
+            [ds, dh, partial],
+            [dy.unwrap_or(Address::NONE), stream.unwrap_or(Address::NONE), joint.s, joint.statistics],
+            self.norm(joint.norm),
+            dropout,
+            side,
+            self.d,
+        )?;
+        let targets =
+            [(self.optional(joint.norm, Self::gradient), 2 * self.d), (self.optional(bias, Self::gradient), self.d)];
+        self.engine.kernels.add_partial_sums(targets, partial, blocks)?;
+        self.engine.arena.release(mark);
+        Ok(if dropout.is_on() { dh } else { ds })
+    }
+
+    fn forward(&mut self, layers: &Layers, side: &Side, memory: Option<Memory>) -> Result<Trail> {
+        let config = self.engine.model.config();
+        let (pre, scale) = (config.norm == NormPlacement::Pre, self.engine.model.embedding_scale());
+        let dropout = self.mode.dropout(config.embedding_dropout, layers.site);
+        let mut x = self.numbers(side.rows, self.d)?;
+        let positions = match layers.positions {
+            Positions::None => Address::NONE,
+            Positions::Fixed => self.engine.table,
+            Positions::Learned(place) => self.master(place),
+        };
+        self.engine.kernels.embed(x, self.master(layers.table), positions, side, scale, dropout, self.d)?;
+        let (mut joints, mut kept) = (Vec::new(), Vec::new());
+        let mut input = x;
+        let after = |i: usize| layers.sublayers.get(i).map(|next| next.norm).or(layers.final_norm);
+        if pre {
+            let (joint, _, y) = self.join(x, None, after(0), side)?;
+            joints.push(joint);
+            input = y;
+        }
+        for (i, sublayer) in layers.sublayers.iter().enumerate() {
+            let h = self.numbers(side.rows, self.d)?;
+            kept.push(match &sublayer.inner {
+                Inner::Attention(attention) => self.attend(attention, input, side, memory, h)?,
+                Inner::FeedForward(feed_forward) => self.feed_forward(feed_forward, input, side, h)?,
+            });
+            let norm = if pre { after(i + 1) } else { Some(sublayer.norm) };
+            let (joint, s, y) = self.join(x, Some((h, sublayer)), norm, side)?;
+            joints.push(joint);
+            x = if pre { s } else { y };
+            input = y;
+        }
+        if let (false, Some(norm)) = (pre, layers.final_norm) {
+            let (joint, _, y) = self.join(x, None, Some(norm), side)?;
+            joints.push(joint);
+            input = y;
+        }
+        // Pre-norm without a last one: the stream itself.
+        let output = if input == Address::NONE { x } else { input };
+        Ok(Trail { joints, kept, output })
+    }
+
+    /// Back over a stack, from the gradient `g` of its output; `g`'s memory is used.
+    fn backward(
+        &mut self,
+        layers: &Layers,
+        trail: &Trail,
+        placed: &Placed,
+        memory: Option<Memory>,
+        g: Address,
+    ) -> Result<()> {
+        let side = &placed.side;
+        let config = self.engine.model.config();
+        let (pre, embedding_dropout) = (config.norm == NormPlacement::Pre, config.embedding_dropout);
+        let mark = self.engine.arena.mark();
+        let (mut other, dropped) = (self.numbers(side.rows, self.d)?, self.numbers(side.rows, self.d)?);
+        let mut joints = trail.joints.iter().rev();
+        let mut missing = || Error::failure("a pass without its joints");
+        // The gradients of the last joint's y and, with pre-norm, of its s.
+        let (mut dy, mut stream) = (Some(g), None);
+        if pre && trail.joints.last().is_none_or(|joint| joint.norm.is_none()) {
+            (dy, stream) = (None, Some(g));
+        }
+        if !pre && layers.final_norm.is_some() {
+            let joint = joints.next().ok_or_else(&mut missing)?;
+            self.join_back(joint, dy, None, other, dropped, side)?;
+            (dy, other) = (Some(other), g);
+        }
+        let mut first_look = true;
+        for (sublayer, kept) in layers.sublayers.iter().zip(&trail.kept).rev() {
+            let joint = joints.next().ok_or_else(&mut missing)?;
+            let inner = self.engine.arena.mark();
+            // The stream's gradient stays where it is; else it goes where the one before last was.
+            let ds = stream.unwrap_or(other);
+            let dh = self.join_back(joint, dy, stream, ds, dropped, side)?;
+            let spent = dy.unwrap_or(other);
+            let (dx, accumulate) = if pre { (spent, false) } else { (ds, true) };
+            match (&sublayer.inner, kept) {
+                (Inner::Attention(attention), kept) => {
+                    self.attend_back(attention, kept, dh, side, memory, &mut first_look, (dx, accumulate))?;
+                }
+                (Inner::FeedForward(feed_forward), kept) => {
+                    self.feed_forward_back(feed_forward, kept, dh, side, (dx, accumulate))?;
+                }
+            }
+            (dy, other) = (Some(dx), spent);
+            if pre {
+                (stream, other) = (Some(ds), other);
+            }
+            self.engine.arena.release(inner);
+        }
+        let mut dx = dy.or(stream).unwrap_or(g);
+        if pre {
+            let joint = joints.next().ok_or_else(&mut missing)?;
+            dx = stream.unwrap_or(other);
+            self.join_back(joint, dy, stream, dx, dropped, side)?;
+        }
+        let dropout = self.mode.dropout(embedding_dropout, layers.site);
+        let scale = self.engine.model.embedding_scale();
+        let kernels = &self.engine.kernels;
+        let table = self.gradient(layers.table);
+        kernels.embed_backward(table, dx, &placed.tokens, side.padded, scale, dropout, self.d)?;
+        if let (Positions::Learned(place), Some(places)) = (layers.positions, &placed.places) {
+            kernels.embed_backward(self.gradient(place), dx, places, side.padded, 1.0, dropout, self.d)?;
+        }
+        self.engine.arena.release(mark);
+        Ok(())
+    }
+
+    /// What the attention kernels take, and the places of k and v in rows of `query` and `key_value`.
+    fn sizes(&self, attention: &plan::Attention, side: &Side, memory: Option<Memory>) -> AttentionSizes {
+        let c = self.engine.model.config();
+        let cross = attention.key_value.zip(memory);
+        AttentionSizes {
+            queries: *side,
+            keys: cross.map_or(*side, |(_, memory)| memory.side),
+            q_stride: attention.query.out,
+            k_stride: cross.map_or(attention.query.out, |(key_value, _)| key_value.out),
+            heads: c.heads,
+            d_k: c.d_k,
+            d_v: c.d_v,
+            causal: attention.causal,
+            dropout: self.mode.dropout(c.attention_dropout, attention.site),
+        }
+    }
+
+    /// Where q, k and v begin in packed rows.
+    fn heads(&self, query: Address, key_value: Address) -> Heads {
+        let c = self.engine.model.config();
+        let keys = c.heads * c.d_k;
+        let k = if key_value == Address::NONE { self.after(query, keys) } else { key_value };
+        Heads { q: query, k, v: self.after(k, keys) }
+    }
+
+    /// Turns the queries and keys of self-attention, with rotary positions; `sign` -1 turns back.
+    fn turn(&self, attention: &plan::Attention, rows: Address, side: &Side, sign: f32) -> Result<()> {
+        let (c, rotary) = (self.engine.model.config(), self.engine.model.rotary());
+        let (None, Some(rotary)) = (attention.key_value, rotary) else { return Ok(()) };
+        let (heads, stride) = ([2 * c.heads, c.d_k], attention.query.out);
+        self.engine.kernels.turn(rows, self.engine.table, side, stride, heads, sign, rotary.table().1)
+    }
+
+    fn attend(
+        &mut self,
+        attention: &plan::Attention,
+        input: Address,
+        side: &Side,
+        memory: Option<Memory>,
+        h: Address,
+    ) -> Result<Kept> {
+        let query = self.numbers(side.rows, attention.query.out)?;
+        self.project(input, side.rows, &attention.query, query, self.bias(&attention.query))?;
+        let mut key_value = Address::NONE;
+        if let Some((linear, memory)) = attention.key_value.zip(memory) {
+            key_value = self.numbers(memory.side.rows, linear.out)?;
+            self.project(memory.states, memory.side.rows, &linear, key_value, self.bias(&linear))?;
+        }
+        self.turn(attention, query, side, 1.0)?;
+        let context = self.numbers(side.rows, attention.output.input)?;
+        let sizes = self.sizes(attention, side, memory);
+        let log_sums = self.floats(sizes.heads * side.rows)?;
+        self.engine.kernels.attend([context, log_sums], self.heads(query, key_value), &sizes)?;
+        self.project(context, side.rows, &attention.output, h, Epilogue::None)?;
+        Ok(Kept::Attention { input, query, key_value, context, log_sums })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn attend_back(
+        &mut self,
+        attention: &plan::Attention,
+        kept: &Kept,
+        dh: Address,
+        side: &Side,
+        memory: Option<Memory>,
+        first_look: &mut bool,
+        (dx, accumulate): (Address, bool),
+    ) -> Result<()> {
+        let Kept::Attention { input, query, key_value, context, log_sums } = *kept else {
+            return Err(Error::failure("a pass whose sub-layers were mixed up"));
+        };
+        let rows = side.rows;
+        self.add_weight_gradient(dh, context, rows, &attention.output)?;
+        let d_context = self.numbers(rows, attention.output.input)?;
+        self.project_back(dh, rows, &attention.output, d_context, false)?;
+        let d_query = self.numbers(rows, attention.query.out)?;
+        let mut d_key_value = Address::NONE;
+        if let Some((linear, memory)) = attention.key_value.zip(memory) {
+            d_key_value = self.numbers(memory.side.rows, linear.out)?;
+        }
+        let sizes = self.sizes(attention, side, memory);
+        let deltas = self.floats(sizes.heads * rows)?;
+        let (gradients, heads) = (self.heads(d_query, d_key_value), self.heads(query, key_value));
+        self.engine.kernels.attend_backward(gradients, [d_context, context, log_sums, deltas], heads, &sizes)?;
+        self.turn(attention, d_query, side, -1.0)?;
+        if let Some((linear, memory)) = attention.key_value.zip(memory) {
+            self.add_weight_gradient(d_key_value, memory.states, memory.side.rows, &linear)?;
+            self.add_bias_gradient(d_key_value, memory.side.rows, &linear)?;
+            let again = !std::mem::take(first_look);
+            self.project_back(d_key_value, memory.side.rows, &linear, memory.gradient, again)?;
+        }
+        self.add_weight_gradient(d_query, input, rows, &attention.query)?;
+        self.add_bias_gradient(d_query, rows, &attention.query)?;
+        self.project_back(d_query, rows, &attention.query, dx, accumulate)
+    }
+
+    fn feed_forward(&mut self, layer: &FeedForward, input: Address, side: &Side, h: Address) -> Result<Kept> {
+        let config = self.engine.model.config();
+        let (activation, width) = (config.activation, layer.fc1.out);
+        let dropout = self.mode.dropout(config.activation_dropout, layer.site);
+        let before = self.numbers(side.rows, width)?;
+        let relu = activation == Activation::Relu;
+        let epilogue = match self.bias(&layer.fc1) {
+            Epilogue::Bias(bias) if relu => Epilogue::BiasRelu(bias),
+            epilogue => epilogue,
+        };
+        self.project(input, side.rows, &layer.fc1, before, epilogue)?;
+        // With relu the hidden layer itself tells where its input was positive.
+        let hidden = if relu { before } else { self.numbers(side.rows, width)? };
+        if !relu || dropout.is_on() || epilogue == Epilogue::None {
+            self.engine.kernels.activate(activation, [hidden, before], dropout, side, width)?;
+        }
+        self.project(hidden, side.rows, &layer.fc2, h, Epilogue::None)?;
+        Ok(Kept::FeedForward { input, before, hidden })
+    }
+
+    fn feed_forward_back(
+        &mut self,
+        layer: &FeedForward,
+        kept: &Kept,
+        dh: Address,
+        side: &Side,
+        (dx, accumulate): (Address, bool),
+    ) -> Result<()> {
+        let Kept::FeedForward { input, before, hidden } = *kept else {
+            return Err(Error::failure("a pass whose sub-layers were mixed up"));
+        };
+        let config = self.engine.model.config();
+        let (activation, rows, width) = (config.activation, side.rows, layer.fc1.out);
+        let dropout = self.mode.dropout(config.activation_dropout, layer.site);
+        self.add_weight_gradient(dh, hidden, rows, &layer.fc2)?;
+        let g = self.numbers(rows, width)?;
+        self.project_back(dh, rows, &layer.fc2, g, false)?;
+        let blocks = self.engine.kernels.column_blocks(rows, width);
+        let partial = self.floats(blocks * width)?;
+        self.engine.kernels.activate_backward(activation, [g, partial, before], dropout, side, width)?;
+        if let Some(bias) = layer.fc1.bias {
+            let targets = [(self.gradient(bias), width), (Address::NONE, 0)];
+            self.engine.kernels.add_partial_sums(targets, partial, blocks)?;
+        }
+        self.add_weight_gradient(g, input, rows, &layer.fc1)?;
+        self.project_back(g, rows, &layer.fc1, dx, accumulate)
+    }
+
+    /// Adds the losses to the sums; in training also the gradients of the projection, and returns that of the states.
+    fn loss(
+        &mut self,
+        output: &Linear,
+        states: Address,
+        side: &Side,
+        labels: Address,
+        smoothing: f32,
+    ) -> Result<Address> {
+        let (rows, vocabulary, training) = (side.rows, output.out, self.mode.is_training());
+        let dx = if training { self.numbers(rows, self.d)? } else { Address::NONE };
+        let mark = self.engine.arena.mark();
+        let chunk = (LOGIT_BYTES / self.number.bytes(vocabulary)).clamp(1, rows);
+        let (logits, losses) = (self.numbers(chunk, vocabulary)?, self.floats(2 * rows)?);
+        for start in (0..rows).step_by(chunk) {
+            let count = chunk.min(rows - start);
+            let x = self.after(states, start * self.d);
+            self.project(x, count, output, logits, self.bias(output))?;
+            let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start)];
+            self.engine.kernels.smoothed_loss(of_chunk, smoothing, count, vocabulary, training)?;
+            if training {
+                self.add_weight_gradient(logits, x, count, output)?;
+                self.add_bias_gradient(logits, count, output)?;
+                self.project_back(logits, count, output, self.after(dx, start * self.d), false)?;
+            }
+        }
+        self.engine.kernels.add_losses(self.engine.sums, losses, rows)?;
+        self.engine.arena.release(mark);
+        Ok(dx)
+    }
+}

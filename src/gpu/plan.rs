@@ -1,0 +1,198 @@
+//! What a model is made of, as places in its flat parameters.
+
+use candle_core::{Result, bail};
+
+use crate::model::layout::{output_table, target_table};
+use crate::model::positions::PositionKind;
+use crate::model::{Stack, Transformer};
+
+/// A projection.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear {
+    /// Place of the weight, [out, input].
+    pub weight: usize,
+    /// Place of the bias, [out].
+    pub bias: Option<usize>,
+    /// Width of the result.
+    pub out: usize,
+    /// Width of what it takes.
+    pub input: usize,
+}
+
+/// An attention sub-layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    /// q, k and v packed, or q alone.
+    pub query: Linear,
+    /// k and v packed, of the memory.
+    pub key_value: Option<Linear>,
+    /// The output projection; its bias is the sub-layer's.
+    pub output: Linear,
+    /// Dropout site of the weights.
+    pub site: u64,
+    /// Whether a query sees only keys up to its own place.
+    pub causal: bool,
+}
+
+/// A feed-forward sub-layer.
+#[derive(Clone, Copy, Debug)]
+pub struct FeedForward {
+    /// The first projection.
+    pub fc1: Linear,
+    /// The second; its bias is the sub-layer's.
+    pub fc2: Linear,
+    /// Dropout site of the hidden layer.
+    pub site: u64,
+}
+
+/// What a sub-layer computes.
+#[derive(Clone, Copy, Debug)]
+pub enum Inner {
+    /// Attention to the stack's own rows, or to the memory.
+    Attention(Attention),
+    /// Two projections.
+    FeedForward(FeedForward),
+}
+
+/// A sub-layer with its wrapper.
+#[derive(Clone, Copy, Debug)]
+pub struct Sublayer {
+    /// What it computes.
+    pub inner: Inner,
+    /// Place of the norm's γ; β follows.
+    pub norm: usize,
+    /// Place of the bias of what it computes.
+    pub bias: Option<usize>,
+    /// Dropout site of what it computes.
+    pub site: u64,
+}
+
+/// What is added to embeddings by position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// Nothing.
+    None,
+    /// A fixed table.
+    Fixed,
+    /// A parameter at this place, [max_length, D].
+    Learned(usize),
+}
+
+/// Encoder or decoder.
+#[derive(Clone, Debug)]
+pub struct Layers {
+    /// Place of the embedding, [V, D].
+    pub table: usize,
+    /// V.
+    pub vocabulary: usize,
+    /// What is added to the embeddings.
+    pub positions: Positions,
+    /// Dropout site of the sum.
+    pub site: u64,
+    /// The sub-layers in order.
+    pub sublayers: Vec<Sublayer>,
+    /// Place of the last norm's γ.
+    pub final_norm: Option<usize>,
+}
+
+/// A model.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The encoder.
+    pub encoder: Layers,
+    /// The decoder.
+    pub decoder: Layers,
+    /// The output projection.
+    pub output: Linear,
+}
+
+/// Finds parameters by their names.
+struct Finder<'a>(&'a Transformer);
+
+impl Finder<'_> {
+    fn place(&self, name: &str) -> Result<usize> {
+        match self.0.parameters().entry(name) {
+            Some(entry) => Ok(entry.offset),
+            None => bail!("no parameter named {name}"),
+        }
+    }
+
+    /// `out` rows from the parameter `name` on, and the bias that begins with it.
+    fn linear(&self, name: &str, out: usize, input: usize, has_bias: bool) -> Result<Linear> {
+        let bias = has_bias.then(|| self.place(&format!("{name}.bias"))).transpose()?;
+        Ok(Linear { weight: self.place(&format!("{name}.weight"))?, bias, out, input })
+    }
+
+    fn attention(&self, stack: Stack, layer: usize, kind: &str) -> Result<Sublayer> {
+        let (c, cross) = (self.0.config(), kind == "cross_attn");
+        let name = format!("{}.layers.{layer}.{kind}", stack.name());
+        let (keys, values, has_bias) = (c.heads * c.d_k, c.heads * c.d_v, c.attention_bias);
+        let width = if cross { keys } else { 2 * keys + values };
+        let output = self.linear(&format!("{name}.out_proj"), c.d_model, values, has_bias)?;
+        let place = if cross { 2 } else { 0 };
+        let attention = Attention {
+            query: self.linear(&format!("{name}.q_proj"), width, c.d_model, has_bias)?,
+            key_value: cross
+                .then(|| self.linear(&format!("{name}.k_proj"), keys + values, c.d_model, has_bias))
+                .transpose()?,
+            output,
+            site: stack.site(layer, place),
+            causal: stack == Stack::Decoder && !cross,
+        };
+        Ok(Sublayer {
+            inner: Inner::Attention(attention),
+            norm: self.place(&format!("{name}_norm.weight"))?,
+            bias: output.bias,
+            site: stack.site(layer, place + 1),
+        })
+    }
+
+    fn feed_forward(&self, stack: Stack, layer: usize) -> Result<Sublayer> {
+        let c = self.0.config();
+        let name = format!("{}.layers.{layer}.feed_forward", stack.name());
+        let fc2 = self.linear(&format!("{name}.fc2"), c.d_model, c.d_ff, true)?;
+        let feed_forward = FeedForward {
+            fc1: self.linear(&format!("{name}.fc1"), c.d_ff, c.d_model, true)?,
+            fc2,
+            site: stack.site(layer, 4),
+        };
+        Ok(Sublayer {
+            inner: Inner::FeedForward(feed_forward),
+            norm: self.place(&format!("{name}_norm.weight"))?,
+            bias: fc2.bias,
+            site: stack.site(layer, 5),
+        })
+    }
+
+    fn layers(&self, stack: Stack, table: &str, vocabulary: usize) -> Result<Layers> {
+        let (c, decoder) = (self.0.config(), stack == Stack::Decoder);
+        let mut sublayers = Vec::new();
+        for layer in 0..if decoder { c.decoder_layers } else { c.encoder_layers } {
+            sublayers.push(self.attention(stack, layer, "self_attn")?);
+            if decoder {
+                sublayers.push(self.attention(stack, layer, "cross_attn")?);
+            }
+            sublayers.push(self.feed_forward(stack, layer)?);
+        }
+        let final_norm = c.final_norm.then(|| self.place(&format!("{}.norm.weight", stack.name()))).transpose()?;
+        let positions = match c.positions {
+            PositionKind::Sinusoidal => Positions::Fixed,
+            PositionKind::Rotary => Positions::None,
+            PositionKind::Learned => Positions::Learned(self.place(&format!("{}.positions.weight", stack.name()))?),
+        };
+        Ok(Layers { table: self.place(table)?, vocabulary, positions, site: stack.site(0, 99), sublayers, final_norm })
+    }
+}
+
+impl Plan {
+    /// The plan of a model.
+    pub fn new(model: &Transformer) -> Result<Self> {
+        let (c, vocabulary, find) = (model.config(), model.vocabulary(), Finder(model));
+        let bias = c.output_bias.then(|| find.place("output_projection.bias")).transpose()?;
+        Ok(Self {
+            encoder: find.layers(Stack::Encoder, "source_embedding.weight", vocabulary.source)?,
+            decoder: find.layers(Stack::Decoder, target_table(c.tie), vocabulary.target)?,
+            output: Linear { weight: find.place(output_table(c.tie))?, bias, out: vocabulary.target, input: c.d_model },
+        })
+    }
+}

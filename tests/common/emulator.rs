@@ -1,0 +1,182 @@
+//! A GPU that is the processor: the kernels of `src/gpu/kernels`, compiled as C++ against `tests/emulator/emulated.h`, and
+//! products as plain loops.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use candle_core::Tensor;
+use libloading::Library;
+use mt::error::{Error, Result};
+use mt::gpu::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
+
+type Launch = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *mut *mut c_void) -> c_int;
+
+/// The compiled kernels.
+fn library() -> &'static Library {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kernels-{}.so", std::process::id()));
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+        let mut command = Command::new(&compiler);
+        command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-DMT_EMULATED", "-x", "c++", "-I"]);
+        command.arg(root.join("tests/emulator")).arg(root.join("src/gpu/kernels/all.cu")).arg("-o").arg(&library);
+        let output = command.output().unwrap_or_else(|e| panic!("{compiler} (Debian: apt-get install g++): {e}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        // SAFETY: it only fills its table of kernels when it is loaded.
+        let loaded = unsafe { Library::new(&library) }.unwrap();
+        std::fs::remove_file(&library).unwrap();
+        loaded
+    })
+}
+
+/// Memory of the processor and kernels run on it. Allocated memory holds NaN.
+pub struct Emulator {
+    launch: Launch,
+    /// Bytes that are left, for tests that run out of memory.
+    left: std::cell::Cell<usize>,
+}
+
+const ALIGNMENT: usize = 256;
+
+impl Emulator {
+    pub fn new() -> Self {
+        Self::with_memory(usize::MAX)
+    }
+
+    pub fn with_memory(bytes: usize) -> Self {
+        // SAFETY: emulated.h defines it so.
+        let launch = unsafe { *library().get::<Launch>(b"emulator_launch").unwrap() };
+        Self { launch, left: bytes.into() }
+    }
+
+    /// Puts numbers into new memory.
+    pub fn put<T: Copy>(&self, values: &[T]) -> Address {
+        let bytes = std::mem::size_of_val(values);
+        let at = self.allocate(bytes.max(1)).unwrap();
+        // SAFETY: as many bytes were allocated.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), at.0 as *mut u8, bytes) };
+        at
+    }
+
+    /// Gets numbers from memory.
+    pub fn get<T: Copy>(&self, at: Address, count: usize) -> Vec<T> {
+        // SAFETY: the caller has put, or a kernel written, as many.
+        unsafe { std::slice::from_raw_parts(at.0 as *const T, count) }.to_vec()
+    }
+}
+
+fn number(at: Address, index: usize, number: Number) -> f32 {
+    // SAFETY: the caller's matrices lie in memory.
+    unsafe {
+        match number {
+            Number::F32 => *(at.0 as *const f32).add(index),
+            Number::Bf16 => f32::from_bits(u32::from(*(at.0 as *const u16).add(index)) << 16),
+        }
+    }
+}
+
+fn element(matrix: Matrix, row: usize, column: usize, of: Number) -> f32 {
+    let (row, column) = if matrix.transposed { (column, row) } else { (row, column) };
+    number(matrix.at, row * matrix.stride + column, of)
+}
+
+/// To the nearest, ties to even.
+pub fn to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    if x.is_nan() { (bits >> 16 | 0x40) as u16 } else { ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16 }
+}
+
+impl Queue for Emulator {
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        if bytes > self.left.get() {
+            return Err(Error::failure("CUDA_ERROR_OUT_OF_MEMORY: out of memory"));
+        }
+        self.left.set(self.left.get() - bytes);
+        // SAFETY: the size is not zero.
+        unsafe {
+            let at = alloc(Layout::from_size_align(bytes, ALIGNMENT).unwrap());
+            at.write_bytes(0xff, bytes);
+            Ok(Address(at as u64))
+        }
+    }
+
+    fn free(&self, address: Address, bytes: usize) {
+        self.left.set(self.left.get().saturating_add(bytes));
+        // SAFETY: `allocate` gave it.
+        unsafe { dealloc(address.0 as *mut u8, Layout::from_size_align(bytes, ALIGNMENT).unwrap()) }
+    }
+
+    fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
+        // SAFETY: the engine took as many bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.0 as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
+        // SAFETY: the engine took as many bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn clear(&self, at: Address, bytes: usize) -> Result<()> {
+        // SAFETY: the engine took as many bytes.
+        unsafe { (at.0 as *mut u8).write_bytes(0, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &str,
+        grid: [u32; 3],
+        threads: u32,
+        shared: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        let name = CString::new(kernel).unwrap();
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.launch)(name.as_ptr(), grid.as_ptr(), threads, shared, arguments.as_mut_ptr()) };
+        assert!(code != 1, "there is no kernel {kernel}");
+        assert!(code == 0, "{kernel}: no GPU runs {threads} threads on a grid of {grid:?}");
+        Ok(())
+    }
+
+    fn product(&self, p: &Product) -> Result<()> {
+        let c = p.c;
+        assert!(!c.transposed && (p.epilogue == Epilogue::None || !p.accumulate));
+        for row in 0..p.m {
+            let a: Vec<f32> = (0..p.k).map(|k| element(p.a, row, k, p.number)).collect();
+            for column in 0..p.n {
+                let mut sum: f32 = a.iter().enumerate().map(|(k, a)| a * element(p.b, k, column, p.number)).sum();
+                match p.epilogue {
+                    Epilogue::None => {}
+                    Epilogue::Bias(bias) => sum += number(bias, column, p.number),
+                    Epilogue::BiasRelu(bias) => sum = (sum + number(bias, column, p.number)).max(0.0),
+                }
+                let at = row * c.stride + column;
+                if p.accumulate {
+                    sum += number(c.at, at, p.result);
+                }
+                // SAFETY: the matrix lies in memory.
+                unsafe {
+                    match p.result {
+                        Number::F32 => *(c.at.0 as *mut f32).add(at) = sum,
+                        Number::Bf16 => *(c.at.0 as *mut u16).add(at) = to_bf16(sum),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn address(&self, tensor: &Tensor) -> Result<Address> {
+        Ok(mt::ops::memory::with_slice(tensor, |values| Ok(Address(values.as_ptr() as u64)))?)
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        2
+    }
+}

@@ -1,0 +1,280 @@
+// Runs CUDA kernels on the processor, to test them where there is no GPU: src/gpu/kernels/ is compiled against this header
+// as C++ (tests/common/emulator.rs does it).
+//
+// The threads of a block are fibers of one thread, switched at barriers and at the collectives of a warp, in an order that
+// changes from turn to turn: what depends on an order that no barrier promises differs from run to run. Blocks run one
+// after the other. Dynamic shared memory is filled with NaN before each block; a barrier that some threads never reach ends the
+// process with a message.
+#pragma once
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __shared__ static thread_local
+#define __align__(n) __attribute__((aligned(n)))
+
+struct Dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+struct uint4 {
+    unsigned x, y, z, w;
+};
+struct float4 {
+    float x, y, z, w;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, 4);
+    return bits;
+}
+inline float __uint_as_float(unsigned bits) {
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+
+struct bf16 {
+    uint16_t bits;
+};
+inline float to_float(bf16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
+// To the nearest, ties to even.
+inline bf16 to_bf16(float x) {
+    const unsigned bits = __float_as_uint(x);
+    if (x != x) return {uint16_t(bits >> 16 | 0x40)};
+    return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+inline thread_local Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulator {
+
+constexpr size_t STACK = 256 << 10;
+constexpr unsigned LANES = 32;
+
+struct Barrier {
+    unsigned arrived = 0, expected = 0, generation = 0;
+};
+
+// A fiber begins with its own context, on its own stack; from then on it is left and entered by jumps, which, unlike a
+// switch of contexts, ask nothing of the system.
+struct Fiber {
+    ucontext_t context;
+    jmp_buf place;
+    std::vector<char> stack;
+    bool begun, done;
+};
+
+struct Slot {
+    unsigned a[4], b[2];
+    float value;
+    const bf16* row;
+};
+
+struct Block {
+    std::deque<Fiber> fibers;
+    jmp_buf scheduler;
+    unsigned current = 0, threads = 0, progress = 0;
+    Barrier all;
+    std::vector<Barrier> warps;
+    std::vector<Slot> slots;
+    std::vector<unsigned char> shared;
+    uint64_t random = 1;
+    void (*body)(void*) = nullptr;
+    void* arguments = nullptr;
+};
+
+inline thread_local Block block;
+
+// Not inlined: what a jump comes back to must not be held in registers.
+__attribute__((noinline)) inline void leave() {
+    if (_setjmp(block.fibers[block.current].place) == 0) _longjmp(block.scheduler, 1);
+}
+
+inline void run_fiber();
+
+__attribute__((noinline)) inline void enter(Fiber& fiber) {
+    if (_setjmp(block.scheduler) != 0) return;
+    if (fiber.begun) _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, run_fiber, 0);
+    setcontext(&fiber.context);
+}
+
+inline void wait(Barrier& barrier) {
+    const unsigned generation = barrier.generation;
+    block.progress++;
+    if (++barrier.arrived == barrier.expected) {
+        barrier.arrived = 0;
+        barrier.generation++;
+        return;
+    }
+    while (barrier.generation == generation) leave();
+}
+
+inline unsigned lane() { return threadIdx.x % LANES; }
+inline Slot& slot(unsigned lane) { return block.slots[threadIdx.x / LANES * LANES + lane]; }
+inline void wait_warp() { wait(block.warps[threadIdx.x / LANES]); }
+
+inline void run_fiber() {
+    // Once a block.
+    for (;;) {
+        block.body(block.arguments);
+        block.fibers[block.current].done = true;
+        block.progress++;
+        leave();
+    }
+}
+
+inline Fiber new_fiber() {
+    Fiber made;
+    made.stack.resize(STACK);
+    made.begun = false;
+    return made;
+}
+
+inline void run_block(const char* name) {
+    const unsigned threads = block.threads;
+    // NaN, as a float and as two of bf16.
+    std::memset(block.shared.data(), 0xff, block.shared.size());
+    block.all = {0, threads, 0};
+    for (auto& warp : block.warps) warp = {0, LANES, 0};
+    for (unsigned t = 0; t < threads; t++) {
+        block.fibers[t].done = false;
+    }
+    for (unsigned left = threads; left > 0;) {
+        block.random = block.random * 6364136223846793005ull + 1442695040888963407ull;
+        // Any odd step visits all of a power of two.
+        unsigned size = 1;
+        while (size < threads) size *= 2;
+        const unsigned start = unsigned(block.random >> 33), step = unsigned(block.random >> 20) | 1;
+        const unsigned before = block.progress;
+        for (unsigned i = 0; i < size; i++) {
+            const unsigned t = (start + i * step) % size;
+            if (t >= threads || block.fibers[t].done) continue;
+            block.current = t;
+            threadIdx.x = t;
+            enter(block.fibers[t]);
+            if (block.fibers[t].done) left--;
+        }
+        if (left > 0 && block.progress == before) {
+            std::fprintf(stderr, "kernel %s: a barrier that not all threads reach, block %u %u %u\n", name, blockIdx.x,
+                         blockIdx.y, blockIdx.z);
+            std::abort();
+        }
+    }
+}
+
+typedef void (*Launcher)(void** arguments);
+inline std::unordered_map<std::string, Launcher>& kernels() {
+    static std::unordered_map<std::string, Launcher> table;
+    return table;
+}
+
+template <auto KERNEL_FUNCTION> struct Launch;
+template <class... Arguments, void (*KERNEL_FUNCTION)(Arguments...)> struct Launch<KERNEL_FUNCTION> {
+    template <size_t... I> static void call(void** arguments, std::index_sequence<I...>) {
+        KERNEL_FUNCTION(*static_cast<std::remove_cv_t<Arguments>*>(arguments[I])...);
+    }
+    static void run(void** arguments) { call(arguments, std::index_sequence_for<Arguments...>{}); }
+};
+
+struct Registration {
+    Registration(const char* name, Launcher launcher) { kernels()[name] = launcher; }
+};
+
+}  // namespace emulator
+
+#define KERNEL extern "C" void
+#define LAUNCHABLE(name) static emulator::Registration registration_of_##name(#name, emulator::Launch<&name>::run);
+#define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::block.shared.data())
+
+inline void __syncthreads() { emulator::wait(emulator::block.all); }
+inline void sync_warp() { emulator::wait_warp(); }
+
+inline float shuffle(float x, unsigned lane) {
+    emulator::slot(emulator::lane()).value = x;
+    emulator::wait_warp();
+    const float y = emulator::slot(lane).value;
+    emulator::wait_warp();
+    return y;
+}
+inline float shuffle_xor(float x, unsigned lanes) { return shuffle(x, emulator::lane() ^ lanes); }
+
+inline float half_of(unsigned pair, unsigned which) { return __uint_as_float(which ? pair & 0xffff0000u : pair << 16); }
+
+inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    emulator::Slot& mine = emulator::slot(emulator::lane());
+    std::memcpy(mine.a, a, sizeof mine.a);
+    mine.b[0] = b0, mine.b[1] = b1;
+    emulator::wait_warp();
+    for (unsigned i = 0; i < 4; i++) {
+        const unsigned row = emulator::lane() / 4 + i / 2 * 8, column = emulator::lane() % 4 * 2 + i % 2;
+        for (unsigned k = 0; k < 16; k++) {
+            const emulator::Slot &left = emulator::slot(row % 8 * 4 + k % 8 / 2), &right = emulator::slot(column * 4 + k % 8 / 2);
+            c[i] += half_of(left.a[row / 8 + k / 8 * 2], k % 2) * half_of(right.b[k / 8], k % 2);
+        }
+    }
+    emulator::wait_warp();
+}
+
+inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
+    emulator::slot(emulator::lane()).row = row;
+    emulator::wait_warp();
+    const unsigned first = emulator::lane() % 4 * 2, column = emulator::lane() / 4;
+    unsigned out[2];
+    for (unsigned m = 0; m < 2; m++) {
+        const unsigned low = emulator::slot(8 * m + first).row[column].bits;
+        const unsigned high = emulator::slot(8 * m + first + 1).row[column].bits;
+        out[m] = low | high << 16;
+    }
+    x0 = out[0], x1 = out[1];
+    emulator::wait_warp();
+}
+
+
+// Returns 1 where there is no kernel of this name.
+extern "C" int emulator_launch(const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {
+    using emulator::block;
+    const auto found = emulator::kernels().find(name);
+    if (found == emulator::kernels().end()) return 1;
+    if (threads == 0 || threads > 1024 || threads % emulator::LANES != 0 || grid[1] > 65535 || grid[2] > 65535) return 2;
+    block.threads = threads;
+    // A deque: fibers that have begun must not move.
+    while (block.fibers.size() < threads) block.fibers.push_back(emulator::new_fiber());
+    block.warps.resize(threads / emulator::LANES);
+    block.slots.resize(threads);
+    // Aligned as a GPU has it; a little more, so that the end is not the vector's.
+    block.shared.resize(shared + 64);
+    block.body = reinterpret_cast<void (*)(void*)>(found->second);
+    block.arguments = arguments;
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {threads, 1, 1};
+    threadIdx = {0, 0, 0};
+    for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++) {
+        for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++) {
+            for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++) emulator::run_block(name);
+        }
+    }
+    return 0;
+}
