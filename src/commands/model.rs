@@ -21,6 +21,7 @@ use crate::infer::{self, Engine};
 use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
+use crate::train::passes::{Passes, Tape};
 
 /// A model that was found, with what is needed to use it. Its weights are still on disk.
 pub struct Loaded {
@@ -188,6 +189,18 @@ pub fn training_type(precision: Precision, device: &Device, common: &Common) -> 
             DType::F32
         }
     }
+}
+
+/// What trains a model on its device, with products in `compute`: the engine for GPUs where there is one.
+pub fn passes(model: &Transformer, device: &Device, compute: DType) -> Result<Box<dyn Passes>> {
+    #[cfg(feature = "cuda")]
+    if device.is_cuda() {
+        let queue = crate::gpu::cuda::Cuda::new(device)?;
+        return Ok(Box::new(crate::gpu::Engine::new(model, queue, compute)?));
+    }
+    // Its parameters know the device and the type.
+    let _ = (device, compute);
+    Ok(Box::new(Tape::new(model)))
 }
 
 /// What inference computes products in: on the processor always float32.

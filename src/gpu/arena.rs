@@ -15,6 +15,8 @@ pub struct Arena<Q: Queue> {
     queue: Rc<Q>,
     slabs: Vec<(Address, usize)>,
     next: Mark,
+    /// Most bytes that were taken at once, with what was left over in slabs before.
+    most: usize,
 }
 
 /// How much of an arena is taken.
@@ -27,7 +29,7 @@ pub struct Mark {
 impl<Q: Queue> Arena<Q> {
     /// An empty arena.
     pub fn new(queue: Rc<Q>) -> Self {
-        Self { queue, slabs: Vec::new(), next: Mark::default() }
+        Self { queue, slabs: Vec::new(), next: Mark::default(), most: 0 }
     }
 
     /// Takes memory; what is in it is not said.
@@ -37,15 +39,20 @@ impl<Q: Queue> Arena<Q> {
             if self.next.used + bytes <= size {
                 let taken = address.plus(self.next.used);
                 self.next.used += bytes;
+                let before: usize = self.slabs[..self.next.slab].iter().map(|(_, size)| size).sum();
+                self.most = self.most.max(before + self.next.used);
                 return Ok(taken);
             }
             self.next = Mark { slab: self.next.slab + 1, used: 0 };
         }
-        let size = bytes.max(SLAB);
-        let address = self.queue.allocate(size)?;
-        self.slabs.push((address, size));
-        self.next = Mark { slab: self.slabs.len() - 1, used: bytes };
-        Ok(address)
+        // One slab for all that was ever taken at once, and where that is not to be had, what is needed now.
+        let wanted = if self.slabs.is_empty() { bytes.max(self.most) } else { bytes }.next_multiple_of(SLAB);
+        let slab = match self.queue.allocate(wanted) {
+            Ok(address) => (address, wanted),
+            Err(_) => (self.queue.allocate(bytes)?, bytes),
+        };
+        self.slabs.push(slab);
+        self.take(bytes)
     }
 
     /// What is taken now.
@@ -58,12 +65,26 @@ impl<Q: Queue> Arena<Q> {
         self.next = mark;
     }
 
+    /// Gives back all that was taken. What came in several slabs will come in one.
+    pub fn reset(&mut self) {
+        if self.slabs.len() > 1 {
+            self.clear();
+        }
+        self.next = Mark::default();
+    }
+
     /// Gives everything back to the device.
     pub fn clear(&mut self) {
         for (address, bytes) in self.slabs.drain(..) {
             self.queue.free(address, bytes);
         }
         self.next = Mark::default();
+    }
+
+    /// [`Arena::clear`], and forgets how much was taken.
+    pub fn forget(&mut self) {
+        self.clear();
+        self.most = 0;
     }
 }
 

@@ -43,7 +43,7 @@ use plan::Plan;
 use queue::{Address, Number, Queue};
 
 /// The widest heads that the kernels of attention take.
-const WIDEST_HEAD: usize = 256;
+const WIDEST_HEAD: usize = 512;
 
 /// A model's training passes on a device.
 pub struct Engine<Q: Queue> {
@@ -119,10 +119,10 @@ impl<Q: Queue> Engine<Q> {
     /// Goes through a batch, and adds its losses to the sums; in training also back, adding to the gradients.
     pub fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
         let result = pass::run(self, source, target, targets, mode);
-        self.arena.release(arena::Mark::default());
-        if result.is_err() {
+        match result {
+            Ok(()) => self.arena.reset(),
             // Where memory ran out, smaller parts come next: not what the larger ones took.
-            self.arena.clear();
+            Err(_) => self.arena.forget(),
         }
         result
     }

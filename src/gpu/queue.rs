@@ -144,3 +144,49 @@ pub trait Queue {
     /// Multiprocessors of the device: how many blocks keep it busy.
     fn multiprocessors(&self) -> u32;
 }
+
+impl<Q: Queue + ?Sized> Queue for Box<Q> {
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        (**self).allocate(bytes)
+    }
+
+    fn free(&self, address: Address, bytes: usize) {
+        (**self).free(address, bytes);
+    }
+
+    fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
+        (**self).upload(bytes, to)
+    }
+
+    fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
+        (**self).download(from, bytes)
+    }
+
+    fn clear(&self, at: Address, bytes: usize) -> Result<()> {
+        (**self).clear(at, bytes)
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &str,
+        grid: [u32; 3],
+        threads: u32,
+        shared: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).launch(kernel, grid, threads, shared, arguments) }
+    }
+
+    fn product(&self, product: &Product) -> Result<()> {
+        (**self).product(product)
+    }
+
+    fn address(&self, tensor: &Tensor) -> Result<Address> {
+        (**self).address(tensor)
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        (**self).multiprocessors()
+    }
+}

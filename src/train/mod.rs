@@ -1,7 +1,7 @@
 //! The training loop.
 //!
 //! ```text
-//! batches → loss.backward() → gradients (summed over micro-batches and ranks) → clip → Adam → log, validate, save
+//! batches → passes → gradients (summed over micro-batches and ranks) → clip → Adam → log, validate, save
 //! ```
 //!
 //! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and
@@ -13,6 +13,7 @@ pub mod host;
 pub mod log;
 pub mod memory;
 pub mod optimizer;
+pub mod passes;
 pub mod profile;
 pub mod schedule;
 pub mod split;
@@ -28,14 +29,15 @@ use crate::data::batch::Batch;
 use crate::data::prefetch::Prepared;
 use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
+use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::profile as counters;
-use crate::ops::{self, Mode};
 use crate::rng;
 use host::{Batches, Lines};
 pub use host::{End, Host, Validation};
 use log::{Log, Samples};
 use optimizer::Optimizer;
+use passes::Passes;
 use split::Limit;
 use state::{Best, TrainState, Window};
 
@@ -72,8 +74,8 @@ pub struct Trainer<'a> {
     pub communicator: &'a dyn Communicator,
     /// The label that is padding.
     pub padding: u32,
-    /// Which operations to use.
-    pub implementation: ops::Implementation,
+    /// What computes losses and gradients.
+    pub passes: Box<dyn Passes>,
     /// Counts where the time goes, if asked for.
     pub profiler: Option<profile::Profiler>,
     /// What is known of this start of the run alone; nothing at its beginning.
@@ -154,6 +156,27 @@ fn in_words(lines: &[Lines]) -> String {
     lines.iter().map(all).collect::<Vec<_>>().join("; ")
 }
 
+/// Fills the gradients with those of the batches.
+fn accumulate(
+    passes: &mut dyn Passes,
+    config: &TrainConfig,
+    padding: u32,
+    step: u64,
+    batches: &[Batch],
+) -> Result<Sums> {
+    passes.begin()?;
+    for (pass, batch) in (0u64..).zip(batches) {
+        let mode = Mode::training(rng::key(config.seed, "dropout", &[step, pass]));
+        let (source, target, targets) = inputs(batch, padding, config.label_smoothing);
+        passes.pass(&source, &target, &targets, &mode)?;
+    }
+    passes.sums()
+}
+
+fn tell_limit(log: &Log, most: usize) {
+    log.line(&format!("note: out of memory: batches are split into parts of at most {most} padded tokens"));
+}
+
 fn diverged(why: String) -> Error {
     Error::failure(format!("training has diverged: {why}")).help(
         "go on from the last checkpoint with --resume and a lower learning rate (--set train.schedule.factor=… with noam, \
@@ -165,13 +188,11 @@ impl Trainer<'_> {
     /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
     pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
         let mut limit = self.session.limit;
-        limit.within(vec![batch], |most| self.tell_limit(most), |batches| self.accumulate(0, batches))?;
+        let Self { passes, config, log, padding, .. } = self;
+        let work = |batches: &[Batch]| accumulate(&mut **passes, config, *padding, 0, batches);
+        limit.within(vec![batch], |most| tell_limit(log, most), work)?;
         self.session.limit = limit;
         Ok(())
-    }
-
-    fn tell_limit(&self, most: usize) {
-        self.log.line(&format!("note: out of memory: batches are split into parts of at most {most} padded tokens"));
     }
 
     /// Trains until a limit, patience or a signal ends it.
@@ -266,7 +287,9 @@ impl Trainer<'_> {
         let pairs = drawn.iter().flat_map(|batch| batch.lines.iter().copied()).collect();
         let tokens = drawn.iter().map(|batch| batch.target_tokens as u64).sum();
         let mut limit = self.session.limit;
-        let sums = limit.within(drawn, |most| self.tell_limit(most), |batches| self.accumulate(step, batches))?;
+        let Self { passes, config, log, padding, .. } = self;
+        let work = |batches: &[Batch]| accumulate(&mut **passes, config, *padding, step, batches);
+        let sums = limit.within(drawn, |most| tell_limit(log, most), work)?;
         self.session.limit = limit;
         let mut update = Update { sums, tokens, gradient_norm: 0.0, learning_rate: 0.0, epoch, pairs };
 
@@ -274,7 +297,7 @@ impl Trainer<'_> {
         let gradients = self.model.parameters().gradients();
         let tokens = self.communicator.sum(gradients, update.tokens)?;
         let mut scale = 1.0 / tokens as f64;
-        update.gradient_norm = ops::optimizer::norm(gradients)? * scale;
+        update.gradient_norm = self.passes.gradient_norm()? * scale;
         if !update.is_finite() {
             return Ok(Some(update));
         }
@@ -283,35 +306,10 @@ impl Trainer<'_> {
         }
         let scheduled = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
         update.learning_rate = scheduled * self.state.health.rate;
-        self.optimizer.step(step, update.learning_rate, scale)?;
+        self.optimizer.step_with(&mut *self.passes, step, update.learning_rate, scale)?;
         self.state.step = step;
         self.state.target_tokens += tokens;
         Ok(Some(update))
-    }
-
-    /// Fills the gradients with those of the batches.
-    fn accumulate(&self, step: u64, batches: &[Batch]) -> Result<Sums> {
-        {
-            let _timer = counters::phase("optimizer");
-            self.model.parameters().clear_gradients()?;
-        }
-        let mut sums = Sums::default();
-        for (pass, batch) in (0u64..).zip(batches) {
-            let mode = Mode {
-                training: Some(rng::key(self.config.seed, "dropout", &[step, pass])),
-                implementation: self.implementation,
-            };
-            let timer = counters::phase("forward");
-            let (source, target, targets) = inputs(batch, self.padding, self.config.label_smoothing);
-            let (loss, of_batch) = self.model.loss(&source, &target, &targets, &mode)?;
-            drop(timer);
-            let _timer = counters::phase("backward");
-            loss.backward()?;
-            drop(loss);
-            sums.smoothed += of_batch.smoothed;
-            sums.likelihood += of_batch.likelihood;
-        }
-        Ok(sums)
     }
 
     /// Takes note of an update that was not made.

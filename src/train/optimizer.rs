@@ -10,6 +10,7 @@ use crate::config::key::{ABOVE_ZERO, Kind as Holds, NOT_NEGATIVE, Range as Bound
 use crate::ops::memory::on_host;
 use crate::ops::optimizer::{self, AdamStep};
 use crate::ops::params::{Kind, Parameters};
+use crate::train::passes::Passes;
 
 /// `[train.optimizer]`: how gradients move parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,20 +88,41 @@ impl Optimizer {
         })
     }
 
-    /// One update from the accumulated gradients. `gradient_scale` is what they are multiplied by.
+    /// One update from the accumulated gradients, by the model's own operations. `gradient_scale` is what they are
+    /// multiplied by.
     pub fn step(&mut self, update: u64, learning_rate: f64, gradient_scale: f64) -> Result<()> {
+        let (parameters, first, second) = (self.parameters.clone(), self.first.clone(), self.second.clone());
+        let part = |t: &Tensor, range: &Range<usize>| t.narrow(0, range.start, range.len());
+        self.steps(update, learning_rate, gradient_scale, |range, step| {
+            let [values, gradients] = [parameters.values(), parameters.gradients()];
+            let (values, gradients) = (part(values, &range)?, part(gradients, &range)?);
+            optimizer::adam(&values, &gradients, &part(&first, &range)?, &part(&second, &range)?, step)
+        })
+    }
+
+    /// [`Optimizer::step`] by what computes the passes.
+    pub fn step_with(
+        &mut self,
+        passes: &mut dyn Passes,
+        update: u64,
+        learning_rate: f64,
+        gradient_scale: f64,
+    ) -> crate::error::Result<()> {
+        let (first, second) = (self.first.clone(), self.second.clone());
+        self.steps(update, learning_rate, gradient_scale, |range, step| passes.adam(range, &first, &second, step))
+    }
+
+    fn steps<E: From<candle_core::Error>>(
+        &mut self,
+        update: u64,
+        learning_rate: f64,
+        gradient_scale: f64,
+        mut adam: impl FnMut(Range<usize>, AdamStep) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let OptimizerConfig::Adam { betas, eps, .. } = self.config;
         for (range, weight_decay) in &self.segments {
-            let part = |t: &Tensor| t.narrow(0, range.start, range.len());
             let step = AdamStep { learning_rate, betas, eps, weight_decay: *weight_decay, update, gradient_scale };
-            let p = &self.parameters;
-            optimizer::adam(
-                &part(p.values())?,
-                &part(p.gradients())?,
-                &part(&self.first)?,
-                &part(&self.second)?,
-                step,
-            )?;
+            adam(range.clone(), step)?;
         }
         if let Some((average, decay)) = &self.average {
             // Short runs would be dominated by the initial values: the decay grows with the number of updates.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use libloading::Library;
 use mt::error::{Error, Result};
 use mt::gpu::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
@@ -52,21 +52,36 @@ impl Emulator {
         let launch = unsafe { *library().get::<Launch>(b"emulator_launch").unwrap() };
         Self { launch, left: bytes.into() }
     }
+}
 
-    /// Puts numbers into new memory.
-    pub fn put<T: Copy>(&self, values: &[T]) -> Address {
-        let bytes = std::mem::size_of_val(values);
-        let at = self.allocate(bytes.max(1)).unwrap();
-        // SAFETY: as many bytes were allocated.
-        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), at.0 as *mut u8, bytes) };
-        at
+/// The device that `$MT_TEST_DEVICE` names, and its queue; unset, the processor and an emulator.
+pub fn device() -> (Device, Box<dyn Queue>) {
+    let name = std::env::var("MT_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
+    let device = mt::device::open(&name).unwrap_or_else(|error| panic!("{error}"));
+    #[cfg(feature = "cuda")]
+    if device.is_cuda() {
+        let queue = mt::gpu::cuda::Cuda::new(&device).unwrap_or_else(|error| panic!("{error}"));
+        return (device, Box::new(queue));
     }
+    (device, Box::new(Emulator::new()))
+}
 
-    /// Gets numbers from memory.
-    pub fn get<T: Copy>(&self, at: Address, count: usize) -> Vec<T> {
-        // SAFETY: the caller has put, or a kernel written, as many.
-        unsafe { std::slice::from_raw_parts(at.0 as *const T, count) }.to_vec()
-    }
+/// Puts numbers into new memory.
+pub fn put<T: Copy>(queue: &dyn Queue, values: &[T]) -> Address {
+    let bytes = std::mem::size_of_val(values);
+    let at = queue.allocate(bytes.max(1)).unwrap();
+    // SAFETY: numbers, of which every byte is set.
+    queue.upload(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), bytes) }, at).unwrap();
+    at
+}
+
+/// Gets numbers from memory.
+pub fn get<T: Copy + Default>(queue: &dyn Queue, at: Address, count: usize) -> Vec<T> {
+    let mut values = vec![T::default(); count];
+    let bytes = std::mem::size_of_val(&values[..]);
+    // SAFETY: numbers, for which every bit pattern is one.
+    queue.download(at, unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes) }).unwrap();
+    values
 }
 
 fn number(at: Address, index: usize, number: Number) -> f32 {

@@ -32,6 +32,7 @@ use crate::report::files;
 use crate::report::page::{self, Page};
 use crate::train::log::{Log, Watcher};
 use crate::train::optimizer::Optimizer;
+use crate::train::passes::Passes;
 use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Session, Trainer, memory};
@@ -117,7 +118,8 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         directory::start(&run, &config, &data.tokenizers)?;
     }
     say(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
-    train(&run, &config, args, common, Prepared { data, validator, model, optimizer, state }, signals)
+    let passes = super::model::passes(&model, &device, compute)?;
+    train(&run, &config, args, common, Prepared { data, validator, model, passes, optimizer, state }, signals)
 }
 
 /// Everything a run begins with.
@@ -125,6 +127,7 @@ struct Prepared {
     data: Data,
     validator: Option<Validator>,
     model: Transformer,
+    passes: Box<dyn Passes>,
     optimizer: Optimizer,
     state: TrainState,
 }
@@ -137,7 +140,7 @@ fn train(
     prepared: Prepared,
     signals: Signals,
 ) -> Result<()> {
-    let Prepared { data, validator, model, optimizer, state } = prepared;
+    let Prepared { data, validator, model, passes, optimizer, state } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::model::vocabulary(&data.tokenizers);
@@ -166,7 +169,7 @@ fn train(
         log,
         communicator: &Alone,
         padding: data.tokenizers.target.pad_id(),
-        implementation: Default::default(),
+        passes,
         profiler: args.profile.then(Profiler::default),
         session: Session::default(),
     };

@@ -5,8 +5,8 @@
 //   δ = Σ dout·out,  dv = Σ_t p·m·dout,  dx = p·(m·(dout·v) − δ)/√K,  dq = Σ_s dx·k,  dk = Σ_t dx·q.
 #include "attention.cuh"
 
-// Widths of a head at most: 32 lanes of eight.
-constexpr int PARTS = 8;
+// Numbers of a head that a lane holds, at most: heads are up to 512 wide.
+constexpr int PARTS = 16;
 constexpr unsigned ATTENTION_WARPS = 4;
 
 template <class T> __device__ inline float dot(const float* a, const T* b, unsigned n) {
