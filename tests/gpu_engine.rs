@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use common::emulator::{Emulator, device, get, put, to_bf16};
@@ -80,7 +80,7 @@ fn model(config: &ModelConfig, on: &Device) -> Transformer {
 }
 
 /// A model on the device, and the engine that trains it.
-fn engine(config: &ModelConfig, compute: DType) -> (Transformer, Engine<Box<dyn Queue>>) {
+fn engine(config: &ModelConfig, compute: DType) -> (Transformer, Engine) {
     let (device, queue) = device();
     let model = model(config, &device);
     let engine = Engine::new(&model, queue, compute).unwrap();
@@ -224,7 +224,7 @@ fn the_optimizer_moves_parameters_alike() {
 #[test]
 fn running_out_of_memory_leaves_room_for_less() {
     let model = model(&small_model(), &Device::Cpu);
-    let mut engine = Engine::new(&model, Emulator::with_memory(4 << 20), DType::F32).unwrap();
+    let mut engine = Engine::new(&model, Arc::new(Emulator::with_memory(4 << 20)), DType::F32).unwrap();
     let long: Vec<u32> = vec![60; 40];
     let (source, target) = (random_sequences(&long, V, "source"), random_sequences(&long, V, "target"));
     let targets = Targets { labels: target.ids.clone(), padding: 0, smoothing: 0.1 };
@@ -263,7 +263,7 @@ fn error_by_norm(a: &[f32], b: &[f32]) -> f64 {
 /// Output and gradients of attention over packed rows: out, dq, dk, dv.
 fn attention(number: Number, queries: &[u32], keys: &[u32], d: usize, causal: bool, p: f64) -> [Vec<f32>; 4] {
     const HEADS: usize = 2;
-    let queue = Rc::new(device().1);
+    let queue = device().1;
     let kernels = Kernels::new(queue.clone(), number, d.is_multiple_of(8));
     let (queries, keys) = (side(&*queue, queries), side(&*queue, keys));
     let width = HEADS * d;

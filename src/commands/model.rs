@@ -195,7 +195,7 @@ pub fn training_type(precision: Precision, device: &Device, common: &Common) -> 
 pub fn passes(model: &Transformer, device: &Device, compute: DType) -> Result<Box<dyn Passes>> {
     #[cfg(feature = "cuda")]
     if device.is_cuda() {
-        let queue = crate::gpu::cuda::Cuda::new(device)?;
+        let queue = crate::gpu::cuda::Cuda::of(device)?;
         return Ok(Box::new(crate::gpu::Engine::new(model, queue, compute)?));
     }
     // Its parameters know the device and the type.

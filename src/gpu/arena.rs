@@ -1,6 +1,6 @@
 //! Memory of one pass: taken piece by piece, given back all at once, and kept for the next pass.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::queue::{Address, Queue};
 use crate::error::Result;
@@ -11,8 +11,8 @@ const SLAB: usize = 64 << 20;
 const ALIGNMENT: usize = 256;
 
 /// Memory of one pass.
-pub struct Arena<Q: Queue> {
-    queue: Rc<Q>,
+pub struct Arena {
+    queue: Arc<dyn Queue>,
     slabs: Vec<(Address, usize)>,
     next: Mark,
     /// Most bytes that were taken at once, with what was left over in slabs before.
@@ -26,9 +26,9 @@ pub struct Mark {
     used: usize,
 }
 
-impl<Q: Queue> Arena<Q> {
+impl Arena {
     /// An empty arena.
-    pub fn new(queue: Rc<Q>) -> Self {
+    pub fn new(queue: Arc<dyn Queue>) -> Self {
         Self { queue, slabs: Vec::new(), next: Mark::default(), most: 0 }
     }
 
@@ -88,7 +88,7 @@ impl<Q: Queue> Arena<Q> {
     }
 }
 
-impl<Q: Queue> Drop for Arena<Q> {
+impl Drop for Arena {
     fn drop(&mut self) {
         self.clear();
     }

@@ -1,10 +1,9 @@
 //! NVIDIA's GPUs as a [`Queue`]: the driver for memory, copies and kernels, cuBLASLt for products.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::size_of;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::cublaslt::{result as lt, sys as lts};
@@ -12,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{self, CudaFunction, CudaModule, 
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{Device, Storage, Tensor};
 
-use super::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
+use super::queue::{Address, ColumnMajor, Epilogue, Number, Product, Queue};
 use crate::error::{Error, Result};
 
 /// `kernels/all.cu`, compiled by build.rs.
@@ -31,11 +30,11 @@ const SHARED: u32 = 48 << 10;
 pub struct Cuda {
     stream: Arc<CudaStream>,
     module: Arc<CudaModule>,
-    functions: RefCell<HashMap<String, CudaFunction>>,
+    functions: Mutex<HashMap<String, CudaFunction>>,
     lt: lts::cublasLtHandle_t,
     workspace: Address,
-    algorithms: RefCell<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
-    staging: RefCell<Staging>,
+    algorithms: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
+    staging: Mutex<Staging>,
     multiprocessors: u32,
 }
 
@@ -46,6 +45,16 @@ struct Staging {
     /// The piece that is being filled, and how far.
     at: (usize, usize),
     under_way: usize,
+}
+
+// SAFETY: the driver and cuBLASLt may be called from any thread to which the context is bound, which every call sees to; the
+// pointers to pinned memory are behind a lock.
+unsafe impl Send for Cuda {}
+// SAFETY: as above.
+unsafe impl Sync for Cuda {}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What cuBLASLt's choice of an algorithm depends on. Batches differ in their rows: numbers of rows are rounded.
@@ -91,10 +100,20 @@ fn product_error(product: &Product, error: candle_core::cuda_backend::cudarc::cu
 }
 
 impl Cuda {
-    /// The queue of one of Candle's devices.
-    pub fn new(device: &Device) -> Result<Self> {
-        let device = device.as_cuda_device()?;
-        let stream = device.cuda_stream();
+    /// The queue of one of Candle's devices. Made when it is first asked for, and kept.
+    pub fn of(device: &Device) -> Result<Arc<Self>> {
+        static QUEUES: Mutex<Vec<Arc<Cuda>>> = Mutex::new(Vec::new());
+        let stream = device.as_cuda_device()?.cuda_stream();
+        let mut queues = locked(&QUEUES);
+        if let Some(queue) = queues.iter().find(|queue| Arc::ptr_eq(&queue.stream, &stream)) {
+            return Ok(queue.clone());
+        }
+        let queue = Arc::new(Self::new(stream)?);
+        queues.push(queue.clone());
+        Ok(queue)
+    }
+
+    fn new(stream: Arc<CudaStream>) -> Result<Self> {
         let context = stream.context().clone();
         context.bind_to_thread().map_err(driver_error)?;
         let module = context.load_module(Ptx::from_src(PTX)).map_err(|error| {
@@ -110,18 +129,23 @@ impl Cuda {
         let workspace = Address(unsafe { result::malloc_sync(WORKSPACE) }.map_err(driver_error)?);
         Ok(Self {
             module,
-            functions: RefCell::default(),
+            functions: Mutex::default(),
             lt,
             workspace,
-            algorithms: RefCell::default(),
-            staging: RefCell::default(),
+            algorithms: Mutex::default(),
+            staging: Mutex::default(),
             multiprocessors: u32::try_from(multiprocessors).unwrap_or(1).max(1),
             stream,
         })
     }
 
+    /// Binds the context to the thread that calls.
+    fn bind(&self) -> Result<()> {
+        self.stream.context().bind_to_thread().map_err(driver_error)
+    }
+
     fn function(&self, name: &str) -> Result<sys::CUfunction> {
-        let mut functions = self.functions.borrow_mut();
+        let mut functions = locked(&self.functions);
         if let Some(function) = functions.get(name) {
             return Ok(function.cu_function());
         }
@@ -137,17 +161,17 @@ impl Cuda {
     /// Waits for all work, after which staging may be used again.
     fn synchronize(&self) -> Result<()> {
         self.stream.synchronize().map_err(driver_error)?;
-        let mut staging = self.staging.borrow_mut();
+        let mut staging = locked(&self.staging);
         (staging.at, staging.under_way) = ((0, 0), 0);
         Ok(())
     }
 
     /// Pinned memory of so many bytes.
     fn stage(&self, bytes: usize) -> Result<*mut u8> {
-        if self.staging.borrow().under_way + bytes > STAGING_LIMIT {
+        if locked(&self.staging).under_way + bytes > STAGING_LIMIT {
             self.synchronize()?;
         }
-        let mut staging = self.staging.borrow_mut();
+        let mut staging = locked(&self.staging);
         let size = bytes.next_multiple_of(256);
         staging.under_way += size;
         while let Some(&(memory, capacity)) = staging.pieces.get(staging.at.0) {
@@ -171,12 +195,12 @@ impl Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         // Nothing can be done about errors here.
-        let _ = self.synchronize();
+        let _ = self.bind().and_then(|()| self.synchronize());
         // SAFETY: all work is done, and nothing of this is used again.
         unsafe {
             let _ = lt::destroy_handle(self.lt);
             let _ = result::free_sync(self.workspace.0);
-            for (memory, _) in self.staging.borrow_mut().pieces.drain(..) {
+            for (memory, _) in locked(&self.staging).pieces.drain(..) {
                 let _ = result::free_host(memory);
             }
         }
@@ -185,18 +209,20 @@ impl Drop for Cuda {
 
 impl Queue for Cuda {
     fn allocate(&self, bytes: usize) -> Result<Address> {
+        self.bind()?;
         // SAFETY: what is in it is not said.
         unsafe { result::malloc_sync(bytes) }.map(Address).map_err(driver_error)
     }
 
     fn free(&self, address: Address, _: usize) {
         // Where this fails, the device has failed, and the next call says so.
-        let _ = self.synchronize();
+        let _ = self.bind().and_then(|()| self.synchronize());
         // SAFETY: `allocate` gave it, and no work is under way.
         let _ = unsafe { result::free_sync(address.0) };
     }
 
     fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
+        self.bind()?;
         let staged = self.stage(bytes.len())?;
         // SAFETY: as many bytes are staged, and no copy from them is under way.
         unsafe {
@@ -207,12 +233,14 @@ impl Queue for Cuda {
     }
 
     fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
+        self.bind()?;
         // SAFETY: the memory is there, and `bytes` is not used before the work is done.
         unsafe { result::memcpy_dtoh_async(bytes, from.0, self.stream.cu_stream()) }.map_err(driver_error)?;
         self.synchronize()
     }
 
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {
+        self.bind()?;
         // SAFETY: the memory is there.
         unsafe { result::memset_d8_async(at.0, 0, bytes, self.stream.cu_stream()) }.map_err(driver_error)
     }
@@ -225,6 +253,7 @@ impl Queue for Cuda {
         shared: u32,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
+        self.bind()?;
         let function = self.function(kernel)?;
         let grid = (grid[0], grid[1], grid[2]);
         // SAFETY: the caller's promise.
@@ -239,9 +268,10 @@ impl Queue for Cuda {
     }
 
     fn product(&self, product: &Product) -> Result<()> {
+        self.bind()?;
         let shape = Shape::new(product);
         let call = Call::new(product).map_err(|error| product_error(product, error))?;
-        let known = self.algorithms.borrow().get(&shape).copied();
+        let known = locked(&self.algorithms).get(&shape).copied();
         if let Some(algorithm) = known
             && call.run(self, &algorithm).is_ok()
         {
@@ -249,7 +279,7 @@ impl Queue for Cuda {
         }
         // The first of this shape, or one for which the algorithm of its neighbours is not.
         let algorithm = call.choose(self.lt).map_err(|error| product_error(product, error))?;
-        self.algorithms.borrow_mut().insert(shape, algorithm);
+        locked(&self.algorithms).insert(shape, algorithm);
         call.run(self, &algorithm).map_err(|error| product_error(product, error))
     }
 
@@ -272,8 +302,7 @@ impl Queue for Cuda {
     }
 }
 
-/// The descriptors of one product. cuBLASLt's matrices are column-major: what it is asked for is Cᵀ = Bᵀ·Aᵀ, whose columns
-/// are our rows.
+/// The descriptors of one product, column-major.
 struct Call<'a> {
     product: &'a Product,
     operation: lts::cublasLtMatmulDesc_t,
@@ -291,26 +320,26 @@ fn data_type(number: Number) -> lts::cudaDataType {
     }
 }
 
-/// A row-major matrix [rows, columns] as the column-major one that lies in the same memory.
-fn layout(matrix: Matrix, rows: usize, columns: usize, number: Number) -> LtResult<lts::cublasLtMatrixLayout_t> {
-    let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
-    lt::create_matrix_layout(data_type(number), columns as u64, rows as u64, matrix.stride as i64)
+/// A column-major matrix of so many rows and columns.
+fn layout((rows, columns): (usize, usize), ld: usize, number: Number) -> LtResult<lts::cublasLtMatrixLayout_t> {
+    lt::create_matrix_layout(data_type(number), rows as u64, columns as u64, ld as i64)
 }
 
 impl<'a> Call<'a> {
     fn new(product: &'a Product) -> LtResult<Self> {
         use lts::cublasLtMatmulDescAttributes_t as attribute;
-        let Product { m, n, k, a, b, c, number, result, .. } = *product;
+        let Product { a, b, c, number, result, .. } = *product;
+        let ColumnMajor { sizes: [rows, columns, _], left, right } = product.column_major();
         let call = Self {
             product,
             operation: lt::create_matmul_desc(lts::cublasComputeType_t::CUBLAS_COMPUTE_32F, data_type(Number::F32))?,
-            left: layout(b, k, n, number)?,
-            right: layout(a, m, k, number)?,
-            result: layout(c, m, n, result)?,
+            left: layout((left.0, left.1), b.stride, number)?,
+            right: layout((right.0, right.1), a.stride, number)?,
+            result: layout((rows, columns), c.stride, result)?,
         };
         // In cuBLAS: 0 as it is, 1 transposed.
-        call.set(attribute::CUBLASLT_MATMUL_DESC_TRANSA, &u32::from(b.transposed))?;
-        call.set(attribute::CUBLASLT_MATMUL_DESC_TRANSB, &u32::from(a.transposed))?;
+        call.set(attribute::CUBLASLT_MATMUL_DESC_TRANSA, &u32::from(left.2))?;
+        call.set(attribute::CUBLASLT_MATMUL_DESC_TRANSB, &u32::from(right.2))?;
         let (epilogue, bias) = match product.epilogue {
             Epilogue::None => return Ok(call),
             Epilogue::Bias(bias) => (lts::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS, bias),

@@ -4,7 +4,7 @@
 #![allow(clippy::too_many_arguments)]
 
 use std::ffi::c_void;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::queue::{Address, Number, Queue};
 use crate::error::Result;
@@ -166,8 +166,8 @@ pub struct Heads {
 }
 
 /// Launches kernels on numbers of one type.
-pub struct Kernels<Q> {
-    queue: Rc<Q>,
+pub struct Kernels {
+    queue: Arc<dyn Queue>,
     /// Type of activations.
     pub number: Number,
     /// Whether all widths are multiples of eight.
@@ -180,9 +180,9 @@ macro_rules! arguments {
     };
 }
 
-impl<Q: Queue> Kernels<Q> {
+impl Kernels {
     /// For numbers of this type; `wide` if every width is a multiple of eight.
-    pub fn new(queue: Rc<Q>, number: Number, wide: bool) -> Self {
+    pub fn new(queue: Arc<dyn Queue>, number: Number, wide: bool) -> Self {
         Self { queue, number, wide }
     }
 

@@ -28,7 +28,7 @@ pub mod plan;
 pub mod queue;
 mod rows;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
@@ -46,14 +46,14 @@ use queue::{Address, Number, Queue};
 const WIDEST_HEAD: usize = 512;
 
 /// A model's training passes on a device.
-pub struct Engine<Q: Queue> {
-    queue: Rc<Q>,
-    kernels: Kernels<Q>,
+pub struct Engine {
+    queue: Arc<dyn Queue>,
+    kernels: Kernels,
     model: Transformer,
     plan: Plan,
-    arena: Arena<Q>,
+    arena: Arena,
     /// Memory that lasts as long as the engine.
-    _lasting: Arena<Q>,
+    _lasting: Arena,
     values: Address,
     gradients: Address,
     /// The values in the type of products.
@@ -64,16 +64,15 @@ pub struct Engine<Q: Queue> {
     sums: Address,
 }
 
-impl<Q: Queue> Engine<Q> {
+impl Engine {
     /// For a model whose parameters lie on the queue's device, with products in `compute` (float32 or bfloat16).
-    pub fn new(model: &Transformer, queue: Q, compute: DType) -> Result<Self> {
+    pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
         let c = model.config();
         if c.d_k.max(c.d_v) > WIDEST_HEAD {
             let what = format!("heads of {} numbers are wider than the kernels for GPUs take", c.d_k.max(c.d_v));
             let help = format!("use model.d_k and model.d_v of at most {WIDEST_HEAD}, more heads, or --device cpu");
             return Err(Error::usage(what).help(help));
         }
-        let queue = Rc::new(queue);
         let number = if compute == DType::BF16 { Number::Bf16 } else { Number::F32 };
         let wide = [c.d_model, c.d_ff, c.d_k, c.d_v].iter().all(|width| width.is_multiple_of(8));
         let mut lasting = Arena::new(queue.clone());

@@ -8,7 +8,7 @@ use super::Engine;
 use super::bytes_of;
 use super::launch::{AttentionSizes, Heads, NormArgument, SegmentsAt, Side};
 use super::plan::{self, FeedForward, Inner, Layers, Linear, Plan, Positions, Sublayer};
-use super::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
+use super::queue::{Address, Epilogue, Matrix, Number, Product};
 use super::rows::{Rows, Segments};
 use crate::error::{Error, Result};
 use crate::model::Sequences;
@@ -121,13 +121,7 @@ impl Placed {
 }
 
 /// A pass: see [`Engine::pass`].
-pub fn run<Q: Queue>(
-    engine: &mut Engine<Q>,
-    source: &Sequences,
-    target: &Sequences,
-    targets: &Targets,
-    mode: &Mode,
-) -> Result<()> {
+pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
     let plan = engine.plan.clone();
     check(engine, &plan, source, target, targets)?;
     let learned = matches!(plan.encoder.positions, Positions::Learned(_));
@@ -162,13 +156,7 @@ pub fn run<Q: Queue>(
 }
 
 /// What would have kernels read outside their memory.
-fn check<Q: Queue>(
-    engine: &Engine<Q>,
-    plan: &Plan,
-    source: &Sequences,
-    target: &Sequences,
-    targets: &Targets,
-) -> Result<()> {
+fn check(engine: &Engine, plan: &Plan, source: &Sequences, target: &Sequences, targets: &Targets) -> Result<()> {
     for (tokens, layers) in [(source, &plan.encoder), (target, &plan.decoder)] {
         if let Some(id) = tokens.ids.iter().find(|&&id| id as usize >= layers.vocabulary) {
             return Err(Error::failure(format!("token {id} is outside the vocabulary of {}", layers.vocabulary)));
@@ -189,14 +177,14 @@ fn check<Q: Queue>(
     Ok(())
 }
 
-struct Pass<'a, Q: Queue> {
-    engine: &'a mut Engine<Q>,
+struct Pass<'a> {
+    engine: &'a mut Engine,
     mode: Mode,
     number: Number,
     d: usize,
 }
 
-impl<Q: Queue> Pass<'_, Q> {
+impl Pass<'_> {
     /// Memory for a matrix of activations.
     fn numbers(&mut self, rows: usize, width: usize) -> Result<Address> {
         self.engine.arena.take(self.number.bytes(rows * width))

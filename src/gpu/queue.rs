@@ -101,8 +101,32 @@ pub struct Product {
     pub epilogue: Epilogue,
 }
 
+/// A product as column-major libraries are asked for it: Cᵀ = Bᵀ·Aᵀ, for a row-major matrix is its transpose column by
+/// column, in the same memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColumnMajor {
+    /// Rows and columns of C as it lies in memory, and what is summed over.
+    pub sizes: [usize; 3],
+    /// Rows and columns of the left factor as it lies in memory, and whether it is transposed.
+    pub left: (usize, usize, bool),
+    /// The same of the right factor.
+    pub right: (usize, usize, bool),
+}
+
+impl Product {
+    /// The left factor is B, the right one A.
+    pub fn column_major(&self) -> ColumnMajor {
+        let Self { m, n, k, a, b, .. } = *self;
+        // What is [rows, columns] lies in memory as [columns, rows] column by column, and its transpose the other way round.
+        let lies = |rows: usize, columns: usize, transposed: bool| {
+            if transposed { (rows, columns, true) } else { (columns, rows, false) }
+        };
+        ColumnMajor { sizes: [n, m, k], left: lies(k, n, b.transposed), right: lies(m, k, a.transposed) }
+    }
+}
+
 /// A GPU, or what stands for one in tests. Work is done in the order of the calls; only [`Queue::download`] waits for it.
-pub trait Queue {
+pub trait Queue: Send + Sync {
     /// Memory, aligned to 256 bytes; what is in it is not said.
     ///
     /// # Errors
@@ -145,48 +169,63 @@ pub trait Queue {
     fn multiprocessors(&self) -> u32;
 }
 
-impl<Q: Queue + ?Sized> Queue for Box<Q> {
-    fn allocate(&self, bytes: usize) -> Result<Address> {
-        (**self).allocate(bytes)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library's product: column-major, with leading dimensions.
+    fn column_major(call: &ColumnMajor, left: (&[f32], usize), right: (&[f32], usize), stride: usize) -> Vec<f32> {
+        let [rows, columns, sum] = call.sizes;
+        let at = |(values, ld): (&[f32], usize), (height, width, transposed), row: usize, column: usize| {
+            let (row, column) = if transposed { (column, row) } else { (row, column) };
+            assert!(row < height && column < width && ld >= height);
+            values[row + column * ld]
+        };
+        let mut c = vec![0.0; stride * columns];
+        for i in 0..rows {
+            for j in 0..columns {
+                c[i + j * stride] = (0..sum).map(|l| at(left, call.left, i, l) * at(right, call.right, l, j)).sum();
+            }
+        }
+        c
     }
 
-    fn free(&self, address: Address, bytes: usize) {
-        (**self).free(address, bytes);
-    }
-
-    fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
-        (**self).upload(bytes, to)
-    }
-
-    fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
-        (**self).download(from, bytes)
-    }
-
-    fn clear(&self, at: Address, bytes: usize) -> Result<()> {
-        (**self).clear(at, bytes)
-    }
-
-    unsafe fn launch(
-        &self,
-        kernel: &str,
-        grid: [u32; 3],
-        threads: u32,
-        shared: u32,
-        arguments: &mut [*mut c_void],
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { (**self).launch(kernel, grid, threads, shared, arguments) }
-    }
-
-    fn product(&self, product: &Product) -> Result<()> {
-        (**self).product(product)
-    }
-
-    fn address(&self, tensor: &Tensor) -> Result<Address> {
-        (**self).address(tensor)
-    }
-
-    fn multiprocessors(&self) -> u32 {
-        (**self).multiprocessors()
+    #[test]
+    fn products_are_those_of_column_major_libraries() {
+        let (m, n, k) = (3, 4, 5);
+        let draw = |count: usize, by: f32| -> Vec<f32> { (0..count).map(|i| (i as f32 * by).sin()).collect() };
+        for (a_transposed, b_transposed) in [(false, false), (false, true), (true, false), (true, true)] {
+            // Rows one longer than they need be.
+            let matrix = |rows: usize, columns: usize, transposed: bool, by: f32| {
+                let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
+                (draw(rows * (columns + 1), by), Matrix { at: Address::NONE, stride: columns + 1, transposed })
+            };
+            let ((a, of_a), (b, of_b)) = (matrix(m, k, a_transposed, 0.7), matrix(k, n, b_transposed, 1.3));
+            let number = |values: &[f32], matrix: Matrix, row: usize, column: usize| {
+                let (row, column) = if matrix.transposed { (column, row) } else { (row, column) };
+                values[row * matrix.stride + column]
+            };
+            let c = Matrix::new(Address::NONE, n + 2);
+            let (number_type, epilogue) = (Number::F32, Epilogue::None);
+            let product = Product {
+                m,
+                n,
+                k,
+                a: of_a,
+                b: of_b,
+                c,
+                number: number_type,
+                result: number_type,
+                accumulate: false,
+                epilogue,
+            };
+            let got = column_major(&product.column_major(), (&b, of_b.stride), (&a, of_a.stride), c.stride);
+            for i in 0..m {
+                for j in 0..n {
+                    let want: f32 = (0..k).map(|l| number(&a, of_a, i, l) * number(&b, of_b, l, j)).sum();
+                    assert!((got[i * c.stride + j] - want).abs() < 1e-5);
+                }
+            }
+        }
     }
 }

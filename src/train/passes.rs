@@ -7,7 +7,6 @@ use candle_core::Tensor;
 
 use crate::error::Result;
 use crate::gpu;
-use crate::gpu::queue::Queue;
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
@@ -76,7 +75,7 @@ impl Passes for Tape {
     }
 }
 
-impl<Q: Queue> Passes for gpu::Engine<Q> {
+impl Passes for gpu::Engine {
     fn begin(&mut self) -> Result<()> {
         gpu::Engine::begin(self)
     }

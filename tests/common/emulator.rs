@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use candle_core::{Device, Tensor};
 use libloading::Library;
@@ -37,7 +37,7 @@ fn library() -> &'static Library {
 pub struct Emulator {
     launch: Launch,
     /// Bytes that are left, for tests that run out of memory.
-    left: std::cell::Cell<usize>,
+    left: Mutex<usize>,
 }
 
 const ALIGNMENT: usize = 256;
@@ -55,15 +55,15 @@ impl Emulator {
 }
 
 /// The device that `$MT_TEST_DEVICE` names, and its queue; unset, the processor and an emulator.
-pub fn device() -> (Device, Box<dyn Queue>) {
+pub fn device() -> (Device, Arc<dyn Queue>) {
     let name = std::env::var("MT_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
     let device = mt::device::open(&name).unwrap_or_else(|error| panic!("{error}"));
     #[cfg(feature = "cuda")]
     if device.is_cuda() {
-        let queue = mt::gpu::cuda::Cuda::new(&device).unwrap_or_else(|error| panic!("{error}"));
-        return (device, Box::new(queue));
+        let queue = mt::gpu::cuda::Cuda::of(&device).unwrap_or_else(|error| panic!("{error}"));
+        return (device, queue);
     }
-    (device, Box::new(Emulator::new()))
+    (device, Arc::new(Emulator::new()))
 }
 
 /// Puts numbers into new memory.
@@ -107,10 +107,11 @@ pub fn to_bf16(x: f32) -> u16 {
 
 impl Queue for Emulator {
     fn allocate(&self, bytes: usize) -> Result<Address> {
-        if bytes > self.left.get() {
+        let mut left = self.left.lock().unwrap();
+        if bytes > *left {
             return Err(Error::failure("CUDA_ERROR_OUT_OF_MEMORY: out of memory"));
         }
-        self.left.set(self.left.get() - bytes);
+        *left -= bytes;
         // SAFETY: the size is not zero.
         unsafe {
             let at = alloc(Layout::from_size_align(bytes, ALIGNMENT).unwrap());
@@ -120,7 +121,8 @@ impl Queue for Emulator {
     }
 
     fn free(&self, address: Address, bytes: usize) {
-        self.left.set(self.left.get().saturating_add(bytes));
+        let mut left = self.left.lock().unwrap();
+        *left = left.saturating_add(bytes);
         // SAFETY: `allocate` gave it.
         unsafe { dealloc(address.0 as *mut u8, Layout::from_size_align(bytes, ALIGNMENT).unwrap()) }
     }
