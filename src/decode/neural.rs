@@ -8,6 +8,9 @@ use super::shortlist::Shortlist;
 use super::{Constraint, Continuation, Rows, StepModel};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::gpu;
+use crate::gpu::decode::{Excluded, Step, Translator};
+use crate::gpu::launch::Exclusions;
 use crate::infer::{Engine, Precision, Session, of_model};
 use crate::model::cache::{Decoder, State};
 use crate::model::{Sequences, Transformer};
@@ -41,7 +44,7 @@ impl SpecialTokens {
     }
 }
 
-/// A model prepared for search: on the processor the [`Engine`], elsewhere plain operations.
+/// A model prepared for search: on the processor the [`Engine`], on NVIDIA's GPUs a [`Translator`], elsewhere plain operations.
 #[derive(Debug)]
 pub struct Neural {
     kind: Kind,
@@ -54,6 +57,7 @@ pub struct Neural {
 #[derive(Debug)]
 enum Kind {
     Engine(Box<Engine>),
+    Device(Box<(Translator, u32)>),
     Plain(Box<(Transformer, Decoder)>),
 }
 
@@ -63,7 +67,13 @@ impl Neural {
     /// # Errors
     /// The device fails.
     pub fn new(model: &Transformer, special: SpecialTokens) -> Result<Self> {
-        if !model.parameters().device().is_cpu() {
+        let parameters = model.parameters();
+        #[cfg(feature = "cuda")]
+        if parameters.device().is_cuda() {
+            let queue = crate::gpu::cuda::Cuda::of(parameters.device())?;
+            return Ok(Self::on_device(model, Translator::new(model, queue, parameters.compute())?, special));
+        }
+        if !parameters.device().is_cpu() {
             return Self::plain(model, special);
         }
         Ok(Self::of_engine(Engine::new(model.config(), &of_model(model), Precision::F32)?, special))
@@ -73,6 +83,13 @@ impl Neural {
     pub fn of_engine(engine: Engine, special: SpecialTokens) -> Self {
         let (vocabulary, max_positions) = (engine.vocabulary(), engine.max_positions());
         Self { kind: Kind::Engine(Box::new(engine)), special, vocabulary, max_positions, shortlist: None }
+    }
+
+    /// With the engine of a GPU.
+    pub fn on_device(model: &Transformer, translator: Translator, special: SpecialTokens) -> Self {
+        let (vocabulary, max_positions) = (model.vocabulary().target, model.config().max_length);
+        let kind = Kind::Device(Box::new((translator, model.vocabulary().source_padding)));
+        Self { kind, special, vocabulary, max_positions, shortlist: None }
     }
 
     /// In plain operations, on any device.
@@ -109,7 +126,7 @@ impl Neural {
     pub fn rows(&self) -> usize {
         match &self.kind {
             Kind::Engine(engine) => engine.rows(),
-            Kind::Plain(_) => usize::MAX,
+            Kind::Device(_) | Kind::Plain(_) => usize::MAX,
         }
     }
 
@@ -124,6 +141,10 @@ impl Neural {
                     sources.iter().map(|source| list.of(source, &self.special.forbidden)).collect()
                 };
                 Progress::Engine(engine.begin(engine.encode(sources), self.shortlist.as_ref().map(of)))
+            }
+            Kind::Device(device) => {
+                let (translator, padding) = &**device;
+                Progress::Device(translator.begin(&padded(sources, *padding))?)
             }
             Kind::Plain(plain) => {
                 let (model, decoder) = &**plain;
@@ -156,6 +177,7 @@ pub struct NeuralStep<'a> {
 #[derive(Debug)]
 enum Progress<'a> {
     Engine(Session<'a>),
+    Device(gpu::decode::Session<'a>),
     Plain(&'a Decoder, State),
 }
 
@@ -167,21 +189,29 @@ impl NeuralStep<'_> {
         answers: &mut [T],
         answer: impl Fn(usize, &mut [f32], Option<&[u32]>, &mut [T]) + Sync,
     ) -> Result<()> {
-        if rows.position >= self.model.max_positions {
-            return Err(Error::failure(format!("a hypothesis is longer than model.max_length ({})", rows.position))
-                .help("lower --max-length-extra or split the input line"));
-        }
+        self.check(rows)?;
         let Rows { tokens, parents, sentences, .. } = *rows;
-        match &mut self.state {
-            Progress::Engine(session) => session.step(tokens, parents, sentences, answers, answer),
-            Progress::Plain(decoder, state) => {
-                let mut logits = decoder.step(state, tokens, parents, sentences)?;
-                let per_row = answers.len() / rows.len();
-                let rows = logits.par_chunks_mut(self.model.vocabulary).zip(answers.par_chunks_mut(per_row));
-                rows.enumerate().for_each(|(row, (logits, answers))| answer(row, logits, None, answers));
+        let mut logits = match &mut self.state {
+            Progress::Engine(session) => {
+                session.step(tokens, parents, sentences, answers, answer);
+                return Ok(());
             }
-        }
+            Progress::Device(session) => session.logits(&Step { tokens, parents, sentences })?,
+            Progress::Plain(decoder, state) => decoder.step(state, tokens, parents, sentences)?,
+        };
+        let per_row = answers.len() / rows.len();
+        let rows = logits.par_chunks_mut(self.model.vocabulary).zip(answers.par_chunks_mut(per_row));
+        rows.enumerate().for_each(|(row, (logits, answers))| answer(row, logits, None, answers));
         Ok(())
+    }
+
+    /// Whether the positions reach so far.
+    fn check(&self, rows: &Rows<'_>) -> Result<()> {
+        if rows.position < self.model.max_positions {
+            return Ok(());
+        }
+        Err(Error::failure(format!("a hypothesis is longer than model.max_length ({})", rows.position))
+            .help("lower --max-length-extra or split the input line"))
     }
 
     /// The log-probabilities of all tokens, those included that have no place in a translation, a row after the other.
@@ -213,8 +243,18 @@ impl StepModel for NeuralStep<'_> {
         self.model.special.end
     }
 
-    fn step(&mut self, rows: &Rows<'_>, _: usize, best: &mut [Continuation]) -> Result<()> {
+    fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
         let forbidden = &self.model.special.forbidden;
+        self.check(rows)?;
+        if let Progress::Device(session) = &mut self.state {
+            let Rows { tokens, parents, sentences, .. } = *rows;
+            let (tokens, log_probs) =
+                session.best(&Step { tokens, parents, sentences }, &excluded(rows, forbidden), k)?;
+            for ((best, token), log_prob) in best.iter_mut().zip(tokens).zip(log_probs) {
+                *best = Continuation { token, log_prob };
+            }
+            return Ok(());
+        }
         self.run(rows, best, |row, logits, tokens, best| {
             best_continuations(logits, log_sum_exp(logits), tokens, forbidden, rows.constraint(row), best);
         })
@@ -226,6 +266,18 @@ impl StepModel for NeuralStep<'_> {
         rows.for_each(|row| forbid(row, None, &self.model.special.forbidden));
         Ok(())
     }
+}
+
+/// The constraints of rows, for a device.
+fn excluded(rows: &Rows<'_>, forbidden: &[u32]) -> Excluded {
+    let mut excluded = Excluded { always: forbidden.to_vec(), starts: vec![0], ..Excluded::default() };
+    for row in 0..rows.len() {
+        let constraint = rows.constraint(row);
+        excluded.forced.push(constraint.forced.unwrap_or(Exclusions::NO_TOKEN));
+        excluded.tokens.extend_from_slice(&constraint.forbidden);
+        excluded.starts.push(excluded.tokens.len() as u32);
+    }
+    excluded
 }
 
 vectorised! {

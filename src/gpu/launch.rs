@@ -78,6 +78,19 @@ pub struct Side {
     pub longest: usize,
 }
 
+impl Side {
+    /// No rows.
+    pub const NONE: Self = Self {
+        ids: Address::NONE,
+        places: Address::NONE,
+        padded: Address::NONE,
+        starts: Address::NONE,
+        rows: 0,
+        sentences: 0,
+        longest: 0,
+    };
+}
+
 /// Rows by value, on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentsAt {
@@ -163,6 +176,71 @@ pub struct Heads {
     pub k: Address,
     /// Values.
     pub v: Address,
+}
+
+/// What the self-attention of one step of decoding looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Past {
+    /// Addresses of the packed queries, keys and values of every step and layer, [steps, layers].
+    pub steps: Address,
+    /// The rows that each hypothesis went through, [rows, capacity].
+    pub ancestors: Address,
+    /// Which layer.
+    pub layer: usize,
+    /// How many layers.
+    pub layers: usize,
+    /// Most steps.
+    pub capacity: usize,
+    /// Steps so far, with this one.
+    pub positions: usize,
+    /// Rows of this step.
+    pub rows: usize,
+    /// Numbers between two packed rows.
+    pub stride: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Width of a head's queries and keys.
+    pub d_k: usize,
+    /// Width of a head's values.
+    pub d_v: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PastArgument {
+    steps: Address,
+    ancestors: Address,
+    layer: u32,
+    layers: u32,
+    capacity: u32,
+    positions: u32,
+    rows: u32,
+    stride: u32,
+    heads: u32,
+    d_k: u32,
+    d_v: u32,
+    scale: f32,
+}
+
+/// What rows may not be continued by, as the kernel takes it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Exclusions {
+    /// The only token a row may take, or [`Exclusions::NO_TOKEN`], [rows].
+    pub forced: Address,
+    /// Where the tokens of every row begin, and where the last ones end.
+    pub starts: Address,
+    /// Tokens that single rows may not take.
+    pub tokens: Address,
+    /// Tokens that no row may take.
+    pub always: Address,
+    /// How many of these.
+    pub always_count: u32,
+}
+
+impl Exclusions {
+    /// No token.
+    pub const NO_TOKEN: u32 = u32::MAX;
 }
 
 /// Launches kernels on numbers of one type.
@@ -402,7 +480,7 @@ impl Kernels {
             return (name, [longest.div_ceil(16 * warps).max(1) as u32, heads, sentences], warps as u32 * WARP, 0);
         }
         let grid = [longest.div_ceil(4).max(1) as u32, heads, sentences];
-        (self.typed(&format!("attend{kernel}")), grid, 4 * WARP, (4 * 4 * shared) as u32)
+        (self.name(&format!("attend{kernel}")), grid, 4 * WARP, (4 * 4 * shared) as u32)
     }
 
     /// out = softmax(q·kᵀ/√K)·v of every head, and log Σ e^x of every query, [H, N].
@@ -448,6 +526,57 @@ impl Kernels {
         let arguments = arguments![logits, losses, labels, smoothing, vocabulary, gradient];
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
         unsafe { self.queue.launch(&kernel, [rows as u32, 1, 1], 8 * WARP, 0, arguments) }
+    }
+
+    /// The rows of earlier steps that each row's hypothesis went through, [rows, capacity], from those of the last step's.
+    pub fn advance(
+        &self,
+        [ancestors, before, parents]: [Address; 3],
+        position: usize,
+        capacity: usize,
+        rows: usize,
+    ) -> Result<()> {
+        let grid = [self.blocks((rows * (position + 1)).div_ceil(256), 8), 1, 1];
+        let (position, capacity, rows) = (position as u32, capacity as u32, rows as u32);
+        let arguments = arguments![ancestors, before, parents, position, capacity, rows];
+        // SAFETY: the types are those of `advance` in search.cu.
+        unsafe { self.queue.launch("advance", grid, 256, 0, arguments) }
+    }
+
+    /// Attention of each row's newest position to all positions of its hypothesis.
+    pub fn attend_past(&self, out: Address, query: Address, past: &Past) -> Result<()> {
+        let argument = PastArgument {
+            steps: past.steps,
+            ancestors: past.ancestors,
+            layer: past.layer as u32,
+            layers: past.layers as u32,
+            capacity: past.capacity as u32,
+            positions: past.positions as u32,
+            rows: past.rows as u32,
+            stride: past.stride as u32,
+            heads: past.heads as u32,
+            d_k: past.d_k as u32,
+            d_v: past.d_v as u32,
+            scale: 1.0 / (past.d_k as f32).sqrt(),
+        };
+        let grid = [(past.rows * past.heads).div_ceil(4) as u32, 1, 1];
+        let shared = (4 * 4 * past.d_k) as u32;
+        let arguments = arguments![out, query, argument];
+        // SAFETY: the types are those of `attend_past` in attention.cu.
+        unsafe { self.queue.launch(&self.name("attend_past"), grid, 4 * WARP, shared, arguments) }
+    }
+
+    /// The k best continuations of rows of logits (float32, used up), and their log-probabilities.
+    pub fn best_continuations(
+        &self,
+        [tokens, log_probs, logits]: [Address; 3],
+        excluded: Exclusions,
+        [rows, vocabulary, k]: [usize; 3],
+    ) -> Result<()> {
+        let (vocabulary, k) = (vocabulary as u32, k as u32);
+        let arguments = arguments![tokens, log_probs, logits, excluded, vocabulary, k];
+        // SAFETY: the types are those of `best_continuations` in search.cu.
+        unsafe { self.queue.launch("best_continuations", [rows as u32, 1, 1], 8 * WARP, 0, arguments) }
     }
 
     /// Adds the columns of losses [rows, 2] to two float64.

@@ -1,7 +1,7 @@
-//! The GPU engine for training: whole passes through a model as kernels and products on one queue.
+//! The GPU engine, for training and translation: whole passes through a model as kernels and products on one queue.
 //!
 //! ```text
-//! Engine ── pass (forward, backward) ── launch (kernels by their parameters) ── Queue ── cuda: NVIDIA's driver
+//! Engine ── pass (forward, backward), decode (translation) ── launch (kernels by their parameters) ── Queue ── cuda: NVIDIA's driver
 //!             │     └── plan (places of parameters)                             └── in tests: kernels run on the processor
 //!             └── rows (batches without padding) · arena (memory of a pass)
 //! ```
@@ -22,6 +22,7 @@
 mod arena;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod decode;
 pub mod launch;
 mod pass;
 pub mod plan;
@@ -105,12 +106,33 @@ impl Engine {
         })
     }
 
-    /// Begins an update: takes note of the parameters as they are, and clears the gradients and the sums of losses.
-    pub fn begin(&mut self) -> Result<()> {
-        let count = self.model.parameters().values().elem_count();
+    /// Takes note of the parameters as they are.
+    fn take_weights(&self) -> Result<()> {
         if self.kernels.number == Number::Bf16 {
+            let count = self.model.parameters().values().elem_count();
             self.kernels.to_bf16(self.weights, self.values, count)?;
         }
+        Ok(())
+    }
+
+    /// Calls `f` with other memory for what a pass takes.
+    fn with_arena<R>(&mut self, arena: &mut Arena, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        std::mem::swap(&mut self.arena, arena);
+        let result = f(self);
+        std::mem::swap(&mut self.arena, arena);
+        result
+    }
+
+    fn download_floats(&self, from: Address, values: &mut [f32]) -> Result<()> {
+        let bytes = size_of_val(values);
+        // SAFETY: every bit pattern is a float.
+        self.queue.download(from, unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes) })
+    }
+
+    /// Begins an update: takes note of the parameters as they are, and clears the gradients and the sums of losses.
+    pub fn begin(&mut self) -> Result<()> {
+        self.take_weights()?;
+        let count = self.model.parameters().values().elem_count();
         self.queue.clear(self.gradients, 4 * count)?;
         self.queue.clear(self.sums, 16)
     }

@@ -31,10 +31,25 @@ struct Placed {
     places: Option<SegmentsAt>,
 }
 
+/// Computes an attention sub-layer of [`Pass::walk`].
+type Attend<'a> = dyn FnMut(&mut Pass<'_>, usize, &plan::Attention, Address, Address) -> Result<Kept> + 'a;
+
 /// What forward keeps of a sub-layer.
-enum Kept {
-    Attention { input: Address, query: Address, key_value: Address, context: Address, log_sums: Address },
-    FeedForward { input: Address, before: Address, hidden: Address },
+pub(super) enum Kept {
+    /// Nothing, where there will be no backward.
+    Nothing,
+    Attention {
+        input: Address,
+        query: Address,
+        key_value: Address,
+        context: Address,
+        log_sums: Address,
+    },
+    FeedForward {
+        input: Address,
+        before: Address,
+        hidden: Address,
+    },
 }
 
 /// What forward keeps of a joint.
@@ -48,27 +63,28 @@ struct Joint {
 }
 
 /// What forward keeps of a stack.
-struct Trail {
+pub(super) struct Trail {
     joints: Vec<Joint>,
     kept: Vec<Kept>,
-    output: Address,
+    /// What comes out, [N, D].
+    pub(super) output: Address,
 }
 
 /// What a decoder looks at: the encoder's output, and where its gradient is summed.
 #[derive(Clone, Copy)]
-struct Memory {
-    states: Address,
-    side: Side,
-    gradient: Address,
+pub(super) struct Memory {
+    pub(super) states: Address,
+    pub(super) side: Side,
+    pub(super) gradient: Address,
 }
 
 /// Data of a batch on their way to the device, in one piece.
 #[derive(Default)]
-struct Cargo(Vec<u32>);
+pub(super) struct Cargo(Vec<u32>);
 
 impl Cargo {
     /// Adds words; returns their place, in bytes.
-    fn add(&mut self, words: &[u32]) -> usize {
+    pub(super) fn add(&mut self, words: &[u32]) -> usize {
         let place = 4 * self.0.len();
         self.0.extend_from_slice(words);
         place
@@ -86,9 +102,10 @@ impl Cargo {
         }
     }
 
-    fn add_side(&mut self, rows: &Rows, learned: bool) -> Placed {
+    /// Rows, at addresses from zero until the piece has one ([`Side::moved`]).
+    pub(super) fn add_rows(&mut self, rows: &Rows) -> Side {
         let mut at = |words: &[u32]| Address(self.add(words) as u64);
-        let side = Side {
+        Side {
             ids: at(&rows.ids),
             places: at(&rows.places),
             padded: at(&rows.padded),
@@ -96,26 +113,46 @@ impl Cargo {
             rows: rows.len(),
             sentences: rows.sentences(),
             longest: rows.longest,
-        };
-        Placed { side, tokens: self.add_segments(&rows.ids), places: learned.then(|| self.add_segments(&rows.places)) }
+        }
+    }
+
+    fn add_side(&mut self, rows: &Rows, learned: bool) -> Placed {
+        Placed {
+            side: self.add_rows(rows),
+            tokens: self.add_segments(&rows.ids),
+            places: learned.then(|| self.add_segments(&rows.places)),
+        }
+    }
+
+    /// Copies the piece to the device; returns where it is.
+    pub(super) fn send(&self, engine: &mut Engine) -> Result<Address> {
+        let base = engine.arena.take(4 * self.0.len())?;
+        engine.queue.upload(bytes_of(&self.0), base)?;
+        Ok(base)
+    }
+}
+
+impl Side {
+    /// The same where the piece begins at `base`.
+    pub(super) fn moved(self, base: Address) -> Self {
+        let to = |address: Address| base.plus(address.0 as usize);
+        Self { ids: to(self.ids), places: to(self.places), padded: to(self.padded), starts: to(self.starts), ..self }
+    }
+}
+
+impl SegmentsAt {
+    fn moved(self, base: Address) -> Self {
+        let to = |address: Address| base.plus(address.0 as usize);
+        Self { order: to(self.order), starts: to(self.starts), values: to(self.values), count: self.count }
     }
 }
 
 impl Placed {
-    /// The same where the piece begins at `base`.
     fn moved(self, base: Address) -> Self {
-        let to = |address: Address| base.plus(address.0 as usize);
-        let segments = |s: SegmentsAt| SegmentsAt {
-            order: to(s.order),
-            starts: to(s.starts),
-            values: to(s.values),
-            count: s.count,
-        };
-        let s = self.side;
         Self {
-            side: Side { ids: to(s.ids), places: to(s.places), padded: to(s.padded), starts: to(s.starts), ..s },
-            tokens: segments(self.tokens),
-            places: self.places.map(segments),
+            side: self.side.moved(base),
+            tokens: self.tokens.moved(base),
+            places: self.places.map(|places| places.moved(base)),
         }
     }
 }
@@ -134,11 +171,10 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     let mut cargo = Cargo::default();
     let (source, target) = (cargo.add_side(&source, learned), cargo.add_side(&target_rows, learned));
     let labels = cargo.add(&labels);
-    let base = engine.arena.take(4 * cargo.0.len())?;
-    engine.queue.upload(bytes_of(&cargo.0), base)?;
+    let base = cargo.send(engine)?;
     let (source, target, labels) = (source.moved(base), target.moved(base), base.plus(labels));
 
-    let mut pass = Pass { mode: *mode, number: engine.kernels.number, d: plan.output.input, engine };
+    let mut pass = Pass::new(engine, *mode);
     let encoded = pass.forward(&plan.encoder, &source.side, None)?;
     let gradient = if mode.is_training() { pass.numbers(source.side.rows, pass.d)? } else { Address::NONE };
     let memory = Memory { states: encoded.output, side: source.side, gradient };
@@ -177,31 +213,35 @@ fn check(engine: &Engine, plan: &Plan, source: &Sequences, target: &Sequences, t
     Ok(())
 }
 
-struct Pass<'a> {
-    engine: &'a mut Engine,
-    mode: Mode,
-    number: Number,
-    d: usize,
+pub(super) struct Pass<'a> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) mode: Mode,
+    pub(super) number: Number,
+    pub(super) d: usize,
 }
 
 impl Pass<'_> {
+    pub(super) fn new(engine: &mut Engine, mode: Mode) -> Pass<'_> {
+        Pass { mode, number: engine.kernels.number, d: engine.plan.output.input, engine }
+    }
+
     /// Memory for a matrix of activations.
-    fn numbers(&mut self, rows: usize, width: usize) -> Result<Address> {
+    pub(super) fn numbers(&mut self, rows: usize, width: usize) -> Result<Address> {
         self.engine.arena.take(self.number.bytes(rows * width))
     }
 
     /// Memory for float32.
-    fn floats(&mut self, count: usize) -> Result<Address> {
+    pub(super) fn floats(&mut self, count: usize) -> Result<Address> {
         self.engine.arena.take(4 * count)
     }
 
     /// The number `count` after an address.
-    fn after(&self, address: Address, count: usize) -> Address {
+    pub(super) fn after(&self, address: Address, count: usize) -> Address {
         address.plus(self.number.bytes(count))
     }
 
     /// A parameter in float32.
-    fn master(&self, place: usize) -> Address {
+    pub(super) fn master(&self, place: usize) -> Address {
         self.engine.values.plus(4 * place)
     }
 
@@ -226,7 +266,27 @@ impl Pass<'_> {
     }
 
     /// x·Wᵀ, with what the epilogue adds.
-    fn project(&mut self, x: Address, rows: usize, linear: &Linear, y: Address, epilogue: Epilogue) -> Result<()> {
+    pub(super) fn project(
+        &mut self,
+        x: Address,
+        rows: usize,
+        linear: &Linear,
+        y: Address,
+        epilogue: Epilogue,
+    ) -> Result<()> {
+        self.project_into(self.number, x, rows, linear, y, epilogue)
+    }
+
+    /// [`Pass::project`] with a result of any type.
+    pub(super) fn project_into(
+        &mut self,
+        result: Number,
+        x: Address,
+        rows: usize,
+        linear: &Linear,
+        y: Address,
+        epilogue: Epilogue,
+    ) -> Result<()> {
         self.engine.queue.product(&Product {
             m: rows,
             n: linear.out,
@@ -235,14 +295,14 @@ impl Pass<'_> {
             b: Matrix::new(self.weight(linear.weight), linear.input).t(),
             c: Matrix::new(y, linear.out),
             number: self.number,
-            result: self.number,
+            result,
             accumulate: false,
             epilogue,
         })
     }
 
     /// The bias of a projection as an epilogue.
-    fn bias(&self, linear: &Linear) -> Epilogue {
+    pub(super) fn bias(&self, linear: &Linear) -> Epilogue {
         linear.bias.map_or(Epilogue::None, |bias| Epilogue::Bias(self.weight(bias)))
     }
 
@@ -347,7 +407,13 @@ impl Pass<'_> {
         Ok(if dropout.is_on() { dh } else { ds })
     }
 
-    fn forward(&mut self, layers: &Layers, side: &Side, memory: Option<Memory>) -> Result<Trail> {
+    pub(super) fn forward(&mut self, layers: &Layers, side: &Side, memory: Option<Memory>) -> Result<Trail> {
+        self.walk(layers, side, &mut |pass, _, attention, input, h| pass.attend(attention, input, side, memory, h))
+    }
+
+    /// Goes through a stack. `attend` computes an attention sub-layer, whose number in the stack it gets, from its input
+    /// into its output.
+    pub(super) fn walk(&mut self, layers: &Layers, side: &Side, attend: &mut Attend<'_>) -> Result<Trail> {
         let config = self.engine.model.config();
         let (pre, scale) = (config.norm == NormPlacement::Pre, self.engine.model.embedding_scale());
         let dropout = self.mode.dropout(config.embedding_dropout, layers.site);
@@ -369,7 +435,7 @@ impl Pass<'_> {
         for (i, sublayer) in layers.sublayers.iter().enumerate() {
             let h = self.numbers(side.rows, self.d)?;
             kept.push(match &sublayer.inner {
-                Inner::Attention(attention) => self.attend(attention, input, side, memory, h)?,
+                Inner::Attention(attention) => attend(self, i, attention, input, h)?,
                 Inner::FeedForward(feed_forward) => self.feed_forward(feed_forward, input, side, h)?,
             });
             let norm = if pre { after(i + 1) } else { Some(sublayer.norm) };
@@ -456,7 +522,7 @@ impl Pass<'_> {
     }
 
     /// What the attention kernels take, and the places of k and v in rows of `query` and `key_value`.
-    fn sizes(&self, attention: &plan::Attention, side: &Side, memory: Option<Memory>) -> AttentionSizes {
+    pub(super) fn sizes(&self, attention: &plan::Attention, side: &Side, memory: Option<Memory>) -> AttentionSizes {
         let c = self.engine.model.config();
         let cross = attention.key_value.zip(memory);
         AttentionSizes {
@@ -473,7 +539,7 @@ impl Pass<'_> {
     }
 
     /// Where q, k and v begin in packed rows.
-    fn heads(&self, query: Address, key_value: Address) -> Heads {
+    pub(super) fn heads(&self, query: Address, key_value: Address) -> Heads {
         let c = self.engine.model.config();
         let keys = c.heads * c.d_k;
         let k = if key_value == Address::NONE { self.after(query, keys) } else { key_value };
@@ -481,14 +547,14 @@ impl Pass<'_> {
     }
 
     /// Turns the queries and keys of self-attention, with rotary positions; `sign` -1 turns back.
-    fn turn(&self, attention: &plan::Attention, rows: Address, side: &Side, sign: f32) -> Result<()> {
+    pub(super) fn turn(&self, attention: &plan::Attention, rows: Address, side: &Side, sign: f32) -> Result<()> {
         let (c, rotary) = (self.engine.model.config(), self.engine.model.rotary());
         let (None, Some(rotary)) = (attention.key_value, rotary) else { return Ok(()) };
         let (heads, stride) = ([2 * c.heads, c.d_k], attention.query.out);
         self.engine.kernels.turn(rows, self.engine.table, side, stride, heads, sign, rotary.table().1)
     }
 
-    fn attend(
+    pub(super) fn attend(
         &mut self,
         attention: &plan::Attention,
         input: Address,
@@ -551,7 +617,13 @@ impl Pass<'_> {
         self.project_back(d_query, rows, &attention.query, dx, accumulate)
     }
 
-    fn feed_forward(&mut self, layer: &FeedForward, input: Address, side: &Side, h: Address) -> Result<Kept> {
+    pub(super) fn feed_forward(
+        &mut self,
+        layer: &FeedForward,
+        input: Address,
+        side: &Side,
+        h: Address,
+    ) -> Result<Kept> {
         let config = self.engine.model.config();
         let (activation, width) = (config.activation, layer.fc1.out);
         let dropout = self.mode.dropout(config.activation_dropout, layer.site);

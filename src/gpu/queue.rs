@@ -70,7 +70,7 @@ impl Matrix {
 pub enum Epilogue {
     /// Nothing.
     None,
-    /// Adds a row of biases in the type of the factors.
+    /// Adds a row of biases in the type of the result.
     Bias(Address),
     /// That, and max(0, x).
     BiasRelu(Address),

@@ -56,20 +56,28 @@ impl Rows {
 }
 
 impl Segments {
-    /// Rows by value.
+    /// Rows by value: counted, for a batch has about as many rows as there are values, and the device waits for this.
     pub fn new(values: &[u32]) -> Self {
-        let mut order: Vec<u32> = (0..values.len() as u32).collect();
-        order.sort_unstable_by_key(|&row| (values[row as usize], row));
-        let mut segments = Self::default();
-        for (at, &row) in order.iter().enumerate() {
-            let value = values[row as usize];
-            if segments.values.last() != Some(&value) {
-                segments.starts.push(at as u32);
-                segments.values.push(value);
+        let largest = values.iter().max().map_or(0, |&value| value as usize + 1);
+        // How many rows have a value, then where the next one of them goes.
+        let mut places = vec![0u32; largest];
+        values.iter().for_each(|&value| places[value as usize] += 1);
+        let mut segments = Self { order: vec![0; values.len()], ..Self::default() };
+        let mut next = 0;
+        for (value, place) in places.iter_mut().enumerate() {
+            let count = std::mem::replace(place, next);
+            if count > 0 {
+                segments.starts.push(next);
+                segments.values.push(value as u32);
             }
+            next += count;
         }
-        segments.starts.push(order.len() as u32);
-        segments.order = order;
+        segments.starts.push(next);
+        for (row, &value) in values.iter().enumerate() {
+            let place = &mut places[value as usize];
+            segments.order[*place as usize] = row as u32;
+            *place += 1;
+        }
         segments
     }
 

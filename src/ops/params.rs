@@ -129,6 +129,11 @@ impl Parameters {
         self.root.as_tensor()
     }
 
+    /// The type that products are computed in.
+    pub fn compute(&self) -> DType {
+        self.compute
+    }
+
     /// The parameters in order.
     pub fn entries(&self) -> &[Entry] {
         &self.entries

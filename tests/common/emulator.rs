@@ -170,8 +170,8 @@ impl Queue for Emulator {
                 let mut sum: f32 = a.iter().enumerate().map(|(k, a)| a * element(p.b, k, column, p.number)).sum();
                 match p.epilogue {
                     Epilogue::None => {}
-                    Epilogue::Bias(bias) => sum += number(bias, column, p.number),
-                    Epilogue::BiasRelu(bias) => sum = (sum + number(bias, column, p.number)).max(0.0),
+                    Epilogue::Bias(bias) => sum += number(bias, column, p.result),
+                    Epilogue::BiasRelu(bias) => sum = (sum + number(bias, column, p.result)).max(0.0),
                 }
                 let at = row * c.stride + column;
                 if p.accumulate {

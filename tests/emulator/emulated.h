@@ -205,7 +205,8 @@ struct Registration {
 
 }  // namespace emulator
 
-#define KERNEL extern "C" void
+// Not by their C names: libraries have some of these too.
+#define KERNEL static void
 #define LAUNCHABLE(name) static emulator::Registration registration_of_##name(#name, emulator::Launch<&name>::run);
 #define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::block.shared.data())
 

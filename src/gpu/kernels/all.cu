@@ -7,3 +7,4 @@
 #include "attention_tiles.cu"
 #include "loss.cu"
 #include "optimizer.cu"
+#include "search.cu"

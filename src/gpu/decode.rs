@@ -1,0 +1,321 @@
+//! Translation on a GPU: the encoder once, the decoder one position at a time, and the best continuations of each row, so
+//! that nothing but these leaves the device.
+//!
+//! The queries, keys and values of a step stay where its product left them. A hypothesis is a chain of rows through the
+//! steps ([`launch::Past`]): a search that changes the order of rows moves these numbers, never keys or values. The source's
+//! keys and values are computed once, and shared by the rows of a sentence, which stand together.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::DType;
+
+use super::arena::Arena;
+use super::launch::{Exclusions, Heads, Past, Side};
+use super::pass::{Cargo, Kept, Memory, Pass};
+use super::plan::{self, Inner, Plan};
+use super::queue::{Address, Epilogue, Number, Queue};
+use super::rows::Rows;
+use super::{Engine, bytes_of};
+use crate::error::Result;
+use crate::model::{Sequences, Transformer};
+use crate::ops::Mode;
+
+/// A model that translates on a device.
+pub struct Translator {
+    engine: Mutex<Engine>,
+    /// Memory of sessions that are over.
+    spare: Mutex<Vec<Arena>>,
+    plan: Plan,
+}
+
+impl std::fmt::Debug for Translator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Translator").finish_non_exhaustive()
+    }
+}
+
+/// What rows may not be continued by.
+#[derive(Clone, Debug, Default)]
+pub struct Excluded {
+    /// For each row the only token that it may take, or [`Exclusions::NO_TOKEN`].
+    pub forced: Vec<u32>,
+    /// For each row where its tokens begin, and where the last one's end.
+    pub starts: Vec<u32>,
+    /// Tokens that rows may not take, row by row.
+    pub tokens: Vec<u32>,
+    /// Tokens that no row may take.
+    pub always: Vec<u32>,
+}
+
+/// A step's rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// The token each row is extended with.
+    pub tokens: &'a [u32],
+    /// The row of the last step that each row continues.
+    pub parents: &'a [usize],
+    /// The sentence of each row, in order.
+    pub sentences: &'a [usize],
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Translator {
+    /// A model as it is now, whose parameters lie on the queue's device; products are in `compute`.
+    pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
+        let engine = Engine::new(model, queue, compute)?;
+        engine.take_weights()?;
+        Ok(Self { plan: engine.plan.clone(), engine: Mutex::new(engine), spare: Mutex::default() })
+    }
+
+    /// Encodes sentences and begins to decode them.
+    pub fn begin(&self, sources: &Sequences) -> Result<Session<'_>> {
+        let mut engine = locked(&self.engine);
+        let spare = locked(&self.spare).pop();
+        let mut session = Session {
+            translator: self,
+            arena: spare.unwrap_or_else(|| Arena::new(engine.queue.clone())),
+            source: Side::NONE,
+            cross: Vec::new(),
+            steps: Address::NONE,
+            ancestors: None,
+            position: 0,
+            capacity: engine.model.config().max_length,
+        };
+        engine.with_arena(&mut session.arena, |engine| {
+            let mut pass = Pass::new(engine, Mode::INFERENCE);
+            let layers = self.plan.cross_projections();
+            session.steps = pass.engine.arena.take(8 * layers.len() * session.capacity)?;
+            let rows = Rows::new(sources);
+            let widths: usize = layers.iter().map(|linear| linear.out).sum();
+            let mut at = pass.numbers(rows.len(), widths)?;
+            let mut cargo = Cargo::default();
+            let side = cargo.add_rows(&rows);
+            session.source = side.moved(cargo.send(pass.engine)?);
+            let mark = pass.engine.arena.mark();
+            let encoded = pass.forward(&self.plan.encoder, &session.source, None)?;
+            for linear in &layers {
+                pass.project(encoded.output, rows.len(), linear, at, pass.bias(linear))?;
+                session.cross.push(at);
+                at = pass.after(at, rows.len() * linear.out);
+            }
+            pass.engine.arena.release(mark);
+            Ok(())
+        })?;
+        Ok(session)
+    }
+}
+
+impl Plan {
+    /// The projections of the memory to keys and values, layer by layer.
+    fn cross_projections(&self) -> Vec<plan::Linear> {
+        let of = |sublayer: &plan::Sublayer| match &sublayer.inner {
+            Inner::Attention(attention) => attention.key_value,
+            Inner::FeedForward(_) => None,
+        };
+        self.decoder.sublayers.iter().filter_map(of).collect()
+    }
+}
+
+/// Sentences that are being translated.
+pub struct Session<'a> {
+    translator: &'a Translator,
+    arena: Arena,
+    source: Side,
+    /// Keys and values of the source, by layer.
+    cross: Vec<Address>,
+    /// Addresses of the packed queries, keys and values, [steps, layers].
+    steps: Address,
+    /// Two tables [rows, steps] by turns, and for how many rows there is room; the last step's is the first.
+    ancestors: Option<([Address; 2], usize)>,
+    position: usize,
+    capacity: usize,
+}
+
+impl std::fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("position", &self.position).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        let engine = locked(&self.translator.engine);
+        let mut arena = std::mem::replace(&mut self.arena, Arena::new(engine.queue.clone()));
+        arena.reset();
+        locked(&self.translator.spare).push(arena);
+    }
+}
+
+impl Session<'_> {
+    /// Extends rows; returns the logits of all tokens, a row after the other.
+    pub fn logits(&mut self, step: &Step<'_>) -> Result<Vec<f32>> {
+        let count = step.tokens.len() * self.translator.plan.output.out;
+        self.run(step, &Excluded::default(), |pass, logits, _| {
+            let mut values = vec![0f32; count];
+            pass.engine.download_floats(logits, &mut values)?;
+            Ok(values)
+        })
+    }
+
+    /// Extends rows; returns the tokens of the `k` best continuations of each and their log-probabilities, the best first, the
+    /// smaller token first among equals. Where there are fewer, the rest is impossible; a row whose probabilities are no
+    /// numbers begins with NaN.
+    pub fn best(&mut self, step: &Step<'_>, excluded: &Excluded, k: usize) -> Result<(Vec<u32>, Vec<f32>)> {
+        let (rows, vocabulary) = (step.tokens.len(), self.translator.plan.output.out);
+        self.run(step, excluded, |pass, logits, excluded| {
+            let found = pass.floats(2 * rows * k)?;
+            let outputs = [found, found.plus(4 * rows * k), logits];
+            pass.engine.kernels.best_continuations(outputs, excluded, [rows, vocabulary, k])?;
+            let mut values = vec![0f32; 2 * rows * k];
+            pass.engine.download_floats(found, &mut values)?;
+            let log_probs = values.split_off(rows * k);
+            // The first half are words.
+            Ok((values.into_iter().map(f32::to_bits).collect(), log_probs))
+        })
+    }
+
+    /// One step, up to the logits; then `finish`.
+    fn run<R>(
+        &mut self,
+        step: &Step<'_>,
+        excluded: &Excluded,
+        finish: impl FnOnce(&mut Pass<'_>, Address, Exclusions) -> Result<R>,
+    ) -> Result<R> {
+        let mut engine = locked(&self.translator.engine);
+        let mut arena = std::mem::replace(&mut self.arena, Arena::new(engine.queue.clone()));
+        let result = engine.with_arena(&mut arena, |engine| {
+            let mut pass = Pass::new(engine, Mode::INFERENCE);
+            let (logits, excluded, mark) = self.forward(&mut pass, step, excluded)?;
+            let result = finish(&mut pass, logits, excluded)?;
+            pass.engine.arena.release(mark);
+            Ok(result)
+        });
+        self.arena = arena;
+        self.position += 1;
+        result
+    }
+
+    fn forward(
+        &mut self,
+        pass: &mut Pass<'_>,
+        step: &Step<'_>,
+        excluded: &Excluded,
+    ) -> Result<(Address, Exclusions, super::arena::Mark)> {
+        let plan = &self.translator.plan;
+        let (rows, layers) = (step.tokens.len(), self.cross.len());
+        let widths: Vec<usize> = plan.decoder.sublayers.iter().step_by(3).map(own_width).collect();
+
+        // What the next steps need of this one: keys and values, and who came from whom.
+        let mut at = pass.numbers(rows, widths.iter().sum())?;
+        let mut caches = Vec::with_capacity(layers);
+        for width in &widths {
+            caches.push(at);
+            at = pass.after(at, rows * width);
+        }
+        let addresses: Vec<u64> = caches.iter().map(|cache| cache.0).collect();
+        if !addresses.is_empty() {
+            pass.engine.queue.upload(bytes_of(&addresses), self.steps.plus(8 * layers * self.position))?;
+        }
+        let [before, now] = self.tables(pass, rows)?;
+        let mark = pass.engine.arena.mark();
+
+        let mut cargo = Cargo::default();
+        let words = |values: &[usize]| -> Vec<u32> { values.iter().map(|&value| value as u32).collect() };
+        let sentences = self.source.sentences;
+        let starts: Vec<usize> = (0..=sentences).map(|s| step.sentences.partition_point(|&of| of < s)).collect();
+        let [tokens, places, parents, starts_at] = [
+            cargo.add(step.tokens),
+            cargo.add(&vec![self.position as u32; rows]),
+            cargo.add(&words(step.parents)),
+            cargo.add(&words(&starts)),
+        ];
+        let [forced, of_rows, excluded_tokens, always] =
+            [&excluded.forced, &excluded.starts, &excluded.tokens, &excluded.always].map(|list| cargo.add(list));
+        let base = cargo.send(pass.engine)?;
+        let [tokens, places, parents, starts_at] = [tokens, places, parents, starts_at].map(|place| base.plus(place));
+        let exclusions = Exclusions {
+            forced: base.plus(forced),
+            starts: base.plus(of_rows),
+            tokens: base.plus(excluded_tokens),
+            always: base.plus(always),
+            always_count: excluded.always.len() as u32,
+        };
+        let side = Side {
+            ids: tokens,
+            places,
+            // Nothing is dropped: not looked at.
+            padded: places,
+            starts: starts_at,
+            rows,
+            sentences,
+            longest: starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0),
+        };
+        pass.engine.kernels.advance([now, before, parents], self.position, self.capacity, rows)?;
+        let memory = Memory { states: Address::NONE, side: self.source, gradient: Address::NONE };
+        let states = pass.walk(&plan.decoder, &side, &mut |pass, number, attention, input, h| {
+            let (layer, query_width) = (number / 3, attention.query.out);
+            let context = pass.numbers(rows, attention.output.input)?;
+            if attention.key_value.is_none() {
+                let query = caches[layer];
+                pass.project(input, rows, &attention.query, query, pass.bias(&attention.query))?;
+                pass.turn(attention, query, &side, 1.0)?;
+                let c = pass.engine.model.config();
+                let past = Past {
+                    steps: self.steps,
+                    ancestors: now,
+                    layer,
+                    layers,
+                    capacity: self.capacity,
+                    positions: self.position + 1,
+                    rows,
+                    stride: query_width,
+                    heads: c.heads,
+                    d_k: c.d_k,
+                    d_v: c.d_v,
+                };
+                pass.engine.kernels.attend_past(context, query, &past)?;
+            } else {
+                let query = pass.numbers(rows, query_width)?;
+                pass.project(input, rows, &attention.query, query, pass.bias(&attention.query))?;
+                let sizes = pass.sizes(attention, &side, Some(memory));
+                let log_sums = pass.floats(sizes.heads * rows)?;
+                let Heads { k, v, .. } = pass.heads(query, self.cross[layer]);
+                pass.engine.kernels.attend([context, log_sums], Heads { q: query, k, v }, &sizes)?;
+            }
+            pass.project(context, rows, &attention.output, h, Epilogue::None)?;
+            Ok(Kept::Nothing)
+        })?;
+        let logits = pass.floats(rows * plan.output.out)?;
+        let bias = plan.output.bias.map_or(Epilogue::None, |bias| Epilogue::Bias(pass.master(bias)));
+        pass.project_into(Number::F32, states.output, rows, &plan.output, logits, bias)?;
+        Ok((logits, exclusions, mark))
+    }
+
+    /// The tables of ancestors: the last step's, and the one to be written.
+    fn tables(&mut self, pass: &mut Pass<'_>, rows: usize) -> Result<[Address; 2]> {
+        let ([last, spare], room) = match self.ancestors {
+            Some((tables, room)) if room >= rows => (tables, room),
+            known => {
+                let table = 4 * rows * self.capacity;
+                let (first, second) = (pass.engine.arena.take(table)?, pass.engine.arena.take(table)?);
+                // The next step's spare one is as large as this.
+                let last = known.map_or(first, |([last, _], _)| last);
+                self.ancestors = Some(([second, first], rows));
+                return Ok([last, second]);
+            }
+        };
+        self.ancestors = Some(([spare, last], room));
+        Ok([last, spare])
+    }
+}
+
+/// Width of the packed queries, keys and values of a decoder's self-attention.
+fn own_width(sublayer: &plan::Sublayer) -> usize {
+    match &sublayer.inner {
+        Inner::Attention(attention) => attention.query.out,
+        Inner::FeedForward(_) => 0,
+    }
+}
