@@ -4,15 +4,20 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::cublaslt::{result as lt, sys as lts};
-use candle_core::cuda_backend::cudarc::driver::{self, CudaFunction, CudaModule, CudaStream, DevicePtr, result, sys};
+use candle_core::cuda_backend::cudarc::driver::{
+    self, CudaEvent, CudaFunction, CudaModule, CudaStream, DevicePtr, result, sys,
+};
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{Device, Storage, Tensor};
 
-use super::queue::{Address, ColumnMajor, Epilogue, Number, Product, Queue};
+use super::queue::{Address, ColumnMajor, Epilogue, Launch, Number, Product, Queue};
 use crate::error::{Error, Result};
+use crate::ops::matmul::Precision;
+use crate::ops::profile::{self, Work};
 
 /// `kernels/all.cu`, compiled by build.rs.
 const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
@@ -35,7 +40,44 @@ pub struct Cuda {
     workspace: Address,
     algorithms: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
     staging: Mutex<Staging>,
+    /// What is timed for a profile, until the device is waited for.
+    timed: Mutex<Vec<Timed>>,
     multiprocessors: u32,
+}
+
+/// One piece of work between two events.
+struct Timed {
+    name: &'static str,
+    part: &'static str,
+    work: Work,
+    events: [CudaEvent; 2],
+}
+
+/// Ends a piece of work that is timed, when it is dropped.
+struct Timer<'a>(Option<(&'a Cuda, Timed)>);
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        if let Some((cuda, timed)) = self.0.take()
+            && timed.events[1].record(&cuda.stream).is_ok()
+        {
+            locked(&cuda.timed).push(timed);
+        }
+    }
+}
+
+/// What a product is for, as profiles name it.
+fn part(product: &Product) -> &'static str {
+    match (product.a.transposed, product.b.transposed) {
+        (true, _) => "weight gradients",
+        (false, true) => "forward",
+        (false, false) => "input gradients",
+    }
+}
+
+fn work(product: &Product) -> Work {
+    let Product { m, n, k, number, .. } = *product;
+    Work::product(m, n, k, if number == Number::Bf16 { Precision::Bf16 } else { Precision::F32 })
 }
 
 /// Pinned memory from which copies to the device are made; it is used again when the device has been waited for.
@@ -134,6 +176,7 @@ impl Cuda {
             workspace,
             algorithms: Mutex::default(),
             staging: Mutex::default(),
+            timed: Mutex::default(),
             multiprocessors: u32::try_from(multiprocessors).unwrap_or(1).max(1),
             stream,
         })
@@ -142,6 +185,17 @@ impl Cuda {
     /// Binds the context to the thread that calls.
     fn bind(&self) -> Result<()> {
         self.stream.context().bind_to_thread().map_err(driver_error)
+    }
+
+    /// Times what is queued until it is dropped, where there is to be a profile.
+    fn timer(&self, name: &'static str, part: &'static str, work: Work) -> Result<Timer<'_>> {
+        if !profile::is_enabled() {
+            return Ok(Timer(None));
+        }
+        let event = || self.stream.context().new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT));
+        let events = [event().map_err(driver_error)?, event().map_err(driver_error)?];
+        events[0].record(&self.stream).map_err(driver_error)?;
+        Ok(Timer(Some((self, Timed { name, part, work, events }))))
     }
 
     fn function(&self, name: &str) -> Result<sys::CUfunction> {
@@ -161,6 +215,10 @@ impl Cuda {
     /// Waits for all work, after which staging may be used again.
     fn synchronize(&self) -> Result<()> {
         self.stream.synchronize().map_err(driver_error)?;
+        for Timed { name, part, work, events: [before, after] } in locked(&self.timed).drain(..) {
+            let milliseconds = before.elapsed_ms(&after).map_err(driver_error)?;
+            profile::add(name, part, Duration::from_secs_f32(milliseconds.max(0.0) / 1e3), work);
+        }
         let mut staging = locked(&self.staging);
         (staging.at, staging.under_way) = ((0, 0), 0);
         Ok(())
@@ -245,24 +303,24 @@ impl Queue for Cuda {
         unsafe { result::memset_d8_async(at.0, 0, bytes, self.stream.cu_stream()) }.map_err(driver_error)
     }
 
-    unsafe fn launch(
-        &self,
-        kernel: &str,
-        grid: [u32; 3],
-        threads: u32,
-        shared: u32,
-        arguments: &mut [*mut c_void],
-    ) -> Result<()> {
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.bind()?;
-        let function = self.function(kernel)?;
-        let grid = (grid[0], grid[1], grid[2]);
+        // SAFETY: the memory is there.
+        unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, self.stream.cu_stream()) }.map_err(driver_error)
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>, arguments: &mut [*mut c_void]) -> Result<()> {
+        self.bind()?;
+        let function = self.function(launch.kernel)?;
+        let (grid, shared) = ((launch.grid[0], launch.grid[1], launch.grid[2]), launch.shared);
+        let _timer = self.timer(launch.name, "", Work { bytes: launch.bytes as u64, ..Work::NONE })?;
         // SAFETY: the caller's promise.
         unsafe {
             if shared > SHARED {
                 let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
                 result::function::set_function_attribute(function, attribute, shared as i32).map_err(driver_error)?;
             }
-            result::launch_kernel(function, grid, (threads, 1, 1), shared, self.stream.cu_stream(), arguments)
+            result::launch_kernel(function, grid, (launch.threads, 1, 1), shared, self.stream.cu_stream(), arguments)
         }
         .map_err(driver_error)
     }
@@ -272,6 +330,7 @@ impl Queue for Cuda {
         let shape = Shape::new(product);
         let call = Call::new(product).map_err(|error| product_error(product, error))?;
         let known = locked(&self.algorithms).get(&shape).copied();
+        let _timer = self.timer("product", part(product), work(product))?;
         if let Some(algorithm) = known
             && call.run(self, &algorithm).is_ok()
         {

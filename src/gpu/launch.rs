@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::queue::{Address, Number, Queue};
+use super::queue::{Address, Launch, Number, Queue};
 use crate::error::Result;
 use crate::ops::dropout::Dropout;
 use crate::ops::feed_forward::Activation;
@@ -102,6 +102,8 @@ pub struct SegmentsAt {
     pub values: Address,
     /// How many.
     pub count: usize,
+    /// Rows of all together.
+    pub rows: usize,
 }
 
 /// Sizes, strides and masks of one attention.
@@ -296,11 +298,17 @@ impl Kernels {
         dropout: Dropout,
         d: usize,
     ) -> Result<()> {
+        let bytes = 4 * side.rows * d + self.number.bytes(side.rows * d);
         let (dropout, rows, d) = (DropoutArgument::from(dropout), side.rows as u32, d as u32);
         let grid = [self.blocks(side.rows.div_ceil(8), 16), 1, 1];
         let arguments = arguments![out, table, positions, side.ids, side.places, side.padded, scale, dropout, rows, d];
         // SAFETY: the types are those of `embed` in embedding.cu.
-        unsafe { self.queue.launch(&self.name("embed"), grid, 8 * WARP, 0, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: &self.name("embed"), name: "embedding", grid, threads: 8 * WARP, shared: 0, bytes },
+                arguments,
+            )
+        }
     }
 
     /// gradient[value] += scale·Σ mask·g of each segment's rows.
@@ -314,13 +322,26 @@ impl Kernels {
         dropout: Dropout,
         d: usize,
     ) -> Result<()> {
+        let bytes = self.number.bytes(segments.rows * d) + 8 * segments.count * d;
         let columns = d.div_ceil(WARP as usize * self.vector()) as u32;
         let (dropout, d) = (DropoutArgument::from(dropout), d as u32);
         let arguments =
             arguments![gradient, g, segments.order, segments.starts, segments.values, padded, scale, dropout, d];
         let grid = [segments.count as u32, columns, 1];
         // SAFETY: the types are those of `embed_backward` in embedding.cu.
-        unsafe { self.queue.launch(&self.name("embed_backward"), grid, 8 * WARP, 0, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch {
+                    kernel: &self.name("embed_backward"),
+                    name: "embedding, backward",
+                    grid,
+                    threads: 8 * WARP,
+                    shared: 0,
+                    bytes,
+                },
+                arguments,
+            )
+        }
     }
 
     /// Warps of a block that each need so many floats of shared memory.
@@ -338,13 +359,27 @@ impl Kernels {
         side: &Side,
         d: usize,
     ) -> Result<()> {
+        let bytes = self.number.bytes(side.rows * d)
+            * (1 + 2 * usize::from(h != Address::NONE) + usize::from(y != Address::NONE));
         let warps = Self::warps(d);
         let grid = [self.blocks(side.rows.div_ceil(warps), 16), 1, 1];
         let (dropout, rows, shared) = (DropoutArgument::from(dropout), side.rows as u32, (4 * warps * d) as u32);
         let d = d as u32;
         let arguments = arguments![y, s, statistics, x, h, bias, norm, dropout, side.padded, rows, d];
         // SAFETY: the types are those of `add_norm` in norm.cu.
-        unsafe { self.queue.launch(&self.name("add_norm"), grid, warps as u32 * WARP, shared, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch {
+                    kernel: &self.name("add_norm"),
+                    name: "add-norm",
+                    grid,
+                    threads: warps as u32 * WARP,
+                    shared,
+                    bytes,
+                },
+                arguments,
+            )
+        }
     }
 
     /// Rows of partial sums that [`Self::add_norm_backward`] writes, each 3·D floats.
@@ -362,13 +397,29 @@ impl Kernels {
         side: &Side,
         d: usize,
     ) -> Result<()> {
+        let bytes = self.number.bytes(side.rows * d)
+            * (1 + 2 * usize::from(dy != Address::NONE)
+                + usize::from(addend != Address::NONE)
+                + usize::from(dh != Address::NONE));
         let warps = Self::warps(4 * d);
         let grid = [self.norm_blocks(side.rows, d) as u32, 1, 1];
         let (dropout, rows, shared) = (DropoutArgument::from(dropout), side.rows as u32, (16 * warps * d) as u32);
         let d = d as u32;
         let arguments = arguments![ds, dh, partial, dy, addend, s, statistics, norm, dropout, side.padded, rows, d];
         // SAFETY: the types are those of `add_norm_backward` in norm.cu.
-        unsafe { self.queue.launch(&self.name("add_norm_backward"), grid, warps as u32 * WARP, shared, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch {
+                    kernel: &self.name("add_norm_backward"),
+                    name: "add-norm, backward",
+                    grid,
+                    threads: warps as u32 * WARP,
+                    shared,
+                    bytes,
+                },
+                arguments,
+            )
+        }
     }
 
     /// Rows of partial sums that column sums over so many rows are made of.
@@ -386,19 +437,38 @@ impl Kernels {
 
     /// Partial sums of the columns of g [rows, width].
     pub fn column_sums(&self, partial: Address, g: Address, rows: usize, width: usize) -> Result<()> {
+        let bytes = self.number.bytes(rows * width);
         let (grid, rows, width) = (self.column_grid(rows, width), rows as u32, width as u32);
         // SAFETY: the types are those of `column_sums` in columns.cu.
-        unsafe { self.queue.launch(&self.name("column_sums"), grid, 8 * WARP, 0, arguments![partial, g, rows, width]) }
+        unsafe {
+            self.queue.launch(
+                &Launch {
+                    kernel: &self.name("column_sums"),
+                    name: "column sums",
+                    grid,
+                    threads: 8 * WARP,
+                    shared: 0,
+                    bytes,
+                },
+                arguments![partial, g, rows, width],
+            )
+        }
     }
 
     /// Adds partial sums [blocks, Σ widths] to their targets.
     pub fn add_partial_sums(&self, targets: [(Address, usize); 2], partial: Address, blocks: usize) -> Result<()> {
         let [(first, first_width), (second, second_width)] = targets;
+        let bytes = 4 * blocks * (first_width + second_width);
         let grid = [(first_width + second_width).div_ceil(WARP as usize) as u32, 1, 1];
         let (blocks, first_width, second_width) = (blocks as u32, first_width as u32, second_width as u32);
         let arguments = arguments![first, second, partial, blocks, first_width, second_width];
         // SAFETY: the types are those of `add_partial_sums` in columns.cu.
-        unsafe { self.queue.launch("add_partial_sums", grid, 8 * WARP, 0, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: "add_partial_sums", name: "column sums", grid, threads: 8 * WARP, shared: 0, bytes },
+                arguments,
+            )
+        }
     }
 
     fn activation(activation: Activation) -> &'static str {
@@ -418,11 +488,17 @@ impl Kernels {
         side: &Side,
         width: usize,
     ) -> Result<()> {
+        let bytes = 2 * self.number.bytes(side.rows * width);
         let kernel = self.name(Self::activation(activation));
         let grid = [self.blocks((side.rows * width / self.vector()).div_ceil(256), 32), 1, 1];
         let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
         // SAFETY: the types are those of the activations in columns.cu.
-        unsafe { self.queue.launch(&kernel, grid, 256, 0, arguments![a, u, dropout, side.padded, rows, width]) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: &kernel, name: "activation", grid, threads: 256, shared: 0, bytes },
+                arguments![a, u, dropout, side.padded, rows, width],
+            )
+        }
     }
 
     /// g, the gradient of the hidden layer, becomes that of its input u; and partial sums of its columns.
@@ -434,12 +510,18 @@ impl Kernels {
         side: &Side,
         width: usize,
     ) -> Result<()> {
+        let bytes = 3 * self.number.bytes(side.rows * width);
         let kernel = self.name(&format!("{}_backward", Self::activation(activation)));
         let grid = self.column_grid(side.rows, width);
         let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
         let arguments = arguments![g, partial, u, dropout, side.padded, rows, width];
         // SAFETY: the types are those of the activations' backward in columns.cu.
-        unsafe { self.queue.launch(&kernel, grid, 8 * WARP, 0, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: &kernel, name: "activation, backward", grid, threads: 8 * WARP, shared: 0, bytes },
+                arguments,
+            )
+        }
     }
 
     /// Turns the first `heads` heads of rows by their positions, in place; `sign` -1 turns back.
@@ -453,12 +535,18 @@ impl Kernels {
         sign: f32,
         halves: bool,
     ) -> Result<()> {
+        let bytes = 2 * self.number.bytes(side.rows * heads * d_k);
         let grid = [self.blocks((side.rows * heads * d_k / 2).div_ceil(256), 32), 1, 1];
         let (rows, stride, heads, d_k) = (side.rows as u32, stride as u32, heads as u32, d_k as u32);
         let halves = u32::from(halves);
         let arguments = arguments![x, table, side.places, rows, stride, heads, d_k, sign, halves];
         // SAFETY: the types are those of `turn` in rotary.cu.
-        unsafe { self.queue.launch(&self.typed("turn"), grid, 256, 0, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: &self.typed("turn"), name: "rotary", grid, threads: 256, shared: 0, bytes },
+                arguments,
+            )
+        }
     }
 
     /// Name of an attention kernel, its grid over `longest` rows, its threads and shared memory, for these sizes.
@@ -485,11 +573,14 @@ impl Kernels {
 
     /// out = softmax(q·kᵀ/√K)·v of every head, and log Σ e^x of every query, [H, N].
     pub fn attend(&self, [out, log_sums]: [Address; 2], heads: Heads, sizes: &AttentionSizes) -> Result<()> {
+        let bytes = self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * (sizes.queries.rows + sizes.keys.rows));
         let (name, grid, threads, shared) = self.attention("", sizes, sizes.queries.longest, sizes.d_k);
         let shape = sizes.argument();
         let arguments = arguments![out, log_sums, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend` in attention.cu and attention_tiles.cu.
-        unsafe { self.queue.launch(&name, grid, threads, shared, arguments) }
+        unsafe {
+            self.queue.launch(&Launch { kernel: &name, name: "attention", grid, threads, shared, bytes }, arguments)
+        }
     }
 
     /// The gradients of queries, keys and values; `deltas` is scratch, [H, N].
@@ -500,15 +591,28 @@ impl Kernels {
         heads: Heads,
         sizes: &AttentionSizes,
     ) -> Result<()> {
+        let of = |rows: usize| self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * rows);
+        let bytes = 2 * of(sizes.queries.rows) + of(sizes.keys.rows);
         let (shape, both) = (sizes.argument(), sizes.d_k + sizes.d_v);
         let (name, grid, threads, shared) = self.attention("_backward_queries", sizes, sizes.queries.longest, both);
         let arguments = arguments![gradients.q, deltas, log_sums, dout, out, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend_backward_queries` in attention.cu and attention_tiles.cu.
-        unsafe { self.queue.launch(&name, grid, threads, shared, arguments) }?;
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: &name, name: "attention, backward (queries)", grid, threads, shared, bytes },
+                arguments,
+            )
+        }?;
+        let bytes = of(sizes.queries.rows) + 2 * of(sizes.keys.rows);
         let (name, grid, threads, shared) = self.attention("_backward_keys", sizes, sizes.keys.longest, both);
         let arguments = arguments![gradients.k, gradients.v, deltas, log_sums, dout, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend_backward_keys` in attention.cu and attention_tiles.cu.
-        unsafe { self.queue.launch(&name, grid, threads, shared, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: &name, name: "attention, backward (keys)", grid, threads, shared, bytes },
+                arguments,
+            )
+        }
     }
 
     /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted.
@@ -520,12 +624,25 @@ impl Kernels {
         vocabulary: usize,
         gradient: bool,
     ) -> Result<()> {
+        let bytes = self.number.bytes(rows * vocabulary) * (1 + usize::from(gradient));
         let wide = if self.wide && vocabulary.is_multiple_of(8) { "wide" } else { "narrow" };
         let kernel = format!("{}_{wide}", self.typed("smoothed_loss"));
         let (vocabulary, gradient) = (vocabulary as u32, u32::from(gradient));
         let arguments = arguments![logits, losses, labels, smoothing, vocabulary, gradient];
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
-        unsafe { self.queue.launch(&kernel, [rows as u32, 1, 1], 8 * WARP, 0, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch {
+                    kernel: &kernel,
+                    name: "loss",
+                    grid: [rows as u32, 1, 1],
+                    threads: 8 * WARP,
+                    shared: 0,
+                    bytes,
+                },
+                arguments,
+            )
+        }
     }
 
     /// The rows of earlier steps that each row's hypothesis went through, [rows, capacity], from those of the last step's.
@@ -540,7 +657,12 @@ impl Kernels {
         let (position, capacity, rows) = (position as u32, capacity as u32, rows as u32);
         let arguments = arguments![ancestors, before, parents, position, capacity, rows];
         // SAFETY: the types are those of `advance` in search.cu.
-        unsafe { self.queue.launch("advance", grid, 256, 0, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: "advance", name: "ancestors", grid, threads: 256, shared: 0, bytes: 0 },
+                arguments,
+            )
+        }
     }
 
     /// Attention of each row's newest position to all positions of its hypothesis.
@@ -563,7 +685,19 @@ impl Kernels {
         let shared = (4 * 4 * past.d_k) as u32;
         let arguments = arguments![out, query, argument];
         // SAFETY: the types are those of `attend_past` in attention.cu.
-        unsafe { self.queue.launch(&self.name("attend_past"), grid, 4 * WARP, shared, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch {
+                    kernel: &self.name("attend_past"),
+                    name: "attention, decoding",
+                    grid,
+                    threads: 4 * WARP,
+                    shared,
+                    bytes: 0,
+                },
+                arguments,
+            )
+        }
     }
 
     /// The k best continuations of rows of logits (float32, used up), and their log-probabilities.
@@ -576,14 +710,32 @@ impl Kernels {
         let (vocabulary, k) = (vocabulary as u32, k as u32);
         let arguments = arguments![tokens, log_probs, logits, excluded, vocabulary, k];
         // SAFETY: the types are those of `best_continuations` in search.cu.
-        unsafe { self.queue.launch("best_continuations", [rows as u32, 1, 1], 8 * WARP, 0, arguments) }
+        unsafe {
+            self.queue.launch(
+                &Launch {
+                    kernel: "best_continuations",
+                    name: "best continuations",
+                    grid: [rows as u32, 1, 1],
+                    threads: 8 * WARP,
+                    shared: 0,
+                    bytes: 0,
+                },
+                arguments,
+            )
+        }
     }
 
     /// Adds the columns of losses [rows, 2] to two float64.
     pub fn add_losses(&self, sums: Address, losses: Address, rows: usize) -> Result<()> {
+        let bytes = 8 * rows;
         let rows = rows as u32;
         // SAFETY: the types are those of `add_losses` in loss.cu.
-        unsafe { self.queue.launch("add_losses", [1, 1, 1], 8 * WARP, 0, arguments![sums, losses, rows]) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: "add_losses", name: "loss", grid: [1, 1, 1], threads: 8 * WARP, shared: 0, bytes },
+                arguments![sums, losses, rows],
+            )
+        }
     }
 
     /// Blocks of [`Self::squares`]: float64 that `partial` must hold.
@@ -593,11 +745,32 @@ impl Kernels {
 
     /// to = Σ x², float64.
     pub fn squares(&self, to: Address, partial: Address, x: Address, count: usize) -> Result<()> {
+        let bytes = 4 * count;
         let (blocks, count) = (self.square_blocks(count) as u32, count as u64);
         // SAFETY: the types are those of `squares` and `add_squares` in optimizer.cu.
         unsafe {
-            self.queue.launch("squares", [blocks, 1, 1], 256, 0, arguments![partial, x, count])?;
-            self.queue.launch("add_squares", [1, 1, 1], 256, 0, arguments![to, partial, blocks])
+            self.queue.launch(
+                &Launch {
+                    kernel: "squares",
+                    name: "gradient norm",
+                    grid: [blocks, 1, 1],
+                    threads: 256,
+                    shared: 0,
+                    bytes,
+                },
+                arguments![partial, x, count],
+            )?;
+            self.queue.launch(
+                &Launch {
+                    kernel: "add_squares",
+                    name: "gradient norm",
+                    grid: [1, 1, 1],
+                    threads: 256,
+                    shared: 0,
+                    bytes: 0,
+                },
+                arguments![to, partial, blocks],
+            )
         }
     }
 
@@ -608,15 +781,27 @@ impl Kernels {
         step: AdamArgument,
         count: usize,
     ) -> Result<()> {
+        let bytes = 28 * count;
         let (grid, count) = ([self.blocks(count.div_ceil(256), 32), 1, 1], count as u64);
         // SAFETY: the types are those of `adam` in optimizer.cu.
-        unsafe { self.queue.launch("adam", grid, 256, 0, arguments![values, gradients, first, second, step, count]) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: "adam", name: "adam", grid, threads: 256, shared: 0, bytes },
+                arguments![values, gradients, first, second, step, count],
+            )
+        }
     }
 
     /// out = x in bf16.
     pub fn to_bf16(&self, out: Address, x: Address, count: usize) -> Result<()> {
+        let bytes = 6 * count;
         let (grid, count) = ([self.blocks(count.div_ceil(256), 32), 1, 1], count as u64);
         // SAFETY: the types are those of `to_bf16_all` in optimizer.cu.
-        unsafe { self.queue.launch("to_bf16_all", grid, 256, 0, arguments![out, x, count]) }
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: "to_bf16_all", name: "weights to bf16", grid, threads: 256, shared: 0, bytes },
+                arguments![out, x, count],
+            )
+        }
     }
 }

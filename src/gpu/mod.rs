@@ -20,6 +20,7 @@
 //! are tested without a GPU.
 
 mod arena;
+pub mod ceilings;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod decode;

@@ -99,6 +99,7 @@ impl Cargo {
             starts: at(&segments.starts),
             values: at(&segments.values),
             count: segments.len(),
+            rows: values.len(),
         }
     }
 
@@ -143,7 +144,7 @@ impl Side {
 impl SegmentsAt {
     fn moved(self, base: Address) -> Self {
         let to = |address: Address| base.plus(address.0 as usize);
-        Self { order: to(self.order), starts: to(self.starts), values: to(self.values), count: self.count }
+        Self { order: to(self.order), starts: to(self.starts), values: to(self.values), ..self }
     }
 }
 

@@ -125,6 +125,23 @@ impl Product {
     }
 }
 
+/// One run of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The kernel.
+    pub kernel: &'a str,
+    /// Its name in profiles, whatever its types.
+    pub name: &'static str,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// Bytes that it reads and writes at the least, for profiles.
+    pub bytes: usize,
+}
+
 /// A GPU, or what stands for one in tests. Work is done in the order of the calls; only [`Queue::download`] waits for it.
 pub trait Queue: Send + Sync {
     /// Memory, aligned to 256 bytes; what is in it is not said.
@@ -145,19 +162,15 @@ pub trait Queue: Send + Sync {
     /// Sets bytes to zero.
     fn clear(&self, at: Address, bytes: usize) -> Result<()>;
 
-    /// Runs a kernel of [`super::kernels`] on `grid` blocks of `threads` threads with `shared` bytes of dynamic shared memory.
+    /// Copies within the device.
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()>;
+
+    /// Runs a kernel of `kernels/`.
     ///
     /// # Safety
     /// `arguments` point to values of the types that the kernel of this name takes, and those that are addresses have the
     /// memory that it uses.
-    unsafe fn launch(
-        &self,
-        kernel: &str,
-        grid: [u32; 3],
-        threads: u32,
-        shared: u32,
-        arguments: &mut [*mut c_void],
-    ) -> Result<()>;
+    unsafe fn launch(&self, launch: &Launch<'_>, arguments: &mut [*mut c_void]) -> Result<()>;
 
     /// Computes a product.
     fn product(&self, product: &Product) -> Result<()>;

@@ -109,6 +109,25 @@ pub fn enable(on: bool) {
     ENABLED.store(on, Ordering::Relaxed);
 }
 
+/// Whether anything is counted.
+#[inline]
+pub fn is_enabled() -> bool {
+    ENABLED.load(Ordering::Relaxed)
+}
+
+/// Counts an operation that a device has timed.
+pub fn add(name: &'static str, part: &'static str, time: Duration, work: Work) {
+    if is_enabled() {
+        let entry = Entry { level: Level::Operation, name, part, calls: 0, time: Duration::ZERO, work: Work::NONE };
+        let mut table = lock();
+        let place = table.place(&entry);
+        let entry = &mut table.entries[place];
+        entry.calls += 1;
+        entry.time += time;
+        entry.work += work;
+    }
+}
+
 /// Everything counted since [`enable`].
 pub fn entries() -> Vec<Entry> {
     lock().entries.clone()
@@ -144,7 +163,7 @@ pub fn kernel(name: &'static str, part: &'static str, work: Work) -> Timer {
 
 #[inline]
 fn start(level: Level, name: &'static str, part: &'static str, work: Work) -> Timer {
-    if !ENABLED.load(Ordering::Relaxed) {
+    if !is_enabled() {
         return Timer(None);
     }
     let entry = Entry { level, name, part, calls: 0, time: Duration::ZERO, work: Work::NONE };

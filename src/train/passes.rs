@@ -13,6 +13,17 @@ use crate::ops::loss::{Sums, Targets};
 use crate::ops::optimizer::{self, AdamStep};
 use crate::ops::profile as counters;
 
+/// What a device can do, measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Ceilings {
+    /// Floating-point operations a second in products of float32.
+    pub f32: f64,
+    /// The same with bfloat16 factors.
+    pub bf16: f64,
+    /// Bytes a second, read and written.
+    pub memory: f64,
+}
+
 /// The passes of training.
 pub trait Passes {
     /// Begins an update: gradients and sums are zero, and the parameters are taken as they are.
@@ -25,6 +36,8 @@ pub trait Passes {
     fn gradient_norm(&mut self) -> Result<f64>;
     /// One Adam update of a range of the flat parameters, with moments of the same places.
     fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()>;
+    /// What the device can do, measured now; `None` for the processor, which others measure.
+    fn ceilings(&mut self) -> Result<Option<Ceilings>>;
 }
 
 /// The model's own operations.
@@ -73,6 +86,10 @@ impl Passes for Tape {
         let (values, gradients) = (part(parameters.values())?, part(parameters.gradients())?);
         Ok(optimizer::adam(&values, &gradients, &part(first)?, &part(second)?, step)?)
     }
+
+    fn ceilings(&mut self) -> Result<Option<Ceilings>> {
+        Ok(None)
+    }
 }
 
 impl Passes for gpu::Engine {
@@ -81,10 +98,12 @@ impl Passes for gpu::Engine {
     }
 
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
+        let _timer = counters::phase("queue a pass");
         gpu::Engine::pass(self, source, target, targets, mode)
     }
 
     fn sums(&mut self) -> Result<Sums> {
+        let _timer = counters::phase("wait for the device");
         gpu::Engine::sums(self)
     }
 
@@ -94,5 +113,10 @@ impl Passes for gpu::Engine {
 
     fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
         gpu::Engine::adam(self, range, first, second, &step)
+    }
+
+    fn ceilings(&mut self) -> Result<Option<Ceilings>> {
+        let [f32, bf16, memory] = gpu::ceilings::measure(self)?;
+        Ok(Some(Ceilings { f32, bf16, memory }))
     }
 }

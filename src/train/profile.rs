@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::passes::{Ceilings, Passes};
+use crate::error::Result;
 use crate::ops::matmul::{self, Precision};
 use crate::ops::memory;
 use crate::ops::profile::{self, Entry, Level, Work};
@@ -29,14 +31,21 @@ impl Profiler {
         }
     }
 
-    /// Ends counting and measures the machine; `None` if there was nothing to count.
-    pub fn finish(self) -> Option<Profile> {
-        let started = self.started?;
+    /// Ends counting and measures the machine, or the device of the passes; `None` if there was nothing to count.
+    pub fn finish(self, passes: &mut dyn Passes) -> Result<Option<Profile>> {
+        let Some(started) = self.started else { return Ok(None) };
         let seconds = started.elapsed().as_secs_f64();
         let entries = profile::entries();
         profile::enable(false);
         let updates = self.seen - WARMUP;
-        (updates > 0).then(|| Profile { updates, seconds, entries, machine: Machine::measure() })
+        if updates == 0 {
+            return Ok(None);
+        }
+        let machine = match passes.ceilings()? {
+            Some(device) => device.into(),
+            None => Machine::measure(),
+        };
+        Ok(Some(Profile { updates, seconds, entries, machine }))
     }
 }
 
@@ -50,6 +59,14 @@ struct Machine {
     bf16: Option<f64>,
     /// Bytes a second, all threads together.
     memory: f64,
+    /// Whether it is a GPU.
+    is_device: bool,
+}
+
+impl From<Ceilings> for Machine {
+    fn from(Ceilings { f32, bf16, memory }: Ceilings) -> Self {
+        Self { threads: 1, f32, bf16: Some(bf16), memory, is_device: true }
+    }
 }
 
 impl Machine {
@@ -59,6 +76,7 @@ impl Machine {
             f32: matmul::peak(Precision::F32),
             bf16: Precision::Bf16.is_native().then(|| matmul::peak(Precision::Bf16)),
             memory: memory::bandwidth(),
+            is_device: false,
         }
     }
 
@@ -167,15 +185,31 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let machine = &self.machine;
         let bf16 = machine.bf16.map(|peak| format!(", {:.0} in bfloat16", peak / 1e9)).unwrap_or_default();
+        let who = if machine.is_device {
+            "this GPU".to_owned()
+        } else {
+            format!("this machine, {} threads", machine.threads)
+        };
         writeln!(
             f,
-            "profile of {} updates in {:.1} s; this machine, measured now: {} threads of {:.0} GFLOP/s{bf16}; memory {:.1} GB/s",
+            "profile of {} updates in {:.1} s; measured now: {who} of {:.0} GFLOP/s{bf16}; memory {:.1} GB/s",
             self.updates,
             self.seconds,
-            machine.threads,
             machine.f32 / 1e9,
             machine.memory / 1e9
         )?;
+        if machine.is_device {
+            // Work that a device has timed is one after the other: what it takes at the least, beside what it took.
+            let counted = self.entries.iter().filter(|entry| entry.level == Level::Operation);
+            let least: f64 = counted.map(|entry| machine.least(&entry.work)).sum();
+            let (updates, took) = (self.updates as f64, self.seconds);
+            let (least, took) = (1e3 * least / updates, 1e3 * took / updates);
+            writeln!(
+                f,
+                "an update took {took:.2} ms, at the least {least:.2} ms: {:.2} times the floor",
+                took / least
+            )?;
+        }
         for (title, share, lines) in [
             ("part of the loop", "share", self.phases()),
             ("operation", "share", self.lines(&[Level::Operation, Level::Reference])),
@@ -223,7 +257,7 @@ mod tests {
                 entry(Level::Operation, "attention", 500, Work { flops: 50_000_000_000, ..Work::NONE }),
                 entry(Level::Kernel, "softmax", 500, Work { bytes: 1_000_000_000, ..Work::NONE }),
             ],
-            machine: Machine { threads: 2, f32: 100e9, bf16: None, memory: 20e9 },
+            machine: Machine { threads: 2, f32: 100e9, bf16: None, memory: 20e9, is_device: false },
         };
         let phases = profile.phases();
         assert_eq!((phases[0].calls, phases[0].milliseconds, phases[0].share), (2.0, 75.0, 0.75));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use candle_core::{Device, Tensor};
 use libloading::Library;
 use mt::error::{Error, Result};
-use mt::gpu::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
+use mt::gpu::queue::{self, Address, Epilogue, Matrix, Number, Product, Queue};
 
 type Launch = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *mut *mut c_void) -> c_int;
 
@@ -145,19 +145,19 @@ impl Queue for Emulator {
         Ok(())
     }
 
-    unsafe fn launch(
-        &self,
-        kernel: &str,
-        grid: [u32; 3],
-        threads: u32,
-        shared: u32,
-        arguments: &mut [*mut c_void],
-    ) -> Result<()> {
-        let name = CString::new(kernel).unwrap();
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
+        // SAFETY: the engine took as many bytes, of both.
+        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to.0 as *mut u8, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch(&self, launch: &queue::Launch<'_>, arguments: &mut [*mut c_void]) -> Result<()> {
+        let (name, grid) = (CString::new(launch.kernel).unwrap(), launch.grid);
+        let (threads, shared) = (launch.threads, launch.shared);
         // SAFETY: the caller's promise.
         let code = unsafe { (self.launch)(name.as_ptr(), grid.as_ptr(), threads, shared, arguments.as_mut_ptr()) };
-        assert!(code != 1, "there is no kernel {kernel}");
-        assert!(code == 0, "{kernel}: no GPU runs {threads} threads on a grid of {grid:?}");
+        assert!(code != 1, "there is no kernel {}", launch.kernel);
+        assert!(code == 0, "{}: no GPU runs {threads} threads on a grid of {grid:?}", launch.kernel);
         Ok(())
     }
 

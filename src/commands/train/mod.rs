@@ -187,7 +187,11 @@ fn train(
         trainer.log.line(&format!("warning: {error}"));
     }
     let step = trainer.state.step;
-    let profile = trainer.profiler.take().and_then(Profiler::finish);
+    let profiler = trainer.profiler.take();
+    let profile = match profiler {
+        Some(profiler) => profiler.finish(&mut *trainer.passes)?,
+        None => None,
+    };
     if args.profile && profile.is_none() {
         message("note: nothing to profile: the first three updates are not counted, and there were no more");
     }

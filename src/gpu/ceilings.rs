@@ -1,0 +1,81 @@
+//! What a device can do: the rates of a large product and of a large copy, which a profile holds the engine's work against.
+
+use std::time::Instant;
+
+use super::Engine;
+use super::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
+use crate::error::Result;
+use crate::rng::Stream;
+
+/// Rows and columns of the factors.
+const SIZE: usize = 4096;
+/// Bytes of a copy.
+const COPIED: usize = 256 << 20;
+/// Numbers that are drawn; larger matrices repeat them. Zeros would be faster than real data.
+const DRAWN: usize = 1 << 20;
+
+/// Floating-point operations a second in float32 and with bfloat16 factors, and bytes a second, read and written.
+pub fn measure(engine: &mut Engine) -> Result<[f64; 3]> {
+    let result = engine.rates(SIZE, COPIED);
+    engine.arena.forget();
+    result
+}
+
+impl Engine {
+    /// [`measure`] with products and copies of other sizes.
+    fn rates(&mut self, size: usize, copied: usize) -> Result<[f64; 3]> {
+        let bytes = 4 * size * size;
+        let [a, b, c] = [self.random(bytes)?, self.random(bytes)?, self.arena.take(bytes)?];
+        let product = |number: Number| Product {
+            m: size,
+            n: size,
+            k: size,
+            a: Matrix::new(a, size),
+            b: Matrix::new(b, size).t(),
+            c: Matrix::new(c, size),
+            number,
+            result: number,
+            accumulate: false,
+            epilogue: Epilogue::None,
+        };
+        let flops = 2.0 * (size as f64).powi(3);
+        let f32 = flops / self.seconds(5, |queue| queue.product(&product(Number::F32)))?;
+        let bf16 = flops / self.seconds(50, |queue| queue.product(&product(Number::Bf16)))?;
+        let [from, to] = [self.arena.take(copied)?, self.arena.take(copied)?];
+        let memory = 2.0 * copied as f64 / self.seconds(20, |queue| queue.copy(from, to, copied))?;
+        Ok([f32, bf16, memory])
+    }
+
+    /// Memory that holds numbers between -1 and 1, as float32 and as bfloat16.
+    fn random(&mut self, bytes: usize) -> Result<Address> {
+        let mut stream = Stream::new(1, "ceilings");
+        // Two of bfloat16, which are one of float32 as well.
+        let mut half = || {
+            let bits = (stream.uniform(-1.0, 1.0) as f32).to_bits();
+            bits >> 16
+        };
+        let words: Vec<u32> = (0..DRAWN.min(bytes / 4)).map(|_| half() | half() << 16).collect();
+        let at = self.arena.take(bytes)?;
+        for start in (0..bytes).step_by(4 * words.len()) {
+            let count = (4 * words.len()).min(bytes - start);
+            self.queue.upload(&super::bytes_of(&words)[..count], at.plus(start))?;
+        }
+        Ok(at)
+    }
+
+    /// Seconds that the device takes for one of `times`.
+    fn seconds(&self, times: usize, work: impl Fn(&dyn Queue) -> Result<()>) -> Result<f64> {
+        work(&*self.queue)?;
+        self.wait()?;
+        let started = Instant::now();
+        for _ in 0..times {
+            work(&*self.queue)?;
+        }
+        self.wait()?;
+        Ok(started.elapsed().as_secs_f64() / times as f64)
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.queue.download(self.sums, &mut [0; 16])
+    }
+}
