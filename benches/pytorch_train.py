@@ -1,11 +1,15 @@
 """Times PyTorch's full training update, as the peer that `mt train` is measured against.
 
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python benches/pytorch_train.py --shape base --threads 2 --updates 7
+    python benches/pytorch_train.py --shape base --device cuda --precision bf16 --sentences 250 --length 100 --compile
 
 One update is: forward in training mode, label-smoothed loss, backward, clipping to norm 1, Adam
 (PyTorch's fused one). The model is `nn.Transformer` (post-norm, without its final norms), with
 embeddings and output in one matrix and dropout 0.1 wherever `nn.Transformer` has it and on the embeddings.
 All sentences have full length, so no padding mask is passed and every target token counts.
+
+On a GPU attention goes to PyTorch's fused kernels (`scaled_dot_product_attention`, by way of `nn.Transformer`), TF32 is off,
+and the device is waited for after every update, as in `benches/train_step.rs`.
 
 The tunable gives PyTorch's large buffers huge pages; without it, page faults make the small
 model's figure swing by a factor of two. Needs `torch==2.11.0` only.
@@ -15,7 +19,7 @@ import argparse
 import math
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -37,6 +41,7 @@ class Shape:
 
 SHAPES = {
     "base": Shape(layers=6, d_model=512, d_ff=2048, heads=8, vocab=32_000, batch=32, length=32),
+    "big": Shape(layers=6, d_model=1024, d_ff=4096, heads=16, vocab=32_000, batch=32, length=32),
     "tiny": Shape(layers=4, d_model=128, d_ff=256, heads=4, vocab=10_000, batch=256, length=16),
 }
 
@@ -84,21 +89,30 @@ def sinusoids(length: int, d_model: int) -> torch.Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
-def time_updates(shape: Shape, updates: int, warmup: int, bf16: bool) -> list[float]:
+def time_updates(
+    shape: Shape, updates: int, warmup: int, bf16: bool, device: torch.device, compiled: bool
+) -> list[float]:
     """Seconds of each update after the warm-up."""
-    model = Translator(shape, dropout=0.1).train()
+    model = Translator(shape, dropout=0.1).to(device).train()
+    logits_of = torch.compile(model) if compiled else model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
     seconds = []
     for update in range(warmup + updates):
-        source, target_input, labels = torch.randint(FIRST_WORD, shape.vocab, (3, shape.batch, shape.length))
+        ids = torch.randint(FIRST_WORD, shape.vocab, (3, shape.batch, shape.length))
+        if device.type == "cuda":
+            ids = ids.pin_memory()
+            torch.cuda.synchronize(device)
         start = time.perf_counter()
+        source, target_input, labels = ids.to(device, non_blocking=True)
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            logits = model(source, target_input)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            logits = logits_of(source, target_input)
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=0.1)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         if update >= warmup:
             seconds.append(time.perf_counter() - start)
         if not math.isfinite(loss.item()):
@@ -120,16 +134,24 @@ def main():
     parser.add_argument("--updates", type=positive, default=7, help="updates timed")
     parser.add_argument("--warmup", type=positive, default=2, help="updates before the clock starts")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="bf16: under autocast")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--sentences", type=positive, help="sentences of a batch; default: the shape's")
+    parser.add_argument("--length", type=positive, help="tokens of a sentence; default: the shape's")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(1)
 
     shape = SHAPES[arguments.shape]
-    seconds = time_updates(shape, arguments.updates, arguments.warmup, arguments.precision == "bf16")
+    shape = replace(shape, batch=arguments.sentences or shape.batch, length=arguments.length or shape.length)
+    bf16, device = arguments.precision == "bf16", torch.device(arguments.device)
+    seconds = time_updates(shape, arguments.updates, arguments.warmup, bf16, device, arguments.compile)
     tokens = shape.batch * shape.length
     median = statistics.median(seconds)
     print(
-        f"torch {torch.__version__}, {arguments.shape}, {arguments.precision}, {arguments.threads} threads: "
+        f"torch {torch.__version__}{' compiled' if arguments.compile else ''}, {arguments.shape} on {arguments.device}, "
+        f"{shape.batch}×{shape.length}, {arguments.precision}, {arguments.threads} threads: "
         f"{tokens / median:.0f} target tokens/s (median of {len(seconds)} updates, {median:.3f} s each; "
         f"slowest {tokens / max(seconds):.0f}, fastest {tokens / min(seconds):.0f})"
     )

@@ -1,20 +1,24 @@
 //! Times full training updates on sentences of equal length: forward, smoothed loss, backward, clip, Adam.
 //!
 //!     cargo bench --bench train_step -- --shape base --threads 2 --updates 7
+//!     target/gpu-test/train_step --shape base --device cuda --precision bf16 --sentences 250 --length 100 --profile
 //!
-//! The counterpart of `benches/pytorch_train.py`: same model, same dropouts, same batch, same tokens counted.
+//! The counterpart of `benches/pytorch_train.py`: same model, same dropouts, same batch, same tokens counted. The clock is
+//! read when the losses of an update are known.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 use clap::{Parser, ValueEnum};
+use mt::commands::model::passes;
 use mt::config::{ModelConfig, Precision, Preset};
 use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::ops::Mode;
 use mt::ops::loss::Targets;
-use mt::ops::{Mode, optimizer::norm};
 use mt::rng::{self, Stream};
 use mt::train::optimizer::{Optimizer, OptimizerConfig};
+use mt::train::profile::Profiler;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -27,6 +31,8 @@ const CLIP: f64 = 1.0;
 enum Shape {
     /// 6+6 layers, 512/2048, 8 heads, V 32,000; 32 sentences of 32 tokens.
     Base,
+    /// 6+6 layers, 1024/4096, 16 heads, V 32,000; 32 sentences of 32 tokens.
+    Big,
     /// 4+4 layers, 128/256, 4 heads, V 10,000; 256 sentences of 16 tokens.
     Tiny,
 }
@@ -36,6 +42,7 @@ impl Shape {
     fn sizes(self) -> (Preset, usize, usize, usize) {
         match self {
             Self::Base => (Preset::Base, 32_000, 32, 32),
+            Self::Big => (Preset::Big, 32_000, 32, 32),
             Self::Tiny => (Preset::Tiny, 10_000, 256, 16),
         }
     }
@@ -46,6 +53,17 @@ impl Shape {
 struct Args {
     #[arg(long, value_enum, default_value = "tiny")]
     shape: Shape,
+    /// Sentences of a batch; default: the shape's.
+    #[arg(long)]
+    sentences: Option<usize>,
+    /// Tokens of a sentence; default: the shape's.
+    #[arg(long)]
+    length: Option<usize>,
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Prints where the time of the timed updates went.
+    #[arg(long)]
+    profile: bool,
     #[arg(long, default_value_t = 2)]
     threads: usize,
     #[arg(long, value_parser = precision, default_value = "f32")]
@@ -70,6 +88,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     mt::device::set_threads(args.threads);
     let (preset, vocabulary, batch, length) = args.shape.sizes();
+    let (batch, length) = (args.sentences.unwrap_or(batch), args.length.unwrap_or(length));
+    let device = mt::device::open(&args.device)?;
     let mut config = ModelConfig::of_preset(preset);
     (config.attention_dropout, config.activation_dropout) = (0.1, 0.1);
     let compute = match args.precision {
@@ -77,10 +97,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Precision::Bf16 => DType::BF16,
     };
     let vocabulary = Vocabulary { source: vocabulary, target: vocabulary, source_padding: 0, target_padding: 0 };
-    let model = Transformer::with_precision(&config, vocabulary, &Device::Cpu, compute)?;
+    let model = Transformer::with_precision(&config, vocabulary, &device, compute)?;
     model.initialise(1)?;
+    let mut passes = passes(&model)?;
     let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0)?;
     let mut stream = Stream::new(1, "batches");
+    let mut profiler = Profiler::default();
     let mut seconds = Vec::new();
     for update in 1..=args.warmup + args.updates {
         let mut ids = || -> Vec<u32> {
@@ -91,33 +113,43 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let lengths = Arc::new(vec![length as u32; batch]);
         let (source, target, labels) = (ids(), ids(), ids());
         let sequences = |ids| Sequences { ids, lengths: lengths.clone(), length };
-        let start = Instant::now();
-        model.parameters().clear_gradients()?;
-        let mode = Mode::training(rng::key(1, "dropout", &[update as u64]));
+        let (source, target) = (sequences(source), sequences(target));
         let targets = Targets { labels, padding: 0, smoothing: 0.1 };
-        let (loss, sums) = model.loss(&sequences(source), &sequences(target), &targets, &mode)?;
-        loss.backward()?;
+        let start = Instant::now();
+        passes.begin()?;
+        let mode = Mode::training(rng::key(1, "dropout", &[update as u64]));
+        passes.pass(&source, &target, &targets, &mode)?;
+        let sums = passes.sums()?;
         let mut scale = 1.0 / (batch * length) as f64;
-        let size = norm(model.parameters().gradients())? * scale;
+        let size = passes.gradient_norm()? * scale;
         if size > CLIP {
             scale *= CLIP / size;
         }
-        optimizer.step(update as u64, 1e-4, scale)?;
+        optimizer.step_with(&mut *passes, update as u64, 1e-4, scale)?;
+        // What the optimizer has queued is waited for, too.
+        passes.sums()?;
         if update > args.warmup {
             seconds.push(start.elapsed().as_secs_f64());
         }
         if !sums.smoothed.is_finite() {
             return Err(format!("the loss is {} at update {update}", sums.smoothed).into());
         }
+        if args.profile {
+            profiler.updated();
+        }
+    }
+    if let Some(profile) = profiler.finish(&mut *passes)? {
+        println!("{profile}");
     }
     seconds.sort_by(f64::total_cmp);
     let tokens = (batch * length) as f64;
     let (median, fastest, slowest) = (seconds[seconds.len() / 2], seconds[0], seconds[seconds.len() - 1]);
     println!(
-        "mt {}, {:?}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {median:.3} s each; slowest {:.0}, \
+        "mt {}, {:?} on {}, {batch}×{length}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {median:.3} s each; slowest {:.0}, \
          fastest {:.0})",
         env!("CARGO_PKG_VERSION"),
         args.shape,
+        args.device,
         args.precision,
         args.threads,
         tokens / median,

@@ -191,15 +191,13 @@ pub fn training_type(precision: Precision, device: &Device, common: &Common) -> 
     }
 }
 
-/// What trains a model on its device, with products in `compute`: the engine for GPUs where there is one.
-pub fn passes(model: &Transformer, device: &Device, compute: DType) -> Result<Box<dyn Passes>> {
+/// What trains a model on its device, in the type that its products are computed in: the engine for GPUs where there is one.
+pub fn passes(model: &Transformer) -> Result<Box<dyn Passes>> {
     #[cfg(feature = "cuda")]
-    if device.is_cuda() {
-        let queue = crate::gpu::cuda::Cuda::of(device)?;
+    if model.parameters().device().is_cuda() {
+        let (queue, compute) = (crate::gpu::cuda::Cuda::of(model.parameters().device())?, model.parameters().compute());
         return Ok(Box::new(crate::gpu::Engine::new(model, queue, compute)?));
     }
-    // Its parameters know the device and the type.
-    let _ = (device, compute);
     Ok(Box::new(Tape::new(model)))
 }
 

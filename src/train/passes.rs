@@ -28,7 +28,7 @@ pub struct Ceilings {
 pub trait Passes {
     /// Begins an update: gradients and sums are zero, and the parameters are taken as they are.
     fn begin(&mut self) -> Result<()>;
-    /// Goes forward and back over a batch, adding to gradients and sums.
+    /// Goes forward over a batch, adding to the sums, and in training back, adding to the gradients.
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()>;
     /// The sums of the losses since [`Passes::begin`].
     fn sums(&mut self) -> Result<Sums>;
@@ -64,9 +64,11 @@ impl Passes for Tape {
         let timer = counters::phase("forward");
         let (loss, sums) = self.model.loss(source, target, targets, mode)?;
         drop(timer);
-        let _timer = counters::phase("backward");
-        loss.backward()?;
-        drop(loss);
+        if mode.is_training() {
+            let _timer = counters::phase("backward");
+            loss.backward()?;
+            drop(loss);
+        }
         self.sums.smoothed += sums.smoothed;
         self.sums.likelihood += sums.likelihood;
         Ok(())

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::cli::Common;
 use crate::commands::info::grouped;
-use crate::commands::model::{training_type, vocabulary};
+use crate::commands::model::{passes, training_type, vocabulary};
 use crate::commands::train::batches;
 use crate::commands::train::plan::Plan;
 use crate::commands::train::prepare::Data;
@@ -105,15 +105,16 @@ fn duration(seconds: f64) -> String {
 /// Target tokens a second of forward and backward over the largest batch.
 fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     let batch = batches::largest_batch(data, config);
+    let mut passes = passes(model)?;
     let mut seconds = f64::INFINITY;
     for pass in 0..2 {
         let started = Instant::now();
-        model.parameters().clear_gradients()?;
+        passes.begin()?;
         let mode =
             Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
         let (source, target, targets) = inputs(&batch, data.tokenizers.target.pad_id(), config.train.label_smoothing);
-        let (loss, _) = model.loss(&source, &target, &targets, &mode)?;
-        loss.backward()?;
+        passes.pass(&source, &target, &targets, &mode)?;
+        passes.sums()?;
         seconds = seconds.min(started.elapsed().as_secs_f64());
     }
     Ok(batch.target_tokens as f64 / seconds)

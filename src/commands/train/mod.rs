@@ -118,7 +118,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         directory::start(&run, &config, &data.tokenizers)?;
     }
     say(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
-    let passes = super::model::passes(&model, &device, compute)?;
+    let passes = super::model::passes(&model)?;
     train(&run, &config, args, common, Prepared { data, validator, model, passes, optimizer, state }, signals)
 }
 

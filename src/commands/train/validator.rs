@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::signals::Signals;
+use crate::commands::model::passes;
 use crate::commands::texts::Texts;
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
@@ -17,7 +18,6 @@ use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, bleu};
 use crate::model::Transformer;
 use crate::ops::Mode;
-use crate::ops::loss::Sums;
 use crate::train::{Validation, inputs};
 
 /// Sample translations that are explained, and the most tokens of a source, and those of its translation from the beginning that are shown: pictures are to be taken in at a glance.
@@ -117,19 +117,19 @@ impl Validator {
 
     /// Loss over the whole set, translations and their BLEU; `None` if it is to stop first.
     pub fn score(&self, model: &Transformer, signals: &Signals) -> Result<Option<Validation>> {
-        let mut sums = Sums::default();
+        let mut passes = passes(model)?;
+        passes.begin()?;
         let mut tokens = 0usize;
         for batch in &self.batches {
             if signals.stop().is_some() {
                 return Ok(None);
             }
             let (source, target, targets) = inputs(batch, self.padding, self.smoothing);
-            let (_, part) = model.loss(&source, &target, &targets, &Mode::INFERENCE)?;
-            sums.smoothed += part.smoothed;
-            sums.likelihood += part.likelihood;
+            passes.pass(&source, &target, &targets, &Mode::INFERENCE)?;
             tokens += batch.target_tokens;
         }
-        let tokens = tokens.max(1) as f64;
+        let (sums, tokens) = (passes.sums()?, tokens.max(1) as f64);
+        drop(passes);
         let mut validation = Validation {
             loss: sums.smoothed / tokens,
             perplexity: (sums.likelihood / tokens).exp(),
