@@ -5,6 +5,7 @@
 #   scripts/gpu-bench.sh --binary ./mt --data …/multi30k       a binary built elsewhere, another corpus
 #   scripts/gpu-bench.sh --device cpu --quick                  a trial of this script on the processor
 #   scripts/gpu-bench.sh … -- --set tokenizer.vocab_size=10000   flags of `mt train` behind --
+#   scripts/gpu-bench.sh --full-length "base big tiny"         updates on full batches of random tokens, and a profile
 #
 #   --device DEVICE     cpu, cuda (default) or cuda:N
 #   --binary FILE       mt (default: target/cuda/release/mt; target/release/mt with --device cpu); needs no Rust here
@@ -18,6 +19,10 @@
 #   --python FILE       Python with torch (default: python3)
 #   --threads N         processor threads of both (default: all cores on the processor, else their own choice)
 #   --quick             the quickstart model, few updates, two passes
+#   --full-length LIST  only this: full updates of these shapes, 250 sentences of 100 tokens (tiny: 41) with V 32,000 (tiny:
+#                       10,000), beside PyTorch as it is and compiled
+#   --step FILE         what times them: benches/train_step.rs (default: target/gpu-test/train_step, which
+#                       scripts/gpu-test.sh builds)
 #
 # Training: the median of target tokens/s over stretches of 20 updates, without the first, of mt's log and of
 # benches/pytorch_peer.py. No validation and no checkpoint falls into them. Decoding has the weights that mt has trained in
@@ -45,6 +50,8 @@ precisions=
 python=python3
 threads=
 quick=
+shapes=
+step=$root/target/gpu-test/train_step
 
 fail() {
     echo "gpu-bench: $*" >&2
@@ -66,7 +73,7 @@ while [ $# -gt 0 ]; do
             shift
             break
             ;;
-        --device | --binary | --data | --config | --updates | --model-updates | --passes | --precision | --python | --threads) ;;
+        --device | --binary | --data | --config | --updates | --model-updates | --passes | --precision | --python | --threads | --full-length | --step) ;;
         *) fail "unknown argument $1; see the top of $0" ;;
     esac
     [ $# -ge 2 ] || fail "$1 needs a value"
@@ -81,6 +88,8 @@ while [ $# -gt 0 ]; do
         --precision) precisions=$2 ;;
         --python) python=$2 ;;
         --threads) threads=$2 ;;
+        --full-length) shapes=$2 ;;
+        --step) step=$2 ;;
     esac
     shift 2
 done
@@ -106,14 +115,14 @@ case $device in
         ;;
 esac
 
-[ -x "$binary" ] || fail "$binary is missing or cannot be run; build it with 'make cuda' (for --device cpu: 'make build'), or name one with --binary"
+[ -n "$shapes" ] || [ -x "$binary" ] || fail "$binary is missing or cannot be run; build it with 'make cuda' (for --device cpu: 'make build'), or name one with --binary"
 "$python" -c 'import torch' 2>/dev/null || fail "$python has no torch; name another with --python"
 for file in {train,valid,test}.{en,de}; do
     [ -s "$data/$file" ] || fail "$data/$file is missing or empty"
 done
 [ "$updates" -ge $((2 * log_every)) ] || fail "--updates must be at least $((2 * log_every))"
 [ "$passes" -ge 1 ] || fail "--passes must be at least 1"
-binary=$(realpath "$binary")
+[ -n "$shapes" ] || binary=$(realpath "$binary")
 data=$(realpath "$data")
 config=$(realpath "$config")
 
@@ -223,6 +232,68 @@ speed_of_mt() {
     fail "the machine is too busy to measure; raise --passes"
 }
 
+# row TEXT NAME RATIO
+row() {
+    local figure line="| $1 |"
+    while read -r figure; do
+        line+=" $(grouped "$figure") |"
+    done <"$folder/figures-$2"
+    echo "$line **$(grouped "$(median <"$folder/figures-$2")")** | $3 |"
+}
+
+# speed_of_step COMMAND…: target tokens a second of full updates
+speed_of_step() {
+    quietly env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" GLIBC_TUNABLES=$tunables "$@" \
+        | tee -a "$folder/steps" | sed -n 's/.* \([0-9]*\) target tokens\/s.*/\1/p'
+}
+
+full_length() {
+    local shape precision speed who ratio
+    [ -x "$step" ] || fail "$step is missing; build it with 'scripts/gpu-test.sh build', or name it with --step"
+    step=$(realpath "$step")
+    local counts=(--warmup 8 --updates 20)
+    [ -z "$quick" ] || counts=(--warmup 1 --updates 2)
+    echo "| | first | second | third | median | ratio |"
+    echo "|---|---:|---:|---:|---:|---:|"
+    for shape in $shapes; do
+        local flags=(--shape "$shape" --device "$device" --sentences 250 --length 100 "${counts[@]}")
+        [ "$shape" != tiny ] || flags=(--shape tiny --device "$device" --sentences 100 --length 41 "${counts[@]}")
+        [ -z "$quick" ] || flags=(--shape "$shape" --device "$device" "${counts[@]}")
+        [ -z "$threads" ] || flags+=(--threads "$threads")
+        for precision in $precisions; do
+            rm -f "$folder"/figures-*
+            for ((turn = 1; turn <= turns; turn++)); do
+                speed=$(speed_of_step "$step" "${flags[@]}" --precision "$precision")
+                figure mt "$speed"
+                speed=$(speed_of_step "$python" "$root/benches/pytorch_train.py" "${flags[@]}" --precision "$precision")
+                figure PyTorch "$speed"
+                [ "$device" != cpu ] || continue
+                speed=$(speed_of_step "$python" "$root/benches/pytorch_train.py" "${flags[@]}" --precision "$precision" --compile)
+                figure compiled "$speed"
+            done
+            for who in PyTorch compiled mt; do
+                [ -e "$folder/figures-$who" ] || continue
+                ratio=$(awk -v this="$(median <"$folder/figures-$who")" -v peer="$(median <"$folder/figures-PyTorch")" \
+                    'BEGIN { printf "%.2f", this / peer }')
+                row "$shape, $precision, $who, target tokens/s" "$who" "$ratio"
+            done
+        done
+    done
+    echo
+    for shape in $shapes; do
+        local flags=(--shape "$shape" --device "$device" --sentences 250 --length 100 "${counts[@]}" --profile)
+        [ "$shape" != tiny ] || flags=(--shape tiny --device "$device" --sentences 100 --length 41 "${counts[@]}" --profile)
+        [ -z "$quick" ] || flags=(--shape "$shape" --device "$device" --warmup 1 --updates 5 --profile)
+        speed_of_step "$step" "${flags[@]}" --precision "${precisions##* }" >/dev/null
+    done
+    cat "$folder/steps"
+}
+
+if [ -n "$shapes" ]; then
+    full_length
+    exit
+fi
+
 {
     cat <<END
 extends = '$config'
@@ -296,15 +367,6 @@ for precision in $precisions; do
         value target_tokens <"$folder/result" >"$folder/tokens-$beam-$precision"
     done
 done
-
-# row TEXT NAME RATIO
-row() {
-    local figure line="| $1 |"
-    while read -r figure; do
-        line+=" $(grouped "$figure") |"
-    done <"$folder/figures-$2"
-    echo "$line **$(grouped "$(median <"$folder/figures-$2")")** | $3 |"
-}
 
 # rows TEXT NAME: mt's and PyTorch's
 rows() {

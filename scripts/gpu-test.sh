@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The tests for a GPU: every operation, gradients, the optimizer and decoding held against the processor, a small model
-# learned in f32 and bf16 (tests/device.rs), then the commands end to end on data/quickstart.
+# The tests for a GPU: the engine and its kernels, forward and back, the optimizer and decoding held against the processor
+# (tests/gpu_engine.rs), plain operations and a small model learned in f32 and bf16 (tests/device.rs), then the commands end
+# to end on data/quickstart.
 #
 #   scripts/gpu-test.sh [DEVICE]        build and run; DEVICE: cuda (the default), cuda:1, ...
 #   scripts/gpu-test.sh build           only build, and pack target/gpu-test.tar.xz for another machine
@@ -12,6 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=target/gpu-test
+tests="gpu_engine device"
 mt=$folder/mt
 
 fail() {
@@ -19,23 +21,35 @@ fail() {
     exit 1
 }
 
+# The executable that cargo has built and named.
+built() {
+    scripts/cuda-build.sh "$@" 2>&1 | tee >(cat >&2) | sed -n 's/.*Executable.*(\(.*\))$/\1/p'
+}
+
 build() {
-    local tests
+    local test executable
     scripts/cuda-build.sh
-    tests=$(scripts/cuda-build.sh test --no-run --test device 2>&1 | tee >(cat >&2) | sed -n 's/.*Executable.*(\(.*\))$/\1/p')
-    [ -x "$tests" ] || fail "cargo named no test executable"
     mkdir -p "$folder"
     strip -o "$mt" target/cuda/release/mt
-    strip -o "$folder/device" "$tests"
-    tar -cJf "$folder.tar.xz" "$mt" "$folder/device"
+    for test in $tests; do
+        executable=$(built test --no-run --test "$test")
+        [ -x "$executable" ] || fail "cargo named no executable of tests/$test.rs"
+        strip -o "$folder/$test" "$executable"
+    done
+    executable=$(built test --no-run --bench train_step)
+    [ -x "$executable" ] || fail "cargo named no executable of benches/train_step.rs"
+    strip -o "$folder/train_step" "$executable"
+    tar -cJf "$folder.tar.xz" "$folder"
     echo "packed $folder.tar.xz"
 }
 
 run() {
-    local device=$1
-    [ -x "$folder/device" ] && [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
-    echo "tests/device.rs on $device"
-    MT_TEST_DEVICE=$device "$folder/device" --test-threads 1
+    local device=$1 test
+    for test in $tests; do
+        [ -x "$folder/$test" ] && [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
+        echo "tests/$test.rs on $device"
+        MT_TEST_DEVICE=$device "$folder/$test" --test-threads 1
+    done
     end_to_end "$device"
     echo "gpu-test: passed on $device"
 }

@@ -105,6 +105,8 @@ struct Shape {
     sizes: [usize; 3],
     strides: [usize; 3],
     transposed: [bool; 2],
+    /// Bytes that A, B and C are aligned to.
+    alignments: [u32; 3],
     bf16: [bool; 2],
     accumulate: bool,
     epilogue: u8,
@@ -119,6 +121,7 @@ impl Shape {
             sizes: if of_weight { [p.m, p.n, rounded(p.k)] } else { [rounded(p.m), p.n, p.k] },
             strides: [p.a.stride, p.b.stride, p.c.stride],
             transposed: [p.a.transposed, p.b.transposed],
+            alignments: [p.a.at, p.b.at, p.c.at].map(alignment),
             bf16: [p.number == Number::Bf16, p.result == Number::Bf16],
             accumulate: p.accumulate,
             epilogue: match p.epilogue {
@@ -128,6 +131,11 @@ impl Shape {
             },
         }
     }
+}
+
+/// What an address is a multiple of, as far as cuBLASLt's kernels ask.
+fn alignment(address: Address) -> u32 {
+    1 << address.0.trailing_zeros().min(8)
 }
 
 fn driver_error(error: driver::DriverError) -> Error {
@@ -416,26 +424,21 @@ impl<'a> Call<'a> {
 
     /// The algorithm that cuBLASLt expects to be the fastest.
     fn choose(&self, handle: lts::cublasLtHandle_t) -> LtResult<lts::cublasLtMatmulAlgo_t> {
-        let (preference, workspace) = (lt::create_matmul_pref()?, WORKSPACE);
-        let attribute = lts::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-        // SAFETY: all of them live, and the attribute is a size.
-        unsafe {
-            let set =
-                lt::set_matmul_pref_attribute(preference, attribute, (&raw const workspace).cast(), size_of::<usize>());
-            let found = set.and_then(|()| {
-                lt::get_matmul_algo_heuristic(
-                    handle,
-                    self.operation,
-                    self.left,
-                    self.right,
-                    self.result,
-                    self.result,
-                    preference,
-                )
-            });
-            lt::destroy_matmul_pref(preference)?;
-            Ok(found?.algo)
-        }
+        use lts::cublasLtMatmulPreferenceAttributes_t as attribute;
+        let preference = Preference(lt::create_matmul_pref()?);
+        preference.set(attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE)?;
+        // Without these it expects more than parameters in the middle of a flat tensor have.
+        let [a, b, c] = [self.product.a.at, self.product.b.at, self.product.c.at].map(alignment);
+        preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b)?;
+        preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a)?;
+        preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c)?;
+        preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c)?;
+        let (operation, result) = (self.operation, self.result);
+        // SAFETY: all of them live.
+        let found = unsafe {
+            lt::get_matmul_algo_heuristic(handle, operation, self.left, self.right, result, result, preference.0)
+        };
+        Ok(found?.algo)
     }
 
     fn run(&self, cuda: &Cuda, algorithm: &lts::cublasLtMatmulAlgo_t) -> LtResult<()> {
@@ -461,6 +464,23 @@ impl<'a> Call<'a> {
                 cuda.stream.cu_stream().cast(),
             )
         }
+    }
+}
+
+/// What an algorithm may take for granted.
+struct Preference(lts::cublasLtMatmulPreference_t);
+
+impl Preference {
+    fn set<T>(&self, attribute: lts::cublasLtMatmulPreferenceAttributes_t, value: &T) -> LtResult<()> {
+        // SAFETY: the preference lives, and the value has the attribute's size.
+        unsafe { lt::set_matmul_pref_attribute(self.0, attribute, (&raw const *value).cast(), size_of::<T>()) }
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        let _ = unsafe { lt::destroy_matmul_pref(self.0) };
     }
 }
 
