@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Runs a program that was built with CUDA on a driver that is emulated on the processor (tests/emulator/driver.cpp): the GPU
+# engine, its kernels and its calls of the driver and of cuBLASLt, slowly, without a GPU.
+#
+#   scripts/cuda-emulate.sh target/gpu-test/gpu_engine
+#   scripts/cuda-emulate.sh target/gpu-test/mt train --device cuda --config … --set model.d_model=32 …
+#
+# MT_TEST_DEVICE is cuda unless it is set. MT_EMULATED_BYTES is the device's memory.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+folder=$root/target/emulated-cuda
+
+[ $# -gt 0 ] || {
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+mkdir -p "$folder"
+sources=("$root"/tests/emulator/* "$root"/src/gpu/kernels/*)
+if [ ! -e "$folder/libcuda.so.1" ] || [ -n "$(find "${sources[@]}" -newer "$folder/libcuda.so.1")" ]; then
+    # Programs loaded by name alone: the driver and all libraries are one.
+    "${CXX:-c++}" -std=c++17 -O2 -g -fPIC -shared -DMT_EMULATED -I "$root/tests/emulator" \
+        "$root/tests/emulator/driver.cpp" -o "$folder/libcuda.so.1"
+    for library in libcublasLt.so.13 libcublas.so.13 libcurand.so.10 libnvrtc.so.13; do
+        ln -sf libcuda.so.1 "$folder/$library"
+    done
+fi
+export MT_TEST_DEVICE=${MT_TEST_DEVICE:-cuda}
+LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$@"

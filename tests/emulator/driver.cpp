@@ -1,0 +1,333 @@
+// NVIDIA's driver, cuBLASLt and what else a binary of `make cuda` calls, on the processor: enough of them to run mt's GPU
+// engine there (scripts/cuda-emulate.sh). Kernels are those of src/gpu/kernels on the emulator, and the few of Candle's that
+// training and decoding need. It is strict where the real ones are: handles, alignments, leading dimensions and shapes.
+#include "../../src/gpu/kernels/all.cu"
+
+#include <chrono>
+#include <cstdarg>
+#include <map>
+#include <mutex>
+
+namespace {
+
+typedef int Status;
+constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500;
+
+[[noreturn]] void fail(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    std::vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    std::fputc('\n', stderr);
+    std::abort();
+}
+
+std::mutex mutex;
+
+// Memory of the device: begin and size.
+std::map<uintptr_t, size_t>& blocks() {
+    static std::map<uintptr_t, size_t> table;
+    return table;
+}
+
+size_t limit() {
+    static const size_t bytes = std::getenv("MT_EMULATED_BYTES") ? std::strtoull(std::getenv("MT_EMULATED_BYTES"), nullptr, 10) : ~size_t(0);
+    return bytes;
+}
+
+Status allocate(void** to, size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex);
+    static size_t serial = 0;
+    size_t used = 0;
+    for (const auto& block : blocks()) used += block.second;
+    if (bytes == 0) return INVALID_VALUE;
+    if (used + bytes > limit()) return OUT_OF_MEMORY;
+    serial++;
+    void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+    std::memset(memory, 0xff, bytes);
+    blocks()[reinterpret_cast<uintptr_t>(memory)] = bytes;
+    *to = memory;
+    return SUCCESS;
+}
+
+Status release(void* memory) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (blocks().erase(reinterpret_cast<uintptr_t>(memory)) == 0) return INVALID_VALUE;
+    std::free(memory);
+    return SUCCESS;
+}
+
+// Ends the process unless the bytes lie in one block.
+void check(const void* memory, size_t bytes, const char* what) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const uintptr_t at = reinterpret_cast<uintptr_t>(memory);
+    auto block = blocks().upper_bound(at);
+    if (block == blocks().begin() || (--block, at + bytes > block->first + block->second)) {
+        fail("%s: %zu bytes at %p are not the device's", what, bytes, memory);
+    }
+}
+
+struct Function {
+    std::string name;
+};
+
+struct Event {
+    std::chrono::steady_clock::time_point time;
+};
+
+// Candle's kernels, on contiguous tensors.
+template <class T> T value(void** arguments, int i) { return *static_cast<T*>(arguments[i]); }
+
+bool candle_kernel(const std::string& name, void** a) {
+    if (name == "copy2d_f32") {
+        const float* from = value<const float*>(a, 0);
+        float* to = value<float*>(a, 1);
+        const unsigned d1 = value<unsigned>(a, 2), d2 = value<unsigned>(a, 3), from_s = value<unsigned>(a, 4), to_s = value<unsigned>(a, 5);
+        for (unsigned i = 0; i < d1; i++) std::memcpy(to + size_t(i) * to_s, from + size_t(i) * from_s, 4 * d2);
+        return true;
+    }
+    if (name == "affine_f32") {
+        const size_t count = value<size_t>(a, 0);
+        const float* in = value<const float*>(a, 3);
+        float *out = value<float*>(a, 4), by = value<float>(a, 5), plus = value<float>(a, 6);
+        for (size_t i = 0; i < count; i++) out[i] = (in ? in : out)[i] * by + plus;
+        return true;
+    }
+    if (name == "badd_f32") {
+        const size_t count = value<size_t>(a, 0);
+        const float *left = value<const float*>(a, 3), *right = value<const float*>(a, 4);
+        float* out = value<float*>(a, 5);
+        for (size_t i = 0; i < count; i++) out[i] = left[i] + right[i];
+        return true;
+    }
+    return false;
+}
+
+// cuBLASLt's descriptors.
+struct Layout {
+    int type;
+    uint64_t rows, columns;
+    int64_t ld;
+    size_t bytes(uint64_t columns_of) const { return (columns_of == 0 ? 0 : (columns_of - 1) * ld + rows) * (type == 0 ? 4 : 2); }
+    float at(const void* data, uint64_t row, uint64_t column) const {
+        const size_t i = row + column * ld;
+        return type == 0 ? static_cast<const float*>(data)[i] : to_float(static_cast<const bf16*>(data)[i]);
+    }
+    void put(void* data, uint64_t row, uint64_t column, float x) const {
+        const size_t i = row + column * ld;
+        if (type == 0) {
+            static_cast<float*>(data)[i] = x;
+        } else {
+            static_cast<bf16*>(data)[i] = to_bf16(x);
+        }
+    }
+};
+
+struct Operation {
+    int compute, scale, left = 0, right = 0, epilogue = 1;
+    const void* bias = nullptr;
+};
+
+struct Preference {
+    size_t workspace = 0;
+    // A, B, C, D.
+    uint32_t alignments[4] = {256, 256, 256, 256};
+};
+
+// What an algorithm was chosen for; as large as cuBLASLt's.
+struct Algorithm {
+    uint64_t magic;
+    uint32_t alignments[4];
+    int types[4];
+    int left, right, epilogue;
+    uint64_t rest[2];
+};
+static_assert(sizeof(Algorithm) == 72 || sizeof(Algorithm) == 64, "");
+
+struct Heuristic {
+    uint64_t algorithm[8];
+    size_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
+};
+
+constexpr uint64_t MAGIC = 0x6d746d746d746d74;
+
+}  // namespace
+
+extern "C" {
+
+Status cuInit(unsigned) { return SUCCESS; }
+Status cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
+Status cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
+Status cuDeviceGet(int* device, int ordinal) { return *device = ordinal, SUCCESS; }
+Status cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+        case 75: *value = 9; break;    // compute capability, major
+        case 76: *value = 0; break;    // minor
+        case 16: *value = 3; break;    // multiprocessors
+        case 115: *value = 1; break;   // memory pools
+        default: *value = 0;
+    }
+    return SUCCESS;
+}
+Status cuDevicePrimaryCtxRetain(void** context, int) { return *context = reinterpret_cast<void*>(0x1000), SUCCESS; }
+Status cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+Status cuCtxSetCurrent(void*) { return SUCCESS; }
+Status cuCtxGetCurrent(void** context) { return *context = reinterpret_cast<void*>(0x1000), SUCCESS; }
+Status cuGetErrorString(Status, const char** text) { return *text = "an error of the emulated driver", SUCCESS; }
+Status cuStreamSynchronize(void*) { return SUCCESS; }
+Status cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
+Status cuStreamIsCapturing(void*, int* status) { return *status = 0, SUCCESS; }
+Status cuStreamDestroy_v2(void*) { return SUCCESS; }
+
+Status cuMemAlloc_v2(void** memory, size_t bytes) { return allocate(memory, bytes); }
+Status cuMemAllocAsync(void** memory, size_t bytes, void*) { return allocate(memory, bytes); }
+Status cuMemFree_v2(void* memory) { return release(memory); }
+Status cuMemFreeAsync(void* memory, void*) { return release(memory); }
+Status cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return *memory = std::malloc(bytes), SUCCESS; }
+Status cuMemFreeHost(void* memory) { return std::free(memory), SUCCESS; }
+Status cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void*) {
+    check(to, bytes, "upload");
+    return std::memcpy(to, from, bytes), SUCCESS;
+}
+Status cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void*) {
+    check(from, bytes, "download");
+    return std::memcpy(to, from, bytes), SUCCESS;
+}
+Status cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void*) {
+    check(to, bytes, "copy to");
+    check(from, bytes, "copy from");
+    return std::memmove(to, from, bytes), SUCCESS;
+}
+Status cuMemsetD8Async(void* at, unsigned char byte, size_t bytes, void*) {
+    check(at, bytes, "memset");
+    return std::memset(at, byte, bytes), SUCCESS;
+}
+
+Status cuEventCreate(void** event, unsigned) { return *event = new Event, SUCCESS; }
+Status cuEventRecord(void* event, void*) { return static_cast<Event*>(event)->time = std::chrono::steady_clock::now(), SUCCESS; }
+Status cuEventSynchronize(void*) { return SUCCESS; }
+Status cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
+    const auto time = static_cast<Event*>(to)->time - static_cast<Event*>(from)->time;
+    return *milliseconds = std::chrono::duration<float, std::milli>(time).count(), SUCCESS;
+}
+Status cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), SUCCESS; }
+
+Status cuModuleLoadData(void** module, const void* image) { return *module = const_cast<void*>(image), SUCCESS; }
+Status cuModuleUnload(void*) { return SUCCESS; }
+Status cuModuleGetFunction(void** function, void*, const char* name) { return *function = new Function{name}, SUCCESS; }
+Status cuFuncSetAttribute(void*, int attribute, int) { return attribute == 8 ? SUCCESS : INVALID_VALUE; }
+Status cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
+                      unsigned shared, void*, void** arguments, void** extra) {
+    const std::string& name = static_cast<Function*>(function)->name;
+    if (x == 0 || y == 0 || z == 0 || extra != nullptr) return INVALID_VALUE;
+    if (candle_kernel(name, arguments)) return SUCCESS;
+    if (ty != 1 || tz != 1) fail("%s: a block of more than one dimension", name.c_str());
+    const unsigned grid[3] = {x, y, z};
+    const int code = emulator_launch(name.c_str(), grid, threads, shared, arguments);
+    if (code == 1) fail("the emulated driver has no kernel %s", name.c_str());
+    return code == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+Status cublasCreate_v2(void** handle) { return *handle = reinterpret_cast<void*>(0x2000), SUCCESS; }
+Status cublasDestroy_v2(void*) { return SUCCESS; }
+Status cublasSetStream_v2(void*, void*) { return SUCCESS; }
+Status curandCreateGenerator(void** generator, int) { return *generator = reinterpret_cast<void*>(0x3000), SUCCESS; }
+Status curandSetPseudoRandomGeneratorSeed(void*, unsigned long long) { return SUCCESS; }
+Status curandSetStream(void*, void*) { return SUCCESS; }
+Status curandDestroyGenerator(void*) { return SUCCESS; }
+
+Status cublasLtCreate(void** handle) { return *handle = reinterpret_cast<void*>(0x4000), SUCCESS; }
+Status cublasLtDestroy(void*) { return SUCCESS; }
+Status cublasLtMatrixLayoutCreate(void** layout, int type, uint64_t rows, uint64_t columns, int64_t ld) {
+    if ((type != 0 && type != 14) || ld < int64_t(rows) || rows == 0 || columns == 0) fail("cublasLtMatrixLayoutCreate: %d, %lu×%lu, ld %ld", type, rows, columns, ld);
+    return *layout = new Layout{type, rows, columns, ld}, SUCCESS;
+}
+Status cublasLtMatrixLayoutDestroy(void* layout) { return delete static_cast<Layout*>(layout), SUCCESS; }
+Status cublasLtMatmulDescCreate(void** operation, int compute, int scale) {
+    if (compute != 68 || scale != 0) fail("cublasLtMatmulDescCreate: %d, %d", compute, scale);
+    return *operation = new Operation{compute, scale}, SUCCESS;
+}
+Status cublasLtMatmulDescDestroy(void* operation) { return delete static_cast<Operation*>(operation), SUCCESS; }
+Status cublasLtMatmulDescSetAttribute(void* operation, int attribute, const void* data, size_t bytes) {
+    Operation& of = *static_cast<Operation*>(operation);
+    switch (attribute) {
+        case 3:
+        case 4:
+            if (bytes != 4 || *static_cast<const unsigned*>(data) > 1) fail("a transposition of %zu bytes", bytes);
+            (attribute == 3 ? of.left : of.right) = *static_cast<const int*>(data);
+            return SUCCESS;
+        case 7:
+            of.epilogue = *static_cast<const int*>(data);
+            if (bytes != 4 || (of.epilogue != 1 && of.epilogue != 4 && of.epilogue != 6)) fail("epilogue %d", of.epilogue);
+            return SUCCESS;
+        case 8:
+            if (bytes != 8) fail("a bias of %zu bytes", bytes);
+            std::memcpy(&of.bias, data, 8);
+            return SUCCESS;
+    }
+    fail("cublasLtMatmulDescSetAttribute: attribute %d", attribute);
+}
+Status cublasLtMatmulPreferenceCreate(void** preference) { return *preference = new Preference, SUCCESS; }
+Status cublasLtMatmulPreferenceDestroy(void* preference) { return delete static_cast<Preference*>(preference), SUCCESS; }
+Status cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const void* data, size_t bytes) {
+    Preference& of = *static_cast<Preference*>(preference);
+    if (attribute == 1 && bytes == 8) return std::memcpy(&of.workspace, data, 8), SUCCESS;
+    if (attribute >= 5 && attribute <= 8 && bytes == 4) return std::memcpy(&of.alignments[attribute - 5], data, 4), SUCCESS;
+    fail("cublasLtMatmulPreferenceSetAttribute: attribute %d of %zu bytes", attribute, bytes);
+}
+Status cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, void* c, void* d, void* preference, int wanted,
+                                      Heuristic* results, int* found) {
+    const Operation& of = *static_cast<Operation*>(operation);
+    const Preference& given = *static_cast<Preference*>(preference);
+    if (wanted < 1) return INVALID_VALUE;
+    Algorithm algorithm = {};
+    algorithm.magic = MAGIC;
+    std::memcpy(algorithm.alignments, given.alignments, sizeof algorithm.alignments);
+    void* layouts[4] = {a, b, c, d};
+    for (int i = 0; i < 4; i++) algorithm.types[i] = static_cast<Layout*>(layouts[i])->type;
+    algorithm.left = of.left, algorithm.right = of.right, algorithm.epilogue = of.epilogue;
+    std::memset(results, 0, sizeof *results);
+    std::memcpy(results->algorithm, &algorithm, 56);
+    return *found = 1, SUCCESS;
+}
+Status cublasLtMatmul(void*, void* operation, const float* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
+                      const float* beta, const void* c, void* c_layout, void* d, void* d_layout, const void* chosen,
+                      void* workspace, size_t workspace_bytes, void*) {
+    const Operation& of = *static_cast<Operation*>(operation);
+    const Layout *left = static_cast<Layout*>(a_layout), *right = static_cast<Layout*>(b_layout), *result = static_cast<Layout*>(d_layout);
+    Algorithm algorithm;
+    std::memcpy(&algorithm, chosen, 56);
+    const void* pointers[4] = {a, b, c, d};
+    const Layout* layouts[4] = {left, right, static_cast<Layout*>(c_layout), result};
+    if (algorithm.magic != MAGIC) fail("an algorithm that was not chosen");
+    for (int i = 0; i < 4; i++) {
+        if (reinterpret_cast<uintptr_t>(pointers[i]) % algorithm.alignments[i] != 0) fail("operand %d is not aligned to %u bytes", i, algorithm.alignments[i]);
+        if (layouts[i]->type != algorithm.types[i]) fail("operand %d is not of the algorithm's type", i);
+        check(pointers[i], layouts[i]->bytes(layouts[i]->columns), "an operand");
+    }
+    check(workspace, workspace_bytes, "workspace");
+    if (of.left != algorithm.left || of.right != algorithm.right || of.epilogue != algorithm.epilogue) fail("an algorithm of another operation");
+    const uint64_t m = of.left ? left->columns : left->rows, k = of.left ? left->rows : left->columns;
+    const uint64_t n = of.right ? right->rows : right->columns;
+    if ((of.right ? right->columns : right->rows) != k || result->rows != m || result->columns != n) fail("shapes that do not fit");
+    if (of.epilogue != 1) check(of.bias, m * (result->type == 0 ? 4 : 2), "bias");
+    std::vector<float> column(k);
+    for (uint64_t j = 0; j < n; j++) {
+        for (uint64_t l = 0; l < k; l++) column[l] = of.right ? right->at(b, j, l) : right->at(b, l, j);
+        for (uint64_t i = 0; i < m; i++) {
+            float sum = 0;
+            for (uint64_t l = 0; l < k; l++) sum += (of.left ? left->at(a, l, i) : left->at(a, i, l)) * column[l];
+            sum *= *alpha;
+            if (*beta != 0) sum += *beta * layouts[2]->at(c, i, j);
+            if (of.epilogue != 1) sum += result->type == 0 ? static_cast<const float*>(of.bias)[i] : to_float(static_cast<const bf16*>(of.bias)[i]);
+            if (of.epilogue == 6) sum = std::fmax(sum, 0.0f);
+            result->put(d, i, j, sum);
+        }
+    }
+    return SUCCESS;
+}
+
+}  // extern "C"
