@@ -62,7 +62,7 @@ impl Loaded {
                     return Err(error.help("give --device cpu as well, or --precision bf16"));
                 }
             };
-            return Neural::plain(&self.transformer_in(compute)?, special);
+            return Neural::new(&self.transformer_in(compute)?, special);
         }
         let (layout, file) = self.stored()?;
         let precision = match wanted {
