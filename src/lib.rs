@@ -7,14 +7,14 @@
 //!                                                                                │
 //!                 ops (kernels, parameters) ── model (Transformer) ── train (the loop) ── checkpoint
 //!                                                  │                        └── report (its log as pages and pictures)
-//!                      infer (on the processor) ── decode (search, translate) ── metrics (BLEU, chrF, TER)
+//!       infer (on the processor), gpu (on NVIDIA's) ── decode (search, translate) ── metrics (BLEU, chrF, TER)
 //! ```
 //!
 //! Text is files, or a data set of the Hugging Face hub: [`hub`] fetches, `data::hub` reads.
 //!
 //! # Modules
 //!
-//! Dependencies point one way: `main → cli → commands → {config, report, train, decode, metrics, checkpoint} → infer → {model, data} → {ops, hub}
+//! Dependencies point one way: `main → cli → commands → {config, report, train, decode, metrics, checkpoint} → {infer, gpu} → {model, data} → {ops, hub}
 //! → rng`. [`metrics`], [`hub`] and [`rng`] import nothing of ours but [`error`], [`console`] and `file`. What a configuration may say of a thing (its names,
 //! its keys) stands in the module that implements it; [`config`] composes the sections of these.
 

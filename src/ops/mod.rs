@@ -7,6 +7,8 @@
 //!    buffer of [`params::Parameters`];
 //! 3. a test that holds one against the other.
 //!
+//! Kernels for NVIDIA's GPUs are in [`crate::gpu`], which composes them itself.
+//!
 //! Operations are coarse, one per sub-layer, so that Candle's autograd tape costs next to nothing: [`attention`] and
 //! [`feed_forward`] implement [`sublayer::Inner`] and are wrapped with norm, residual and dropout by [`sublayer`];
 //! [`embedding`] begins and [`loss`] ends the graph; [`optimizer`] works on the flat buffers.
