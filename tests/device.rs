@@ -7,13 +7,10 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::{is_idle, random_sequences, relative_error, small_model};
-use mt::config::{
-    Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, ScheduleConfig,
-    Sinusoid, Tie,
-};
+use common::{every_option, is_idle, random_sequences, relative_error, small_model, special};
+use mt::config::{ModelConfig, OptimizerConfig, ScheduleConfig};
 use mt::data::batch::{Batch, SpecialIds};
-use mt::decode::neural::{Neural, SpecialTokens};
+use mt::decode::neural::Neural;
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, SearchOptions, search};
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
@@ -30,46 +27,6 @@ fn device() -> Device {
     let device = mt::device::open(&name).unwrap_or_else(|error| panic!("{error}"));
     assert!(name.starts_with("cpu") == device.is_cpu(), "{name} is not what was opened");
     device
-}
-
-/// Between them every operation and option.
-fn configs() -> Vec<ModelConfig> {
-    let dropouts = ModelConfig {
-        dropout: 0.2,
-        embedding_dropout: 0.1,
-        attention_dropout: 0.15,
-        activation_dropout: 0.25,
-        ..small_model()
-    };
-    let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..dropouts.clone() };
-    vec![
-        dropouts.clone(),
-        ModelConfig { activation: Activation::Gelu, tie: Tie::Decoder, ..pre.clone() },
-        ModelConfig {
-            positions: PositionKind::Rotary,
-            activation: Activation::Swish,
-            tie: Tie::None,
-            output_bias: true,
-            attention_bias: false,
-            d_model: 22,
-            d_ff: 37,
-            heads: 3,
-            d_k: 6,
-            d_v: 7,
-            ..dropouts.clone()
-        },
-        ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre },
-        ModelConfig {
-            positions: PositionKind::Learned,
-            norm_kind: NormKind::Std,
-            norm_eps: 1e-9,
-            final_norm: true,
-            padding_mask: PaddingMask::KeysAndQueries,
-            encoder_layers: 1,
-            decoder_layers: 3,
-            ..dropouts
-        },
-    ]
 }
 
 /// A model on the processor and the same on the device.
@@ -105,7 +62,7 @@ fn pass(model: &Transformer, implementation: Implementation) -> (f64, Vec<f32>) 
 
 #[test]
 fn loss_and_gradients_are_the_processor_s() {
-    for config in configs() {
+    for config in every_option() {
         let (here, there) = pair(&config, DType::F32);
         let (want_loss, want) = pass(&here, Implementation::Fused);
         let (loss, got) = pass(&there, Implementation::Reference);
@@ -126,7 +83,7 @@ fn loss_and_gradients_are_the_processor_s() {
 /// 0.9987 to 0.99997 were measured), and masters and gradients stay f32.
 #[test]
 fn bf16_products_follow_f32() {
-    for config in configs() {
+    for config in every_option() {
         let (here, there) = pair(&config, DType::BF16);
         let (want_loss, want) = pass(&here, Implementation::Fused);
         let (loss, got) = pass(&there, Implementation::Reference);
@@ -163,10 +120,6 @@ fn the_optimizer_moves_parameters_alike() {
     assert!(relative_error(&got.0, &want.0) < 1e-6 && relative_error(&got.1, &want.1) < 1e-6);
 }
 
-fn special() -> SpecialTokens {
-    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
-}
-
 fn translate(
     model: &Transformer,
     implementation: Implementation,
@@ -189,7 +142,7 @@ fn translate(
 fn decoding_is_the_processor_s() {
     let lengths: Vec<u32> = (0..23).map(|i| 1 + i % 9).collect();
     let source = sequences(&lengths, "source");
-    for config in configs() {
+    for config in every_option() {
         let (here, there) = pair(&config, DType::F32);
         for beam in [1, 4] {
             let want = translate(&here, Implementation::Fused, &source, beam);

@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use common::emulator::{Emulator, device, get, put, to_bf16};
-use common::{is_idle, random_sequences, relative_error, small_model};
-use mt::config::{
-    Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, Sinusoid, Tie,
-};
-use mt::decode::neural::{Neural, SpecialTokens};
+use common::{every_option, is_idle, random_sequences, relative_error, small_model, special};
+use mt::config::{ModelConfig, OptimizerConfig};
+use mt::decode::neural::Neural;
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
 use mt::gpu::Engine;
 use mt::gpu::decode::Translator;
@@ -27,49 +25,6 @@ use mt::train::passes::{Passes, Tape};
 
 const V: usize = 64;
 const VOCABULARY: Vocabulary = Vocabulary { source: V, target: V, source_padding: 0, target_padding: 0 };
-
-/// Between them every kernel and option.
-fn configs() -> Vec<ModelConfig> {
-    let dropouts = ModelConfig {
-        dropout: 0.2,
-        embedding_dropout: 0.1,
-        attention_dropout: 0.15,
-        activation_dropout: 0.25,
-        ..small_model()
-    };
-    let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..dropouts.clone() };
-    vec![
-        small_model(),
-        dropouts.clone(),
-        ModelConfig { heads: 2, d_k: 16, d_v: 16, ..dropouts.clone() },
-        ModelConfig { activation: Activation::Gelu, tie: Tie::Decoder, ..pre.clone() },
-        ModelConfig { final_norm: false, ..pre.clone() },
-        ModelConfig {
-            positions: PositionKind::Rotary,
-            activation: Activation::Swish,
-            tie: Tie::None,
-            output_bias: true,
-            attention_bias: false,
-            d_model: 22,
-            d_ff: 37,
-            heads: 3,
-            d_k: 6,
-            d_v: 7,
-            ..dropouts.clone()
-        },
-        ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre },
-        ModelConfig {
-            positions: PositionKind::Learned,
-            norm_kind: NormKind::Std,
-            norm_eps: 1e-9,
-            final_norm: true,
-            padding_mask: PaddingMask::KeysAndQueries,
-            encoder_layers: 1,
-            decoder_layers: 3,
-            ..dropouts
-        },
-    ]
-}
 
 fn model(config: &ModelConfig, on: &Device) -> Transformer {
     let model = Transformer::new(config, VOCABULARY, on).unwrap();
@@ -124,7 +79,7 @@ const TRAINING: Mode = Mode { training: Some(11), implementation: Implementation
 
 #[test]
 fn loss_and_gradients_are_the_processor_s() {
-    for (number, config) in configs().into_iter().enumerate() {
+    for (number, config) in every_option().into_iter().enumerate() {
         let (want, got) = (want(&config, &TRAINING), got(&config, &TRAINING, DType::F32));
         assert!((got.0 - want.0).abs() < 1e-5 * want.0, "config {number}: {}, not {}", got.0, want.0);
         assert!((got.1 - want.1).abs() < 1e-5 * want.1, "config {number}: {}, not {}", got.1, want.1);
@@ -146,7 +101,7 @@ fn loss_and_gradients_are_the_processor_s() {
 fn bf16_follows_f32() {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let cosine = |a: &[f32], b: &[f32]| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
-    for (number, config) in configs().into_iter().enumerate() {
+    for (number, config) in every_option().into_iter().enumerate() {
         let (want, got) = (want(&config, &TRAINING), got(&config, &TRAINING, DType::BF16));
         assert!((got.0 - want.0).abs() < 1e-2 * want.0, "config {number}: {}, not {}", got.0, want.0);
         assert!(got.0 != want.0, "config {number}: products were not in bf16");
@@ -160,7 +115,7 @@ fn bf16_follows_f32() {
 
 #[test]
 fn evaluation_is_the_processor_s() {
-    for config in [configs().remove(1), configs().remove(5)] {
+    for config in [every_option().remove(1), every_option().remove(5)] {
         let (want, got) = (want(&config, &Mode::INFERENCE), got(&config, &Mode::INFERENCE, DType::F32));
         assert!((got.0 - want.0).abs() < 1e-5 * want.0 && (got.1 - want.1).abs() < 1e-5 * want.1);
         assert!(got.2.iter().all(|&g| g == 0.0));
@@ -170,7 +125,7 @@ fn evaluation_is_the_processor_s() {
 /// Micro-batches add up, each with memory that the one before has used; and the same update gives the same bits.
 #[test]
 fn passes_accumulate_and_repeat() {
-    let (model, mut engine) = engine(&configs()[1], DType::BF16);
+    let (model, mut engine) = engine(&every_option()[1], DType::BF16);
     let batches = [batch(), {
         let (source, target) = (random_sequences(&[4, 9], V, "more"), random_sequences(&[8, 2], V, "more targets"));
         let labels = random_sequences(&[8, 2], V, "more labels").ids;
@@ -337,10 +292,6 @@ fn one_wide_head() {
     }
 }
 
-fn special() -> SpecialTokens {
-    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
-}
-
 fn translate(
     neural: &Neural,
     source: &Sequences,
@@ -357,7 +308,7 @@ fn translate(
 fn decoding_is_the_processor_s() {
     let lengths: Vec<u32> = (0..7).map(|i| 1 + i * 5 % 9).collect();
     let source = random_sequences(&lengths, V, "source");
-    for config in configs() {
+    for config in every_option() {
         let here = model(&config, &Device::Cpu);
         let (device, queue) = device();
         let there = model(&config, &device);
@@ -381,7 +332,7 @@ fn decoding_is_the_processor_s() {
 /// Two translations at a time by one model, one in bf16; and whole distributions.
 #[test]
 fn sessions_do_not_disturb_each_other() {
-    let config = &configs()[2];
+    let config = &every_option()[2];
     let (device, queue) = device();
     let model = model(config, &device);
     let neural = Neural::on_device(&model, Translator::new(&model, queue, DType::BF16).unwrap(), special());

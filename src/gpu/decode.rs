@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::DType;
 
 use super::arena::Arena;
+use super::cargo::Cargo;
 use super::launch::{Exclusions, Heads, Past, Side};
-use super::pass::{Cargo, Kept, Memory, Pass};
+use super::pass::{Kept, Memory, Pass};
 use super::plan::{self, Inner, Plan};
 use super::queue::{Address, Epilogue, Number, Queue};
 use super::rows::Rows;

@@ -20,6 +20,7 @@
 //! are tested without a GPU.
 
 mod arena;
+mod cargo;
 pub mod ceilings;
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use mt::config::{ModelConfig, PositionKind};
+use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
+use mt::decode::neural::SpecialTokens;
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::rng::{Stream, mix64};
 
@@ -70,6 +71,54 @@ pub fn small_model() -> ModelConfig {
         max_length: 64,
         ..ModelConfig::default()
     }
+}
+
+/// Models that have every operation and option between them.
+pub fn every_option() -> Vec<ModelConfig> {
+    let dropouts = ModelConfig {
+        dropout: 0.2,
+        embedding_dropout: 0.1,
+        attention_dropout: 0.15,
+        activation_dropout: 0.25,
+        ..small_model()
+    };
+    let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..dropouts.clone() };
+    vec![
+        small_model(),
+        dropouts.clone(),
+        ModelConfig { heads: 2, d_k: 16, d_v: 16, ..dropouts.clone() },
+        ModelConfig { activation: Activation::Gelu, tie: Tie::Decoder, ..pre.clone() },
+        ModelConfig { final_norm: false, ..pre.clone() },
+        ModelConfig {
+            positions: PositionKind::Rotary,
+            activation: Activation::Swish,
+            tie: Tie::None,
+            output_bias: true,
+            attention_bias: false,
+            d_model: 22,
+            d_ff: 37,
+            heads: 3,
+            d_k: 6,
+            d_v: 7,
+            ..dropouts.clone()
+        },
+        ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre },
+        ModelConfig {
+            positions: PositionKind::Learned,
+            norm_kind: NormKind::Std,
+            norm_eps: 1e-9,
+            final_norm: true,
+            padding_mask: PaddingMask::KeysAndQueries,
+            encoder_layers: 1,
+            decoder_layers: 3,
+            ..dropouts
+        },
+    ]
+}
+
+/// What search must know of a small model's tokens.
+pub fn special() -> SpecialTokens {
+    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
 }
 
 /// A golden file.

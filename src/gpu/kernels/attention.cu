@@ -50,7 +50,7 @@ template <class T, int V>
 __device__ void attend(T* out, float* log_sums, const T* q, const T* k, const T* v, AttentionShape shape) {
     DYNAMIC_SHARED(float, shared);
     const Place place(shape);
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, query = blockIdx.x * ATTENTION_WARPS + warp;
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, query = blockIdx.z * ATTENTION_WARPS + warp;
     if (query >= place.queries) return;
     const unsigned visible = place.visible(shape, query);
     float* mine = shared + warp * shape.d_k;
@@ -83,7 +83,7 @@ __device__ void attend_backward_queries(T* dq, float* deltas, const float* log_s
                                         const T* k, const T* v, AttentionShape shape) {
     DYNAMIC_SHARED(float, shared);
     const Place place(shape);
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, query = blockIdx.x * ATTENTION_WARPS + warp;
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, query = blockIdx.z * ATTENTION_WARPS + warp;
     if (query >= place.queries) return;
     const unsigned visible = place.visible(shape, query);
     const size_t q_at = size_t(place.q_first + query) * shape.q_stride + place.head * shape.d_k;
@@ -119,7 +119,7 @@ __device__ void attend_backward_keys(T* dk, T* dv, const float* deltas, const fl
                                      const T* k, const T* v, AttentionShape shape) {
     DYNAMIC_SHARED(float, shared);
     const Place place(shape);
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, key = blockIdx.x * ATTENTION_WARPS + warp;
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, key = blockIdx.z * ATTENTION_WARPS + warp;
     if (key >= place.keys) return;
     const size_t row = size_t(place.k_first + key) * shape.k_stride;
     const size_t k_at = row + place.head * shape.d_k, v_at = row + place.head * shape.d_v;

@@ -14,11 +14,11 @@ struct AttentionShape {
     Dropout dropout;
 };
 
-// One sentence and head.
+// One sentence and head. A batch may have more sentences than blocks fit into a grid's y and z.
 struct Place {
     unsigned sentence, head, q_first, k_first, queries, keys;
     __device__ Place(const AttentionShape& shape) {
-        sentence = blockIdx.z, head = blockIdx.y;
+        sentence = blockIdx.x, head = blockIdx.y;
         q_first = shape.q_starts[sentence], k_first = shape.k_starts[sentence];
         queries = shape.q_starts[sentence + 1] - q_first, keys = shape.k_starts[sentence + 1] - k_first;
     }

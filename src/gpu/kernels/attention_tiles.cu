@@ -126,7 +126,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
     __shared__ __align__(16) bf16 shared[2 * TILE * Tile<D>::STRIDE];
     const Place place(shape);
     const Matrices at(shape, place);
-    const unsigned of_block = blockIdx.x * blockDim.x / WARP * 16;
+    const unsigned of_block = blockIdx.z * (blockDim.x / WARP) * 16;
     // All of a block's threads, or none: they fill tiles together.
     if (of_block >= place.queries) return;
     const unsigned first = of_block + threadIdx.x / WARP * 16;
@@ -200,7 +200,7 @@ __device__ void attend_tiles_backward_queries(bf16* dq, float* deltas, const flo
     __shared__ __align__(16) bf16 shared[2 * TILE * Tile<D>::STRIDE];
     const Place place(shape);
     const Matrices at(shape, place);
-    const unsigned of_block = blockIdx.x * blockDim.x / WARP * 16;
+    const unsigned of_block = blockIdx.z * (blockDim.x / WARP) * 16;
     if (of_block >= place.queries) return;
     const unsigned first = of_block + threadIdx.x / WARP * 16;
     const Tile<D> keys = {shared}, values = {shared + TILE * Tile<D>::STRIDE};
@@ -262,7 +262,7 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
     __shared__ __align__(16) bf16 shared[2 * TILE * Tile<D>::STRIDE];
     const Place place(shape);
     const Matrices at(shape, place);
-    const unsigned of_block = blockIdx.x * blockDim.x / WARP * 16;
+    const unsigned of_block = blockIdx.z * (blockDim.x / WARP) * 16;
     if (of_block >= place.keys) return;
     const unsigned first = of_block + threadIdx.x / WARP * 16;
     const Tile<D> queries = {shared}, gradients = {shared + TILE * Tile<D>::STRIDE};

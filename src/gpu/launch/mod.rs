@@ -3,6 +3,16 @@
 // Kernels take many things one by one, and so do these.
 #![allow(clippy::too_many_arguments)]
 
+/// Pointers to the arguments of a kernel.
+macro_rules! arguments {
+    ($($argument:expr),* $(,)?) => {
+        &mut [$((&raw const $argument).cast::<c_void>().cast_mut()),*]
+    };
+}
+
+mod attention;
+mod search;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -11,6 +21,9 @@ use crate::error::Result;
 use crate::ops::dropout::Dropout;
 use crate::ops::feed_forward::Activation;
 use crate::ops::norm::NormKind;
+
+pub use attention::{AttentionSizes, Heads, Past};
+pub use search::Exclusions;
 
 /// Threads of a warp.
 pub const WARP: u32 = 32;
@@ -106,145 +119,6 @@ pub struct SegmentsAt {
     pub rows: usize,
 }
 
-/// Sizes, strides and masks of one attention.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionSizes {
-    /// Queries.
-    pub queries: Side,
-    /// Keys.
-    pub keys: Side,
-    /// Numbers between two rows of queries.
-    pub q_stride: usize,
-    /// Numbers between two rows of keys, and of values.
-    pub k_stride: usize,
-    /// Heads.
-    pub heads: usize,
-    /// Width of a head's queries and keys.
-    pub d_k: usize,
-    /// Width of a head's values.
-    pub d_v: usize,
-    /// Whether a query sees only keys up to its own place.
-    pub causal: bool,
-    /// Dropout on the weights.
-    pub dropout: Dropout,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct AttentionArgument {
-    q_starts: Address,
-    k_starts: Address,
-    q_stride: u32,
-    k_stride: u32,
-    out_stride: u32,
-    heads: u32,
-    d_k: u32,
-    d_v: u32,
-    causal: u32,
-    queries: u32,
-    keys: u32,
-    rows: u32,
-    scale: f32,
-    dropout: DropoutArgument,
-}
-
-impl AttentionSizes {
-    fn argument(&self) -> AttentionArgument {
-        AttentionArgument {
-            q_starts: self.queries.starts,
-            k_starts: self.keys.starts,
-            q_stride: self.q_stride as u32,
-            k_stride: self.k_stride as u32,
-            out_stride: (self.heads * self.d_v) as u32,
-            heads: self.heads as u32,
-            d_k: self.d_k as u32,
-            d_v: self.d_v as u32,
-            causal: self.causal.into(),
-            queries: self.queries.longest as u32,
-            keys: self.keys.longest as u32,
-            rows: self.queries.rows as u32,
-            scale: 1.0 / (self.d_k as f32).sqrt(),
-            dropout: self.dropout.into(),
-        }
-    }
-}
-
-/// Queries, keys and values, or their gradients.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads {
-    /// Queries.
-    pub q: Address,
-    /// Keys.
-    pub k: Address,
-    /// Values.
-    pub v: Address,
-}
-
-/// What the self-attention of one step of decoding looks at.
-#[derive(Clone, Copy, Debug)]
-pub struct Past {
-    /// Addresses of the packed queries, keys and values of every step and layer, [steps, layers].
-    pub steps: Address,
-    /// The rows that each hypothesis went through, [rows, capacity].
-    pub ancestors: Address,
-    /// Which layer.
-    pub layer: usize,
-    /// How many layers.
-    pub layers: usize,
-    /// Most steps.
-    pub capacity: usize,
-    /// Steps so far, with this one.
-    pub positions: usize,
-    /// Rows of this step.
-    pub rows: usize,
-    /// Numbers between two packed rows.
-    pub stride: usize,
-    /// Heads.
-    pub heads: usize,
-    /// Width of a head's queries and keys.
-    pub d_k: usize,
-    /// Width of a head's values.
-    pub d_v: usize,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct PastArgument {
-    steps: Address,
-    ancestors: Address,
-    layer: u32,
-    layers: u32,
-    capacity: u32,
-    positions: u32,
-    rows: u32,
-    stride: u32,
-    heads: u32,
-    d_k: u32,
-    d_v: u32,
-    scale: f32,
-}
-
-/// What rows may not be continued by, as the kernel takes it.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Exclusions {
-    /// The only token a row may take, or [`Exclusions::NO_TOKEN`], [rows].
-    pub forced: Address,
-    /// Where the tokens of every row begin, and where the last ones end.
-    pub starts: Address,
-    /// Tokens that single rows may not take.
-    pub tokens: Address,
-    /// Tokens that no row may take.
-    pub always: Address,
-    /// How many of these.
-    pub always_count: u32,
-}
-
-impl Exclusions {
-    /// No token.
-    pub const NO_TOKEN: u32 = u32::MAX;
-}
-
 /// Launches kernels on numbers of one type.
 pub struct Kernels {
     queue: Arc<dyn Queue>,
@@ -252,12 +126,6 @@ pub struct Kernels {
     pub number: Number,
     /// Whether all widths are multiples of eight.
     pub wide: bool,
-}
-
-macro_rules! arguments {
-    ($($argument:expr),* $(,)?) => {
-        &mut [$((&raw const $argument).cast::<c_void>().cast_mut()),*]
-    };
 }
 
 impl Kernels {
@@ -549,72 +417,6 @@ impl Kernels {
         }
     }
 
-    /// Name of an attention kernel, its grid over `longest` rows, its threads and shared memory, for these sizes.
-    fn attention(
-        &self,
-        kernel: &str,
-        sizes: &AttentionSizes,
-        longest: usize,
-        shared: usize,
-    ) -> (String, [u32; 3], u32, u32) {
-        let (heads, sentences) = (sizes.heads as u32, sizes.queries.sentences as u32);
-        let of_tiles = self.number == Number::Bf16
-            && sizes.d_k == sizes.d_v
-            && matches!(sizes.d_k, 16 | 32 | 64 | 128)
-            && self.wide;
-        if of_tiles {
-            let name = format!("attend_tiles{kernel}_{}", sizes.d_k);
-            let warps = longest.div_ceil(16).clamp(1, 4);
-            return (name, [longest.div_ceil(16 * warps).max(1) as u32, heads, sentences], warps as u32 * WARP, 0);
-        }
-        let grid = [longest.div_ceil(4).max(1) as u32, heads, sentences];
-        (self.name(&format!("attend{kernel}")), grid, 4 * WARP, (4 * 4 * shared) as u32)
-    }
-
-    /// out = softmax(q·kᵀ/√K)·v of every head, and log Σ e^x of every query, [H, N].
-    pub fn attend(&self, [out, log_sums]: [Address; 2], heads: Heads, sizes: &AttentionSizes) -> Result<()> {
-        let bytes = self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * (sizes.queries.rows + sizes.keys.rows));
-        let (name, grid, threads, shared) = self.attention("", sizes, sizes.queries.longest, sizes.d_k);
-        let shape = sizes.argument();
-        let arguments = arguments![out, log_sums, heads.q, heads.k, heads.v, shape];
-        // SAFETY: the types are those of `attend` in attention.cu and attention_tiles.cu.
-        unsafe {
-            self.queue.launch(&Launch { kernel: &name, name: "attention", grid, threads, shared, bytes }, arguments)
-        }
-    }
-
-    /// The gradients of queries, keys and values; `deltas` is scratch, [H, N].
-    pub fn attend_backward(
-        &self,
-        gradients: Heads,
-        [dout, out, log_sums, deltas]: [Address; 4],
-        heads: Heads,
-        sizes: &AttentionSizes,
-    ) -> Result<()> {
-        let of = |rows: usize| self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * rows);
-        let bytes = 2 * of(sizes.queries.rows) + of(sizes.keys.rows);
-        let (shape, both) = (sizes.argument(), sizes.d_k + sizes.d_v);
-        let (name, grid, threads, shared) = self.attention("_backward_queries", sizes, sizes.queries.longest, both);
-        let arguments = arguments![gradients.q, deltas, log_sums, dout, out, heads.q, heads.k, heads.v, shape];
-        // SAFETY: the types are those of `attend_backward_queries` in attention.cu and attention_tiles.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch { kernel: &name, name: "attention, backward (queries)", grid, threads, shared, bytes },
-                arguments,
-            )
-        }?;
-        let bytes = of(sizes.queries.rows) + 2 * of(sizes.keys.rows);
-        let (name, grid, threads, shared) = self.attention("_backward_keys", sizes, sizes.keys.longest, both);
-        let arguments = arguments![gradients.k, gradients.v, deltas, log_sums, dout, heads.q, heads.k, heads.v, shape];
-        // SAFETY: the types are those of `attend_backward_keys` in attention.cu and attention_tiles.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch { kernel: &name, name: "attention, backward (keys)", grid, threads, shared, bytes },
-                arguments,
-            )
-        }
-    }
-
     /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted.
     pub fn smoothed_loss(
         &self,
@@ -639,86 +441,6 @@ impl Kernels {
                     threads: 8 * WARP,
                     shared: 0,
                     bytes,
-                },
-                arguments,
-            )
-        }
-    }
-
-    /// The rows of earlier steps that each row's hypothesis went through, [rows, capacity], from those of the last step's.
-    pub fn advance(
-        &self,
-        [ancestors, before, parents]: [Address; 3],
-        position: usize,
-        capacity: usize,
-        rows: usize,
-    ) -> Result<()> {
-        let grid = [self.blocks((rows * (position + 1)).div_ceil(256), 8), 1, 1];
-        let (position, capacity, rows) = (position as u32, capacity as u32, rows as u32);
-        let arguments = arguments![ancestors, before, parents, position, capacity, rows];
-        // SAFETY: the types are those of `advance` in search.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch { kernel: "advance", name: "ancestors", grid, threads: 256, shared: 0, bytes: 0 },
-                arguments,
-            )
-        }
-    }
-
-    /// Attention of each row's newest position to all positions of its hypothesis.
-    pub fn attend_past(&self, out: Address, query: Address, past: &Past) -> Result<()> {
-        let argument = PastArgument {
-            steps: past.steps,
-            ancestors: past.ancestors,
-            layer: past.layer as u32,
-            layers: past.layers as u32,
-            capacity: past.capacity as u32,
-            positions: past.positions as u32,
-            rows: past.rows as u32,
-            stride: past.stride as u32,
-            heads: past.heads as u32,
-            d_k: past.d_k as u32,
-            d_v: past.d_v as u32,
-            scale: 1.0 / (past.d_k as f32).sqrt(),
-        };
-        let grid = [(past.rows * past.heads).div_ceil(4) as u32, 1, 1];
-        let shared = (4 * 4 * past.d_k) as u32;
-        let arguments = arguments![out, query, argument];
-        // SAFETY: the types are those of `attend_past` in attention.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.name("attend_past"),
-                    name: "attention, decoding",
-                    grid,
-                    threads: 4 * WARP,
-                    shared,
-                    bytes: 0,
-                },
-                arguments,
-            )
-        }
-    }
-
-    /// The k best continuations of rows of logits (float32, used up), and their log-probabilities.
-    pub fn best_continuations(
-        &self,
-        [tokens, log_probs, logits]: [Address; 3],
-        excluded: Exclusions,
-        [rows, vocabulary, k]: [usize; 3],
-    ) -> Result<()> {
-        let (vocabulary, k) = (vocabulary as u32, k as u32);
-        let arguments = arguments![tokens, log_probs, logits, excluded, vocabulary, k];
-        // SAFETY: the types are those of `best_continuations` in search.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: "best_continuations",
-                    name: "best continuations",
-                    grid: [rows as u32, 1, 1],
-                    threads: 8 * WARP,
-                    shared: 0,
-                    bytes: 0,
                 },
                 arguments,
             )

@@ -4,12 +4,15 @@
 //! computed. With post-norm y goes on, as residual stream and as input; with pre-norm s is the stream, and y, normalised
 //! with the norm of the sub-layer that comes next, its input. So one kernel serves both.
 
+mod attention;
+mod backward;
+
 use super::Engine;
-use super::bytes_of;
-use super::launch::{AttentionSizes, Heads, NormArgument, SegmentsAt, Side};
+use super::cargo::Cargo;
+use super::launch::{NormArgument, Side};
 use super::plan::{self, FeedForward, Inner, Layers, Linear, Plan, Positions, Sublayer};
 use super::queue::{Address, Epilogue, Matrix, Number, Product};
-use super::rows::{Rows, Segments};
+use super::rows::Rows;
 use crate::error::{Error, Result};
 use crate::model::Sequences;
 use crate::ops::Mode;
@@ -22,14 +25,6 @@ use crate::ops::sublayer::NormPlacement;
 const LOGIT_BYTES: usize = 256 << 20;
 /// The label that is none, for rows that cost nothing.
 const NO_LABEL: u32 = u32::MAX;
-
-/// A side of a batch on the device, with what its embedding's gradient needs.
-#[derive(Clone, Copy)]
-struct Placed {
-    side: Side,
-    tokens: SegmentsAt,
-    places: Option<SegmentsAt>,
-}
 
 /// Computes an attention sub-layer of [`Pass::walk`].
 type Attend<'a> = dyn FnMut(&mut Pass<'_>, usize, &plan::Attention, Address, Address) -> Result<Kept> + 'a;
@@ -76,86 +71,6 @@ pub(super) struct Memory {
     pub(super) states: Address,
     pub(super) side: Side,
     pub(super) gradient: Address,
-}
-
-/// Data of a batch on their way to the device, in one piece.
-#[derive(Default)]
-pub(super) struct Cargo(Vec<u32>);
-
-impl Cargo {
-    /// Adds words; returns their place, in bytes.
-    pub(super) fn add(&mut self, words: &[u32]) -> usize {
-        let place = 4 * self.0.len();
-        self.0.extend_from_slice(words);
-        place
-    }
-
-    fn add_segments(&mut self, values: &[u32]) -> SegmentsAt {
-        let segments = Segments::new(values);
-        // Addresses from zero, until the piece has one.
-        let mut at = |words: &[u32]| Address(self.add(words) as u64);
-        SegmentsAt {
-            order: at(&segments.order),
-            starts: at(&segments.starts),
-            values: at(&segments.values),
-            count: segments.len(),
-            rows: values.len(),
-        }
-    }
-
-    /// Rows, at addresses from zero until the piece has one ([`Side::moved`]).
-    pub(super) fn add_rows(&mut self, rows: &Rows) -> Side {
-        let mut at = |words: &[u32]| Address(self.add(words) as u64);
-        Side {
-            ids: at(&rows.ids),
-            places: at(&rows.places),
-            padded: at(&rows.padded),
-            starts: at(&rows.starts),
-            rows: rows.len(),
-            sentences: rows.sentences(),
-            longest: rows.longest,
-        }
-    }
-
-    fn add_side(&mut self, rows: &Rows, learned: bool) -> Placed {
-        Placed {
-            side: self.add_rows(rows),
-            tokens: self.add_segments(&rows.ids),
-            places: learned.then(|| self.add_segments(&rows.places)),
-        }
-    }
-
-    /// Copies the piece to the device; returns where it is.
-    pub(super) fn send(&self, engine: &mut Engine) -> Result<Address> {
-        let base = engine.arena.take(4 * self.0.len())?;
-        engine.queue.upload(bytes_of(&self.0), base)?;
-        Ok(base)
-    }
-}
-
-impl Side {
-    /// The same where the piece begins at `base`.
-    pub(super) fn moved(self, base: Address) -> Self {
-        let to = |address: Address| base.plus(address.0 as usize);
-        Self { ids: to(self.ids), places: to(self.places), padded: to(self.padded), starts: to(self.starts), ..self }
-    }
-}
-
-impl SegmentsAt {
-    fn moved(self, base: Address) -> Self {
-        let to = |address: Address| base.plus(address.0 as usize);
-        Self { order: to(self.order), starts: to(self.starts), values: to(self.values), ..self }
-    }
-}
-
-impl Placed {
-    fn moved(self, base: Address) -> Self {
-        Self {
-            side: self.side.moved(base),
-            tokens: self.tokens.moved(base),
-            places: self.places.map(|places| places.moved(base)),
-        }
-    }
 }
 
 /// A pass: see [`Engine::pass`].
@@ -377,37 +292,6 @@ impl Pass<'_> {
         Ok((Joint { s, statistics, norm, addend }, s, y))
     }
 
-    /// Back over a joint: from the gradients of y and of s (either may be missing) to `ds`, that of x, and that of h, which
-    /// is `ds` itself where nothing is dropped.
-    fn join_back(
-        &mut self,
-        joint: &Joint,
-        dy: Option<Address>,
-        stream: Option<Address>,
-        ds: Address,
-        dh: Address,
-        side: &Side,
-    ) -> Result<Address> {
-        let mark = self.engine.arena.mark();
-        let blocks = self.engine.kernels.norm_blocks(side.rows, self.d);
-        let partial = self.floats(blocks * 3 * self.d)?;
-        let (bias, dropout) = joint.addend.unwrap_or((None, Dropout::OFF));
-        let dh = if dropout.is_on() { dh } else { Address::NONE };
-        self.engine.kernels.add_norm_backward(
-            [ds, dh, partial],
-            [dy.unwrap_or(Address::NONE), stream.unwrap_or(Address::NONE), joint.s, joint.statistics],
-            self.norm(joint.norm),
-            dropout,
-            side,
-            self.d,
-        )?;
-        let targets =
-            [(self.optional(joint.norm, Self::gradient), 2 * self.d), (self.optional(bias, Self::gradient), self.d)];
-        self.engine.kernels.add_partial_sums(targets, partial, blocks)?;
-        self.engine.arena.release(mark);
-        Ok(if dropout.is_on() { dh } else { ds })
-    }
-
     pub(super) fn forward(&mut self, layers: &Layers, side: &Side, memory: Option<Memory>) -> Result<Trail> {
         self.walk(layers, side, &mut |pass, _, attention, input, h| pass.attend(attention, input, side, memory, h))
     }
@@ -453,169 +337,6 @@ impl Pass<'_> {
         // Pre-norm without a last one: the stream itself.
         let output = if input == Address::NONE { x } else { input };
         Ok(Trail { joints, kept, output })
-    }
-
-    /// Back over a stack, from the gradient `g` of its output; `g`'s memory is used.
-    fn backward(
-        &mut self,
-        layers: &Layers,
-        trail: &Trail,
-        placed: &Placed,
-        memory: Option<Memory>,
-        g: Address,
-    ) -> Result<()> {
-        let side = &placed.side;
-        let config = self.engine.model.config();
-        let (pre, embedding_dropout) = (config.norm == NormPlacement::Pre, config.embedding_dropout);
-        let mark = self.engine.arena.mark();
-        let (mut other, dropped) = (self.numbers(side.rows, self.d)?, self.numbers(side.rows, self.d)?);
-        let mut joints = trail.joints.iter().rev();
-        let mut missing = || Error::failure("a pass without its joints");
-        // The gradients of the last joint's y and, with pre-norm, of its s.
-        let (mut dy, mut stream) = (Some(g), None);
-        if pre && trail.joints.last().is_none_or(|joint| joint.norm.is_none()) {
-            (dy, stream) = (None, Some(g));
-        }
-        if !pre && layers.final_norm.is_some() {
-            let joint = joints.next().ok_or_else(&mut missing)?;
-            self.join_back(joint, dy, None, other, dropped, side)?;
-            (dy, other) = (Some(other), g);
-        }
-        let mut first_look = true;
-        for (sublayer, kept) in layers.sublayers.iter().zip(&trail.kept).rev() {
-            let joint = joints.next().ok_or_else(&mut missing)?;
-            let inner = self.engine.arena.mark();
-            // The stream's gradient stays where it is; else it goes where the one before last was.
-            let ds = stream.unwrap_or(other);
-            let dh = self.join_back(joint, dy, stream, ds, dropped, side)?;
-            let spent = dy.unwrap_or(other);
-            let (dx, accumulate) = if pre { (spent, false) } else { (ds, true) };
-            match (&sublayer.inner, kept) {
-                (Inner::Attention(attention), kept) => {
-                    self.attend_back(attention, kept, dh, side, memory, &mut first_look, (dx, accumulate))?;
-                }
-                (Inner::FeedForward(feed_forward), kept) => {
-                    self.feed_forward_back(feed_forward, kept, dh, side, (dx, accumulate))?;
-                }
-            }
-            (dy, other) = (Some(dx), spent);
-            if pre {
-                (stream, other) = (Some(ds), other);
-            }
-            self.engine.arena.release(inner);
-        }
-        let mut dx = dy.or(stream).unwrap_or(g);
-        if pre {
-            let joint = joints.next().ok_or_else(&mut missing)?;
-            dx = stream.unwrap_or(other);
-            self.join_back(joint, dy, stream, dx, dropped, side)?;
-        }
-        let dropout = self.mode.dropout(embedding_dropout, layers.site);
-        let scale = self.engine.model.embedding_scale();
-        let kernels = &self.engine.kernels;
-        let table = self.gradient(layers.table);
-        kernels.embed_backward(table, dx, &placed.tokens, side.padded, scale, dropout, self.d)?;
-        if let (Positions::Learned(place), Some(places)) = (layers.positions, &placed.places) {
-            kernels.embed_backward(self.gradient(place), dx, places, side.padded, 1.0, dropout, self.d)?;
-        }
-        self.engine.arena.release(mark);
-        Ok(())
-    }
-
-    /// What the attention kernels take, and the places of k and v in rows of `query` and `key_value`.
-    pub(super) fn sizes(&self, attention: &plan::Attention, side: &Side, memory: Option<Memory>) -> AttentionSizes {
-        let c = self.engine.model.config();
-        let cross = attention.key_value.zip(memory);
-        AttentionSizes {
-            queries: *side,
-            keys: cross.map_or(*side, |(_, memory)| memory.side),
-            q_stride: attention.query.out,
-            k_stride: cross.map_or(attention.query.out, |(key_value, _)| key_value.out),
-            heads: c.heads,
-            d_k: c.d_k,
-            d_v: c.d_v,
-            causal: attention.causal,
-            dropout: self.mode.dropout(c.attention_dropout, attention.site),
-        }
-    }
-
-    /// Where q, k and v begin in packed rows.
-    pub(super) fn heads(&self, query: Address, key_value: Address) -> Heads {
-        let c = self.engine.model.config();
-        let keys = c.heads * c.d_k;
-        let k = if key_value == Address::NONE { self.after(query, keys) } else { key_value };
-        Heads { q: query, k, v: self.after(k, keys) }
-    }
-
-    /// Turns the queries and keys of self-attention, with rotary positions; `sign` -1 turns back.
-    pub(super) fn turn(&self, attention: &plan::Attention, rows: Address, side: &Side, sign: f32) -> Result<()> {
-        let (c, rotary) = (self.engine.model.config(), self.engine.model.rotary());
-        let (None, Some(rotary)) = (attention.key_value, rotary) else { return Ok(()) };
-        let (heads, stride) = ([2 * c.heads, c.d_k], attention.query.out);
-        self.engine.kernels.turn(rows, self.engine.table, side, stride, heads, sign, rotary.table().1)
-    }
-
-    pub(super) fn attend(
-        &mut self,
-        attention: &plan::Attention,
-        input: Address,
-        side: &Side,
-        memory: Option<Memory>,
-        h: Address,
-    ) -> Result<Kept> {
-        let query = self.numbers(side.rows, attention.query.out)?;
-        self.project(input, side.rows, &attention.query, query, self.bias(&attention.query))?;
-        let mut key_value = Address::NONE;
-        if let Some((linear, memory)) = attention.key_value.zip(memory) {
-            key_value = self.numbers(memory.side.rows, linear.out)?;
-            self.project(memory.states, memory.side.rows, &linear, key_value, self.bias(&linear))?;
-        }
-        self.turn(attention, query, side, 1.0)?;
-        let context = self.numbers(side.rows, attention.output.input)?;
-        let sizes = self.sizes(attention, side, memory);
-        let log_sums = self.floats(sizes.heads * side.rows)?;
-        self.engine.kernels.attend([context, log_sums], self.heads(query, key_value), &sizes)?;
-        self.project(context, side.rows, &attention.output, h, Epilogue::None)?;
-        Ok(Kept::Attention { input, query, key_value, context, log_sums })
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn attend_back(
-        &mut self,
-        attention: &plan::Attention,
-        kept: &Kept,
-        dh: Address,
-        side: &Side,
-        memory: Option<Memory>,
-        first_look: &mut bool,
-        (dx, accumulate): (Address, bool),
-    ) -> Result<()> {
-        let Kept::Attention { input, query, key_value, context, log_sums } = *kept else {
-            return Err(Error::failure("a pass whose sub-layers were mixed up"));
-        };
-        let rows = side.rows;
-        self.add_weight_gradient(dh, context, rows, &attention.output)?;
-        let d_context = self.numbers(rows, attention.output.input)?;
-        self.project_back(dh, rows, &attention.output, d_context, false)?;
-        let d_query = self.numbers(rows, attention.query.out)?;
-        let mut d_key_value = Address::NONE;
-        if let Some((linear, memory)) = attention.key_value.zip(memory) {
-            d_key_value = self.numbers(memory.side.rows, linear.out)?;
-        }
-        let sizes = self.sizes(attention, side, memory);
-        let deltas = self.floats(sizes.heads * rows)?;
-        let (gradients, heads) = (self.heads(d_query, d_key_value), self.heads(query, key_value));
-        self.engine.kernels.attend_backward(gradients, [d_context, context, log_sums, deltas], heads, &sizes)?;
-        self.turn(attention, d_query, side, -1.0)?;
-        if let Some((linear, memory)) = attention.key_value.zip(memory) {
-            self.add_weight_gradient(d_key_value, memory.states, memory.side.rows, &linear)?;
-            self.add_bias_gradient(d_key_value, memory.side.rows, &linear)?;
-            let again = !std::mem::take(first_look);
-            self.project_back(d_key_value, memory.side.rows, &linear, memory.gradient, again)?;
-        }
-        self.add_weight_gradient(d_query, input, rows, &attention.query)?;
-        self.add_bias_gradient(d_query, rows, &attention.query)?;
-        self.project_back(d_query, rows, &attention.query, dx, accumulate)
     }
 
     pub(super) fn feed_forward(

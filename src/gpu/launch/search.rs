@@ -1,0 +1,75 @@
+//! The steps of decoding: `kernels/search.cu`.
+
+use std::ffi::c_void;
+
+use super::{Kernels, WARP};
+use crate::error::Result;
+use crate::gpu::queue::{Address, Launch};
+
+/// What rows may not be continued by, as the kernel takes it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Exclusions {
+    /// The only token a row may take, or [`Exclusions::NO_TOKEN`], [rows].
+    pub forced: Address,
+    /// Where the tokens of every row begin, and where the last ones end.
+    pub starts: Address,
+    /// Tokens that single rows may not take.
+    pub tokens: Address,
+    /// Tokens that no row may take.
+    pub always: Address,
+    /// How many of these.
+    pub always_count: u32,
+}
+
+impl Exclusions {
+    /// No token.
+    pub const NO_TOKEN: u32 = u32::MAX;
+}
+
+impl Kernels {
+    /// The rows of earlier steps that each row's hypothesis went through, [rows, capacity], from those of the last step's.
+    pub fn advance(
+        &self,
+        [ancestors, before, parents]: [Address; 3],
+        position: usize,
+        capacity: usize,
+        rows: usize,
+    ) -> Result<()> {
+        let grid = [self.blocks((rows * (position + 1)).div_ceil(256), 8), 1, 1];
+        let (position, capacity, rows) = (position as u32, capacity as u32, rows as u32);
+        let arguments = arguments![ancestors, before, parents, position, capacity, rows];
+        // SAFETY: the types are those of `advance` in search.cu.
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: "advance", name: "ancestors", grid, threads: 256, shared: 0, bytes: 0 },
+                arguments,
+            )
+        }
+    }
+
+    /// The k best continuations of rows of logits (float32, used up), and their log-probabilities.
+    pub fn best_continuations(
+        &self,
+        [tokens, log_probs, logits]: [Address; 3],
+        excluded: Exclusions,
+        [rows, vocabulary, k]: [usize; 3],
+    ) -> Result<()> {
+        let (vocabulary, k) = (vocabulary as u32, k as u32);
+        let arguments = arguments![tokens, log_probs, logits, excluded, vocabulary, k];
+        // SAFETY: the types are those of `best_continuations` in search.cu.
+        unsafe {
+            self.queue.launch(
+                &Launch {
+                    kernel: "best_continuations",
+                    name: "best continuations",
+                    grid: [rows as u32, 1, 1],
+                    threads: 8 * WARP,
+                    shared: 0,
+                    bytes: 0,
+                },
+                arguments,
+            )
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The attention sub-layer.
+
+use super::{Kept, Memory, Pass};
+use crate::error::{Error, Result};
+use crate::gpu::launch::{AttentionSizes, Heads, Side};
+use crate::gpu::plan;
+use crate::gpu::queue::{Address, Epilogue};
+
+impl Pass<'_> {
+    /// What the attention kernels take, and the places of k and v in rows of `query` and `key_value`.
+    pub(in crate::gpu) fn sizes(
+        &self,
+        attention: &plan::Attention,
+        side: &Side,
+        memory: Option<Memory>,
+    ) -> AttentionSizes {
+        let c = self.engine.model.config();
+        let cross = attention.key_value.zip(memory);
+        AttentionSizes {
+            queries: *side,
+            keys: cross.map_or(*side, |(_, memory)| memory.side),
+            q_stride: attention.query.out,
+            k_stride: cross.map_or(attention.query.out, |(key_value, _)| key_value.out),
+            heads: c.heads,
+            d_k: c.d_k,
+            d_v: c.d_v,
+            causal: attention.causal,
+            dropout: self.mode.dropout(c.attention_dropout, attention.site),
+        }
+    }
+
+    /// Where q, k and v begin in packed rows.
+    pub(in crate::gpu) fn heads(&self, query: Address, key_value: Address) -> Heads {
+        let c = self.engine.model.config();
+        let keys = c.heads * c.d_k;
+        let k = if key_value == Address::NONE { self.after(query, keys) } else { key_value };
+        Heads { q: query, k, v: self.after(k, keys) }
+    }
+
+    /// Turns the queries and keys of self-attention, with rotary positions; `sign` -1 turns back.
+    pub(in crate::gpu) fn turn(
+        &self,
+        attention: &plan::Attention,
+        rows: Address,
+        side: &Side,
+        sign: f32,
+    ) -> Result<()> {
+        let (c, rotary) = (self.engine.model.config(), self.engine.model.rotary());
+        let (None, Some(rotary)) = (attention.key_value, rotary) else { return Ok(()) };
+        let (heads, stride) = ([2 * c.heads, c.d_k], attention.query.out);
+        self.engine.kernels.turn(rows, self.engine.table, side, stride, heads, sign, rotary.table().1)
+    }
+
+    pub(in crate::gpu) fn attend(
+        &mut self,
+        attention: &plan::Attention,
+        input: Address,
+        side: &Side,
+        memory: Option<Memory>,
+        h: Address,
+    ) -> Result<Kept> {
+        let query = self.numbers(side.rows, attention.query.out)?;
+        self.project(input, side.rows, &attention.query, query, self.bias(&attention.query))?;
+        let mut key_value = Address::NONE;
+        if let Some((linear, memory)) = attention.key_value.zip(memory) {
+            key_value = self.numbers(memory.side.rows, linear.out)?;
+            self.project(memory.states, memory.side.rows, &linear, key_value, self.bias(&linear))?;
+        }
+        self.turn(attention, query, side, 1.0)?;
+        let context = self.numbers(side.rows, attention.output.input)?;
+        let sizes = self.sizes(attention, side, memory);
+        let log_sums = self.floats(sizes.heads * side.rows)?;
+        self.engine.kernels.attend([context, log_sums], self.heads(query, key_value), &sizes)?;
+        self.project(context, side.rows, &attention.output, h, Epilogue::None)?;
+        Ok(Kept::Attention { input, query, key_value, context, log_sums })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn attend_back(
+        &mut self,
+        attention: &plan::Attention,
+        kept: &Kept,
+        dh: Address,
+        side: &Side,
+        memory: Option<Memory>,
+        first_look: &mut bool,
+        (dx, accumulate): (Address, bool),
+    ) -> Result<()> {
+        let Kept::Attention { input, query, key_value, context, log_sums } = *kept else {
+            return Err(Error::failure("a pass whose sub-layers were mixed up"));
+        };
+        let rows = side.rows;
+        self.add_weight_gradient(dh, context, rows, &attention.output)?;
+        let d_context = self.numbers(rows, attention.output.input)?;
+        self.project_back(dh, rows, &attention.output, d_context, false)?;
+        let d_query = self.numbers(rows, attention.query.out)?;
+        let mut d_key_value = Address::NONE;
+        if let Some((linear, memory)) = attention.key_value.zip(memory) {
+            d_key_value = self.numbers(memory.side.rows, linear.out)?;
+        }
+        let sizes = self.sizes(attention, side, memory);
+        let deltas = self.floats(sizes.heads * rows)?;
+        let (gradients, heads) = (self.heads(d_query, d_key_value), self.heads(query, key_value));
+        self.engine.kernels.attend_backward(gradients, [d_context, context, log_sums, deltas], heads, &sizes)?;
+        self.turn(attention, d_query, side, -1.0)?;
+        if let Some((linear, memory)) = attention.key_value.zip(memory) {
+            self.add_weight_gradient(d_key_value, memory.states, memory.side.rows, &linear)?;
+            self.add_bias_gradient(d_key_value, memory.side.rows, &linear)?;
+            let again = !std::mem::take(first_look);
+            self.project_back(d_key_value, memory.side.rows, &linear, memory.gradient, again)?;
+        }
+        self.add_weight_gradient(d_query, input, rows, &attention.query)?;
+        self.add_bias_gradient(d_query, rows, &attention.query)?;
+        self.project_back(d_query, rows, &attention.query, dx, accumulate)
+    }
+}
