@@ -58,6 +58,14 @@ struct Inner {
 }
 
 impl Error {
+    /// Whether a device had no memory left. Candle passes on the text of the driver's error.
+    pub fn is_out_of_memory(&self) -> bool {
+        let said = |text: String| text.to_ascii_lowercase().replace('_', " ").contains("out of memory");
+        let first: &dyn std::error::Error = self;
+        said(self.what().to_owned())
+            || std::iter::successors(first.source(), |error| error.source()).any(|error| said(error.to_string()))
+    }
+
     fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let what = what.into();
         Self { inner: Box::new(Inner { kind, what, place: None, help: None, source: None, others: Vec::new() }) }

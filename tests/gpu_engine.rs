@@ -8,8 +8,11 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use common::emulator::{Emulator, device, get, put, to_bf16};
 use common::{every_option, is_idle, random_sequences, relative_error, small_model, special};
-use mt::config::{ModelConfig, OptimizerConfig};
+use mt::config::{DecodeConfig, ModelConfig, OptimizerConfig};
+use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::Neural;
+use mt::decode::source::Source;
+use mt::decode::translate::TranslateOptions;
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
 use mt::gpu::Engine;
 use mt::gpu::decode::Translator;
@@ -402,4 +405,38 @@ fn the_best_continuations() {
             }
         }
     }
+}
+
+/// On a device that has room for some sentences of a batch, not for all.
+#[test]
+fn a_batch_that_does_not_fit_is_translated_in_parts() {
+    let sentence = |line: usize| Source {
+        line,
+        part: 0,
+        ids: (0..3 + line as u32 % 7).map(|i| 4 + (line as u32 * 5 + i * 11) % 60).collect(),
+        cut: false,
+    };
+    let sources: Vec<Source> = (0..12).map(sentence).collect();
+    let options = TranslateOptions { max_length_extra: 5, ..TranslateOptions::of(&DecodeConfig::default()) };
+    let ensemble = |bytes: usize| {
+        let model = model(&small_model(), &Device::Cpu);
+        let translator = Translator::new(&model, Arc::new(Emulator::with_memory(bytes)), DType::F32).unwrap();
+        Ensemble::new(vec![Neural::on_device(&model, translator, special())])
+    };
+    let translate = |bytes: usize| -> Vec<Vec<u32>> {
+        let found =
+            ensemble(bytes).translate(std::slice::from_ref(&sources), &[], &options, |_| true).unwrap().unwrap();
+        found.into_iter().map(|hypotheses| hypotheses[0].tokens.clone()).collect()
+    };
+    const LITTLE: usize = 300_000;
+    let lines: Vec<Vec<u32>> = sources.iter().map(|source| [&source.ids[..], &[2]].concat()).collect();
+    let all = |ensemble: &Ensemble| {
+        let lines: Vec<&[u32]> = lines.iter().map(Vec::as_slice).collect();
+        let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
+        let limits: Vec<usize> = lines.iter().map(|line| line.len() + 4).collect();
+        search(&mut ensemble.begin(&[lines])?, &SearchOptions::beam(4, penalty, limits))
+    };
+    assert!(all(&ensemble(LITTLE)).unwrap_err().is_out_of_memory());
+    all(&ensemble(usize::MAX)).unwrap();
+    assert_eq!(translate(LITTLE), translate(usize::MAX));
 }

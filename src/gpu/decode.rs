@@ -85,7 +85,7 @@ impl Translator {
             position: 0,
             capacity: engine.model.config().max_length,
         };
-        engine.with_arena(&mut session.arena, |engine| {
+        let begun = engine.with_arena(&mut session.arena, |engine| {
             let mut pass = Pass::new(engine, Mode::INFERENCE);
             let layers = self.plan.cross_projections();
             session.steps = pass.engine.arena.take(8 * layers.len() * session.capacity)?;
@@ -104,8 +104,10 @@ impl Translator {
             }
             pass.engine.arena.release(mark);
             Ok(())
-        })?;
-        Ok(session)
+        });
+        // A session that ends here, for lack of memory, gives its own back, and locks the engine for it.
+        drop(engine);
+        begun.map(|()| session)
     }
 }
 

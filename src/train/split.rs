@@ -1,9 +1,7 @@
 //! Batches that are too large for the device's memory: split, and tried again.
 
-use std::error::Error as _;
-
 use crate::data::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The largest batch, in padded tokens, that is given to the device whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +28,7 @@ impl Limit {
         let mut batches: Vec<Batch> = batches.into_iter().flat_map(|batch| self.parts(batch)).collect();
         loop {
             let error = match work(&batches) {
-                Err(error) if is_out_of_memory(&error) => error,
+                Err(error) if error.is_out_of_memory() => error,
                 result => return result,
             };
             let largest = batches.iter().filter(|batch| batch.batch_size > 1).map(padded).max();
@@ -59,26 +57,11 @@ fn padded(batch: &Batch) -> usize {
     batch.batch_size * batch.source_length.max(batch.target_length)
 }
 
-/// Whether a device had no memory left. Candle passes on the text of the driver's error.
-fn is_out_of_memory(error: &Error) -> bool {
-    let said = |text: String| text.to_ascii_lowercase().replace('_', " ").contains("out of memory");
-    let mut cause = error.source();
-    if said(error.what().to_owned()) {
-        return true;
-    }
-    while let Some(error) = cause {
-        if said(error.to_string()) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::data::batch::SpecialIds;
+    use crate::error::Error;
 
     const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1 };
 

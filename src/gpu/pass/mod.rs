@@ -119,8 +119,8 @@ fn check(engine: &Engine, plan: &Plan, source: &Sequences, target: &Sequences, t
             return Err(Error::failure(what));
         }
     }
-    let known = |&&y: &&u32| y as usize >= plan.output.out && y != targets.padding;
-    if let Some(label) = targets.labels.iter().find(known) {
+    let unknown = |&&y: &&u32| y as usize >= plan.output.out && y != targets.padding;
+    if let Some(label) = targets.labels.iter().find(unknown) {
         return Err(Error::failure(format!("label {label} is outside the vocabulary of {}", plan.output.out)));
     }
     if targets.labels.len() != target.ids.len() || source.batch() != target.batch() {
