@@ -55,6 +55,12 @@ impl Arena {
         self.take(bytes)
     }
 
+    /// All that it has; it is empty afterwards.
+    pub fn withdraw(&mut self) -> Self {
+        let queue = self.queue.clone();
+        std::mem::replace(self, Self::new(queue))
+    }
+
     /// What is taken now.
     pub fn mark(&self) -> Mark {
         self.next

@@ -26,7 +26,7 @@ pub struct Translator {
     engine: Mutex<Engine>,
     /// Memory of sessions that are over.
     spare: Mutex<Vec<Arena>>,
-    plan: Plan,
+    plan: Arc<Plan>,
 }
 
 impl std::fmt::Debug for Translator {
@@ -85,7 +85,7 @@ impl Translator {
             position: 0,
             capacity: engine.model.config().max_length,
         };
-        let begun = engine.with_arena(&mut session.arena, |engine| {
+        engine.with_arena(&mut session.arena, |engine| {
             let mut pass = Pass::new(engine, Mode::INFERENCE);
             let layers = self.plan.cross_projections();
             session.steps = pass.engine.arena.take(8 * layers.len() * session.capacity)?;
@@ -104,10 +104,8 @@ impl Translator {
             }
             pass.engine.arena.release(mark);
             Ok(())
-        });
-        // A session that ends here, for lack of memory, gives its own back, and locks the engine for it.
-        drop(engine);
-        begun.map(|()| session)
+        })?;
+        Ok(session)
     }
 }
 
@@ -145,8 +143,7 @@ impl std::fmt::Debug for Session<'_> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        let engine = locked(&self.translator.engine);
-        let mut arena = std::mem::replace(&mut self.arena, Arena::new(engine.queue.clone()));
+        let mut arena = self.arena.withdraw();
         arena.reset();
         locked(&self.translator.spare).push(arena);
     }
@@ -188,7 +185,7 @@ impl Session<'_> {
         finish: impl FnOnce(&mut Pass<'_>, Address, Exclusions) -> Result<R>,
     ) -> Result<R> {
         let mut engine = locked(&self.translator.engine);
-        let mut arena = std::mem::replace(&mut self.arena, Arena::new(engine.queue.clone()));
+        let mut arena = self.arena.withdraw();
         let result = engine.with_arena(&mut arena, |engine| {
             let mut pass = Pass::new(engine, Mode::INFERENCE);
             let (logits, excluded, mark) = self.forward(&mut pass, step, excluded)?;

@@ -53,7 +53,7 @@ pub struct Engine {
     queue: Arc<dyn Queue>,
     kernels: Kernels,
     model: Transformer,
-    plan: Plan,
+    plan: Arc<Plan>,
     arena: Arena,
     /// Memory that lasts as long as the engine.
     _lasting: Arena,
@@ -95,7 +95,7 @@ impl Engine {
         }
         Ok(Self {
             kernels: Kernels::new(queue.clone(), number, wide),
-            plan: Plan::new(model)?,
+            plan: Arc::new(Plan::new(model)?),
             arena: Arena::new(queue.clone()),
             values,
             gradients,

@@ -76,17 +76,17 @@ impl Pass<'_> {
             let dh = self.join_back(joint, dy, stream, ds, dropped, side)?;
             let spent = dy.unwrap_or(other);
             let (dx, accumulate) = if pre { (spent, false) } else { (ds, true) };
-            match (&sublayer.inner, kept) {
-                (Inner::Attention(attention), kept) => {
+            match &sublayer.inner {
+                Inner::Attention(attention) => {
                     self.attend_back(attention, kept, dh, side, memory, &mut first_look, (dx, accumulate))?;
                 }
-                (Inner::FeedForward(feed_forward), kept) => {
+                Inner::FeedForward(feed_forward) => {
                     self.feed_forward_back(feed_forward, kept, dh, side, (dx, accumulate))?;
                 }
             }
             (dy, other) = (Some(dx), spent);
             if pre {
-                (stream, other) = (Some(ds), other);
+                stream = Some(ds);
             }
             self.engine.arena.release(inner);
         }

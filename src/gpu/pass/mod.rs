@@ -82,8 +82,8 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     if source.len() == 0 || target_rows.len() == 0 {
         return Ok(());
     }
-    let labels: Vec<u32> = target_rows.padded.iter().map(|&row| targets.labels[row as usize]).collect();
-    let labels: Vec<u32> = labels.iter().map(|&y| if y == targets.padding { NO_LABEL } else { y }).collect();
+    let labels = target_rows.padded.iter().map(|&row| targets.labels[row as usize]);
+    let labels: Vec<u32> = labels.map(|y| if y == targets.padding { NO_LABEL } else { y }).collect();
     let mut cargo = Cargo::default();
     let (source, target) = (cargo.add_side(&source, learned), cargo.add_side(&target_rows, learned));
     let labels = cargo.add(&labels);
