@@ -167,22 +167,15 @@ fn update(criterion: &mut Criterion) {
     let flat = || Tensor::from_vec(numbers(PARAMETERS), PARAMETERS, &Device::Cpu).unwrap();
     let (values, gradients, first) = (flat(), flat(), flat());
     let second = flat().sqr().unwrap();
-    let step = AdamStep {
-        learning_rate: 1e-4,
-        betas: [0.9, 0.98],
-        eps: 1e-9,
-        weight_decay: 0.0,
-        update: 10,
-        gradient_scale: 1e-3,
-    };
+    let step = AdamStep { learning_rate: 1e-4, betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.0, update: 10 };
     let mut group = criterion.benchmark_group("update of 10M parameters");
     group.throughput(Throughput::Elements(PARAMETERS as u64));
     group.bench_function("gradient norm", |b| b.iter(|| optimizer::norm(black_box(&gradients)).unwrap()));
     group.bench_function("adam, fused", |b| {
-        b.iter(|| optimizer::adam(&values, &gradients, &first, &second, step).unwrap())
+        b.iter(|| optimizer::adam(&values, &gradients, &first, &second, 1e-3, &step).unwrap())
     });
     group.bench_function("adam, plain", |b| {
-        b.iter(|| optimizer::reference(&values, &gradients, &first, &second, step).unwrap())
+        b.iter(|| optimizer::reference(&values, &gradients, &first, &second, 1e-3, &step).unwrap())
     });
     group.finish();
 }

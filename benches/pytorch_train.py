@@ -92,17 +92,19 @@ def sinusoids(length: int, d_model: int) -> torch.Tensor:
 def time_updates(
     shape: Shape, updates: int, warmup: int, bf16: bool, device: torch.device, compiled: bool
 ) -> list[float]:
-    """Seconds of each update after the warm-up."""
+    """Seconds of each update after the warm-up.
+
+    On a GPU the next update is queued before the last one is waited for, as in a loop that reads losses late.
+    """
     model = Translator(shape, dropout=0.1).to(device).train()
     logits_of = torch.compile(model) if compiled else model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    seconds = []
-    for update in range(warmup + updates):
-        ids = torch.randint(FIRST_WORD, shape.vocab, (3, shape.batch, shape.length))
-        if device.type == "cuda":
-            ids = ids.pin_memory()
-            torch.cuda.synchronize(device)
-        start = time.perf_counter()
+    on_gpu = device.type == "cuda"
+    batches = [torch.randint(FIRST_WORD, shape.vocab, (3, shape.batch, shape.length)) for _ in range(warmup + updates)]
+    if on_gpu:
+        batches = [ids.pin_memory() for ids in batches]
+    ends, losses, done = [time.perf_counter()], [], []
+    for ids in batches:
         source, target_input, labels = ids.to(device, non_blocking=True)
         optimizer.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
@@ -111,13 +113,22 @@ def time_updates(
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if update >= warmup:
-            seconds.append(time.perf_counter() - start)
+        losses.append(loss.detach())
+        if on_gpu:
+            done.append(torch.cuda.Event())
+            done[-1].record()
+            if len(done) > 1:
+                done[-2].synchronize()
+                ends.append(time.perf_counter())
+        else:
+            ends.append(time.perf_counter())
+    if on_gpu:
+        done[-1].synchronize()
+        ends.append(time.perf_counter())
+    for update, loss in enumerate(losses, 1):
         if not math.isfinite(loss.item()):
-            raise SystemExit(f"the loss is {loss.item()} at update {update + 1}")
-    return seconds
+            raise SystemExit(f"the loss is {loss.item()} at update {update}")
+    return [end - start for start, end in zip(ends, ends[1:])][warmup:]
 
 
 def positive(text: str) -> int:

@@ -102,9 +102,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut passes = passes(&model)?;
     let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0)?;
     let mut stream = Stream::new(1, "batches");
-    let mut profiler = Profiler::default();
-    let mut seconds = Vec::new();
-    for update in 1..=args.warmup + args.updates {
+    let mut batch_of = || {
         let mut ids = || -> Vec<u32> {
             (0..batch * length)
                 .map(|_| (FIRST_WORD + stream.below(vocabulary.source as u64 - FIRST_WORD)) as u32)
@@ -113,32 +111,39 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let lengths = Arc::new(vec![length as u32; batch]);
         let (source, target, labels) = (ids(), ids(), ids());
         let sequences = |ids| Sequences { ids, lengths: lengths.clone(), length };
-        let (source, target) = (sequences(source), sequences(target));
-        let targets = Targets { labels, padding: 0, smoothing: 0.1 };
-        let start = Instant::now();
+        (sequences(source), sequences(target), Targets { labels, padding: 0, smoothing: 0.1 })
+    };
+    let batches: Vec<_> = (0..args.warmup + args.updates).map(|_| batch_of()).collect();
+    let mut profiler = args.profile.then(Profiler::default);
+    let (mut seconds, mut under_way, mut before) = (Vec::new(), 0, Instant::now());
+    for (update, (source, target, targets)) in (1..).zip(&batches) {
         passes.begin()?;
-        let mode = Mode::training(rng::key(1, "dropout", &[update as u64]));
-        passes.pass(&source, &target, &targets, &mode)?;
-        let sums = passes.sums()?;
-        let mut scale = 1.0 / (batch * length) as f64;
-        let size = passes.gradient_norm()? * scale;
-        if size > CLIP {
-            scale *= CLIP / size;
-        }
-        optimizer.step_with(&mut *passes, update as u64, 1e-4, scale)?;
-        // What the optimizer has queued is waited for, too.
-        passes.sums()?;
-        if update > args.warmup {
-            seconds.push(start.elapsed().as_secs_f64());
-        }
-        if !sums.smoothed.is_finite() {
-            return Err(format!("the loss is {} at update {update}", sums.smoothed).into());
-        }
-        if args.profile {
-            profiler.updated();
+        let mode = Mode::training(rng::key(1, "dropout", &[update]));
+        passes.pass(source, target, targets, &mode)?;
+        passes.decide(1.0 / targets.labels.len() as f64, CLIP)?;
+        optimizer.step_with(&mut *passes, update, 1e-4)?;
+        under_way += 1;
+        // As in training, a device has the next update before the outcome of the last is asked for.
+        let is_last = update as usize == batches.len();
+        let waits = is_last || profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way));
+        let stay = if waits { 0 } else { passes.depth() - 1 };
+        while under_way > stay {
+            let outcome = passes.outcome()?;
+            under_way -= 1;
+            seconds.push(before.elapsed().as_secs_f64());
+            before = Instant::now();
+            if !outcome.is_made {
+                return Err(format!("loss or gradient of update {} is not finite", seconds.len()).into());
+            }
+            if let Some(profiler) = &mut profiler {
+                profiler.updated();
+            }
         }
     }
-    if let Some(profile) = profiler.finish(&mut *passes)? {
+    seconds.drain(..args.warmup);
+    if let Some(profiler) = profiler
+        && let Some(profile) = profiler.finish(&mut *passes)?
+    {
         println!("{profile}");
     }
     seconds.sort_by(f64::total_cmp);

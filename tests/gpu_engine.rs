@@ -165,20 +165,72 @@ fn the_optimizer_moves_parameters_alike() {
         let mut optimizer = Optimizer::new(&config, model.parameters(), 0.9).unwrap();
         let mut stream = Stream::new(2, "gradients");
         let count = model.parameters().values().elem_count();
-        let mut norms = Vec::new();
+        let mut outcomes = Vec::new();
         for update in 1..=3 {
             let gradients: Vec<f32> = (0..count).map(|_| stream.normal() as f32).collect();
             let gradients = Tensor::from_vec(gradients, count, model.parameters().device()).unwrap();
+            passes.begin().unwrap();
             model.parameters().gradients().slice_set(&gradients, 0, 0).unwrap();
-            norms.push(passes.gradient_norm().unwrap());
-            optimizer.step_with(&mut *passes, update, 1e-3, 0.5).unwrap();
+            // The first is not clipped.
+            passes.decide(0.5, if update == 1 { 1e9 } else { 10.0 }).unwrap();
+            optimizer.step_with(&mut *passes, update, 1e-3).unwrap();
+            outcomes.push(passes.outcome().unwrap());
         }
         let average: Vec<f32> = optimizer.average().unwrap().to_vec1().unwrap();
-        (norms, model.parameters().values().to_vec1::<f32>().unwrap(), average)
+        (outcomes, model.parameters().values().to_vec1::<f32>().unwrap(), average)
     };
     let (want, got) = (run(false), run(true));
-    assert!(got.0.iter().zip(&want.0).all(|(a, b)| (a - b).abs() < 1e-9 * b));
+    for (got, want) in got.0.iter().zip(&want.0) {
+        assert!(want.is_made && want.gradient_norm > 10.0 && got.is_made && got.sums == want.sums);
+        assert!((got.gradient_norm - want.gradient_norm).abs() < 1e-9 * want.gradient_norm);
+    }
     assert!(relative_error(&got.1, &want.1) < 1e-6 && relative_error(&got.2, &want.2) < 1e-6);
+}
+
+/// An update whose gradient is not finite moves nothing, nor do those that were queued behind it, until they are forgotten;
+/// then all goes on as if it had not been.
+#[test]
+fn updates_behind_one_that_is_not_finite_wait() {
+    let run = |poisoned: &[usize]| {
+        let (model, mut engine) = engine(&small_model(), DType::F32);
+        let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.9).unwrap();
+        let count = model.parameters().values().elem_count();
+        let state = |optimizer: &Optimizer| -> Vec<Vec<f32>> {
+            let tensors = optimizer.tensors().into_iter().map(|(_, tensor)| tensor);
+            tensors.chain([model.parameters().values()]).map(|tensor| tensor.to_vec1().unwrap()).collect()
+        };
+        let queue = |engine: &mut Engine, optimizer: &mut Optimizer, number: usize| {
+            let mut gradients: Vec<f32> = (0..count).map(|i| ((i * number) as f32).sin()).collect();
+            if poisoned.contains(&number) {
+                gradients[count / 2] = f32::NAN;
+            }
+            let gradients = Tensor::from_vec(gradients, count, model.parameters().device()).unwrap();
+            engine.begin().unwrap();
+            model.parameters().gradients().slice_set(&gradients, 0, 0).unwrap();
+            engine.decide(1.0, 0.0).unwrap();
+            optimizer.step_with(engine, 1, 1e-3).unwrap();
+        };
+        let mut is_made = Vec::new();
+        queue(&mut engine, &mut optimizer, 1);
+        if poisoned.contains(&2) {
+            queue(&mut engine, &mut optimizer, 2);
+            is_made.push(engine.outcome().unwrap().is_made);
+            let before = state(&optimizer);
+            queue(&mut engine, &mut optimizer, 3);
+            is_made.push(engine.outcome().unwrap().is_made);
+            assert_eq!(state(&optimizer), before);
+            engine.forget().unwrap();
+        }
+        queue(&mut engine, &mut optimizer, 3);
+        let outcome = |engine: &mut Engine| engine.outcome().unwrap().is_made;
+        while is_made.iter().filter(|&&made| made).count() < 2 {
+            is_made.push(outcome(&mut engine));
+        }
+        (is_made, state(&optimizer))
+    };
+    let (never, with) = (run(&[]), run(&[2]));
+    assert_eq!((never.0, with.0), (vec![true, true], vec![true, false, true]));
+    assert_eq!(never.1, with.1);
 }
 
 /// What does not fit fails with a message that training splits batches at, and leaves room for the parts.

@@ -1,6 +1,6 @@
 //! NVIDIA's GPUs as a [`Queue`]: the driver for memory, copies and kernels, cuBLASLt for products.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{Device, Storage, Tensor};
 
-use super::queue::{Address, ColumnMajor, Epilogue, Launch, Number, Product, Queue};
+use super::queue::{Address, ColumnMajor, Epilogue, Launch, Number, Product, Queue, Ticket};
 use crate::error::{Error, Result};
 use crate::ops::matmul::Precision;
 use crate::ops::profile::{self, Work};
@@ -41,7 +41,7 @@ pub struct Cuda {
     algorithms: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
     staging: Mutex<Staging>,
     /// What is timed for a profile, until the device is waited for.
-    timed: Mutex<Vec<Timed>>,
+    timed: Mutex<VecDeque<Timed>>,
     multiprocessors: u32,
 }
 
@@ -61,7 +61,7 @@ impl Drop for Timer<'_> {
         if let Some((cuda, timed)) = self.0.take()
             && timed.events[1].record(&cuda.stream).is_ok()
         {
-            locked(&cuda.timed).push(timed);
+            locked(&cuda.timed).push_back(timed);
         }
     }
 }
@@ -80,13 +80,69 @@ fn work(product: &Product) -> Work {
     Work::product(m, n, k, if number == Number::Bf16 { Precision::Bf16 } else { Precision::F32 })
 }
 
-/// Pinned memory from which copies to the device are made; it is used again when the device has been waited for.
+/// Pinned memory.
+#[derive(Clone, Copy)]
+struct Piece {
+    memory: *mut c_void,
+    bytes: usize,
+}
+
+/// Pinned memory that copies to and from the device use; it is used again when the device is known to be done with it.
 #[derive(Default)]
 struct Staging {
-    pieces: Vec<(*mut c_void, usize)>,
-    /// The piece that is being filled, and how far.
-    at: (usize, usize),
+    /// Not in use.
+    free: Vec<Piece>,
+    /// In use by copies since the last fetch. The last one is filled up to …
+    filling: Vec<Piece>,
+    /// … here.
+    used: usize,
     under_way: usize,
+    /// Copies to the host, oldest first.
+    fetches: VecDeque<Fetch>,
+    /// Fetches ever begun.
+    begun: u64,
+}
+
+/// A copy to the host, and what was in use when it began.
+struct Fetch {
+    ticket: Ticket,
+    /// Where it goes, in the last of the pieces.
+    to: *const u8,
+    done: CudaEvent,
+    pieces: Vec<Piece>,
+}
+
+impl Staging {
+    /// Takes so many bytes, aligned to 256.
+    fn take(&mut self, bytes: usize) -> Result<*mut u8> {
+        let size = bytes.next_multiple_of(256);
+        self.under_way += size;
+        if let Some(piece) = self.filling.last()
+            && self.used + size <= piece.bytes
+        {
+            // SAFETY: within the piece.
+            let at = unsafe { piece.memory.cast::<u8>().add(self.used) };
+            self.used += size;
+            return Ok(at);
+        }
+        let piece = match self.free.iter().position(|piece| piece.bytes >= size) {
+            Some(index) => self.free.swap_remove(index),
+            None => {
+                let bytes = size.max(STAGING);
+                // SAFETY: it is written before it is read.
+                Piece { memory: unsafe { result::malloc_host(bytes, 0) }.map_err(driver_error)?, bytes }
+            }
+        };
+        self.filling.push(piece);
+        self.used = size;
+        Ok(piece.memory.cast())
+    }
+
+    /// The device is done with all copies since the last fetch.
+    fn settle(&mut self) {
+        self.free.append(&mut self.filling);
+        (self.used, self.under_way) = (0, 0);
+    }
 }
 
 // SAFETY: the driver and cuBLASLt may be called from any thread to which the context is bound, which every call sees to; the
@@ -222,39 +278,27 @@ impl Cuda {
 
     /// Waits for all work, after which staging may be used again.
     fn synchronize(&self) -> Result<()> {
+        self.settle(&mut locked(&self.staging))?;
+        self.count()
+    }
+
+    fn settle(&self, staging: &mut Staging) -> Result<()> {
         self.stream.synchronize().map_err(driver_error)?;
-        for Timed { name, part, work, events: [before, after] } in locked(&self.timed).drain(..) {
-            let milliseconds = before.elapsed_ms(&after).map_err(driver_error)?;
-            profile::add(name, part, Duration::from_secs_f32(milliseconds.max(0.0) / 1e3), work);
-        }
-        let mut staging = locked(&self.staging);
-        (staging.at, staging.under_way) = ((0, 0), 0);
+        staging.settle();
         Ok(())
     }
 
-    /// Pinned memory of so many bytes.
-    fn stage(&self, bytes: usize) -> Result<*mut u8> {
-        if locked(&self.staging).under_way + bytes > STAGING_LIMIT {
-            self.synchronize()?;
+    /// Counts for the profile what is done of the work that is timed.
+    fn count(&self) -> Result<()> {
+        let mut timed = locked(&self.timed);
+        while let Some(Timed { name, part, work, events: [before, after] }) = timed.front()
+            && after.is_complete()
+        {
+            let milliseconds = before.elapsed_ms(after).map_err(driver_error)?;
+            profile::add(name, part, Duration::from_secs_f32(milliseconds.max(0.0) / 1e3), *work);
+            timed.pop_front();
         }
-        let mut staging = locked(&self.staging);
-        let size = bytes.next_multiple_of(256);
-        staging.under_way += size;
-        while let Some(&(memory, capacity)) = staging.pieces.get(staging.at.0) {
-            let used = staging.at.1;
-            if used + size <= capacity {
-                staging.at.1 += size;
-                // SAFETY: within the piece.
-                return Ok(unsafe { memory.cast::<u8>().add(used) });
-            }
-            staging.at = (staging.at.0 + 1, 0);
-        }
-        let capacity = size.max(STAGING);
-        // SAFETY: it is written before it is read.
-        let memory = unsafe { result::malloc_host(capacity, 0) }.map_err(driver_error)?;
-        staging.pieces.push((memory, capacity));
-        staging.at = (staging.pieces.len() - 1, size);
-        Ok(memory.cast())
+        Ok(())
     }
 }
 
@@ -266,8 +310,10 @@ impl Drop for Cuda {
         unsafe {
             let _ = lt::destroy_handle(self.lt);
             let _ = result::free_sync(self.workspace.0);
-            for (memory, _) in locked(&self.staging).pieces.drain(..) {
-                let _ = result::free_host(memory);
+            let mut staging = locked(&self.staging);
+            let fetched: Vec<Piece> = staging.fetches.drain(..).flat_map(|fetch| fetch.pieces).collect();
+            for piece in fetched.into_iter().chain(std::mem::take(&mut staging.free)) {
+                let _ = result::free_host(piece.memory);
             }
         }
     }
@@ -289,7 +335,12 @@ impl Queue for Cuda {
 
     fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
         self.bind()?;
-        let staged = self.stage(bytes.len())?;
+        // Locked until the copy is queued: what is settled meanwhile would not have waited for it.
+        let mut staging = locked(&self.staging);
+        if staging.under_way + bytes.len() > STAGING_LIMIT {
+            self.settle(&mut staging)?;
+        }
+        let staged = staging.take(bytes.len())?;
         // SAFETY: as many bytes are staged, and no copy from them is under way.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), staged, bytes.len());
@@ -303,6 +354,39 @@ impl Queue for Cuda {
         // SAFETY: the memory is there, and `bytes` is not used before the work is done.
         unsafe { result::memcpy_dtoh_async(bytes, from.0, self.stream.cu_stream()) }.map_err(driver_error)?;
         self.synchronize()
+    }
+
+    fn fetch(&self, from: Address, bytes: usize) -> Result<Ticket> {
+        self.bind()?;
+        let mut staging = locked(&self.staging);
+        let to = staging.take(bytes)?;
+        // SAFETY: the memory is there, and what is staged is not used before the copy is done.
+        unsafe {
+            let to = std::slice::from_raw_parts_mut(to, bytes);
+            result::memcpy_dtoh_async(to, from.0, self.stream.cu_stream()).map_err(driver_error)?;
+        }
+        let done = self.stream.record_event(None).map_err(driver_error)?;
+        let pieces = std::mem::take(&mut staging.filling);
+        (staging.used, staging.under_way) = (0, 0);
+        let ticket = Ticket(staging.begun);
+        staging.begun += 1;
+        staging.fetches.push_back(Fetch { ticket, to, done, pieces });
+        Ok(ticket)
+    }
+
+    fn fetched(&self, ticket: Ticket, bytes: &mut [u8]) -> Result<()> {
+        self.bind()?;
+        let mut staging = locked(&self.staging);
+        while let Some(fetch) = staging.fetches.pop_front_if(|fetch| fetch.ticket <= ticket) {
+            fetch.done.synchronize().map_err(driver_error)?;
+            if fetch.ticket == ticket {
+                // SAFETY: as many bytes were copied there.
+                unsafe { std::ptr::copy_nonoverlapping(fetch.to, bytes.as_mut_ptr(), bytes.len()) };
+            }
+            staging.free.extend(fetch.pieces);
+        }
+        drop(staging);
+        self.count()
     }
 
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {

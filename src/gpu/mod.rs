@@ -13,7 +13,8 @@
 //! - Products read weights in the type of the precision; masters, gradients, statistics, softmax and loss are float32, and
 //!   activations between kernels are in the type of the precision.
 //! - Sums are in a fixed order everywhere: the same seed on the same device gives the same bits.
-//! - The host only queues work; it waits where it reads the losses.
+//! - The host only queues work. Whether an update is made, and how its gradient is clipped, is decided on the device; the
+//!   host learns it while the next update is under way.
 //!
 //! The kernels are CUDA C++ in `kernels/`, one file an operation of [`crate::ops`]. They are compiled when `mt` is built with
 //! CUDA; `tests/gpu_engine.rs` compiles the same files for the processor (`tests/emulator/`), so that they and this module
@@ -31,6 +32,7 @@ pub mod plan;
 pub mod queue;
 mod rows;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
@@ -39,11 +41,11 @@ use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
-use crate::ops::optimizer::AdamStep;
+use crate::ops::optimizer::{AdamStep, Outcome};
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
 use plan::Plan;
-use queue::{Address, Number, Queue};
+use queue::{Address, Number, Queue, Ticket};
 
 /// The widest heads that the kernels of attention take.
 const WIDEST_HEAD: usize = 512;
@@ -65,6 +67,23 @@ pub struct Engine {
     table: Address,
     /// Two float64: the sums of the losses since the last [`Engine::begin`].
     sums: Address,
+    /// What [`Engine::decide`] has decided: [`Decision`].
+    decision: Address,
+    /// A word, not zero when an update was not made: none is until [`Engine::forget`].
+    stopped: Address,
+    /// Decisions on their way to the host, oldest first.
+    decided: VecDeque<Ticket>,
+}
+
+/// What is decided of an update: a struct of kernels/optimizer.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Decision {
+    smoothed: f64,
+    likelihood: f64,
+    gradient_norm: f64,
+    scale: f32,
+    is_made: u32,
 }
 
 impl Engine {
@@ -93,6 +112,8 @@ impl Engine {
         if !table.is_empty() {
             queue.upload(bytes_of(table), at)?;
         }
+        let stopped = lasting.take(size_of::<u32>())?;
+        queue.clear(stopped, size_of::<u32>())?;
         Ok(Self {
             kernels: Kernels::new(queue.clone(), number, wide),
             plan: Arc::new(Plan::new(model)?),
@@ -102,6 +123,9 @@ impl Engine {
             weights,
             table: at,
             sums: lasting.take(16)?,
+            decision: lasting.take(size_of::<Decision>())?,
+            stopped,
+            decided: VecDeque::new(),
             _lasting: lasting,
             model: model.clone(),
             queue,
@@ -158,25 +182,51 @@ impl Engine {
         Ok(Sums { smoothed, likelihood })
     }
 
-    /// Euclidean norm of the gradients. Waits for the device.
-    pub fn gradient_norm(&mut self) -> Result<f64> {
+    /// Decides whether the update is made, and what the gradients are multiplied with: [`crate::ops::optimizer::decide`],
+    /// and never while an update before it was not made and is not forgotten.
+    pub fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
         let count = self.model.parameters().values().elem_count();
         let mark = self.arena.mark();
         let blocks = self.kernels.square_blocks(count);
-        let partial = self.arena.take(8 * (blocks + 1))?;
-        let total = partial.plus(8 * blocks);
-        self.kernels.squares(total, partial, self.gradients, count)?;
-        let mut bytes = [0; 8];
-        self.queue.download(total, &mut bytes)?;
+        let partial = self.arena.take(8 * blocks)?;
+        self.kernels.squares(partial, self.gradients, count)?;
+        let [decision, stopped] = [self.decision, self.stopped];
+        self.kernels.decide([decision, stopped], partial, self.sums, scale, clip_norm, blocks)?;
         self.arena.release(mark);
-        Ok(float64(&bytes).sqrt())
+        self.decided.push_back(self.queue.fetch(decision, size_of::<Decision>())?);
+        Ok(())
     }
 
-    /// One Adam update of the parameters `range`, whose moments are whole flat tensors.
+    /// One Adam update of the parameters `range`, whose moments are whole flat tensors, if it is made.
     pub fn adam(&self, range: std::ops::Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
         let at = |address: Address| address.plus(4 * range.start);
         let addresses = [self.values, self.gradients, self.queue.address(first)?, self.queue.address(second)?].map(at);
-        self.kernels.adam(addresses, AdamArgument(step.constants()), range.len())
+        self.kernels.adam(addresses, self.decision, AdamArgument(step.constants()), range.len())
+    }
+
+    /// Moves an average towards the parameters, if the update is made.
+    pub fn average(&self, average: &Tensor, decay: f64) -> Result<()> {
+        let count = self.model.parameters().values().elem_count();
+        self.kernels.average(self.queue.address(average)?, self.values, self.decision, decay, count)
+    }
+
+    /// What came of the oldest update that was decided and not asked for. Waits for it, not for what is queued behind it.
+    pub fn outcome(&mut self) -> Result<Outcome> {
+        let Some(ticket) = self.decided.pop_front() else {
+            return Err(Error::failure("an outcome was asked for, and no update was queued"));
+        };
+        let mut bytes = [0; size_of::<Decision>()];
+        self.queue.fetched(ticket, &mut bytes)?;
+        // SAFETY: as many bytes, for which every bit pattern is a decision.
+        let decision: Decision = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+        let Decision { smoothed, likelihood, gradient_norm, is_made, .. } = decision;
+        Ok(Outcome { sums: Sums { smoothed, likelihood }, gradient_norm, is_made: is_made != 0 })
+    }
+
+    /// Forgets the updates that were not asked for.
+    pub fn forget(&mut self) -> Result<()> {
+        self.decided.clear();
+        self.queue.clear(self.stopped, size_of::<u32>())
     }
 }
 

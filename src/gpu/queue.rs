@@ -142,7 +142,12 @@ pub struct Launch<'a> {
     pub bytes: usize,
 }
 
-/// A GPU, or what stands for one in tests. Work is done in the order of the calls; only [`Queue::download`] waits for it.
+/// Bytes on their way from the device: see [`Queue::fetch`]. Later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A GPU, or what stands for one in tests. Work is done in the order of the calls; only [`Queue::download`] and
+/// [`Queue::fetched`] wait for it.
 pub trait Queue: Send + Sync {
     /// Memory, aligned to 256 bytes; what is in it is not said.
     ///
@@ -158,6 +163,12 @@ pub trait Queue: Send + Sync {
 
     /// Copies from the device, when the work before is done.
     fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()>;
+
+    /// Begins to copy from the device, when the work before is done; what comes later is not waited for.
+    fn fetch(&self, from: Address, bytes: usize) -> Result<Ticket>;
+
+    /// Waits for what [`Queue::fetch`] began to copy. What was to be fetched before it and was not asked for is forgotten.
+    fn fetched(&self, ticket: Ticket, bytes: &mut [u8]) -> Result<()>;
 
     /// Sets bytes to zero.
     fn clear(&self, at: Address, bytes: usize) -> Result<()>;

@@ -1,14 +1,34 @@
-//! Adam and the global gradient norm, each one pass over the flat buffers.
+//! Adam, the global gradient norm and clipping, each one pass over the flat buffers.
 
 use candle_core::{DType, Result, Tensor};
 use rayon::prelude::*;
 
+use super::loss::Sums;
 use super::memory::{with_slice, with_slice_mut};
 use super::profile::{self, Work};
 use super::simd::vectorised;
 
 /// Elements that one thread takes at a time.
 const BLOCK: usize = 1 << 16;
+
+/// What came of an update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The sums of its losses.
+    pub sums: Sums,
+    /// Euclidean norm of the gradient, before it was clipped.
+    pub gradient_norm: f64,
+    /// Whether the parameters were moved: loss and norm are finite.
+    pub is_made: bool,
+}
+
+/// What the gradients of an update are multiplied with: `scale`, and where their norm, with that scale, is above
+/// `clip_norm` > 0, what brings it down to it. `None`: loss or norm is not finite, and there is no update.
+pub fn decide(smoothed: f64, gradient_norm: f64, scale: f64, clip_norm: f64) -> Option<f64> {
+    let is_made = smoothed.is_finite() && gradient_norm.is_finite();
+    let is_clipped = clip_norm > 0.0 && gradient_norm > clip_norm;
+    is_made.then(|| if is_clipped { scale * (clip_norm / gradient_norm) } else { scale })
+}
 
 /// The constants of one Adam update (Kingma and Ba 2015), with decoupled weight decay (Loshchilov and Hutter 2019).
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +43,6 @@ pub struct AdamStep {
     pub weight_decay: f64,
     /// Number of this update, from 1: for the bias corrections.
     pub update: u64,
-    /// Factor of the gradient: 1/tokens, times the clipping factor.
-    pub gradient_scale: f64,
 }
 
 impl AdamStep {
@@ -33,14 +51,12 @@ impl AdamStep {
         self.betas.map(|beta| 1.0 / (1.0 - beta.powf(self.update as f64)))
     }
 
-    /// What kernels take: the gradient's factor, β₁, β₂, their corrections, ε, the learning rate, what is left of the
-    /// parameters.
-    pub fn constants(&self) -> [f32; 8] {
+    /// What kernels take: β₁, β₂, their corrections, ε, the learning rate, what is left of the parameters.
+    pub fn constants(&self) -> [f32; 7] {
         let [correction1, correction2] = self.corrections();
         let decay = 1.0 - self.learning_rate * self.weight_decay;
         let [beta1, beta2] = self.betas;
-        [self.gradient_scale, beta1, beta2, correction1, correction2, self.eps, self.learning_rate, decay]
-            .map(|c| c as f32)
+        [beta1, beta2, correction1, correction2, self.eps, self.learning_rate, decay].map(|c| c as f32)
     }
 }
 
@@ -58,8 +74,15 @@ vectorised! {
         lanes.iter().sum::<f64>() + rest.iter().map(|v| *v as f64 * *v as f64).sum::<f64>()
     }
 
-    fn adam_block(values: &mut [f32], gradients: &[f32], first: &mut [f32], second: &mut [f32], constants: [f32; 8]) {
-        let [scale, beta1, beta2, correction1, correction2, eps, rate, decay] = constants;
+    fn adam_block(
+        values: &mut [f32],
+        gradients: &[f32],
+        first: &mut [f32],
+        second: &mut [f32],
+        scale: f32,
+        constants: [f32; 7],
+    ) {
+        let [beta1, beta2, correction1, correction2, eps, rate, decay] = constants;
         let n = values.len();
         let (gradients, first, second) = (&gradients[..n], &mut first[..n], &mut second[..n]);
         for i in 0..n {
@@ -89,11 +112,19 @@ pub fn norm(x: &Tensor) -> Result<f64> {
     })
 }
 
-/// One Adam update of flat tensors of equal length.
-pub fn adam(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
+/// One Adam update of flat tensors of equal length. The gradient is multiplied by `scale`: 1/tokens, times the clipping
+/// factor.
+pub fn adam(
+    values: &Tensor,
+    gradients: &Tensor,
+    first: &Tensor,
+    second: &Tensor,
+    scale: f64,
+    step: &AdamStep,
+) -> Result<()> {
     let _timer = profile::operation("adam", "", Work::floats(7 * values.elem_count()));
     if !values.device().is_cpu() || values.dtype() != DType::F32 {
-        return reference(values, gradients, first, second, step);
+        return reference(values, gradients, first, second, scale, step);
     }
     let constants = step.constants();
     with_slice(gradients, |g| {
@@ -104,7 +135,9 @@ pub fn adam(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor
                         .par_chunks_mut(BLOCK)
                         .zip(g.par_chunks(BLOCK))
                         .zip(first.par_chunks_mut(BLOCK).zip(second.par_chunks_mut(BLOCK)))
-                        .for_each(|((values, g), (first, second))| adam_block(values, g, first, second, constants));
+                        .for_each(|((values, g), (first, second))| {
+                            adam_block(values, g, first, second, scale as f32, constants)
+                        });
                 })
             })
         })
@@ -113,10 +146,17 @@ pub fn adam(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor
 }
 
 /// The same in plain Candle operations, on any device.
-pub fn reference(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
+pub fn reference(
+    values: &Tensor,
+    gradients: &Tensor,
+    first: &Tensor,
+    second: &Tensor,
+    scale: f64,
+    step: &AdamStep,
+) -> Result<()> {
     let [beta1, beta2] = step.betas;
     let [correction1, correction2] = step.corrections();
-    let g = (gradients * step.gradient_scale)?;
+    let g = (gradients * scale)?;
     let m = ((first * beta1)? + (&g * (1.0 - beta1))?)?;
     let v = ((second * beta2)? + (g.sqr()? * (1.0 - beta2))?)?;
     let change = ((&m * correction1)? / ((&v * correction2)?.sqrt()? + step.eps)?)?;
@@ -125,4 +165,10 @@ pub fn reference(values: &Tensor, gradients: &Tensor, first: &Tensor, second: &T
     values.slice_set(&updated, 0, 0)?;
     first.slice_set(&m, 0, 0)?;
     second.slice_set(&v, 0, 0)
+}
+
+/// average = decay · average + (1 - decay) · values, in plain Candle operations.
+pub fn average(average: &Tensor, values: &Tensor, decay: f64) -> Result<()> {
+    let mixed = ((average * decay)? + (values * (1.0 - decay))?)?;
+    average.slice_set(&mixed, 0, 0)
 }

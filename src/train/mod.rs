@@ -19,6 +19,7 @@ pub mod schedule;
 pub mod split;
 pub mod state;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,10 +28,12 @@ use serde_json::json;
 use crate::config::{TrainConfig, ValidConfig, ValidMetric};
 use crate::data::batch::Batch;
 use crate::data::prefetch::Prepared;
+use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
-use crate::ops::loss::{Sums, Targets};
+use crate::ops::loss::Targets;
+use crate::ops::optimizer::Outcome;
 use crate::ops::profile as counters;
 use crate::rng;
 use host::{Batches, Lines};
@@ -80,6 +83,8 @@ pub struct Trainer<'a> {
     pub profiler: Option<profile::Profiler>,
     /// What is known of this start of the run alone; nothing at its beginning.
     pub session: Session,
+    /// Updates on their way; none at the beginning.
+    pub pipeline: Pipeline,
 }
 
 /// What a start of a run knows of itself.
@@ -106,27 +111,60 @@ impl Clock {
     }
 }
 
+/// The data of an update, and the position behind them.
+struct Drawn {
+    batches: Vec<Batch>,
+    position: SamplerPosition,
+}
+
+/// An update that is under way.
+struct Queued {
+    drawn: Drawn,
+    step: u64,
+    /// Of all ranks.
+    tokens: u64,
+    learning_rate: f64,
+}
+
 /// One update's result.
 struct Update {
-    sums: Sums,
-    tokens: u64,
-    gradient_norm: f64,
-    learning_rate: f64,
-    epoch: u64,
-    /// The pairs it was made of.
-    pairs: Vec<usize>,
+    queued: Queued,
+    outcome: Outcome,
 }
 
 impl Update {
-    /// Mean smoothed loss a target token.
-    fn loss(&self) -> f64 {
-        self.sums.smoothed / self.tokens as f64
+    /// Its target tokens, on this rank.
+    fn tokens(&self) -> u64 {
+        tokens(&self.queued.drawn.batches)
     }
 
-    /// Whether the parameters can be moved by it.
-    fn is_finite(&self) -> bool {
-        self.gradient_norm.is_finite() && self.sums.smoothed.is_finite()
+    /// Mean smoothed loss a target token.
+    fn loss(&self) -> f64 {
+        self.outcome.sums.smoothed / self.tokens() as f64
     }
+
+    /// The epoch that its data end in.
+    fn epoch(&self) -> u64 {
+        self.queued.drawn.batches.last().map_or(0, |batch| batch.epoch)
+    }
+
+    /// The pairs it was made of.
+    fn pairs(&self) -> Vec<usize> {
+        self.queued.drawn.batches.iter().flat_map(|batch| batch.lines.iter().copied()).collect()
+    }
+}
+
+/// Target tokens.
+fn tokens(batches: &[Batch]) -> u64 {
+    batches.iter().map(|batch| batch.target_tokens as u64).sum()
+}
+
+/// Updates on their way: on a device, the next is queued before the outcome of the last is known.
+#[derive(Default)]
+pub struct Pipeline {
+    queued: VecDeque<Queued>,
+    /// Data of updates that were queued behind one that was not made: they will be queued again.
+    again: VecDeque<Drawn>,
 }
 
 /// A batch in the form the model takes: source, decoder input, labels.
@@ -157,20 +195,14 @@ fn in_words(lines: &[Lines]) -> String {
 }
 
 /// Fills the gradients with those of the batches.
-fn accumulate(
-    passes: &mut dyn Passes,
-    config: &TrainConfig,
-    padding: u32,
-    step: u64,
-    batches: &[Batch],
-) -> Result<Sums> {
+fn accumulate(passes: &mut dyn Passes, config: &TrainConfig, padding: u32, step: u64, batches: &[Batch]) -> Result<()> {
     passes.begin()?;
     for (pass, batch) in (0u64..).zip(batches) {
         let mode = Mode::training(rng::key(config.seed, "dropout", &[step, pass]));
         let (source, target, targets) = inputs(batch, padding, config.label_smoothing);
         passes.pass(&source, &target, &targets, &mode)?;
     }
-    passes.sums()
+    Ok(())
 }
 
 fn tell_limit(log: &Log, most: usize) {
@@ -192,6 +224,7 @@ impl Trainer<'_> {
         let work = |batches: &[Batch]| accumulate(&mut **passes, config, *padding, 0, batches);
         limit.within(vec![batch], |most| tell_limit(log, most), work)?;
         self.session.limit = limit;
+        self.passes.sums()?;
         Ok(())
     }
 
@@ -204,12 +237,16 @@ impl Trainer<'_> {
         }
         let end = loop {
             host.check()?;
-            if let Some(end) = self.limit(host) {
+            // Once nothing is under way any more.
+            if self.pipeline.queued.is_empty()
+                && let Some(end) = self.limit(host)
+            {
                 break end;
             }
-            let Some(update) = self.update(&mut batches)? else { break End::Epochs };
+            while self.may_queue(host) && self.queue(&mut batches)? {}
+            let Some(update) = self.settle()? else { break End::Epochs };
             self.state.seconds = clock.seconds();
-            if !update.is_finite() {
+            if !update.outcome.is_made {
                 self.skip(&update, host)?;
                 if self.state.health.in_a_row > self.config.max_skipped {
                     self.go_back(&format!("{} updates in a row were not finite", self.state.health.in_a_row), host)?;
@@ -224,8 +261,7 @@ impl Trainer<'_> {
             if let Some(profiler) = &mut self.profiler {
                 profiler.updated();
             }
-            let is_due = |every: u64| every > 0 && self.state.step.is_multiple_of(every);
-            let (validation, checkpoint) = (is_due(self.valid.every), is_due(self.config.save_every));
+            let (validation, checkpoint) = self.due(self.state.step);
             if (validation || checkpoint) && !self.optimizer.is_finite()? {
                 self.go_back("values of the model or the optimizer are not finite", host)?;
                 batches = host.batches(self.state.sampler)?;
@@ -271,45 +307,76 @@ impl Trainer<'_> {
         (self.valid.patience > 0 && self.state.stale >= self.valid.patience).then_some(End::Patience)
     }
 
-    /// One update over `accumulate` micro-batches; `None` when the data are at their end. Where its loss or gradient is not
-    /// finite, parameters and state stay as they are, but for the position in the data.
-    fn update(&mut self, batches: &mut Batches) -> Result<Option<Update>> {
-        let step = self.state.step + 1;
-        let mut drawn: Vec<Batch> = Vec::new();
+    /// Whether validation and a checkpoint come after an update.
+    fn due(&self, step: u64) -> (bool, bool) {
+        let is_due = |every: u64| every > 0 && step.is_multiple_of(every);
+        (is_due(self.valid.every), is_due(self.config.save_every))
+    }
+
+    /// Whether the next update may be queued before the outcome of the last is known.
+    fn may_queue(&self, host: &dyn Host) -> bool {
+        let Some(last) = self.pipeline.queued.back().map(|queued| queued.step) else { return true };
+        let under_way = self.pipeline.queued.len();
+        under_way < self.passes.depth()
+            && self.due(last) == (false, false)
+            && last != self.config.max_updates
+            && host.stop().is_none()
+            && !self.profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way))
+    }
+
+    /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end.
+    fn draw(&mut self, batches: &mut Batches) -> Result<Option<Drawn>> {
+        if let Some(drawn) = self.pipeline.again.pop_front() {
+            return Ok(Some(drawn));
+        }
+        let mut drawn = Drawn { batches: Vec::new(), position: self.state.sampler };
         for _ in 0..self.config.accumulate {
             let _timer = counters::phase("wait for a batch");
             let Some(prepared) = batches.next() else { break };
             let Prepared { item, position } = prepared?;
-            drawn.extend(item);
-            self.state.sampler = position;
+            drawn.batches.extend(item);
+            drawn.position = position;
         }
-        let Some(epoch) = drawn.last().map(|batch| batch.epoch) else { return Ok(None) };
-        let pairs = drawn.iter().flat_map(|batch| batch.lines.iter().copied()).collect();
-        let tokens = drawn.iter().map(|batch| batch.target_tokens as u64).sum();
+        Ok((!drawn.batches.is_empty()).then_some(drawn))
+    }
+
+    /// Queues an update; `false` when the data are at their end. Where its loss or gradient turns out not to be finite,
+    /// neither it nor those queued behind it move the parameters.
+    fn queue(&mut self, batches: &mut Batches) -> Result<bool> {
+        let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
+        let Some(Drawn { batches, position }) = self.draw(batches)? else { return Ok(false) };
         let mut limit = self.session.limit;
         let Self { passes, config, log, padding, .. } = self;
         let work = |batches: &[Batch]| accumulate(&mut **passes, config, *padding, step, batches);
-        let sums = limit.within(drawn, |most| tell_limit(log, most), work)?;
+        let batches = limit.within(batches, |most| tell_limit(log, most), work)?;
         self.session.limit = limit;
-        let mut update = Update { sums, tokens, gradient_norm: 0.0, learning_rate: 0.0, epoch, pairs };
 
         let _timer = counters::phase("optimizer");
         let gradients = self.model.parameters().gradients();
-        let tokens = self.communicator.sum(gradients, update.tokens)?;
-        let mut scale = 1.0 / tokens as f64;
-        update.gradient_norm = self.passes.gradient_norm()? * scale;
-        if !update.is_finite() {
-            return Ok(Some(update));
-        }
-        if self.config.clip_norm > 0.0 && update.gradient_norm > self.config.clip_norm {
-            scale *= self.config.clip_norm / update.gradient_norm;
-        }
+        let tokens = self.communicator.sum(gradients, tokens(&batches))?;
+        self.passes.decide(1.0 / tokens as f64, self.config.clip_norm)?;
         let scheduled = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
-        update.learning_rate = scheduled * self.state.health.rate;
-        self.optimizer.step_with(&mut *self.passes, step, update.learning_rate, scale)?;
-        self.state.step = step;
-        self.state.target_tokens += tokens;
-        Ok(Some(update))
+        let learning_rate = scheduled * self.state.health.rate;
+        self.optimizer.step_with(&mut *self.passes, step, learning_rate)?;
+        let drawn = Drawn { batches, position };
+        self.pipeline.queued.push_back(Queued { drawn, step, tokens, learning_rate });
+        Ok(true)
+    }
+
+    /// The outcome of the oldest update that is under way, if there is one, of which the state takes note. Where it was not
+    /// made, the state stays as it is but for the position in the data, and those queued behind it will be queued again.
+    fn settle(&mut self) -> Result<Option<Update>> {
+        let Some(queued) = self.pipeline.queued.pop_front() else { return Ok(None) };
+        let outcome = self.passes.outcome()?;
+        self.state.sampler = queued.drawn.position;
+        if outcome.is_made {
+            self.state.step = queued.step;
+            self.state.target_tokens += queued.tokens;
+        } else {
+            self.passes.forget()?;
+            self.pipeline.again.extend(self.pipeline.queued.drain(..).map(|queued| queued.drawn));
+        }
+        Ok(Some(Update { queued, outcome }))
     }
 
     /// Takes note of an update that was not made.
@@ -318,14 +385,14 @@ impl Trainer<'_> {
         // The checkpoint of this update, if there is one, knows nothing of the skip.
         self.session.saved_at = None;
         let (step, skipped) = (self.state.step + 1, self.state.health.skipped);
-        let (loss, norm, lines) = (update.loss(), update.gradient_norm, host.lines(&update.pairs));
+        let (loss, norm, lines) = (update.loss(), update.outcome.gradient_norm, host.lines(&update.pairs()));
         self.log.line(&format!(
             "warning: update {step} skipped: its loss is {loss} and the gradient's norm {norm}; it was of {}",
             in_words(&lines)
         ));
         // JSON has no numbers for these.
         self.log.entry(&json!({
-            "event": "skip", "update": step, "epoch": update.epoch + 1, "loss": loss.to_string(),
+            "event": "skip", "update": step, "epoch": update.epoch() + 1, "loss": loss.to_string(),
             "gradient_norm": norm.to_string(), "skipped": skipped, "lines": lines,
         }))
     }
@@ -348,6 +415,7 @@ impl Trainer<'_> {
         let Some(state) = host.go_back(self.model, &self.optimizer)? else {
             return Err(report(", and there is no checkpoint to go back to"));
         };
+        self.pipeline = Pipeline::default();
         let health = self.state.health.gone_back_to(&state.health);
         self.log.rewind(state.progress())?;
         self.log.line(&format!(
@@ -367,34 +435,34 @@ impl Trainer<'_> {
     fn report(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
         let step = self.state.step;
         if let Some(usual) = self.state.health.observe(update.loss()) {
-            let (loss, lines) = (update.loss(), host.lines(&update.pairs));
+            let (loss, lines) = (update.loss(), host.lines(&update.pairs()));
             self.log.line(&format!(
                 "note: the loss of update {step} is {loss:.3}, usual is {usual:.3}; it was of {}",
                 in_words(&lines)
             ));
             self.log.entry(&json!({
-                "event": "spike", "update": step, "epoch": update.epoch + 1, "loss": loss, "usual": usual,
-                "gradient_norm": update.gradient_norm, "lines": lines,
+                "event": "spike", "update": step, "epoch": update.epoch() + 1, "loss": loss, "usual": usual,
+                "gradient_norm": update.outcome.gradient_norm, "lines": lines,
             }))?;
         }
         let window = &mut self.state.window;
-        window.smoothed += update.sums.smoothed;
-        window.likelihood += update.sums.likelihood;
-        window.tokens += update.tokens;
+        window.smoothed += update.outcome.sums.smoothed;
+        window.likelihood += update.outcome.sums.likelihood;
+        window.tokens += update.tokens();
         let important = self.config.log_every > 0 && step.is_multiple_of(self.config.log_every);
         let tokens = window.tokens as f64;
         let (loss, perplexity) = (window.smoothed / tokens, (window.likelihood / tokens).exp());
         let rate = tokens / (self.state.seconds - window.since).max(1e-9);
         let text = format!(
             "epoch {} loss {loss:.3} ppl {perplexity:.2} lr {:.2e} {rate:.0} tok/s",
-            update.epoch + 1,
-            update.learning_rate
+            update.epoch() + 1,
+            update.queued.learning_rate
         );
         self.log.progress(step, text, important);
         if important {
             self.log.entry(&json!({
-                "event": "train", "update": step, "epoch": update.epoch + 1, "loss": loss, "perplexity": perplexity,
-                "learning_rate": update.learning_rate, "gradient_norm": update.gradient_norm,
+                "event": "train", "update": step, "epoch": update.epoch() + 1, "loss": loss, "perplexity": perplexity,
+                "learning_rate": update.queued.learning_rate, "gradient_norm": update.outcome.gradient_norm,
                 "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
                 "seconds": self.state.seconds, "saving_seconds": self.session.saving.as_secs_f64(),
                 "skipped": self.state.health.skipped,

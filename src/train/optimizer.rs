@@ -88,49 +88,41 @@ impl Optimizer {
         })
     }
 
-    /// One update from the accumulated gradients, by the model's own operations. `gradient_scale` is what they are
-    /// multiplied by.
-    pub fn step(&mut self, update: u64, learning_rate: f64, gradient_scale: f64) -> Result<()> {
-        let (parameters, first, second) = (self.parameters.clone(), self.first.clone(), self.second.clone());
-        let part = |t: &Tensor, range: &Range<usize>| t.narrow(0, range.start, range.len());
-        self.steps(update, learning_rate, gradient_scale, |range, step| {
-            let [values, gradients] = [parameters.values(), parameters.gradients()];
-            let (values, gradients) = (part(values, &range)?, part(gradients, &range)?);
-            optimizer::adam(&values, &gradients, &part(&first, &range)?, &part(&second, &range)?, step)
+    /// One update from the accumulated gradients times `scale`, by the model's own operations.
+    pub fn step(&mut self, update: u64, learning_rate: f64, scale: f64) -> Result<()> {
+        for (range, step) in self.adam_steps(update, learning_rate) {
+            adam(&self.parameters, range, &self.first, &self.second, scale, &step)?;
+        }
+        if let Some((average, decay)) = self.average_at(update) {
+            optimizer::average(average, self.parameters.values(), decay)?;
+        }
+        Ok(())
+    }
+
+    /// [`Optimizer::step`] by what computes the passes, which has decided on the scale and on whether there is an update.
+    pub fn step_with(&mut self, passes: &mut dyn Passes, update: u64, learning_rate: f64) -> crate::error::Result<()> {
+        for (range, step) in self.adam_steps(update, learning_rate) {
+            passes.adam(range, &self.first, &self.second, &step)?;
+        }
+        if let Some((average, decay)) = self.average_at(update) {
+            passes.average(average, decay)?;
+        }
+        Ok(())
+    }
+
+    /// The Adam updates of all segments.
+    fn adam_steps(&self, update: u64, learning_rate: f64) -> impl Iterator<Item = (Range<usize>, AdamStep)> {
+        let OptimizerConfig::Adam { betas, eps, .. } = self.config;
+        self.segments.iter().map(move |(range, weight_decay)| {
+            (range.clone(), AdamStep { learning_rate, betas, eps, weight_decay: *weight_decay, update })
         })
     }
 
-    /// [`Optimizer::step`] by what computes the passes.
-    pub fn step_with(
-        &mut self,
-        passes: &mut dyn Passes,
-        update: u64,
-        learning_rate: f64,
-        gradient_scale: f64,
-    ) -> crate::error::Result<()> {
-        let (first, second) = (self.first.clone(), self.second.clone());
-        self.steps(update, learning_rate, gradient_scale, |range, step| passes.adam(range, &first, &second, step))
-    }
-
-    fn steps<E: From<candle_core::Error>>(
-        &mut self,
-        update: u64,
-        learning_rate: f64,
-        gradient_scale: f64,
-        mut adam: impl FnMut(Range<usize>, AdamStep) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        let OptimizerConfig::Adam { betas, eps, .. } = self.config;
-        for (range, weight_decay) in &self.segments {
-            let step = AdamStep { learning_rate, betas, eps, weight_decay: *weight_decay, update, gradient_scale };
-            adam(range.clone(), step)?;
-        }
-        if let Some((average, decay)) = &self.average {
-            // Short runs would be dominated by the initial values: the decay grows with the number of updates.
-            let decay = decay.min((1 + update) as f64 / (10 + update) as f64);
-            let mixed = ((average * decay)? + (self.parameters.values() * (1.0 - decay))?)?;
-            average.slice_set(&mixed, 0, 0)?;
-        }
-        Ok(())
+    /// The average, where there is one, and its decay at an update: short runs would be dominated by the initial values,
+    /// so the decay grows with the number of updates.
+    fn average_at(&self, update: u64) -> Option<(&Tensor, f64)> {
+        let at = |decay: f64| decay.min((1 + update) as f64 / (10 + update) as f64);
+        self.average.as_ref().map(|(average, decay)| (average, at(*decay)))
     }
 
     /// What a checkpoint stores: named flat tensors.
@@ -173,4 +165,18 @@ impl Optimizer {
     pub fn average(&self) -> Option<&Tensor> {
         self.average.as_ref().map(|(average, _)| average)
     }
+}
+
+/// One Adam update of a range of the parameters, with moments of the same places, by the model's own operations.
+pub(super) fn adam(
+    parameters: &Parameters,
+    range: Range<usize>,
+    first: &Tensor,
+    second: &Tensor,
+    scale: f64,
+    step: &AdamStep,
+) -> Result<()> {
+    let part = |t: &Tensor| t.narrow(0, range.start, range.len());
+    let (values, gradients) = (part(parameters.values())?, part(parameters.gradients())?);
+    optimizer::adam(&values, &gradients, &part(first)?, &part(second)?, scale, step)
 }

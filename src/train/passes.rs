@@ -10,7 +10,7 @@ use crate::gpu;
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
-use crate::ops::optimizer::{self, AdamStep};
+use crate::ops::optimizer::{self, AdamStep, Outcome};
 use crate::ops::profile as counters;
 
 /// What a device can do, measured.
@@ -25,17 +25,30 @@ pub struct Ceilings {
 }
 
 /// The passes of training.
+///
+/// An update is [`Passes::begin`], [`Passes::pass`] for each batch, [`Passes::decide`], and then the optimizer's. Each may
+/// only be queued on a device; [`Passes::outcome`] tells what came of it. Where that is nothing, updates queued behind it
+/// come to nothing too, until they are forgotten: they would have had other numbers.
 pub trait Passes {
+    /// Updates that may be queued before the outcome of the oldest is asked for.
+    fn depth(&self) -> usize;
     /// Begins an update: gradients and sums are zero, and the parameters are taken as they are.
     fn begin(&mut self) -> Result<()>;
     /// Goes forward over a batch, adding to the sums, and in training back, adding to the gradients.
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()>;
-    /// The sums of the losses since [`Passes::begin`].
+    /// The sums of the losses since [`Passes::begin`]. Waits for them.
     fn sums(&mut self) -> Result<Sums>;
-    /// Euclidean norm of the gradients.
-    fn gradient_norm(&mut self) -> Result<f64>;
-    /// One Adam update of a range of the flat parameters, with moments of the same places.
-    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()>;
+    /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and where its norm is then
+    /// above `clip_norm` > 0, what brings it down to that.
+    fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()>;
+    /// One Adam update of a range of the flat parameters, with moments of the same places, if the update is made.
+    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()>;
+    /// Moves an average towards the parameters, if the update is made: average = decay · average + (1 - decay) · parameters.
+    fn average(&mut self, average: &Tensor, decay: f64) -> Result<()>;
+    /// What came of the oldest update that has not been asked for. Waits for it.
+    fn outcome(&mut self) -> Result<Outcome>;
+    /// Forgets the updates that have not been asked for.
+    fn forget(&mut self) -> Result<()>;
     /// What the device can do, measured now; `None` for the processor, which others measure.
     fn ceilings(&mut self) -> Result<Option<Ceilings>>;
 }
@@ -44,16 +57,24 @@ pub trait Passes {
 pub struct Tape {
     model: Transformer,
     sums: Sums,
+    /// What the gradient is multiplied with; nothing where there is no update.
+    scale: Option<f64>,
+    outcome: Outcome,
 }
 
 impl Tape {
     /// The passes of a model on its device.
     pub fn new(model: &Transformer) -> Self {
-        Self { model: model.clone(), sums: Sums::default() }
+        let outcome = Outcome { sums: Sums::default(), gradient_norm: 0.0, is_made: false };
+        Self { model: model.clone(), sums: Sums::default(), scale: None, outcome }
     }
 }
 
 impl Passes for Tape {
+    fn depth(&self) -> usize {
+        1
+    }
+
     fn begin(&mut self) -> Result<()> {
         let _timer = counters::phase("optimizer");
         self.sums = Sums::default();
@@ -78,15 +99,31 @@ impl Passes for Tape {
         Ok(self.sums)
     }
 
-    fn gradient_norm(&mut self) -> Result<f64> {
-        Ok(optimizer::norm(self.model.parameters().gradients())?)
+    fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
+        let gradient_norm = optimizer::norm(self.model.parameters().gradients())? * scale;
+        self.scale = optimizer::decide(self.sums.smoothed, gradient_norm, scale, clip_norm);
+        self.outcome = Outcome { sums: self.sums, gradient_norm, is_made: self.scale.is_some() };
+        Ok(())
     }
 
-    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
-        let parameters = self.model.parameters();
-        let part = |t: &Tensor| t.narrow(0, range.start, range.len());
-        let (values, gradients) = (part(parameters.values())?, part(parameters.gradients())?);
-        Ok(optimizer::adam(&values, &gradients, &part(first)?, &part(second)?, step)?)
+    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
+        let Some(scale) = self.scale else { return Ok(()) };
+        Ok(super::optimizer::adam(self.model.parameters(), range, first, second, scale, step)?)
+    }
+
+    fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {
+        if self.scale.is_some() {
+            optimizer::average(average, self.model.parameters().values(), decay)?;
+        }
+        Ok(())
+    }
+
+    fn outcome(&mut self) -> Result<Outcome> {
+        Ok(self.outcome)
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        Ok(())
     }
 
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {
@@ -95,6 +132,11 @@ impl Passes for Tape {
 }
 
 impl Passes for gpu::Engine {
+    /// One under way, one behind it: the device never waits for the host.
+    fn depth(&self) -> usize {
+        2
+    }
+
     fn begin(&mut self) -> Result<()> {
         gpu::Engine::begin(self)
     }
@@ -109,12 +151,25 @@ impl Passes for gpu::Engine {
         gpu::Engine::sums(self)
     }
 
-    fn gradient_norm(&mut self) -> Result<f64> {
-        gpu::Engine::gradient_norm(self)
+    fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
+        gpu::Engine::decide(self, scale, clip_norm)
     }
 
-    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: AdamStep) -> Result<()> {
-        gpu::Engine::adam(self, range, first, second, &step)
+    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
+        gpu::Engine::adam(self, range, first, second, step)
+    }
+
+    fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {
+        gpu::Engine::average(self, average, decay)
+    }
+
+    fn outcome(&mut self) -> Result<Outcome> {
+        let _timer = counters::phase("wait for the device");
+        gpu::Engine::outcome(self)
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        gpu::Engine::forget(self)
     }
 
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {

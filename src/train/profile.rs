@@ -31,6 +31,11 @@ impl Profiler {
         }
     }
 
+    /// Whether counting begins after so many more updates: none is queued behind these before.
+    pub fn begins_after(&self, updates: usize) -> bool {
+        self.seen + updates as u64 == WARMUP
+    }
+
     /// Ends counting and measures the machine, or the device of the passes; `None` if there was nothing to count.
     pub fn finish(self, passes: &mut dyn Passes) -> Result<Option<Profile>> {
         let Some(started) = self.started else { return Ok(None) };

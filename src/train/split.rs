@@ -14,22 +14,24 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// Runs `work` on the batches, and again on smaller parts of them as long as it runs out of memory. What it did before
-    /// it failed, it must undo when it begins. The limit stays for batches to come; `told` is called when it falls.
+    /// Runs `work` on the batches, and again on smaller parts of them as long as it runs out of memory; returns the parts.
+    /// What it did before it failed, it must undo when it begins. The limit stays for batches to come; `told` is called when
+    /// it falls.
     ///
     /// # Errors
     /// Those of `work`; out of memory only where every batch is one row.
-    pub fn within<R>(
+    pub fn within(
         &mut self,
         batches: Vec<Batch>,
         mut told: impl FnMut(usize),
-        mut work: impl FnMut(&[Batch]) -> Result<R>,
-    ) -> Result<R> {
+        mut work: impl FnMut(&[Batch]) -> Result<()>,
+    ) -> Result<Vec<Batch>> {
         let mut batches: Vec<Batch> = batches.into_iter().flat_map(|batch| self.parts(batch)).collect();
         loop {
             let error = match work(&batches) {
+                Ok(()) => return Ok(batches),
                 Err(error) if error.is_out_of_memory() => error,
-                result => return result,
+                Err(error) => return Err(error),
             };
             let largest = batches.iter().filter(|batch| batch.batch_size > 1).map(padded).max();
             let Some(largest) = largest else {
@@ -85,13 +87,15 @@ mod tests {
                 let driver = candle_core::Error::Msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")".into());
                 return Err(Error::from(driver));
             }
-            Ok(rows(batches))
+            Ok(())
         };
         // 8 rows of at most 9: 72 tokens.
-        assert_eq!(limit.within(vec![batch(8)], |most| told.push(most), &mut work).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let parts = limit.within(vec![batch(8)], |most| told.push(most), &mut work).unwrap();
+        assert_eq!(rows(&parts), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(told, [36, 18]);
         // The next one is split at once.
-        assert_eq!(limit.within(vec![batch(8), batch(2)], |_| panic!(), &mut work).unwrap().len(), 10);
+        let parts = limit.within(vec![batch(8), batch(2)], |_| panic!(), &mut work).unwrap();
+        assert_eq!(rows(&parts).len(), 10);
         assert_eq!(tried, 4);
     }
 
@@ -102,7 +106,7 @@ mod tests {
         let failed = limit.within(
             vec![batch(4)],
             |_| panic!(),
-            |_| -> Result<()> {
+            |_| {
                 tried += 1;
                 Err(Error::failure("something else"))
             },

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use candle_core::{Device, Tensor};
 use libloading::Library;
 use mt::error::{Error, Result};
-use mt::gpu::queue::{self, Address, Epilogue, Matrix, Number, Product, Queue};
+use mt::gpu::queue::{self, Address, Epilogue, Matrix, Number, Product, Queue, Ticket};
 
 type Launch = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *mut *mut c_void) -> c_int;
 
@@ -38,6 +38,8 @@ pub struct Emulator {
     launch: Launch,
     /// Bytes that are left, for tests that run out of memory.
     left: Mutex<usize>,
+    /// What was fetched, by ticket; none where that is forgotten.
+    fetches: Mutex<Vec<Option<Vec<u8>>>>,
 }
 
 const ALIGNMENT: usize = 256;
@@ -50,7 +52,7 @@ impl Emulator {
     pub fn with_memory(bytes: usize) -> Self {
         // SAFETY: emulated.h defines it so.
         let launch = unsafe { *library().get::<Launch>(b"emulator_launch").unwrap() };
-        Self { launch, left: bytes.into() }
+        Self { launch, left: bytes.into(), fetches: Mutex::default() }
     }
 }
 
@@ -136,6 +138,21 @@ impl Queue for Emulator {
     fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: the engine took as many bytes.
         unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn fetch(&self, from: Address, bytes: usize) -> Result<Ticket> {
+        let mut copy = vec![0; bytes];
+        self.download(from, &mut copy)?;
+        let mut fetches = self.fetches.lock().unwrap();
+        fetches.push(Some(copy));
+        Ok(Ticket(fetches.len() as u64 - 1))
+    }
+
+    fn fetched(&self, ticket: Ticket, bytes: &mut [u8]) -> Result<()> {
+        let mut fetches = self.fetches.lock().unwrap();
+        bytes.copy_from_slice(&fetches[ticket.0 as usize].take().expect("asked for twice, or after a later one"));
+        fetches[..ticket.0 as usize].fill(None);
         Ok(())
     }
 

@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+using std::isfinite;
+
 #define __device__
 #define __global__
 #define __shared__ static thread_local

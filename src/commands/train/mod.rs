@@ -35,7 +35,7 @@ use crate::train::optimizer::Optimizer;
 use crate::train::passes::Passes;
 use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
-use crate::train::{Alone, End, Session, Trainer, memory};
+use crate::train::{Alone, End, Pipeline, Session, Trainer, memory};
 use host::RunHost;
 use init::Start;
 use prepare::{Data, Workplace};
@@ -172,6 +172,7 @@ fn train(
         passes,
         profiler: args.profile.then(Profiler::default),
         session: Session::default(),
+        pipeline: Pipeline::default(),
     };
     let largest = batches::largest_batch(&data, config);
     let shape = format!("{} pairs of {} tokens", largest.batch_size, largest.source_length);

@@ -3,7 +3,8 @@
 
 constexpr unsigned SQUARE_THREADS = 256;
 
-__device__ inline void sum_of_block(double* to, double x) {
+// The sum over the threads of a block, for all of them.
+__device__ inline double sum_of_block(double x) {
     __shared__ double parts[SQUARE_THREADS];
     parts[threadIdx.x] = x;
     __syncthreads();
@@ -11,7 +12,7 @@ __device__ inline void sum_of_block(double* to, double x) {
         if (threadIdx.x < half) parts[threadIdx.x] += parts[threadIdx.x + half];
         __syncthreads();
     }
-    if (threadIdx.x == 0) *to = parts[0];
+    return parts[0];
 }
 
 // partial[block] = the sum of squares of its share.
@@ -19,26 +20,45 @@ KERNEL squares(double* partial, const float* x, unsigned long long count) {
     double sum = 0;
     const size_t stride = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) sum += double(x[i]) * x[i];
-    sum_of_block(partial + blockIdx.x, sum);
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 LAUNCHABLE(squares)
 
-// to = Σ partial. One block.
-KERNEL add_squares(double* to, const double* partial, unsigned blocks) {
-    double sum = 0;
-    for (unsigned i = threadIdx.x; i < blocks; i += blockDim.x) sum += partial[i];
-    sum_of_block(to, sum);
-}
-LAUNCHABLE(add_squares)
-
-struct Adam {
-    float scale, beta1, beta2, correction1, correction2, eps, rate, decay;
+// What is decided of an update: src/gpu/mod.rs.
+struct Decision {
+    double smoothed, likelihood, norm;
+    // What the gradients are multiplied with.
+    float scale;
+    unsigned is_made;
 };
 
-KERNEL adam(float* values, const float* gradients, float* first, float* second, Adam step, unsigned long long count) {
+// Decides from the sums of the losses and the sums of the gradients' squares; as long as `stopped` is set, against. One block.
+KERNEL decide(Decision* decision, unsigned* stopped, const double* partial, const double* losses, double scale,
+              double clip_norm, unsigned blocks) {
+    double sum = 0;
+    for (unsigned i = threadIdx.x; i < blocks; i += blockDim.x) sum += partial[i];
+    sum = sum_of_block(sum);
+    if (threadIdx.x != 0) return;
+    const double norm = sqrt(sum) * scale;
+    const bool is_made = *stopped == 0 && isfinite(losses[0]) && isfinite(norm);
+    if (!is_made) *stopped = 1;
+    const double clipped = clip_norm > 0 && norm > clip_norm ? scale * (clip_norm / norm) : scale;
+    *decision = {losses[0], losses[1], norm, float(clipped), is_made};
+}
+LAUNCHABLE(decide)
+
+struct Adam {
+    float beta1, beta2, correction1, correction2, eps, rate, decay;
+};
+
+KERNEL adam(float* values, const float* gradients, float* first, float* second, const Decision* decision, Adam step,
+            unsigned long long count) {
+    if (!decision->is_made) return;
+    const float scale = decision->scale;
     const size_t stride = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const float g = gradients[i] * step.scale;
+        const float g = gradients[i] * scale;
         const float m = step.beta1 * first[i] + (1.0f - step.beta1) * g;
         const float v = step.beta2 * second[i] + (1.0f - step.beta2) * g * g;
         first[i] = m;
@@ -48,6 +68,17 @@ KERNEL adam(float* values, const float* gradients, float* first, float* second, 
     }
 }
 LAUNCHABLE(adam)
+
+// average = decay · average + share · values.
+KERNEL average(float* average, const float* values, const Decision* decision, float decay, float share,
+               unsigned long long count) {
+    if (!decision->is_made) return;
+    const size_t stride = size_t(gridDim.x) * blockDim.x;
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+        average[i] = average[i] * decay + values[i] * share;
+    }
+}
+LAUNCHABLE(average)
 
 // The values in the type of products.
 KERNEL to_bf16_all(bf16* out, const float* in, unsigned long long count) {

@@ -9,7 +9,7 @@ use crate::gpu::queue::{Address, Launch};
 /// The constants of an Adam update as the kernel takes them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct AdamArgument(pub [f32; 8]);
+pub struct AdamArgument(pub [f32; 7]);
 
 impl Kernels {
     /// Blocks of [`Self::squares`]: float64 that `partial` must hold.
@@ -17,41 +17,45 @@ impl Kernels {
         self.blocks(count.div_ceil(256), 8) as usize
     }
 
-    /// to = Σ x², float64.
-    pub fn squares(&self, to: Address, partial: Address, x: Address, count: usize) -> Result<()> {
-        let bytes = 4 * count;
-        let (blocks, count) = (self.square_blocks(count) as u32, count as u64);
-        // SAFETY: the types are those of `squares` and `add_squares` in optimizer.cu.
+    /// partial = Σ x² of shares, float64.
+    pub fn squares(&self, partial: Address, x: Address, count: usize) -> Result<()> {
+        let (blocks, bytes, count) = (self.square_blocks(count) as u32, 4 * count, count as u64);
+        let grid = [blocks, 1, 1];
+        // SAFETY: the types are those of `squares` in optimizer.cu.
         unsafe {
             self.queue.launch(
-                &Launch {
-                    kernel: "squares",
-                    name: "gradient norm",
-                    grid: [blocks, 1, 1],
-                    threads: 256,
-                    shared: 0,
-                    bytes,
-                },
+                &Launch { kernel: "squares", name: "gradient norm", grid, threads: 256, shared: 0, bytes },
                 arguments![partial, x, count],
-            )?;
-            self.queue.launch(
-                &Launch {
-                    kernel: "add_squares",
-                    name: "gradient norm",
-                    grid: [1, 1, 1],
-                    threads: 256,
-                    shared: 0,
-                    bytes: 0,
-                },
-                arguments![to, partial, blocks],
             )
         }
     }
 
-    /// One Adam update of `count` parameters.
+    /// Decides on an update: from the sums of its losses, `blocks` partial sums of squares of its gradients, their scale
+    /// and the norm to which they are clipped.
+    pub fn decide(
+        &self,
+        [decision, stopped]: [Address; 2],
+        partial: Address,
+        sums: Address,
+        scale: f64,
+        clip_norm: f64,
+        blocks: usize,
+    ) -> Result<()> {
+        let (blocks, grid) = (blocks as u32, [1, 1, 1]);
+        // SAFETY: the types are those of `decide` in optimizer.cu.
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: "decide", name: "gradient norm", grid, threads: 256, shared: 0, bytes: 0 },
+                arguments![decision, stopped, partial, sums, scale, clip_norm, blocks],
+            )
+        }
+    }
+
+    /// One Adam update of `count` parameters, if it is made.
     pub fn adam(
         &self,
         [values, gradients, first, second]: [Address; 4],
+        decision: Address,
         step: AdamArgument,
         count: usize,
     ) -> Result<()> {
@@ -61,7 +65,28 @@ impl Kernels {
         unsafe {
             self.queue.launch(
                 &Launch { kernel: "adam", name: "adam", grid, threads: 256, shared: 0, bytes },
-                arguments![values, gradients, first, second, step, count],
+                arguments![values, gradients, first, second, decision, step, count],
+            )
+        }
+    }
+
+    /// average = decay · average + (1 - decay) · values, if the update is made.
+    pub fn average(
+        &self,
+        average: Address,
+        values: Address,
+        decision: Address,
+        decay: f64,
+        count: usize,
+    ) -> Result<()> {
+        let bytes = 12 * count;
+        let (grid, count) = ([self.blocks(count.div_ceil(256), 32), 1, 1], count as u64);
+        let [decay, share] = [decay, 1.0 - decay].map(|x| x as f32);
+        // SAFETY: the types are those of `average` in optimizer.cu.
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: "average", name: "average of weights", grid, threads: 256, shared: 0, bytes },
+                arguments![average, values, decision, decay, share, count],
             )
         }
     }

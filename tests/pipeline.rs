@@ -1,0 +1,293 @@
+//! Updates that are queued before the outcome of the last is known: the run is the one without.
+
+mod common;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use candle_core::{Device, Tensor};
+use common::small_model;
+use mt::config::{ModelConfig, ScheduleConfig, TrainConfig, ValidConfig};
+use mt::data::batch::{Batch, SpecialIds};
+use mt::data::prefetch::{Prefetch, Prepared};
+use mt::data::sampler::SamplerPosition;
+use mt::error::Result;
+use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::ops::Mode;
+use mt::ops::loss::{Sums, Targets};
+use mt::ops::optimizer::{AdamStep, Outcome};
+use mt::rng::Stream;
+use mt::train::host::{Batches, Lines};
+use mt::train::log::Log;
+use mt::train::optimizer::Optimizer;
+use mt::train::passes::{Ceilings, Passes, Tape};
+use mt::train::state::TrainState;
+use mt::train::{Alone, End, Host, Pipeline, Session, Trainer, Validation};
+use serde_json::Value;
+
+const V: usize = 40;
+/// A batch that begins with this token gives a gradient that is not finite.
+const POISON: u32 = 39;
+const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1 };
+
+/// A device whose outcomes are asked for late. What it must not do after an update that was not made, it does not do.
+struct Late {
+    tape: Tape,
+    model: Transformer,
+    depth: usize,
+    outcomes: VecDeque<Outcome>,
+    stopped: bool,
+    /// The most that were under way at once.
+    most: Rc<Cell<usize>>,
+}
+
+impl Passes for Late {
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.tape.begin()
+    }
+
+    fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
+        self.tape.pass(source, target, targets, mode)?;
+        if source.ids[0] == POISON {
+            self.model.parameters().gradients().slice_set(&Tensor::new(&[f32::NAN], &Device::Cpu)?, 0, 7)?;
+        }
+        Ok(())
+    }
+
+    fn sums(&mut self) -> Result<Sums> {
+        self.tape.sums()
+    }
+
+    fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
+        self.tape.decide(scale, clip_norm)?;
+        let outcome = self.tape.outcome()?;
+        self.stopped |= !outcome.is_made;
+        self.outcomes.push_back(Outcome { is_made: !self.stopped, ..outcome });
+        self.most.set(self.most.get().max(self.outcomes.len()));
+        Ok(())
+    }
+
+    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
+        if self.stopped { Ok(()) } else { self.tape.adam(range, first, second, step) }
+    }
+
+    fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {
+        if self.stopped { Ok(()) } else { self.tape.average(average, decay) }
+    }
+
+    fn outcome(&mut self) -> Result<Outcome> {
+        Ok(self.outcomes.pop_front().expect("nothing is under way"))
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        self.outcomes.clear();
+        self.stopped = false;
+        Ok(())
+    }
+
+    fn ceilings(&mut self) -> Result<Option<Ceilings>> {
+        Ok(None)
+    }
+}
+
+/// What a checkpoint has: the state without the clock's part, and all tensors.
+#[derive(Clone, Debug, PartialEq)]
+struct Saved {
+    state: TrainState,
+    tensors: Vec<Vec<f32>>,
+}
+
+struct Surroundings {
+    model: Transformer,
+    /// Batches that are poisoned until the run goes back.
+    poisoned: Vec<u64>,
+    /// Batches in all.
+    batches: u64,
+    saved: Vec<Saved>,
+    /// A signal comes when it has been asked for so often.
+    signal: Option<u64>,
+    asked: Cell<u64>,
+}
+
+fn tensors<'a>(model: &'a Transformer, optimizer: &'a Optimizer) -> Vec<&'a Tensor> {
+    optimizer.tensors().into_iter().map(|(_, tensor)| tensor).chain([model.parameters().values()]).collect()
+}
+
+fn batch(number: u64, is_poisoned: bool) -> Batch {
+    let mut stream = Stream::new(number, "batch");
+    let mut tokens = |count: u64| -> Vec<u32> { (0..count).map(|_| 3 + stream.below(30) as u32).collect() };
+    let mut pairs: Vec<(Vec<u32>, Vec<u32>)> = (0..3).map(|i| (tokens(3 + i), tokens(5 - i))).collect();
+    if is_poisoned {
+        pairs[0].0[0] = POISON;
+    }
+    Batch::new(&pairs, &IDS).with_origin(vec![number as usize], number / 100)
+}
+
+impl Host for Surroundings {
+    fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>> {
+        let (source, target, targets) = mt::train::inputs(&batch(1000, false), 0, 0.1);
+        let (_, sums) = model.loss(&source, &target, &targets, &Mode::INFERENCE)?;
+        Ok(Some(Validation { loss: sums.smoothed, perplexity: sums.likelihood, ..Validation::default() }))
+    }
+
+    fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
+        let tensors = tensors(&self.model, optimizer).iter().map(|tensor| tensor.to_vec1().unwrap()).collect();
+        let mut state = state.clone();
+        (state.seconds, state.window.since) = (0.0, 0.0);
+        self.saved.push(Saved { state, tensors });
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer) -> Result<Option<TrainState>> {
+        self.poisoned.clear();
+        let Some(Saved { state, tensors: saved }) = self.saved.last().cloned() else { return Ok(None) };
+        for (tensor, values) in tensors(model, optimizer).into_iter().zip(saved) {
+            let count = values.len();
+            tensor.slice_set(&Tensor::from_vec(values, count, &Device::Cpu)?, 0, 0)?;
+        }
+        Ok(Some(state))
+    }
+
+    fn batches(&self, position: SamplerPosition) -> Result<Batches> {
+        let (mut next, last, poisoned) = (position.batch, self.batches, self.poisoned.clone());
+        Prefetch::new(2, move || {
+            let number = next;
+            next += 1;
+            let position = SamplerPosition { epoch: 0, pool: 0, batch: next };
+            (number < last).then(|| Ok(Prepared { item: vec![batch(number, poisoned.contains(&number))], position }))
+        })
+    }
+
+    fn lines(&self, pairs: &[usize]) -> Vec<Lines> {
+        vec![Lines { file: PathBuf::from("train.en"), lines: pairs.to_vec() }]
+    }
+
+    fn stop(&self) -> Option<End> {
+        self.asked.set(self.asked.get() + 1);
+        self.signal.is_some_and(|at| self.asked.get() > at).then_some(End::Interrupted)
+    }
+}
+
+/// What a run leaves.
+#[derive(Debug, PartialEq)]
+struct Left {
+    end: End,
+    saved: Vec<Saved>,
+    /// The log, without times.
+    log: Vec<Value>,
+}
+
+/// A run with so many updates under way, and how many there were.
+fn run(depth: usize, config: &TrainConfig, poisoned: &[u64], signal: Option<u64>) -> (Left, usize) {
+    let vocabulary = Vocabulary { source: V, target: V, source_padding: 0, target_padding: 0 };
+    let model = Transformer::new(&ModelConfig { dropout: 0.1, ..small_model() }, vocabulary, &Device::Cpu).unwrap();
+    model.initialise(1).unwrap();
+    let mut host = Surroundings {
+        model: model.clone(),
+        poisoned: poisoned.to_vec(),
+        batches: 40,
+        saved: Vec::new(),
+        signal,
+        asked: Cell::default(),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (state, most) = (TrainState::default(), Rc::new(Cell::new(0)));
+    let passes = Late {
+        tape: Tape::new(&model),
+        model: model.clone(),
+        depth,
+        outcomes: VecDeque::new(),
+        stopped: false,
+        most: most.clone(),
+    };
+    let mut trainer = Trainer {
+        model: &model,
+        optimizer: Optimizer::new(&config.optimizer, model.parameters(), config.exponential_average).unwrap(),
+        config,
+        valid: &ValidConfig { every: 4, patience: 0, ..ValidConfig::default() },
+        log: Log::open(folder.path(), state.progress(), None, true, Vec::new()).unwrap(),
+        state,
+        communicator: &Alone,
+        padding: 0,
+        passes: Box::new(passes),
+        profiler: None,
+        session: Session::default(),
+        pipeline: Pipeline::default(),
+    };
+    let end = trainer.run(&mut host).unwrap();
+    drop(trainer);
+    let log = std::fs::read_to_string(folder.path().join("log.jsonl")).unwrap();
+    let without_times = |line: &str| {
+        let mut entry: Value = serde_json::from_str(line).unwrap();
+        for time in ["seconds", "saving_seconds", "validation_seconds", "tokens_per_second", "memory"] {
+            entry.as_object_mut().unwrap().remove(time);
+        }
+        entry
+    };
+    (Left { end, saved: host.saved, log: log.lines().map(without_times).collect() }, most.get())
+}
+
+fn config() -> TrainConfig {
+    TrainConfig {
+        clip_norm: 1.0,
+        exponential_average: 0.9,
+        max_skipped: 2,
+        save_every: 5,
+        log_every: 1,
+        schedule: ScheduleConfig::Constant { learning_rate: 0.01, warmup: 3 },
+        ..TrainConfig::default()
+    }
+}
+
+fn count(left: &Left, event: &str) -> usize {
+    left.log.iter().filter(|entry| entry["event"] == event).count()
+}
+
+/// Whatever is under way: skipped updates, one and two in a row, a way back to a checkpoint, the end of the data.
+#[test]
+fn the_run_is_that_of_one_update_at_a_time() {
+    let poisoned = [2, 8, 9, 20, 21, 22];
+    let (want, most) = run(1, &config(), &poisoned, None);
+    assert_eq!((want.end, most), (End::Epochs, 1));
+    assert_eq!((count(&want, "back"), want.saved.last().map(|saved| saved.state.health.skipped)), (1, Some(6)));
+    for depth in [2, 3] {
+        let (got, most) = run(depth, &config(), &poisoned, None);
+        assert_eq!(most, depth);
+        assert_eq!(got, want);
+    }
+}
+
+#[test]
+fn nothing_is_queued_behind_the_last_update() {
+    let config = TrainConfig { max_updates: 7, accumulate: 2, ..config() };
+    let (want, _) = run(1, &config, &[], None);
+    let (got, _) = run(2, &config, &[], None);
+    assert_eq!((want.end, count(&want, "train")), (End::Updates, 7));
+    assert_eq!(got, want);
+}
+
+/// What is under way when a signal comes is finished, and what is saved is what was trained until then.
+#[test]
+fn a_signal_ends_what_is_under_way() {
+    let (left, most) = run(2, &config(), &[], Some(13));
+    let last = left.saved.last().unwrap();
+    assert_eq!((left.end, most), (End::Interrupted, 2));
+    let (want, _) = run(1, &TrainConfig { max_updates: last.state.step, ..config() }, &[], None);
+    assert!(last.state.step > 5);
+    assert_eq!(want.saved.last(), Some(last));
+}
