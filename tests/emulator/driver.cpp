@@ -1,17 +1,22 @@
 // NVIDIA's driver, cuBLASLt and what else a binary of `make cuda` calls, on the processor: enough of them to run mt's GPU
 // engine there (scripts/cuda-emulate.sh). Kernels are those of src/gpu/kernels on the emulator, and the few of Candle's that
 // training and decoding need. It is strict where the real ones are: handles, alignments, leading dimensions and shapes.
+//
+// Work is done as late as may be: when it is waited for. What the host changes or reads too early, such as pinned memory,
+// differs from what it should be.
 #include "../../src/gpu/kernels/all.cu"
 
+#include <array>
 #include <chrono>
 #include <cstdarg>
+#include <functional>
 #include <map>
 #include <mutex>
 
 namespace {
 
 typedef int Status;
-constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500;
+constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_READY = 600;
 
 [[noreturn]] void fail(const char* format, ...) {
     va_list arguments;
@@ -24,6 +29,60 @@ constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 
 
 std::mutex mutex;
 
+// The work of the device, in the order of the calls, and how much of it is done.
+struct Work {
+    std::recursive_mutex mutex;
+    std::deque<std::function<void()>> queue;
+    uint64_t done = 0;
+
+    uint64_t queued() {
+        std::lock_guard<std::recursive_mutex> lock(mutex);
+        return done + queue.size();
+    }
+    void later(std::function<void()> piece) {
+        std::lock_guard<std::recursive_mutex> lock(mutex);
+        queue.push_back(std::move(piece));
+    }
+    void finish(uint64_t until) {
+        std::lock_guard<std::recursive_mutex> lock(mutex);
+        for (; done < until && !queue.empty(); done++) {
+            const std::function<void()> piece = std::move(queue.front());
+            queue.pop_front();
+            piece();
+        }
+    }
+    void finish() { finish(queued()); }
+};
+
+Work& work() {
+    static Work* const all = new Work;
+    return *all;
+}
+
+// With MT_EMULATED_IDLE no kernel but the smallest and no product is computed, and memory is zero: what is left of the time is
+// the host's. At the end it says how often each kernel was asked for.
+bool is_idle() {
+    static const bool idle = std::getenv("MT_EMULATED_IDLE") != nullptr;
+    return idle;
+}
+
+struct Calls {
+    std::mutex mutex;
+    std::map<std::string, uint64_t> calls;
+    void count(const std::string& name) {
+        std::lock_guard<std::mutex> lock(mutex);
+        calls[name]++;
+    }
+    ~Calls() {
+        for (const auto& kernel : calls) std::fprintf(stderr, "%10lu %s\n", kernel.second, kernel.first.c_str());
+    }
+};
+
+void count(const std::string& name) {
+    static Calls calls;
+    if (is_idle()) calls.count(name);
+}
+
 // Memory of the device: begin and size.
 std::map<uintptr_t, size_t>& blocks() {
     static std::map<uintptr_t, size_t> table;
@@ -35,19 +94,25 @@ size_t limit() {
     return bytes;
 }
 
-Status allocate(void** to, size_t bytes) {
+Status try_allocate(void** to, size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex);
-    static size_t serial = 0;
     size_t used = 0;
     for (const auto& block : blocks()) used += block.second;
     if (bytes == 0) return INVALID_VALUE;
     if (used + bytes > limit()) return OUT_OF_MEMORY;
-    serial++;
     void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
-    std::memset(memory, 0xff, bytes);
+    std::memset(memory, is_idle() ? 0 : 0xff, bytes);
     blocks()[reinterpret_cast<uintptr_t>(memory)] = bytes;
     *to = memory;
     return SUCCESS;
+}
+
+Status allocate(void** to, size_t bytes) {
+    const Status status = try_allocate(to, bytes);
+    if (status != OUT_OF_MEMORY) return status;
+    // What is to be freed later is free then.
+    work().finish();
+    return try_allocate(to, bytes);
 }
 
 Status release(void* memory) {
@@ -55,6 +120,19 @@ Status release(void* memory) {
     if (blocks().erase(reinterpret_cast<uintptr_t>(memory)) == 0) return INVALID_VALUE;
     std::free(memory);
     return SUCCESS;
+}
+
+// Pinned memory of the host: begin and size.
+std::map<uintptr_t, size_t>& pinned() {
+    static std::map<uintptr_t, size_t> table;
+    return table;
+}
+
+bool is_pinned(const void* memory) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const uintptr_t at = reinterpret_cast<uintptr_t>(memory);
+    auto block = pinned().upper_bound(at);
+    return block != pinned().begin() && (--block, at < block->first + block->second);
 }
 
 // Ends the process unless the bytes lie in one block.
@@ -71,8 +149,14 @@ struct Function {
     std::string name;
 };
 
-struct Event {
+struct Recorded {
     std::chrono::steady_clock::time_point time;
+};
+
+struct Event {
+    std::shared_ptr<Recorded> recorded = std::make_shared<Recorded>();
+    // The work before it.
+    uint64_t after = 0;
 };
 
 // Candle's kernels, on contiguous tensors.
@@ -83,21 +167,27 @@ bool candle_kernel(const std::string& name, void** a) {
         const float* from = value<const float*>(a, 0);
         float* to = value<float*>(a, 1);
         const unsigned d1 = value<unsigned>(a, 2), d2 = value<unsigned>(a, 3), from_s = value<unsigned>(a, 4), to_s = value<unsigned>(a, 5);
-        for (unsigned i = 0; i < d1; i++) std::memcpy(to + size_t(i) * to_s, from + size_t(i) * from_s, 4 * d2);
+        work().later([=] {
+            for (unsigned i = 0; i < d1; i++) std::memcpy(to + size_t(i) * to_s, from + size_t(i) * from_s, 4 * d2);
+        });
         return true;
     }
     if (name == "affine_f32") {
         const size_t count = value<size_t>(a, 0);
         const float* in = value<const float*>(a, 3);
         float *out = value<float*>(a, 4), by = value<float>(a, 5), plus = value<float>(a, 6);
-        for (size_t i = 0; i < count; i++) out[i] = (in ? in : out)[i] * by + plus;
+        work().later([=] {
+            for (size_t i = 0; i < count; i++) out[i] = (in ? in : out)[i] * by + plus;
+        });
         return true;
     }
     if (name == "badd_f32") {
         const size_t count = value<size_t>(a, 0);
         const float *left = value<const float*>(a, 3), *right = value<const float*>(a, 4);
         float* out = value<float*>(a, 5);
-        for (size_t i = 0; i < count; i++) out[i] = left[i] + right[i];
+        work().later([=] {
+            for (size_t i = 0; i < count; i++) out[i] = left[i] + right[i];
+        });
         return true;
     }
     return false;
@@ -177,40 +267,65 @@ Status cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
 Status cuCtxSetCurrent(void*) { return SUCCESS; }
 Status cuCtxGetCurrent(void** context) { return *context = reinterpret_cast<void*>(0x1000), SUCCESS; }
 Status cuGetErrorString(Status, const char** text) { return *text = "an error of the emulated driver", SUCCESS; }
-Status cuStreamSynchronize(void*) { return SUCCESS; }
+Status cuStreamSynchronize(void*) { return work().finish(), SUCCESS; }
 Status cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
 Status cuStreamIsCapturing(void*, int* status) { return *status = 0, SUCCESS; }
 Status cuStreamDestroy_v2(void*) { return SUCCESS; }
 
 Status cuMemAlloc_v2(void** memory, size_t bytes) { return allocate(memory, bytes); }
 Status cuMemAllocAsync(void** memory, size_t bytes, void*) { return allocate(memory, bytes); }
-Status cuMemFree_v2(void* memory) { return release(memory); }
-Status cuMemFreeAsync(void* memory, void*) { return release(memory); }
-Status cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return *memory = std::malloc(bytes), SUCCESS; }
-Status cuMemFreeHost(void* memory) { return std::free(memory), SUCCESS; }
+Status cuMemFree_v2(void* memory) { return work().finish(), release(memory); }
+Status cuMemFreeAsync(void* memory, void*) {
+    check(memory, 1, "free");
+    return work().later([=] { release(memory); }), SUCCESS;
+}
+Status cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+    *memory = std::malloc(bytes);
+    std::lock_guard<std::mutex> lock(mutex);
+    return pinned()[reinterpret_cast<uintptr_t>(*memory)] = bytes, SUCCESS;
+}
+Status cuMemFreeHost(void* memory) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (pinned().erase(reinterpret_cast<uintptr_t>(memory)) == 0) return INVALID_VALUE;
+    return std::free(memory), SUCCESS;
+}
 Status cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void*) {
     check(to, bytes, "upload");
-    return std::memcpy(to, from, bytes), SUCCESS;
+    count("an upload");
+    if (is_pinned(from)) return work().later([=] { std::memcpy(to, from, bytes); }), SUCCESS;
+    // The driver itself has copied it when it returns.
+    const auto* begin = static_cast<const char*>(from);
+    return work().later([to, copy = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); }), SUCCESS;
 }
 Status cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void*) {
     check(from, bytes, "download");
-    return std::memcpy(to, from, bytes), SUCCESS;
+    work().later([=] { std::memcpy(to, from, bytes); });
+    if (!is_pinned(to)) work().finish();
+    return SUCCESS;
 }
 Status cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void*) {
     check(to, bytes, "copy to");
     check(from, bytes, "copy from");
-    return std::memmove(to, from, bytes), SUCCESS;
+    return work().later([=] { std::memmove(to, from, bytes); }), SUCCESS;
 }
 Status cuMemsetD8Async(void* at, unsigned char byte, size_t bytes, void*) {
     check(at, bytes, "memset");
-    return std::memset(at, byte, bytes), SUCCESS;
+    count("a memset");
+    if (is_idle() && bytes > 64) return SUCCESS;
+    return work().later([=] { std::memset(at, byte, bytes); }), SUCCESS;
 }
 
 Status cuEventCreate(void** event, unsigned) { return *event = new Event, SUCCESS; }
-Status cuEventRecord(void* event, void*) { return static_cast<Event*>(event)->time = std::chrono::steady_clock::now(), SUCCESS; }
-Status cuEventSynchronize(void*) { return SUCCESS; }
+Status cuEventRecord(void* event, void*) {
+    Event& of = *static_cast<Event*>(event);
+    work().later([recorded = of.recorded] { recorded->time = std::chrono::steady_clock::now(); });
+    return of.after = work().queued(), SUCCESS;
+}
+Status cuEventSynchronize(void* event) { return work().finish(static_cast<Event*>(event)->after), SUCCESS; }
+Status cuEventQuery(void* event) { return work().done >= static_cast<Event*>(event)->after ? SUCCESS : NOT_READY; }
 Status cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
-    const auto time = static_cast<Event*>(to)->time - static_cast<Event*>(from)->time;
+    if (cuEventQuery(from) != SUCCESS || cuEventQuery(to) != SUCCESS) return NOT_READY;
+    const auto time = static_cast<Event*>(to)->recorded->time - static_cast<Event*>(from)->recorded->time;
     return *milliseconds = std::chrono::duration<float, std::milli>(time).count(), SUCCESS;
 }
 Status cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), SUCCESS; }
@@ -225,10 +340,16 @@ Status cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsign
     if (x == 0 || y == 0 || z == 0 || extra != nullptr) return INVALID_VALUE;
     if (candle_kernel(name, arguments)) return SUCCESS;
     if (ty != 1 || tz != 1) fail("%s: a block of more than one dimension", name.c_str());
-    const unsigned grid[3] = {x, y, z};
-    const int code = emulator_launch(name.c_str(), grid, threads, shared, arguments);
-    if (code == 1) fail("the emulated driver has no kernel %s", name.c_str());
-    return code == 0 ? SUCCESS : INVALID_VALUE;
+    const auto kernel = emulator::kernels().find(name);
+    if (kernel == emulator::kernels().end()) fail("the emulated driver has no kernel %s", name.c_str());
+    const std::array<unsigned, 3> grid = {x, y, z};
+    if (!emulator::runs(grid.data(), threads)) return INVALID_VALUE;
+    count(name);
+    if (is_idle() && name != "decide") return SUCCESS;
+    work().later([=, copy = kernel->second.copy(arguments)]() mutable {
+        emulator_launch(name.c_str(), grid.data(), threads, shared, copy.pointers.data());
+    });
+    return SUCCESS;
 }
 
 Status cublasCreate_v2(void** handle) { return *handle = reinterpret_cast<void*>(0x2000), SUCCESS; }
@@ -314,19 +435,23 @@ Status cublasLtMatmul(void*, void* operation, const float* alpha, const void* a,
     const uint64_t n = of.right ? right->rows : right->columns;
     if ((of.right ? right->columns : right->rows) != k || result->rows != m || result->columns != n) fail("shapes that do not fit");
     if (of.epilogue != 1) check(of.bias, m * (result->type == 0 ? 4 : 2), "bias");
-    std::vector<float> column(k);
-    for (uint64_t j = 0; j < n; j++) {
-        for (uint64_t l = 0; l < k; l++) column[l] = of.right ? right->at(b, j, l) : right->at(b, l, j);
-        for (uint64_t i = 0; i < m; i++) {
-            float sum = 0;
-            for (uint64_t l = 0; l < k; l++) sum += (of.left ? left->at(a, l, i) : left->at(a, i, l)) * column[l];
-            sum *= *alpha;
-            if (*beta != 0) sum += *beta * layouts[2]->at(c, i, j);
-            if (of.epilogue != 1) sum += result->type == 0 ? static_cast<const float*>(of.bias)[i] : to_float(static_cast<const bf16*>(of.bias)[i]);
-            if (of.epilogue == 6) sum = std::fmax(sum, 0.0f);
-            result->put(d, i, j, sum);
+    count("a product");
+    if (is_idle()) return SUCCESS;
+    work().later([=, of = of, left = *left, right = *right, added = *layouts[2], result = *result, alpha = *alpha, beta = *beta] {
+        std::vector<float> column(k);
+        for (uint64_t j = 0; j < n; j++) {
+            for (uint64_t l = 0; l < k; l++) column[l] = of.right ? right.at(b, j, l) : right.at(b, l, j);
+            for (uint64_t i = 0; i < m; i++) {
+                float sum = 0;
+                for (uint64_t l = 0; l < k; l++) sum += (of.left ? left.at(a, l, i) : left.at(a, i, l)) * column[l];
+                sum *= alpha;
+                if (beta != 0) sum += beta * added.at(c, i, j);
+                if (of.epilogue != 1) sum += result.type == 0 ? static_cast<const float*>(of.bias)[i] : to_float(static_cast<const bf16*>(of.bias)[i]);
+                if (of.epilogue == 6) sum = std::fmax(sum, 0.0f);
+                result.put(d, i, j, sum);
+            }
         }
-    }
+    });
     return SUCCESS;
 }
 

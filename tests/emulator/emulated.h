@@ -16,7 +16,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -123,6 +125,11 @@ __attribute__((noinline)) inline void enter(Fiber& fiber) {
     setcontext(&fiber.context);
 }
 
+// Whether a GPU would run such a grid.
+inline bool runs(const unsigned* grid, unsigned threads) {
+    return threads > 0 && threads <= 1024 && threads % LANES == 0 && grid[1] <= 65535 && grid[2] <= 65535;
+}
+
 inline void wait(Barrier& barrier) {
     const unsigned generation = barrier.generation;
     block.progress++;
@@ -188,28 +195,43 @@ inline void run_block(const char* name) {
 }
 
 typedef void (*Launcher)(void** arguments);
-inline std::unordered_map<std::string, Launcher>& kernels() {
-    static std::unordered_map<std::string, Launcher> table;
+// A copy of a kernel's arguments; keeps them alive.
+struct Arguments {
+    std::shared_ptr<void> values;
+    std::vector<void*> pointers;
+};
+struct Kernel {
+    Launcher launch;
+    Arguments (*copy)(void** arguments);
+};
+inline std::unordered_map<std::string, Kernel>& kernels() {
+    static std::unordered_map<std::string, Kernel> table;
     return table;
 }
 
 template <auto KERNEL_FUNCTION> struct Launch;
-template <class... Arguments, void (*KERNEL_FUNCTION)(Arguments...)> struct Launch<KERNEL_FUNCTION> {
+template <class... Types, void (*KERNEL_FUNCTION)(Types...)> struct Launch<KERNEL_FUNCTION> {
     template <size_t... I> static void call(void** arguments, std::index_sequence<I...>) {
-        KERNEL_FUNCTION(*static_cast<std::remove_cv_t<Arguments>*>(arguments[I])...);
+        KERNEL_FUNCTION(*static_cast<std::remove_cv_t<Types>*>(arguments[I])...);
     }
-    static void run(void** arguments) { call(arguments, std::index_sequence_for<Arguments...>{}); }
+    static void run(void** arguments) { call(arguments, std::index_sequence_for<Types...>{}); }
+    template <size_t... I> static Arguments copied(void** arguments, std::index_sequence<I...>) {
+        const auto values = std::make_shared<std::tuple<std::remove_cv_t<Types>...>>(
+            *static_cast<std::remove_cv_t<Types>*>(arguments[I])...);
+        return {values, {&std::get<I>(*values)...}};
+    }
+    static Arguments copy(void** arguments) { return copied(arguments, std::index_sequence_for<Types...>{}); }
 };
 
 struct Registration {
-    Registration(const char* name, Launcher launcher) { kernels()[name] = launcher; }
+    Registration(const char* name, Kernel kernel) { kernels()[name] = kernel; }
 };
 
 }  // namespace emulator
 
 // Not by their C names: libraries have some of these too.
 #define KERNEL static void
-#define LAUNCHABLE(name) static emulator::Registration registration_of_##name(#name, emulator::Launch<&name>::run);
+#define LAUNCHABLE(name) static emulator::Registration registration_of_##name(#name, {emulator::Launch<&name>::run, emulator::Launch<&name>::copy});
 #define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::block.shared.data())
 
 inline void __syncthreads() { emulator::wait(emulator::block.all); }
@@ -256,12 +278,12 @@ inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
 }
 
 
-// Returns 1 where there is no kernel of this name.
+// Returns 1 where there is no kernel of this name, 2 where no GPU runs it so.
 extern "C" int emulator_launch(const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {
     using emulator::block;
     const auto found = emulator::kernels().find(name);
     if (found == emulator::kernels().end()) return 1;
-    if (threads == 0 || threads > 1024 || threads % emulator::LANES != 0 || grid[1] > 65535 || grid[2] > 65535) return 2;
+    if (!emulator::runs(grid, threads)) return 2;
     block.threads = threads;
     // A deque: fibers that have begun must not move.
     while (block.fibers.size() < threads) block.fibers.push_back(emulator::new_fiber());
@@ -269,7 +291,7 @@ extern "C" int emulator_launch(const char* name, const unsigned* grid, unsigned 
     block.slots.resize(threads);
     // Aligned as a GPU has it; a little more, so that the end is not the vector's.
     block.shared.resize(shared + 64);
-    block.body = reinterpret_cast<void (*)(void*)>(found->second);
+    block.body = reinterpret_cast<void (*)(void*)>(found->second.launch);
     block.arguments = arguments;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
