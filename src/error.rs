@@ -66,6 +66,14 @@ impl Error {
             || std::iter::successors(first.source(), |error| error.source()).any(|error| said(error.to_string()))
     }
 
+    /// A GPU has no memory left.
+    pub fn out_of_memory() -> Self {
+        Self::failure("the GPU is out of memory").help(
+            "stop other programs that use it (nvidia-smi names them), make the model or its batches smaller \
+             (train.batch_tokens, decode.batch_tokens), or use --device cpu",
+        )
+    }
+
     fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let what = what.into();
         Self { inner: Box::new(Inner { kind, what, place: None, help: None, source: None, others: Vec::new() }) }

@@ -358,6 +358,28 @@ fn translate(
     search(&mut neural.begin(&sources).unwrap(), &options(max_lengths)).unwrap()
 }
 
+/// The encoder's states alone, packed.
+#[test]
+fn encoding_is_the_processor_s() {
+    let source = random_sequences(&[9, 3, 1, 20], V, "source");
+    for config in [every_option().remove(1), every_option().remove(5)] {
+        let (device, queue) = device();
+        let here = model(&config, &Device::Cpu);
+        let memory = here.encode(&source, &Mode::INFERENCE).unwrap();
+        let states: Vec<Vec<f32>> = memory.states.to_vec2().unwrap();
+        let sentences = states.chunks(source.length).zip(source.lengths.iter());
+        let want: Vec<f32> = sentences.flat_map(|(rows, &length)| rows[..length as usize].concat()).collect();
+        for (compute, bound) in [(DType::F32, 1e-5), (DType::BF16, 1e-2)] {
+            let translator = Translator::new(&model(&config, &device), queue.clone(), compute).unwrap();
+            for _ in 0..2 {
+                let (got, d) = translator.encode(&source).unwrap();
+                assert_eq!((got.len(), d), (want.len(), config.d_model));
+                assert!(error_by_norm(&got, &want) < bound, "{compute:?}: {}", error_by_norm(&got, &want));
+            }
+        }
+    }
+}
+
 /// Beams of every width, with constraints: as on the processor, where every step is computed anew by other code.
 #[test]
 fn decoding_is_the_processor_s() {

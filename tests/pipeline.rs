@@ -20,6 +20,7 @@ use mt::ops::Mode;
 use mt::ops::loss::{Sums, Targets};
 use mt::ops::optimizer::{AdamStep, Outcome};
 use mt::rng::Stream;
+use mt::train::evaluate::Evaluator;
 use mt::train::host::{Batches, Lines};
 use mt::train::log::Log;
 use mt::train::optimizer::Optimizer;
@@ -92,6 +93,8 @@ impl Passes for Late {
         Ok(())
     }
 
+    fn rest(&mut self) {}
+
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {
         Ok(None)
     }
@@ -131,9 +134,8 @@ fn batch(number: u64, is_poisoned: bool) -> Batch {
 }
 
 impl Host for Surroundings {
-    fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>> {
-        let (source, target, targets) = mt::train::inputs(&batch(1000, false), 0, 0.1);
-        let (_, sums) = model.loss(&source, &target, &targets, &Mode::INFERENCE)?;
+    fn validate(&mut self, _: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
+        let sums = evaluator.losses(&[batch(1000, false)], &|| false)?.expect("nothing stops it");
         Ok(Some(Validation { loss: sums.smoothed, perplexity: sums.likelihood, ..Validation::default() }))
     }
 

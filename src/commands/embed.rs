@@ -10,11 +10,10 @@ use super::model;
 use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, EmbedArgs};
 use crate::console::message;
+use crate::decode::encode::Encoder;
 use crate::decode::source::{self, Reader};
 use crate::error::{Error, Result};
-use crate::model::Transformer;
-use crate::model::pooling::{Pooling, pool};
-use crate::ops::Mode;
+use crate::model::pooling::Pooling;
 
 /// Writes one vector for each line, in order: as JSON, or all together as the tensor `embeddings` [lines, D].
 pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
@@ -23,7 +22,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         return Err(Error::usage("--batch-tokens must be at least 1"));
     }
     let loaded = model::load(&args.model, common)?;
-    let (model, reader) = (loaded.transformer()?, loaded.reader());
+    let (encoder, reader) = (Encoder::new(loaded.transformer()?)?, loaded.reader());
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     let of_model = loaded.files();
@@ -40,7 +39,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         let beyond = if reader.is_learned() { reader.beyond_positions(&window) } else { None };
         let (usable, error) = lines.split_at_refused(&window, beyond);
         refused = error;
-        let (vectors, first_cut) = embed(&model, &reader, usable, pooling, batch_tokens)?;
+        let (vectors, first_cut) = embed(&encoder, &reader, usable, pooling, batch_tokens)?;
         cut = cut.or(first_cut.map(|line| count + line + 1));
         count += vectors.len();
         if as_tensor {
@@ -80,7 +79,7 @@ fn pooling(name: &str) -> Result<Pooling> {
 
 /// Vectors of lines, in order, and the first line that was cut.
 fn embed(
-    model: &Transformer,
+    encoder: &Encoder,
     reader: &Reader,
     lines: &[String],
     pooling: Pooling,
@@ -92,8 +91,7 @@ fn embed(
     source::by_length(&mut sources, tokens);
     let mut vectors = vec![Vec::new(); lines.len()];
     for batch in source::batches(&sources, tokens, batch_tokens, usize::MAX) {
-        let memory = model.encode(&reader.sequences(batch), &Mode::INFERENCE)?;
-        for (source, vector) in batch.iter().zip(pool(&memory, pooling)?) {
+        for (source, vector) in batch.iter().zip(encoder.vectors(&reader.sequences(batch), pooling)?) {
             vectors[source.line] = vector;
         }
     }

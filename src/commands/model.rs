@@ -41,9 +41,17 @@ impl Loaded {
         self.transformer_in(inference_type(self.config.runtime.precision, &self.device))
     }
 
+    /// The model on the processor, whatever its device: for views of single sentences.
+    pub fn transformer_on_processor(&self) -> Result<Transformer> {
+        self.transformer_on(&Device::Cpu, DType::F32)
+    }
+
     fn transformer_in(&self, compute: DType) -> Result<Transformer> {
-        let vocabulary = vocabulary(&self.tokenizers);
-        let model = Transformer::with_precision(&self.config.model, vocabulary, &self.device, compute)?;
+        self.transformer_on(&self.device, compute)
+    }
+
+    fn transformer_on(&self, device: &Device, compute: DType) -> Result<Transformer> {
+        let model = Transformer::with_precision(&self.config.model, vocabulary(&self.tokenizers), device, compute)?;
         load_parameters(&self.file, &model)?;
         Ok(model)
     }

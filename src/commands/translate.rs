@@ -37,7 +37,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix, common)?;
     translator.check_prefix(&options)?;
     let explains = args.attention.is_some() || args.alignment;
-    let explainer = if explains { Some((first.transformer()?, first.reader())) } else { None };
+    let explainer = if explains { Some((first.transformer_on_processor()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
         AttentionFile::refuse_several(file, count)?;

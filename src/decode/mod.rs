@@ -12,6 +12,7 @@ pub mod alignment;
 pub mod attention;
 mod beam;
 mod constraint;
+pub mod encode;
 pub mod ensemble;
 pub mod explain;
 mod force;

@@ -195,9 +195,10 @@ fn alignment(address: Address) -> u32 {
 }
 
 fn driver_error(error: driver::DriverError) -> Error {
-    let out_of_memory = error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-    let what = if out_of_memory { "the GPU is out of memory" } else { "the GPU failed" };
-    Error::failure(format!("{what} ({:?})", error.0)).caused_by(error)
+    if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        return Error::out_of_memory().caused_by(error);
+    }
+    Error::failure(format!("the GPU failed ({:?})", error.0)).caused_by(error)
 }
 
 fn product_error(product: &Product, error: candle_core::cuda_backend::cudarc::cublaslt::result::CublasError) -> Error {

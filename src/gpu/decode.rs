@@ -71,6 +71,31 @@ impl Translator {
         Ok(Self { plan: engine.plan.clone(), engine: Mutex::new(engine), spare: Mutex::default() })
     }
 
+    /// The encoder's states of all real tokens of sentences, [N, D], and D. Waits for the device.
+    pub fn encode(&self, sources: &Sequences) -> Result<(Vec<f32>, usize)> {
+        let mut engine = locked(&self.engine);
+        let result = self.states(&mut engine, sources);
+        engine.arena.reset();
+        result
+    }
+
+    fn states(&self, engine: &mut Engine, sources: &Sequences) -> Result<(Vec<f32>, usize)> {
+        let mut pass = Pass::new(engine, Mode::INFERENCE);
+        let rows = Rows::new(sources);
+        let mut cargo = Cargo::default();
+        let side = cargo.add_rows(&rows);
+        let side = side.moved(cargo.send(pass.engine)?);
+        let encoded = pass.forward(&self.plan.encoder, &side, None)?.output;
+        let (number, d) = (pass.number, pass.d);
+        let mut bytes = vec![0; number.bytes(rows.len() * d)];
+        engine.queue.download(encoded, &mut bytes)?;
+        let states = match number {
+            Number::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            Number::Bf16 => bytes.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])).collect(),
+        };
+        Ok((states, d))
+    }
+
     /// Encodes sentences and begins to decode them.
     pub fn begin(&self, sources: &Sequences) -> Result<Session<'_>> {
         let mut engine = locked(&self.engine);

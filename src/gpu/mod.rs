@@ -174,6 +174,11 @@ impl Engine {
         result
     }
 
+    /// Gives the memory of passes back until the next one.
+    pub fn rest(&mut self) {
+        self.arena.clear();
+    }
+
     /// The sums of the losses since [`Engine::begin`]. Waits for the device.
     pub fn sums(&self) -> Result<Sums> {
         let mut bytes = [0; 16];

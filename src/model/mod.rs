@@ -134,6 +134,16 @@ impl Transformer {
         Ok(Self { config: config.clone(), vocabulary, parameters, sinusoids: Arc::new(sinusoids), rotary })
     }
 
+    /// The same model on the processor, in float32; itself, if it is there.
+    pub fn on_processor(&self) -> Result<Self> {
+        if self.parameters.device().is_cpu() {
+            return Ok(self.clone());
+        }
+        let copy = Self::new(&self.config, self.vocabulary, &Device::Cpu)?;
+        copy.parameters.values().slice_set(&self.parameters.values().to_device(&Device::Cpu)?, 0, 0)?;
+        Ok(copy)
+    }
+
     /// Draws initial values from a seed.
     pub fn initialise(&self, seed: u64) -> Result<()> {
         init::initialise(self.config.init, &self.parameters, self.vocabulary, seed)

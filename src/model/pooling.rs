@@ -1,8 +1,7 @@
 //! One vector for a whole sentence, from its encoder states.
 
-use candle_core::{DType, Result};
+use std::ops::Range;
 
-use super::Memory;
 use crate::choice::choice;
 
 choice! {
@@ -17,17 +16,20 @@ choice! {
     }
 }
 
-/// A vector of D numbers for every sentence, [B, D].
-pub fn pool(memory: &Memory, pooling: Pooling) -> Result<Vec<Vec<f32>>> {
-    let states: Vec<f32> = memory.states.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-    let d = memory.states.dim(1)?;
-    let sentence = |(states, &length): (&[f32], &u32)| {
-        let tokens = || states.chunks_exact(d).take(length as usize);
+/// A vector of D numbers for every sentence, [B, D], from states [N, D] of which it has some rows, at least one.
+pub fn pool(
+    states: &[f32],
+    d: usize,
+    sentences: impl IntoIterator<Item = Range<usize>>,
+    pooling: Pooling,
+) -> Vec<Vec<f32>> {
+    let sentence = |rows: Range<usize>| {
+        let tokens = || states[rows.start * d..rows.end * d].chunks_exact(d);
         match pooling {
-            Pooling::First => states[..d].to_vec(),
+            Pooling::First => states[rows.start * d..][..d].to_vec(),
             Pooling::Mean => {
                 let sum = |j: usize| tokens().map(|token| f64::from(token[j])).sum::<f64>();
-                (0..d).map(|j| (sum(j) / f64::from(length)) as f32).collect()
+                (0..d).map(|j| (sum(j) / rows.len() as f64) as f32).collect()
             }
             Pooling::Max => {
                 let largest = |j: usize| tokens().map(|token| token[j]).fold(f32::NEG_INFINITY, f32::max);
@@ -35,24 +37,19 @@ pub fn pool(memory: &Memory, pooling: Pooling) -> Result<Vec<Vec<f32>>> {
             }
         }
     };
-    Ok(states.chunks_exact(memory.length * d).zip(memory.lengths.iter()).map(sentence).collect())
+    sentences.into_iter().map(sentence).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use candle_core::{Device, Tensor};
-
     use super::*;
 
     #[test]
     fn padding_is_no_part_of_a_sentence() {
-        let states = [[1f32, 5.0], [3.0, -1.0], [9.0, 9.0], [-4.0, -2.0], [9.0, 9.0], [9.0, 9.0]];
-        let states = Tensor::new(&states, &Device::Cpu).unwrap();
-        let memory = Memory { states, lengths: Arc::new(vec![2, 1]), length: 3 };
-        assert_eq!(pool(&memory, Pooling::Mean).unwrap(), [[2.0, 2.0], [-4.0, -2.0]]);
-        assert_eq!(pool(&memory, Pooling::Max).unwrap(), [[3.0, 5.0], [-4.0, -2.0]]);
-        assert_eq!(pool(&memory, Pooling::First).unwrap(), [[1.0, 5.0], [-4.0, -2.0]]);
+        let states = [1.0, 5.0, 3.0, -1.0, 9.0, 9.0, -4.0, -2.0, 9.0, 9.0, 9.0, 9.0];
+        let pool = |pooling| pool(&states, 2, [0..2, 3..4], pooling);
+        assert_eq!(pool(Pooling::Mean), [[2.0, 2.0], [-4.0, -2.0]]);
+        assert_eq!(pool(Pooling::Max), [[3.0, 5.0], [-4.0, -2.0]]);
+        assert_eq!(pool(Pooling::First), [[1.0, 5.0], [-4.0, -2.0]]);
     }
 }

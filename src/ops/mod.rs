@@ -82,6 +82,12 @@ impl Mode {
 
 impl From<candle_core::Error> for crate::error::Error {
     fn from(error: candle_core::Error) -> Self {
-        crate::error::Error::failure(format!("tensor operation failed: {error}")).caused_by(error)
+        let mut error = error;
+        // Backtraces, which Candle adds where RUST_BACKTRACE is set, are nothing for users.
+        while let candle_core::Error::WithBacktrace { inner, .. } = error {
+            error = *inner;
+        }
+        let failed = crate::error::Error::failure(format!("tensor operation failed: {error}")).caused_by(error);
+        if failed.is_out_of_memory() { crate::error::Error::out_of_memory().caused_by(failed) } else { failed }
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::evaluate::Evaluator;
 use super::optimizer::Optimizer;
 use super::state::TrainState;
 use crate::data::batch::Batch;
@@ -60,7 +61,7 @@ pub type Batches = Prefetch<Prepared<Vec<Batch>>>;
 /// What the loop asks of its surroundings.
 pub trait Host {
     /// Scores the model (whose parameters are those it is judged by); `None` if a signal asked to stop meanwhile.
-    fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>>;
+    fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>>;
     /// Begins to write a checkpoint; it is the best one if the state says so. It may be written while training goes on.
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()>;
     /// Fails where a checkpoint could not be written.

@@ -8,6 +8,7 @@
 //! ranks change nothing. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
 //! metrics nor files.
 
+pub mod evaluate;
 pub mod health;
 pub mod host;
 pub mod log;
@@ -36,6 +37,7 @@ use crate::ops::loss::Targets;
 use crate::ops::optimizer::Outcome;
 use crate::ops::profile as counters;
 use crate::rng;
+use evaluate::Evaluator;
 use host::{Batches, Lines};
 pub use host::{End, Host, Validation};
 use log::{Log, Samples};
@@ -226,6 +228,13 @@ impl Trainer<'_> {
         self.session.limit = limit;
         self.passes.sums()?;
         Ok(())
+    }
+
+    /// What computes losses between two updates.
+    pub fn evaluator(&mut self) -> Evaluator<'_> {
+        let Self { passes, session, log, padding, config, .. } = self;
+        let (limit, smoothing) = (&mut session.limit, config.label_smoothing);
+        Evaluator { passes: &mut **passes, limit, log, padding: *padding, smoothing }
     }
 
     /// Trains until a limit, patience or a signal ends it.
@@ -483,7 +492,10 @@ impl Trainer<'_> {
         let step = self.state.step;
         let model = self.model;
         self.state.validation_due = true;
-        let Some(result) = self.optimizer.with_model_values(|| host.validate(model))?? else { return Ok(false) };
+        let values = self.optimizer.begin_model_values()?;
+        let result = host.validate(model, &mut self.evaluator());
+        self.optimizer.end_model_values(values)?;
+        let Some(result) = result? else { return Ok(false) };
         self.state.validation_due = false;
         let loss = result.loss;
         // Equal BLEU is common while it is 0: the loss tells which model has learnt more.

@@ -150,15 +150,18 @@ impl Optimizer {
         Ok(true)
     }
 
-    /// Runs `f` with the parameters replaced by those the model is judged by.
-    pub fn with_model_values<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
-        let Some((average, _)) = &self.average else { return Ok(f()) };
+    /// Replaces the parameters by those the model is judged by; returns what [`Optimizer::end_model_values`] brings back.
+    pub fn begin_model_values(&self) -> Result<Option<Tensor>> {
+        let Some((average, _)) = &self.average else { return Ok(None) };
         let values = self.parameters.values();
         let training = values.copy()?;
         values.slice_set(average, 0, 0)?;
-        let result = f();
-        values.slice_set(&training, 0, 0)?;
-        Ok(result)
+        Ok(Some(training))
+    }
+
+    /// Brings the parameters back that are trained.
+    pub fn end_model_values(&self, training: Option<Tensor>) -> Result<()> {
+        training.map_or(Ok(()), |training| self.parameters.values().slice_set(&training, 0, 0))
     }
 
     /// The exponential average, if one is kept.

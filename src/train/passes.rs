@@ -49,6 +49,8 @@ pub trait Passes {
     fn outcome(&mut self) -> Result<Outcome>;
     /// Forgets the updates that have not been asked for.
     fn forget(&mut self) -> Result<()>;
+    /// Gives memory back that is not needed before the next pass.
+    fn rest(&mut self);
     /// What the device can do, measured now; `None` for the processor, which others measure.
     fn ceilings(&mut self) -> Result<Option<Ceilings>>;
 }
@@ -126,6 +128,8 @@ impl Passes for Tape {
         Ok(())
     }
 
+    fn rest(&mut self) {}
+
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {
         Ok(None)
     }
@@ -170,6 +174,10 @@ impl Passes for gpu::Engine {
 
     fn forget(&mut self) -> Result<()> {
         gpu::Engine::forget(self)
+    }
+
+    fn rest(&mut self) {
+        gpu::Engine::rest(self);
     }
 
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {

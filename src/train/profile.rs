@@ -39,6 +39,8 @@ impl Profiler {
     /// Ends counting and measures the machine, or the device of the passes; `None` if there was nothing to count.
     pub fn finish(self, passes: &mut dyn Passes) -> Result<Option<Profile>> {
         let Some(started) = self.started else { return Ok(None) };
+        // What a device is still doing belongs to it.
+        passes.sums()?;
         let seconds = started.elapsed().as_secs_f64();
         let entries = profile::entries();
         profile::enable(false);

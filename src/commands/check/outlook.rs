@@ -11,11 +11,13 @@ use crate::commands::train::batches;
 use crate::commands::train::plan::Plan;
 use crate::commands::train::prepare::Data;
 use crate::config::Config;
+use crate::data::batch::Batch;
 use crate::device;
 use crate::error::Result;
 use crate::model::Transformer;
 use crate::ops::Mode;
 use crate::rng;
+use crate::train::split::Limit;
 use crate::train::{inputs, memory};
 
 /// Pieces that come less often have hardly a chance to be learnt.
@@ -105,19 +107,29 @@ fn duration(seconds: f64) -> String {
 /// Target tokens a second of forward and backward over the largest batch.
 fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     let batch = batches::largest_batch(data, config);
-    let mut passes = passes(model)?;
+    let (mut passes, mut limit) = (passes(model)?, Limit::default());
+    let tokens = batch.target_tokens as f64;
+    let mut parts = vec![batch];
     let mut seconds = f64::INFINITY;
     for pass in 0..2 {
         let started = Instant::now();
-        passes.begin()?;
         let mode =
             Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
-        let (source, target, targets) = inputs(&batch, data.tokenizers.target.pad_id(), config.train.label_smoothing);
-        passes.pass(&source, &target, &targets, &mode)?;
+        // In parts, where it does not fit: as training does.
+        let work = |batches: &[Batch]| {
+            passes.begin()?;
+            for batch in batches {
+                let (source, target, targets) =
+                    inputs(batch, data.tokenizers.target.pad_id(), config.train.label_smoothing);
+                passes.pass(&source, &target, &targets, &mode)?;
+            }
+            Ok(())
+        };
+        parts = limit.within(parts, |_| (), work)?;
         passes.sums()?;
         seconds = seconds.min(started.elapsed().as_secs_f64());
     }
-    Ok(batch.target_tokens as f64 / seconds)
+    Ok(tokens / seconds)
 }
 
 /// Target pieces that the training text has fewer than [`RARE`] times.

@@ -24,6 +24,8 @@ use crate::model::Transformer;
 use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::params::Parameters;
 use crate::report::files;
+use crate::train::Trainer;
+use crate::train::evaluate::Evaluator;
 use crate::train::host::{Batches, End, Host, Lines, Validation};
 use crate::train::log::{Log, Samples};
 use crate::train::optimizer::Optimizer;
@@ -50,9 +52,9 @@ pub struct RunHost<'a> {
 }
 
 impl Host for RunHost<'_> {
-    fn validate(&mut self, model: &Transformer) -> Result<Option<Validation>> {
+    fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
-        let mut validation = validator.score(model, &self.signals)?;
+        let mut validation = validator.score(model, evaluator, &self.signals)?;
         self.translations = validation.as_mut().map(|of| std::mem::take(&mut of.translations)).unwrap_or_default();
         Ok(validation)
     }
@@ -140,13 +142,8 @@ impl RunHost<'_> {
 
     /// Makes the final model: the mean of the last checkpoints, else the exponential average, else the best, else the last.
     /// Returns which it is, and its validation.
-    pub fn finish(
-        &mut self,
-        model: &Transformer,
-        optimizer: &Optimizer,
-        log: &mut Log,
-        step: u64,
-    ) -> Result<(String, Option<Validation>)> {
+    pub fn finish(&mut self, trainer: &mut Trainer<'_>) -> Result<(String, Option<Validation>)> {
+        let (model, step, Trainer { optimizer, log, .. }) = (trainer.model, trainer.state.step, &*trainer);
         let what = if self.config.train.average_last > 0 {
             self.average(model, log, step)?
         } else if optimizer.average().is_some() {
@@ -160,11 +157,12 @@ impl RunHost<'_> {
         })??;
         let (mut result, mut validated) = (String::new(), None);
         if self.validator.is_some()
-            && let Some(validation) = self.validate(model)?
+            && let Some(validation) = self.validate(model, &mut trainer.evaluator())?
         {
             let bleu = validation.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
             result = format!("; valid loss {:.3} ppl {:.2}{bleu}", validation.loss, validation.perplexity);
             self.keep_translations(files::FINAL);
+            let log = &mut trainer.log;
             log.samples(Samples { update: step, is_final: true, explained: &validation.explained });
             log.entry(&json!({
                 "event": "final", "update": step, "model": what, "loss": validation.loss,
@@ -172,6 +170,7 @@ impl RunHost<'_> {
             }))?;
             validated = Some(validation);
         }
+        let log = &trainer.log;
         log.line(&format!("final model: {what}{result}"));
         log.line(&format!("saved in {}", self.run.display()));
         Ok((what, validated))

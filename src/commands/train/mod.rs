@@ -212,7 +212,7 @@ fn train(
         End::Patience => format!("{} validations without an improvement", config.valid.patience),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
-    let (what, validation) = host.finish(&model, &trainer.optimizer, &mut trainer.log, step)?;
+    let (what, validation) = host.finish(&mut trainer)?;
     if common.json {
         let mut result =
             serde_json::json!({ "run_dir": run.display().to_string(), "update": step, "ended": why, "model": what });

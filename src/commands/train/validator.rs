@@ -3,7 +3,6 @@
 use sha2::{Digest, Sha256};
 
 use super::signals::Signals;
-use crate::commands::model::passes;
 use crate::commands::texts::Texts;
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
@@ -17,8 +16,8 @@ use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, bleu};
 use crate::model::Transformer;
-use crate::ops::Mode;
-use crate::train::{Validation, inputs};
+use crate::train::Validation;
+use crate::train::evaluate::Evaluator;
 
 /// Sample translations that are explained, and the most tokens of a source, and those of its translation from the beginning that are shown: pictures are to be taken in at a glance.
 const EXPLAINED: (usize, usize) = (3, 60);
@@ -30,8 +29,6 @@ pub struct Validator {
     batches: Vec<Batch>,
     tokenizers: Tokenizers,
     options: TranslateOptions,
-    padding: u32,
-    smoothing: f64,
     samples: usize,
     metric: BleuOptions,
 }
@@ -88,8 +85,6 @@ impl Validator {
                 strategy: Strategy::Beam { width: config.valid.beam },
                 ..TranslateOptions::of(&config.decode)
             },
-            padding: tokenizers.target.pad_id(),
-            smoothing: config.train.label_smoothing,
             samples: config.valid.samples,
             metric: BleuOptions { lowercase: tokenizers.target.lowers_case(), ..BleuOptions::default() },
         }))
@@ -116,20 +111,16 @@ impl Validator {
     }
 
     /// Loss over the whole set, translations and their BLEU; `None` if it is to stop first.
-    pub fn score(&self, model: &Transformer, signals: &Signals) -> Result<Option<Validation>> {
-        let mut passes = passes(model)?;
-        passes.begin()?;
-        let mut tokens = 0usize;
-        for batch in &self.batches {
-            if signals.stop().is_some() {
-                return Ok(None);
-            }
-            let (source, target, targets) = inputs(batch, self.padding, self.smoothing);
-            passes.pass(&source, &target, &targets, &Mode::INFERENCE)?;
-            tokens += batch.target_tokens;
-        }
-        let (sums, tokens) = (passes.sums()?, tokens.max(1) as f64);
-        drop(passes);
+    pub fn score(
+        &self,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        signals: &Signals,
+    ) -> Result<Option<Validation>> {
+        let stops = || signals.stop().is_some();
+        let Some(sums) = evaluator.losses(&self.batches, &stops)? else { return Ok(None) };
+        evaluator.rest();
+        let tokens = self.batches.iter().map(|batch| batch.target_tokens).sum::<usize>().max(1) as f64;
         let mut validation = Validation {
             loss: sums.smoothed / tokens,
             perplexity: (sums.likelihood / tokens).exp(),
@@ -138,7 +129,7 @@ impl Validator {
         let neural = Neural::new(model, SpecialTokens::of(&self.tokenizers))?;
         let reader = Reader::new(model.config(), &self.tokenizers);
         let translator = Translator::new(vec![(neural, reader.clone())]);
-        let translations = translator.translate_while(&self.sources, &self.options, |_| signals.stop().is_none())?;
+        let translations = translator.translate_while(&self.sources, &self.options, |_| !stops())?;
         let Some(translations) = translations else { return Ok(None) };
         let texts: Vec<&str> = translations.iter().map(|t| t.best().text.as_str()).collect();
         let references: Vec<&str> = self.references.iter().map(String::as_str).collect();
@@ -164,11 +155,14 @@ impl Validator {
             }
             translation
         };
+        let explained = count.min(self.samples);
+        // Views of single sentences are the processor's work on every device.
+        let model = if explained > 0 { model.on_processor()? } else { model.clone() };
         let samples = self.sources.iter().zip(&translations).take(self.samples);
         validation.explained = samples
             .filter(|(_, translation)| is_short(translation))
-            .take(count)
-            .map(|(source, translation)| explain(model, &reader, source, &beginning(translation)))
+            .take(explained)
+            .map(|(source, translation)| explain(&model, &reader, source, &beginning(translation)))
             .collect::<Result<_>>()?;
         Ok(Some(validation))
     }

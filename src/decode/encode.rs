@@ -1,0 +1,56 @@
+//! Sentences as vectors: the encoder alone.
+
+use candle_core::DType;
+
+use crate::error::Result;
+use crate::gpu::decode::Translator;
+use crate::model::pooling::{Pooling, pool};
+use crate::model::{Sequences, Transformer};
+use crate::ops::Mode;
+
+/// A model's encoder, in the fastest way that its device has.
+pub enum Encoder {
+    /// The model's own operations.
+    Model(Box<Transformer>),
+    /// The engine of a GPU.
+    Device(Box<Translator>),
+}
+
+impl Encoder {
+    /// That of a model as it is now.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn new(model: Transformer) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if model.parameters().device().is_cuda() {
+            let queue = crate::gpu::cuda::Cuda::of(model.parameters().device())?;
+            return Ok(Self::Device(Box::new(Translator::new(&model, queue, model.parameters().compute())?)));
+        }
+        Ok(Self::Model(Box::new(model)))
+    }
+
+    /// A vector of D numbers for every sentence, [B, D].
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn vectors(&self, sources: &Sequences, pooling: Pooling) -> Result<Vec<Vec<f32>>> {
+        let lengths = sources.lengths.iter().map(|&length| length as usize);
+        match self {
+            Self::Model(model) => {
+                let states = model.encode(sources, &Mode::INFERENCE)?.states;
+                let states: Vec<f32> = states.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+                let rows = (0..).step_by(sources.length).zip(lengths).map(|(start, length)| start..start + length);
+                Ok(pool(&states, model.config().d_model, rows, pooling))
+            }
+            Self::Device(translator) => {
+                let (states, d) = translator.encode(sources)?;
+                let rows = lengths.scan(0, |end, length| {
+                    *end += length;
+                    Some(*end - length..*end)
+                });
+                Ok(pool(&states, d, rows, pooling))
+            }
+        }
+    }
+}
