@@ -18,7 +18,8 @@ mkdir -p "$folder"
 sources=("$root"/tests/emulator/* "$root"/src/gpu/kernels/*)
 if [ ! -e "$folder/libcuda.so.1" ] || [ -n "$(find "${sources[@]}" -newer "$folder/libcuda.so.1")" ]; then
     # Programs loaded by name alone: the driver and all libraries are one.
-    "${CXX:-c++}" -std=c++17 -O2 -g -fPIC -shared -DMT_EMULATED -I "$root/tests/emulator" \
+    "${CXX:-c++}" -std=c++17 -O2 -g -fPIC -shared -fsanitize=alignment -fsanitize-undefined-trap-on-error \
+        -DMT_EMULATED -I "$root/tests/emulator" \
         "$root/tests/emulator/driver.cpp" -o "$folder/libcuda.so.1"
     for library in libcublasLt.so.13 libcublas.so.13 libcurand.so.10 libnvrtc.so.13; do
         ln -sf libcuda.so.1 "$folder/$library"

@@ -177,10 +177,15 @@ impl Drop for Session<'_> {
 impl Session<'_> {
     /// Extends rows; returns the logits of all tokens, a row after the other.
     pub fn logits(&mut self, step: &Step<'_>) -> Result<Vec<f32>> {
-        let count = step.tokens.len() * self.translator.plan.output.out;
+        let (rows, output) = (step.tokens.len(), self.translator.plan.output);
         self.run(step, &Excluded::default(), |pass, logits, _| {
-            let mut values = vec![0f32; count];
+            let mut values = vec![0f32; rows * output.stride];
             pass.engine.download_floats(logits, &mut values)?;
+            for row in 1..rows {
+                let start = row * output.stride;
+                values.copy_within(start..start + output.out, row * output.out);
+            }
+            values.truncate(rows * output.out);
             Ok(values)
         })
     }
@@ -189,11 +194,11 @@ impl Session<'_> {
     /// smaller token first among equals. Where there are fewer, the rest is impossible; a row whose probabilities are no
     /// numbers begins with NaN.
     pub fn best(&mut self, step: &Step<'_>, excluded: &Excluded, k: usize) -> Result<(Vec<u32>, Vec<f32>)> {
-        let (rows, vocabulary) = (step.tokens.len(), self.translator.plan.output.out);
+        let (rows, output) = (step.tokens.len(), self.translator.plan.output);
         self.run(step, excluded, |pass, logits, excluded| {
             let found = pass.floats(2 * rows * k)?;
             let outputs = [found, found.plus(4 * rows * k), logits];
-            pass.engine.kernels.best_continuations(outputs, excluded, [rows, vocabulary, k])?;
+            pass.engine.kernels.best_continuations(outputs, excluded, [rows, output.out, output.stride, k])?;
             let mut values = vec![0f32; 2 * rows * k];
             pass.engine.download_floats(found, &mut values)?;
             let log_probs = values.split_off(rows * k);
@@ -313,7 +318,7 @@ impl Session<'_> {
             pass.project(context, rows, &attention.output, h, Epilogue::None)?;
             Ok(Kept::Nothing)
         })?;
-        let logits = pass.floats(rows * plan.output.out)?;
+        let logits = pass.floats(rows * plan.output.stride)?;
         let bias = plan.output.bias.map_or(Epilogue::None, |bias| Epilogue::Bias(pass.master(bias)));
         pass.project_into(Number::F32, states.output, rows, &plan.output, logits, bias)?;
         Ok((logits, exclusions, mark))

@@ -15,6 +15,8 @@ pub struct Linear {
     pub bias: Option<usize>,
     /// Width of the result.
     pub out: usize,
+    /// Numbers between two rows of the result.
+    pub stride: usize,
     /// Width of what it takes.
     pub input: usize,
 }
@@ -120,7 +122,7 @@ impl Finder<'_> {
     /// `out` rows from the parameter `name` on, and the bias that begins with it.
     fn linear(&self, name: &str, out: usize, input: usize, has_bias: bool) -> Result<Linear> {
         let bias = has_bias.then(|| self.place(&format!("{name}.bias"))).transpose()?;
-        Ok(Linear { weight: self.place(&format!("{name}.weight"))?, bias, out, input })
+        Ok(Linear { weight: self.place(&format!("{name}.weight"))?, bias, out, stride: out, input })
     }
 
     fn attention(&self, stack: Stack, layer: usize, kind: &str) -> Result<Sublayer> {
@@ -192,7 +194,14 @@ impl Plan {
         Ok(Self {
             encoder: find.layers(Stack::Encoder, "source_embedding.weight", vocabulary.source)?,
             decoder: find.layers(Stack::Decoder, target_table(c.tie), vocabulary.target)?,
-            output: Linear { weight: find.place(output_table(c.tie))?, bias, out: vocabulary.target, input: c.d_model },
+            output: Linear {
+                weight: find.place(output_table(c.tie))?,
+                bias,
+                out: vocabulary.target,
+                // Products and the loss are slow, or not for them, where a row begins anywhere.
+                stride: vocabulary.target.next_multiple_of(8),
+                input: c.d_model,
+            },
         })
     }
 }

@@ -22,7 +22,9 @@ fn library() -> &'static Library {
         let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kernels-{}.so", std::process::id()));
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
         let mut command = Command::new(&compiler);
-        command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-DMT_EMULATED", "-x", "c++", "-I"]);
+        command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-DMT_EMULATED"]);
+        // A GPU ends a kernel that loads or stores across such a boundary; the processor would not mind.
+        command.args(["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error", "-x", "c++", "-I"]);
         command.arg(root.join("tests/emulator")).arg(root.join("src/gpu/kernels/all.cu")).arg("-o").arg(&library);
         let output = command.output().unwrap_or_else(|e| panic!("{compiler} (Debian: apt-get install g++): {e}"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -105,6 +105,7 @@ pub fn every_option() -> Vec<ModelConfig> {
         ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre },
         ModelConfig {
             positions: PositionKind::Learned,
+            output_bias: true,
             norm_kind: NormKind::Std,
             norm_eps: 1e-9,
             final_norm: true,

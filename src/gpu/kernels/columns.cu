@@ -4,8 +4,8 @@
 
 constexpr unsigned COLUMN_WARPS = 8;
 
-// Stage one for rows of any kind: `row(r, j, x)` fills x with V neighbours of row r. A block takes 32·V columns of every
-// gridDim.y-th run of eight rows.
+// Stage one for rows of any kind: `row(r, j, x)` fills x with V neighbours of row r, of which those beyond the width do not
+// count. A block takes 32·V columns of every gridDim.y-th run of eight rows.
 template <int V, class Row>
 __device__ void sum_columns(float* partial, unsigned rows, unsigned width, Row row) {
     __shared__ float sums[COLUMN_WARPS * WARP * V];
@@ -27,15 +27,15 @@ __device__ void sum_columns(float* partial, unsigned rows, unsigned width, Row r
         for (int i = 0; i < V; i++) {
             float sum = 0;
             for (unsigned w = 0; w < COLUMN_WARPS; w++) sum += sums[(w * V + i) * WARP + lane];
-            partial[size_t(blockIdx.y) * width + j + i] = sum;
+            if (j + i < width) partial[size_t(blockIdx.y) * width + j + i] = sum;
         }
     }
 }
 
 template <class T, int V> struct PlainRow {
     const T* g;
-    unsigned width;
-    __device__ void operator()(unsigned r, unsigned j, float (&x)[V]) const { load<V>(g + size_t(r) * width + j, x); }
+    unsigned stride;
+    __device__ void operator()(unsigned r, unsigned j, float (&x)[V]) const { load<V>(g + size_t(r) * stride + j, x); }
 };
 
 // x·Φ(x) and the like: src/ops/feed_forward.rs.
@@ -138,8 +138,8 @@ LAUNCHABLE(add_partial_sums)
     LAUNCHABLE(kind##_backward_##name)
 
 #define DEFINE(T, V, name)                                                                                              \
-    KERNEL column_sums_##name(float* partial, const T* g, unsigned rows, unsigned width) {                              \
-        const PlainRow<T, V> row = {g, width};                                                                          \
+    KERNEL column_sums_##name(float* partial, const T* g, unsigned rows, unsigned width, unsigned stride) {             \
+        const PlainRow<T, V> row = {g, stride};                                                                         \
         sum_columns<V>(partial, rows, width, row);                                                                      \
     }                                                                                                                   \
     LAUNCHABLE(column_sums_##name)                                                                                      \

@@ -22,37 +22,51 @@ __device__ inline void combine(float& largest, float& exponentials, float& total
     }
 }
 
+// Numbers that a thread takes at once.
+constexpr int LOGITS = 8;
+
+// Eight logits of a row of which `left` are left; what is beyond becomes -∞.
+template <class T> __device__ inline void load_logits(const T* from, unsigned left, float (&x)[LOGITS]) {
+    load<LOGITS>(from, x);
+    if (left >= LOGITS) return;
+#pragma unroll
+    for (int i = 0; i < LOGITS; i++) {
+        if (i >= left) x[i] = -INFINITY;
+    }
+}
+
 // A label that is none: the row costs nothing.
 constexpr unsigned NO_LABEL = ~0u;
 
-// losses[row] = smoothed loss and negative log-likelihood; with `gradient` the logits become the smoothed loss's gradient.
-template <class T, int V>
+// losses[row] = smoothed loss and negative log-likelihood; with `gradient` the logits become the smoothed loss's gradient, and
+// what fills a row up to its stride, a multiple of eight, becomes zero.
+template <class T>
 __device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, float smoothing, unsigned vocabulary,
-                              unsigned gradient) {
-    T* row = logits + size_t(blockIdx.x) * vocabulary;
+                              unsigned stride, unsigned gradient) {
+    T* row = logits + size_t(blockIdx.x) * stride;
     const unsigned label = labels[blockIdx.x];
     if (label == NO_LABEL) {
         if (threadIdx.x < 2) losses[2 * blockIdx.x + threadIdx.x] = 0;
-        const float none[V] = {};
-        for (unsigned j = threadIdx.x * V; gradient && j < vocabulary; j += blockDim.x * V) store<V>(row + j, none);
+        const float none[LOGITS] = {};
+        for (unsigned j = threadIdx.x * LOGITS; gradient && j < vocabulary; j += blockDim.x * LOGITS) store<LOGITS>(row + j, none);
         return;
     }
     const float chosen = to_float(row[label]);
     float largest = -INFINITY, exponentials = 0, total = 0;
-    for (unsigned j = threadIdx.x * V; j < vocabulary; j += blockDim.x * V) {
-        float x[V];
-        load<V>(row + j, x);
+    for (unsigned j = threadIdx.x * LOGITS; j < vocabulary; j += blockDim.x * LOGITS) {
+        float x[LOGITS];
+        load_logits(row + j, vocabulary - j, x);
         float most = x[0];
 #pragma unroll
-        for (int i = 1; i < V; i++) most = fmaxf(most, x[i]);
+        for (int i = 1; i < LOGITS; i++) most = fmaxf(most, x[i]);
         if (most > largest) {
             exponentials *= expf(largest - most);
             largest = most;
         }
 #pragma unroll
-        for (int i = 0; i < V; i++) {
+        for (int i = 0; i < LOGITS; i++) {
             exponentials += expf(x[i] - largest);
-            total += x[i];
+            if (i < vocabulary - j) total += x[i];
         }
     }
     combine(largest, exponentials, total);
@@ -66,15 +80,15 @@ __device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, 
     }
     if (!gradient) return;
     const float inverse = 1.0f / exponentials, uniform = smoothing / vocabulary;
-    for (unsigned j = threadIdx.x * V; j < vocabulary; j += blockDim.x * V) {
-        float x[V];
-        load<V>(row + j, x);
+    for (unsigned j = threadIdx.x * LOGITS; j < vocabulary; j += blockDim.x * LOGITS) {
+        float x[LOGITS];
+        load_logits(row + j, vocabulary - j, x);
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            x[i] = expf(x[i] - largest) * inverse - uniform;
+        for (int i = 0; i < LOGITS; i++) {
+            x[i] = i < vocabulary - j ? expf(x[i] - largest) * inverse - uniform : 0.0f;
             if (j + i == label) x[i] -= 1.0f - smoothing;
         }
-        store<V>(row + j, x);
+        store<LOGITS>(row + j, x);
     }
 }
 
@@ -97,11 +111,11 @@ KERNEL add_losses(double* sums, const float* losses, unsigned rows) {
 }
 LAUNCHABLE(add_losses)
 
-#define DEFINE(T, V, name)                                                                                              \
+#define DEFINE(T, name)                                                                                                 \
     KERNEL smoothed_loss_##name(T* logits, float* losses, const unsigned* labels, float smoothing,                      \
-                                unsigned vocabulary, unsigned gradient) {                                               \
-        smoothed_loss<T, V>(logits, losses, labels, smoothing, vocabulary, gradient);                                   \
+                                unsigned vocabulary, unsigned stride, unsigned gradient) {                              \
+        smoothed_loss<T>(logits, losses, labels, smoothing, vocabulary, stride, gradient);                              \
     }                                                                                                                   \
     LAUNCHABLE(smoothed_loss_##name)
-FOR_NUMBERS_AND_WIDTHS(DEFINE)
+FOR_NUMBERS(DEFINE)
 #undef DEFINE

@@ -73,9 +73,9 @@ constexpr unsigned NO_TOKEN = ~0u;
 // The k best continuations of each row, with their log-probabilities, of which what is excluded takes none; then tokens with
 // the log-probability -∞. A row whose probabilities are no numbers begins with NaN. One block a row; the logits are used up.
 KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exclusions excluded, unsigned vocabulary,
-                          unsigned k) {
+                          unsigned stride, unsigned k) {
     const unsigned row = blockIdx.x, none = 0;
-    float* x = logits + size_t(row) * vocabulary;
+    float* x = logits + size_t(row) * stride;
     tokens += size_t(row) * k;
     log_probs += size_t(row) * k;
     // A thread has every 256th token.

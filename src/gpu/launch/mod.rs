@@ -300,10 +300,12 @@ impl Kernels {
         [across as u32, self.column_blocks(rows, width) as u32, 1]
     }
 
-    /// Partial sums of the columns of g [rows, width].
-    pub fn column_sums(&self, partial: Address, g: Address, rows: usize, width: usize) -> Result<()> {
+    /// Partial sums of the columns of g [rows, width], whose rows lie `stride` apart; wide accesses need that to be a multiple
+    /// of eight.
+    pub fn column_sums(&self, partial: Address, g: Address, rows: usize, width: usize, stride: usize) -> Result<()> {
         let bytes = self.number.bytes(rows * width);
-        let (grid, rows, width) = (self.column_grid(rows, width), rows as u32, width as u32);
+        let grid = self.column_grid(rows, width);
+        let [rows, width, stride] = [rows, width, stride].map(|n| n as u32);
         // SAFETY: the types are those of `column_sums` in columns.cu.
         unsafe {
             self.queue.launch(
@@ -315,7 +317,7 @@ impl Kernels {
                     shared: 0,
                     bytes,
                 },
-                arguments![partial, g, rows, width],
+                arguments![partial, g, rows, width, stride],
             )
         }
     }
@@ -419,26 +421,17 @@ impl Kernels {
         &self,
         [logits, losses, labels]: [Address; 3],
         smoothing: f32,
-        rows: usize,
-        vocabulary: usize,
+        [rows, vocabulary, stride]: [usize; 3],
         gradient: bool,
     ) -> Result<()> {
         let bytes = self.number.bytes(rows * vocabulary) * (1 + usize::from(gradient));
-        let wide = if self.wide && vocabulary.is_multiple_of(8) { "wide" } else { "narrow" };
-        let kernel = format!("{}_{wide}", self.typed("smoothed_loss"));
-        let (vocabulary, gradient) = (vocabulary as u32, u32::from(gradient));
-        let arguments = arguments![logits, losses, labels, smoothing, vocabulary, gradient];
+        let kernel = self.typed("smoothed_loss");
+        let (rows, vocabulary, stride, gradient) = (rows as u32, vocabulary as u32, stride as u32, u32::from(gradient));
+        let arguments = arguments![logits, losses, labels, smoothing, vocabulary, stride, gradient];
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
         unsafe {
             self.queue.launch(
-                &Launch {
-                    kernel: &kernel,
-                    name: "loss",
-                    grid: [rows as u32, 1, 1],
-                    threads: 8 * WARP,
-                    shared: 0,
-                    bytes,
-                },
+                &Launch { kernel: &kernel, name: "loss", grid: [rows, 1, 1], threads: 8 * WARP, shared: 0, bytes },
                 arguments,
             )
         }

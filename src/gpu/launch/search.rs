@@ -48,15 +48,15 @@ impl Kernels {
         }
     }
 
-    /// The k best continuations of rows of logits (float32, used up), and their log-probabilities.
+    /// The k best continuations of rows of logits (float32, used up) that lie `stride` apart, and their log-probabilities.
     pub fn best_continuations(
         &self,
         [tokens, log_probs, logits]: [Address; 3],
         excluded: Exclusions,
-        [rows, vocabulary, k]: [usize; 3],
+        [rows, vocabulary, stride, k]: [usize; 4],
     ) -> Result<()> {
-        let (vocabulary, k) = (vocabulary as u32, k as u32);
-        let arguments = arguments![tokens, log_probs, logits, excluded, vocabulary, k];
+        let [vocabulary, stride, k] = [vocabulary, stride, k].map(|n| n as u32);
+        let arguments = arguments![tokens, log_probs, logits, excluded, vocabulary, stride, k];
         // SAFETY: the types are those of `best_continuations` in search.cu.
         unsafe {
             self.queue.launch(

@@ -209,7 +209,7 @@ impl Pass<'_> {
             k: linear.input,
             a: Matrix::new(x, linear.input),
             b: Matrix::new(self.weight(linear.weight), linear.input).t(),
-            c: Matrix::new(y, linear.out),
+            c: Matrix::new(y, linear.stride),
             number: self.number,
             result,
             accumulate: false,
@@ -228,7 +228,7 @@ impl Pass<'_> {
             m: rows,
             n: linear.input,
             k: linear.out,
-            a: Matrix::new(g, linear.out),
+            a: Matrix::new(g, linear.stride),
             b: Matrix::new(self.weight(linear.weight), linear.input),
             c: Matrix::new(dx, linear.input),
             number: self.number,
@@ -244,7 +244,7 @@ impl Pass<'_> {
             m: linear.out,
             n: linear.input,
             k: rows,
-            a: Matrix::new(g, linear.out).t(),
+            a: Matrix::new(g, linear.stride).t(),
             b: Matrix::new(x, linear.input),
             c: Matrix::new(self.gradient(linear.weight), linear.input),
             number: self.number,
@@ -260,7 +260,7 @@ impl Pass<'_> {
         let mark = self.engine.arena.mark();
         let blocks = self.engine.kernels.column_blocks(rows, linear.out);
         let partial = self.floats(blocks * linear.out)?;
-        self.engine.kernels.column_sums(partial, g, rows, linear.out)?;
+        self.engine.kernels.column_sums(partial, g, rows, linear.out, linear.stride)?;
         let targets = [(self.gradient(bias), linear.out), (Address::NONE, 0)];
         self.engine.kernels.add_partial_sums(targets, partial, blocks)?;
         self.engine.arena.release(mark);
@@ -402,17 +402,18 @@ impl Pass<'_> {
         labels: Address,
         smoothing: f32,
     ) -> Result<Address> {
-        let (rows, vocabulary, training) = (side.rows, output.out, self.mode.is_training());
+        let (rows, training) = (side.rows, self.mode.is_training());
         let dx = if training { self.numbers(rows, self.d)? } else { Address::NONE };
         let mark = self.engine.arena.mark();
-        let chunk = (LOGIT_BYTES / self.number.bytes(vocabulary)).clamp(1, rows);
-        let (logits, losses) = (self.numbers(chunk, vocabulary)?, self.floats(2 * rows)?);
+        let chunk = (LOGIT_BYTES / self.number.bytes(output.stride)).clamp(1, rows);
+        let (logits, losses) = (self.numbers(chunk, output.stride)?, self.floats(2 * rows)?);
         for start in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - start);
             let x = self.after(states, start * self.d);
             self.project(x, count, output, logits, self.bias(output))?;
             let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start)];
-            self.engine.kernels.smoothed_loss(of_chunk, smoothing, count, vocabulary, training)?;
+            let sizes = [count, output.out, output.stride];
+            self.engine.kernels.smoothed_loss(of_chunk, smoothing, sizes, training)?;
             if training {
                 self.add_weight_gradient(logits, x, count, output)?;
                 self.add_bias_gradient(logits, count, output)?;
