@@ -75,8 +75,8 @@ impl Passes for Late {
         Ok(())
     }
 
-    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
-        if self.stopped { Ok(()) } else { self.tape.adam(range, first, second, step) }
+    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
+        if self.stopped { Ok(()) } else { self.tape.adam(moments, step, decayed) }
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {

@@ -33,6 +33,7 @@ pub mod queue;
 mod rows;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
@@ -58,7 +59,7 @@ pub struct Engine {
     plan: Arc<Plan>,
     arena: Arena,
     /// Memory that lasts as long as the engine.
-    _lasting: Arena,
+    lasting: Arena,
     values: Address,
     gradients: Address,
     /// The values in the type of products.
@@ -71,6 +72,8 @@ pub struct Engine {
     decision: Address,
     /// A word, not zero when an update was not made: none is until [`Engine::forget`].
     stopped: Address,
+    /// Which parameters have weight decay, and where the device has their bounds.
+    decayed: (Vec<Range<usize>>, Address),
     /// Decisions on their way to the host, oldest first.
     decided: VecDeque<Ticket>,
 }
@@ -125,8 +128,9 @@ impl Engine {
             sums: lasting.take(16)?,
             decision: lasting.take(size_of::<Decision>())?,
             stopped,
+            decayed: (Vec::new(), Address::NONE),
             decided: VecDeque::new(),
-            _lasting: lasting,
+            lasting,
             model: model.clone(),
             queue,
         })
@@ -202,11 +206,18 @@ impl Engine {
         Ok(())
     }
 
-    /// One Adam update of the parameters `range`, whose moments are whole flat tensors, if it is made.
-    pub fn adam(&self, range: std::ops::Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
-        let at = |address: Address| address.plus(4 * range.start);
-        let addresses = [self.values, self.gradients, self.queue.address(first)?, self.queue.address(second)?].map(at);
-        self.kernels.adam(addresses, self.decision, AdamArgument(step.constants()), range.len())
+    /// One Adam update, if it is made; weight decay is for the parameters of some ranges, in order.
+    pub fn adam(&mut self, [first, second]: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
+        if self.decayed.0 != decayed {
+            let bounds: Vec<u64> = decayed.iter().flat_map(|range| [range.start as u64, range.end as u64]).collect();
+            let at = self.lasting.take(size_of_val(&bounds[..]))?;
+            self.queue.upload(bytes_of(&bounds), at)?;
+            self.decayed = (decayed.to_vec(), at);
+        }
+        let addresses = [self.values, self.gradients, self.queue.address(first)?, self.queue.address(second)?];
+        let (step, bounds) = (AdamArgument(step.constants()), (self.decayed.1, 2 * decayed.len()));
+        let count = self.model.parameters().values().elem_count();
+        self.kernels.adam(addresses, self.decision, step, bounds, count)
     }
 
     /// Moves an average towards the parameters, if the update is made.

@@ -59,8 +59,8 @@ pub struct Optimizer {
     parameters: Arc<Parameters>,
     first: Tensor,
     second: Tensor,
-    /// Runs of parameters with their weight decay.
-    segments: Vec<(Range<usize>, f64)>,
+    /// The parameters with weight decay, in order.
+    decayed: Vec<Range<usize>>,
     average: Option<(Tensor, f64)>,
 }
 
@@ -68,12 +68,12 @@ impl Optimizer {
     /// Fresh state: all moments zero. `average_decay` > 0 keeps an exponential average of the parameters.
     pub fn new(config: &OptimizerConfig, parameters: &Arc<Parameters>, average_decay: f64) -> Result<Self> {
         let OptimizerConfig::Adam { weight_decay, .. } = *config;
-        let mut segments: Vec<(Range<usize>, f64)> = Vec::new();
-        for entry in parameters.entries() {
-            let decay = if entry.kind == Kind::Weight { weight_decay } else { 0.0 };
-            match segments.last_mut() {
-                Some((range, last)) if *last == decay => range.end = entry.range().end,
-                _ => segments.push((entry.range(), decay)),
+        let mut decayed: Vec<Range<usize>> = Vec::new();
+        let weights = parameters.entries().iter().filter(|entry| entry.kind == Kind::Weight && weight_decay > 0.0);
+        for range in weights.map(|entry| entry.range()) {
+            match decayed.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => decayed.push(range),
             }
         }
         let values = parameters.values();
@@ -83,16 +83,15 @@ impl Optimizer {
             parameters: parameters.clone(),
             first: values.zeros_like()?,
             second: values.zeros_like()?,
-            segments,
+            decayed,
             average,
         })
     }
 
     /// One update from the accumulated gradients times `scale`, by the model's own operations.
     pub fn step(&mut self, update: u64, learning_rate: f64, scale: f64) -> Result<()> {
-        for (range, step) in self.adam_steps(update, learning_rate) {
-            adam(&self.parameters, range, &self.first, &self.second, scale, &step)?;
-        }
+        let step = self.adam_step(update, learning_rate);
+        adam(&self.parameters, [&self.first, &self.second], scale, &step, &self.decayed)?;
         if let Some((average, decay)) = self.average_at(update) {
             optimizer::average(average, self.parameters.values(), decay)?;
         }
@@ -101,21 +100,17 @@ impl Optimizer {
 
     /// [`Optimizer::step`] by what computes the passes, which has decided on the scale and on whether there is an update.
     pub fn step_with(&mut self, passes: &mut dyn Passes, update: u64, learning_rate: f64) -> crate::error::Result<()> {
-        for (range, step) in self.adam_steps(update, learning_rate) {
-            passes.adam(range, &self.first, &self.second, &step)?;
-        }
+        let step = self.adam_step(update, learning_rate);
+        passes.adam([&self.first, &self.second], &step, &self.decayed)?;
         if let Some((average, decay)) = self.average_at(update) {
             passes.average(average, decay)?;
         }
         Ok(())
     }
 
-    /// The Adam updates of all segments.
-    fn adam_steps(&self, update: u64, learning_rate: f64) -> impl Iterator<Item = (Range<usize>, AdamStep)> {
-        let OptimizerConfig::Adam { betas, eps, .. } = self.config;
-        self.segments.iter().map(move |(range, weight_decay)| {
-            (range.clone(), AdamStep { learning_rate, betas, eps, weight_decay: *weight_decay, update })
-        })
+    fn adam_step(&self, update: u64, learning_rate: f64) -> AdamStep {
+        let OptimizerConfig::Adam { betas, eps, weight_decay } = self.config;
+        AdamStep { learning_rate, betas, eps, weight_decay, update }
     }
 
     /// The average, where there is one, and its decay at an update: short runs would be dominated by the initial values,
@@ -170,16 +165,29 @@ impl Optimizer {
     }
 }
 
-/// One Adam update of a range of the parameters, with moments of the same places, by the model's own operations.
+/// One Adam update, with weight decay for the parameters of some ranges, in order, by the model's own operations.
 pub(super) fn adam(
     parameters: &Parameters,
-    range: Range<usize>,
-    first: &Tensor,
-    second: &Tensor,
+    [first, second]: [&Tensor; 2],
     scale: f64,
     step: &AdamStep,
+    decayed: &[Range<usize>],
 ) -> Result<()> {
-    let part = |t: &Tensor| t.narrow(0, range.start, range.len());
-    let (values, gradients) = (part(parameters.values())?, part(parameters.gradients())?);
-    optimizer::adam(&values, &gradients, &part(first)?, &part(second)?, scale, step)
+    let plain = AdamStep { weight_decay: 0.0, ..*step };
+    let (values, gradients) = (parameters.values(), parameters.gradients());
+    let part = |range: Range<usize>, step: &AdamStep| {
+        let [values, gradients, first, second] =
+            [values, gradients, first, second].map(|t| t.narrow(0, range.start, range.len()));
+        optimizer::adam(&values?, &gradients?, &first?, &second?, scale, step)
+    };
+    let mut next = 0;
+    for range in decayed {
+        if next < range.start {
+            part(next..range.start, &plain)?;
+        }
+        part(range.clone(), step)?;
+        next = range.end;
+    }
+    let count = values.elem_count();
+    if next < count { part(next..count, &plain) } else { Ok(()) }
 }

@@ -41,8 +41,9 @@ pub trait Passes {
     /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and where its norm is then
     /// above `clip_norm` > 0, what brings it down to that.
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()>;
-    /// One Adam update of a range of the flat parameters, with moments of the same places, if the update is made.
-    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()>;
+    /// One Adam update of the flat parameters with their moments, if it is made; weight decay is for those of some ranges,
+    /// in order.
+    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()>;
     /// Moves an average towards the parameters, if the update is made: average = decay · average + (1 - decay) · parameters.
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()>;
     /// What came of the oldest update that has not been asked for. Waits for it.
@@ -108,9 +109,9 @@ impl Passes for Tape {
         Ok(())
     }
 
-    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
+    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
         let Some(scale) = self.scale else { return Ok(()) };
-        Ok(super::optimizer::adam(self.model.parameters(), range, first, second, scale, step)?)
+        Ok(super::optimizer::adam(self.model.parameters(), moments, scale, step, decayed)?)
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {
@@ -159,8 +160,8 @@ impl Passes for gpu::Engine {
         gpu::Engine::decide(self, scale, clip_norm)
     }
 
-    fn adam(&mut self, range: Range<usize>, first: &Tensor, second: &Tensor, step: &AdamStep) -> Result<()> {
-        gpu::Engine::adam(self, range, first, second, step)
+    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
+        gpu::Engine::adam(self, moments, step, decayed)
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {

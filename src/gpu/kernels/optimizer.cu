@@ -52,8 +52,9 @@ struct Adam {
     float beta1, beta2, correction1, correction2, eps, rate, decay;
 };
 
+// Weight decay begins and ends, by turns, at `bounds`.
 KERNEL adam(float* values, const float* gradients, float* first, float* second, const Decision* decision, Adam step,
-            unsigned long long count) {
+            const unsigned long long* bounds, unsigned bound_count, unsigned long long count) {
     if (!decision->is_made) return;
     const float scale = decision->scale;
     const size_t stride = size_t(gridDim.x) * blockDim.x;
@@ -63,8 +64,18 @@ KERNEL adam(float* values, const float* gradients, float* first, float* second, 
         const float v = step.beta2 * second[i] + (1.0f - step.beta2) * g * g;
         first[i] = m;
         second[i] = v;
-        values[i] =
-            values[i] * step.decay - step.rate * (m * step.correction1 / (sqrtf(v * step.correction2) + step.eps));
+        // How many bounds lie at i or before.
+        unsigned before = 0;
+        for (unsigned above = bound_count; before < above;) {
+            const unsigned middle = (before + above) / 2;
+            if (bounds[middle] <= i) {
+                before = middle + 1;
+            } else {
+                above = middle;
+            }
+        }
+        const float kept = before % 2 == 1 ? values[i] * step.decay : values[i];
+        values[i] = kept - step.rate * (m * step.correction1 / (sqrtf(v * step.correction2) + step.eps));
     }
 }
 LAUNCHABLE(adam)

@@ -51,21 +51,23 @@ impl Kernels {
         }
     }
 
-    /// One Adam update of `count` parameters, if it is made.
+    /// One Adam update of `count` parameters, if it is made. Weight decay begins and ends, by turns, at so many `bounds`.
     pub fn adam(
         &self,
         [values, gradients, first, second]: [Address; 4],
         decision: Address,
         step: AdamArgument,
+        (bounds, bound_count): (Address, usize),
         count: usize,
     ) -> Result<()> {
         let bytes = 28 * count;
-        let (grid, count) = ([self.blocks(count.div_ceil(256), 32), 1, 1], count as u64);
+        let grid = [self.blocks(count.div_ceil(256), 32), 1, 1];
+        let (bound_count, count) = (bound_count as u32, count as u64);
         // SAFETY: the types are those of `adam` in optimizer.cu.
         unsafe {
             self.queue.launch(
                 &Launch { kernel: "adam", name: "adam", grid, threads: 256, shared: 0, bytes },
-                arguments![values, gradients, first, second, decision, step, count],
+                arguments![values, gradients, first, second, decision, step, bounds, bound_count, count],
             )
         }
     }
