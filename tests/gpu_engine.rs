@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::emulator::{Emulator, device, get, put, to_bf16};
+use common::emulator::{Emulator, device, get, on_emulator, put, to_bf16};
 use common::{every_option, is_idle, random_sequences, relative_error, small_model, special};
 use mt::config::{DecodeConfig, ModelConfig, OptimizerConfig};
 use mt::decode::ensemble::Ensemble;
@@ -188,6 +188,35 @@ fn the_optimizer_moves_parameters_alike() {
     assert!(relative_error(&got.1, &want.1) < 1e-6 && relative_error(&got.2, &want.2) < 1e-6);
 }
 
+/// Training and decoding touch no memory but what they took, and none that was given back.
+#[cfg(unix)]
+#[test]
+fn kernels_stay_in_their_memory() {
+    if !on_emulator("kernels_stay_in_their_memory") {
+        return;
+    }
+    let decay = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
+    let options = every_option();
+    let all = options.iter().map(|config| (config, DType::BF16));
+    // Wide and narrow ones.
+    for (config, compute) in all.chain([(&options[1], DType::F32), (&options[5], DType::F32)]) {
+        let queue: Arc<dyn Queue> = Arc::new(Emulator::guarded());
+        let model = model(config, &Device::Cpu);
+        let mut engine = Engine::new(&model, queue.clone(), compute).unwrap();
+        let mut optimizer = Optimizer::new(&decay, model.parameters(), 0.9).unwrap();
+        let (source, target, targets) = batch();
+        engine.begin().unwrap();
+        engine.pass(&source, &target, &targets, &TRAINING).unwrap();
+        engine.decide(0.01, 1.0).unwrap();
+        optimizer.step_with(&mut engine, 1, 1e-3).unwrap();
+        assert!(engine.outcome().unwrap().is_made);
+        let neural = Neural::on_device(&model, Translator::new(&model, queue, compute).unwrap(), special());
+        let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
+        let options = |max_lengths: Vec<usize>| SearchOptions::beam(3, penalty, vec![4; max_lengths.len()]);
+        translate(&neural, &random_sequences(&[9, 3, 1], V, "source"), options);
+    }
+}
+
 /// An update whose gradient is not finite moves nothing, nor do those that were queued behind it, until they are forgotten;
 /// then all goes on as if it had not been.
 #[test]
@@ -237,6 +266,9 @@ fn updates_behind_one_that_is_not_finite_wait() {
 /// What does not fit fails with a message that training splits batches at, and leaves room for the parts.
 #[test]
 fn running_out_of_memory_leaves_room_for_less() {
+    if !on_emulator("running_out_of_memory_leaves_room_for_less") {
+        return;
+    }
     let model = model(&small_model(), &Device::Cpu);
     let mut engine = Engine::new(&model, Arc::new(Emulator::with_memory(4 << 20)), DType::F32).unwrap();
     let long: Vec<u32> = vec![60; 40];
@@ -486,6 +518,9 @@ fn the_best_continuations() {
 /// On a device that has room for some sentences of a batch, not for all.
 #[test]
 fn a_batch_that_does_not_fit_is_translated_in_parts() {
+    if !on_emulator("a_batch_that_does_not_fit_is_translated_in_parts") {
+        return;
+    }
     let sentence = |line: usize| Source {
         line,
         part: 0,

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use super::queue::{Address, Queue};
 use crate::error::Result;
 
-/// Bytes that are asked of the device at least.
-const SLAB: usize = 64 << 20;
 /// What every piece is aligned to.
 const ALIGNMENT: usize = 256;
 
@@ -46,7 +44,8 @@ impl Arena {
             self.next = Mark { slab: self.next.slab + 1, used: 0 };
         }
         // One slab for all that was ever taken at once, and where that is not to be had, what is needed now.
-        let wanted = if self.slabs.is_empty() { bytes.max(self.most) } else { bytes }.next_multiple_of(SLAB);
+        let wanted =
+            if self.slabs.is_empty() { bytes.max(self.most) } else { bytes }.next_multiple_of(self.queue.slab());
         let slab = match self.queue.allocate(wanted) {
             Ok(address) => (address, wanted),
             Err(_) => (self.queue.allocate(bytes)?, bytes),

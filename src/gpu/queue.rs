@@ -155,6 +155,11 @@ pub trait Queue: Send + Sync {
     /// There is none left; the message has "out of memory".
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
+    /// Bytes that memory is best asked for in: few large pieces of a device, for each takes it a while.
+    fn slab(&self) -> usize {
+        64 << 20
+    }
+
     /// Gives memory back that [`Queue::allocate`] gave, when the work before is done.
     fn free(&self, address: Address, bytes: usize);
 

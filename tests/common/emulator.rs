@@ -40,6 +40,8 @@ pub struct Emulator {
     launch: Launch,
     /// Bytes that are left, for tests that run out of memory.
     left: Mutex<usize>,
+    /// Whether every piece of memory is followed by some that must not be touched.
+    guarded: bool,
     /// What was fetched, by ticket; none where that is forgotten.
     fetches: Mutex<Vec<Option<Vec<u8>>>>,
 }
@@ -51,11 +53,26 @@ impl Emulator {
         Self::with_memory(usize::MAX)
     }
 
+    /// Ends the process where a kernel goes beyond a piece of memory, or uses one that was given back.
+    #[cfg(unix)]
+    pub fn guarded() -> Self {
+        Self { guarded: true, ..Self::new() }
+    }
+
     pub fn with_memory(bytes: usize) -> Self {
         // SAFETY: emulated.h defines it so.
         let launch = unsafe { *library().get::<Launch>(b"emulator_launch").unwrap() };
-        Self { launch, left: bytes.into(), fetches: Mutex::default() }
+        Self { launch, left: bytes.into(), guarded: false, fetches: Mutex::default() }
     }
+}
+
+/// Whether a test that only an emulator can be put to is to run: not beside a device, where there need be no compiler.
+pub fn on_emulator(test: &str) -> bool {
+    let beside_device = std::env::var("MT_TEST_DEVICE").is_ok_and(|name| name != "cpu");
+    if beside_device {
+        super::skipped(test, "MT_TEST_DEVICE is set, and it needs an emulator with little memory or guards");
+    }
+    !beside_device
 }
 
 /// The device that `$MT_TEST_DEVICE` names, and its queue; unset, the processor and an emulator.
@@ -109,6 +126,41 @@ pub fn to_bf16(x: f32) -> u16 {
     if x.is_nan() { (bits >> 16 | 0x40) as u16 } else { ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16 }
 }
 
+/// Memory whose end is that of its pages, with pages behind it that nothing may touch.
+#[cfg(unix)]
+mod guard {
+    use std::ffi::c_void;
+
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    /// A multiple of the size of pages.
+    const PAGES: usize = 1 << 16;
+
+    /// Bytes of the pages.
+    fn room(bytes: usize) -> usize {
+        bytes.next_multiple_of(PAGES)
+    }
+
+    pub fn allocate(bytes: usize) -> u64 {
+        assert!(bytes.is_multiple_of(super::ALIGNMENT));
+        let room = room(bytes);
+        // SAFETY: new pages, of which nobody knows yet.
+        unsafe {
+            let flags = ProtFlags::READ | ProtFlags::WRITE;
+            let base = mmap_anonymous(std::ptr::null_mut(), room + PAGES, flags, MapFlags::PRIVATE).unwrap();
+            mprotect(base.byte_add(room), PAGES, MprotectFlags::empty()).unwrap();
+            base.cast::<u8>().write_bytes(0xff, room);
+            base.byte_add(room - bytes) as u64
+        }
+    }
+
+    pub fn free(address: u64, bytes: usize) {
+        let room = room(bytes);
+        // SAFETY: the pages of `allocate`.
+        unsafe { munmap((address as usize + bytes - room) as *mut c_void, room + PAGES).unwrap() };
+    }
+}
+
 impl Queue for Emulator {
     fn allocate(&self, bytes: usize) -> Result<Address> {
         let mut left = self.left.lock().unwrap();
@@ -116,6 +168,10 @@ impl Queue for Emulator {
             return Err(Error::failure("CUDA_ERROR_OUT_OF_MEMORY: out of memory"));
         }
         *left -= bytes;
+        #[cfg(unix)]
+        if self.guarded {
+            return Ok(Address(guard::allocate(bytes)));
+        }
         // SAFETY: the size is not zero.
         unsafe {
             let at = alloc(Layout::from_size_align(bytes, ALIGNMENT).unwrap());
@@ -124,9 +180,17 @@ impl Queue for Emulator {
         }
     }
 
+    fn slab(&self) -> usize {
+        if self.guarded { ALIGNMENT } else { 64 << 20 }
+    }
+
     fn free(&self, address: Address, bytes: usize) {
         let mut left = self.left.lock().unwrap();
         *left = left.saturating_add(bytes);
+        #[cfg(unix)]
+        if self.guarded {
+            return guard::free(address.0, bytes);
+        }
         // SAFETY: `allocate` gave it.
         unsafe { dealloc(address.0 as *mut u8, Layout::from_size_align(bytes, ALIGNMENT).unwrap()) }
     }
