@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::emulator::{Emulator, device, get, on_emulator, put, to_bf16};
+use common::emulator::{Emulator, device, get, guarded_queue, on_emulator, put, to_bf16};
 use common::{every_option, is_idle, random_sequences, relative_error, small_model, special};
 use mt::config::{DecodeConfig, ModelConfig, OptimizerConfig};
 use mt::decode::ensemble::Ensemble;
@@ -189,7 +189,6 @@ fn the_optimizer_moves_parameters_alike() {
 }
 
 /// Training and decoding touch no memory but what they took, and none that was given back.
-#[cfg(unix)]
 #[test]
 fn kernels_stay_in_their_memory() {
     if !on_emulator("kernels_stay_in_their_memory") {
@@ -309,7 +308,7 @@ fn error_by_norm(a: &[f32], b: &[f32]) -> f64 {
 /// Output and gradients of attention over packed rows: out, dq, dk, dv.
 fn attention(number: Number, queries: &[u32], keys: &[u32], d: usize, causal: bool, p: f64) -> [Vec<f32>; 4] {
     const HEADS: usize = 2;
-    let queue = device().1;
+    let queue = guarded_queue();
     let kernels = Kernels::new(queue.clone(), number, d.is_multiple_of(8));
     let (queries, keys) = (side(&*queue, queries), side(&*queue, keys));
     let width = HEADS * d;

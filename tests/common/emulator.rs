@@ -53,10 +53,9 @@ impl Emulator {
         Self::with_memory(usize::MAX)
     }
 
-    /// Ends the process where a kernel goes beyond a piece of memory, or uses one that was given back.
-    #[cfg(unix)]
+    /// Ends the process where a kernel goes beyond a piece of memory, or uses one that was given back; on Unix.
     pub fn guarded() -> Self {
-        Self { guarded: true, ..Self::new() }
+        Self { guarded: cfg!(unix), ..Self::new() }
     }
 
     pub fn with_memory(bytes: usize) -> Self {
@@ -85,6 +84,12 @@ pub fn device() -> (Device, Arc<dyn Queue>) {
         return (device, queue);
     }
     (device, Arc::new(Emulator::new()))
+}
+
+/// The queue of [`device`]; an emulator with guards, where there is one.
+pub fn guarded_queue() -> Arc<dyn Queue> {
+    let (device, queue) = device();
+    if device.is_cpu() { Arc::new(Emulator::guarded()) } else { queue }
 }
 
 /// Puts numbers into new memory.
@@ -142,7 +147,7 @@ mod guard {
     }
 
     pub fn allocate(bytes: usize) -> u64 {
-        assert!(bytes.is_multiple_of(super::ALIGNMENT));
+        let bytes = bytes.next_multiple_of(super::ALIGNMENT);
         let room = room(bytes);
         // SAFETY: new pages, of which nobody knows yet.
         unsafe {
@@ -155,6 +160,7 @@ mod guard {
     }
 
     pub fn free(address: u64, bytes: usize) {
+        let bytes = bytes.next_multiple_of(super::ALIGNMENT);
         let room = room(bytes);
         // SAFETY: the pages of `allocate`.
         unsafe { munmap((address as usize + bytes - room) as *mut c_void, room + PAGES).unwrap() };
