@@ -14,7 +14,7 @@ use mt::config::{ModelConfig, ScheduleConfig, TrainConfig, ValidConfig};
 use mt::data::batch::{Batch, SpecialIds};
 use mt::data::prefetch::{Prefetch, Prepared};
 use mt::data::sampler::SamplerPosition;
-use mt::error::Result;
+use mt::error::{Error, Result};
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::{Sums, Targets};
@@ -32,6 +32,10 @@ use serde_json::Value;
 const V: usize = 40;
 /// A batch that begins with this token gives a gradient that is not finite.
 const POISON: u32 = 39;
+/// Source tokens, with padding, that fit into the device's memory: more than all batches have but one, …
+const ROOM: usize = 30;
+/// … this one.
+const LARGE: u64 = 12;
 const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1 };
 
 /// A device whose outcomes are asked for late. What it must not do after an update that was not made, it does not do.
@@ -55,6 +59,9 @@ impl Passes for Late {
     }
 
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
+        if source.ids.len() > ROOM {
+            return Err(Error::out_of_memory());
+        }
         self.tape.pass(source, target, targets, mode)?;
         if source.ids[0] == POISON {
             self.model.parameters().gradients().slice_set(&Tensor::new(&[f32::NAN], &Device::Cpu)?, 0, 7)?;
@@ -114,6 +121,8 @@ struct Surroundings {
     /// Batches in all.
     batches: u64,
     saved: Vec<Saved>,
+    /// A batch that cannot be read.
+    unreadable: Option<u64>,
     /// A signal comes when it has been asked for so often.
     signal: Option<u64>,
     asked: Cell<u64>,
@@ -126,11 +135,12 @@ fn tensors<'a>(model: &'a Transformer, optimizer: &'a Optimizer) -> Vec<&'a Tens
 fn batch(number: u64, is_poisoned: bool) -> Batch {
     let mut stream = Stream::new(number, "batch");
     let mut tokens = |count: u64| -> Vec<u32> { (0..count).map(|_| 3 + stream.below(30) as u32).collect() };
-    let mut pairs: Vec<(Vec<u32>, Vec<u32>)> = (0..3).map(|i| (tokens(3 + i), tokens(5 - i))).collect();
+    let rows = if number == LARGE { 6 } else { 3 };
+    let mut pairs: Vec<(Vec<u32>, Vec<u32>)> = (0..rows).map(|i| (tokens(3 + i), tokens(8 - i))).collect();
     if is_poisoned {
         pairs[0].0[0] = POISON;
     }
-    Batch::new(&pairs, &IDS).with_origin(vec![number as usize], number / 100)
+    Batch::new(&pairs, &IDS).with_origin(vec![number as usize; pairs.len()], 0)
 }
 
 impl Host for Surroundings {
@@ -167,11 +177,16 @@ impl Host for Surroundings {
 
     fn batches(&self, position: SamplerPosition) -> Result<Batches> {
         let (mut next, last, poisoned) = (position.batch, self.batches, self.poisoned.clone());
+        let unreadable = self.unreadable;
         Prefetch::new(2, move || {
             let number = next;
             next += 1;
             let position = SamplerPosition { epoch: 0, pool: 0, batch: next };
-            (number < last).then(|| Ok(Prepared { item: vec![batch(number, poisoned.contains(&number))], position }))
+            if unreadable == Some(number) {
+                return Some(Err(Error::failure("a line that cannot be read")));
+            }
+            let item = || vec![batch(number, poisoned.contains(&number))];
+            (number < last).then(|| Ok(Prepared { item: item(), position }))
         })
     }
 
@@ -188,23 +203,32 @@ impl Host for Surroundings {
 /// What a run leaves.
 #[derive(Debug, PartialEq)]
 struct Left {
-    end: End,
+    end: std::result::Result<End, String>,
     saved: Vec<Saved>,
     /// The log, without times.
     log: Vec<Value>,
 }
 
+/// What befalls a run.
+#[derive(Clone, Copy, Default)]
+struct Trouble<'a> {
+    poisoned: &'a [u64],
+    signal: Option<u64>,
+    unreadable: Option<u64>,
+}
+
 /// A run with so many updates under way, and how many there were.
-fn run(depth: usize, config: &TrainConfig, poisoned: &[u64], signal: Option<u64>) -> (Left, usize) {
+fn run(depth: usize, config: &TrainConfig, trouble: Trouble<'_>) -> (Left, usize) {
     let vocabulary = Vocabulary { source: V, target: V, source_padding: 0, target_padding: 0 };
     let model = Transformer::new(&ModelConfig { dropout: 0.1, ..small_model() }, vocabulary, &Device::Cpu).unwrap();
     model.initialise(1).unwrap();
     let mut host = Surroundings {
         model: model.clone(),
-        poisoned: poisoned.to_vec(),
+        poisoned: trouble.poisoned.to_vec(),
         batches: 40,
         saved: Vec::new(),
-        signal,
+        unreadable: trouble.unreadable,
+        signal: trouble.signal,
         asked: Cell::default(),
     };
     let folder = tempfile::tempdir().unwrap();
@@ -231,7 +255,7 @@ fn run(depth: usize, config: &TrainConfig, poisoned: &[u64], signal: Option<u64>
         session: Session::default(),
         pipeline: Pipeline::default(),
     };
-    let end = trainer.run(&mut host).unwrap();
+    let end = trainer.run(&mut host).map_err(|error| error.what().to_owned());
     drop(trainer);
     let log = std::fs::read_to_string(folder.path().join("log.jsonl")).unwrap();
     let without_times = |line: &str| {
@@ -260,16 +284,17 @@ fn count(left: &Left, event: &str) -> usize {
     left.log.iter().filter(|entry| entry["event"] == event).count()
 }
 
-/// Whatever is under way: skipped updates, one and two in a row, a way back to a checkpoint, the end of the data.
+/// Whatever is under way: skipped updates, one and two in a row, a batch that does not fit into memory, a way back to a
+/// checkpoint, the end of the data.
 #[test]
 fn the_run_is_that_of_one_update_at_a_time() {
-    let poisoned = [2, 8, 9, 20, 21, 22];
-    let (want, most) = run(1, &config(), &poisoned, None);
-    assert_eq!((want.end, most), (End::Epochs, 1));
+    let trouble = Trouble { poisoned: &[2, 8, 9, 20, 21, 22], ..Trouble::default() };
+    let (want, most) = run(1, &config(), trouble);
+    assert_eq!((want.end.clone(), most), (Ok(End::Epochs), 1));
     assert_eq!((count(&want, "back"), want.saved.last().map(|saved| saved.state.health.skipped)), (1, Some(6)));
-    for depth in [2, 3] {
-        let (got, most) = run(depth, &config(), &poisoned, None);
-        assert_eq!(most, depth);
+    for depth in [2, 3, 5] {
+        let (got, most) = run(depth, &config(), trouble);
+        assert!(most > 1 && most <= depth);
         assert_eq!(got, want);
     }
 }
@@ -277,19 +302,31 @@ fn the_run_is_that_of_one_update_at_a_time() {
 #[test]
 fn nothing_is_queued_behind_the_last_update() {
     let config = TrainConfig { max_updates: 7, accumulate: 2, ..config() };
-    let (want, _) = run(1, &config, &[], None);
-    let (got, _) = run(2, &config, &[], None);
-    assert_eq!((want.end, count(&want, "train")), (End::Updates, 7));
+    let (want, _) = run(1, &config, Trouble::default());
+    let (got, _) = run(2, &config, Trouble::default());
+    assert_eq!((want.end.clone(), count(&want, "train")), (Ok(End::Updates), 7));
     assert_eq!(got, want);
 }
 
 /// What is under way when a signal comes is finished, and what is saved is what was trained until then.
 #[test]
 fn a_signal_ends_what_is_under_way() {
-    let (left, most) = run(2, &config(), &[], Some(13));
+    let (left, most) = run(2, &config(), Trouble { signal: Some(13), ..Trouble::default() });
     let last = left.saved.last().unwrap();
-    assert_eq!((left.end, most), (End::Interrupted, 2));
-    let (want, _) = run(1, &TrainConfig { max_updates: last.state.step, ..config() }, &[], None);
+    assert_eq!((left.end.clone(), most), (Ok(End::Interrupted), 2));
+    let (want, _) = run(1, &TrainConfig { max_updates: last.state.step, ..config() }, Trouble::default());
     assert!(last.state.step > 5);
     assert_eq!(want.saved.last(), Some(last));
+}
+
+/// What is under way when data cannot be read is finished and told first, a skipped update among it.
+#[test]
+fn an_error_comes_after_what_is_under_way() {
+    for poisoned in [&[][..], &[10]] {
+        let trouble = Trouble { unreadable: Some(11), poisoned, ..Trouble::default() };
+        let (want, _) = run(1, &config(), trouble);
+        assert_eq!(want.end, Err("a line that cannot be read".to_owned()));
+        assert_eq!(count(&want, "train") + count(&want, "skip"), 11);
+        assert_eq!(run(2, &config(), trouble).0, want);
+    }
 }

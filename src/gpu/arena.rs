@@ -32,6 +32,7 @@ impl Arena {
 
     /// Takes memory; what is in it is not said.
     pub fn take(&mut self, bytes: usize) -> Result<Address> {
+        let Some(slab) = self.queue.slab() else { return self.take_alone(bytes) };
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         while let Some(&(address, size)) = self.slabs.get(self.next.slab) {
             if self.next.used + bytes <= size {
@@ -44,14 +45,21 @@ impl Arena {
             self.next = Mark { slab: self.next.slab + 1, used: 0 };
         }
         // One slab for all that was ever taken at once, and where that is not to be had, what is needed now.
-        let wanted =
-            if self.slabs.is_empty() { bytes.max(self.most) } else { bytes }.next_multiple_of(self.queue.slab());
+        let wanted = if self.slabs.is_empty() { bytes.max(self.most) } else { bytes }.next_multiple_of(slab);
         let slab = match self.queue.allocate(wanted) {
             Ok(address) => (address, wanted),
             Err(_) => (self.queue.allocate(bytes)?, bytes),
         };
         self.slabs.push(slab);
         self.take(bytes)
+    }
+
+    /// A slab of its own.
+    fn take_alone(&mut self, bytes: usize) -> Result<Address> {
+        let address = self.queue.allocate(bytes.max(1))?;
+        self.slabs.push((address, bytes.max(1)));
+        self.next.slab = self.slabs.len();
+        Ok(address)
     }
 
     /// All that it has; it is empty afterwards.
@@ -68,11 +76,14 @@ impl Arena {
     /// Gives back all that was taken since `mark`.
     pub fn release(&mut self, mark: Mark) {
         self.next = mark;
+        if self.queue.slab().is_none() {
+            self.free(mark.slab);
+        }
     }
 
     /// Gives back all that was taken. What came in several slabs will come in one.
     pub fn reset(&mut self) {
-        if self.slabs.len() > 1 {
+        if self.slabs.len() > 1 || self.queue.slab().is_none() {
             self.clear();
         }
         self.next = Mark::default();
@@ -80,10 +91,14 @@ impl Arena {
 
     /// Gives everything back to the device.
     pub fn clear(&mut self) {
-        for (address, bytes) in self.slabs.drain(..) {
+        self.free(0);
+        self.next = Mark::default();
+    }
+
+    fn free(&mut self, from: usize) {
+        for (address, bytes) in self.slabs.drain(from..) {
             self.queue.free(address, bytes);
         }
-        self.next = Mark::default();
     }
 
     /// [`Arena::clear`], and forgets how much was taken.

@@ -38,7 +38,10 @@ pub struct Cuda {
     functions: Mutex<HashMap<String, CudaFunction>>,
     lt: lts::cublasLtHandle_t,
     workspace: Address,
+    /// By [`typical`] shape.
     algorithms: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
+    /// For shapes that the typical one's algorithm is not for.
+    untypical: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
     staging: Mutex<Staging>,
     /// What is timed for a profile, until the device is waited for.
     timed: Mutex<VecDeque<Timed>>,
@@ -130,7 +133,12 @@ impl Staging {
             None => {
                 let bytes = size.max(STAGING);
                 // SAFETY: it is written before it is read.
-                Piece { memory: unsafe { result::malloc_host(bytes, 0) }.map_err(driver_error)?, bytes }
+                let memory = unsafe { result::malloc_host(bytes, 0) }.map_err(|error| {
+                    // Not the GPU's memory, which smaller batches would help.
+                    Error::failure(format!("no memory of this machine is left for copies to the GPU ({:?})", error.0))
+                        .help("stop other programs")
+                })?;
+                Piece { memory, bytes }
             }
         };
         self.filling.push(piece);
@@ -155,7 +163,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What cuBLASLt's choice of an algorithm depends on. Batches differ in their rows: numbers of rows are rounded.
+/// What cuBLASLt's choice of an algorithm depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
     sizes: [usize; 3],
@@ -170,11 +178,8 @@ struct Shape {
 
 impl Shape {
     fn new(p: &Product) -> Self {
-        // Weight gradients sum over rows, other products have them in the result.
-        let rounded = |n: usize| n.next_multiple_of(if n > 1024 { 512 } else { 64 });
-        let of_weight = p.a.transposed;
         Self {
-            sizes: if of_weight { [p.m, p.n, rounded(p.k)] } else { [rounded(p.m), p.n, p.k] },
+            sizes: [p.m, p.n, p.k],
             strides: [p.a.stride, p.b.stride, p.c.stride],
             transposed: [p.a.transposed, p.b.transposed],
             alignments: [p.a.at, p.b.at, p.c.at].map(alignment),
@@ -187,6 +192,15 @@ impl Shape {
             },
         }
     }
+}
+
+/// The product whose algorithm is used for this one. Batches differ in their rows, so numbers of rows are rounded. Whichever
+/// batch comes first, the choice is the same, as it must be for a run that goes on to be the run without a pause.
+fn typical(p: &Product) -> Product {
+    let rounded = |n: usize| n.next_multiple_of(if n > 1024 { 512 } else { 64 });
+    // Weight gradients sum over rows, other products have them in the result.
+    let (m, k) = if p.a.transposed { (p.m, rounded(p.k)) } else { (rounded(p.m), p.k) };
+    Product { m, k, ..*p }
 }
 
 /// What an address is a multiple of, as far as cuBLASLt's kernels ask.
@@ -240,6 +254,7 @@ impl Cuda {
             lt,
             workspace,
             algorithms: Mutex::default(),
+            untypical: Mutex::default(),
             staging: Mutex::default(),
             timed: Mutex::default(),
             multiprocessors: u32::try_from(multiprocessors).unwrap_or(1).max(1),
@@ -261,6 +276,18 @@ impl Cuda {
         let events = [event().map_err(driver_error)?, event().map_err(driver_error)?];
         events[0].record(&self.stream).map_err(driver_error)?;
         Ok(Timer(Some((self, Timed { name, part, work, events }))))
+    }
+
+    /// cuBLASLt's choice for a product, asked for once.
+    fn algorithm(&self, product: &Product) -> LtResult<lts::cublasLtMatmulAlgo_t> {
+        let shape = Shape::new(product);
+        let mut algorithms = locked(&self.algorithms);
+        if let Some(known) = algorithms.get(&shape) {
+            return Ok(*known);
+        }
+        let chosen = Call::new(product)?.choose(self.lt)?;
+        algorithms.insert(shape, chosen);
+        Ok(chosen)
     }
 
     fn function(&self, name: &str) -> Result<sys::CUfunction> {
@@ -328,8 +355,9 @@ impl Queue for Cuda {
     }
 
     fn free(&self, address: Address, _: usize) {
-        // Where this fails, the device has failed, and the next call says so.
-        let _ = self.bind().and_then(|()| self.synchronize());
+        // Where one of these fails, the device has failed, and the next call says so.
+        let _ = self.bind();
+        let _ = self.synchronize();
         // SAFETY: `allocate` gave it, and no work is under way.
         let _ = unsafe { result::free_sync(address.0) };
     }
@@ -378,15 +406,20 @@ impl Queue for Cuda {
     fn fetched(&self, ticket: Ticket, bytes: &mut [u8]) -> Result<()> {
         self.bind()?;
         let mut staging = locked(&self.staging);
+        let mut is_found = false;
         while let Some(fetch) = staging.fetches.pop_front_if(|fetch| fetch.ticket <= ticket) {
             fetch.done.synchronize().map_err(driver_error)?;
             if fetch.ticket == ticket {
+                is_found = true;
                 // SAFETY: as many bytes were copied there.
                 unsafe { std::ptr::copy_nonoverlapping(fetch.to, bytes.as_mut_ptr(), bytes.len()) };
             }
             staging.free.extend(fetch.pieces);
         }
         drop(staging);
+        if !is_found {
+            return Err(Error::failure("a result of the GPU was asked for twice, or after a later one"));
+        }
         self.count()
     }
 
@@ -420,19 +453,17 @@ impl Queue for Cuda {
 
     fn product(&self, product: &Product) -> Result<()> {
         self.bind()?;
-        let shape = Shape::new(product);
-        let call = Call::new(product).map_err(|error| product_error(product, error))?;
-        let known = locked(&self.algorithms).get(&shape).copied();
+        let failed = |error| product_error(product, error);
+        let call = Call::new(product).map_err(failed)?;
+        let known = locked(&self.untypical).get(&Shape::new(product)).copied();
+        let algorithm = known.map_or_else(|| self.algorithm(&typical(product)), Ok).map_err(failed)?;
         let _timer = self.timer("product", part(product), work(product))?;
-        if let Some(algorithm) = known
-            && call.run(self, &algorithm).is_ok()
-        {
+        if call.run(self, &algorithm).is_ok() {
             return Ok(());
         }
-        // The first of this shape, or one for which the algorithm of its neighbours is not.
-        let algorithm = call.choose(self.lt).map_err(|error| product_error(product, error))?;
-        locked(&self.algorithms).insert(shape, algorithm);
-        call.run(self, &algorithm).map_err(|error| product_error(product, error))
+        let algorithm = call.choose(self.lt).map_err(failed)?;
+        locked(&self.untypical).insert(Shape::new(product), algorithm);
+        call.run(self, &algorithm).map_err(failed)
     }
 
     fn address(&self, tensor: &Tensor) -> Result<Address> {

@@ -12,7 +12,7 @@ use candle_core::DType;
 use super::arena::Arena;
 use super::cargo::Cargo;
 use super::launch::{Exclusions, Heads, Past, Side};
-use super::pass::{Kept, Memory, Pass};
+use super::pass::{Kept, Memory, Pass, check_side};
 use super::plan::{self, Inner, Plan};
 use super::queue::{Address, Epilogue, Number, Queue};
 use super::rows::Rows;
@@ -71,15 +71,22 @@ impl Translator {
         Ok(Self { plan: engine.plan.clone(), engine: Mutex::new(engine), spare: Mutex::default() })
     }
 
-    /// The encoder's states of all real tokens of sentences, [N, D], and D. Waits for the device.
+    /// The encoder's states of all real tokens, sentence after sentence, [N, D], and D. Waits for the device.
+    ///
+    /// # Errors
+    /// The device fails or has no memory left; a token is outside the vocabulary, a sentence longer than the model's positions.
     pub fn encode(&self, sources: &Sequences) -> Result<(Vec<f32>, usize)> {
         let mut engine = locked(&self.engine);
         let result = self.states(&mut engine, sources);
-        engine.arena.reset();
+        match &result {
+            Ok(_) => engine.arena.reset(),
+            Err(_) => engine.arena.forget(),
+        }
         result
     }
 
     fn states(&self, engine: &mut Engine, sources: &Sequences) -> Result<(Vec<f32>, usize)> {
+        check_side(engine, &self.plan.encoder, sources)?;
         let mut pass = Pass::new(engine, Mode::INFERENCE);
         let rows = Rows::new(sources);
         let mut cargo = Cargo::default();
@@ -99,6 +106,7 @@ impl Translator {
     /// Encodes sentences and begins to decode them.
     pub fn begin(&self, sources: &Sequences) -> Result<Session<'_>> {
         let mut engine = locked(&self.engine);
+        check_side(&engine, &self.plan.encoder, sources)?;
         let spare = locked(&self.spare).pop();
         let mut session = Session {
             translator: self,

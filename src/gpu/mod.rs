@@ -42,7 +42,7 @@ use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
-use crate::ops::optimizer::{AdamStep, Outcome};
+use crate::ops::optimizer::{AdamStep, Outcome, no_outcome};
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
 use plan::Plan;
@@ -228,9 +228,7 @@ impl Engine {
 
     /// What came of the oldest update that was decided and not asked for. Waits for it, not for what is queued behind it.
     pub fn outcome(&mut self) -> Result<Outcome> {
-        let Some(ticket) = self.decided.pop_front() else {
-            return Err(Error::failure("an outcome was asked for, and no update was queued"));
-        };
+        let ticket = self.decided.pop_front().ok_or_else(no_outcome)?;
         let mut bytes = [0; size_of::<Decision>()];
         self.queue.fetched(ticket, &mut bytes)?;
         // SAFETY: as many bytes, for which every bit pattern is a decision.
@@ -239,7 +237,7 @@ impl Engine {
         Ok(Outcome { sums: Sums { smoothed, likelihood }, gradient_norm, is_made: is_made != 0 })
     }
 
-    /// Forgets the updates that were not asked for.
+    /// Forgets the updates that were not asked for; from then on updates are made again, if one was not.
     pub fn forget(&mut self) -> Result<()> {
         self.decided.clear();
         self.queue.clear(self.stopped, size_of::<u32>())

@@ -155,9 +155,10 @@ pub trait Queue: Send + Sync {
     /// There is none left; the message has "out of memory".
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
-    /// Bytes that memory is best asked for in: few large pieces of a device, for each takes it a while.
-    fn slab(&self) -> usize {
-        64 << 20
+    /// Bytes that memory is best asked for in: few large pieces of a device, for each takes it a while. `None`: every piece
+    /// by itself, given back at once, for tests that watch over each.
+    fn slab(&self) -> Option<usize> {
+        Some(64 << 20)
     }
 
     /// Gives memory back that [`Queue::allocate`] gave, when the work before is done.
@@ -169,10 +170,14 @@ pub trait Queue: Send + Sync {
     /// Copies from the device, when the work before is done.
     fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()>;
 
-    /// Begins to copy from the device, when the work before is done; what comes later is not waited for.
+    /// Begins to copy from the device, when the work before is done.
     fn fetch(&self, from: Address, bytes: usize) -> Result<Ticket>;
 
-    /// Waits for what [`Queue::fetch`] began to copy. What was to be fetched before it and was not asked for is forgotten.
+    /// Waits for what [`Queue::fetch`] began to copy, as many `bytes`, not for what was queued behind it. What was to be
+    /// fetched before it is forgotten.
+    ///
+    /// # Errors
+    /// It was asked for or forgotten before.
     fn fetched(&self, ticket: Ticket, bytes: &mut [u8]) -> Result<()>;
 
     /// Sets bytes to zero.

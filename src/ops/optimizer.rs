@@ -7,6 +7,7 @@ use super::loss::Sums;
 use super::memory::{with_slice, with_slice_mut};
 use super::profile::{self, Work};
 use super::simd::vectorised;
+use crate::error::Error;
 
 /// Elements that one thread takes at a time.
 const BLOCK: usize = 1 << 16;
@@ -20,6 +21,11 @@ pub struct Outcome {
     pub gradient_norm: f64,
     /// Whether the parameters were moved: loss and norm are finite.
     pub is_made: bool,
+}
+
+/// The error where an outcome is asked for and no update was queued.
+pub(crate) fn no_outcome() -> Error {
+    Error::failure("an outcome was asked for, and no update was queued")
 }
 
 /// What the gradients of an update are multiplied with: `scale`, and where their norm, with that scale, is above

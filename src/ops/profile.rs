@@ -1,8 +1,9 @@
 //! Where the time goes: counters of the loop's phases, of operations and of the kernels inside them, off unless asked for.
 //!
-//! A *phase* is a part of the training loop. An *operation* is timed on the loop's thread, one at a time. A *kernel* is timed
+//! A *phase* is a part of the training loop; of phases within one another the outermost counts. An *operation* is timed on the loop's thread, one at a time. A *kernel* is timed
 //! on whatever thread runs it, and its work counts for the operation it belongs to as well.
 
+use std::cell::Cell;
 use std::ops::AddAssign;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,9 @@ use std::time::{Duration, Instant};
 use super::matmul::Precision;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
+thread_local! {
+    static IN_PHASE: Cell<bool> = const { Cell::new(false) };
+}
 static TABLE: Mutex<Table> = Mutex::new(Table { entries: Vec::new(), operation: None });
 
 struct Table {
@@ -141,8 +145,11 @@ fn lock() -> std::sync::MutexGuard<'static, Table> {
 #[must_use]
 pub struct Timer(Option<(Instant, Entry)>);
 
-/// Times a part of the loop.
+/// Times a part of the loop; nothing within another part.
 pub fn phase(name: &'static str) -> Timer {
+    if !is_enabled() || IN_PHASE.replace(true) {
+        return Timer(None);
+    }
     start(Level::Phase, name, "", Work::NONE)
 }
 
@@ -178,6 +185,9 @@ impl Drop for Timer {
     fn drop(&mut self) {
         let Some((started, entry)) = self.0.take() else { return };
         let time = started.elapsed();
+        if entry.level == Level::Phase {
+            IN_PHASE.set(false);
+        }
         // Counting has ended, and the table with it.
         if !ENABLED.load(Ordering::Relaxed) {
             return;

@@ -3,7 +3,7 @@
 use super::log::Log;
 use super::passes::Passes;
 use super::split::Limit;
-use super::{inputs, tell_limit};
+use super::{accumulate, tell_limit};
 use crate::data::batch::Batch;
 use crate::error::Result;
 use crate::ops::Mode;
@@ -14,28 +14,26 @@ pub struct Evaluator<'a> {
     pub(super) passes: &'a mut dyn Passes,
     pub(super) limit: &'a mut Limit,
     pub(super) log: &'a Log,
-    pub(super) padding: u32,
-    pub(super) smoothing: f64,
+    /// The label that is padding, and label smoothing.
+    pub(super) of_targets: (u32, f64),
 }
 
 impl Evaluator<'_> {
     /// The sums of the losses over batches; `None` where `stops` has said so before the last.
     pub fn losses(&mut self, batches: &[Batch], stops: &dyn Fn() -> bool) -> Result<Option<Sums>> {
-        let Self { passes, limit, log, padding, smoothing } = self;
+        let Self { passes, limit, log, of_targets } = self;
         let mut stopped = false;
         let work = |batches: &[Batch]| {
-            passes.begin()?;
-            for batch in batches {
+            accumulate(&mut **passes, batches, *of_targets, |_| {
                 stopped = stops();
-                if stopped {
-                    break;
-                }
-                let (source, target, targets) = inputs(batch, *padding, *smoothing);
-                passes.pass(&source, &target, &targets, &Mode::INFERENCE)?;
-            }
-            Ok(())
+                (!stopped).then_some(Mode::INFERENCE)
+            })
         };
-        limit.within(batches.to_vec(), |most| tell_limit(log, most), work)?;
+        limit.within(batches.to_vec(), |most| tell_limit(log, most), work).map_err(|error| {
+            let help = "one pair of the validation set alone does not fit: leave long pairs out of it, or lower \
+                        model.max_length";
+            if error.is_out_of_memory() { error.help(help) } else { error }
+        })?;
         if stopped { Ok(None) } else { Ok(Some(self.passes.sums()?)) }
     }
 

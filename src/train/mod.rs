@@ -96,8 +96,10 @@ pub struct Session {
     saving: Duration,
     /// The update of the last checkpoint.
     saved_at: Option<u64>,
-    /// What fits into the device's memory.
+    /// What fits into the device's memory in training, …
     limit: Limit,
+    /// … and in validation.
+    limit_of_evaluation: Limit,
 }
 
 /// The time spent on a run.
@@ -114,6 +116,7 @@ impl Clock {
 }
 
 /// The data of an update, and the position behind them.
+#[derive(Default)]
 struct Drawn {
     batches: Vec<Batch>,
     position: SamplerPosition,
@@ -167,6 +170,8 @@ pub struct Pipeline {
     queued: VecDeque<Queued>,
     /// Data of updates that were queued behind one that was not made: they will be queued again.
     again: VecDeque<Drawn>,
+    /// Why no more could be queued; told when those that are have come to their end.
+    failed: Option<Error>,
 }
 
 /// A batch in the form the model takes: source, decoder input, labels.
@@ -196,15 +201,25 @@ fn in_words(lines: &[Lines]) -> String {
     lines.iter().map(all).collect::<Vec<_>>().join("; ")
 }
 
-/// Fills the gradients with those of the batches.
-fn accumulate(passes: &mut dyn Passes, config: &TrainConfig, padding: u32, step: u64, batches: &[Batch]) -> Result<()> {
+/// Begins an update and goes over batches, in the mode of each, until there is none.
+pub fn accumulate(
+    passes: &mut dyn Passes,
+    batches: &[Batch],
+    (padding, smoothing): (u32, f64),
+    mut mode: impl FnMut(u64) -> Option<Mode>,
+) -> Result<()> {
     passes.begin()?;
-    for (pass, batch) in (0u64..).zip(batches) {
-        let mode = Mode::training(rng::key(config.seed, "dropout", &[step, pass]));
-        let (source, target, targets) = inputs(batch, padding, config.label_smoothing);
+    for (number, batch) in (0u64..).zip(batches) {
+        let Some(mode) = mode(number) else { break };
+        let (source, target, targets) = inputs(batch, padding, smoothing);
         passes.pass(&source, &target, &targets, &mode)?;
     }
     Ok(())
+}
+
+/// The mode of a pass of an update.
+fn training(seed: u64, step: u64, pass: u64) -> Mode {
+    Mode::training(rng::key(seed, "dropout", &[step, pass]))
 }
 
 fn tell_limit(log: &Log, most: usize) {
@@ -221,20 +236,27 @@ fn diverged(why: String) -> Error {
 impl Trainer<'_> {
     /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
     pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
-        let mut limit = self.session.limit;
-        let Self { passes, config, log, padding, .. } = self;
-        let work = |batches: &[Batch]| accumulate(&mut **passes, config, *padding, 0, batches);
-        limit.within(vec![batch], |most| tell_limit(log, most), work)?;
-        self.session.limit = limit;
+        self.go_over(vec![batch], 0)?;
         self.passes.sums()?;
         Ok(())
+    }
+
+    /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory. Returns
+    /// the parts.
+    fn go_over(&mut self, batches: Vec<Batch>, step: u64) -> Result<Vec<Batch>> {
+        let Self { passes, session, config, log, padding, .. } = self;
+        let of_targets = (*padding, config.label_smoothing);
+        let work = |batches: &[Batch]| {
+            accumulate(&mut **passes, batches, of_targets, |pass| Some(training(config.seed, step, pass)))
+        };
+        session.limit.within(batches, |most| tell_limit(log, most), work)
     }
 
     /// What computes losses between two updates.
     pub fn evaluator(&mut self) -> Evaluator<'_> {
         let Self { passes, session, log, padding, config, .. } = self;
-        let (limit, smoothing) = (&mut session.limit, config.label_smoothing);
-        Evaluator { passes: &mut **passes, limit, log, padding: *padding, smoothing }
+        let limit = &mut session.limit_of_evaluation;
+        Evaluator { passes: &mut **passes, limit, log, of_targets: (*padding, config.label_smoothing) }
     }
 
     /// Trains until a limit, patience or a signal ends it.
@@ -246,13 +268,24 @@ impl Trainer<'_> {
         }
         let end = loop {
             host.check()?;
-            // Once nothing is under way any more.
-            if self.pipeline.queued.is_empty()
-                && let Some(end) = self.limit(host)
-            {
-                break end;
+            if self.pipeline.queued.is_empty() {
+                if let Some(error) = self.pipeline.failed.take() {
+                    return Err(error);
+                }
+                if let Some(end) = self.limit(host) {
+                    break end;
+                }
             }
-            while self.may_queue(host) && self.queue(&mut batches)? {}
+            while self.may_queue(host) {
+                match self.queue(&mut batches) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => self.pipeline.failed = Some(error),
+                }
+            }
+            if self.pipeline.queued.is_empty() && self.pipeline.failed.is_some() {
+                continue;
+            }
             let Some(update) = self.settle()? else { break End::Epochs };
             self.state.seconds = clock.seconds();
             if !update.outcome.is_made {
@@ -290,6 +323,8 @@ impl Trainer<'_> {
         if self.state.step > 0 && self.session.saved_at != Some(self.state.step) {
             self.save(host)?;
         }
+        // The final model is made next.
+        self.passes.rest();
         let done = host.settle();
         self.log.finish();
         done?;
@@ -324,6 +359,9 @@ impl Trainer<'_> {
 
     /// Whether the next update may be queued before the outcome of the last is known.
     fn may_queue(&self, host: &dyn Host) -> bool {
+        if self.pipeline.failed.is_some() {
+            return false;
+        }
         let Some(last) = self.pipeline.queued.back().map(|queued| queued.step) else { return true };
         let under_way = self.pipeline.queued.len();
         under_way < self.passes.depth()
@@ -338,7 +376,7 @@ impl Trainer<'_> {
         if let Some(drawn) = self.pipeline.again.pop_front() {
             return Ok(Some(drawn));
         }
-        let mut drawn = Drawn { batches: Vec::new(), position: self.state.sampler };
+        let mut drawn = Drawn::default();
         for _ in 0..self.config.accumulate {
             let _timer = counters::phase("wait for a batch");
             let Some(prepared) = batches.next() else { break };
@@ -353,21 +391,16 @@ impl Trainer<'_> {
     /// neither it nor those queued behind it move the parameters.
     fn queue(&mut self, batches: &mut Batches) -> Result<bool> {
         let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
-        let Some(Drawn { batches, position }) = self.draw(batches)? else { return Ok(false) };
-        let mut limit = self.session.limit;
-        let Self { passes, config, log, padding, .. } = self;
-        let work = |batches: &[Batch]| accumulate(&mut **passes, config, *padding, step, batches);
-        let batches = limit.within(batches, |most| tell_limit(log, most), work)?;
-        self.session.limit = limit;
+        let Some(drawn) = self.draw(batches)? else { return Ok(false) };
+        let drawn = Drawn { batches: self.go_over(drawn.batches, step)?, ..drawn };
 
         let _timer = counters::phase("optimizer");
         let gradients = self.model.parameters().gradients();
-        let tokens = self.communicator.sum(gradients, tokens(&batches))?;
+        let tokens = self.communicator.sum(gradients, tokens(&drawn.batches))?;
         self.passes.decide(1.0 / tokens as f64, self.config.clip_norm)?;
         let scheduled = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
         let learning_rate = scheduled * self.state.health.rate;
         self.optimizer.step_with(&mut *self.passes, step, learning_rate)?;
-        let drawn = Drawn { batches, position };
         self.pipeline.queued.push_back(Queued { drawn, step, tokens, learning_rate });
         Ok(true)
     }
@@ -383,7 +416,9 @@ impl Trainer<'_> {
             self.state.target_tokens += queued.tokens;
         } else {
             self.passes.forget()?;
-            self.pipeline.again.extend(self.pipeline.queued.drain(..).map(|queued| queued.drawn));
+            // Before those that were there already: these had been drawn after them.
+            let Pipeline { queued, again, .. } = &mut self.pipeline;
+            queued.drain(..).rev().for_each(|queued| again.push_front(queued.drawn));
         }
         Ok(Some(Update { queued, outcome }))
     }
@@ -421,6 +456,7 @@ impl Trainer<'_> {
         if self.state.health.has_gone_back() {
             return Err(report(", though the learning rate has been lowered"));
         }
+        self.passes.rest();
         let Some(state) = host.go_back(self.model, &self.optimizer)? else {
             return Err(report(", and there is no checkpoint to go back to"));
         };
@@ -492,6 +528,10 @@ impl Trainer<'_> {
         let step = self.state.step;
         let model = self.model;
         self.state.validation_due = true;
+        if self.optimizer.average().is_some() {
+            // They are all copied.
+            self.passes.rest();
+        }
         let values = self.optimizer.begin_model_values()?;
         let result = host.validate(model, &mut self.evaluator());
         self.optimizer.end_model_values(values)?;

@@ -91,7 +91,7 @@ impl Optimizer {
     /// One update from the accumulated gradients times `scale`, by the model's own operations.
     pub fn step(&mut self, update: u64, learning_rate: f64, scale: f64) -> Result<()> {
         let step = self.adam_step(update, learning_rate);
-        adam(&self.parameters, [&self.first, &self.second], scale, &step, &self.decayed)?;
+        adam_with_decay(&self.parameters, [&self.first, &self.second], scale, &step, &self.decayed)?;
         if let Some((average, decay)) = self.average_at(update) {
             optimizer::average(average, self.parameters.values(), decay)?;
         }
@@ -166,7 +166,7 @@ impl Optimizer {
 }
 
 /// One Adam update, with weight decay for the parameters of some ranges, in order, by the model's own operations.
-pub(super) fn adam(
+pub(super) fn adam_with_decay(
     parameters: &Parameters,
     [first, second]: [&Tensor; 2],
     scale: f64,

@@ -48,7 +48,7 @@ pub trait Passes {
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()>;
     /// What came of the oldest update that has not been asked for. Waits for it.
     fn outcome(&mut self) -> Result<Outcome>;
-    /// Forgets the updates that have not been asked for.
+    /// Forgets the updates that have not been asked for; from then on updates are made again, if one was not.
     fn forget(&mut self) -> Result<()>;
     /// Gives memory back that is not needed before the next pass.
     fn rest(&mut self);
@@ -62,14 +62,13 @@ pub struct Tape {
     sums: Sums,
     /// What the gradient is multiplied with; nothing where there is no update.
     scale: Option<f64>,
-    outcome: Outcome,
+    outcome: Option<Outcome>,
 }
 
 impl Tape {
     /// The passes of a model on its device.
     pub fn new(model: &Transformer) -> Self {
-        let outcome = Outcome { sums: Sums::default(), gradient_norm: 0.0, is_made: false };
-        Self { model: model.clone(), sums: Sums::default(), scale: None, outcome }
+        Self { model: model.clone(), sums: Sums::default(), scale: None, outcome: None }
     }
 }
 
@@ -105,13 +104,13 @@ impl Passes for Tape {
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
         let gradient_norm = optimizer::norm(self.model.parameters().gradients())? * scale;
         self.scale = optimizer::decide(self.sums.smoothed, gradient_norm, scale, clip_norm);
-        self.outcome = Outcome { sums: self.sums, gradient_norm, is_made: self.scale.is_some() };
+        self.outcome = Some(Outcome { sums: self.sums, gradient_norm, is_made: self.scale.is_some() });
         Ok(())
     }
 
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
         let Some(scale) = self.scale else { return Ok(()) };
-        Ok(super::optimizer::adam(self.model.parameters(), moments, scale, step, decayed)?)
+        Ok(super::optimizer::adam_with_decay(self.model.parameters(), moments, scale, step, decayed)?)
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {
@@ -122,10 +121,11 @@ impl Passes for Tape {
     }
 
     fn outcome(&mut self) -> Result<Outcome> {
-        Ok(self.outcome)
+        self.outcome.take().ok_or_else(optimizer::no_outcome)
     }
 
     fn forget(&mut self) -> Result<()> {
+        self.outcome = None;
         Ok(())
     }
 

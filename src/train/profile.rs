@@ -31,7 +31,7 @@ impl Profiler {
         }
     }
 
-    /// Whether counting begins after so many more updates: none is queued behind these before.
+    /// Whether counting begins once so many more updates are made: until then nothing is to be queued behind them.
     pub fn begins_after(&self, updates: usize) -> bool {
         self.seen + updates as u64 == WARMUP
     }

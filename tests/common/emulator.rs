@@ -138,6 +138,8 @@ mod guard {
 
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
+    /// Bytes of the widest access.
+    const WIDEST: usize = 16;
     /// A multiple of the size of pages.
     const PAGES: usize = 1 << 16;
 
@@ -147,7 +149,7 @@ mod guard {
     }
 
     pub fn allocate(bytes: usize) -> u64 {
-        let bytes = bytes.next_multiple_of(super::ALIGNMENT);
+        let bytes = bytes.next_multiple_of(WIDEST);
         let room = room(bytes);
         // SAFETY: new pages, of which nobody knows yet.
         unsafe {
@@ -160,7 +162,7 @@ mod guard {
     }
 
     pub fn free(address: u64, bytes: usize) {
-        let bytes = bytes.next_multiple_of(super::ALIGNMENT);
+        let bytes = bytes.next_multiple_of(WIDEST);
         let room = room(bytes);
         // SAFETY: the pages of `allocate`.
         unsafe { munmap((address as usize + bytes - room) as *mut c_void, room + PAGES).unwrap() };
@@ -186,8 +188,8 @@ impl Queue for Emulator {
         }
     }
 
-    fn slab(&self) -> usize {
-        if self.guarded { ALIGNMENT } else { 64 << 20 }
+    fn slab(&self) -> Option<usize> {
+        (!self.guarded).then_some(64 << 20)
     }
 
     fn free(&self, address: Address, bytes: usize) {

@@ -39,6 +39,10 @@ struct Work {
         std::lock_guard<std::recursive_mutex> lock(mutex);
         return done + queue.size();
     }
+    bool is_done(uint64_t until) {
+        std::lock_guard<std::recursive_mutex> lock(mutex);
+        return done >= until;
+    }
     void later(std::function<void()> piece) {
         std::lock_guard<std::recursive_mutex> lock(mutex);
         queue.push_back(std::move(piece));
@@ -94,7 +98,7 @@ size_t limit() {
     return bytes;
 }
 
-Status try_allocate(void** to, size_t bytes) {
+Status allocate(void** to, size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex);
     size_t used = 0;
     for (const auto& block : blocks()) used += block.second;
@@ -107,17 +111,14 @@ Status try_allocate(void** to, size_t bytes) {
     return SUCCESS;
 }
 
-Status allocate(void** to, size_t bytes) {
-    const Status status = try_allocate(to, bytes);
-    if (status != OUT_OF_MEMORY) return status;
-    // What is to be freed later is free then.
-    work().finish();
-    return try_allocate(to, bytes);
+// Whether it was the device's; it is no more.
+bool forget(void* memory) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return blocks().erase(reinterpret_cast<uintptr_t>(memory)) > 0;
 }
 
 Status release(void* memory) {
-    std::lock_guard<std::mutex> lock(mutex);
-    if (blocks().erase(reinterpret_cast<uintptr_t>(memory)) == 0) return INVALID_VALUE;
+    if (!forget(memory)) return INVALID_VALUE;
     std::free(memory);
     return SUCCESS;
 }
@@ -276,8 +277,9 @@ Status cuMemAlloc_v2(void** memory, size_t bytes) { return allocate(memory, byte
 Status cuMemAllocAsync(void** memory, size_t bytes, void*) { return allocate(memory, bytes); }
 Status cuMemFree_v2(void* memory) { return work().finish(), release(memory); }
 Status cuMemFreeAsync(void* memory, void*) {
-    check(memory, 1, "free");
-    return work().later([=] { release(memory); }), SUCCESS;
+    // Nothing that is queued from now on may use it.
+    if (!forget(memory)) return INVALID_VALUE;
+    return work().later([=] { std::free(memory); }), SUCCESS;
 }
 Status cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     *memory = std::malloc(bytes);
@@ -322,7 +324,7 @@ Status cuEventRecord(void* event, void*) {
     return of.after = work().queued(), SUCCESS;
 }
 Status cuEventSynchronize(void* event) { return work().finish(static_cast<Event*>(event)->after), SUCCESS; }
-Status cuEventQuery(void* event) { return work().done >= static_cast<Event*>(event)->after ? SUCCESS : NOT_READY; }
+Status cuEventQuery(void* event) { return work().is_done(static_cast<Event*>(event)->after) ? SUCCESS : NOT_READY; }
 Status cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
     if (cuEventQuery(from) != SUCCESS || cuEventQuery(to) != SUCCESS) return NOT_READY;
     const auto time = static_cast<Event*>(to)->recorded->time - static_cast<Event*>(from)->recorded->time;

@@ -18,7 +18,7 @@ use crate::model::Transformer;
 use crate::ops::Mode;
 use crate::rng;
 use crate::train::split::Limit;
-use crate::train::{inputs, memory};
+use crate::train::{accumulate, memory};
 
 /// Pieces that come less often have hardly a chance to be learnt.
 const RARE: u32 = 10;
@@ -109,6 +109,7 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     let batch = batches::largest_batch(data, config);
     let (mut passes, mut limit) = (passes(model)?, Limit::default());
     let tokens = batch.target_tokens as f64;
+    let of_targets = (data.tokenizers.target.pad_id(), config.train.label_smoothing);
     let mut parts = vec![batch];
     let mut seconds = f64::INFINITY;
     for pass in 0..2 {
@@ -116,15 +117,7 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
         let mode =
             Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
         // In parts, where it does not fit: as training does.
-        let work = |batches: &[Batch]| {
-            passes.begin()?;
-            for batch in batches {
-                let (source, target, targets) =
-                    inputs(batch, data.tokenizers.target.pad_id(), config.train.label_smoothing);
-                passes.pass(&source, &target, &targets, &mode)?;
-            }
-            Ok(())
-        };
+        let work = |batches: &[Batch]| accumulate(&mut *passes, batches, of_targets, |_| Some(mode));
         parts = limit.within(parts, |_| (), work)?;
         passes.sums()?;
         seconds = seconds.min(started.elapsed().as_secs_f64());

@@ -107,18 +107,23 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     pass.backward(&plan.encoder, &encoded, &source, None, gradient)
 }
 
+/// What would have kernels read outside their memory, on one side.
+pub(super) fn check_side(engine: &Engine, layers: &Layers, tokens: &Sequences) -> Result<()> {
+    if let Some(id) = tokens.ids.iter().find(|&&id| id as usize >= layers.vocabulary) {
+        return Err(Error::failure(format!("token {id} is outside the vocabulary of {}", layers.vocabulary)));
+    }
+    let most = engine.model.config().max_length;
+    if tokens.length > most {
+        let what = format!("a sequence of {} tokens is longer than model.max_length = {most}", tokens.length);
+        return Err(Error::failure(what));
+    }
+    Ok(())
+}
+
 /// What would have kernels read outside their memory.
 fn check(engine: &Engine, plan: &Plan, source: &Sequences, target: &Sequences, targets: &Targets) -> Result<()> {
-    for (tokens, layers) in [(source, &plan.encoder), (target, &plan.decoder)] {
-        if let Some(id) = tokens.ids.iter().find(|&&id| id as usize >= layers.vocabulary) {
-            return Err(Error::failure(format!("token {id} is outside the vocabulary of {}", layers.vocabulary)));
-        }
-        let most = engine.model.config().max_length;
-        if tokens.length > most {
-            let what = format!("a sequence of {} tokens is longer than model.max_length = {most}", tokens.length);
-            return Err(Error::failure(what));
-        }
-    }
+    check_side(engine, &plan.encoder, source)?;
+    check_side(engine, &plan.decoder, target)?;
     let unknown = |&&y: &&u32| y as usize >= plan.output.out && y != targets.padding;
     if let Some(label) = targets.labels.iter().find(unknown) {
         return Err(Error::failure(format!("label {label} is outside the vocabulary of {}", plan.output.out)));
