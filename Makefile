@@ -10,8 +10,9 @@ ARGS ?=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# There also where the user's cargo builds elsewhere.
 build: ## Build target/release/mt
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked --target-dir target
 
 demo: build ## Train on data/quickstart, score and translate its test set
 	scripts/demo.sh
