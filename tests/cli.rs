@@ -354,6 +354,51 @@ fn a_line_on_stdin_is_answered_while_it_stays_open() {
     assert!(child.wait().unwrap().success());
 }
 
+/// A checkpoint that was saved when all was lost is none to go back to, and none that a later start goes on from.
+#[test]
+fn ruined_checkpoints_are_passed_over() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let resume = |more: &[&str]| {
+        let args = ["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=8"];
+        project.mt(&[&args[..], more].concat())
+    };
+    let hot = ["--set", "train.schedule.learning_rate=1e30"];
+    let diverged = resume(&[&hot[..], &["--set", "train.save_every=1", "--set", "train.max_skipped=2"]].concat());
+    // Update 5 is made, and its checkpoint saved.
+    fails(
+        &diverged,
+        1,
+        &[
+            "update 6 skipped",
+            "going on from the checkpoint of update 4 with 0.5 times",
+            "after update 5, 3 updates in a row",
+        ],
+    );
+    succeeds(&resume(&["--set", "train.save_every=100"]));
+}
+
+/// The loss of a validation tells of it, too.
+#[test]
+fn a_validation_without_a_loss_goes_back() {
+    let project = Project::new();
+    let hot = ["--set", "train.schedule.learning_rate=1e30", "--set", "train.max_updates=8"];
+    let output = project.train(&[&hot[..], &["--set", "valid.every=1"]].concat());
+    fails(
+        &output,
+        1,
+        &["training has diverged", "the loss on the validation set is not finite", "no checkpoint to go back to"],
+    );
+    succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=4"]));
+    let args = ["train", "--config", "small.toml", "--resume", "--set", "valid.every=5"];
+    let output = project.mt(&[&args[..], &hot].concat());
+    fails(
+        &output,
+        1,
+        &["validation set is not finite: going on from the checkpoint of update 4", "though the learning rate"],
+    );
+}
+
 /// Far too high a rate: nothing is finite any more, also after going back and at half the rate.
 #[test]
 fn diverged_training_ends_where_it_diverged_and_can_go_on() {

@@ -165,7 +165,7 @@ impl Host for Surroundings {
         Ok(())
     }
 
-    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer) -> Result<Option<TrainState>> {
+    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer, _: u64) -> Result<Option<TrainState>> {
         self.poisoned.clear();
         let Some(Saved { state, tensors: saved }) = self.saved.last().cloned() else { return Ok(None) };
         for (tensor, values) in tensors(model, optimizer).into_iter().zip(saved) {

@@ -30,7 +30,7 @@ pub use average::average;
 pub use format::{Elements, NamedTensor, Slot, TensorFile, load_into, scale_name};
 pub use locate::{Located, Saved, Which, list, locate, newest_valid, pointer};
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, verify};
-pub use save::{prune, save, save_model, set_pointer};
+pub use save::{prune, remove_after, save, save_model, set_pointer};
 
 use crate::error::{Error, Result};
 

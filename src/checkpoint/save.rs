@@ -163,10 +163,33 @@ pub fn prune(run: &Path, keep: usize, protect: &[u64]) -> Result<()> {
         if protect.contains(step) || pointers.contains(&Some(*step)) {
             continue;
         }
-        // Renamed first, so that a crash in between leaves no half of a checkpoint under its name.
-        let doomed = checkpoints_of(run).join(format!("{TEMPORARY}{}", step_name(*step)));
-        disk::rename(path, &doomed)?;
-        disk::remove(&doomed).map_err(|error| Error::io("remove an old checkpoint", &doomed, error))?;
+        remove(run, *step, path)?;
+    }
+    Ok(())
+}
+
+fn remove(run: &Path, step: u64, path: &Path) -> Result<()> {
+    // Renamed first, so that a crash in between leaves no half of a checkpoint under its name.
+    let doomed = checkpoints_of(run).join(format!("{TEMPORARY}{}", step_name(step)));
+    disk::rename(path, &doomed)?;
+    disk::remove(&doomed).map_err(|error| Error::io("remove a checkpoint", &doomed, error))
+}
+
+/// Makes the checkpoint of `step` the newest, by removing those after it, the newest first; `best` is the best one until then.
+///
+/// # Errors
+/// A pointer cannot be written, or a checkpoint cannot be removed.
+pub fn remove_after(run: &Path, step: u64, best: Option<u64>) -> Result<()> {
+    set_pointer(run, LAST, step)?;
+    match best {
+        Some(best) if directories(run)?.contains_key(&best) => set_pointer(run, BEST, best)?,
+        _ => {
+            let pointer = run.join(BEST);
+            disk::remove(&pointer).map_err(|error| Error::io("remove a pointer", &pointer, error))?;
+        }
+    }
+    for (later, path) in directories(run)?.into_iter().rev().take_while(|(later, _)| *later > step) {
+        remove(run, later, &path)?;
     }
     Ok(())
 }

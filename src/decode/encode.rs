@@ -2,6 +2,7 @@
 
 use candle_core::DType;
 
+use super::not_a_number;
 use crate::error::Result;
 use crate::gpu::decode::Translator;
 use crate::model::pooling::{Pooling, pool};
@@ -33,8 +34,13 @@ impl Encoder {
     /// A vector of D numbers for every sentence, [B, D].
     ///
     /// # Errors
-    /// The device fails.
+    /// The device fails, or the model's states are not numbers.
     pub fn vectors(&self, sources: &Sequences, pooling: Pooling) -> Result<Vec<Vec<f32>>> {
+        let vectors = self.pooled(sources, pooling)?;
+        if vectors.iter().flatten().all(|x| x.is_finite()) { Ok(vectors) } else { Err(not_a_number()) }
+    }
+
+    fn pooled(&self, sources: &Sequences, pooling: Pooling) -> Result<Vec<Vec<f32>>> {
         let lengths = sources.lengths.iter().map(|&length| length as usize);
         match self {
             Self::Model(model) => {

@@ -119,6 +119,12 @@ pub struct Continuation {
     pub log_prob: f32,
 }
 
+/// The error where a model gives no numbers.
+fn not_a_number() -> Error {
+    Error::failure("the model's output is not a number")
+        .help("its weights are damaged or its training diverged: use an earlier checkpoint")
+}
+
 impl Continuation {
     /// Fills the places of a row that has fewer possible tokens than were asked for.
     pub const IMPOSSIBLE: Self = Self { token: 0, log_prob: f32::NEG_INFINITY };
@@ -127,8 +133,7 @@ impl Continuation {
     /// softmax can give, counts as 0: the search relies on sums that never rise.
     fn log_prob(&self) -> Result<Option<f64>> {
         if self.log_prob.is_nan() || self.log_prob == f32::INFINITY {
-            return Err(Error::failure("the model's output is not a number")
-                .help("its weights are damaged or its training diverged: use an earlier checkpoint"));
+            return Err(not_a_number());
         }
         Ok((self.log_prob > f32::NEG_INFINITY).then(|| f64::from(self.log_prob.min(0.0))))
     }

@@ -68,8 +68,10 @@ pub trait Host {
     fn check(&mut self) -> Result<()>;
     /// Waits until the last checkpoint is written.
     fn settle(&mut self) -> Result<()>;
-    /// Brings back the model and the optimizer of the last checkpoint, and returns its state; `None` where there is none.
-    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer) -> Result<Option<TrainState>>;
+    /// Brings back the model and the optimizer of the last sound checkpoint, and returns its state; `None` where there is
+    /// none. Those of update `before` and later are not sound, nor are those saved while updates were being skipped: they are
+    /// removed.
+    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer, before: u64) -> Result<Option<TrainState>>;
     /// The batches from a position on.
     fn batches(&self, position: SamplerPosition) -> Result<Batches>;
     /// The source lines of these pairs, by file.

@@ -15,12 +15,12 @@ pub mod log;
 pub mod memory;
 pub mod optimizer;
 pub mod passes;
+pub mod pipeline;
 pub mod profile;
 pub mod schedule;
 pub mod split;
 pub mod state;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,21 +28,19 @@ use serde_json::json;
 
 use crate::config::{TrainConfig, ValidConfig, ValidMetric};
 use crate::data::batch::Batch;
-use crate::data::prefetch::Prepared;
-use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::Targets;
-use crate::ops::optimizer::Outcome;
 use crate::ops::profile as counters;
-use crate::rng;
 use evaluate::Evaluator;
-use host::{Batches, Lines};
+use host::Lines;
 pub use host::{End, Host, Validation};
 use log::{Log, Samples};
 use optimizer::Optimizer;
 use passes::Passes;
+pub use pipeline::Pipeline;
+use pipeline::Update;
 use split::Limit;
 use state::{Best, TrainState, Window};
 
@@ -115,65 +113,6 @@ impl Clock {
     }
 }
 
-/// The data of an update, and the position behind them.
-#[derive(Default)]
-struct Drawn {
-    batches: Vec<Batch>,
-    position: SamplerPosition,
-}
-
-/// An update that is under way.
-struct Queued {
-    drawn: Drawn,
-    step: u64,
-    /// Of all ranks.
-    tokens: u64,
-    learning_rate: f64,
-}
-
-/// One update's result.
-struct Update {
-    queued: Queued,
-    outcome: Outcome,
-}
-
-impl Update {
-    /// Its target tokens, on this rank.
-    fn tokens(&self) -> u64 {
-        tokens(&self.queued.drawn.batches)
-    }
-
-    /// Mean smoothed loss a target token.
-    fn loss(&self) -> f64 {
-        self.outcome.sums.smoothed / self.tokens() as f64
-    }
-
-    /// The epoch that its data end in.
-    fn epoch(&self) -> u64 {
-        self.queued.drawn.batches.last().map_or(0, |batch| batch.epoch)
-    }
-
-    /// The pairs it was made of.
-    fn pairs(&self) -> Vec<usize> {
-        self.queued.drawn.batches.iter().flat_map(|batch| batch.lines.iter().copied()).collect()
-    }
-}
-
-/// Target tokens.
-fn tokens(batches: &[Batch]) -> u64 {
-    batches.iter().map(|batch| batch.target_tokens as u64).sum()
-}
-
-/// Updates on their way: on a device, the next is queued before the outcome of the last is known.
-#[derive(Default)]
-pub struct Pipeline {
-    queued: VecDeque<Queued>,
-    /// Data of updates that were queued behind one that was not made: they will be queued again.
-    again: VecDeque<Drawn>,
-    /// Why no more could be queued; told when those that are have come to their end.
-    failed: Option<Error>,
-}
-
 /// A batch in the form the model takes: source, decoder input, labels.
 pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequences, Targets) {
     let sequences = |ids: &[u32], lengths: &[u32], length: usize| Sequences {
@@ -217,14 +156,12 @@ pub fn accumulate(
     Ok(())
 }
 
-/// The mode of a pass of an update.
-fn training(seed: u64, step: u64, pass: u64) -> Mode {
-    Mode::training(rng::key(seed, "dropout", &[step, pass]))
-}
-
 fn tell_limit(log: &Log, most: usize) {
     log.line(&format!("note: out of memory: batches are split into parts of at most {most} padded tokens"));
 }
+
+/// Why a run goes back after a validation.
+const NO_LOSS: &str = "the loss on the validation set is not finite";
 
 fn diverged(why: String) -> Error {
     Error::failure(format!("training has diverged: {why}")).help(
@@ -234,24 +171,6 @@ fn diverged(why: String) -> Error {
 }
 
 impl Trainer<'_> {
-    /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
-    pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
-        self.go_over(vec![batch], 0)?;
-        self.passes.sums()?;
-        Ok(())
-    }
-
-    /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory. Returns
-    /// the parts.
-    fn go_over(&mut self, batches: Vec<Batch>, step: u64) -> Result<Vec<Batch>> {
-        let Self { passes, session, config, log, padding, .. } = self;
-        let of_targets = (*padding, config.label_smoothing);
-        let work = |batches: &[Batch]| {
-            accumulate(&mut **passes, batches, of_targets, |pass| Some(training(config.seed, step, pass)))
-        };
-        session.limit.within(batches, |most| tell_limit(log, most), work)
-    }
-
     /// What computes losses between two updates.
     pub fn evaluator(&mut self) -> Evaluator<'_> {
         let Self { passes, session, log, padding, config, .. } = self;
@@ -263,35 +182,28 @@ impl Trainer<'_> {
     pub fn run(&mut self, host: &mut dyn Host) -> Result<End> {
         let clock = Clock { before: self.state.seconds, started: Instant::now() };
         let mut batches = host.batches(self.state.sampler)?;
-        if self.state.validation_due && self.valid.every > 0 {
-            self.validate(host, &clock)?;
+        if self.state.validation_due && self.valid.every > 0 && self.validate(host, &clock)?.is_none() {
+            self.go_back(NO_LOSS, host)?;
+            batches = host.batches(self.state.sampler)?;
         }
         let end = loop {
             host.check()?;
-            if self.pipeline.queued.is_empty() {
-                if let Some(error) = self.pipeline.failed.take() {
-                    return Err(error);
-                }
-                if let Some(end) = self.limit(host) {
-                    break end;
-                }
+            if self.pipeline.is_empty()
+                && let Some(end) = self.limit(host)
+            {
+                break end;
             }
-            while self.may_queue(host) {
-                match self.queue(&mut batches) {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => self.pipeline.failed = Some(error),
-                }
-            }
-            if self.pipeline.queued.is_empty() && self.pipeline.failed.is_some() {
-                continue;
-            }
+            self.queue_ahead(host, &mut batches)?;
             let Some(update) = self.settle()? else { break End::Epochs };
             self.state.seconds = clock.seconds();
             if !update.outcome.is_made {
                 self.skip(&update, host)?;
                 if self.state.health.in_a_row > self.config.max_skipped {
-                    self.go_back(&format!("{} updates in a row were not finite", self.state.health.in_a_row), host)?;
+                    let why = match self.state.health.in_a_row {
+                        1 => "an update was not finite".to_owned(),
+                        several => format!("{several} updates in a row were not finite"),
+                    };
+                    self.go_back(&why, host)?;
                     batches = host.batches(self.state.sampler)?;
                 }
                 continue;
@@ -312,7 +224,12 @@ impl Trainer<'_> {
             let mut saved = false;
             if validation {
                 let _timer = counters::phase("validation");
-                saved = self.validate(host, &clock)?;
+                let Some(is_saved) = self.validate(host, &clock)? else {
+                    self.go_back(NO_LOSS, host)?;
+                    batches = host.batches(self.state.sampler)?;
+                    continue;
+                };
+                saved = is_saved;
             }
             if checkpoint && !saved {
                 let _timer = counters::phase("checkpoint");
@@ -357,72 +274,6 @@ impl Trainer<'_> {
         (is_due(self.valid.every), is_due(self.config.save_every))
     }
 
-    /// Whether the next update may be queued before the outcome of the last is known.
-    fn may_queue(&self, host: &dyn Host) -> bool {
-        if self.pipeline.failed.is_some() {
-            return false;
-        }
-        let Some(last) = self.pipeline.queued.back().map(|queued| queued.step) else { return true };
-        let under_way = self.pipeline.queued.len();
-        under_way < self.passes.depth()
-            && self.due(last) == (false, false)
-            && last != self.config.max_updates
-            && host.stop().is_none()
-            && !self.profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way))
-    }
-
-    /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end.
-    fn draw(&mut self, batches: &mut Batches) -> Result<Option<Drawn>> {
-        if let Some(drawn) = self.pipeline.again.pop_front() {
-            return Ok(Some(drawn));
-        }
-        let mut drawn = Drawn::default();
-        for _ in 0..self.config.accumulate {
-            let _timer = counters::phase("wait for a batch");
-            let Some(prepared) = batches.next() else { break };
-            let Prepared { item, position } = prepared?;
-            drawn.batches.extend(item);
-            drawn.position = position;
-        }
-        Ok((!drawn.batches.is_empty()).then_some(drawn))
-    }
-
-    /// Queues an update; `false` when the data are at their end. Where its loss or gradient turns out not to be finite,
-    /// neither it nor those queued behind it move the parameters.
-    fn queue(&mut self, batches: &mut Batches) -> Result<bool> {
-        let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
-        let Some(drawn) = self.draw(batches)? else { return Ok(false) };
-        let drawn = Drawn { batches: self.go_over(drawn.batches, step)?, ..drawn };
-
-        let _timer = counters::phase("optimizer");
-        let gradients = self.model.parameters().gradients();
-        let tokens = self.communicator.sum(gradients, tokens(&drawn.batches))?;
-        self.passes.decide(1.0 / tokens as f64, self.config.clip_norm)?;
-        let scheduled = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
-        let learning_rate = scheduled * self.state.health.rate;
-        self.optimizer.step_with(&mut *self.passes, step, learning_rate)?;
-        self.pipeline.queued.push_back(Queued { drawn, step, tokens, learning_rate });
-        Ok(true)
-    }
-
-    /// The outcome of the oldest update that is under way, if there is one, of which the state takes note. Where it was not
-    /// made, the state stays as it is but for the position in the data, and those queued behind it will be queued again.
-    fn settle(&mut self) -> Result<Option<Update>> {
-        let Some(queued) = self.pipeline.queued.pop_front() else { return Ok(None) };
-        let outcome = self.passes.outcome()?;
-        self.state.sampler = queued.drawn.position;
-        if outcome.is_made {
-            self.state.step = queued.step;
-            self.state.target_tokens += queued.tokens;
-        } else {
-            self.passes.forget()?;
-            // Before those that were there already: these had been drawn after them.
-            let Pipeline { queued, again, .. } = &mut self.pipeline;
-            queued.drain(..).rev().for_each(|queued| again.push_front(queued.drawn));
-        }
-        Ok(Some(Update { queued, outcome }))
-    }
-
     /// Takes note of an update that was not made.
     fn skip(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
         self.state.health.skip();
@@ -441,7 +292,7 @@ impl Trainer<'_> {
         }))
     }
 
-    /// Goes on from the last checkpoint with a lower learning rate, once.
+    /// Goes on from the last sound checkpoint with a lower learning rate, once.
     ///
     /// # Errors
     /// There is none, or it has done so before.
@@ -457,8 +308,12 @@ impl Trainer<'_> {
             return Err(report(", though the learning rate has been lowered"));
         }
         self.passes.rest();
-        let Some(state) = host.go_back(self.model, &self.optimizer)? else {
-            return Err(report(", and there is no checkpoint to go back to"));
+        let Some(state) = host.go_back(self.model, &self.optimizer, step)? else {
+            let error = report(", and there is no checkpoint to go back to");
+            return Err(error.help(
+                "start again with --overwrite and a lower learning rate (--set train.schedule.factor=… with noam, else \
+                 train.schedule.learning_rate=…); log.jsonl names the lines of skipped batches",
+            ));
         };
         self.pipeline = Pipeline::default();
         let health = self.state.health.gone_back_to(&state.health);
@@ -501,13 +356,13 @@ impl Trainer<'_> {
         let text = format!(
             "epoch {} loss {loss:.3} ppl {perplexity:.2} lr {:.2e} {rate:.0} tok/s",
             update.epoch() + 1,
-            update.queued.learning_rate
+            update.learning_rate()
         );
         self.log.progress(step, text, important);
         if important {
             self.log.entry(&json!({
                 "event": "train", "update": step, "epoch": update.epoch() + 1, "loss": loss, "perplexity": perplexity,
-                "learning_rate": update.queued.learning_rate, "gradient_norm": update.outcome.gradient_norm,
+                "learning_rate": update.learning_rate(), "gradient_norm": update.outcome.gradient_norm,
                 "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
                 "seconds": self.state.seconds, "saving_seconds": self.session.saving.as_secs_f64(),
                 "skipped": self.state.health.skipped,
@@ -522,9 +377,9 @@ impl Trainer<'_> {
         self.state.window = Window { since: self.state.seconds, ..Window::default() };
     }
 
-    /// Validates, saves if it is the best so far, and says so. Returns whether a checkpoint was written. What a signal cuts
-    /// short is done when the run goes on.
-    fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<bool> {
+    /// Validates, saves if it is the best so far, and says so. Returns whether a checkpoint was written; `None` if the loss is
+    /// not finite. What a signal cuts short is done when the run goes on.
+    fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<Option<bool>> {
         let step = self.state.step;
         let model = self.model;
         self.state.validation_due = true;
@@ -535,7 +390,10 @@ impl Trainer<'_> {
         let values = self.optimizer.begin_model_values()?;
         let result = host.validate(model, &mut self.evaluator());
         self.optimizer.end_model_values(values)?;
-        let Some(result) = result? else { return Ok(false) };
+        let Some(result) = result? else { return Ok(Some(false)) };
+        if !result.loss.is_finite() {
+            return Ok(None);
+        }
         self.state.validation_due = false;
         let loss = result.loss;
         // Equal BLEU is common while it is 0: the loss tells which model has learnt more.
@@ -576,6 +434,6 @@ impl Trainer<'_> {
         if better {
             self.save(host)?;
         }
-        Ok(better)
+        Ok(Some(better))
     }
 }

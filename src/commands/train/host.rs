@@ -86,12 +86,10 @@ impl Host for RunHost<'_> {
         self.saver.finish()
     }
 
-    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer) -> Result<Option<TrainState>> {
+    fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer, before: u64) -> Result<Option<TrainState>> {
         self.saver.finish()?;
-        if checkpoint::list(self.run)?.is_empty() {
-            return Ok(None);
-        }
-        restore::load(self.run, model, optimizer, &|line| message(line))
+        let is_sound = |state: &TrainState| state.step < before && state.health.in_a_row == 0;
+        restore::go_back(self.run, model, optimizer, is_sound, &|line| message(line))
     }
 
     fn batches(&self, position: SamplerPosition) -> Result<Batches> {

@@ -213,6 +213,11 @@ fn train(
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
     let (what, validation) = host.finish(&mut trainer)?;
+    if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.signals.stop()) {
+        let what = "stopped by a signal after training: the final model is saved, and not evaluated";
+        let help = format!("evaluate it with --resume --run-dir {}", run.display());
+        return Err(Error::stopped(signal == End::Terminated, what).help(help));
+    }
     if common.json {
         let mut result =
             serde_json::json!({ "run_dir": run.display().to_string(), "update": step, "ended": why, "model": what });

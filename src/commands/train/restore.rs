@@ -46,10 +46,39 @@ pub fn load(
         say("the run has no checkpoint yet: starting at update 0".to_owned());
         return Ok(None);
     };
-    load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
-    load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())?;
+    load_from(&directory, model, optimizer)?;
     say(format!("resuming at update {}", state.step));
     Ok(Some(state))
+}
+
+fn load_from(directory: &Path, model: &Transformer, optimizer: &Optimizer) -> Result<()> {
+    load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
+    load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())
+}
+
+/// Loads the newest whole checkpoint that is sound, and removes those after it: the run would go on from them.
+pub fn go_back(
+    run: &Path,
+    model: &Transformer,
+    optimizer: &Optimizer,
+    is_sound: impl Fn(&TrainState) -> bool,
+    say: &dyn Fn(String),
+) -> Result<Option<TrainState>> {
+    for (step, directory) in checkpoint::list(run)?.into_iter().rev() {
+        let verified = checkpoint::verify(&directory).and_then(|_| checkpoint::read_state(&directory));
+        let state = match verified.and_then(TrainState::from_json) {
+            Ok(state) if is_sound(&state) => state,
+            Ok(_) => continue,
+            Err(error) => {
+                say(format!("warning: the checkpoint of update {step} is passed over: {error}"));
+                continue;
+            }
+        };
+        load_from(&directory, model, optimizer)?;
+        checkpoint::remove_after(run, step, state.best.as_ref().map(|best| best.step))?;
+        return Ok(Some(state));
+    }
+    Ok(None)
 }
 
 /// Fills the optimizer's tensors (and, with an exponential average, sorts out which parameters are which).

@@ -110,7 +110,8 @@ impl Validator {
         &self.references
     }
 
-    /// Loss over the whole set, translations and their BLEU; `None` if it is to stop first.
+    /// Loss over the whole set, translations and their BLEU; `None` if it is to stop first. A model whose loss is not finite
+    /// is not asked for translations.
     pub fn score(
         &self,
         model: &Transformer,
@@ -126,6 +127,9 @@ impl Validator {
             perplexity: (sums.likelihood / tokens).exp(),
             ..Validation::default()
         };
+        if !validation.loss.is_finite() {
+            return Ok(Some(validation));
+        }
         let neural = Neural::new(model, SpecialTokens::of(&self.tokenizers))?;
         let reader = Reader::new(model.config(), &self.tokenizers);
         let translator = Translator::new(vec![(neural, reader.clone())]);

@@ -1,0 +1,197 @@
+//! Updates on their way: on a device, the next is queued before the outcome of the last is known.
+//!
+//! ```text
+//! draw → go over the batches → decide, optimizer ─┬→ … → settle: made → the state takes note
+//!                                                 └→ next             not made → those behind it are queued again
+//! ```
+//!
+//! Nothing is queued behind an update that validation, a checkpoint or the end comes after, so a run, its log and its
+//! checkpoints are those of one update at a time.
+
+use std::collections::VecDeque;
+
+use super::host::{Batches, Host};
+use super::{Trainer, accumulate, schedule, tell_limit};
+use crate::data::batch::Batch;
+use crate::data::prefetch::Prepared;
+use crate::data::sampler::SamplerPosition;
+use crate::error::{Error, Result};
+use crate::ops::Mode;
+use crate::ops::optimizer::Outcome;
+use crate::ops::profile as counters;
+use crate::rng;
+
+/// The data of an update, and the position behind them.
+#[derive(Default)]
+struct Drawn {
+    batches: Vec<Batch>,
+    position: SamplerPosition,
+}
+
+/// An update that is under way.
+struct Queued {
+    drawn: Drawn,
+    step: u64,
+    /// Of all ranks.
+    tokens: u64,
+    learning_rate: f64,
+}
+
+/// One update's result.
+pub(super) struct Update {
+    queued: Queued,
+    pub(super) outcome: Outcome,
+}
+
+impl Update {
+    /// Its target tokens, on this rank.
+    pub(super) fn tokens(&self) -> u64 {
+        tokens(&self.queued.drawn.batches)
+    }
+
+    /// Mean smoothed loss a target token.
+    pub(super) fn loss(&self) -> f64 {
+        self.outcome.sums.smoothed / self.tokens() as f64
+    }
+
+    /// Its learning rate.
+    pub(super) fn learning_rate(&self) -> f64 {
+        self.queued.learning_rate
+    }
+
+    /// The epoch that its data end in.
+    pub(super) fn epoch(&self) -> u64 {
+        self.queued.drawn.batches.last().map_or(0, |batch| batch.epoch)
+    }
+
+    /// The pairs it was made of.
+    pub(super) fn pairs(&self) -> Vec<usize> {
+        self.queued.drawn.batches.iter().flat_map(|batch| batch.lines.iter().copied()).collect()
+    }
+}
+
+/// Target tokens.
+fn tokens(batches: &[Batch]) -> u64 {
+    batches.iter().map(|batch| batch.target_tokens as u64).sum()
+}
+
+/// Updates on their way.
+#[derive(Default)]
+pub struct Pipeline {
+    queued: VecDeque<Queued>,
+    /// Data of updates that were queued behind one that was not made: they will be queued again.
+    again: VecDeque<Drawn>,
+    /// Why no more could be queued; told when those that are have come to their end.
+    failed: Option<Error>,
+}
+
+impl Pipeline {
+    /// Whether nothing is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queued.is_empty()
+    }
+}
+
+/// The mode of a pass of an update.
+fn training(seed: u64, step: u64, pass: u64) -> Mode {
+    Mode::training(rng::key(seed, "dropout", &[step, pass]))
+}
+
+impl Trainer<'_> {
+    /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
+    pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
+        self.go_over(vec![batch], 0)?;
+        self.passes.sums()?;
+        Ok(())
+    }
+
+    /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory. Returns
+    /// the parts.
+    fn go_over(&mut self, batches: Vec<Batch>, step: u64) -> Result<Vec<Batch>> {
+        let Self { passes, session, config, log, padding, .. } = self;
+        let of_targets = (*padding, config.label_smoothing);
+        let work = |batches: &[Batch]| {
+            accumulate(&mut **passes, batches, of_targets, |pass| Some(training(config.seed, step, pass)))
+        };
+        session.limit.within(batches, |most| tell_limit(log, most), work)
+    }
+
+    /// Queues the next update, and those behind it that may be.
+    ///
+    /// # Errors
+    /// What kept the next one from being queued; what kept a later one is told when those before it have come to their end.
+    pub(super) fn queue_ahead(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<()> {
+        while self.pipeline.failed.is_none() && self.may_queue(host) {
+            match self.queue(batches) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => self.pipeline.failed = Some(error),
+            }
+        }
+        let is_empty = self.pipeline.is_empty();
+        self.pipeline.failed.take_if(|_| is_empty).map_or(Ok(()), Err)
+    }
+
+    /// Whether the next update may be queued before the outcome of the last is known.
+    fn may_queue(&self, host: &dyn Host) -> bool {
+        let Some(last) = self.pipeline.queued.back().map(|queued| queued.step) else { return true };
+        let under_way = self.pipeline.queued.len();
+        under_way < self.passes.depth()
+            && self.due(last) == (false, false)
+            && last != self.config.max_updates
+            && host.stop().is_none()
+            && !self.profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way))
+    }
+
+    /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end.
+    fn draw(&mut self, batches: &mut Batches) -> Result<Option<Drawn>> {
+        if let Some(drawn) = self.pipeline.again.pop_front() {
+            return Ok(Some(drawn));
+        }
+        let mut drawn = Drawn::default();
+        for _ in 0..self.config.accumulate {
+            let _timer = counters::phase("wait for a batch");
+            let Some(prepared) = batches.next() else { break };
+            let Prepared { item, position } = prepared?;
+            drawn.batches.extend(item);
+            drawn.position = position;
+        }
+        Ok((!drawn.batches.is_empty()).then_some(drawn))
+    }
+
+    /// Queues an update; `false` when the data are at their end. Where its loss or gradient turns out not to be finite,
+    /// neither it nor those queued behind it move the parameters.
+    fn queue(&mut self, batches: &mut Batches) -> Result<bool> {
+        let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
+        let Some(drawn) = self.draw(batches)? else { return Ok(false) };
+        let drawn = Drawn { batches: self.go_over(drawn.batches, step)?, ..drawn };
+
+        let _timer = counters::phase("optimizer");
+        let gradients = self.model.parameters().gradients();
+        let tokens = self.communicator.sum(gradients, tokens(&drawn.batches))?;
+        self.passes.decide(1.0 / tokens as f64, self.config.clip_norm)?;
+        let scheduled = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
+        let learning_rate = scheduled * self.state.health.rate;
+        self.optimizer.step_with(&mut *self.passes, step, learning_rate)?;
+        self.pipeline.queued.push_back(Queued { drawn, step, tokens, learning_rate });
+        Ok(true)
+    }
+
+    /// The outcome of the oldest update that is under way, if there is one, of which the state takes note. Where it was not
+    /// made, the state stays as it is but for the position in the data, and those queued behind it will be queued again.
+    pub(super) fn settle(&mut self) -> Result<Option<Update>> {
+        let Some(queued) = self.pipeline.queued.pop_front() else { return Ok(None) };
+        let outcome = self.passes.outcome()?;
+        self.state.sampler = queued.drawn.position;
+        if outcome.is_made {
+            self.state.step = queued.step;
+            self.state.target_tokens += queued.tokens;
+        } else {
+            self.passes.forget()?;
+            // Before what is there already, which was drawn later.
+            let Pipeline { queued, again, .. } = &mut self.pipeline;
+            queued.drain(..).rev().for_each(|queued| again.push_front(queued.drawn));
+        }
+        Ok(Some(Update { queued, outcome }))
+    }
+}
