@@ -130,7 +130,8 @@ fn missing_files(location: &CorpusLocation) -> Vec<Error> {
         Err(error) => {
             let is_missing = error.kind() == std::io::ErrorKind::NotFound;
             let error = Error::io("read the text", file, error);
-            let help = "check the path; relative paths start at the file that states them";
+            let help =
+                "check the path; names of corpora start at data.root, where it is unset at the file that states them";
             Some(if is_missing { error.help(help) } else { error })
         }
     };

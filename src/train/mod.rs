@@ -417,7 +417,6 @@ impl Trainer<'_> {
         };
         let seconds = clock.seconds() - self.state.seconds;
         self.state.seconds += seconds;
-        self.begin_window();
         self.log.line(&format!(
             "valid at {step}: loss {:.3} ppl {:.2}{bleu}{note} [{seconds:.1} s]",
             result.loss, result.perplexity
@@ -431,6 +430,9 @@ impl Trainer<'_> {
             "best": better, "stale": self.state.stale, "samples": result.samples, "seconds": self.state.seconds,
             "validation_seconds": seconds,
         }))?;
+        // What showing the samples has taken is no training either.
+        self.state.seconds = clock.seconds();
+        self.begin_window();
         if better {
             self.save(host)?;
         }
