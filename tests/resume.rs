@@ -225,6 +225,25 @@ fn the_final_average_goes_around_a_damaged_checkpoint() {
     fails(&project.mt(&["average", "runs/small", "--last", "3", "--out", "other"]), 1, &["step-00000008", "damaged"]);
 }
 
+/// Each checkpoint knows whether it is one of a rhythm, whatever the rhythm is later.
+#[test]
+fn the_final_average_spans_a_change_of_rhythm() {
+    let project = Project::new();
+    let set = ["train", "--config", "small.toml", "--set", "valid.every=0", "--set", "train.average_last=4"];
+    let train = |more: &[&str]| {
+        let output = project.mt(&[&set[..], more].concat());
+        succeeds(&output);
+        stderr(&output)
+    };
+    // Updates 2, 4, 6, and 7, where it ends.
+    train(&["--set", "train.save_every=2", "--set", "train.max_updates=7"]);
+    let said = train(&["--resume", "--set", "train.save_every=5", "--set", "train.max_updates=10"]);
+    assert!(said.contains("average of the last 4 checkpoints"), "{said}");
+    std::fs::remove_dir_all(project.path("runs/small/checkpoints/step-00000007")).unwrap();
+    succeeds(&project.mt(&["average", "runs/small", "--last", "4", "--out", "same"]));
+    assert_eq!(file(&project, "same", "model.safetensors"), file(&project, "runs/small", "model.safetensors"));
+}
+
 /// A signal while the first validation runs: it is done when the run goes on, and nothing differs in the end.
 #[cfg(unix)]
 #[test]

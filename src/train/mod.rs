@@ -251,6 +251,7 @@ impl Trainer<'_> {
     /// Saves, counting the time that training waits for it.
     fn save(&mut self, host: &mut dyn Host) -> Result<()> {
         let started = Instant::now();
+        self.state.regular = (self.config.save_every > 0).then(|| self.due(self.state.step).1);
         host.save(&self.optimizer, &self.state)?;
         self.session.saving += started.elapsed();
         self.session.saved_at = Some(self.state.step);

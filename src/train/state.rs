@@ -34,6 +34,9 @@ pub struct TrainState {
     /// Skipped updates and the usual loss.
     #[serde(default)]
     pub health: Health,
+    /// Whether `train.save_every`, as it was then, has called for this checkpoint; not in those of older versions.
+    #[serde(default)]
+    pub regular: Option<bool>,
     /// Checksums of the text that the rest refers to.
     pub text: TextChecksums,
 }

@@ -207,10 +207,14 @@ impl RunHost<'_> {
     }
 }
 
-/// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being best.
+/// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being best,
+/// or by a signal. The rhythm is the one that each was saved in; where it does not say, that of `save_every`.
 pub(super) fn regular_checkpoints(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
-    let every = save_every.max(1);
+    let is_regular = |(s, directory): &Saved| {
+        let said = checkpoint::read_state(directory).ok().and_then(|state| state["regular"].as_bool());
+        said.unwrap_or_else(|| s.is_multiple_of(save_every.max(1)))
+    };
     let mut checkpoints = checkpoint::list(run)?;
-    checkpoints.retain(|(s, _)| *s > 0 && (s.is_multiple_of(every) || *s == step) && *s <= step);
+    checkpoints.retain(|saved| saved.0 > 0 && saved.0 <= step && (saved.0 == step || is_regular(saved)));
     Ok(checkpoints)
 }
