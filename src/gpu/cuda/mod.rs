@@ -1,8 +1,10 @@
 //! NVIDIA's GPUs as a [`Queue`]: the driver for memory, copies and kernels, cuBLASLt for products.
 
+mod product;
+mod staging;
+
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,20 +16,16 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{Device, Storage, Tensor};
 
-use super::queue::{Address, ColumnMajor, Epilogue, Launch, Number, Product, Queue, Ticket};
+use super::queue::{Address, Launch, Number, Product, Queue, Ticket};
 use crate::error::{Error, Result};
 use crate::ops::matmul::Precision;
 use crate::ops::profile::{self, Work};
+use product::{Call, LtResult, Shape, WORKSPACE, typical};
+use staging::{Fetch, Piece, STAGING_LIMIT, Staging};
 
 /// `kernels/all.cu`, compiled by build.rs.
 const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
 
-/// Scratch that products may use: what NVIDIA recommends for its newest GPUs.
-const WORKSPACE: usize = 64 << 20;
-/// Pinned memory for copies to the device is asked for in pieces of this size, …
-const STAGING: usize = 4 << 20;
-/// … and when so much is under way, a copy waits for those before it.
-const STAGING_LIMIT: usize = 64 << 20;
 /// Dynamic shared memory that a kernel gets without asking.
 const SHARED: u32 = 48 << 10;
 
@@ -83,76 +81,6 @@ fn work(product: &Product) -> Work {
     Work::product(m, n, k, if number == Number::Bf16 { Precision::Bf16 } else { Precision::F32 })
 }
 
-/// Pinned memory.
-#[derive(Clone, Copy)]
-struct Piece {
-    memory: *mut c_void,
-    bytes: usize,
-}
-
-/// Pinned memory that copies to and from the device use; it is used again when the device is known to be done with it.
-#[derive(Default)]
-struct Staging {
-    /// Not in use.
-    free: Vec<Piece>,
-    /// In use by copies since the last fetch. The last one is filled up to …
-    filling: Vec<Piece>,
-    /// … here.
-    used: usize,
-    under_way: usize,
-    /// Copies to the host, oldest first.
-    fetches: VecDeque<Fetch>,
-    /// Fetches ever begun.
-    begun: u64,
-}
-
-/// A copy to the host, and what was in use when it began.
-struct Fetch {
-    ticket: Ticket,
-    /// Where it goes, in the last of the pieces.
-    to: *const u8,
-    done: CudaEvent,
-    pieces: Vec<Piece>,
-}
-
-impl Staging {
-    /// Takes so many bytes, aligned to 256.
-    fn take(&mut self, bytes: usize) -> Result<*mut u8> {
-        let size = bytes.next_multiple_of(256);
-        self.under_way += size;
-        if let Some(piece) = self.filling.last()
-            && self.used + size <= piece.bytes
-        {
-            // SAFETY: within the piece.
-            let at = unsafe { piece.memory.cast::<u8>().add(self.used) };
-            self.used += size;
-            return Ok(at);
-        }
-        let piece = match self.free.iter().position(|piece| piece.bytes >= size) {
-            Some(index) => self.free.swap_remove(index),
-            None => {
-                let bytes = size.max(STAGING);
-                // SAFETY: it is written before it is read.
-                let memory = unsafe { result::malloc_host(bytes, 0) }.map_err(|error| {
-                    // Not the GPU's memory, which smaller batches would help.
-                    Error::failure(format!("no memory of this machine is left for copies to the GPU ({:?})", error.0))
-                        .help("stop other programs")
-                })?;
-                Piece { memory, bytes }
-            }
-        };
-        self.filling.push(piece);
-        self.used = size;
-        Ok(piece.memory.cast())
-    }
-
-    /// The device is done with all copies since the last fetch.
-    fn settle(&mut self) {
-        self.free.append(&mut self.filling);
-        (self.used, self.under_way) = (0, 0);
-    }
-}
-
 // SAFETY: the driver and cuBLASLt may be called from any thread to which the context is bound, which every call sees to; the
 // pointers to pinned memory are behind a lock.
 unsafe impl Send for Cuda {}
@@ -161,51 +89,6 @@ unsafe impl Sync for Cuda {}
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What cuBLASLt's choice of an algorithm depends on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Shape {
-    sizes: [usize; 3],
-    strides: [usize; 3],
-    transposed: [bool; 2],
-    /// Bytes that A, B and C are aligned to.
-    alignments: [u32; 3],
-    bf16: [bool; 2],
-    accumulate: bool,
-    epilogue: u8,
-}
-
-impl Shape {
-    fn new(p: &Product) -> Self {
-        Self {
-            sizes: [p.m, p.n, p.k],
-            strides: [p.a.stride, p.b.stride, p.c.stride],
-            transposed: [p.a.transposed, p.b.transposed],
-            alignments: [p.a.at, p.b.at, p.c.at].map(alignment),
-            bf16: [p.number == Number::Bf16, p.result == Number::Bf16],
-            accumulate: p.accumulate,
-            epilogue: match p.epilogue {
-                Epilogue::None => 0,
-                Epilogue::Bias(_) => 1,
-                Epilogue::BiasRelu(_) => 2,
-            },
-        }
-    }
-}
-
-/// The product whose algorithm is used for this one. Batches differ in their rows, so numbers of rows are rounded. Whichever
-/// batch comes first, the choice is the same, as it must be for a run that goes on to be the run without a pause.
-fn typical(p: &Product) -> Product {
-    let rounded = |n: usize| n.next_multiple_of(if n > 1024 { 512 } else { 64 });
-    // Weight gradients sum over rows, other products have them in the result.
-    let (m, k) = if p.a.transposed { (p.m, rounded(p.k)) } else { (rounded(p.m), p.k) };
-    Product { m, k, ..*p }
-}
-
-/// What an address is a multiple of, as far as cuBLASLt's kernels ask.
-fn alignment(address: Address) -> u32 {
-    1 << address.0.trailing_zeros().min(8)
 }
 
 fn driver_error(error: driver::DriverError) -> Error {
@@ -482,132 +365,5 @@ impl Queue for Cuda {
 
     fn multiprocessors(&self) -> u32 {
         self.multiprocessors
-    }
-}
-
-/// The descriptors of one product, column-major.
-struct Call<'a> {
-    product: &'a Product,
-    operation: lts::cublasLtMatmulDesc_t,
-    left: lts::cublasLtMatrixLayout_t,
-    right: lts::cublasLtMatrixLayout_t,
-    result: lts::cublasLtMatrixLayout_t,
-}
-
-type LtResult<T> = std::result::Result<T, lt::CublasError>;
-
-fn data_type(number: Number) -> lts::cudaDataType {
-    match number {
-        Number::F32 => lts::cudaDataType::CUDA_R_32F,
-        Number::Bf16 => lts::cudaDataType::CUDA_R_16BF,
-    }
-}
-
-/// A column-major matrix of so many rows and columns.
-fn layout((rows, columns): (usize, usize), ld: usize, number: Number) -> LtResult<lts::cublasLtMatrixLayout_t> {
-    lt::create_matrix_layout(data_type(number), rows as u64, columns as u64, ld as i64)
-}
-
-impl<'a> Call<'a> {
-    fn new(product: &'a Product) -> LtResult<Self> {
-        use lts::cublasLtMatmulDescAttributes_t as attribute;
-        let Product { a, b, c, number, result, .. } = *product;
-        let ColumnMajor { sizes: [rows, columns, _], left, right } = product.column_major();
-        let call = Self {
-            product,
-            operation: lt::create_matmul_desc(lts::cublasComputeType_t::CUBLAS_COMPUTE_32F, data_type(Number::F32))?,
-            left: layout((left.0, left.1), b.stride, number)?,
-            right: layout((right.0, right.1), a.stride, number)?,
-            result: layout((rows, columns), c.stride, result)?,
-        };
-        // In cuBLAS: 0 as it is, 1 transposed.
-        call.set(attribute::CUBLASLT_MATMUL_DESC_TRANSA, &u32::from(left.2))?;
-        call.set(attribute::CUBLASLT_MATMUL_DESC_TRANSB, &u32::from(right.2))?;
-        let (epilogue, bias) = match product.epilogue {
-            Epilogue::None => return Ok(call),
-            Epilogue::Bias(bias) => (lts::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS, bias),
-            Epilogue::BiasRelu(bias) => (lts::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS, bias),
-        };
-        call.set(attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
-        call.set(attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
-        Ok(call)
-    }
-
-    fn set<T>(&self, attribute: lts::cublasLtMatmulDescAttributes_t, value: &T) -> LtResult<()> {
-        // SAFETY: the description lives, and the value has the attribute's size.
-        unsafe { lt::set_matmul_desc_attribute(self.operation, attribute, (&raw const *value).cast(), size_of::<T>()) }
-    }
-
-    /// The algorithm that cuBLASLt expects to be the fastest.
-    fn choose(&self, handle: lts::cublasLtHandle_t) -> LtResult<lts::cublasLtMatmulAlgo_t> {
-        use lts::cublasLtMatmulPreferenceAttributes_t as attribute;
-        let preference = Preference(lt::create_matmul_pref()?);
-        preference.set(attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE)?;
-        // Without these it expects more than parameters in the middle of a flat tensor have.
-        let [a, b, c] = [self.product.a.at, self.product.b.at, self.product.c.at].map(alignment);
-        preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b)?;
-        preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a)?;
-        preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c)?;
-        preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c)?;
-        let (operation, result) = (self.operation, self.result);
-        // SAFETY: all of them live.
-        let found = unsafe {
-            lt::get_matmul_algo_heuristic(handle, operation, self.left, self.right, result, result, preference.0)
-        };
-        Ok(found?.algo)
-    }
-
-    fn run(&self, cuda: &Cuda, algorithm: &lts::cublasLtMatmulAlgo_t) -> LtResult<()> {
-        let (p, one, beta) = (self.product, 1f32, if self.product.accumulate { 1f32 } else { 0f32 });
-        // SAFETY: the caller's matrices lie in the device's memory.
-        unsafe {
-            lt::matmul(
-                cuda.lt,
-                self.operation,
-                (&raw const one).cast(),
-                (&raw const beta).cast(),
-                p.b.at.0 as *const c_void,
-                self.left,
-                p.a.at.0 as *const c_void,
-                self.right,
-                p.c.at.0 as *const c_void,
-                self.result,
-                p.c.at.0 as *mut c_void,
-                self.result,
-                algorithm,
-                cuda.workspace.0 as *mut c_void,
-                WORKSPACE,
-                cuda.stream.cu_stream().cast(),
-            )
-        }
-    }
-}
-
-/// What an algorithm may take for granted.
-struct Preference(lts::cublasLtMatmulPreference_t);
-
-impl Preference {
-    fn set<T>(&self, attribute: lts::cublasLtMatmulPreferenceAttributes_t, value: &T) -> LtResult<()> {
-        // SAFETY: the preference lives, and the value has the attribute's size.
-        unsafe { lt::set_matmul_pref_attribute(self.0, attribute, (&raw const *value).cast(), size_of::<T>()) }
-    }
-}
-
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: it is not used again.
-        let _ = unsafe { lt::destroy_matmul_pref(self.0) };
-    }
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        // SAFETY: they are not used again; cuBLASLt has taken from them what it needs.
-        unsafe {
-            let _ = lt::destroy_matmul_desc(self.operation);
-            for layout in [self.left, self.right, self.result] {
-                let _ = lt::destroy_matrix_layout(layout);
-            }
-        }
     }
 }
