@@ -11,6 +11,7 @@ use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, EmbedArgs};
 use crate::console::message;
 use crate::decode::encode::Encoder;
+use crate::decode::in_halves;
 use crate::decode::source::{self, Reader, Source};
 use crate::error::{Error, Result};
 use crate::model::pooling::Pooling;
@@ -90,25 +91,13 @@ fn embed(
     let tokens = |source: &source::Source| source.ids.len();
     source::by_length(&mut sources, tokens);
     let mut vectors = vec![Vec::new(); lines.len()];
+    let vectors_of = |batch: &[Source]| encoder.vectors(&reader.sequences(batch), pooling);
     for batch in source::batches(&sources, tokens, batch_tokens, usize::MAX) {
-        for (source, vector) in batch.iter().zip(vectors_of(encoder, reader, batch, pooling)?) {
+        for (source, vector) in batch.iter().zip(in_halves(batch, &vectors_of)?) {
             vectors[source.line] = vector;
         }
     }
     Ok((vectors, cut))
-}
-
-/// Vectors of a batch, in halves where it does not fit into a device's memory.
-fn vectors_of(encoder: &Encoder, reader: &Reader, batch: &[Source], pooling: Pooling) -> Result<Vec<Vec<f32>>> {
-    match encoder.vectors(&reader.sequences(batch), pooling) {
-        Err(error) if error.is_out_of_memory() && batch.len() > 1 => {
-            let (first, second) = batch.split_at(batch.len() / 2);
-            let mut vectors = vectors_of(encoder, reader, first, pooling)?;
-            vectors.extend(vectors_of(encoder, reader, second, pooling)?);
-            Ok(vectors)
-        }
-        result => result,
-    }
 }
 
 /// The tensor `embeddings` as a safetensors file.

@@ -125,6 +125,22 @@ fn not_a_number() -> Error {
         .help("its weights are damaged or its training diverged: use an earlier checkpoint")
 }
 
+/// `work` on a batch, whose results come in order; in halves where it does not fit into a device's memory.
+///
+/// # Errors
+/// Those of `work`; out of memory only for a single item.
+pub fn in_halves<T, R>(batch: &[T], work: &impl Fn(&[T]) -> Result<Vec<R>>) -> Result<Vec<R>> {
+    match work(batch) {
+        Err(error) if error.is_out_of_memory() && batch.len() > 1 => {
+            let (first, second) = batch.split_at(batch.len() / 2);
+            let mut results = in_halves(first, work)?;
+            results.extend(in_halves(second, work)?);
+            Ok(results)
+        }
+        result => result,
+    }
+}
+
 impl Continuation {
     /// Fills the places of a row that has fewer possible tokens than were asked for.
     pub const IMPOSSIBLE: Self = Self { token: 0, log_prob: f32::NEG_INFINITY };

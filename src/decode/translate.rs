@@ -7,8 +7,8 @@ use super::ensemble::{Ensemble, EnsembleStep};
 use super::neural::Neural;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
 use super::{
-    Ending, Hypothesis, Knowledge, LengthPenalty, SearchOptions, Sentence, StepModel, Strategy, force, knowledge,
-    search,
+    Ending, Hypothesis, Knowledge, LengthPenalty, SearchOptions, Sentence, StepModel, Strategy, force, in_halves,
+    knowledge, search,
 };
 use crate::config::DecodeConfig;
 use crate::data::tokenizer::Tokenizer;
@@ -396,7 +396,7 @@ impl Ensemble {
         let mut done = first.len() - order.len();
         let most = self.rows() / options.rows();
         for batch in source::batches(&order, |&i| first[i].ids.len(), options.batch_tokens, most) {
-            let found = self.parts(sources, batch, prefix, options)?;
+            let found = in_halves(batch, &|batch| self.batch(sources, batch, prefix, options))?;
             for (&i, mut hypotheses) in batch.iter().zip(found) {
                 hypotheses.truncate(options.n_best);
                 results[i] = hypotheses;
@@ -407,25 +407,6 @@ impl Ensemble {
             }
         }
         Ok(Some(results))
-    }
-
-    /// [`Ensemble::batch`], in halves where it does not fit into a device's memory.
-    fn parts(
-        &self,
-        sources: &[Vec<Source>],
-        batch: &[usize],
-        prefix: &[u32],
-        options: &TranslateOptions,
-    ) -> Result<Vec<Vec<Hypothesis>>> {
-        match self.batch(sources, batch, prefix, options) {
-            Err(error) if error.is_out_of_memory() && batch.len() > 1 => {
-                let (first, second) = batch.split_at(batch.len() / 2);
-                let mut found = self.parts(sources, first, prefix, options)?;
-                found.extend(self.parts(sources, second, prefix, options)?);
-                Ok(found)
-            }
-            result => result,
-        }
     }
 
     fn batch(
