@@ -100,8 +100,12 @@ fn what_training_survives_is_warned_of_with_its_lines() {
     }
     assert!(report["plan"]["tokens_per_second"].as_f64().unwrap() > 0.0);
     assert!(report["plan"]["memory_bytes"].as_u64().unwrap() > 0);
-    let text = project.mt(&["check", "--config", "small.toml"]);
-    assert!(stdout(&text).contains("train.de:4"), "{}", stdout(&text));
+    let text = stdout(&project.mt(&["check", "--config", "small.toml"]));
+    assert!(text.contains("train.de:4"), "{text}");
+    // Of so little text most pieces are rare, and --json says what is said in words.
+    let warnings = report["plan"]["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|warning| warning.as_str().unwrap().contains("fewer than 10 times")), "{warnings:?}");
+    assert!(warnings.iter().all(|warning| text.contains(&format!("warning: {}", warning.as_str().unwrap()))), "{text}");
     // And training survives it all.
     let trained = project.mt(&["train", "--config", "small.toml"]);
     succeeds(&trained);
@@ -170,6 +174,11 @@ fn a_run_that_is_there_already_is_looked_at() {
     let text = stdout(&project.mt(&["check", "--config", "small.toml"]));
     assert!(text.contains("runs/small/tokenizer.json") && text.contains("--resume would refuse it"), "{text}");
     fails(&project.train(&["--resume"]), 1, &["tokenizer.json", "every checkpoint of this run is damaged"]);
+
+    std::fs::remove_file(project.path("runs/small/tokenizer.json")).unwrap();
+    let said = of_the_run(&project, &[]).1;
+    assert!(said.contains("the run has lost its tokenizer"), "{said}");
+    fails(&project.train(&["--resume"]), 1, &["the run has lost its tokenizer", "runs/small", "--overwrite"]);
 }
 
 /// Of the corpora for measuring: what `sort | uniq -d` counts, and next to nothing that looks untranslated.

@@ -174,6 +174,12 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     assert!(result["valid"]["bleu"].is_f64(), "{result}");
     let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
     assert!(config.contains("beam = 2") && config.contains("max_updates = 6"), "{config}");
+
+    // There is nothing to do.
+    let output = project.train(&["--resume", "--set", "train.max_updates=3"]);
+    succeeds(&output);
+    let said = stderr(&output);
+    assert!(said.contains("has come to update 6 already, past `train.max_updates` = 3"), "{said}");
 }
 
 /// Changes one byte in the middle of a file.

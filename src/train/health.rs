@@ -21,6 +21,9 @@ pub struct Health {
     pub in_a_row: u64,
     /// What the schedule's learning rate is multiplied with: 1 until the run has gone back to a checkpoint.
     pub rate: f64,
+    /// How often the run has gone back to a checkpoint.
+    #[serde(default)]
+    pub returns: u64,
     /// Losses seen.
     losses: u64,
     /// Their running mean.
@@ -31,7 +34,7 @@ pub struct Health {
 
 impl Default for Health {
     fn default() -> Self {
-        Self { skipped: 0, in_a_row: 0, rate: 1.0, losses: 0, mean: 0.0, variance: 0.0 }
+        Self { skipped: 0, in_a_row: 0, rate: 1.0, returns: 0, losses: 0, mean: 0.0, variance: 0.0 }
     }
 }
 
@@ -61,7 +64,8 @@ impl Health {
     /// As it stood at a checkpoint, after going back there: what was skipped since is still told, and the rate is lower.
     #[must_use]
     pub fn gone_back_to(&self, checkpoint: &Self) -> Self {
-        Self { skipped: self.skipped, in_a_row: 0, rate: self.rate * LOWER_RATE, ..checkpoint.clone() }
+        let (rate, returns) = (self.rate * LOWER_RATE, self.returns + 1);
+        Self { skipped: self.skipped, in_a_row: 0, rate, returns, ..checkpoint.clone() }
     }
 
     /// Whether the run has gone back to a checkpoint before.

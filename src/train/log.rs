@@ -50,21 +50,28 @@ pub struct Log {
 }
 
 /// How far a run has come.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Progress {
     /// Updates made.
     pub step: u64,
-    /// Updates skipped.
+    /// Updates skipped, those before it went back to a checkpoint among them.
     pub skipped: u64,
+    /// How often it has gone back to a checkpoint.
+    pub returns: u64,
 }
 
 impl Progress {
-    /// Whether an entry of the log tells of what was done until then. An update that was skipped has the number of the next
-    /// one that was made.
+    /// Whether an entry of the log tells of what was done until then. Skipped updates stay known when a run goes back: they
+    /// are told by their count, not by the number of the update.
     fn covers(self, entry: &Value) -> bool {
-        let Some(update) = entry["update"].as_u64() else { return true };
-        let is_skipped = || entry["event"] == "skip" && entry["skipped"].as_u64().is_some_and(|n| n <= self.skipped);
-        update <= self.step || (update == self.step + 1 && is_skipped())
+        let is_within = |key: &str, most: u64| entry[key].as_u64().is_none_or(|number| number <= most);
+        match entry["event"].as_str() {
+            Some("skip") => is_within("skipped", self.skipped),
+            Some("back") => is_within("returns", self.returns),
+            // The end will come again too.
+            Some("final") => false,
+            _ => is_within("update", self.step),
+        }
     }
 }
 
@@ -176,9 +183,7 @@ fn entries_until(path: &Path, progress: Progress) -> Result<Vec<Value>> {
         Err(e) => return Err(Error::io("read the log", path, e)),
     };
     let lines = BufReader::new(file).lines().map_while(std::result::Result::ok);
-    // The end will come again too.
-    let wanted = |entry: &Value| entry["event"] != "final" && progress.covers(entry);
-    Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).filter(wanted).collect())
+    Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).filter(|entry| progress.covers(entry)).collect())
 }
 
 fn progress_bar(total: Option<u64>, start: u64) -> ProgressBar {
@@ -206,10 +211,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// The events and updates of a run's log.
+    fn told(folder: &Path) -> Vec<(String, u64)> {
+        let text = std::fs::read_to_string(folder.join(LOG_FILE)).unwrap();
+        let entries = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        entries.map(|entry| (entry["event"].as_str().unwrap().to_owned(), entry["update"].as_u64().unwrap())).collect()
+    }
+
     #[test]
     fn resume_drops_what_will_be_done_again() -> Result<()> {
         let folder = tempfile::tempdir().unwrap();
-        let at = |step| Progress { step, skipped: 1 };
+        let at = |step| Progress { step, skipped: 1, returns: 0 };
         let mut log = Log::open(folder.path(), at(0), None, true, Vec::new())?;
         for (event, update, skipped) in
             [("train", 10, 0), ("train", 20, 0), ("skip", 21, 1), ("skip", 21, 2), ("train", 21, 2)]
@@ -217,18 +229,37 @@ mod tests {
             log.entry(&json!({"event": event, "update": update, "skipped": skipped}))?;
         }
         drop(log);
-        let path = folder.path().join("log.jsonl");
+        let path = folder.path().join(LOG_FILE);
         let end = "{\"event\": \"final\", \"update\": 20}\n{\"event\": \"tra";
         let torn = std::fs::read_to_string(&path).unwrap() + end;
         std::fs::write(&path, torn).unwrap();
         let mut log = Log::open(folder.path(), at(20), None, true, Vec::new())?;
         log.entry(&json!({"event": "train", "update": 30}))?;
-        let updates: Vec<u64> = std::fs::read_to_string(&path)
-            .unwrap()
-            .lines()
-            .map(|l| serde_json::from_str::<Value>(l).unwrap()["update"].as_u64().unwrap())
-            .collect();
+        let updates: Vec<u64> = told(folder.path()).into_iter().map(|(_, update)| update).collect();
         assert_eq!(updates, [10, 20, 21, 30]);
+        Ok(())
+    }
+
+    /// Also where the process ended between the line of the log and the checkpoint that knows of it.
+    #[test]
+    fn what_was_skipped_before_going_back_stays_and_going_back_is_told_once() -> Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        let entries = [
+            json!({"event": "train", "update": 10}),
+            json!({"event": "skip", "update": 15, "skipped": 1}),
+            json!({"event": "train", "update": 20}),
+        ];
+        let back = json!({"event": "back", "update": 10, "returns": 1});
+        let mut log = Log::open(folder.path(), Progress::default(), None, true, Vec::new())?;
+        entries.iter().try_for_each(|entry| log.entry(entry))?;
+        log.rewind(Progress { step: 10, skipped: 1, returns: 0 })?;
+        log.entry(&back)?;
+        let kept = [("train", 10), ("skip", 15), ("back", 10)].map(|(event, update)| (event.to_owned(), update));
+        assert_eq!(told(folder.path()), kept);
+        Log::open(folder.path(), Progress { step: 10, skipped: 1, returns: 1 }, None, true, Vec::new())?;
+        assert_eq!(told(folder.path()), kept);
+        Log::open(folder.path(), Progress { step: 10, skipped: 0, returns: 0 }, None, true, Vec::new())?;
+        assert_eq!(told(folder.path()), kept[..1]);
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ pub fn estimate(model: &ModelConfig, parameters: usize, vocabulary: usize, token
 pub fn warning(needed: usize) -> Option<String> {
     let memory = device::machine_memory().filter(|memory| needed as u64 > *memory)?;
     Some(format!(
-        "warning: this takes about {:.1} GiB of memory, and the machine has {:.1} GiB: lower train.batch_tokens, and raise \
+        "training takes about {:.1} GiB of memory, and the machine has {:.1} GiB: lower train.batch_tokens, and raise \
          train.accumulate as much",
         gibibytes(needed),
         gibibytes(memory as usize)

@@ -36,7 +36,7 @@ use crate::ops::profile as counters;
 use evaluate::Evaluator;
 use host::Lines;
 pub use host::{End, Host, Validation};
-use log::{Log, Samples};
+use log::{Log, Progress, Samples};
 use optimizer::Optimizer;
 use passes::Passes;
 pub use pipeline::Pipeline;
@@ -318,14 +318,14 @@ impl Trainer<'_> {
         };
         self.pipeline = Pipeline::default();
         let health = self.state.health.gone_back_to(&state.health);
-        self.log.rewind(state.progress())?;
+        self.log.rewind(Progress { step: state.step, ..self.state.progress() })?;
         self.log.line(&format!(
             "warning: after update {step}, {why}: going on from the checkpoint of update {} with {} times the learning rate",
             state.step, health.rate
         ));
         self.log.entry(&json!({
             "event": "back", "update": state.step, "from": step, "why": why, "rate": health.rate,
-            "skipped": health.skipped,
+            "skipped": health.skipped, "returns": health.returns,
         }))?;
         self.state = TrainState { health, seconds: self.state.seconds, ..state };
         // Else a kill before the next checkpoint would bring back the old rate.

@@ -68,7 +68,7 @@ pub struct TextChecksums {
 impl TrainState {
     /// How far the run has come.
     pub fn progress(&self) -> Progress {
-        Progress { step: self.step, skipped: self.health.skipped }
+        Progress { step: self.step, skipped: self.health.skipped, returns: self.health.returns }
     }
 
     /// `state.json`: the fields, with the epoch (from 0) and the generator's key and counter for a reader's eyes.

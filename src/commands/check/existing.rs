@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::checkpoint::CONFIG_FILE;
 use crate::commands::texts::Texts;
 use crate::commands::train::compare::{self, Comparison};
+use crate::commands::train::directory;
 use crate::commands::train::prepare::Data;
 use crate::commands::train::restore;
 use crate::commands::train::validator::Validator;
@@ -48,7 +49,7 @@ impl Existing {
                 None
             }
         };
-        let tokenizers = match Tokenizers::load(run) {
+        let tokenizers = match directory::tokenizers(run) {
             Ok(tokenizers) => refused.is_empty().then_some(tokenizers),
             Err(error) => {
                 refused.push(error);

@@ -61,7 +61,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         output.line(&json!({ "findings": list, "run": existing, "plan": plan }).to_string())?;
     } else {
         let existing = existing.iter().flat_map(Existing::in_words);
-        let outlook = outlook.iter().flat_map(|outlook| outlook.in_words(&config));
+        let outlook = outlook.iter().flat_map(|outlook| outlook.in_words());
         existing.chain(outlook).try_for_each(|line| output.line(&line))?;
     }
     output.flush()?;

@@ -10,7 +10,7 @@ use crate::commands::model::{passes, training_type, vocabulary};
 use crate::commands::train::batches;
 use crate::commands::train::plan::Plan;
 use crate::commands::train::prepare::Data;
-use crate::config::Config;
+use crate::config::{Config, TokenizerConfig};
 use crate::data::batch::Batch;
 use crate::device;
 use crate::error::Result;
@@ -31,6 +31,7 @@ pub struct Outlook {
     pieces: usize,
     rare: usize,
     tokens_per_second: f64,
+    warnings: Vec<String>,
 }
 
 impl Outlook {
@@ -40,13 +41,18 @@ impl Outlook {
         let compute = training_type(config.runtime.precision, &device, common);
         let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &device, compute)?;
         model.initialise(config.train.seed)?;
+        let plan = Plan::new(config, data)?;
+        let (pieces, rare) = (data.tokenizers.target.vocab_size(), rare_pieces(data));
+        let mut warnings = of_vocabulary(&config.tokenizer, pieces, rare);
+        warnings.extend(memory::warning(plan.memory_bytes));
         Ok(Self {
-            plan: Plan::new(config, data)?,
+            plan,
             pairs: data.corpus.len(),
             dropped: data.report.to_string(),
-            pieces: data.tokenizers.target.vocab_size(),
-            rare: rare_pieces(data),
+            pieces,
+            rare,
             tokens_per_second: speed(&model, data, config)?,
+            warnings,
         })
     }
 
@@ -62,28 +68,16 @@ impl Outlook {
             "pairs": self.pairs, "pieces": self.pieces, "rare_pieces": self.rare, "parameters": self.plan.parameters.total(),
             "updates": self.plan.updates, "memory_bytes": self.plan.memory_bytes,
             "tokens_per_second": self.tokens_per_second, "seconds": self.seconds(),
+            "warnings": self.warnings,
         })
     }
 
     /// A line or more for each thing to know.
-    pub fn in_words(&self, config: &Config) -> Vec<String> {
-        let mut lines = Vec::new();
-        if self.pieces < config.tokenizer.vocab_size && config.tokenizer.path.is_none() {
-            lines.push(format!(
-                "warning: the text has no more than {} pieces, of tokenizer.vocab_size = {}",
-                self.pieces, config.tokenizer.vocab_size
-            ));
-        }
-        if self.rare * 4 > self.pieces {
-            lines.push(format!(
-                "warning: {} of {} target pieces come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better",
-                self.rare, self.pieces
-            ));
-        }
+    pub fn in_words(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.warnings.iter().map(|text| format!("warning: {text}")).collect();
         lines.push(format!("data: {}", self.dropped));
         lines.push(format!("parameters: {}", grouped(self.plan.parameters.total())));
         lines.push(format!("memory: about {:.2} GiB", memory::gibibytes(self.plan.memory_bytes)));
-        lines.extend(memory::warning(self.plan.memory_bytes));
         let time = match (self.plan.updates, self.seconds()) {
             (Some(updates), Some(seconds)) => format!("; {updates} updates in about {}", duration(seconds)),
             _ => String::new(),
@@ -94,6 +88,21 @@ impl Outlook {
         ));
         lines
     }
+}
+
+/// What is odd about the number of target pieces, of which so many are rare.
+fn of_vocabulary(config: &TokenizerConfig, pieces: usize, rare: usize) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if pieces < config.vocab_size && config.path.is_none() {
+        let wanted = config.vocab_size;
+        warnings.push(format!("the text has no more than {pieces} pieces, of tokenizer.vocab_size = {wanted}"));
+    }
+    if rare * 4 > pieces {
+        warnings.push(format!(
+            "{rare} of {pieces} target pieces come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better"
+        ));
+    }
+    warnings
 }
 
 fn duration(seconds: f64) -> String {

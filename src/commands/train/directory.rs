@@ -106,6 +106,19 @@ fn lock(run: &Path) -> Result<Lock> {
     }
 }
 
+/// The tokenizers of the run in a directory.
+///
+/// # Errors
+/// They are not there any more, or damaged.
+pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
+    if !Tokenizers::exist(run) {
+        let error =
+            Error::failure("the run has lost its tokenizer (tokenizer.json, or .src.json and .tgt.json)").at(run);
+        return Err(error.help("bring the file back from a copy of the run, or start again with --overwrite"));
+    }
+    Tokenizers::load(run)
+}
+
 /// Whether a directory that is no run holds anything but tokenizers, which a run killed at its very start leaves.
 fn holds_something_else(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|e| Error::io("read the run directory", directory, e))?;

@@ -64,7 +64,7 @@ pub fn print(run: &Path, config: &Config, texts: &Texts, common: &Common) -> Res
     let exists = if exists { "; it exists: --resume or --overwrite will be needed" } else { "" };
     lines.push(format!("# run directory: {}{exists}", run.display()));
     lines.push(format!("# memory in training: about {:.2} GiB", memory::gibibytes(plan.memory_bytes)));
-    lines.extend(memory::warning(plan.memory_bytes).map(|warning| format!("# {warning}")));
+    lines.extend(memory::warning(plan.memory_bytes).map(|warning| format!("# warning: {warning}")));
     for line in lines {
         output.line(&line)?;
     }

@@ -203,7 +203,10 @@ impl RunHost<'_> {
         let parameters = model.parameters();
         let slots = slots(parameters.entries());
         change_on_host(parameters.values(), |flat| checkpoint::average(&directories, &slots, flat))??;
-        Ok(format!("average of the last {} checkpoints", directories.len()))
+        Ok(match directories.len() {
+            1 => "average of one checkpoint, the last".to_owned(),
+            several => format!("average of the last {several} checkpoints"),
+        })
     }
 }
 

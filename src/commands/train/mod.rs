@@ -23,7 +23,6 @@ use crate::commands::texts::Texts;
 use crate::config::{self, Config};
 use crate::console::message;
 use crate::data::statistics::Statistics;
-use crate::data::tokenizers::Tokenizers;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
@@ -46,7 +45,7 @@ use validator::Validator;
 /// What is said when a signal comes, and when a second one does.
 const ON_SIGNALS: [&str; 2] = [
     "stopping after this update, and saving; a second signal stops at once",
-    "stopped at once; --resume continues from the last checkpoint",
+    "stopped at once; --resume continues from the last checkpoint, or starts again where there is none",
 ];
 
 /// Trains a model.
@@ -74,7 +73,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
             message(text);
         }
     };
-    let saved = resumed.then(|| Tokenizers::load(&run)).transpose()?;
+    let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
     let data = prepare::data(&config, &texts, saved, &workplace)?;
     let validator = Validator::open(&config, &texts, &data.tokenizers, &say)?;
@@ -86,7 +85,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let parameters = model.parameters().values().elem_count();
     let needed = memory::estimate(&config.model, parameters, vocabulary.target, config.train.batch_tokens);
     if device.is_cpu() {
-        memory::warning(needed).into_iter().for_each(&say);
+        memory::warning(needed).into_iter().for_each(|text| say(format!("warning: {text}")));
     }
     model.initialise(config.train.seed)?;
     let optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
@@ -108,6 +107,13 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     if state.health.has_gone_back() {
         say(format!("note: {} times the schedule's learning rate, as since the run went back", state.health.rate));
+    }
+    let last = config.train.max_updates;
+    if last > 0 && state.step > last {
+        message(format_args!(
+            "note: the run has come to update {} already, past `train.max_updates` = {last}",
+            state.step
+        ));
     }
     if let Some(end) = signals.stop() {
         return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training; nothing was changed"));
