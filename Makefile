@@ -23,7 +23,7 @@ test: ## Run all tests
 	$(CARGO) test --release --locked $(ARGS)
 
 # What takes too long for `make test`; with $MT_TEST_DATA, as there.
-test-long: ## Run the tests that take long: two hundred kills, fused training against f64
+test-long: ## Run the tests that take long: two hundred kills, fused training against f64, races of kernels
 	$(CARGO) test --release --locked $(ARGS) -- --ignored --nocapture
 
 test-sacrebleu: build ## Hold metrics and event files to the real sacrebleu and TensorBoard (from PyPI)

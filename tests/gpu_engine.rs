@@ -14,6 +14,7 @@ use mt::decode::neural::Neural;
 use mt::decode::source::Source;
 use mt::decode::translate::TranslateOptions;
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
+use mt::error::Result;
 use mt::gpu::Engine;
 use mt::gpu::decode::Translator;
 use mt::gpu::launch::{AttentionSizes, Exclusions, Heads, Kernels, Side};
@@ -188,31 +189,66 @@ fn the_optimizer_moves_parameters_alike() {
     assert!(relative_error(&got.1, &want.1) < 1e-6 && relative_error(&got.2, &want.2) < 1e-6);
 }
 
+/// An update, and a translation with a beam.
+fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -> Result<()> {
+    let queue: Arc<dyn Queue> = Arc::new(queue);
+    let model = model(config, &Device::Cpu);
+    let mut engine = Engine::new(&model, queue.clone(), compute)?;
+    let decay = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
+    let mut optimizer = Optimizer::new(&decay, model.parameters(), 0.9)?;
+    let (source, target, targets) = batch();
+    engine.begin()?;
+    engine.pass(&source, &target, &targets, &TRAINING)?;
+    engine.decide(0.01, 1.0)?;
+    optimizer.step_with(&mut engine, 1, 1e-3)?;
+    assert!(engine.outcome()?.is_made);
+    let neural = Neural::on_device(&model, Translator::new(&model, queue, compute)?, special());
+    let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
+    let sources: [&[u32]; 3] = [&[5, 6, 7, 8, 9, 4, 2], &[9, 8, 2], &[2]];
+    search(&mut neural.begin(&sources)?, &SearchOptions::beam(3, penalty, vec![4; 3]))?;
+    Ok(())
+}
+
 /// Training and decoding touch no memory but what they took, and none that was given back.
 #[test]
 fn kernels_stay_in_their_memory() {
     if !on_emulator("kernels_stay_in_their_memory") {
         return;
     }
-    let decay = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
     let options = every_option();
     let all = options.iter().map(|config| (config, DType::BF16));
     // Wide and narrow ones.
     for (config, compute) in all.chain([(&options[1], DType::F32), (&options[5], DType::F32)]) {
-        let queue: Arc<dyn Queue> = Arc::new(Emulator::guarded());
-        let model = model(config, &Device::Cpu);
-        let mut engine = Engine::new(&model, queue.clone(), compute).unwrap();
-        let mut optimizer = Optimizer::new(&decay, model.parameters(), 0.9).unwrap();
-        let (source, target, targets) = batch();
-        engine.begin().unwrap();
-        engine.pass(&source, &target, &targets, &TRAINING).unwrap();
-        engine.decide(0.01, 1.0).unwrap();
-        optimizer.step_with(&mut engine, 1, 1e-3).unwrap();
-        assert!(engine.outcome().unwrap().is_made);
-        let neural = Neural::on_device(&model, Translator::new(&model, queue, compute).unwrap(), special());
-        let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
-        let options = |max_lengths: Vec<usize>| SearchOptions::beam(3, penalty, vec![4; max_lengths.len()]);
-        translate(&neural, &random_sequences(&[9, 3, 1], V, "source"), options);
+        update_and_translate(Emulator::guarded(), config, compute).unwrap();
+    }
+}
+
+/// No two threads are at the same number, one of them writing, without a barrier between them.
+#[test]
+fn threads_of_a_kernel_do_not_race() {
+    if !on_emulator("threads_of_a_kernel_do_not_race") {
+        return;
+    }
+    let options = every_option();
+    for (config, compute) in [(&options[2], DType::BF16), (&options[5], DType::F32)] {
+        update_and_translate(Emulator::that_sees_races(true), config, compute).unwrap();
+    }
+    // What finds none finds some where barriers do not count.
+    let error = update_and_translate(Emulator::that_sees_races(false), &small_model(), DType::BF16).unwrap_err();
+    assert!(error.to_string().contains("a race"), "{error}");
+}
+
+#[test]
+#[ignore = "some minutes"]
+fn threads_of_no_kernel_race() {
+    for config in every_option() {
+        for compute in [DType::F32, DType::BF16] {
+            update_and_translate(Emulator::that_sees_races(true), &config, compute).unwrap();
+        }
+    }
+    for d in [16, 32, 64, 128] {
+        let queue: Arc<dyn Queue> = Arc::new(Emulator::that_sees_races(true));
+        attention(&queue, Number::Bf16, [&[1, 17, 70], &[5, 31, 64]], d, false, 0.1);
     }
 }
 
@@ -306,21 +342,27 @@ fn error_by_norm(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Output and gradients of attention over packed rows: out, dq, dk, dv.
-fn attention(number: Number, queries: &[u32], keys: &[u32], d: usize, causal: bool, p: f64) -> [Vec<f32>; 4] {
+fn attention(
+    queue: &Arc<dyn Queue>,
+    number: Number,
+    [queries, keys]: [&[u32]; 2],
+    d: usize,
+    causal: bool,
+    p: f64,
+) -> [Vec<f32>; 4] {
     const HEADS: usize = 2;
-    let queue = guarded_queue();
     let kernels = Kernels::new(queue.clone(), number, d.is_multiple_of(8));
-    let (queries, keys) = (side(&*queue, queries), side(&*queue, keys));
+    let (queries, keys) = (side(&**queue, queries), side(&**queue, keys));
     let width = HEADS * d;
     let mut stream = Stream::new(d as u64, "attention");
     let mut draw = |rows: usize| -> Address {
         // Of bf16, so that both types begin with the same numbers.
         let values: Vec<u16> = (0..rows * width).map(|_| to_bf16(stream.normal() as f32)).collect();
         match number {
-            Number::Bf16 => put(&*queue, &values),
+            Number::Bf16 => put(&**queue, &values),
             Number::F32 => {
                 let values: Vec<f32> = values.iter().map(|&v| f32::from_bits(u32::from(v) << 16)).collect();
-                put(&*queue, &values)
+                put(&**queue, &values)
             }
         }
     };
@@ -345,9 +387,9 @@ fn attention(number: Number, queries: &[u32], keys: &[u32], d: usize, causal: bo
     kernels.attend_backward(gradients, [dout, out, log_sums, deltas], heads, &sizes).unwrap();
     [(out, queries.rows), (gradients.q, queries.rows), (gradients.k, keys.rows), (gradients.v, keys.rows)].map(
         |(at, rows)| match number {
-            Number::F32 => get::<f32>(&*queue, at, rows * width),
+            Number::F32 => get::<f32>(&**queue, at, rows * width),
             Number::Bf16 => {
-                let values = get::<u16>(&*queue, at, rows * width);
+                let values = get::<u16>(&**queue, at, rows * width);
                 values.iter().map(|&v| f32::from_bits(u32::from(v) << 16)).collect()
             }
         },
@@ -360,8 +402,8 @@ fn attention_in_tiles_is_attention() {
     for (d, causal, p) in [(16, true, 0.0), (32, false, 0.2), (64, true, 0.1), (128, false, 0.0), (64, false, 0.0)] {
         let queries = [1, 16, 17, 33, 70, 2];
         let keys = if causal { queries } else { [5, 31, 32, 1, 64, 90] };
-        let want = attention(Number::F32, &queries, &keys, d, causal, p);
-        let got = attention(Number::Bf16, &queries, &keys, d, causal, p);
+        let [want, got] = [Number::F32, Number::Bf16]
+            .map(|number| attention(&guarded_queue(), number, [&queries, &keys], d, causal, p));
         for ((name, got), want) in ["out", "dq", "dk", "dv"].iter().zip(&got).zip(&want) {
             let error = error_by_norm(got, want);
             assert!(error < 1e-2, "{name} of heads of {d}, causal {causal}, dropout {p}: {error}");
@@ -372,8 +414,8 @@ fn attention_in_tiles_is_attention() {
 /// A head as wide as a base model, as in the paper's table 3 (A): twice as wide as a lane's first numbers reach.
 #[test]
 fn one_wide_head() {
-    let got = attention(Number::Bf16, &[3, 40], &[33, 7], 512, false, 0.1);
-    let want = attention(Number::F32, &[3, 40], &[33, 7], 512, false, 0.1);
+    let [want, got] = [Number::F32, Number::Bf16]
+        .map(|number| attention(&guarded_queue(), number, [&[3, 40], &[33, 7]], 512, false, 0.1));
     for (got, want) in got.iter().zip(&want) {
         assert!(error_by_norm(got, want) < 1e-2);
     }

@@ -2,10 +2,10 @@
 //! products as plain loops.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use candle_core::{Device, Tensor};
 use libloading::Library;
@@ -14,25 +14,43 @@ use mt::gpu::queue::{self, Address, Epilogue, Matrix, Number, Product, Queue, Ti
 
 type Launch = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *mut *mut c_void) -> c_int;
 
-/// The compiled kernels.
-fn library() -> &'static Library {
-    static LIBRARY: OnceLock<Library> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kernels-{}.so", std::process::id()));
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-        let mut command = Command::new(&compiler);
-        command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-DMT_EMULATED"]);
-        // A GPU ends a kernel that loads or stores across such a boundary; the processor would not mind.
-        command.args(["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error", "-x", "c++", "-I"]);
-        command.arg(root.join("tests/emulator")).arg(root.join("src/gpu/kernels/all.cu")).arg("-o").arg(&library);
-        let output = command.output().unwrap_or_else(|e| panic!("{compiler} (Debian: apt-get install g++): {e}"));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // SAFETY: it only fills its table of kernels when it is loaded.
-        let loaded = unsafe { Library::new(&library) }.unwrap();
-        std::fs::remove_file(&library).unwrap();
-        loaded
-    })
+/// Runs the C++ compiler.
+fn compile(arguments: &[&OsStr]) {
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    // Two libraries are loaded in one process: neither takes the other's variables for its own.
+    let flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"];
+    let output = Command::new(&compiler).args(flags).args(arguments).output();
+    let output = output.unwrap_or_else(|e| panic!("{compiler} (Debian: apt-get install g++): {e}"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The compiled kernels; with what finds races between their threads, where `sees_races`.
+fn kernels(sees_races: bool) -> Library {
+    let emulator = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels/all.cu");
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let [object, library] = ["kernels.o", "kernels.so"].map(|name| folder.path().join(name));
+    // A GPU ends a kernel that loads or stores across such a boundary; the processor would not mind.
+    let alignment = ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"];
+    // The calls of that sanitizer, to races.cpp; its library would be linked in if it were named there too.
+    let races = ["-fsanitize=thread", "-fno-threadsafe-statics", "-DMT_RACES"];
+    let flags = if sees_races { &races[..] } else { &alignment[..] };
+    let mut arguments: Vec<&OsStr> = ["-c", "-DMT_EMULATED", "-x", "c++", "-I"].map(OsStr::new).to_vec();
+    arguments.extend([emulator.as_os_str(), source.as_os_str(), OsStr::new("-o"), object.as_os_str()]);
+    arguments.extend(flags.iter().map(OsStr::new));
+    compile(&arguments);
+    let mut arguments = vec![OsStr::new("-shared"), object.as_os_str(), OsStr::new("-o"), library.as_os_str()];
+    let watch = emulator.join("races.cpp");
+    arguments.extend(sees_races.then_some(watch.as_os_str()));
+    compile(&arguments);
+    // SAFETY: it only fills its table of kernels when it is loaded.
+    unsafe { Library::new(&library) }.unwrap()
+}
+
+/// [`kernels`], compiled once.
+fn library(sees_races: bool) -> &'static Library {
+    static LIBRARIES: [OnceLock<Library>; 2] = [OnceLock::new(), OnceLock::new()];
+    LIBRARIES[usize::from(sees_races)].get_or_init(|| kernels(sees_races))
 }
 
 /// Memory of the processor and kernels run on it. Allocated memory holds NaN.
@@ -42,6 +60,8 @@ pub struct Emulator {
     left: Mutex<usize>,
     /// Whether every piece of memory is followed by some that must not be touched.
     guarded: bool,
+    /// Whether barriers count, where races are looked for.
+    races: Option<bool>,
     /// What was fetched, by ticket; none where that is forgotten.
     fetches: Mutex<Vec<Option<Vec<u8>>>>,
 }
@@ -59,17 +79,38 @@ impl Emulator {
     }
 
     pub fn with_memory(bytes: usize) -> Self {
-        // SAFETY: emulated.h defines it so.
-        let launch = unsafe { *library().get::<Launch>(b"emulator_launch").unwrap() };
-        Self { launch, left: bytes.into(), guarded: false, fetches: Mutex::default() }
+        Self { left: bytes.into(), ..Self::of(None) }
     }
+
+    /// Fails where threads of a kernel race. Without `barriers`, as if no thread ever waited for another one.
+    pub fn that_sees_races(barriers: bool) -> Self {
+        Self::of(Some(barriers))
+    }
+
+    fn of(races: Option<bool>) -> Self {
+        // SAFETY: emulated.h defines it so.
+        let launch = unsafe { *library(races.is_some()).get::<Launch>(b"emulator_launch").unwrap() };
+        Self { launch, left: usize::MAX.into(), guarded: false, races, fetches: Mutex::default() }
+    }
+}
+
+/// Where races are looked for, one kernel runs at a time.
+fn watch(barriers: bool) -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: races.cpp defines it so.
+    unsafe {
+        let ignore = library(true).get::<unsafe extern "C" fn(c_int)>(b"emulator_ignores_meetings").unwrap();
+        ignore((!barriers).into());
+    }
+    one
 }
 
 /// Whether a test that only an emulator can be put to is to run: not beside a device, where there need be no compiler.
 pub fn on_emulator(test: &str) -> bool {
     let beside_device = std::env::var("MT_TEST_DEVICE").is_ok_and(|name| name != "cpu");
     if beside_device {
-        super::skipped(test, "MT_TEST_DEVICE is set, and it needs an emulator with little memory or guards");
+        super::skipped(test, "MT_TEST_DEVICE is set, and it needs an emulator with little memory, guards or a watch");
     }
     !beside_device
 }
@@ -245,9 +286,13 @@ impl Queue for Emulator {
     unsafe fn launch(&self, launch: &queue::Launch<'_>, arguments: &mut [*mut c_void]) -> Result<()> {
         let (name, grid) = (CString::new(launch.kernel).unwrap(), launch.grid);
         let (threads, shared) = (launch.threads, launch.shared);
+        let _watch = self.races.map(watch);
         // SAFETY: the caller's promise.
         let code = unsafe { (self.launch)(name.as_ptr(), grid.as_ptr(), threads, shared, arguments.as_mut_ptr()) };
         assert!(code != 1, "there is no kernel {}", launch.kernel);
+        if code == 3 {
+            return Err(Error::failure(format!("{}: a race", launch.kernel)));
+        }
         assert!(code == 0, "{}: no GPU runs {threads} threads on a grid of {grid:?}", launch.kernel);
         Ok(())
     }

@@ -4,7 +4,7 @@
 // The threads of a block are fibers of one thread, switched at barriers and at the collectives of a warp, in an order that
 // changes from turn to turn: what depends on an order that no barrier promises differs from run to run. Blocks run one
 // after the other. Dynamic shared memory is filled with NaN before each block; a barrier that some threads never reach ends the
-// process with a message.
+// process with a message. With MT_RACES, every access is told to races.cpp.
 #pragma once
 #include <setjmp.h>
 #include <ucontext.h>
@@ -24,8 +24,17 @@
 #include <utility>
 #include <vector>
 
+#ifdef MT_RACES
+#include "races.h"
+// What no kernel does itself.
+#define UNWATCHED __attribute__((no_sanitize("thread")))
+#else
+#define UNWATCHED
+#endif
+
 using std::isfinite;
 
+#define EXPORTED __attribute__((visibility("default")))
 #define __device__
 #define __global__
 #define __shared__ static thread_local
@@ -97,6 +106,8 @@ struct Block {
     unsigned current = 0, threads = 0, progress = 0;
     Barrier all;
     std::vector<Barrier> warps;
+    // How often the threads of a warp have met where CUDA orders their accesses: not at its other collectives.
+    std::vector<unsigned> warp_meetings;
     std::vector<Slot> slots;
     std::vector<unsigned char> shared;
     uint64_t random = 1;
@@ -107,13 +118,13 @@ struct Block {
 inline thread_local Block block;
 
 // Not inlined: what a jump comes back to must not be held in registers.
-__attribute__((noinline)) inline void leave() {
+UNWATCHED __attribute__((noinline)) inline void leave() {
     if (_setjmp(block.fibers[block.current].place) == 0) _longjmp(block.scheduler, 1);
 }
 
 inline void run_fiber();
 
-__attribute__((noinline)) inline void enter(Fiber& fiber) {
+UNWATCHED __attribute__((noinline)) inline void enter(Fiber& fiber) {
     if (_setjmp(block.scheduler) != 0) return;
     if (fiber.begun) _longjmp(fiber.place, 1);
     fiber.begun = true;
@@ -130,22 +141,24 @@ inline bool runs(const unsigned* grid, unsigned threads) {
     return threads > 0 && threads <= 1024 && threads % LANES == 0 && grid[1] <= 65535 && grid[2] <= 65535;
 }
 
-inline void wait(Barrier& barrier) {
+// Returns whether this thread is the last one.
+UNWATCHED inline bool wait(Barrier& barrier) {
     const unsigned generation = barrier.generation;
     block.progress++;
     if (++barrier.arrived == barrier.expected) {
         barrier.arrived = 0;
         barrier.generation++;
-        return;
+        return true;
     }
     while (barrier.generation == generation) leave();
+    return false;
 }
 
-inline unsigned lane() { return threadIdx.x % LANES; }
-inline Slot& slot(unsigned lane) { return block.slots[threadIdx.x / LANES * LANES + lane]; }
-inline void wait_warp() { wait(block.warps[threadIdx.x / LANES]); }
+UNWATCHED inline unsigned lane() { return threadIdx.x % LANES; }
+UNWATCHED inline Slot& slot(unsigned lane) { return block.slots[threadIdx.x / LANES * LANES + lane]; }
+UNWATCHED inline bool wait_warp() { return wait(block.warps[threadIdx.x / LANES]); }
 
-inline void run_fiber() {
+UNWATCHED inline void run_fiber() {
     // Once a block.
     for (;;) {
         block.body(block.arguments);
@@ -155,19 +168,34 @@ inline void run_fiber() {
     }
 }
 
-inline Fiber new_fiber() {
+UNWATCHED inline Fiber new_fiber() {
     Fiber made;
     made.stack.resize(STACK);
     made.begun = false;
     return made;
 }
 
-inline void run_block(const char* name) {
+// The thread that goes on.
+UNWATCHED inline void choose(unsigned thread) {
+    block.current = thread;
+    threadIdx.x = thread;
+#ifdef MT_RACES
+    const unsigned number = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    const auto& stack = block.fibers[thread].stack;
+    races::enter({number, thread, &block.all.generation, &block.warp_meetings[thread / LANES], stack.data(), stack.size()});
+#endif
+}
+
+UNWATCHED inline void run_block(const char* name) {
     const unsigned threads = block.threads;
     // NaN, as a float and as two of bf16.
     std::memset(block.shared.data(), 0xff, block.shared.size());
     block.all = {0, threads, 0};
     for (auto& warp : block.warps) warp = {0, LANES, 0};
+    for (auto& meetings : block.warp_meetings) meetings = 0;
+#ifdef MT_RACES
+    races::begin_block(block.shared.data(), block.shared.size());
+#endif
     for (unsigned t = 0; t < threads; t++) {
         block.fibers[t].done = false;
     }
@@ -181,9 +209,11 @@ inline void run_block(const char* name) {
         for (unsigned i = 0; i < size; i++) {
             const unsigned t = (start + i * step) % size;
             if (t >= threads || block.fibers[t].done) continue;
-            block.current = t;
-            threadIdx.x = t;
+            choose(t);
             enter(block.fibers[t]);
+#ifdef MT_RACES
+            races::leave();
+#endif
             if (block.fibers[t].done) left--;
         }
         if (left > 0 && block.progress == before) {
@@ -234,10 +264,12 @@ struct Registration {
 #define LAUNCHABLE(name) static emulator::Registration registration_of_##name(#name, {emulator::Launch<&name>::run, emulator::Launch<&name>::copy});
 #define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::block.shared.data())
 
-inline void __syncthreads() { emulator::wait(emulator::block.all); }
-inline void sync_warp() { emulator::wait_warp(); }
+UNWATCHED inline void __syncthreads() { emulator::wait(emulator::block.all); }
+UNWATCHED inline void sync_warp() {
+    if (emulator::wait_warp()) emulator::block.warp_meetings[threadIdx.x / emulator::LANES]++;
+}
 
-inline float shuffle(float x, unsigned lane) {
+UNWATCHED inline float shuffle(float x, unsigned lane) {
     emulator::slot(emulator::lane()).value = x;
     emulator::wait_warp();
     const float y = emulator::slot(lane).value;
@@ -246,9 +278,9 @@ inline float shuffle(float x, unsigned lane) {
 }
 inline float shuffle_xor(float x, unsigned lanes) { return shuffle(x, emulator::lane() ^ lanes); }
 
-inline float half_of(unsigned pair, unsigned which) { return __uint_as_float(which ? pair & 0xffff0000u : pair << 16); }
+UNWATCHED inline float half_of(unsigned pair, unsigned which) { return __uint_as_float(which ? pair & 0xffff0000u : pair << 16); }
 
-inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+UNWATCHED inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     emulator::Slot& mine = emulator::slot(emulator::lane());
     std::memcpy(mine.a, a, sizeof mine.a);
     mine.b[0] = b0, mine.b[1] = b1;
@@ -263,7 +295,11 @@ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, uns
     emulator::wait_warp();
 }
 
-inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
+UNWATCHED inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
+#ifdef MT_RACES
+    // The rows that are used are those that the first sixteen lanes name.
+    if (emulator::lane() < 16) races::reads(row, 8 * sizeof *row);
+#endif
     emulator::slot(emulator::lane()).row = row;
     emulator::wait_warp();
     const unsigned first = emulator::lane() % 4 * 2, column = emulator::lane() / 4;
@@ -278,8 +314,8 @@ inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
 }
 
 
-// Returns 1 where there is no kernel of this name, 2 where no GPU runs it so.
-extern "C" int emulator_launch(const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {
+// Returns 1 where there is no kernel of this name, 2 where no GPU runs it so, 3 where its threads race.
+extern "C" UNWATCHED EXPORTED int emulator_launch(const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {
     using emulator::block;
     const auto found = emulator::kernels().find(name);
     if (found == emulator::kernels().end()) return 1;
@@ -288,6 +324,7 @@ extern "C" int emulator_launch(const char* name, const unsigned* grid, unsigned 
     // A deque: fibers that have begun must not move.
     while (block.fibers.size() < threads) block.fibers.push_back(emulator::new_fiber());
     block.warps.resize(threads / emulator::LANES);
+    block.warp_meetings.resize(threads / emulator::LANES);
     block.slots.resize(threads);
     // Aligned as a GPU has it; a little more, so that the end is not the vector's.
     block.shared.resize(shared + 64);
@@ -296,10 +333,16 @@ extern "C" int emulator_launch(const char* name, const unsigned* grid, unsigned 
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
     threadIdx = {0, 0, 0};
+#ifdef MT_RACES
+    races::begin_launch(name);
+#endif
     for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++) {
         for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++) {
             for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++) emulator::run_block(name);
         }
     }
+#ifdef MT_RACES
+    if (races::end_launch()) return 3;
+#endif
     return 0;
 }
