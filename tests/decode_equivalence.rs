@@ -191,7 +191,7 @@ impl<'a> Uncached<'a> {
     }
 
     /// Log-probabilities of what follows each of `inputs`, with the forbidden tokens at -∞.
-    fn log_probs(&self, inputs: &[Vec<u32>], sentences: &[usize]) -> Vec<Vec<f32>> {
+    fn last_rows(&self, inputs: &[Vec<u32>], sentences: &[usize]) -> Vec<Vec<f32>> {
         let length = inputs[0].len();
         let (s, d) = (self.memory.length, self.model.config().d_model);
         let states = self.memory.states.reshape((self.memory.lengths.len(), s, d)).unwrap();
@@ -231,7 +231,7 @@ impl StepModel for Uncached<'_> {
     }
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
         let mut log_probs = Vec::new();
-        self.distributions(rows, &mut log_probs)?;
+        self.log_probs(rows, &mut log_probs)?;
         let width = log_probs.len() / rows.len();
         for (r, (row, best)) in log_probs.chunks_exact(width).zip(best.chunks_exact_mut(k)).enumerate() {
             let mut order: Vec<usize> = (0..width).filter(|&token| rows.constraint(r).allows(token as u32)).collect();
@@ -242,14 +242,17 @@ impl StepModel for Uncached<'_> {
         }
         Ok(())
     }
-    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+    fn forbidden(&self) -> &[u32] {
+        &[]
+    }
+    fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
         let continued = |(&parent, &token): (&usize, &u32)| {
             let mut input = if rows.position == 0 { Vec::new() } else { self.inputs[parent].clone() };
             input.push(token);
             input
         };
         self.inputs = rows.parents.iter().zip(rows.tokens).map(continued).collect();
-        *log_probs = self.log_probs(&self.inputs, rows.sentences).concat();
+        *log_probs = self.last_rows(&self.inputs, rows.sentences).concat();
         Ok(())
     }
 }
@@ -282,7 +285,7 @@ fn forced_score(model: &Uncached, sentence: usize, hypothesis: &Hypothesis) -> f
     let mut input = vec![1];
     let mut total = 0.0;
     for label in labels {
-        total += model.log_probs(&[input.clone()], &[sentence])[0][label as usize] as f64;
+        total += model.last_rows(&[input.clone()], &[sentence])[0][label as usize] as f64;
         input.push(label);
     }
     total

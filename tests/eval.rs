@@ -197,6 +197,10 @@ fn perplexity_is_that_of_training() {
     let (perplexity, accuracy) = (found["ppl"]["score"].as_f64().unwrap(), found["ppl"]["accuracy"].as_f64().unwrap());
     assert!((perplexity / expected - 1.0).abs() < 1e-4, "{perplexity} {expected}");
     assert!((0.0..=1.0).contains(&accuracy));
+    project.write("none", "");
+    let of = |more: &[&str]| project.mt(&[&["eval", "--model", "runs/small", "--ppl", "-q"], more].concat());
+    fails(&of(&["--src", "none", "--ref", "none"]), 1, &["none", "there are no lines to score"]);
+    fails(&of(&["--shortlist", "list"]), 2, &["--ppl", "--shortlist"]);
     let both = project.mt(&["eval", "--model", "runs/small", "--ppl", "--bleu", "-q"]);
     assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
 }

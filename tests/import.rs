@@ -67,6 +67,33 @@ fn lines_without_a_language_are_told_of() {
     assert!(text.contains("1 of 4 lines (the first is line 2) do not say into which language"), "{text}");
 }
 
+/// Each part is translated into the language of the line, whose tag stands in the line once.
+#[test]
+fn parts_of_a_line_are_aligned_with_its_words() {
+    let project = imported();
+    let line = format!(">>deu<< {}", "The cat sleeps. The dog eats a cat. ".repeat(30));
+    let args = ["translate", "--model", "model", "--max-length", "4", "--alignment", "--json", &line];
+    let output = project.mt(&args);
+    succeeds(&output);
+    assert!(stderr(&output).contains("they were translated in parts"), "{}", stderr(&output));
+    let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let starts: Vec<u64> = serde_json::from_value(found["joints"].clone()).unwrap();
+    assert_eq!(starts.len(), 59, "{found}");
+    let pairs = found["alignment"].as_str().unwrap().split_whitespace();
+    let sources: Vec<usize> = pairs.map(|pair| pair.split_once('-').unwrap().0.parse().unwrap()).collect();
+    assert!(sources.is_sorted_by_key(|word| sentence_of(*word)), "{sources:?}");
+    let last = sources.last().copied().unwrap();
+    assert_eq!(sentence_of(last), 59, "{sources:?}");
+
+    /// The tag, then sentences of three and five words by turns.
+    fn sentence_of(word: usize) -> usize {
+        match word.checked_sub(1) {
+            None => 0,
+            Some(word) => word / 8 * 2 + usize::from(word % 8 >= 3),
+        }
+    }
+}
+
 #[test]
 fn all_that_is_wrong_is_said_at_once() {
     let project = Project::new();

@@ -138,6 +138,20 @@ fn text_that_is_split_already_is_joined_again() {
         "model.dropout=0",
     ];
     succeeds(&project.train(&steps));
+    // A reference may hold what no translation does: the perplexity is still that of training, and of `mt score`.
+    project.write("unknown.de", "die Ж Kat@@ ze\n");
+    project.write("unknown.en", "the cat\n");
+    let model = ["--model", "runs/small", "-q", "--json"];
+    let files = ["--src", "unknown.en", "--ref", "unknown.de"];
+    let found = project.mt(&[&["eval", "--ppl"], &model[..], &files].concat());
+    succeeds(&found);
+    let found: Value = serde_json::from_str(&stdout(&found)).unwrap();
+    let scored = project.mt(&[&["score", "--src", "unknown.en", "--tgt", "unknown.de"], &model[..]].concat());
+    let scored: Value = serde_json::from_str(&stdout(&scored)).unwrap();
+    let (perplexity, tokens) = (found["ppl"]["score"].as_f64().unwrap(), found["ppl"]["tokens"].as_f64().unwrap());
+    let log_prob = scored["log_prob"].as_f64().unwrap();
+    assert!((perplexity.ln() * tokens + log_prob).abs() < 1e-4, "{found} {scored}");
+    assert!(tokens >= 4.0, "{found}");
     let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let bleu =

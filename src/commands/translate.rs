@@ -138,7 +138,8 @@ fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// A line and its translation, for programs.
+/// A line and its translation, for programs. Log-probabilities are those of the tokens and of the end, where it came to one; of
+/// a line in parts, of each part's tokens and its end, and `joints` are the tokens that parts but the first begin with.
 fn json(
     tokenizer: &Tokenizer,
     line: &str,
@@ -147,11 +148,12 @@ fn json(
     n_best: bool,
 ) -> Value {
     let candidate = |candidate: &Candidate| {
-        let Candidate { text, tokens, token_log_probs, log_prob, score, ending, .. } = candidate;
+        let Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints } = candidate;
         let pieces: Vec<&str> = tokens.iter().map(|&token| tokenizer.piece(token).unwrap_or_default()).collect();
         json!({
             "translation": text, "log_prob": log_prob, "score": score, "finished": candidate.finished(),
             "ending": ending.name(), "tokens": pieces, "token_log_probs": token_log_probs,
+            "joints": joints,
         })
     };
     let mut json = candidate(translation.best());

@@ -39,7 +39,9 @@ pub fn align(model: &Transformer, reader: &Reader, translation: &Translation) ->
     for (part, end) in translation.parts.iter().zip(ends) {
         let tokens = &best.tokens[start..end];
         start = end;
-        let (from, to) = (words(&reader.tokenizers().source, &part.ids), words(&reader.tokenizers().target, tokens));
+        let (added, ids) = part.ids.split_at(part.added);
+        let from = [vec![None; added.len()], words(&reader.tokenizers().source, ids)].concat();
+        let to = words(&reader.tokenizers().target, tokens);
         let counts = [&from, &to].map(|words| words.iter().flatten().last().map_or(0, |last| last + 1));
         for (target, source) in of_part(model, reader, part, tokens, [&from, &to], counts)?.into_iter().enumerate() {
             pairs.extend(source.map(|source| (source_words + source, target_words + target)));

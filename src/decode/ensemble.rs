@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::neural::{Neural, NeuralStep, best_continuations, forbid};
+use super::neural::{Neural, NeuralStep, best_continuations};
 use super::{Continuation, Rows, StepModel};
 use crate::error::Result;
 
@@ -131,15 +131,17 @@ impl StepModel for EnsembleStep<'_> {
         Ok(())
     }
 
-    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+    fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
         if let [only] = &mut self.members[..] {
-            return only.distributions(rows, log_probs);
+            return only.log_probs(rows, log_probs);
         }
         self.mean(rows)?;
         log_probs.clone_from(&self.log_probs);
-        let model = &self.ensemble.members[0];
-        log_probs.chunks_exact_mut(model.vocabulary()).for_each(|row| forbid(row, None, &model.special().forbidden));
         Ok(())
+    }
+
+    fn forbidden(&self) -> &[u32] {
+        self.members[0].forbidden()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The log-probabilities of given targets: search with no choice; and how often a model would have chosen the same.
 
+use std::iter::Sum;
+
 use super::{Batch, Constraint, Continuation, StepModel};
 use crate::error::Result;
 
@@ -47,21 +49,34 @@ impl Knowledge {
     }
 }
 
-/// Adds to `known` how well a model knows the targets of its sentences.
+impl Sum for Knowledge {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            tokens: a.tokens + b.tokens,
+            first: a.first + b.first,
+            log_prob: a.log_prob + b.log_prob,
+        })
+    }
+}
+
+/// How well a model knows the target of each of its sentences: a token that has no place in a translation, but in a target, has
+/// a probability as any other.
 ///
 /// # Errors
 /// As [`super::search`].
-pub fn knowledge(model: &mut dyn StepModel, targets: &[&[u32]], known: &mut Knowledge) -> Result<()> {
+pub fn knowledge(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Knowledge>> {
+    let mut all = vec![Knowledge::default(); targets.len()];
     follow(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
-        let log_probs = batch.distributions(model, position)?;
-        for ((_, token), row) in tokens.iter().zip(log_probs.chunks_exact(log_probs.len() / tokens.len())) {
-            let log_prob = row[*token as usize];
+        let log_probs = batch.distributions(model, position, false)?;
+        for ((sentence, token), row) in tokens.iter().zip(log_probs.chunks_exact(log_probs.len() / tokens.len())) {
+            let (known, log_prob) = (&mut all[*sentence], row[*token as usize]);
             known.tokens += 1;
             known.first += u64::from(row.iter().all(|other| *other <= log_prob));
             known.log_prob += Continuation { token: *token, log_prob }.log_prob()?.unwrap_or(f64::NEG_INFINITY);
         }
         Ok(())
-    })
+    })?;
+    Ok(all)
 }
 
 /// Walks down all targets at once: at each position `look` gets the rows of those that have not ended, and for each the

@@ -68,11 +68,27 @@ pub trait StepModel {
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()>;
 
     /// Extends each row's hypothesis by one token, as [`Self::step`], and writes the log-probabilities of all tokens, a
-    /// row after the other; negative infinity for a token that has no place in a translation. Constraints are not looked at.
+    /// row after the other, those included that have no place in a translation. Constraints are not looked at.
     ///
     /// # Errors
     /// As [`Self::step`].
-    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()>;
+    fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()>;
+
+    /// The tokens that have no place in a translation.
+    fn forbidden(&self) -> &[u32];
+
+    /// As [`Self::log_probs`]; negative infinity for a token that has no place in a translation.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+        self.log_probs(rows, log_probs)?;
+        let vocabulary = log_probs.len() / rows.len();
+        for row in log_probs.chunks_exact_mut(vocabulary) {
+            self.forbidden().iter().for_each(|&token| row[token as usize] = f32::NEG_INFINITY);
+        }
+        Ok(())
+    }
 }
 
 /// The rows of one step. The slices are equally long and never empty; the rows of a sentence stand together, its best
@@ -372,11 +388,16 @@ impl Batch {
         Ok(&self.best)
     }
 
-    /// Runs the model on the rows pushed since `clear`; returns the log-probabilities of all tokens for each.
-    fn distributions(&mut self, model: &mut dyn StepModel, position: usize) -> Result<&[f32]> {
+    /// Runs the model on the rows pushed since `clear`; returns the log-probabilities of all tokens for each, of those alone
+    /// that have a place in a translation if `possible`.
+    fn distributions(&mut self, model: &mut dyn StepModel, position: usize, possible: bool) -> Result<&[f32]> {
         let mut log_probs = std::mem::take(&mut self.log_probs);
         log_probs.clear();
-        model.distributions(&self.rows(position), &mut log_probs)?;
+        if possible {
+            model.distributions(&self.rows(position), &mut log_probs)?;
+        } else {
+            model.log_probs(&self.rows(position), &mut log_probs)?;
+        }
         self.log_probs = log_probs;
         Ok(&self.log_probs)
     }

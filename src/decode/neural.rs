@@ -213,21 +213,6 @@ impl NeuralStep<'_> {
         Err(Error::failure(format!("a hypothesis is longer than model.max_length ({})", rows.position))
             .help("lower --max-length-extra or split the input line"))
     }
-
-    /// The log-probabilities of all tokens, those included that have no place in a translation, a row after the other.
-    pub(super) fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
-        log_probs.resize(rows.len() * self.model.vocabulary, 0.0);
-        self.run(rows, log_probs, |_, logits, tokens, log_probs| {
-            let log_sum = log_sum_exp(logits);
-            match tokens {
-                None => log_probs.iter_mut().zip(logits).for_each(|(log_prob, logit)| *log_prob = *logit - log_sum),
-                Some(tokens) => {
-                    log_probs.fill(f32::NEG_INFINITY);
-                    tokens.iter().zip(logits).for_each(|(&token, logit)| log_probs[token as usize] = *logit - log_sum);
-                }
-            }
-        })
-    }
 }
 
 impl StepModel for NeuralStep<'_> {
@@ -260,11 +245,22 @@ impl StepModel for NeuralStep<'_> {
         })
     }
 
-    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
-        self.log_probs(rows, log_probs)?;
-        let rows = log_probs.chunks_exact_mut(self.model.vocabulary);
-        rows.for_each(|row| forbid(row, None, &self.model.special.forbidden));
-        Ok(())
+    fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+        log_probs.resize(rows.len() * self.model.vocabulary, 0.0);
+        self.run(rows, log_probs, |_, logits, tokens, log_probs| {
+            let log_sum = log_sum_exp(logits);
+            match tokens {
+                None => log_probs.iter_mut().zip(logits).for_each(|(log_prob, logit)| *log_prob = *logit - log_sum),
+                Some(tokens) => {
+                    log_probs.fill(f32::NEG_INFINITY);
+                    tokens.iter().zip(logits).for_each(|(&token, logit)| log_probs[token as usize] = *logit - log_sum);
+                }
+            }
+        })
+    }
+
+    fn forbidden(&self) -> &[u32] {
+        &self.model.special.forbidden
     }
 }
 
@@ -296,7 +292,7 @@ fn place(tokens: Option<&[u32]>, token: u32) -> Option<usize> {
     tokens.map_or(Some(token as usize), |tokens| tokens.binary_search(&token).ok())
 }
 
-pub(super) fn forbid(row: &mut [f32], tokens: Option<&[u32]>, forbidden: &[u32]) {
+fn forbid(row: &mut [f32], tokens: Option<&[u32]>, forbidden: &[u32]) {
     for place in forbidden.iter().filter_map(|&token| place(tokens, token)) {
         if let Some(value) = row.get_mut(place) {
             *value = f32::NEG_INFINITY;

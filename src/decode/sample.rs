@@ -42,7 +42,7 @@ pub(super) fn search(
         // Many of the most probable tokens are not sought one by one.
         let whole = sampling.top_k == 0 || sampling.top_k > MAX_BEAM;
         if whole {
-            batch.distributions(model, position)?;
+            batch.distributions(model, position, true)?;
         } else {
             batch.step(model, position, sampling.top_k)?;
         }

@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
 
+use unicode_segmentation::UnicodeSegmentation;
+
 use crate::choice::choice;
 use crate::config::{ModelConfig, PositionKind};
 use crate::data::batch::Batch;
@@ -15,7 +17,7 @@ use crate::model::Sequences;
 choice! {
     /// What to do with a line that has more tokens than a model takes.
     pub enum Long {
-        /// Translate it in parts of what the model was trained on, split at the end of a sentence where there is one.
+        /// Translate its sentences one by one; one that is still too long in parts.
         Split = "split",
         /// Translate its beginning, as far as the model's positions reach.
         Truncate = "truncate",
@@ -33,6 +35,8 @@ pub struct Source {
     pub part: usize,
     /// Its tokens, without the end of the sentence; none where the line is blank.
     pub ids: Vec<u32>,
+    /// Of these the first ones that do not stand here in the line: its tag, before each part but the first.
+    pub added: usize,
     /// Whether it had more than the positions reach.
     pub cut: bool,
 }
@@ -121,7 +125,7 @@ impl Reader {
                 }
                 let cut = ids.len() > self.longest || text.len() < whole.as_ref().len();
                 ids.truncate(self.longest);
-                Source { line, part: 0, ids, cut }
+                Source { line, ids, cut, ..Source::default() }
             })
             .collect()
     }
@@ -149,9 +153,13 @@ impl Reader {
 }
 
 /// Texts that all of these models take, which are this one together but for the white space at their ends; one after the
-/// other. Halved at the end of a sentence, else at white space, else anywhere, the nearest to the middle, again and again.
+/// other. They are its sentences, for these are what most models have learnt from: of several at once they tend to translate
+/// one. A sentence that is too long is halved at a mark, else at white space, else anywhere, the nearest to the middle, again
+/// and again.
 pub fn split<'t>(text: &'t str, readers: &[Reader]) -> Vec<&'t str> {
-    let (mut parts, mut rest) = (Vec::new(), vec![text.trim()]);
+    let mut parts = Vec::new();
+    let mut rest: Vec<&str> = sentences(text).map(str::trim).filter(|text| !text.is_empty()).collect();
+    rest.reverse();
     while let Some(text) = rest.pop() {
         let mut after = text.chars();
         after.next();
@@ -164,6 +172,39 @@ pub fn split<'t>(text: &'t str, readers: &[Reader]) -> Vec<&'t str> {
         rest.extend([second.trim_start(), first.trim_end()].into_iter().filter(|half| !half.is_empty()));
     }
     parts
+}
+
+/// The sentences of a text, as Unicode's annex 29 has them, but that no abbreviation ends one.
+fn sentences(text: &str) -> impl Iterator<Item = &str> {
+    let mut bounds = text.split_sentence_bound_indices();
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        for (start, sentence) in bounds.by_ref() {
+            let end = start + sentence.len();
+            if end == text.len() || !is_abbreviated(sentence) {
+                let whole = &text[first..end];
+                first = end;
+                return Some(whole);
+            }
+        }
+        None
+    })
+}
+
+/// Whether a text ends in a letter, a number of two digits or a short capitalised word without a vowel, with a full stop: `J.`,
+/// `am 3.`, `Mrs.`
+fn is_abbreviated(text: &str) -> bool {
+    let last = text.split_whitespace().next_back().and_then(|word| word.strip_suffix('.'));
+    let word = last.unwrap_or_default().trim_start_matches(|c: char| !c.is_alphanumeric());
+    let (length, are) = (word.chars().count(), |kind: fn(char) -> bool| word.chars().all(kind));
+    match word.chars().next() {
+        Some(_) if length == 1 => true,
+        Some(first) if first.is_uppercase() => {
+            length <= 3 && are(|c| c.is_ascii_alphabetic() && !"AEIOUYaeiouy".contains(c))
+        }
+        Some(_) => length == 2 && are(char::is_numeric),
+        None => false,
+    }
 }
 
 /// Where to halve a text of at least two characters.
@@ -230,6 +271,23 @@ mod tests {
         ] {
             assert_eq!(text[..middle(text)].trim_end(), first);
         }
+    }
+
+    #[test]
+    fn sentences_end_where_they_end() {
+        for parts in [
+            &["One. ", "Two is long, and goes on"][..],
+            &["Mrs. J. Smith and Dr. Who met (at St. Pauls). ", "They left."],
+            &["It costs 3.50 at 5.30 p.m. in July. ", "Am 3. Mai auch. ", "Im Jahr 1990. ", "Ja!"],
+            &["\u{201c}No,\u{201d} she said. ", "He asked why? ", "So it is. "],
+            &["一二三。", "四五六！", "七"],
+            &["no end"],
+            &["3.14159265"],
+        ] {
+            let text = parts.concat();
+            assert_eq!(sentences(&text).collect::<Vec<_>>(), parts);
+        }
+        assert_eq!(sentences("").count(), 0);
     }
 
     #[test]

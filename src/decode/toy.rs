@@ -100,7 +100,11 @@ impl StepModel for Toy {
         Ok(())
     }
 
-    fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+    fn forbidden(&self) -> &[u32] {
+        &[]
+    }
+
+    fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
         let vocabulary = (SPECIAL + self.language.words) as usize;
         for continuations in self.answers(rows) {
             let first = log_probs.len();

@@ -196,7 +196,8 @@ impl Translator {
         Self { models: Ensemble::new(models), readers, target }
     }
 
-    /// Translates lines; the result has one translation a line, in order. `progress` hears how many lines are done.
+    /// Translates lines; the result has one translation a line, in order. `progress` hears how many lines are done, those in
+    /// parts when all of them are.
     ///
     /// # Errors
     /// As [`search`].
@@ -221,10 +222,22 @@ impl Translator {
         &self,
         lines: &[S],
         options: &TranslateOptions,
-        go_on: impl FnMut(usize) -> bool,
+        mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Translation>>> {
         let mut sources = self.read(lines, options.long);
         let prefix = self.prefix(&options.prefix);
+        let mut parts_left = vec![0usize; lines.len()];
+        let translated = sources[0].iter().filter(|source| !source.ids.is_empty());
+        translated.for_each(|source| parts_left[source.line] += 1);
+        let mut done = parts_left.iter().filter(|&&parts| parts == 0).count();
+        let go_on = |batch: &[usize]| {
+            for &i in batch {
+                let left = &mut parts_left[sources[0][i].line];
+                *left -= 1;
+                done += usize::from(*left == 0);
+            }
+            go_on(done)
+        };
         let Some(found) = self.models.translate(&sources, &prefix, options, go_on)? else { return Ok(None) };
         let mut translations: Vec<Option<Translation>> = (0..lines.len()).map(|_| None).collect();
         for (source, hypotheses) in sources.swap_remove(0).into_iter().zip(found) {
@@ -254,12 +267,7 @@ impl Translator {
         batch_tokens: usize,
     ) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
         let targets = self.target.encode_batch(targets);
-        let mut log_probs = vec![Vec::new(); targets.len()];
-        self.follow(sources, &targets, batch_tokens, |model, batch, targets| {
-            let found = force(model, targets)?;
-            batch.iter().zip(found).for_each(|(&i, found)| log_probs[i] = found);
-            Ok(())
-        })?;
+        let log_probs = self.follow(sources, &targets, batch_tokens, force)?;
         Ok(targets.into_iter().zip(log_probs).collect())
     }
 
@@ -274,28 +282,31 @@ impl Translator {
         batch_tokens: usize,
     ) -> Result<Knowledge> {
         let targets = self.target.encode_batch(targets);
-        let mut known = Knowledge::default();
-        self.follow(sources, &targets, batch_tokens, |model, _, targets| knowledge(model, targets, &mut known))?;
-        Ok(known)
+        // In the order of the lines, however they were batched.
+        Ok(self.follow(sources, &targets, batch_tokens, knowledge)?.into_iter().sum())
     }
 
-    /// Gives `look` pairs of sources and targets in batches: the models at the sources, which pairs, and their targets.
-    fn follow<S: AsRef<str> + Sync>(
+    /// What `look` says of each pair of a source and a target, which it is given in batches, with the models at the sources.
+    fn follow<S: AsRef<str> + Sync, T: Clone + Default>(
         &self,
         sources: &[S],
         targets: &[Vec<u32>],
         batch_tokens: usize,
-        mut look: impl FnMut(&mut dyn StepModel, &[usize], &[&[u32]]) -> Result<()>,
-    ) -> Result<()> {
+        look: impl Fn(&mut dyn StepModel, &[&[u32]]) -> Result<Vec<T>>,
+    ) -> Result<Vec<T>> {
         let sources = self.read(sources, Long::Truncate);
+        let longest = |&i: &usize| targets[i].len().max(sources[0][i].ids.len());
         let mut order: Vec<usize> = (0..targets.len()).collect();
-        source::by_length(&mut order, |&i| targets[i].len());
-        let longest = |i: usize| targets[i].len().max(sources[0][i].ids.len());
-        for batch in source::batches(&order, |&i| longest(i), batch_tokens, self.models.rows()) {
+        source::by_length(&mut order, longest);
+        let mut found = vec![T::default(); targets.len()];
+        let look = |batch: &[usize]| {
             let targets: Vec<&[u32]> = batch.iter().map(|&i| targets[i].as_slice()).collect();
-            look(&mut self.models.begin_with(&sources, batch)?, batch, &targets)?;
+            look(&mut self.models.begin_with(&sources, batch)?, &targets)
+        };
+        for batch in source::batches(&order, longest, batch_tokens, self.models.rows()) {
+            batch.iter().zip(in_halves(batch, &look)?).for_each(|(&i, of_pair)| found[i] = of_pair);
         }
-        Ok(())
+        Ok(found)
     }
 
     /// The first line with more tokens than a model has positions.
@@ -325,9 +336,12 @@ impl Translator {
         if long != Long::Split || !(0..lines.len()).any(is_cut) {
             return sources;
         }
+        // A tag says into which language the whole line goes.
+        let tag_of = |line: &'l str| self.readers[0].tokenizers().source.language_tag(line).unwrap_or_default();
+        let tag_tokens =
+            |reader: &Reader, line: usize| reader.tokenizers().source.encode(tag_of(lines[line].as_ref())).len();
         let parts_of = |line: &'l str| -> Vec<Cow<'l, str>> {
-            // A tag says into which language the whole line goes.
-            let tag = self.readers[0].tokenizers().source.language_tag(line).unwrap_or_default();
+            let tag = tag_of(line);
             let tagged =
                 |(i, part)| if i == 0 || tag.is_empty() { Cow::Borrowed(part) } else { format!("{tag}{part}").into() };
             source::split(line, &self.readers).into_iter().enumerate().map(tagged).collect()
@@ -341,7 +355,10 @@ impl Translator {
                     if parts.is_empty() {
                         return vec![source];
                     }
-                    let of_line = |(part, read): (usize, Source)| Source { line: source.line, part, ..read };
+                    let of_line = |(part, read): (usize, Source)| {
+                        let added = if part == 0 { 0 } else { tag_tokens(reader, source.line) };
+                        Source { line: source.line, part, added, ..read }
+                    };
                     reader.read(parts).into_iter().enumerate().map(of_line).collect()
                 })
                 .collect();
@@ -377,8 +394,8 @@ impl Translator {
 
 impl Ensemble {
     /// Up to `options.n_best` hypotheses of each source, in order; none for one without tokens. `sources` has those of each
-    /// member. They are batched by length; asked after each batch with the number of sources that are done, `go_on` may end
-    /// it, and there is no result then.
+    /// member. They are batched by length; asked after each batch, with the numbers of its sources, `go_on` may end it, and
+    /// there is no result then.
     ///
     /// # Errors
     /// As [`search`].
@@ -387,13 +404,12 @@ impl Ensemble {
         sources: &[Vec<Source>],
         prefix: &[u32],
         options: &TranslateOptions,
-        mut go_on: impl FnMut(usize) -> bool,
+        mut go_on: impl FnMut(&[usize]) -> bool,
     ) -> Result<Option<Vec<Vec<Hypothesis>>>> {
         let first = &sources[0];
         let mut results = vec![Vec::new(); first.len()];
         let mut order: Vec<usize> = (0..first.len()).filter(|&i| !first[i].ids.is_empty()).collect();
         source::by_length(&mut order, |&i| first[i].ids.len());
-        let mut done = first.len() - order.len();
         let most = self.rows() / options.rows();
         for batch in source::batches(&order, |&i| first[i].ids.len(), options.batch_tokens, most) {
             let found = in_halves(batch, &|batch| self.batch(sources, batch, prefix, options))?;
@@ -401,8 +417,7 @@ impl Ensemble {
                 hypotheses.truncate(options.n_best);
                 results[i] = hypotheses;
             }
-            done += batch.len();
-            if !go_on(done) {
+            if !go_on(batch) {
                 return Ok(None);
             }
         }

@@ -153,9 +153,7 @@ fn of_files(args: &EvalArgs) -> Result<TestSet> {
     }
     let references = read_references(&args.reference)?;
     if let (Some(file), Some([])) = (args.reference.first(), references.first().map(Vec::as_slice)) {
-        return Err(Error::failure("there are no lines to score")
-            .at(file)
-            .help("give a file with a sentence on each line"));
+        return Err(nothing_to_score(file));
     }
     let read_aligned = |path: &PathBuf| -> Result<Vec<String>> {
         let lines = read_to_score(path)?;
@@ -170,6 +168,10 @@ fn of_files(args: &EvalArgs) -> Result<TestSet> {
         knowledge: None,
         training: Vec::new(),
     })
+}
+
+fn nothing_to_score(file: &Path) -> Error {
+    Error::failure("there are no lines to score").at(file).help("give a file with a sentence on each line")
 }
 
 /// Scores every sentence for itself.
@@ -206,6 +208,10 @@ fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Resu
              neither for the model's test set",
         ));
     }
+    if args.metrics.ppl && args.decode.shortlist.is_some() {
+        let error = Error::usage("--ppl is of all tokens, and --shortlist leaves most of them out");
+        return Err(error.help("leave one of the two out"));
+    }
     let (loaded, others) = model::load_all(&args.models, common)?;
     let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
     let test = loaded.config.data.test.as_ref();
@@ -228,6 +234,9 @@ fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Resu
         }
     };
     check_counts(&source, lines.len(), &reference_paths, &references)?;
+    if lines.is_empty() {
+        return Err(nothing_to_score(&source));
+    }
     let of_models = model::files_of(&loaded, &others);
     let inputs = reference_paths.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;

@@ -350,7 +350,10 @@ impl StepModel for Fixed {
     fn end_token(&self) -> u32 {
         END
     }
-    fn distributions(&mut self, _: &Rows<'_>, _: &mut Vec<f32>) -> Result<()> {
+    fn forbidden(&self) -> &[u32] {
+        &[]
+    }
+    fn log_probs(&mut self, _: &Rows<'_>, _: &mut Vec<f32>) -> Result<()> {
         unreachable!("only beams are searched here")
     }
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
