@@ -125,7 +125,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sources: Vec<Source> = (0..args.sentences)
         .map(|line| {
             let word = |_| (FIRST_WORD + random.below(v as u64 - FIRST_WORD)) as u32;
-            Source { line, part: 0, ids: (0..args.source).map(word).collect(), cut: false }
+            Source { line, ids: (0..args.source).map(word).collect(), ..Source::default() }
         })
         .collect();
     let options = TranslateOptions {

@@ -564,9 +564,8 @@ fn a_batch_that_does_not_fit_is_translated_in_parts() {
     }
     let sentence = |line: usize| Source {
         line,
-        part: 0,
         ids: (0..3 + line as u32 % 7).map(|i| 4 + (line as u32 * 5 + i * 11) % 57).collect(),
-        cut: false,
+        ..Source::default()
     };
     let sources: Vec<Source> = (0..12).map(sentence).collect();
     let options = TranslateOptions { max_length_extra: 5, ..TranslateOptions::of(&DecodeConfig::default()) };
