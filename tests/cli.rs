@@ -433,6 +433,23 @@ fn diverged_training_ends_where_it_diverged_and_can_go_on() {
     succeeds(&project.train(&[&["--resume"], &advice[..]].concat()));
 }
 
+/// The translations of a validation that is undone take nobody's place.
+#[test]
+fn the_best_translations_stay_the_best_ones() {
+    let project = Project::new();
+    let sets = ["--set", "valid.metric=loss", "--set", "valid.every=4", "--set", "train.save_every=1000"];
+    succeeds(&project.train(&[&sets[..], &["--set", "train.max_updates=4"]].concat()));
+    let best = || std::fs::read_to_string(project.path("runs/small/validation/best.txt")).unwrap();
+    let before = best();
+    // Weights grow until nothing is finite any more, not before the next validation.
+    let rate = ["--resume", "--set", "train.schedule.learning_rate=1e8", "--set", "train.max_updates=100"];
+    let output = project.mt(&[&["train", "--config", "small.toml"], &sets[..], &rate].concat());
+    let said = stderr(&output);
+    let back = "11 updates in a row were not finite: going on from the checkpoint of update 4";
+    assert!(said.contains("valid at 8") && said.contains(back), "{said}");
+    assert_eq!(best(), before);
+}
+
 /// One line of the text is unlike all others.
 #[test]
 fn a_jump_of_the_loss_is_told_with_its_lines() {

@@ -48,6 +48,18 @@ fn resumed_training_equals_uninterrupted_training() {
     .concat());
     succeeds(&forced);
     assert!(stderr(&forced).contains("note: `model.dropout` was 0.1 when the run began and is 0.2 now"));
+
+    // So may what batches are made of, and the text.
+    let lines = std::fs::read_to_string(project.path("valid.en")).unwrap();
+    project.write("valid.en", lines.replacen("cat", "dog", 1));
+    let sets = ["--set", "train.batch_tokens=2000", "--set", "valid.max_sentences=2", "--set", "train.max_updates=15"];
+    let resume = ["train", "--config", "small.toml", "--run-dir", "whole", "--resume", "--set", "model.dropout=0.2"];
+    fails(&project.mt(&[&resume[..], &sets].concat()), 2, &["train.batch_tokens", "valid.max_sentences"]);
+    let forced = project.mt(&[&resume[..], &sets, &["--force"]].concat());
+    succeeds(&forced);
+    for note in ["`train.batch_tokens` was", "the validation text is not what it was", "its epoch begins again"] {
+        assert!(stderr(&forced).contains(note), "{}", stderr(&forced));
+    }
 }
 
 #[test]

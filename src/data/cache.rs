@@ -116,7 +116,7 @@ impl Entry {
 
     /// The shards, if all are there and whole.
     pub fn load(&self) -> Result<Option<Vec<Shard>>> {
-        let shards = self.whole_shards()?;
+        let shards = self.whole_shards();
         Ok(self.is_complete(&shards).then_some(shards))
     }
 
@@ -134,7 +134,7 @@ impl Entry {
         let _lock = self.lock(say)?;
         self.remove_temporaries();
         write_whole(&self.directory.join("about.json"), format!("{:#}\n", self.about).as_bytes())?;
-        let mut shards = self.whole_shards()?;
+        let mut shards = self.whole_shards();
         if self.is_complete(&shards) {
             return Ok(shards);
         }
@@ -169,20 +169,11 @@ impl Entry {
     }
 
     /// The shards from the first on, up to one that is missing or damaged.
-    fn whole_shards(&self) -> Result<Vec<Shard>> {
+    fn whole_shards(&self) -> Vec<Shard> {
         let summaries: Vec<Summary> = (0..).map_while(|number| self.summary(number)).collect();
         let map = |(number, summary)| Shard::map(&self.files(number)[0], summary);
         let shards: Vec<_> = summaries.into_par_iter().enumerate().map(map).collect();
-        let mut whole = Vec::with_capacity(shards.len());
-        for shard in shards {
-            match shard {
-                Ok(Some(shard)) => whole.push(shard),
-                Ok(None) => break,
-                Err(error) if whole.is_empty() => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(whole)
+        shards.into_iter().map_while(|shard| shard.ok().flatten()).collect()
     }
 
     fn summary(&self, number: usize) -> Option<Summary> {

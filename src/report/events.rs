@@ -210,13 +210,14 @@ impl Watcher for Events {
         let seconds = entries.iter().filter_map(|entry| entry["seconds"].as_f64()).fold(0.0, f64::max);
         self.began = now() - seconds;
         let images = self.create()?;
-        let last = entries.iter().filter_map(|entry| entry["update"].as_i64()).max().unwrap_or(-1);
+        let validations: Vec<&Value> = entries.iter().filter(|entry| entry["event"] == "valid").collect();
+        let is_kept = |image: &&Event| validations.iter().any(|entry| entry["update"] == image.step);
         let wall_time = self.began;
         let version = Some("brain.Event:2".to_owned());
         self.write(&Event { wall_time, file_version: version, ..Event::default() })?;
         self.write(&Event { wall_time, session_log: Some(SessionLog { status: 1 }), ..Event::default() })?;
         entries.iter().try_for_each(|entry| self.add(entry))?;
-        images.iter().filter(|event| event.step <= last).try_for_each(|event| self.write(event))?;
+        images.iter().filter(is_kept).try_for_each(|event| self.write(event))?;
         self.flush()
     }
 
@@ -398,7 +399,7 @@ mod tests {
         let torn = [std::fs::read(&file).unwrap(), vec![200, 0, 0]].concat();
         std::fs::write(&file, torn).unwrap();
         let mut again = Events::new(folder.path());
-        again.begin(&[entry(10)]).unwrap();
+        again.begin(&[entry(10), json!({ "event": "skip", "update": 21 })]).unwrap();
         let images =
             || events(&folder.path().join(DIRECTORY)).into_iter().filter(Event::has_images).map(|event| event.step);
         assert_eq!(images().collect::<Vec<_>>(), [10]);

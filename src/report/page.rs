@@ -10,10 +10,9 @@ use serde_json::{Map, Value, json};
 use super::files::replace_file;
 use super::{attention, files};
 use crate::checkpoint::CONFIG_FILE;
-use crate::console::message;
 use crate::decode::explain::temperatures;
 use crate::error::{Error, Result};
-use crate::train::log::{LOG_FILE, Samples, Watcher};
+use crate::train::log::{self, LOG_FILE, Samples, Watcher};
 
 /// The page of a run, in its directory.
 pub const FILE: &str = "report.html";
@@ -59,25 +58,9 @@ impl Run {
     /// There is no log, or it cannot be read.
     pub fn open(directory: &Path) -> Result<Self> {
         let file = directory.join(LOG_FILE);
-        let bytes = std::fs::read(&file).map_err(|error| {
+        let log = log::entries(&file).map_err(|error| {
             Error::io("read the log of the run", &file, error).help("name a run directory, for example runs/my")
         })?;
-        let (mut log, mut damaged) = (Vec::new(), None);
-        let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
-        for (number, line) in (1..).zip(&lines) {
-            match serde_json::from_slice::<Value>(line) {
-                Ok(entry) if entry.is_object() => log.push(entry),
-                // The last line of a run that was killed may be torn.
-                _ if number == lines.len() => {}
-                _ => damaged.get_or_insert((number, 0)).1 += 1,
-            }
-        }
-        if let Some((first, count)) = damaged {
-            let file = file.display();
-            message(format_args!(
-                "warning: {count} damaged lines of the log are left out; the first is {file}:{first}"
-            ));
-        }
         Self::new(directory, log)
     }
 

@@ -1,7 +1,7 @@
 //! What a run tells: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -172,18 +172,39 @@ fn cut(path: &Path, progress: Progress, watchers: &mut Vec<Box<dyn Watcher>>) ->
     OpenOptions::new().append(true).open(path).map_err(|e| Error::io("write the log", path, e))
 }
 
-/// The entries of an earlier log up to `progress`; a torn last line is dropped.
+/// The entries of a log up to `progress`.
 fn entries_until(path: &Path, progress: Progress) -> Result<Vec<Value>> {
     if progress.step == 0 {
         return Ok(Vec::new());
     }
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(Error::io("read the log", path, e)),
-    };
-    let lines = BufReader::new(file).lines().map_while(std::result::Result::ok);
-    Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).filter(|entry| progress.covers(entry)).collect())
+    match entries(path) {
+        Ok(entries) => Ok(entries.into_iter().filter(|entry| progress.covers(entry)).collect()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(Error::io("read the log", path, e)),
+    }
+}
+
+/// The entries of a log. Damaged lines are left out and told of, but for the last one: that of a run that was killed may be
+/// torn.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn entries(path: &Path) -> std::io::Result<Vec<Value>> {
+    let bytes = std::fs::read(path)?;
+    let (mut log, mut damaged) = (Vec::new(), None);
+    let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+    for (number, line) in (1..).zip(&lines).filter(|(_, line)| !line.is_empty()) {
+        match serde_json::from_slice::<Value>(line) {
+            Ok(entry) if entry.is_object() => log.push(entry),
+            _ if number == lines.len() => {}
+            _ => damaged.get_or_insert((number, 0)).1 += 1,
+        }
+    }
+    if let Some((first, count)) = damaged {
+        let path = path.display();
+        message(format_args!("warning: {count} damaged lines of the log are left out; the first is {path}:{first}"));
+    }
+    Ok(log)
 }
 
 fn progress_bar(total: Option<u64>, start: u64) -> ProgressBar {
@@ -231,8 +252,9 @@ mod tests {
         drop(log);
         let path = folder.path().join(LOG_FILE);
         let end = "{\"event\": \"final\", \"update\": 20}\n{\"event\": \"tra";
-        let torn = std::fs::read_to_string(&path).unwrap() + end;
-        std::fs::write(&path, torn).unwrap();
+        let whole = std::fs::read_to_string(&path).unwrap();
+        // What is damaged takes nothing else with it.
+        std::fs::write(&path, [b"\xff\n{\n", whole.as_bytes(), end.as_bytes()].concat()).unwrap();
         let mut log = Log::open(folder.path(), at(20), None, true, Vec::new())?;
         log.entry(&json!({"event": "train", "update": 30}))?;
         let updates: Vec<u64> = told(folder.path()).into_iter().map(|(_, update)| update).collect();

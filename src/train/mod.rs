@@ -182,9 +182,16 @@ impl Trainer<'_> {
     pub fn run(&mut self, host: &mut dyn Host) -> Result<End> {
         let clock = Clock { before: self.state.seconds, started: Instant::now() };
         let mut batches = host.batches(self.state.sampler)?;
-        if self.state.validation_due && self.valid.every > 0 && self.validate(host, &clock)?.is_none() {
-            self.go_back(NO_LOSS, host)?;
-            batches = host.batches(self.state.sampler)?;
+        if self.state.validation_due && self.valid.every > 0 {
+            match self.validate(host, &clock)? {
+                // Else it would be made again, and stand in the log twice, if the process ended now.
+                Some(is_saved) if !is_saved && !self.state.validation_due => self.save(host)?,
+                Some(_) => {}
+                None => {
+                    self.go_back(NO_LOSS, host)?;
+                    batches = host.batches(self.state.sampler)?;
+                }
+            }
         }
         let end = loop {
             host.check()?;

@@ -12,10 +12,12 @@ use super::output::Output;
 use crate::checkpoint::{self, TensorFile};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config, NormKind, ValidMetric};
+use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::{Vocabulary, layout};
 use crate::ops::params::{Entry, ParameterLayout};
+use crate::train::log::{self, LOG_FILE};
 
 /// What a run's newest checkpoint tells of its training, by key.
 type History = Vec<(String, Value)>;
@@ -73,7 +75,9 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
             history.push(("final_model_is".to_owned(), event));
         }
     }
-    if let Some((step, directory)) = checkpoint::list(path)?.pop() {
+    let (newest, warnings) = checkpoint::newest_valid(path)?;
+    warnings.iter().for_each(|warning| message(format_args!("warning: {warning}")));
+    if let Some((step, directory)) = newest {
         let state = checkpoint::read_state(&directory)?;
         history.push(("updates".to_owned(), Value::from(step)));
         for key in ["target_tokens", "seconds", "best"] {
@@ -85,9 +89,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
 
 /// What the log of a finished run says of its final model: which it is, and its validation.
 fn final_event(run: &Path) -> Option<Value> {
-    let log = std::fs::read_to_string(run.join("log.jsonl")).ok()?;
-    let events = log.lines().rev().map_while(|line| serde_json::from_str::<Value>(line).ok());
-    events.into_iter().find(|event| event["event"] == "final")
+    log::entries(&run.join(LOG_FILE)).ok()?.into_iter().rfind(|event| event["event"] == "final")
 }
 
 fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {

@@ -23,6 +23,14 @@ pub fn largest_batch(data: &Data, config: &Config) -> Batch {
     Batch::new(&vec![pair; rows], &special)
 }
 
+/// A position from which batches can go on: this one, or the beginning of its epoch where it is not one of these batches.
+pub fn nearest(data: &Data, config: &Config, position: SamplerPosition) -> Result<SamplerPosition> {
+    let train = &config.train;
+    let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
+    let beginning = SamplerPosition { epoch: position.epoch, ..SamplerPosition::default() };
+    Ok(if sampler.seek(position).is_ok() { position } else { beginning })
+}
+
 /// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
 ///
 /// An item is one micro-batch, in parts of at most `train.batch_tokens`: BPE-dropout makes more subwords than the sampler

@@ -88,6 +88,8 @@ impl Host for RunHost<'_> {
 
     fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer, before: u64) -> Result<Option<TrainState>> {
         self.saver.finish()?;
+        // They are of what is undone.
+        self.translations.clear();
         let is_sound = |state: &TrainState| state.step < before && state.health.in_a_row == 0;
         restore::go_back(self.run, model, optimizer, is_sound, &|line| message(line))
     }

@@ -93,7 +93,10 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
     let loaded = if resumed { restore::load(&run, &model, &optimizer, &say)? } else { None };
     if let Some(state) = &loaded {
-        compare::text(&state.text, &text, &config.data)?;
+        match compare::text(&state.text, &text, &config.data) {
+            Err(error) if args.force => error.all().for_each(|one| message(format_args!("note: {}", one.what()))),
+            compared => compared?,
+        }
     }
     if loaded.is_none()
         && let Some(start) = Start::open(&config)?
@@ -102,6 +105,13 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
         say(start.describe());
     }
     let mut state = TrainState { text, ..loaded.unwrap_or_default() };
+    if args.force {
+        let position = batches::nearest(&data, &config, state.sampler)?;
+        if position != state.sampler {
+            message("note: training stopped at a batch that is not among those of now: its epoch begins again");
+            state.sampler = position;
+        }
+    }
     if old.is_some_and(|old| old.train.schedule != config.train.schedule) {
         state.health.rate = 1.0;
     }

@@ -31,6 +31,7 @@ pub struct Validator {
     options: TranslateOptions,
     samples: usize,
     metric: BleuOptions,
+    fingerprint: String,
 }
 
 impl Validator {
@@ -71,6 +72,11 @@ impl Validator {
         }
         encoded.sort_by_key(larger_side);
         let batch_tokens = config.train.batch_tokens;
+        let mut hash = Sha256::new();
+        for (source, target) in &pairs {
+            // No line has a line feed.
+            [source, "\n", target, "\n"].iter().for_each(|text| hash.update(text));
+        }
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
         let references = references.into_iter().map(|line| tokenizers.target.plain(&line).into_owned()).collect();
         Ok(Some(Self {
@@ -87,22 +93,13 @@ impl Validator {
             },
             samples: config.valid.samples,
             metric: BleuOptions { lowercase: tokenizers.target.lowers_case(), ..BleuOptions::default() },
+            fingerprint: format!("{:x}", hash.finalize()),
         }))
     }
 
-    /// A checksum of the pairs.
+    /// A checksum of the pairs, whatever they are cut and batched by.
     pub fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        for batch in &self.batches {
-            for numbers in [&batch.source_lengths, &batch.target_lengths, &batch.source, &batch.labels] {
-                numbers.iter().for_each(|number| hash.update(number.to_le_bytes()));
-            }
-        }
-        for text in self.sources.iter().chain(&self.references) {
-            hash.update(text);
-            hash.update("\n");
-        }
-        format!("{:x}", hash.finalize())
+        self.fingerprint.clone()
     }
 
     /// The references of what is translated.
