@@ -101,9 +101,7 @@ impl Error {
         let help = match source.kind() {
             std::io::ErrorKind::NotFound => Some("check the path"),
             std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another place"),
-            std::io::ErrorKind::StorageFull => {
-                Some("the disk is full: free some space, then run again (training goes on with --resume)")
-            }
+            std::io::ErrorKind::StorageFull => Some("the disk is full: free some space, then run again"),
             _ => None,
         };
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);
@@ -136,6 +134,21 @@ impl Error {
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.inner.help = Some(help.into());
         self
+    }
+
+    /// Adds to what the user can do, or to nothing.
+    pub fn more_help(mut self, more: &str) -> Self {
+        let help = self.inner.help.take().map_or_else(|| more.to_owned(), |help| format!("{help}; {more}"));
+        self.help(help)
+    }
+
+    /// Whether a disk was full, or refused what was written for another reason.
+    pub fn is_of_disk(&self) -> bool {
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let first: &dyn std::error::Error = self;
+        std::iter::successors(first.source(), |error| error.source())
+            .filter_map(|error| error.downcast_ref::<std::io::Error>())
+            .any(|error| matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem))
     }
 
     /// Adds the underlying error, shown with `-v`.

@@ -3,6 +3,13 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
+
+/// From now on a write beyond a limit on file sizes fails, with an error that names the file, where it would end the process.
+pub(crate) fn fail_at_size_limits() {
+    // Where it cannot be registered, all is as it was.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
 
 /// Replaces a file: `temporary`, beside it, is written and brought to the disk, and takes its place. Readers see the old file or
 /// the new one, also after a crash.

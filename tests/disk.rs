@@ -59,7 +59,14 @@ fn a_limit_on_file_sizes_ends_the_run_and_loses_nothing() {
     succeeds(&project.train(&["--set", "train.max_updates=3"]));
     // Blocks of 512 bytes: less than the model's file.
     let output = shell(&project, &format!("ulimit -f 20; mt train --config small.toml -q --resume {ENDLESS}"));
-    fails(&output, 1, &["os error 27", "runs/small/checkpoints/.tmp-step-", "ulimit -f"]);
+    fails(&output, 1, &["os error 27", "runs/small/checkpoints/.tmp-step-", "ulimit -f", "goes on with --resume"]);
+    // A model directory is there whole or not at all, and nothing is in the way of the next try.
+    for command in ["average runs/small --last 1 --out new", "quantize runs/small --out new"] {
+        let output = shell(&project, &format!("ulimit -f 20; mt {command}"));
+        fails(&output, 1, &["os error 27", "ulimit -f"]);
+        assert!(!stderr(&output).contains("--resume"), "{}", stderr(&output));
+        succeeds(&shell(&project, &format!("mt {command} -q && mt translate -q --model new the cat && rm -r new")));
+    }
     goes_on(&project, "runs/small");
 }
 

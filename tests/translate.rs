@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use common::project::{Project, fails, stdout, succeeds};
 use serde_json::Value;
@@ -267,6 +267,23 @@ fn compressed_text_comes_through_a_pipe_too() {
     assert_eq!(stdout(&project.mt_with_input(&args, &packed)), translate(&project, &[]));
     let cut = project.mt_with_input(&args, &packed[..packed.len() - 9]);
     fails(&cut, 1, &["stdin"]);
+}
+
+/// What can be read is answered, and where that ends is said.
+#[test]
+fn damage_in_the_middle_costs_what_comes_after_it() {
+    let project = trained();
+    let lines: Vec<String> = (0..3000).map(|i| format!("a cat {} sleeps {}", i * 7919 % 1000, i * i % 997)).collect();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all((lines.join("\n") + "\n").as_bytes()).unwrap();
+    let packed = gzip.finish().unwrap();
+    project.write("cut.gz", &packed[..packed.len() / 2]);
+    let mut readable = Vec::new();
+    flate2::read::GzDecoder::new(&packed[..packed.len() / 2]).read_to_end(&mut readable).unwrap_err();
+    let whole = readable.iter().filter(|byte| **byte == b'\n').count();
+    let output = project.mt(&["tokenize", "--model", "runs/small", "-q", "--input", "cut.gz"]);
+    assert_eq!(stdout(&output).lines().count(), whole);
+    fails(&output, 1, &["cut.gz", &format!(":{}", whole + 1), "the lines before it are done", "gzip -t"]);
 }
 
 #[test]

@@ -186,6 +186,27 @@ impl Drop for Scratch {
     }
 }
 
+/// Makes a directory whole or not at all: `fill` writes into a temporary sibling, which then gets its name.
+///
+/// # Errors
+/// It is there already, or something cannot be written.
+pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if std::fs::symlink_metadata(out).is_ok() {
+        return Err(Error::usage("the output directory exists").at(out).help("name a new directory with --out"));
+    }
+    let name = out.file_name().ok_or_else(|| Error::usage("this is no directory name").at(out))?;
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
+    let scratch = Scratch::new(parent.join(temporary_name(&name.to_string_lossy())));
+    // What an earlier kill left.
+    remove(scratch.path()).map_err(|error| write_error(scratch.path(), error))?;
+    std::fs::create_dir(scratch.path()).map_err(|error| write_error(scratch.path(), error))?;
+    fill(scratch.path())?;
+    sync_directory(scratch.path())?;
+    scratch.rename_to(out)?;
+    sync_directory(parent)
+}
+
 /// Free and all bytes of the disk that a path lies on, whether it exists yet or not.
 #[cfg(unix)]
 fn room(path: &Path) -> Option<(u64, u64)> {
@@ -202,9 +223,9 @@ fn room(_: &Path) -> Option<(u64, u64)> {
 /// A failure to write, with what to do where [`Error::io`] does not know it.
 pub(super) fn write_error(path: &Path, error: std::io::Error) -> Error {
     let help = match error.kind() {
-        ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again with --resume"),
-        ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again with --resume"),
-        ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place with --run-dir"),
+        ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
+        ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),
+        ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place"),
         _ => None,
     };
     let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);

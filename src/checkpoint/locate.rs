@@ -9,7 +9,10 @@ use std::str::FromStr;
 
 use super::manifest::verify_holding;
 use super::save::REPLACED;
-use super::{BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, disk, parse_step_name};
+use super::{
+    BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, disk, parse_step_name,
+    read_state,
+};
 use crate::error::{Error, Result};
 
 /// A pointer is one short line.
@@ -141,6 +144,18 @@ pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
         }
     }
     Ok((None, warnings))
+}
+
+/// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being best,
+/// or by a signal. The rhythm is the one that each was saved in; where it does not say, that of `save_every`.
+pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
+    let is_regular = |(s, directory): &Saved| {
+        let said = read_state(directory).ok().and_then(|state| state["regular"].as_bool());
+        said.unwrap_or_else(|| s.is_multiple_of(save_every.max(1)))
+    };
+    let mut checkpoints = list(run)?;
+    checkpoints.retain(|saved| saved.0 > 0 && saved.0 <= step && (saved.0 == step || is_regular(saved)));
+    Ok(checkpoints)
 }
 
 /// Finds and verifies the model that is meant in a run or model directory.

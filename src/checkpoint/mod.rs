@@ -27,8 +27,9 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use average::average;
+pub use disk::whole_directory;
 pub use format::{Elements, NamedTensor, Slot, TensorFile, load_into, scale_name};
-pub use locate::{Located, Saved, Which, list, locate, newest_valid, pointer};
+pub use locate::{Located, Saved, Which, list, locate, newest_valid, pointer, regular};
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, verify};
 pub use save::{prune, remove_after, save, save_model, set_pointer};
 

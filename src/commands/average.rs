@@ -1,8 +1,8 @@
 //! `mt average`
 
-use super::model::{config_of, slots, vocabulary, write_model};
+use super::model::{config_of, named, slots, vocabulary, write_model};
 use super::output::Output;
-use crate::checkpoint::{self, Elements, NamedTensor};
+use crate::checkpoint;
 use crate::cli::{AverageArgs, Common};
 use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
@@ -12,15 +12,14 @@ use crate::model::layout;
 /// Averages the last checkpoints of a run into a model directory of its own.
 pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let config = config_of(&args.run)?;
-    let mut checkpoints = checkpoint::list(&args.run)?;
-    // What a run begins with has learnt nothing.
-    checkpoints.retain(|(step, _)| *step > 0);
+    let end = checkpoint::list(&args.run)?.last().map_or(0, |(step, _)| *step);
+    let checkpoints = checkpoint::regular(&args.run, config.train.save_every, end)?;
     if checkpoints.is_empty() {
         let error = Error::failure("this run has no checkpoints to average").at(&args.run);
         return Err(error.help("name a run directory: runs/<name> of a training"));
     }
     if args.last == 0 || args.last > checkpoints.len() {
-        let what = format!("--last {}: the run has {} checkpoints", args.last, checkpoints.len());
+        let what = format!("--last {}: the run has {} regular checkpoints", args.last, checkpoints.len());
         let help = format!("give a number from 1 to {}", checkpoints.len());
         return Err(Error::usage(what).at(&args.run).help(help));
     }
@@ -34,12 +33,7 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let slots = slots(parameters.entries());
     let mut flat = vec![0f32; parameters.total()];
     checkpoint::average(&directories, &slots, &mut flat)?;
-    let tensors: Vec<NamedTensor> = parameters
-        .entries()
-        .iter()
-        .map(|e| NamedTensor { name: &e.name, shape: &e.shape, data: Elements::F32(&flat[e.range()]) })
-        .collect();
-    write_model(&args.out, &config, &tokenizers, &tensors)?;
+    write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat))?;
     if common.json {
         let updates: Vec<u64> = last.iter().map(|(step, _)| *step).collect();
         let mut output = Output::open(None)?;

@@ -3,14 +3,12 @@
 use std::path::Path;
 
 use super::hub_model;
-use super::model::write_model;
+use super::model::{named, write_model};
 use super::output::Output;
 use crate::checkpoint::import::{self, Imported};
-use crate::checkpoint::{CONFIG_FILE, Elements, NamedTensor, export};
 use crate::cli::{Common, ImportArgs};
-use crate::config;
 use crate::console::message;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Reads another program's model and writes it as one of ours.
 pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
@@ -41,24 +39,5 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
 /// Writes what was read as a model directory, which is not there yet.
 pub fn write(imported: &Imported, out: &Path) -> Result<()> {
     let Imported { config, tokenizers, layout, values } = imported;
-    let tensors: Vec<NamedTensor> = layout
-        .entries()
-        .iter()
-        .map(|entry| NamedTensor {
-            name: &entry.name,
-            shape: &entry.shape,
-            data: Elements::F32(&values[entry.range()]),
-        })
-        .collect();
-    export::directory(out, |directory| {
-        write_model(directory, config, tokenizers, &tensors)?;
-        // Settings that no configuration may have would be found by whoever uses the model.
-        let file = directory.join(CONFIG_FILE);
-        let refused = |error: Error| {
-            // Not where: the file goes again.
-            let what = format!("mt cannot have the settings of this model: {}", error.what());
-            Error::failure(what).help("change them in its files")
-        };
-        config::load_resolved(file).map(drop).map_err(refused)
-    })
+    write_model(out, config, tokenizers, &named(layout.entries(), values))
 }

@@ -108,6 +108,10 @@ pub struct Input {
     reader: Reader,
     name: String,
     started: bool,
+    /// Lines read.
+    count: usize,
+    /// Why it goes no further, once all before that have been given.
+    failed: Option<io::Error>,
     /// Lines that held bytes that are not UTF-8.
     pub invalid_lines: usize,
 }
@@ -152,7 +156,7 @@ impl Input {
                 (Reader::Stdin(stdin), "stdin".to_owned())
             }
         };
-        Ok(Self { reader, name, started: false, invalid_lines: 0 })
+        Ok(Self { reader, name, started: false, count: 0, failed: None, invalid_lines: 0 })
     }
 
     /// At most `most` further lines, and no more after some megabytes; empty at the end. Of stdin, those that are there
@@ -162,13 +166,27 @@ impl Input {
         if !self.started {
             self.reader.unpack().map_err(|e| Error::io("read", &self.name, e))?;
         }
+        if let Some(error) = self.failed.take() {
+            let error = Error::io("read", &self.name, error).at_line(&self.name, self.count + 1, 0);
+            return Err(
+                error.help("the lines before it are done; a compressed file may be damaged or cut off (gzip -t tells)")
+            );
+        }
         let mut lines = Vec::new();
         let (mut bytes, mut total) = (Vec::new(), 0);
         while lines.len() < most && total < MOST_BYTES && (lines.is_empty() || !self.reader.may_wait()) {
             bytes.clear();
-            let read = self.reader.read_line(&mut bytes);
-            if read.map_err(|e| Error::io("read", &self.name, e))? == 0 {
-                break;
+            match self.reader.read_line(&mut bytes) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if lines.is_empty() => {
+                    self.failed = Some(error);
+                    return self.lines(most);
+                }
+                Err(error) => {
+                    self.failed = Some(error);
+                    break;
+                }
             }
             total += bytes.len();
             if bytes.last() == Some(&b'\n') {
@@ -185,6 +203,7 @@ impl Input {
                 self.invalid_lines += 1;
             }
             lines.push(text.into_owned());
+            self.count += 1;
         }
         Ok(lines)
     }

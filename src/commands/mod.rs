@@ -28,9 +28,11 @@ use crate::cli::{Cli, Command};
 use crate::config::MOST_THREADS;
 use crate::device::DeviceName;
 use crate::error::{Error, Result};
+use crate::file;
 
 /// Runs the command line.
 pub fn run(cli: &Cli) -> Result<()> {
+    file::fail_at_size_limits();
     let common = &cli.common;
     // A command that needs no device takes the flag all the same, but not a wrong one.
     if let Some(device) = &common.device {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use candle_core::{DType, Device};
 
 use super::hub_model;
-use crate::checkpoint::{self, NamedTensor, Slot, TensorFile, Which, import};
+use crate::checkpoint::{self, Elements, NamedTensor, Slot, TensorFile, Which, import};
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, ModelConfig, Precision};
 use crate::console::message;
@@ -299,11 +299,25 @@ fn newest_run(root: &Path) -> Option<PathBuf> {
     dated.max().map(|(_, run)| run)
 }
 
-/// Writes a model directory.
+/// Parameters by name, from flat values.
+pub fn named<'a>(entries: &'a [Entry], values: &'a [f32]) -> Vec<NamedTensor<'a>> {
+    let tensor = |e: &'a Entry| NamedTensor { name: &e.name, shape: &e.shape, data: Elements::F32(&values[e.range()]) };
+    entries.iter().map(tensor).collect()
+}
+
+/// Writes a model directory, which is not there yet, whole or not at all.
 pub fn write_model(out: &Path, config: &Config, tokenizers: &Tokenizers, tensors: &[NamedTensor]) -> Result<()> {
-    std::fs::create_dir_all(out).map_err(|e| Error::io("create the output directory", out, e))?;
-    let file = out.join(checkpoint::CONFIG_FILE);
-    std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
-    tokenizers.save(out)?;
-    checkpoint::save_model(out, tensors)
+    checkpoint::whole_directory(out, |directory| {
+        let file = directory.join(checkpoint::CONFIG_FILE);
+        std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
+        tokenizers.save(directory)?;
+        checkpoint::save_model(directory, tensors)?;
+        // Settings that no configuration may have would be found by whoever uses the model.
+        let refused = |error: Error| {
+            // Not where: the file goes again.
+            let what = format!("mt cannot have the settings of this model: {}", error.what());
+            Error::failure(what).help("change them in its files")
+        };
+        config::load_resolved(file).map(drop).map_err(refused)
+    })
 }

@@ -110,8 +110,8 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
 
 /// The lines of a file as bytes, whatever they are: for what looks for mistakes.
 pub struct RawLines {
-    /// The files that they are of, and the number of each's first line.
-    files: Vec<(usize, PathBuf)>,
+    /// The files that they are of: which of the lines is the first of each, and its number there.
+    files: Vec<(usize, PathBuf, usize)>,
     bytes: Vec<u8>,
     /// Where each line starts, and the end.
     starts: CompactVec,
@@ -122,7 +122,7 @@ impl RawLines {
     pub fn read(path: &Path) -> Result<Self> {
         let (bytes, _) = read_bytes(path)?;
         let starts = line_starts(&bytes);
-        Ok(Self { files: vec![(0, path.to_path_buf())], bytes, starts })
+        Ok(Self { files: vec![(0, path.to_path_buf(), 1)], bytes, starts })
     }
 
     /// Both sides of a corpus.
@@ -136,8 +136,8 @@ impl RawLines {
                     bytes.extend_from_slice(line.as_bytes());
                     bytes.push(b'\n');
                     let (file, row) = corpus.origin(index, *side);
-                    if row == 1 {
-                        files.push((index, file));
+                    if files.last().is_none_or(|(_, last, _)| *last != file) {
+                        files.push((index, file, row));
                     }
                 }
                 index += 1;
@@ -148,8 +148,8 @@ impl RawLines {
 
     /// The file and the line there, from 1, of line `index`, from 0.
     pub fn place(&self, index: usize) -> (&Path, usize) {
-        let file = self.files.partition_point(|(first, _)| *first <= index).saturating_sub(1);
-        self.files.get(file).map_or((Path::new(""), index + 1), |(first, path)| (path, index - first + 1))
+        let file = self.files.partition_point(|(first, ..)| *first <= index).saturating_sub(1);
+        self.files.get(file).map_or((Path::new(""), index + 1), |(first, path, line)| (path, index - first + line))
     }
 
     /// Number of lines; a last line without `\n` counts.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use candle_core::Device;
 
+use crate::console::message;
 use crate::error::{Error, Result};
 
 /// What `--device` or `runtime.device` may name.
@@ -95,8 +96,16 @@ fn open_metal() -> Result<Device> {
     })
 }
 
-/// Sets the number of threads of all parallel work; 0 takes one per core. Must come before any parallel work.
+/// Sets the number of threads of all parallel work; 0 takes one per core. Must come before any parallel work. Of far more than
+/// there are cores, which wait for each other most of the time, only some are made.
 pub fn set_threads(threads: usize) {
+    const A_CORE: usize = 4;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = A_CORE * cores;
+    if threads > most {
+        message(format_args!("note: {threads} threads were asked for; with {cores} cores, {most} are used"));
+    }
+    let threads = threads.min(most);
     // Fails only when the pool exists already, in tests that run several commands in one process.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
 }

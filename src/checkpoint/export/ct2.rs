@@ -101,7 +101,7 @@ pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<(
         all.stack(stack)?;
     }
     let tokenizers = model.tokenizers;
-    super::directory(out, |directory| {
+    disk::whole_directory(out, |directory| {
         all.write(&directory.join("model.bin"))?;
         let target = &tokenizers.target;
         let piece = |id| target.piece(id).unwrap_or_default();

@@ -13,7 +13,7 @@ pub mod hf_marian;
 
 use std::path::Path;
 
-use super::disk::{self, Scratch};
+use super::disk;
 use crate::choice::choice;
 use crate::config::{Config, ModelConfig};
 use crate::data::tokenizer::Tokenizer;
@@ -90,27 +90,6 @@ fn has_even_heads(config: &ModelConfig) -> bool {
 /// A vocabulary in the order of its ids.
 fn pieces(tokenizer: &Tokenizer) -> Vec<&str> {
     (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.piece(id).unwrap_or_default()).collect()
-}
-
-/// Makes a directory whole or not at all: `fill` writes into a temporary sibling, which then gets its name.
-///
-/// # Errors
-/// It is there already, or something cannot be written.
-pub fn directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    if std::fs::symlink_metadata(out).is_ok() {
-        return Err(Error::usage("the output directory exists").at(out).help("name a new directory with --out"));
-    }
-    let name = out.file_name().ok_or_else(|| Error::usage("this is no directory name").at(out))?;
-    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(|error| disk::write_error(parent, error))?;
-    let scratch = Scratch::new(parent.join(disk::temporary_name(&name.to_string_lossy())));
-    // What an earlier kill left.
-    disk::remove(scratch.path()).map_err(|error| disk::write_error(scratch.path(), error))?;
-    std::fs::create_dir(scratch.path()).map_err(|error| disk::write_error(scratch.path(), error))?;
-    fill(scratch.path())?;
-    disk::sync_directory(scratch.path())?;
-    scratch.rename_to(out)?;
-    disk::sync_directory(parent)
 }
 
 /// Writes a small file.

@@ -12,9 +12,8 @@ use super::restore;
 use super::saver::{Saver, Snapshot};
 use super::signals::Signals;
 use super::validator::Validator;
-use crate::checkpoint::{self, Elements, NamedTensor, Saved};
-use crate::commands::model::load_parameters;
-use crate::commands::model::slots;
+use crate::checkpoint;
+use crate::commands::model::{load_parameters, named, slots};
 use crate::config::Config;
 use crate::console::message;
 use crate::data::corpus::Side;
@@ -116,16 +115,6 @@ impl Host for RunHost<'_> {
     }
 }
 
-/// Parameters by name, from flat values.
-pub(super) fn named<'a>(parameters: &'a Parameters, values: &'a [f32]) -> Vec<NamedTensor<'a>> {
-    let tensor = |e: &'a crate::ops::params::Entry| NamedTensor {
-        name: &e.name,
-        shape: &e.shape,
-        data: Elements::F32(&values[e.range()]),
-    };
-    parameters.entries().iter().map(tensor).collect()
-}
-
 impl RunHost<'_> {
     /// Writes the last validation's translations under this name, for reports and comparisons.
     fn keep_translations(&mut self, name: &str) {
@@ -153,7 +142,7 @@ impl RunHost<'_> {
             self.best_or_last(model, log, step)?
         };
         on_host(model.parameters().values(), |values| {
-            Ok(checkpoint::save_model(self.run, &named(&self.parameters, values)))
+            Ok(checkpoint::save_model(self.run, &named(self.parameters.entries(), values)))
         })??;
         let (mut result, mut validated) = (String::new(), None);
         if self.validator.is_some()
@@ -198,7 +187,7 @@ impl RunHost<'_> {
                 false
             }
         };
-        let newest_first = regular_checkpoints(self.run, self.config.train.save_every, step)?.into_iter().rev();
+        let newest_first = checkpoint::regular(self.run, self.config.train.save_every, step)?.into_iter().rev();
         let mut last: Vec<_> = newest_first.filter(is_whole).take(self.config.train.average_last).collect();
         last.reverse();
         let directories: Vec<PathBuf> = last.into_iter().map(|(_, path)| path).collect();
@@ -210,16 +199,4 @@ impl RunHost<'_> {
             several => format!("average of the last {several} checkpoints"),
         })
     }
-}
-
-/// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being best,
-/// or by a signal. The rhythm is the one that each was saved in; where it does not say, that of `save_every`.
-pub(super) fn regular_checkpoints(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
-    let is_regular = |(s, directory): &Saved| {
-        let said = checkpoint::read_state(directory).ok().and_then(|state| state["regular"].as_bool());
-        said.unwrap_or_else(|| s.is_multiple_of(save_every.max(1)))
-    };
-    let mut checkpoints = checkpoint::list(run)?;
-    checkpoints.retain(|saved| saved.0 > 0 && saved.0 <= step && (saved.0 == step || is_regular(saved)));
-    Ok(checkpoints)
 }

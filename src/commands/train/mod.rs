@@ -50,6 +50,12 @@ const ON_SIGNALS: [&str; 2] = [
 
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
+    let of_disk =
+        |error: Error| if error.is_of_disk() { error.more_help("training goes on with --resume") } else { error };
+    work(args, common).map_err(of_disk)
+}
+
+fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let config = resolve(args, common)?;
     let texts = Texts::find(&config.data, common)?;
     device::set_threads(config.runtime.threads);

@@ -7,8 +7,8 @@ use std::thread::{Builder, JoinHandle};
 
 use serde_json::Value;
 
-use super::host::{named, regular_checkpoints};
 use crate::checkpoint::{self, BEST, Elements, LAST, NamedTensor};
+use crate::commands::model::named;
 use crate::config::TrainConfig;
 use crate::console::message;
 use crate::error::{Error, Result};
@@ -43,13 +43,13 @@ impl Snapshot {
             .iter()
             .map(|(name, values)| NamedTensor { name, shape: &length, data: Elements::F32(values) })
             .collect();
-        checkpoint::save(&self.run, self.step, &named(&self.parameters, &self.values), &moments, &self.state)?;
+        checkpoint::save(&self.run, self.step, &named(self.parameters.entries(), &self.values), &moments, &self.state)?;
         checkpoint::set_pointer(&self.run, LAST, self.step)?;
         if self.best == Some(self.step) {
             checkpoint::set_pointer(&self.run, BEST, self.step)?;
         }
         let mut protected: Vec<u64> = self.best.into_iter().collect();
-        let averaged = regular_checkpoints(&self.run, self.config.save_every, self.step)?;
+        let averaged = checkpoint::regular(&self.run, self.config.save_every, self.step)?;
         let surplus = averaged.len().saturating_sub(self.config.average_last);
         protected.extend(averaged[surplus..].iter().map(|(step, _)| *step));
         if let Err(error) = checkpoint::prune(&self.run, self.config.keep.max(1), &protected) {

@@ -29,8 +29,6 @@ impl Signals {
             wanted.push(SIGHUP);
         }
         let mut signals = signal_hook::iterator::Signals::new(wanted).map_err(failed)?;
-        // Beyond a file-size limit a write then fails with an error that names the file, instead of ending the process.
-        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).map_err(failed)?;
         let first = Arc::new(AtomicI32::new(0));
         let shared = first.clone();
         let listen = move || {

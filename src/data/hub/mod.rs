@@ -225,7 +225,8 @@ impl PairSource for HubCorpus {
         for (unit, &rows) in self.files.units().zip(&self.rows) {
             if row < rows {
                 let shard = if side == Side::Target { unit.last() } else { unit.first() };
-                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), row + 1);
+                let header = usize::from(matches!(self.files.format, Format::Csv | Format::Tsv));
+                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), header + row + 1);
             }
             row -= rows;
         }
