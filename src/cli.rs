@@ -182,7 +182,8 @@ pub struct DecodeArgs {
     /// Beam width; 1 is greedy
     #[arg(long, value_name = "N")]
     pub beam: Option<usize>,
-    /// Split the beam into this many groups that keep away from each other (diverse beam search)
+    /// Split the beam into this many groups that keep away from each other (diverse beam search); those that find the same
+    /// translation leave fewer than --n-best
     #[arg(long, value_name = "N")]
     pub beam_groups: Option<usize>,
     /// Log-probability a group pays for a token that an earlier group took at the same step
@@ -270,7 +271,7 @@ pub struct TranslateArgs {
     /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
-    /// What every translation begins with
+    /// What every translation begins with: whole words
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
 }

@@ -433,6 +433,31 @@ fn diverged_training_ends_where_it_diverged_and_can_go_on() {
     succeeds(&project.train(&[&["--resume"], &advice[..]].concat()));
 }
 
+/// Training would fail at once, and what looks ahead says so too.
+#[test]
+fn a_run_directory_that_cannot_be_is_refused_beforehand() {
+    let project = Project::new();
+    for command in [&["train"][..], &["train", "--dry-run"], &["check"]] {
+        for place in ["train.en", "train.en/run"] {
+            let output = project.mt(&[command, &["--config", "small.toml", "--run-dir", place]].concat());
+            fails(&output, 1, &[place, "cannot be: this is a file", "--run-dir"]);
+        }
+    }
+}
+
+/// Of a file that is something else not every line is told, however long it is.
+#[test]
+fn a_file_that_is_no_configuration_is_told_in_a_few_lines() {
+    let project = Project::new();
+    project.write("novel", "It was a dark and stormy night = [\n".repeat(200_000));
+    let started = std::time::Instant::now();
+    let output = project.mt(&["check", "--config", "novel"]);
+    fails(&output, 2, &["novel:1:", "more lines are not valid TOML", "is this file a configuration?"]);
+    assert!(stderr(&output).lines().count() < 40, "{} s", started.elapsed().as_secs());
+    fails(&project.mt(&["info", "nothing"]), 1, &["neither a model's directory nor a configuration", "nothing"]);
+    fails(&project.mt(&["translate", "--model", "novel", "x"]), 1, &["this is a file", "directory"]);
+}
+
 /// The translations of a validation that is undone take nobody's place.
 #[test]
 fn the_best_translations_stay_the_best_ones() {

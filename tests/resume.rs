@@ -210,6 +210,7 @@ fn a_damaged_tokenizer_is_never_used() {
     let translate = ["translate", "--model", "runs/small", "the cat"];
     fails(&project.mt(&translate), 1, &["tokenizer.json", "restore"]);
     fails(&project.mt(&[&translate[..], &["--checkpoint", "last"]].concat()), 1, &["tokenizer.json"]);
+    assert!(!stderr(&project.mt(&translate)).contains("--checkpoint"), "checkpoints are of the same subwords");
     // Without the final model, the checkpoints' manifests tell.
     for name in ["model.safetensors", "manifest.json"] {
         std::fs::remove_file(project.path("runs/small").join(name)).unwrap();

@@ -136,6 +136,8 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--length-penalty", "1e30"], "between -50 and 50"),
         (&["--prefix", "der Hund frisst", "--max-length", "2"], "--prefix has"),
         (&["--threads", "100000"], "--threads is at most"),
+        (&["--max-length", "0"], "--max-length must be at least 1"),
+        (&["--length-penalty", "2", "--length-penalty-kind", "average"], "--length-penalty does nothing"),
         (&["--attention", "a.json", "--long", "split"], "--long truncate"),
         (&["--output", "runs/small/model.safetensors"], "same file as the input"),
         (&["--n-best", "2", "--alignment"], "--json"),

@@ -13,7 +13,7 @@ use super::{
     BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, disk, parse_step_name,
     read_state,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 
 /// A pointer is one short line.
 const MAX_POINTER_BYTES: u64 = 256;
@@ -194,6 +194,13 @@ fn any(dir: &Path) -> Result<Located> {
             Err(error) if !dir.join(MANIFEST_FILE).exists() => warnings.push(passed_over("the final model", &error)),
             // No other model in its place: it would be a worse one.
             Err(error) => {
+                // Checkpoints are of the same subwords.
+                let is_tokenizer = |place: &Place| {
+                    place.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
+                };
+                if error.all().any(|one| one.place().is_some_and(is_tokenizer)) {
+                    return Err(error.help("restore the file as training wrote it, from a copy"));
+                }
                 return Err(error.help(
                     "restore the file as training wrote it (to translate in another way there are flags, such as --beam); or \
                      name a checkpoint, such as --checkpoint best",
@@ -289,10 +296,11 @@ fn what_is_there(dir: &Path) -> String {
     if let Ok(Some(step)) = pointer(dir, BEST) {
         there.push(format!("a best checkpoint, step {step} (--checkpoint best)"));
     }
-    let steps: Vec<String> =
-        list(dir).unwrap_or_default().iter().rev().take(MAX_NAMED).map(|(step, _)| step.to_string()).collect();
+    let all = list(dir).unwrap_or_default();
+    let steps: Vec<String> = all.iter().rev().take(MAX_NAMED).map(|(step, _)| step.to_string()).collect();
     if !steps.is_empty() {
-        there.push(format!("checkpoints, the newest first: {} (--checkpoint STEP)", steps.join(", ")));
+        let more = if all.len() > steps.len() { ", …" } else { "" };
+        there.push(format!("checkpoints, the newest first: {}{more} (--checkpoint STEP)", steps.join(", ")));
     }
     let below = models_below(dir);
     match (there.is_empty(), below.is_empty()) {

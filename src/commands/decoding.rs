@@ -61,8 +61,18 @@ pub fn translate_options(
         },
         ..of_config
     };
-    if options.max_length == Some(0) || options.batch_tokens == 0 || n_best == 0 {
-        return Err(Error::usage("--max-length, --batch-tokens and --n-best must be at least 1"));
+    let counts = [
+        ("--max-length", options.max_length),
+        ("--batch-tokens", Some(options.batch_tokens)),
+        ("--n-best", Some(n_best)),
+    ];
+    if let Some((flag, _)) = counts.into_iter().find(|(_, value)| *value == Some(0)) {
+        return Err(Error::usage(format!("{flag} must be at least 1")));
+    }
+    if options.length_penalty.kind == PenaltyKind::Average && args.length_penalty.is_some() {
+        let error =
+            Error::usage("--length-penalty does nothing with --length-penalty-kind average, which has no strength");
+        return Err(error.help("leave it out, or give another kind"));
     }
     if !(options.max_length_ratio.is_finite() && options.max_length_ratio >= 0.0) {
         return Err(Error::usage(format!(

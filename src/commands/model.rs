@@ -261,7 +261,13 @@ pub fn config_of(directory: &Path) -> Result<Config> {
             _ => "name a run directory (runs/<name>) or a model directory",
         }));
     }
-    config::load_resolved(&file)
+    config::load_resolved(&file).map_err(|error| match checkpoint::verify(directory) {
+        // Not what somebody has written, but what became of it.
+        Err(damage) if damage.all().any(|one| one.place().is_some_and(|place| place.path == file)) => {
+            damage.help("restore the file as training wrote it, from a copy")
+        }
+        _ => error,
+    })
 }
 
 /// `--model`, else `$MT_MODEL`, else the newest run under `./runs`. A model of the hub (`hf:ORG/NAME`) is fetched and imported.
@@ -270,6 +276,13 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
     if let Some(directory) = named.map(Path::to_path_buf).or_else(variable) {
         if let Some(repo) = hub_model::repository(&directory) {
             return hub_model::directory(&repo, common);
+        }
+        if directory.is_file() {
+            let error = Error::failure("this is a file: a model is named by its directory").at(&directory);
+            return Err(match directory.parent().filter(|parent| parent.join(checkpoint::CONFIG_FILE).exists()) {
+                Some(parent) => error.help(format!("give --model {}", parent.display())),
+                None => error.help("name a run directory (runs/<name>) or a model directory"),
+            });
         }
         if !directory.is_dir() {
             let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };

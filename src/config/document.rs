@@ -1,7 +1,7 @@
 //! A parsed configuration document that remembers where each value was stated, and how documents are laid over one
 //! another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -136,16 +136,32 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     if errors.is_empty() {
         return Ok(convert_table(table.into_inner(), source));
     }
-    let mut lines = BTreeSet::new();
-    let mut located = Vec::new();
-    for error in errors {
-        let offset = error.span().map_or(0, |span| span.start);
-        if lines.insert(text.get(..offset).unwrap_or(text).matches('\n').count()) {
-            let error = Error::usage(format!("not valid TOML: {}", error.message()));
-            located.push((Origin { source: source.clone(), offset }, error));
+    /// Of a file that is something else, each line is wrong.
+    const NAMED: usize = 10;
+    let mut errors: Vec<(usize, String)> = errors
+        .into_iter()
+        .map(|error| (error.span().map_or(0, |span| span.start.min(text.len())), error.message().to_owned()))
+        .collect();
+    errors.sort_by_key(|(offset, _)| *offset);
+    // One a line.
+    let mut line_end = None;
+    errors.retain(|&(offset, _)| {
+        let is_first = line_end.is_none_or(|end| offset > end);
+        if is_first {
+            let end = text.as_bytes()[offset..].iter().position(|byte| *byte == b'\n');
+            line_end = Some(end.map_or(text.len(), |end| offset + end));
         }
-    }
-    Err(located)
+        is_first
+    });
+    let more = errors.get(NAMED).map(|(offset, _)| (*offset, errors.len() - NAMED));
+    errors.truncate(NAMED);
+    let at = |offset| Origin { source: source.clone(), offset };
+    let named = errors.into_iter().map(|(offset, what)| (at(offset), Error::usage(format!("not valid TOML: {what}"))));
+    let more = more.map(|(offset, count)| {
+        let error = Error::usage(format!("{count} more lines are not valid TOML"));
+        (at(offset), error.help("is this file a configuration?"))
+    });
+    Err(named.chain(more).collect())
 }
 
 /// Parses one value; `None` where the text is not a TOML value.

@@ -10,15 +10,19 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 
-/// Key of the metadata that tells which tokenizers a list is for.
+/// Key of the metadata, whose text is JSON.
+const ABOUT: &str = "mt";
+
+/// Key in that which tells which tokenizers a list is for.
 const TOKENIZERS: &str = "tokenizers";
 
-/// Key of the metadata with the checksum.
+/// Key in that with the checksum.
 const DIGEST: &str = "sha256";
 
 /// A shortlist.
@@ -74,8 +78,9 @@ impl Shortlist {
         let failed = |error| Error::failure("the shortlist cannot be written").caused_by(error);
         let view = |bytes| TensorView::new(Dtype::U32, vec![bytes_len(bytes)], bytes).map_err(failed);
         let views = parts.iter().map(|(name, bytes)| Ok((*name, view(bytes)?))).collect::<Result<Vec<_>>>()?;
-        let metadata =
-            HashMap::from([(TOKENIZERS.to_owned(), tokenizers.digest()?), (DIGEST.to_owned(), self.digest())]);
+        // One entry: several would come in any order, and the same list in other bytes.
+        let about = json!({ TOKENIZERS: tokenizers.digest()?, DIGEST: self.digest() });
+        let metadata = HashMap::from([(ABOUT.to_owned(), about.to_string())]);
         safetensors::serialize(views, Some(metadata)).map_err(failed)
     }
 
@@ -99,10 +104,11 @@ impl Shortlist {
         let damaged =
             |why: &str| Error::failure(format!("this is no shortlist, or it is damaged: {why}")).at(path).help(help);
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error.to_string()))?;
-        let digest = header.metadata().as_ref().and_then(|metadata| metadata.get(DIGEST)).cloned();
-        let of = header.metadata().as_ref().and_then(|metadata| metadata.get(TOKENIZERS));
+        let about = header.metadata().as_ref().and_then(|metadata| serde_json::from_str(metadata.get(ABOUT)?).ok());
+        let about: serde_json::Value = about.unwrap_or_default();
+        let of = about[TOKENIZERS].as_str();
         let of = of.ok_or_else(|| damaged("it does not say which tokenizers it is for"))?;
-        if *of != tokenizers.digest()? {
+        if of != tokenizers.digest()? {
             return Err(Error::failure("this shortlist was made for another tokenizer").at(path).help(help));
         }
         let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error.to_string()))?;
@@ -120,7 +126,7 @@ impl Shortlist {
             && this.starts.is_sorted()
             && ends == [Some(0), Some(this.tokens.len() as u32)]
             && this.tokens.iter().chain(&this.always).all(|token| (*token as usize) < targets);
-        if digest != Some(this.digest()) {
+        if about[DIGEST] != this.digest() {
             return Err(damaged("its checksum differs"));
         }
         if fits { Ok(this) } else { Err(damaged("its numbers do not fit the vocabularies")) }

@@ -382,7 +382,8 @@ impl Translator {
 
     /// The tokens of a beginning.
     fn prefix(&self, text: &str) -> Vec<u32> {
-        if text.trim().is_empty() { Vec::new() } else { self.target.encode(text) }
+        // White space at its end would come twice: pieces bring their own.
+        self.target.encode(text.trim_end())
     }
 
     fn candidate(&self, hypothesis: Hypothesis) -> Candidate {

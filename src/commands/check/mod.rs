@@ -26,6 +26,8 @@ use outlook::Outlook;
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let config = config::load(&args.config, &args.set)?;
     config::check_for_training(&config)?;
+    let run = directory::of(args.run_dir.as_deref(), &args.config)?;
+    directory::refuse_places(&run)?;
     let found = Texts::find(&config.data, common)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
     let findings = texts(&found)?;
@@ -35,7 +37,6 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         findings.iter().try_for_each(|(kind, finding)| output.line(&in_words(kind, finding)))?;
         output.flush()?;
     }
-    let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     let mut existing = Existing::find(&run, &config)?;
     let outlook = if refused {
         None

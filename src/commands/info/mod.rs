@@ -93,6 +93,10 @@ fn final_event(run: &Path) -> Option<Value> {
 }
 
 fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
+    if !args.path.exists() {
+        let error = Error::failure("there is neither a model's directory nor a configuration").at(&args.path);
+        return Err(error.help("check the path"));
+    }
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
     let size = config.tokenizer.vocab_size;
     let vocabulary = match Tokenizers::named(&config.tokenizer)? {

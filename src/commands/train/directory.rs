@@ -33,6 +33,31 @@ pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
     Ok(Path::new("runs").join(name))
 }
 
+/// Refuses a run directory that could not be made or written into.
+pub fn refuse_places(run: &Path) -> Result<()> {
+    let there = run.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
+    let Some(there) = there.into_iter().find(|path| path.exists()) else { return Ok(()) };
+    let why = if !there.is_dir() {
+        "this is a file"
+    } else if !is_writable(there) {
+        "nothing can be written here"
+    } else {
+        return Ok(());
+    };
+    let what = format!("the run directory {} cannot be: {why}", run.display());
+    Err(Error::failure(what).at(there).help("name another with --run-dir"))
+}
+
+#[cfg(unix)]
+fn is_writable(directory: &Path) -> bool {
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+#[cfg(not(unix))]
+fn is_writable(_: &Path) -> bool {
+    true
+}
+
 /// Held while a process trains in a run directory.
 pub struct Lock {
     _file: Option<File>,

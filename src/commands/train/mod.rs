@@ -65,6 +65,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         memory::refuse_the_impossible(&config)?;
     }
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
+    directory::refuse_places(&run)?;
     if args.dry_run {
         return dry_run::print(&run, &config, &texts, common);
     }

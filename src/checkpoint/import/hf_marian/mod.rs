@@ -13,6 +13,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{Imported, layout_within, read};
+use crate::checkpoint::CONFIG_FILE;
 use crate::error::{Error, Result};
 use crate::model::Vocabulary;
 use settings::Settings;
@@ -68,6 +69,16 @@ fn check_files(directory: &Path) -> Result<()> {
         return Err(error.help("name the folder of a MarianMT model, or the .npz of one of Marian's own"));
     }
     let is_there = |name: &str| directory.join(name).is_file();
+    if is_there(CONFIG_FILE) {
+        let error = Error::failure("this is a model of mt's already").at(directory);
+        return Err(error.help("use it as it is: mt translate --model DIR"));
+    }
+    if is_there(WEIGHTS) && is_there("tokenizer.json") && !is_there("source.spm") {
+        let what = "this model's subwords are in a tokenizer.json; mt imports models with source.spm and target.spm";
+        return Err(Error::failure(what)
+            .at(directory)
+            .help("of a model that mt has exported, take the one it was made of"));
+    }
     if !is_there("checkpoint_best.pt") && ![WEIGHTS, PICKLE, "config.json", "vocab.json"].into_iter().any(is_there) {
         let what =
             "no model that mt could read: neither model.safetensors and config.json (transformers) nor a .npz (Marian)";
