@@ -16,7 +16,8 @@
 //!
 //! Dependencies point one way: `main → cli → commands → {config, report, train, decode, metrics, checkpoint} → {infer, gpu} → {model, data} → {ops, hub}
 //! → rng`. [`metrics`], [`hub`] and [`rng`] import nothing of ours but [`error`], [`console`] and `file`. What a configuration may say of a thing (its names,
-//! its keys) stands in the module that implements it; [`config`] composes the sections of these.
+//! its keys) stands in the module that implements it; [`config`] composes the sections of these, and what it makes of them, plain
+//! structs, is what every module may take.
 
 pub mod checkpoint;
 mod choice;

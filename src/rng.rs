@@ -41,7 +41,7 @@ pub fn key(seed: u64, name: &str, indices: &[u64]) -> u64 {
     indices.iter().fold(key, |key, &index| absorb(key, index))
 }
 
-/// A stream of random numbers; its whole state is two integers, which a checkpoint stores.
+/// A stream of random numbers, whose whole state is two integers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
     key: u64,

@@ -1,4 +1,4 @@
-//! The commands: wiring of the other modules, no tensors.
+//! The commands: wiring of the other modules.
 
 mod attention;
 mod average;

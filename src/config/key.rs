@@ -1,6 +1,6 @@
 //! What a key of the configuration is, and may hold.
 
-use crate::decode::MAX_ALPHA;
+use crate::decode::{MAX_ALPHA, MAX_BEAM};
 
 /// One key of a table.
 #[derive(Clone, Copy)]
@@ -123,8 +123,8 @@ pub(crate) const POSITIVE: Kind = at_least(1);
 /// Widths and depths no machine could hold are typing errors; the bound also keeps products of widths from overflowing.
 pub(crate) const WIDTH: i128 = 1 << 20;
 pub(crate) const WIDTH_KEY: Kind = Kind::Integer { least: 1, most: WIDTH };
-/// As wide as the search goes (`decode::MAX_BEAM`).
-pub(crate) const BEAM: Kind = Kind::Integer { least: 1, most: 1000 };
+/// As wide as the search goes.
+pub(crate) const BEAM: Kind = Kind::Integer { least: 1, most: MAX_BEAM as i128 };
 pub(crate) const MOST_LAYERS: i128 = 1000;
 pub(crate) const LAYERS: Kind = Kind::Integer { least: 1, most: MOST_LAYERS };
 pub(crate) const FRACTION: Kind = Kind::Number(Range::Fraction);

@@ -287,6 +287,16 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
     file.by_ref().take(6).read_to_end(&mut head).map_err(|e| failed(path, e))?;
     let named = Packing::of_extension(path);
     let packing = Packing::of_content(&head, named);
+    // What common programs make besides.
+    let other = match head[..] {
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41] => Some(("bzip2", "bunzip2")),
+        [b'P', b'K', 3, 4, ..] => Some(("zip", "unzip")),
+        _ => None,
+    };
+    if let Some((form, command)) = other {
+        let error = Error::failure(format!("the file is compressed with {form}, which mt does not read")).at(path);
+        return Err(error.help(format!("unpack it with `{command}`; gzip, xz and zstd are read as they are")));
+    }
     if packing == Packing::None && named != Packing::None {
         return Err(Error::failure(format!("the file does not hold {} data, as its name says", named.name()))
             .at(path)
@@ -394,6 +404,9 @@ mod tests {
             let file = read_lines(write(&directory, name, &bytes)).unwrap();
             assert_eq!(file.iter().collect::<Vec<_>>(), ["über", "go"], "{name}");
         }
+        let foreign = write(&directory, "t.bz2", b"BZh91AY&SY and more");
+        let error = read_lines(&foreign).unwrap_err().to_string();
+        assert!(error.contains("t.bz2") && error.contains("bzip2") && error.contains("bunzip2"), "{error}");
         let cut = write(&directory, "cut.gz", &gzip("some text that is long enough")[..20]);
         let error = read_lines(&cut).unwrap_err().to_string();
         assert!(error.contains("cut.gz") && error.contains("gzip -t"), "{error}");

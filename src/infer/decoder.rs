@@ -110,11 +110,6 @@ impl Engine {
 }
 
 impl Session<'_> {
-    /// Number of sentences.
-    pub fn sentences(&self) -> usize {
-        self.source.sentences()
-    }
-
     /// Rows of this step continue rows `parents` of the last one.
     fn advance(&mut self, parents: &[usize]) {
         let old = std::mem::take(&mut self.ancestors);

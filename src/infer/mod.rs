@@ -81,8 +81,8 @@ enum Sharing {
     Columns,
 }
 
-/// The blocks that threads divide `rows` rows into, each of about `aim` rows or more, and how to work on them. `rows` counts
-/// those of `items`, which stay whole.
+/// The blocks of items that threads divide rows into, each of about `aim` rows or more, and how to work on them. `items` are
+/// the numbers of rows of items that stay whole.
 fn blocks(items: &[usize], aim: usize) -> (Vec<Range<usize>>, Sharing) {
     /// Rows of a thread below which it is better to share columns: weights are then read more often than used.
     const FEWEST: usize = 8;

@@ -6,7 +6,7 @@
 //!
 //! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and
 //! ranks change nothing. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
-//! metrics nor files.
+//! metrics, and of files only the log.
 
 pub mod evaluate;
 pub mod health;

@@ -136,8 +136,8 @@ impl Optimizer {
 
     /// Whether every value of the model and of the optimizer's state is finite.
     pub fn is_finite(&self) -> Result<bool> {
-        let tensors = self.tensors().into_iter().map(|(_, tensor)| tensor);
-        for tensor in tensors.chain([self.parameters.values(), self.model_values()]) {
+        // With an average, `tensors` has the parameters too.
+        for tensor in self.tensors().into_iter().map(|(_, tensor)| tensor).chain([self.model_values()]) {
             if !on_host(tensor, |values| Ok(values.iter().all(|value| value.is_finite())))? {
                 return Ok(false);
             }

@@ -210,7 +210,18 @@ fn train(
     {
         trainer.log.line(&format!("warning: {error}"));
     }
-    let step = trainer.state.step;
+    conclude(end, &mut trainer, &mut host, args, common)
+}
+
+/// Tells how training has ended, and where it was not by a signal makes the final model.
+fn conclude(
+    end: End,
+    trainer: &mut Trainer<'_>,
+    host: &mut RunHost<'_>,
+    args: &TrainArgs,
+    common: &Common,
+) -> Result<()> {
+    let (step, run) = (trainer.state.step, host.run.display());
     let profiler = trainer.profiler.take();
     let profile = match profiler {
         Some(profiler) => profiler.finish(&mut *trainer.passes)?,
@@ -227,23 +238,22 @@ fn train(
     let why = match end {
         End::Interrupted | End::Terminated => {
             let what = format!("stopped by a signal at update {step}; everything is saved");
-            let help = format!("continue with --resume --run-dir {}", run.display());
+            let help = format!("continue with --resume --run-dir {run}");
             return Err(Error::stopped(end == End::Terminated, what).help(help));
         }
         End::Updates => "train.max_updates reached".to_owned(),
         End::Epochs => "train.max_epochs reached".to_owned(),
-        End::Patience => format!("{} validations without an improvement", config.valid.patience),
+        End::Patience => format!("{} validations without an improvement", trainer.valid.patience),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
-    let (what, validation) = host.finish(&mut trainer)?;
+    let (what, validation) = host.finish(trainer)?;
     if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.signals.stop()) {
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
-        let help = format!("evaluate it with --resume --run-dir {}", run.display());
+        let help = format!("evaluate it with --resume --run-dir {run}");
         return Err(Error::stopped(signal == End::Terminated, what).help(help));
     }
     if common.json {
-        let mut result =
-            serde_json::json!({ "run_dir": run.display().to_string(), "update": step, "ended": why, "model": what });
+        let mut result = serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": why, "model": what });
         if let Some(validation) = validation {
             result["valid"] = serde_json::json!({
                 "loss": validation.loss, "perplexity": validation.perplexity, "bleu": validation.bleu,

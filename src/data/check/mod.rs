@@ -236,8 +236,8 @@ impl Seen {
     }
 }
 
-/// Checks two files that are translations of each other line by line. `held_out` of a training corpus are the pairs that
-/// must not be in it; those of a validation or test set are added to it.
+/// Checks two files that are translations of each other line by line. `seen` are pairs that must not be in training text; those
+/// of a validation or test set are added to them.
 ///
 /// # Errors
 /// A file cannot be read.

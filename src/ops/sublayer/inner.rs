@@ -31,7 +31,7 @@ pub struct BackwardBlock<'a> {
     pub saved: [&'a [f32]; 2],
     /// What forward kept, per memory row.
     pub memory_saved: &'a [f32],
-    /// Gradient at the inner projection's output, per input row ([`Inner::gradient_width`]).
+    /// Gradient at the inner projection's output, per input row ([`Inner::widths`]).
     pub dinner: &'a mut [f32],
     /// Gradient at the memory projection's output, per memory row.
     pub dmemory_inner: &'a mut [f32],
@@ -39,7 +39,7 @@ pub struct BackwardBlock<'a> {
     pub dinput: &'a mut [f32],
     /// Gradient of the memory: written.
     pub dmemory: &'a mut [f32],
-    /// Column sums for the inner biases ([`Inner::sums_width`]): added to.
+    /// Column sums for the inner biases ([`Inner::widths`]): added to.
     pub sums: &'a mut [f32],
 }
 

@@ -1,10 +1,11 @@
-//! The wrapper around every sub-layer: the only home of the order of norm, residual and dropout.
+//! The wrapper around every sub-layer: the order of norm, residual and dropout in training. (Decoding on the processor and the
+//! GPU engine have forms of their own, held equal by tests: `infer`, `gpu::pass`.)
 //!
 //! - post-norm (the paper): y = norm(x + dropout(f(x)))
 //! - pre-norm: y = x + dropout(f(norm(x)))
 //!
 //! A sub-layer f implements [`Inner`]; [`run`] makes one differentiable operation of it, in plain operations ([`plain`]) or
-//! `fused`. [`infer`] is the same order for decoding.
+//! `fused`.
 
 mod fused;
 mod inner;

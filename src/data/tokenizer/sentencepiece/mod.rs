@@ -1,5 +1,5 @@
 //! SentencePiece models (Kudo and Richardson 2018): unigram and BPE, held equal to the `sentencepiece` program by
-//! `tests/interop/tokenizers.py`, piece by piece and in the text that comes back.
+//! `tests/interop/tokenization.py`, piece by piece and in the text that comes back.
 //!
 //! In a model directory a model lies in JSON of our own, its file whole inside it:
 //!
