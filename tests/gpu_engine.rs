@@ -16,7 +16,7 @@ use mt::decode::translate::TranslateOptions;
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
 use mt::error::Result;
 use mt::gpu::Engine;
-use mt::gpu::decode::Translator;
+use mt::gpu::decode::InferenceEngine;
 use mt::gpu::launch::{AttentionSizes, Exclusions, Heads, Kernels, Side};
 use mt::gpu::queue::{Address, Number, Queue};
 use mt::model::{Sequences, Transformer, Vocabulary};
@@ -202,7 +202,7 @@ fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -
     engine.decide(0.01, 1.0)?;
     optimizer.step_with(&mut engine, 1, 1e-3)?;
     assert!(engine.outcome()?.is_made);
-    let neural = Neural::on_device(&model, Translator::new(&model, queue, compute)?, special());
+    let neural = Neural::on_device(&model, InferenceEngine::new(&model, queue, compute)?, special());
     let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
     let sources: [&[u32]; 3] = [&[5, 6, 7, 8, 9, 4, 2], &[9, 8, 2], &[2]];
     search(&mut neural.begin(&sources)?, &SearchOptions::beam(3, penalty, vec![4; 3]))?;
@@ -444,7 +444,7 @@ fn encoding_is_the_processor_s() {
         let sentences = states.chunks(source.length).zip(source.lengths.iter());
         let want: Vec<f32> = sentences.flat_map(|(rows, &length)| rows[..length as usize].concat()).collect();
         for (compute, bound) in [(DType::F32, 1e-5), (DType::BF16, 1e-2)] {
-            let translator = Translator::new(&model(&config, &device), queue.clone(), compute).unwrap();
+            let translator = InferenceEngine::new(&model(&config, &device), queue.clone(), compute).unwrap();
             for _ in 0..2 {
                 let (got, d) = translator.encode(&source).unwrap();
                 assert_eq!((got.len(), d), (want.len(), config.d_model));
@@ -464,7 +464,7 @@ fn decoding_is_the_processor_s() {
         let (device, queue) = device();
         let there = model(&config, &device);
         let here = Neural::new(&here, special()).unwrap();
-        let there = Neural::on_device(&there, Translator::new(&there, queue, DType::F32).unwrap(), special());
+        let there = Neural::on_device(&there, InferenceEngine::new(&there, queue, DType::F32).unwrap(), special());
         for (beam, no_repeat_ngram) in [(1, 0), (4, 0), (3, 2)] {
             let options = |max_lengths: Vec<usize>| {
                 let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
@@ -486,7 +486,7 @@ fn sessions_do_not_disturb_each_other() {
     let config = &every_option()[2];
     let (device, queue) = device();
     let model = model(config, &device);
-    let neural = Neural::on_device(&model, Translator::new(&model, queue, DType::BF16).unwrap(), special());
+    let neural = Neural::on_device(&model, InferenceEngine::new(&model, queue, DType::BF16).unwrap(), special());
     let (first, second): (&[u32], &[u32]) = (&[5, 6, 7, 2], &[9, 2]);
     let distributions = |step: &mut dyn StepModel| {
         let mut log_probs = Vec::new();
@@ -571,7 +571,7 @@ fn a_batch_that_does_not_fit_is_translated_in_parts() {
     let options = TranslateOptions { max_length_extra: 5, ..TranslateOptions::of(&DecodeConfig::default()) };
     let ensemble = |bytes: usize| {
         let model = model(&small_model(), &Device::Cpu);
-        let translator = Translator::new(&model, Arc::new(Emulator::with_memory(bytes)), DType::F32).unwrap();
+        let translator = InferenceEngine::new(&model, Arc::new(Emulator::with_memory(bytes)), DType::F32).unwrap();
         Ensemble::new(vec![Neural::on_device(&model, translator, special())])
     };
     let translate = |bytes: usize| -> Vec<Vec<u32>> {

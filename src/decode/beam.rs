@@ -18,7 +18,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Batch, Continuation, Ending, Hypothesis, LengthPenalty, SearchOptions, StepModel};
+use super::{Continuation, Ending, Hypothesis, LengthPenalty, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 
 /// How the beam of a sentence is divided.
@@ -51,7 +51,7 @@ pub(super) fn search(
     let enough = if exhaustive { usize::MAX } else { (options.patience * groups.width as f64).ceil() as usize };
     let mut candidates = Vec::new();
     let mut taken = Vec::new();
-    let mut batch = Batch::default();
+    let mut batch = StepRows::default();
     let mut position = 0;
     loop {
         batch.clear();
@@ -227,7 +227,7 @@ impl<'a> Beam<'a> {
         beam
     }
 
-    fn push_rows(&mut self, history: &History, length: usize, end: u32, batch: &mut Batch) {
+    fn push_rows(&mut self, history: &History, length: usize, end: u32, batch: &mut StepRows) {
         self.first_row = batch.len();
         for live in &self.live {
             let tokens = || history.tokens(live.node);

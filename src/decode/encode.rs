@@ -4,7 +4,7 @@ use candle_core::DType;
 
 use super::not_a_number;
 use crate::error::Result;
-use crate::gpu::decode::Translator;
+use crate::gpu::decode::InferenceEngine;
 use crate::model::pooling::{Pooling, pool};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
@@ -14,7 +14,7 @@ pub enum Encoder {
     /// The model's own operations.
     Model(Box<Transformer>),
     /// The engine of a GPU.
-    Device(Box<Translator>),
+    Device(Box<InferenceEngine>),
 }
 
 impl Encoder {
@@ -26,7 +26,7 @@ impl Encoder {
         #[cfg(feature = "cuda")]
         if model.parameters().device().is_cuda() {
             let queue = crate::gpu::cuda::Cuda::of(model.parameters().device())?;
-            return Ok(Self::Device(Box::new(Translator::new(&model, queue, model.parameters().compute())?)));
+            return Ok(Self::Device(Box::new(InferenceEngine::new(&model, queue, model.parameters().compute())?)));
         }
         Ok(Self::Model(Box::new(model)))
     }
@@ -49,8 +49,8 @@ impl Encoder {
                 let rows = (0..).step_by(sources.length).zip(lengths).map(|(start, length)| start..start + length);
                 Ok(pool(&states, model.config().d_model, rows, pooling))
             }
-            Self::Device(translator) => {
-                let (states, d) = translator.encode(sources)?;
+            Self::Device(engine) => {
+                let (states, d) = engine.encode(sources)?;
                 let rows = lengths.scan(0, |end, length| {
                     *end += length;
                     Some(*end - length..*end)

@@ -2,7 +2,7 @@
 
 use std::iter::Sum;
 
-use super::{Batch, Constraint, Continuation, StepModel};
+use super::{Constraint, Continuation, StepModel, StepRows};
 use crate::error::Result;
 
 /// For each sentence of a model the log-probabilities of the tokens of its target, and of the end after them.
@@ -85,9 +85,9 @@ fn follow(
     start: u32,
     end: u32,
     targets: &[&[u32]],
-    mut look: impl FnMut(&mut Batch, usize, &[(usize, u32)]) -> Result<()>,
+    mut look: impl FnMut(&mut StepRows, usize, &[(usize, u32)]) -> Result<()>,
 ) -> Result<()> {
-    let mut batch = Batch::default();
+    let mut batch = StepRows::default();
     let mut before: Vec<(usize, u32)> = Vec::new();
     for position in 0.. {
         let next = |i: usize| targets[i].get(position).copied().unwrap_or(end);

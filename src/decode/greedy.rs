@@ -1,6 +1,6 @@
 //! Greedy search: at each step the one most probable token.
 
-use super::{Batch, Ending, Hypothesis, SearchOptions, StepModel};
+use super::{Ending, Hypothesis, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 
 /// Follows the most probable token of each sentence to the end token or the maximum length. One hypothesis a sentence;
@@ -13,7 +13,7 @@ pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Resu
     let mut live: Vec<(usize, usize, u32)> = Vec::with_capacity(hypotheses.len());
     live.extend((0..hypotheses.len()).filter(|&s| sentences[s].max_length > 0).map(|s| (s, s, start)));
     let mut next = Vec::with_capacity(live.len());
-    let mut batch = Batch::default();
+    let mut batch = StepRows::default();
     let mut position = 0;
     while !live.is_empty() {
         batch.clear();

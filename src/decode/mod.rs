@@ -345,7 +345,7 @@ impl SearchOptions {
 
 /// The rows of the step at hand and the model's answer to them, in buffers kept from step to step.
 #[derive(Default)]
-struct Batch {
+struct StepRows {
     tokens: Vec<u32>,
     parents: Vec<usize>,
     sentences: Vec<usize>,
@@ -354,7 +354,7 @@ struct Batch {
     log_probs: Vec<f32>,
 }
 
-impl Batch {
+impl StepRows {
     fn clear(&mut self) {
         self.tokens.clear();
         self.parents.clear();

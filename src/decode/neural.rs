@@ -9,7 +9,7 @@ use super::{Constraint, Continuation, Rows, StepModel};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::gpu;
-use crate::gpu::decode::{Excluded, Step, Translator};
+use crate::gpu::decode::{Excluded, InferenceEngine, Step};
 use crate::gpu::launch::Exclusions;
 use crate::infer::{Engine, Precision, Session, of_model};
 use crate::model::cache::{Decoder, State};
@@ -44,7 +44,7 @@ impl SpecialTokens {
     }
 }
 
-/// A model prepared for search: on the processor the [`Engine`], on NVIDIA's GPUs a [`Translator`], elsewhere plain operations.
+/// A model prepared for search: on the processor the [`Engine`], on NVIDIA's GPUs an [`InferenceEngine`], elsewhere plain operations.
 #[derive(Debug)]
 pub struct Neural {
     kind: Kind,
@@ -57,7 +57,7 @@ pub struct Neural {
 #[derive(Debug)]
 enum Kind {
     Engine(Box<Engine>),
-    Device(Box<(Translator, u32)>),
+    Device(Box<(InferenceEngine, u32)>),
     Plain(Box<(Transformer, Decoder)>),
 }
 
@@ -71,7 +71,7 @@ impl Neural {
         #[cfg(feature = "cuda")]
         if parameters.device().is_cuda() {
             let queue = crate::gpu::cuda::Cuda::of(parameters.device())?;
-            return Ok(Self::on_device(model, Translator::new(model, queue, parameters.compute())?, special));
+            return Ok(Self::on_device(model, InferenceEngine::new(model, queue, parameters.compute())?, special));
         }
         if !parameters.device().is_cpu() {
             return Self::plain(model, special);
@@ -86,9 +86,9 @@ impl Neural {
     }
 
     /// With the engine of a GPU.
-    pub fn on_device(model: &Transformer, translator: Translator, special: SpecialTokens) -> Self {
+    pub fn on_device(model: &Transformer, engine: InferenceEngine, special: SpecialTokens) -> Self {
         let (vocabulary, max_positions) = (model.vocabulary().target, model.config().max_length);
-        let kind = Kind::Device(Box::new((translator, model.vocabulary().source_padding)));
+        let kind = Kind::Device(Box::new((engine, model.vocabulary().source_padding)));
         Self { kind, special, vocabulary, max_positions, shortlist: None }
     }
 
@@ -143,8 +143,8 @@ impl Neural {
                 Progress::Engine(engine.begin(engine.encode(sources), self.shortlist.as_ref().map(of)))
             }
             Kind::Device(device) => {
-                let (translator, padding) = &**device;
-                Progress::Device(translator.begin(&padded(sources, *padding))?)
+                let (engine, padding) = &**device;
+                Progress::Device(engine.begin(&padded(sources, *padding))?)
             }
             Kind::Plain(plain) => {
                 let (model, decoder) = &**plain;

@@ -1,6 +1,6 @@
 //! Sampling: at each step a token drawn from the model's distribution, or from the most probable part of it.
 
-use super::{Batch, Constraint, Continuation, Ending, Hypothesis, MAX_BEAM, Sampling, SearchOptions, StepModel};
+use super::{Constraint, Continuation, Ending, Hypothesis, MAX_BEAM, Sampling, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 use crate::rng::{self, Stream};
 
@@ -29,7 +29,7 @@ pub(super) fn search(
             (0..sampling.count).map(move |number| Live { sentence, number, parent: sentence, token: start })
         })
         .collect();
-    let mut batch = Batch::default();
+    let mut batch = StepRows::default();
     let mut candidates = Vec::new();
     let mut position = 0;
     while !live.is_empty() {

@@ -22,16 +22,16 @@ use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 
 /// A model that translates on a device.
-pub struct Translator {
+pub struct InferenceEngine {
     engine: Mutex<Engine>,
     /// Memory of sessions that are over.
     spare: Mutex<Vec<Arena>>,
     plan: Arc<Plan>,
 }
 
-impl std::fmt::Debug for Translator {
+impl std::fmt::Debug for InferenceEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Translator").finish_non_exhaustive()
+        f.debug_struct("InferenceEngine").finish_non_exhaustive()
     }
 }
 
@@ -63,7 +63,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Translator {
+impl InferenceEngine {
     /// A model as it is now, whose parameters lie on the queue's device; products are in `compute`.
     pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
         let engine = Engine::new(model, queue, compute)?;
@@ -109,7 +109,7 @@ impl Translator {
         check_side(&engine, &self.plan.encoder, sources)?;
         let spare = locked(&self.spare).pop();
         let mut session = Session {
-            translator: self,
+            engine: self,
             arena: spare.unwrap_or_else(|| Arena::new(engine.queue.clone())),
             source: Side::NONE,
             cross: Vec::new(),
@@ -155,7 +155,7 @@ impl Plan {
 
 /// Sentences that are being translated.
 pub struct Session<'a> {
-    translator: &'a Translator,
+    engine: &'a InferenceEngine,
     arena: Arena,
     source: Side,
     /// Keys and values of the source, by layer.
@@ -178,14 +178,14 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         let mut arena = self.arena.withdraw();
         arena.reset();
-        locked(&self.translator.spare).push(arena);
+        locked(&self.engine.spare).push(arena);
     }
 }
 
 impl Session<'_> {
     /// Extends rows; returns the logits of all tokens, a row after the other.
     pub fn logits(&mut self, step: &Step<'_>) -> Result<Vec<f32>> {
-        let (rows, output) = (step.tokens.len(), self.translator.plan.output);
+        let (rows, output) = (step.tokens.len(), self.engine.plan.output);
         self.run(step, &Excluded::default(), |pass, logits, _| {
             let mut values = vec![0f32; rows * output.stride];
             pass.engine.download_floats(logits, &mut values)?;
@@ -202,7 +202,7 @@ impl Session<'_> {
     /// smaller token first among equals. Where there are fewer, the rest is impossible; a row whose probabilities are no
     /// numbers begins with NaN.
     pub fn best(&mut self, step: &Step<'_>, excluded: &Excluded, k: usize) -> Result<(Vec<u32>, Vec<f32>)> {
-        let (rows, output) = (step.tokens.len(), self.translator.plan.output);
+        let (rows, output) = (step.tokens.len(), self.engine.plan.output);
         self.run(step, excluded, |pass, logits, excluded| {
             let found = pass.floats(2 * rows * k)?;
             let outputs = [found, found.plus(4 * rows * k), logits];
@@ -222,7 +222,7 @@ impl Session<'_> {
         excluded: &Excluded,
         finish: impl FnOnce(&mut Pass<'_>, Address, Exclusions) -> Result<R>,
     ) -> Result<R> {
-        let mut engine = locked(&self.translator.engine);
+        let mut engine = locked(&self.engine.engine);
         let mut arena = self.arena.withdraw();
         let result = engine.with_arena(&mut arena, |engine| {
             let mut pass = Pass::new(engine, Mode::INFERENCE);
@@ -242,7 +242,7 @@ impl Session<'_> {
         step: &Step<'_>,
         excluded: &Excluded,
     ) -> Result<(Address, Exclusions, super::arena::Mark)> {
-        let plan = &self.translator.plan;
+        let plan = &self.engine.plan;
         let (rows, layers) = (step.tokens.len(), self.cross.len());
         let widths: Vec<usize> = plan.decoder.sublayers.iter().step_by(3).map(own_width).collect();
 
