@@ -102,6 +102,9 @@ impl Error {
             std::io::ErrorKind::NotFound => Some("check the path"),
             std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another place"),
             std::io::ErrorKind::StorageFull => Some("the disk is full: free some space, then run again"),
+            std::io::ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
+            std::io::ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),
+            std::io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place"),
             _ => None,
         };
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);

@@ -96,15 +96,19 @@ fn a_directory_that_cannot_be_written_ends_the_run_and_loses_nothing() {
 #[test]
 fn a_read_only_disk_and_a_missing_directory_are_named() {
     let project = Project::new();
+    project.write("file", "");
+    let output = project.train(&["--run-dir", "file/run"]);
+    fails(&output, 1, &["file/run", "cannot be: this is a file"]);
     // Nobody may write there, whoever they are.
-    for place in
-        ["/proc/run", "/sys/run"].into_iter().filter(|place| Path::new(place).parent().is_some_and(Path::is_dir))
-    {
+    let places = ["/proc/run", "/sys/run"];
+    let places: Vec<&str> =
+        places.into_iter().filter(|place| Path::new(place).parent().is_some_and(Path::is_dir)).collect();
+    if places.is_empty() {
+        return common::skipped("a_read_only_disk_and_a_missing_directory_are_named", "there is no /proc and no /sys");
+    }
+    for place in places {
         let output = project.train(&["--run-dir", place]);
         assert_eq!(output.status.code(), Some(1));
         assert!(stderr(&output).contains(place), "{}", stderr(&output));
     }
-    project.write("file", "");
-    let output = project.train(&["--run-dir", "file/run"]);
-    fails(&output, 1, &["file/run", "os error 20"]);
 }

@@ -152,6 +152,13 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     let findings = stdout(&checked);
     assert!(findings.contains("U+FFFD in the line"), "{findings}");
     assert!(findings.contains("--> hub:o/set train-00001-of-00002.parquet:11\n"), "{findings}");
+    // A line of names comes before the first row.
+    let table = format!("en,de\n{}a\u{FFFD}b,ein Wort\n", "the cat sleeps,die Katze schläft\n".repeat(5));
+    bench.hub.dataset("o/table", &[("train.csv", table.as_bytes())]);
+    let of_table = format!("[data]\ntrain = [{{ hub = \"o/table\", split = \"train\", {EN_DE} }}]\n");
+    bench.project.write("table.toml", format!("extends = \"small.toml\"\n{of_table}"));
+    let findings = stdout(&bench.mt(&["check", "--config", "table.toml"]));
+    assert!(findings.contains("--> hub:o/table train.csv:7\n"), "{findings}");
     let dry = bench.mt(&["train", "--config", "hub.toml", "--dry-run"]);
     succeeds(&dry);
     assert!(stdout(&dry).contains("hub = \"o/set\"") && stdout(&dry).contains("# data: 120 pairs"), "{}", stdout(&dry));

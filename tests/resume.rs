@@ -244,6 +244,19 @@ fn the_final_average_goes_around_a_damaged_checkpoint() {
     fails(&project.mt(&["average", "runs/small", "--last", "3", "--out", "other"]), 1, &["step-00000008", "damaged"]);
 }
 
+#[test]
+fn what_is_known_of_a_run_with_a_damaged_checkpoint_is_told() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    damage(&project, "runs/small/checkpoints/step-00000012/state.json");
+    let output = project.mt(&["info", "runs/small", "--json"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("the checkpoint of step 12 cannot be used"), "{}", stderr(&output));
+    let info: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let updates = info["history"]["updates"].as_u64().unwrap();
+    assert!(updates > 0 && updates < 12, "{info}");
+}
+
 /// Each checkpoint knows whether it is one of a rhythm, whatever the rhythm is later.
 #[test]
 fn the_final_average_spans_a_change_of_rhythm() {

@@ -220,22 +220,12 @@ fn room(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// A failure to write, with what to do where [`Error::io`] does not know it.
+/// A failure to write, with the room there is where that is too little.
 pub(super) fn write_error(path: &Path, error: std::io::Error) -> Error {
-    let help = match error.kind() {
-        ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
-        ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),
-        ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place"),
-        _ => None,
-    };
     let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let error = Error::io("write", path, error);
-    let error = match room(path).filter(|_| is_full) {
+    match room(path).filter(|_| is_full) {
         Some((free, size)) => error.context(format_args!("{free} bytes of {size} are free")),
-        None => error,
-    };
-    match help {
-        Some(help) => error.help(help),
         None => error,
     }
 }

@@ -189,16 +189,8 @@ impl Input {
                 }
             }
             total += bytes.len();
-            if bytes.last() == Some(&b'\n') {
-                bytes.pop();
-            }
-            if bytes.last() == Some(&b'\r') {
-                bytes.pop();
-            }
-            if !std::mem::replace(&mut self.started, true) && bytes.starts_with(b"\xEF\xBB\xBF") {
-                bytes.drain(..3);
-            }
-            let text = String::from_utf8_lossy(&bytes);
+            let is_first = !std::mem::replace(&mut self.started, true);
+            let text = String::from_utf8_lossy(lines::bare(&bytes, is_first));
             if matches!(text, std::borrow::Cow::Owned(_)) {
                 self.invalid_lines += 1;
             }

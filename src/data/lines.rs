@@ -95,6 +95,13 @@ impl LineFile {
     }
 }
 
+/// A line without its end, `\n` or `\r\n`, and, the first of a file, without a byte order mark.
+pub fn bare(line: &[u8], is_first: bool) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }
+}
+
 /// Where each line starts, behind a byte order mark, and the end.
 fn line_starts(bytes: &[u8]) -> CompactVec {
     let mut start = if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };

@@ -103,14 +103,12 @@ impl LineReader {
         if !self.append_line(buffer)? {
             return Ok(false);
         }
-        for end in [b'\n', b'\r'] {
-            if buffer.len() > start && buffer.last() == Some(&end) {
-                buffer.pop();
-            }
-        }
-        if first && buffer.get(start..).is_some_and(|line| line.starts_with(BYTE_ORDER_MARK)) {
+        let line = &buffer[start..];
+        let bare = lines::bare(line, first).len();
+        if first && line.starts_with(BYTE_ORDER_MARK) {
             buffer.drain(start..start + BYTE_ORDER_MARK.len());
         }
+        buffer.truncate(start + bare);
         Ok(true)
     }
 

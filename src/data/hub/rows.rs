@@ -39,12 +39,7 @@ impl Lines {
         if self.line.len() as u64 == LONGEST {
             return Err(self.wrong("the line is longer than 64 MiB").help("is this a file of lines?"));
         }
-        let mut line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        line = line.strip_suffix(b"\r").unwrap_or(line);
-        if self.number == 1 {
-            line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
-        }
-        match std::str::from_utf8(line) {
+        match std::str::from_utf8(lines::bare(&self.line, self.number == 1)) {
             Ok(line) => Ok(Some(line)),
             Err(_) => Err(self.wrong("the text is not UTF-8").help("the data set must be mended where it is made")),
         }
