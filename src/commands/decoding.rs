@@ -111,13 +111,7 @@ pub fn translator(first: &Loaded, others: &[Loaded], precision: Option<&str>, co
 /// Refuses models whose outputs are not of one vocabulary.
 fn same_target(first: &Loaded, other: &Loaded) -> Result<()> {
     let [a, b] = [first, other].map(|model| &model.tokenizers.target);
-    let sizes = [a, b].map(|tokenizer| tokenizer.vocab_size());
-    let differs = (0..sizes[0] as u32).find(|&id| a.piece(id) != b.piece(id));
-    let why = match differs {
-        _ if sizes[0] != sizes[1] => format!("{} pieces, and {}", sizes[0], sizes[1]),
-        Some(id) => format!("piece {id} is {:?}, and {:?}", a.piece(id).unwrap_or(""), b.piece(id).unwrap_or("")),
-        None => return Ok(()),
-    };
+    let Some(why) = a.difference(b) else { return Ok(()) };
     let what = format!(
         "the target vocabularies of {} and {} differ: {why}",
         first.directory().display(),

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use crate::checkpoint::{self, Located};
 use crate::commands::model::{config_of, load_parameters};
 use crate::config::{self, Config, PositionKind};
-use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
@@ -53,7 +52,7 @@ impl Start {
         let tokenizers = Tokenizers::load(directory).map_err(context)?;
         if let Some(named) = Tokenizers::named(&config.tokenizer)? {
             let sides = [("source", &named.source, &tokenizers.source), ("target", &named.target, &tokenizers.target)];
-            let differing = sides.iter().filter_map(|(side, named, own)| Some((side, difference(named, own)?)));
+            let differing = sides.iter().filter_map(|(side, named, own)| Some((side, named.difference(own)?)));
             errors.extend(differing.map(|(side, why)| {
                 let what = format!("the {side} vocabulary of `tokenizer.path` is not that of `train.init`: {why}");
                 Error::usage(what)
@@ -85,14 +84,4 @@ impl Start {
     pub fn load(&self, model: &Transformer) -> Result<()> {
         load_parameters(&self.located.model, model)
     }
-}
-
-/// How two vocabularies differ, if they do.
-fn difference(a: &Tokenizer, b: &Tokenizer) -> Option<String> {
-    let sizes = [a, b].map(Tokenizer::vocab_size);
-    if sizes[0] != sizes[1] {
-        return Some(format!("{} pieces, and {}", sizes[0], sizes[1]));
-    }
-    let id = (0..sizes[0] as u32).find(|&id| a.piece(id) != b.piece(id))?;
-    Some(format!("piece {id} is {:?}, and {:?}", a.piece(id).unwrap_or(""), b.piece(id).unwrap_or("")))
 }

@@ -292,6 +292,16 @@ impl Tokenizer {
         self.engine.plain(text)
     }
 
+    /// How the vocabulary differs from another one, if it does.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let sizes = [self, other].map(Self::vocab_size);
+        if sizes[0] != sizes[1] {
+            return Some(format!("{} pieces, and {}", sizes[0], sizes[1]));
+        }
+        let id = (0..sizes[0] as u32).find(|&id| self.piece(id) != other.piece(id))?;
+        Some(format!("piece {id} is {:?}, and {:?}", self.piece(id).unwrap_or(""), other.piece(id).unwrap_or("")))
+    }
+
     /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces go together.
     pub fn marked(&self, ids: &[u32]) -> Vec<String> {
         self.engine.marked(ids)
