@@ -450,10 +450,9 @@ fn a_run_directory_that_cannot_be_is_refused_beforehand() {
 fn a_file_that_is_no_configuration_is_told_in_a_few_lines() {
     let project = Project::new();
     project.write("novel", "It was a dark and stormy night = [\n".repeat(200_000));
-    let started = std::time::Instant::now();
     let output = project.mt(&["check", "--config", "novel"]);
     fails(&output, 2, &["novel:1:", "more lines are not valid TOML", "is this file a configuration?"]);
-    assert!(stderr(&output).lines().count() < 40, "{} s", started.elapsed().as_secs());
+    assert!(stderr(&output).lines().count() < 40, "{}", stderr(&output));
     fails(&project.mt(&["info", "nothing"]), 1, &["neither a model's directory nor a configuration", "nothing"]);
     fails(&project.mt(&["translate", "--model", "novel", "x"]), 1, &["this is a file", "directory"]);
 }

@@ -166,23 +166,17 @@ impl Input {
         if !self.started {
             self.reader.unpack().map_err(|e| Error::io("read", &self.name, e))?;
         }
-        if let Some(error) = self.failed.take() {
-            let error = Error::io("read", &self.name, error).at_line(&self.name, self.count + 1, 0);
-            return Err(
-                error.help("the lines before it are done; a compressed file may be damaged or cut off (gzip -t tells)")
-            );
-        }
         let mut lines = Vec::new();
         let (mut bytes, mut total) = (Vec::new(), 0);
-        while lines.len() < most && total < MOST_BYTES && (lines.is_empty() || !self.reader.may_wait()) {
+        while self.failed.is_none()
+            && lines.len() < most
+            && total < MOST_BYTES
+            && (lines.is_empty() || !self.reader.may_wait())
+        {
             bytes.clear();
             match self.reader.read_line(&mut bytes) {
                 Ok(0) => break,
                 Ok(_) => {}
-                Err(error) if lines.is_empty() => {
-                    self.failed = Some(error);
-                    return self.lines(most);
-                }
                 Err(error) => {
                     self.failed = Some(error);
                     break;
@@ -196,6 +190,12 @@ impl Input {
             }
             lines.push(text.into_owned());
             self.count += 1;
+        }
+        if let Some(error) = self.failed.take_if(|_| lines.is_empty()) {
+            let error = Error::io("read", &self.name, error).at_line(&self.name, self.count + 1, 0);
+            return Err(
+                error.help("the lines before it are done; a compressed file may be damaged or cut off (gzip -t tells)")
+            );
         }
         Ok(lines)
     }

@@ -43,7 +43,7 @@ impl Knowledge {
         (-self.log_prob / self.tokens as f64).exp()
     }
 
-    /// The share of tokens that the model would have chosen, from 0 to 1.
+    /// The share of tokens that were the most probable ones, from 0 to 1.
     pub fn accuracy(&self) -> f64 {
         self.first as f64 / self.tokens as f64
     }
@@ -67,7 +67,7 @@ impl Sum for Knowledge {
 pub fn knowledge(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Knowledge>> {
     let mut all = vec![Knowledge::default(); targets.len()];
     follow(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
-        let log_probs = batch.distributions(model, position, false)?;
+        let log_probs = batch.whole(position, |rows, log_probs| model.log_probs(rows, log_probs))?;
         for ((sentence, token), row) in tokens.iter().zip(log_probs.chunks_exact(log_probs.len() / tokens.len())) {
             let (known, log_prob) = (&mut all[*sentence], row[*token as usize]);
             known.tokens += 1;

@@ -388,16 +388,12 @@ impl StepRows {
         Ok(&self.best)
     }
 
-    /// Runs the model on the rows pushed since `clear`; returns the log-probabilities of all tokens for each, of those alone
-    /// that have a place in a translation if `possible`.
-    fn distributions(&mut self, model: &mut dyn StepModel, position: usize, possible: bool) -> Result<&[f32]> {
+    /// Runs the model on the rows pushed since `clear`; returns the log-probabilities of all tokens for each: what
+    /// [`StepModel::distributions`] says, or [`StepModel::log_probs`].
+    fn whole(&mut self, position: usize, ask: impl FnOnce(&Rows<'_>, &mut Vec<f32>) -> Result<()>) -> Result<&[f32]> {
         let mut log_probs = std::mem::take(&mut self.log_probs);
         log_probs.clear();
-        if possible {
-            model.distributions(&self.rows(position), &mut log_probs)?;
-        } else {
-            model.log_probs(&self.rows(position), &mut log_probs)?;
-        }
+        ask(&self.rows(position), &mut log_probs)?;
         self.log_probs = log_probs;
         Ok(&self.log_probs)
     }

@@ -42,7 +42,7 @@ pub(super) fn search(
         // Many of the most probable tokens are not sought one by one.
         let whole = sampling.top_k == 0 || sampling.top_k > MAX_BEAM;
         if whole {
-            batch.distributions(model, position, true)?;
+            batch.whole(position, |rows, log_probs| model.distributions(rows, log_probs))?;
         } else {
             batch.step(model, position, sampling.top_k)?;
         }

@@ -34,7 +34,7 @@ use crate::ops::Mode;
 use crate::ops::loss::Targets;
 use crate::ops::profile as counters;
 use evaluate::Evaluator;
-use host::Lines;
+use host::{Batches, Lines};
 pub use host::{End, Host, Validation};
 use log::{Log, Progress, Samples};
 use optimizer::Optimizer;
@@ -188,8 +188,7 @@ impl Trainer<'_> {
                 Some(is_saved) if !is_saved && !self.state.validation_due => self.save(host)?,
                 Some(_) => {}
                 None => {
-                    self.go_back(NO_LOSS, host)?;
-                    batches = host.batches(self.state.sampler)?;
+                    batches = self.go_back(NO_LOSS, host)?;
                 }
             }
         }
@@ -210,8 +209,7 @@ impl Trainer<'_> {
                         1 => "an update was not finite".to_owned(),
                         several => format!("{several} updates in a row were not finite"),
                     };
-                    self.go_back(&why, host)?;
-                    batches = host.batches(self.state.sampler)?;
+                    batches = self.go_back(&why, host)?;
                 }
                 continue;
             }
@@ -224,16 +222,14 @@ impl Trainer<'_> {
             }
             let (validation, checkpoint) = self.due(self.state.step);
             if (validation || checkpoint) && !self.optimizer.is_finite()? {
-                self.go_back("values of the model or the optimizer are not finite", host)?;
-                batches = host.batches(self.state.sampler)?;
+                batches = self.go_back("values of the model or the optimizer are not finite", host)?;
                 continue;
             }
             let mut saved = false;
             if validation {
                 let _timer = counters::phase("validation");
                 let Some(is_saved) = self.validate(host, &clock)? else {
-                    self.go_back(NO_LOSS, host)?;
-                    batches = host.batches(self.state.sampler)?;
+                    batches = self.go_back(NO_LOSS, host)?;
                     continue;
                 };
                 saved = is_saved;
@@ -300,11 +296,11 @@ impl Trainer<'_> {
         }))
     }
 
-    /// Goes on from the last sound checkpoint with a lower learning rate, once.
+    /// Goes on from the last sound checkpoint with a lower learning rate, once; returns the batches from there.
     ///
     /// # Errors
     /// There is none, or it has done so before.
-    fn go_back(&mut self, why: &str, host: &mut dyn Host) -> Result<()> {
+    fn go_back(&mut self, why: &str, host: &mut dyn Host) -> Result<Batches> {
         let step = self.state.step;
         let report = |more: &str| {
             let (skipped, tokens) = (self.state.health.skipped, self.state.target_tokens);
@@ -336,7 +332,8 @@ impl Trainer<'_> {
         }))?;
         self.state = TrainState { health, seconds: self.state.seconds, ..state };
         // Else a kill before the next checkpoint would bring back the old rate.
-        self.save(host)
+        self.save(host)?;
+        host.batches(self.state.sampler)
     }
 
     /// Progress after every update, and a line of the log every `log_every`.
