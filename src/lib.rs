@@ -14,10 +14,10 @@
 //!
 //! # Modules
 //!
-//! Dependencies point one way: `main → cli → commands → {config, report, train, decode, metrics, checkpoint} → {infer, gpu} → {model, data} → {ops, hub}
-//! → rng`. [`metrics`], [`hub`] and [`rng`] import nothing of ours but [`error`], [`console`] and `file`. What a configuration may say of a thing (its names,
-//! its keys) stands in the module that implements it; [`config`] composes the sections of these, and what it makes of them, plain
-//! structs, is what every module may take.
+//! Dependencies point one way: `main → cli → commands → {interop, report} → {config, train, decode, metrics, checkpoint} → {infer, gpu} → {model, data} →
+//! {ops, hub} → rng`. [`metrics`], [`hub`] and [`rng`] import nothing of ours but [`error`], [`console`] and `file`. What a configuration may say of a thing
+//! (its names, `choice`; its keys, `key`) stands in the module that implements it; [`config`] composes the sections of these, and what it makes of them,
+//! plain structs, is what every module may take. So is an [`explanation`], which [`decode`] makes, [`train`] passes on and [`report`] draws.
 
 pub mod checkpoint;
 mod choice;
@@ -29,10 +29,13 @@ pub mod data;
 pub mod decode;
 pub mod device;
 pub mod error;
+pub mod explanation;
 mod file;
 pub mod gpu;
 pub mod hub;
 pub mod infer;
+pub mod interop;
+mod key;
 pub mod metrics;
 pub mod model;
 pub mod ops;

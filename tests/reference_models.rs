@@ -11,7 +11,7 @@ use std::path::Path;
 use candle_core::Device;
 use common::parity::{self, TOLERANCE, flat, real};
 use common::{Golden, relative_error};
-use mt::checkpoint::import;
+use mt::interop::import;
 use mt::model::{AttentionWeights, Transformer};
 use mt::ops::memory::with_slice_mut;
 use mt::ops::{Implementation, Mode};

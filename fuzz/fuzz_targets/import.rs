@@ -6,7 +6,7 @@ use std::fs;
 
 use candle_core::{Device, Tensor};
 use libfuzzer_sys::fuzz_target;
-use mt::checkpoint::import;
+use mt::interop::import;
 
 fuzz_target!(|input: (&str, &str, &str, &[u8])| {
     let (options, vocabulary, decoder, bytes) = input;

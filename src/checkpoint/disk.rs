@@ -221,7 +221,7 @@ fn room(_: &Path) -> Option<(u64, u64)> {
 }
 
 /// A failure to write, with the room there is where that is too little.
-pub(super) fn write_error(path: &Path, error: std::io::Error) -> Error {
+pub(crate) fn write_error(path: &Path, error: std::io::Error) -> Error {
     let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let error = Error::io("write", path, error);
     match room(path).filter(|_| is_full) {

@@ -105,7 +105,7 @@ pub(super) fn write(path: &Path, name: &str, tensors: &[NamedTensor]) -> Result<
 }
 
 /// As [`write()`], with these keys and values in the header.
-pub(super) fn write_with_metadata(
+pub(crate) fn write_with_metadata(
     path: &Path,
     name: &str,
     tensors: &[NamedTensor],

@@ -10,16 +10,13 @@
 //! counts only with a valid `manifest.json` ([`verify`]). Files are safetensors, JSON and text; nothing read here is trusted.
 //!
 //! [`mod@format`] is the tensor file, [`manifest`] the digests, `save` and `locate` the directories,
-//! [`average`](fn@average) the mean, [`import`] what other programs wrote, [`export`] what they read.
+//! [`average`](fn@average) the mean.
 
 pub mod average;
 mod disk;
-pub mod export;
 pub mod format;
-pub mod import;
 mod locate;
 pub mod manifest;
-mod marian_names;
 mod save;
 #[cfg(test)]
 mod tests;
@@ -28,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 pub use average::average;
 pub use disk::whole_directory;
+pub(crate) use disk::write_error;
 pub use format::{Elements, NamedTensor, Slot, TensorFile, load_into, scale_name};
 pub use locate::{Located, Saved, Which, list, locate, newest_valid, pointer, regular};
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, verify};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::output::Replacement;
 use crate::console::message;
-use crate::decode::explain::Explanation;
 use crate::error::{Error, Result};
+use crate::explanation::Explanation;
 use crate::report::attention::page;
 use crate::report::picture::{Format, sentence};
 

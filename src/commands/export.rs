@@ -2,10 +2,10 @@
 
 use super::model;
 use super::output::Output;
-use crate::checkpoint::export::{Format, Model, ct2, hf_marian};
 use crate::cli::{Common, ExportArgs};
 use crate::console::message;
 use crate::error::{Error, Result};
+use crate::interop::export::{Format, Model, ct2, hf_marian};
 
 /// Writes a model as another program reads it.
 pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {

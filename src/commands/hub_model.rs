@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::import;
 use crate::checkpoint;
-use crate::checkpoint::import::hf_marian;
 use crate::cli::Common;
 use crate::console::message;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::hub::{Hub, Repo, is_revision};
+use crate::interop::import::hf_marian;
 
 /// What the name of a model of the hub begins with.
 pub const PREFIX: &str = "hf:";

@@ -5,10 +5,10 @@ use std::path::Path;
 use super::hub_model;
 use super::model::{named, write_model};
 use super::output::Output;
-use crate::checkpoint::import::{self, Imported};
 use crate::cli::{Common, ImportArgs};
 use crate::console::message;
 use crate::error::Result;
+use crate::interop::import::{self, Imported};
 
 /// Reads another program's model and writes it as one of ours.
 pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {

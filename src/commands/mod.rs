@@ -16,6 +16,7 @@ mod output;
 mod prepare;
 mod quantize;
 mod report;
+mod run;
 mod score;
 mod shortlist;
 mod tags;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use candle_core::{DType, Device};
 
 use super::hub_model;
-use crate::checkpoint::{self, Elements, NamedTensor, Slot, TensorFile, Which, import};
+use crate::checkpoint::{self, Elements, NamedTensor, Slot, TensorFile, Which};
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, ModelConfig, Precision};
 use crate::console::message;
@@ -18,6 +18,7 @@ use crate::decode::source::Reader;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::infer::{self, Engine};
+use crate::interop::import::marian;
 use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
@@ -254,7 +255,7 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     if !file.exists() {
         let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
         let is_hub = directory.iter().any(|part| part.to_string_lossy().starts_with(hub_model::PREFIX));
-        let is_foreign = import::marian::is_model(directory) || directory.join("config.json").exists();
+        let is_foreign = marian::is_model(directory) || directory.join("config.json").exists();
         return Err(error.help(match (is_hub, is_foreign) {
             (true, _) => "make a model of the hub one of mt's first: mt import hf:ORG/NAME --out DIR",
             (_, true) => "it looks like another program's model: make it one of mt's, mt import DIR --out MODEL_DIR",

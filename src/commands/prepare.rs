@@ -6,10 +6,10 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::output::Output;
+use super::run::directory;
+use super::run::prepare::{self, Workplace};
+use super::run::signals::Signals;
 use super::texts::Texts;
-use super::train::directory;
-use super::train::prepare::{self, Workplace};
-use super::train::signals::Signals;
 use crate::cli::{Common, RunArgs};
 use crate::config;
 use crate::console::message;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::model;
 use super::output::{Output, refuse_inputs};
+use super::run::prepare::{self, Workplace};
 use super::texts::Texts;
-use super::train::prepare::{self, Workplace};
 use crate::cli::{Common, ShortlistArgs};
 use crate::console::message;
 use crate::data::lexicon::{Lexicon, Pair, most_frequent};

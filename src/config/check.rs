@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
-use super::key::{Key, Kind, Variant};
 use super::schema::{self, find, join};
 use crate::device::DeviceName;
 use crate::error::Error;
+use crate::key::{Key, Kind, Variant};
 
 /// The problems found, and which keys they concern.
 #[derive(Default)]
@@ -288,7 +288,7 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
         (Kind::Number(range), value) => match number(value) {
             Some(x) if x.is_finite() && range.holds(x) => Ok(()),
             Some(x) if !x.is_finite() => Err(outside(path, value, "a finite number")),
-            Some(_) => Err(outside(path, value, range.describe())),
+            Some(_) => Err(outside(path, value, &range.describe())),
             None => wrong("a number"),
         },
         (Kind::Pair(range), Value::List(items)) if items.len() == 2 => {

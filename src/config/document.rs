@@ -10,9 +10,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::dump::toml_text;
-use super::key::{Key, Kind};
 use super::schema::find;
 use crate::error::Error;
+use crate::key::{Key, Kind};
 
 /// Where configuration text came from.
 pub(super) struct Source {

@@ -9,7 +9,6 @@ mod check;
 mod corpus;
 mod document;
 mod dump;
-pub(crate) mod key;
 mod model;
 mod overrides;
 mod paths;

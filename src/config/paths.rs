@@ -4,9 +4,9 @@ use std::path::{Component, Path, PathBuf};
 
 use super::check::Report;
 use super::document::{Item, Origin, Table, Value, get};
-use super::key::{Key, Kind};
 use super::schema::{self, find};
 use crate::error::Error;
+use crate::key::{Key, Kind};
 
 /// Makes every path of the document absolute: `data.root` from the file that states it, names of corpora from
 /// `data.root`, or from the file that states them where no layer states a root. An unstated root is `directory`.

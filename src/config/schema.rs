@@ -2,11 +2,11 @@
 //!
 //! Names of choices and defaults come from the types; a test holds the keys here equal to the types' fields.
 
-use super::key::*;
 use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{MOST_THREADS, ValidMetric};
 use crate::data::tokenizer::TokenizerKind;
-use crate::decode::PenaltyKind;
+use crate::decode::{MAX_ALPHA, MAX_BEAM, PenaltyKind};
+use crate::key::*;
 use crate::ops::matmul::Precision;
 use crate::train::{optimizer, schedule};
 
@@ -20,6 +20,9 @@ pub(super) const ROOT: &[Key] = &[
     key("decode", Kind::Table(DECODE)),
     key("runtime", Kind::Table(RUNTIME)),
 ];
+
+/// As wide as the search goes.
+const BEAM: Kind = Kind::Integer { least: 1, most: MAX_BEAM as i128 };
 
 const DATA: &[Key] = &[
     key("root", Kind::Path),
@@ -123,7 +126,7 @@ const VALID: &[Key] = &[
 
 const DECODE: &[Key] = &[
     key("beam", BEAM),
-    key("length_penalty", Kind::Number(Range::LengthPenalty)),
+    key("length_penalty", Kind::Number(Range::UpTo(MAX_ALPHA))),
     key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)),
     key("patience", NOT_NEGATIVE),
     key("no_repeat_ngram", COUNT),

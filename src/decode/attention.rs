@@ -3,33 +3,13 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use serde::Serialize;
 
 use super::source::{Reader, Source};
 use super::translate::Candidate;
 use crate::error::Result;
+use crate::explanation::{SentenceAttention, Weights, aligning_layer};
 use crate::model::{AttentionWeights, Sequences, Transformer};
 use crate::ops::Mode;
-
-/// Weights of one kind of attention: by layer, head, query and key.
-pub type Weights = Vec<Vec<Vec<Vec<f32>>>>;
-
-/// The attention of one sentence. A blank line has no tokens and no weights.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct SentenceAttention {
-    /// What the encoder was given: the source's pieces and the end of the sentence.
-    pub source: Vec<String>,
-    /// What the decoder was given: the start, then the translation's pieces.
-    pub target_input: Vec<String>,
-    /// What the decoder then produced at each of these positions.
-    pub target: Vec<String>,
-    /// Source over source, [layers, H, S, S].
-    pub encoder: Weights,
-    /// Target over target, [layers, H, T, T].
-    pub decoder: Weights,
-    /// Target over source, [layers, H, T, S].
-    pub cross: Weights,
-}
 
 fn nested(weights: &AttentionWeights) -> Result<Weights> {
     let layer = |weights: &Tensor| -> candle_core::Result<Vec<Vec<Vec<f32>>>> { weights.squeeze(0)?.to_vec3() };
@@ -75,11 +55,6 @@ pub(super) fn trace(model: &Transformer, reader: &Reader, source: &Source, trans
         cross: nested(&decoder.cross)?,
     };
     Ok(Trace { attention, states, produced })
-}
-
-/// The layer whose attention to the source tells best what is translated by what, of so many: the last but one.
-pub fn aligning_layer(layers: usize) -> usize {
-    layers.saturating_sub(2)
 }
 
 /// The mean over the heads of the weights with which the positions that produce `tokens` attend to a source, in the

@@ -2,78 +2,34 @@
 
 use candle_core::DType;
 use rayon::prelude::*;
-use serde::Serialize;
 
 use super::alignment::align;
-use super::attention::{SentenceAttention, Trace, trace};
+use super::attention::{Trace, trace};
 use super::source::Reader;
 use super::translate::Translation;
 use crate::error::Result;
+use crate::explanation::{Explanation, Step, temperatures};
 use crate::model::Transformer;
 use crate::ops::Mode;
 
 /// Tokens told of a position.
 const CANDIDATES: usize = 10;
 
-/// The temperatures whose effect is told: 0.1, 0.2, … 2.
-pub fn temperatures() -> impl Iterator<Item = f64> {
-    (1..=20).map(|tenths| f64::from(tenths) / 10.0)
-}
-
-/// Everything there is to see of one translation. That of a blank line is empty.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Explanation {
-    /// The line.
-    pub text: String,
-    /// Its translation.
-    pub translation: String,
-    /// Tokens, and every layer's and head's attention weights.
-    #[serde(flatten)]
-    pub attention: SentenceAttention,
-    /// What the model thought at each position of the translation.
-    pub steps: Vec<Step>,
-    /// Pairs of a source word and a word of the translation, counted from 0; words are what white space separates.
-    pub alignment: Vec<(usize, usize)>,
-}
-
-/// The distribution that a token was chosen from.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Step {
-    /// Log-probability of the token that was chosen.
-    pub log_prob: f32,
-    /// Its rank in the vocabulary, from 1.
-    pub rank: usize,
-    /// The most probable tokens with their log-probabilities, the first first.
-    pub candidates: Vec<(String, f32)>,
-    /// For each of the [`temperatures`] T, log Σ p^(1/T) over the vocabulary: at T a token of log-probability l has the
-    /// log-probability l/T minus this.
-    pub log_sums: Vec<f32>,
-}
-
-impl Step {
-    /// The probability that a token of this log-probability has at the one of the [`temperatures`] that is nearest to this.
-    pub fn at_temperature(&self, log_prob: f32, temperature: f64) -> f64 {
-        let distance = |(other, _): &(f64, &f32)| (other - temperature).abs();
-        let nearest = temperatures().zip(&self.log_sums).min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        nearest.map_or(0.0, |(t, log_sum)| (f64::from(log_prob) / t - f64::from(*log_sum)).exp())
-    }
-
-    /// That of logits.
-    fn of(logits: &[f32], chosen: u32, piece: impl Fn(u32) -> String) -> Self {
-        let log_sum = log_sum_exp(logits, 1.0);
-        let log_prob = |id: usize| (f64::from(logits[id]) - log_sum) as f32;
-        let logit = logits[chosen as usize];
-        let mut ids: Vec<usize> = (0..logits.len()).collect();
-        let count = CANDIDATES.min(ids.len());
-        ids.select_nth_unstable_by(count - 1, |&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-        ids.truncate(count);
-        ids.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-        Self {
-            log_prob: log_prob(chosen as usize),
-            rank: 1 + logits.iter().filter(|other| **other > logit).count(),
-            candidates: ids.into_iter().map(|id| (piece(id as u32), log_prob(id))).collect(),
-            log_sums: temperatures().map(|t| (log_sum_exp(logits, t) - log_sum / t) as f32).collect(),
-        }
+/// What the model thought when it chose a token from these logits.
+fn step(logits: &[f32], chosen: u32, piece: impl Fn(u32) -> String) -> Step {
+    let log_sum = log_sum_exp(logits, 1.0);
+    let log_prob = |id: usize| (f64::from(logits[id]) - log_sum) as f32;
+    let logit = logits[chosen as usize];
+    let mut ids: Vec<usize> = (0..logits.len()).collect();
+    let count = CANDIDATES.min(ids.len());
+    ids.select_nth_unstable_by(count - 1, |&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    ids.truncate(count);
+    ids.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    Step {
+        log_prob: log_prob(chosen as usize),
+        rank: 1 + logits.iter().filter(|other| **other > logit).count(),
+        candidates: ids.into_iter().map(|id| (piece(id as u32), log_prob(id))).collect(),
+        log_sums: temperatures().map(|t| (log_sum_exp(logits, t) - log_sum / t) as f32).collect(),
     }
 }
 
@@ -98,7 +54,7 @@ pub fn explain(model: &Transformer, reader: &Reader, text: &str, translation: &T
     let logits = model.logits(&states, &Mode::INFERENCE)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
     let target = &reader.tokenizers().target;
     let piece = |id: u32| target.piece(id).unwrap_or_default().to_owned();
-    let steps = logits.par_iter().zip(&produced).map(|(logits, &token)| Step::of(logits, token, piece)).collect();
+    let steps = logits.par_iter().zip(&produced).map(|(logits, &token)| step(logits, token, piece)).collect();
     let alignment = align(model, reader, translation)?.0;
     Ok(Explanation { text, translation: translated, attention, steps, alignment })
 }
@@ -112,7 +68,7 @@ mod tests {
     fn a_step_is_the_softmax_at_every_temperature() {
         let logits: Vec<f32> = (0..50).map(|i| ((i * 7919) % 50) as f32 / 7.0 - 3.0).collect();
         let chosen = 20;
-        let step = Step::of(&logits, chosen, |id| id.to_string());
+        let step = step(&logits, chosen, |id| id.to_string());
         let mut sorted: Vec<usize> = (0..50).collect();
         sorted.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
         assert_eq!(step.rank, 1 + sorted.iter().position(|&id| id == chosen as usize).unwrap());

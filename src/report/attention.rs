@@ -5,8 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::page::{COMMON_SCRIPT, STYLE, embedded, escaped};
-use crate::decode::attention::Weights;
-use crate::decode::explain::{Explanation, temperatures};
+use crate::explanation::{Explanation, Weights, temperatures};
 
 const PAGE: &str = include_str!("assets/attention.html");
 /// Draws [`packed`] explanations.

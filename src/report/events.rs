@@ -13,8 +13,8 @@ use prost::Message;
 use serde_json::Value;
 
 use super::picture;
-use crate::decode::explain::Explanation;
 use crate::error::{Error, Result};
+use crate::explanation::Explanation;
 use crate::train::log::{Samples, Watcher};
 
 /// The directory in a run directory.

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::files::replace_file;
 use super::{attention, files};
 use crate::checkpoint::CONFIG_FILE;
-use crate::decode::explain::temperatures;
 use crate::error::{Error, Result};
+use crate::explanation::temperatures;
 use crate::train::log::{self, LOG_FILE, Samples, Watcher};
 
 /// The page of a run, in its directory.

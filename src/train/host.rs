@@ -10,8 +10,8 @@ use super::state::TrainState;
 use crate::data::batch::Batch;
 use crate::data::prefetch::{Prefetch, Prepared};
 use crate::data::sampler::SamplerPosition;
-use crate::decode::explain::Explanation;
 use crate::error::Result;
+use crate::explanation::Explanation;
 use crate::model::Transformer;
 
 /// What a validation found.

@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
 use crate::console::message;
-use crate::decode::explain::Explanation;
 use crate::error::{Error, Result};
+use crate::explanation::Explanation;
 
 /// The log in a run directory.
 pub const LOG_FILE: &str = "log.jsonl";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::key::{ABOVE_ZERO, Kind as Holds, NOT_NEGATIVE, Range as Bounds, Variant, key};
+use crate::key::{ABOVE_ZERO, Kind as Holds, NOT_NEGATIVE, Range as Bounds, Variant, key};
 use crate::ops::memory::on_host;
 use crate::ops::optimizer::{self, AdamStep};
 use crate::ops::params::{Kind, Parameters};

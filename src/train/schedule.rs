@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::key::{ABOVE_ZERO, COUNT, Key, NOT_NEGATIVE, POSITIVE, Variant, key, required};
+use crate::key::{ABOVE_ZERO, COUNT, Key, NOT_NEGATIVE, POSITIVE, Variant, key, required};
 
 /// `[train.schedule]`: the learning rate at each update, counted from 1.
 ///

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::checkpoint::CONFIG_FILE;
+use crate::commands::run::compare::{self, Comparison};
+use crate::commands::run::directory;
+use crate::commands::run::prepare::Data;
+use crate::commands::run::restore;
+use crate::commands::run::validator::Validator;
 use crate::commands::texts::Texts;
-use crate::commands::train::compare::{self, Comparison};
-use crate::commands::train::directory;
-use crate::commands::train::prepare::Data;
-use crate::commands::train::restore;
-use crate::commands::train::validator::Validator;
 use crate::config::{self, Config};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};

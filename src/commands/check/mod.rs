@@ -10,9 +10,9 @@ mod outlook;
 use serde_json::json;
 
 use super::output::Output;
+use super::run::directory;
+use super::run::prepare::{self, Workplace};
 use super::texts::Texts;
-use super::train::directory;
-use super::train::prepare::{self, Workplace};
 use crate::cli::{Common, RunArgs};
 use crate::config;
 use crate::data::check::{self, Findings, Kind, Seen, Severity};

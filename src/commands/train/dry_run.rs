@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::plan::Plan;
-use super::prepare::{self, Workplace};
-use super::validator::Validator;
 use crate::checkpoint;
 use crate::cli::Common;
 use crate::commands::info;
 use crate::commands::output::Output;
+use crate::commands::run::plan::Plan;
+use crate::commands::run::prepare::{self, Workplace};
+use crate::commands::run::validator::Validator;
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
 use crate::error::Result;

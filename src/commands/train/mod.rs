@@ -1,17 +1,8 @@
 //! `mt train`
 
-pub mod batches;
-pub mod compare;
-pub mod directory;
 mod dry_run;
 mod host;
-pub mod init;
-pub mod plan;
-pub mod prepare;
-pub mod restore;
 mod saver;
-pub mod signals;
-pub mod validator;
 
 use std::path::Path;
 
@@ -19,6 +10,11 @@ use serde_json::Value;
 
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::Output;
+use crate::commands::run::init::Start;
+use crate::commands::run::prepare::{self, Data, Workplace};
+use crate::commands::run::signals::Signals;
+use crate::commands::run::validator::Validator;
+use crate::commands::run::{batches, compare, directory, restore};
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
 use crate::console::message;
@@ -36,11 +32,7 @@ use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Pipeline, Session, Trainer, memory};
 use host::RunHost;
-use init::Start;
-use prepare::{Data, Workplace};
 use saver::Saver;
-use signals::Signals;
-use validator::Validator;
 
 /// What is said when a signal comes, and when a second one does.
 const ON_SIGNALS: [&str; 2] = [

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use serde_json::{Value as Json, json};
 
 use super::super::document::{Source, parse, parse_value, to_json};
-use super::super::key::{Key, Kind, Variant};
 use super::super::schema;
 use super::super::*;
 use super::Folder;
 use crate::data::hub::HubSplit;
+use crate::key::{Key, Kind, Variant};
 
 fn configs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")

@@ -3,9 +3,8 @@
 use plotters::style::RGBColor;
 
 use super::sketch::{Anchor, LETTER, LINE, Sketch, shown, width_of};
-use crate::decode::attention::aligning_layer;
-use crate::decode::explain::{Explanation, Step};
 use crate::error::{Error, Result};
+use crate::explanation::{Explanation, Step, aligning_layer};
 
 const INK: RGBColor = RGBColor(29, 33, 38);
 const SOFT: RGBColor = RGBColor(93, 102, 112);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::npy::NpzTensors;
 
-use crate::checkpoint::import::{MOST_BYTES, floats};
 use crate::error::{Error, Result};
+use crate::interop::import::{MOST_BYTES, floats};
 
 /// The array whose bytes are the options.
 const OPTIONS: &str = "special:model.yml";

@@ -11,9 +11,10 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 
-use crate::config::{Config, ModelConfig, key};
+use crate::config::{Config, ModelConfig};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::key;
 use crate::model::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
 

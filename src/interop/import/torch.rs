@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::super::{Slot, load_into};
+use crate::checkpoint::{Slot, load_into};
 use crate::error::{Error, Result};
 
 /// What a module calls its parts: prefixes of names in its `state_dict`, without the last dot.

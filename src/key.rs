@@ -1,7 +1,5 @@
 //! What a key of the configuration is, and may hold.
 
-use crate::decode::{MAX_ALPHA, MAX_BEAM};
-
 /// One key of a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {
@@ -66,8 +64,8 @@ pub(crate) enum Range {
     OffOrRatio,
     /// 1e-30 ≤ x ≤ 1: f32 can tell it from zero.
     Epsilon,
-    /// 0 ≤ x ≤ [`MAX_ALPHA`].
-    LengthPenalty,
+    /// 0 ≤ x ≤ this.
+    UpTo(f64),
 }
 
 impl Range {
@@ -79,20 +77,21 @@ impl Range {
             Self::NonNegative => x >= 0.0,
             Self::OffOrRatio => x == 0.0 || x >= 1.0,
             Self::Epsilon => (1e-30..=1.0).contains(&x),
-            Self::LengthPenalty => (0.0..=MAX_ALPHA).contains(&x),
+            Self::UpTo(most) => (0.0..=most).contains(&x),
         }
     }
 
     /// Completes "must be …".
-    pub fn describe(self) -> &'static str {
-        match self {
+    pub fn describe(self) -> String {
+        let words = match self {
             Self::Fraction => "at least 0 and below 1",
             Self::Positive => "above 0",
             Self::NonNegative => "at least 0",
             Self::OffOrRatio => "0 (off), or at least 1",
             Self::Epsilon => "at least 1e-30 and at most 1",
-            Self::LengthPenalty => "at least 0 and at most 50",
-        }
+            Self::UpTo(most) => return format!("at least 0 and at most {most}"),
+        };
+        words.to_owned()
     }
 }
 
@@ -123,8 +122,6 @@ pub(crate) const POSITIVE: Kind = at_least(1);
 /// Widths and depths no machine could hold are typing errors; the bound also keeps products of widths from overflowing.
 pub(crate) const WIDTH: i128 = 1 << 20;
 pub(crate) const WIDTH_KEY: Kind = Kind::Integer { least: 1, most: WIDTH };
-/// As wide as the search goes.
-pub(crate) const BEAM: Kind = Kind::Integer { least: 1, most: MAX_BEAM as i128 };
 pub(crate) const MOST_LAYERS: i128 = 1000;
 pub(crate) const LAYERS: Kind = Kind::Integer { least: 1, most: MOST_LAYERS };
 pub(crate) const FRACTION: Kind = Kind::Number(Range::Fraction);

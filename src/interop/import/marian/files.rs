@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::yaml::{self, Value};
-use crate::checkpoint::import::read;
 use crate::error::{Error, Result};
+use crate::interop::import::read;
 
 /// The files of a model.
 pub(super) struct Files {

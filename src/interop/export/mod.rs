@@ -13,7 +13,7 @@ pub mod hf_marian;
 
 use std::path::Path;
 
-use super::disk;
+use crate::checkpoint::write_error;
 use crate::choice::choice;
 use crate::config::{Config, ModelConfig};
 use crate::data::tokenizer::Tokenizer;
@@ -95,7 +95,7 @@ fn pieces(tokenizer: &Tokenizer) -> Vec<&str> {
 /// Writes a small file.
 fn write_bytes(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let file = directory.join(name);
-    std::fs::write(&file, bytes).map_err(|error| disk::write_error(&file, error))
+    std::fs::write(&file, bytes).map_err(|error| write_error(&file, error))
 }
 
 /// As [`write_bytes`], of text.

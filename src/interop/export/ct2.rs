@@ -15,7 +15,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::{Model, Obstacles, has_even_heads, pieces, write_bytes, write_json};
-use crate::checkpoint::disk;
+use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
 use crate::config::{Activation, NormKind, NormPlacement, PositionKind};
 use crate::error::{Error, Result};
@@ -101,7 +101,7 @@ pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<(
         all.stack(stack)?;
     }
     let tokenizers = model.tokenizers;
-    disk::whole_directory(out, |directory| {
+    whole_directory(out, |directory| {
         all.write(&directory.join("model.bin"))?;
         let target = &tokenizers.target;
         let piece = |id| target.piece(id).unwrap_or_default();
@@ -302,7 +302,7 @@ impl<'a> Variables<'a> {
             }
             out.into_inner()?.sync_all()
         };
-        write().map_err(|error| disk::write_error(path, error))
+        write().map_err(|error| write_error(path, error))
     }
 }
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 
-use crate::checkpoint::import::{floats, tensor_problems};
-use crate::checkpoint::marian_names::{self, EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
 use crate::config::{ModelConfig, Sinusoid, Tie};
 use crate::error::{Error, Result};
+use crate::interop::import::{floats, tensor_problems};
+use crate::interop::marian_names::{self, EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
 use crate::model::positions::sinusoidal;
 use crate::ops::params::ParameterLayout;
 

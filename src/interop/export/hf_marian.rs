@@ -10,13 +10,13 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{Model, Obstacles, has_even_heads, pieces, write_bytes, write_json, write_text};
-use crate::checkpoint::disk;
 use crate::checkpoint::format::{self, Elements, NamedTensor};
-use crate::checkpoint::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
+use crate::checkpoint::whole_directory;
 use crate::config::{NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
 use crate::model::positions::sinusoidal;
 
 /// What `transformers` takes for the ε of norms.
@@ -42,7 +42,7 @@ enum Width {
 pub fn export(model: &Model, out: &Path) -> Result<()> {
     refuse(model)?;
     let tensors = Tensors::new(model)?;
-    disk::whole_directory(out, |directory| {
+    whole_directory(out, |directory| {
         write_json(directory, "config.json", &config(model))?;
         write_json(directory, "generation_config.json", &generation(model))?;
         let named: Vec<NamedTensor> = tensors

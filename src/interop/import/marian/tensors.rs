@@ -2,9 +2,9 @@
 
 use super::npz::Npz;
 use super::settings::Arrays;
-use crate::checkpoint::import::tensor_problems;
 use crate::config::{ModelConfig, NormPlacement, Tie};
 use crate::error::Result;
+use crate::interop::import::tensor_problems;
 use crate::ops::params::ParameterLayout;
 
 /// The bias on the logits.

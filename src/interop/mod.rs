@@ -1,0 +1,5 @@
+//! Models between `mt` and other programs: read from theirs ([`import`]), written for them ([`export`]).
+
+pub mod export;
+pub mod import;
+mod marian_names;
