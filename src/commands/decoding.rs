@@ -61,6 +61,13 @@ pub fn translate_options(
         },
         ..of_config
     };
+    check(&options, args, positions)?;
+    Ok(options)
+}
+
+/// Refuses options that cannot be, or do not go together.
+fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Result<()> {
+    let n_best = options.n_best;
     let counts = [
         ("--max-length", options.max_length),
         ("--batch-tokens", Some(options.batch_tokens)),
@@ -90,12 +97,14 @@ pub fn translate_options(
     if n_best > MAX_BEAM {
         return Err(Error::usage(format!("--n-best {n_best} is more than {MAX_BEAM}")));
     }
-    if !args.sample && n_best > width && width > 0 {
+    if let Strategy::Beam { width } | Strategy::Diverse { width, .. } = options.strategy
+        && n_best > width
+        && width > 0
+    {
         return Err(Error::usage(format!("--n-best {n_best} is more than a beam of {width} holds"))
             .help(format!("give --beam {n_best} as well")));
     }
-    options.check()?;
-    Ok(options)
+    options.check()
 }
 
 /// A translator of one or more models, the first of which is `first`.

@@ -3,6 +3,7 @@
 mod attention;
 mod average;
 mod check;
+mod cut;
 mod decoding;
 mod embed;
 mod eval;

@@ -8,27 +8,26 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::attention::AttentionFile;
+use super::cut::CutLines;
 use super::decoding;
 use super::input::Lines;
-use super::model;
+use super::model::{self, Loaded};
 use super::output::{Output, is_same_place, refuse_inputs};
 use super::tags::Tags;
 use crate::cli::{Common, TranslateArgs};
-use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
-use crate::decode::Ending;
 use crate::decode::alignment::{Alignment, align};
 use crate::decode::explain::explain;
-use crate::decode::source::Long;
+use crate::decode::source::{Long, Reader, Source};
 use crate::decode::translate::{Candidate, Translation};
 use crate::error::{Error, Result};
+use crate::model::Transformer;
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args, common)?;
     let (first, others) = model::load_all(&args.models, common)?;
-    let n_best = args.n_best;
-    let mut options = decoding::translate_options(&args.decode, n_best, &first.config, common)?;
+    let mut options = decoding::translate_options(&args.decode, args.n_best, &first.config, common)?;
     options.prefix = args.prefix.clone().unwrap_or_default();
     if args.attention.is_some() && options.long == Long::Split {
         // Weights are those of one sequence.
@@ -36,8 +35,6 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     }
     let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix, common)?;
     translator.check_prefix(&options)?;
-    let explains = args.attention.is_some() || args.alignment;
-    let explainer = if explains { Some((first.transformer_on_processor()?, first.reader())) } else { None };
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
         AttentionFile::refuse_several(file, count)?;
@@ -48,73 +45,107 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         refuse_inputs(file, inputs.chain(of_models.iter().map(PathBuf::as_path)))?;
     }
     let progress = Progress::new(&lines, args.output.as_deref(), common);
-    let (mut output, mut weights) = (None, None);
-    let mut cut = CutLines::default();
-    let mut tags = Tags::new(&first.tokenizers.source);
-    let trained = first.config.data.max_length;
-    let mut refused = None;
+    let (mut writer, mut refused) = (None, None);
     while refused.is_none() {
         let window = lines.next()?;
         // Opening empties a file: not before the input has shown that it can be read.
-        let output = match &mut output {
-            Some(output) => output,
-            None => output.insert(Output::open(args.output.as_deref())?),
+        let writer = match &mut writer {
+            Some(writer) => writer,
+            None => writer.insert(Writer::open(args, common, &first)?),
         };
-        if let (Some(path), None) = (args.attention.as_deref(), &weights) {
-            weights = Some(AttentionFile::open(path)?);
-        }
-        if window.is_empty() || output.is_closed() {
+        if window.is_empty() || writer.output.is_closed() {
             break;
         }
         let beyond = if options.long == Long::Error { translator.beyond_positions(&window) } else { None };
         let (window, error) = lines.split_at_refused(&window, beyond);
         refused = error;
-        let translations = translator.translate(window, &options, |done| progress.show(cut.lines + done))?;
-        for (line, translation) in window.iter().zip(&translations) {
-            let mut alignment = None;
-            if let Some((model, reader)) = &explainer {
-                if let Some(file) = &mut weights {
-                    file.add(explain(model, reader, line, translation)?)?;
-                }
-                if args.alignment {
-                    alignment = Some(align(model, reader, translation)?);
-                }
-            }
-            if common.json {
-                let json = json(translator.target(), line, translation, alignment, n_best.is_some());
-                output.line(&json.to_string())?;
-            } else if n_best.is_some() {
-                for Candidate { text, log_prob, score, .. } in &translation.n_best {
-                    output.line(&format!("{} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}", cut.lines))?;
-                }
-            } else if let Some(alignment) = alignment {
-                output.line(&format!("{} ||| {alignment}", translation.best().text))?;
-            } else {
-                output.line(&translation.best().text)?;
-            }
-            cut.count(translation);
-            tags.count(line);
-            if args.attention.is_some() && translation.parts.iter().any(|part| trained > 0 && part.ids.len() > trained)
-            {
-                cut.count_whole();
-            }
-        }
-        options.lines_before = cut.lines;
-        output.flush()?;
+        options.lines_before = writer.cut.lines();
+        let translations = translator.translate(window, &options, |done| progress.show(options.lines_before + done))?;
+        window.iter().zip(&translations).try_for_each(|(line, translation)| writer.write(line, translation))?;
+        writer.output.flush()?;
     }
     progress.finish();
-    if let Some(file) = weights {
-        file.finish()?;
-    }
     if !common.quiet {
         lines.warn();
-        cut.warn();
-        tags.warn();
     }
-    if let Some(mut output) = output {
-        output.flush()?;
-    }
+    writer.map_or(Ok(()), Writer::finish)?;
     refused.map_or(Ok(()), Err)
+}
+
+/// Writes translations in the form that the flags ask for, and counts what there is to warn of.
+struct Writer<'a> {
+    args: &'a TranslateArgs,
+    common: &'a Common,
+    model: &'a Loaded,
+    /// What explains and aligns, where that is asked for.
+    explainer: Option<(Transformer, Reader)>,
+    output: Output,
+    /// Where what the lines attended to goes.
+    attention: Option<AttentionFile>,
+    cut: CutLines,
+    tags: Tags<'a>,
+}
+
+impl<'a> Writer<'a> {
+    fn open(args: &'a TranslateArgs, common: &'a Common, model: &'a Loaded) -> Result<Self> {
+        let explains = args.attention.is_some() || args.alignment;
+        Ok(Self {
+            args,
+            common,
+            model,
+            explainer: if explains { Some((model.transformer_on_processor()?, model.reader())) } else { None },
+            output: Output::open(args.output.as_deref())?,
+            attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
+            cut: CutLines::default(),
+            tags: Tags::new(&model.tokenizers.source),
+        })
+    }
+
+    /// Writes the translation of the next line.
+    fn write(&mut self, line: &str, translation: &Translation) -> Result<()> {
+        let (number, n_best) = (self.cut.lines(), self.args.n_best.is_some());
+        let mut alignment = None;
+        if let Some((model, reader)) = &self.explainer {
+            if let Some(file) = &mut self.attention {
+                file.add(explain(model, reader, line, translation)?)?;
+            }
+            if self.args.alignment {
+                alignment = Some(align(model, reader, translation)?);
+            }
+        }
+        let output = &mut self.output;
+        if self.common.json {
+            output.line(&json(&self.model.tokenizers.target, line, translation, alignment, n_best).to_string())?;
+        } else if n_best {
+            for Candidate { text, log_prob, score, .. } in &translation.n_best {
+                output.line(&format!("{number} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
+            }
+        } else if let Some(alignment) = alignment {
+            output.line(&format!("{} ||| {alignment}", translation.best().text))?;
+        } else {
+            output.line(&translation.best().text)?;
+        }
+        self.cut.count(translation);
+        self.tags.count(line);
+        let trained = self.model.config.data.max_length;
+        let is_long = |part: &Source| trained > 0 && part.ids.len() > trained;
+        if self.args.attention.is_some() && translation.parts.iter().any(is_long) {
+            self.cut.count_whole();
+        }
+        Ok(())
+    }
+
+    /// Closes the files, and warns.
+    fn finish(mut self) -> Result<()> {
+        if let Some(file) = self.attention {
+            file.finish()?;
+        }
+        if !self.common.quiet {
+            self.cut.warn();
+            self.tags.warn();
+        }
+        self.output.flush()
+    }
 }
 
 /// Refuses flags that do not go together.
@@ -165,77 +196,6 @@ fn json(
         json["n_best"] = translation.n_best.iter().map(candidate).collect();
     }
     json
-}
-
-/// Lines that were cut, with the first of them.
-#[derive(Default)]
-pub struct CutLines {
-    lines: usize,
-    sources: Option<(usize, usize)>,
-    split: Option<(usize, usize)>,
-    whole: Option<(usize, usize)>,
-    stuck: Option<(usize, usize)>,
-    translations: Option<(usize, usize)>,
-}
-
-impl CutLines {
-    /// Takes note of the translation of the next line.
-    pub fn count(&mut self, translation: &Translation) {
-        self.lines += 1;
-        let line = self.lines;
-        let note = |slot: &mut Option<(usize, usize)>| slot.get_or_insert((line, 0)).1 += 1;
-        if translation.source_cut {
-            note(&mut self.sources);
-        }
-        if translation.parts.len() > 1 {
-            note(&mut self.split);
-        }
-        match translation.best().ending {
-            Ending::End => {}
-            Ending::MaxLength => note(&mut self.translations),
-            Ending::Stuck => note(&mut self.stuck),
-        }
-    }
-
-    /// Takes note that the line counted last was longer than those the model was trained on, and yet translated in one part.
-    fn count_whole(&mut self) {
-        self.whole.get_or_insert((self.lines, 0)).1 += 1;
-    }
-
-    /// Tells of them.
-    pub fn warn(&self) {
-        let all = self.lines;
-        if let Some((first, count)) = self.sources {
-            message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}) are longer than model.max_length: only their \
-                 beginning was translated"
-            ));
-        }
-        if let Some((first, count)) = self.split {
-            message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}) are longer than data.max_length, which the model \
-                 was trained on, or model.max_length: they were translated in parts (--long)"
-            ));
-        }
-        if let Some((first, count)) = self.whole {
-            message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}) are longer than data.max_length, which the model \
-                 was trained on: --attention wants them in one part, and without it they are translated in several, better"
-            ));
-        }
-        if let Some((first, count)) = self.stuck {
-            message(format_args!(
-                "warning: {count} of {all} translations (the first is line {first}) end where nothing more was allowed \
-                 (--no-repeat-ngram, --min-length, --prefix, --shortlist)"
-            ));
-        }
-        if let Some((first, count)) = self.translations {
-            message(format_args!(
-                "warning: {count} of {all} translations (the first is line {first}) were cut at the maximum length \
-                 (--max-length, --max-length-extra)"
-            ));
-        }
-    }
 }
 
 /// Sentences done, how many a second, and where the input's size is known how long it will take; on a terminal that shows

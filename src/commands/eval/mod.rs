@@ -3,46 +3,25 @@
 mod metrics;
 mod report;
 pub(super) mod results;
+mod test_set;
 
 use std::collections::HashMap;
-use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::decoding;
-use super::model;
-use super::output::{Output, refuse_inputs};
-use super::tags::Tags;
+use super::output::Output;
 use super::texts;
-use super::translate::CutLines;
 use crate::cli::{Common, EvalArgs};
 use crate::config::CorpusLocation;
 use crate::console::message;
 use crate::data::corpus::read_all;
-use crate::data::lines::{self, LineFile, read_lines};
-use crate::decode::Knowledge;
-use crate::decode::source::Long;
+use crate::data::lines::read_lines;
 use crate::error::{Error, Result};
-use crate::metrics::tokenize::is_whitespace;
 use crate::metrics::{Metric, analysis, bleu, resample};
 use report::Report;
 use results::{Results, Test};
-
-/// A system's name and its translations.
-type System = (String, Vec<String>);
-
-/// What is scored.
-struct TestSet {
-    /// Sources, where they are known.
-    sources: Option<Vec<String>>,
-    references: Vec<Vec<String>>,
-    systems: Vec<System>,
-    /// How well the model knows the first reference, if that was asked for.
-    knowledge: Option<Knowledge>,
-    /// The text that the model was trained on.
-    training: Vec<CorpusLocation>,
-}
+use test_set::{System, TestSet};
 
 /// Scores translations: a model's own, or those in files.
 pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
@@ -61,8 +40,12 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         return Err(error.help("choose one, or give --json"));
     }
     let mut output = Output::open(None)?;
-    let TestSet { sources, references, systems, knowledge, training } =
-        if args.hyp.is_empty() { of_model(args, !metrics.is_empty() || args.report, common)? } else { of_files(args)? };
+    let set = if args.hyp.is_empty() {
+        test_set::of_model(args, !metrics.is_empty() || args.report, common)?
+    } else {
+        test_set::of_files(args)?
+    };
+    let TestSet { sources, references, systems, knowledge, training } = set;
     if !args.metrics.force && !common.quiet && metrics.iter().any(|metric| metric.key() == "bleu") {
         for (name, lines) in &systems {
             if let Some(warning) = bleu::tokenized_warning(lines) {
@@ -145,35 +128,6 @@ fn frequencies(
     Ok((analysis::frequencies(lines.iter()), "the training text".to_owned()))
 }
 
-/// Translations in files.
-fn of_files(args: &EvalArgs) -> Result<TestSet> {
-    if args.src.is_some() && !args.report {
-        let error = Error::usage("--src says nothing about translations that are there already");
-        return Err(error.help("leave it out, or give --report"));
-    }
-    let references = read_references(&args.reference)?;
-    if let (Some(file), Some([])) = (args.reference.first(), references.first().map(Vec::as_slice)) {
-        return Err(nothing_to_score(file));
-    }
-    let read_aligned = |path: &PathBuf| -> Result<Vec<String>> {
-        let lines = read_to_score(path)?;
-        check_counts(path, lines.len(), &args.reference, &references)?;
-        Ok(lines)
-    };
-    let system = |path: &PathBuf| Ok((path.display().to_string(), read_aligned(path)?));
-    Ok(TestSet {
-        sources: args.src.as_ref().map(read_aligned).transpose()?,
-        systems: args.hyp.iter().map(system).collect::<Result<_>>()?,
-        references,
-        knowledge: None,
-        training: Vec::new(),
-    })
-}
-
-fn nothing_to_score(file: &Path) -> Error {
-    Error::failure("there are no lines to score").at(file).help("give a file with a sentence on each line")
-}
-
 /// Scores every sentence for itself.
 fn sentences(
     metrics: &[Box<dyn Metric>],
@@ -193,148 +147,6 @@ fn sentences(
             output.line(&results.json().to_string())?;
         } else {
             output.line(&results.print(args.format, args.width.into(), args.score_only))?;
-        }
-    }
-    Ok(())
-}
-
-/// The test set as the model translates it, if that is wanted.
-fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
-    if args.src.is_some() == args.reference.is_empty() {
-        let error =
-            Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
-        return Err(error.help(
-            "to score translations that are there, name them with --hyp; to translate and score, give --src and --ref, or \
-             neither for the model's test set",
-        ));
-    }
-    if args.metrics.ppl && args.decode.shortlist.is_some() {
-        let error = Error::usage("--ppl is of all tokens, and --shortlist leaves most of them out");
-        return Err(error.help("leave one of the two out"));
-    }
-    let (loaded, others) = model::load_all(&args.models, common)?;
-    let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
-    let test = loaded.config.data.test.as_ref();
-    let location = match (&args.src, test) {
-        (Some(source), _) => CorpusLocation::files(source, args.reference.first().cloned().unwrap_or_default()),
-        (None, Some(test)) => test.clone(),
-        (None, None) => {
-            let error = Error::usage("the model's configuration names no test set");
-            return Err(error.help("give --src FILE and --ref FILE"));
-        }
-    };
-    let [source, reference] = location.sides();
-    let reference_paths = if args.reference.is_empty() { vec![reference] } else { args.reference.clone() };
-    let (lines, references) = match &location {
-        CorpusLocation::Files { .. } => (read(&source)?, read_references(&reference_paths)?),
-        CorpusLocation::Hub(_) => {
-            let text = texts::find_one(&location, common)?.open(1.0, &|_| ())?;
-            let (sources, references): (Vec<_>, Vec<_>) = read_all(&*text)?.into_iter().unzip();
-            (sources, vec![references.iter().map(|line| trimmed(line)).collect()])
-        }
-    };
-    check_counts(&source, lines.len(), &reference_paths, &references)?;
-    if lines.is_empty() {
-        return Err(nothing_to_score(&source));
-    }
-    let of_models = model::files_of(&loaded, &others);
-    let inputs = reference_paths.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
-    refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
-    let translator = decoding::translator_with_flags(&loaded, &others, &args.decode, "", common)?;
-    if options.long == Long::Error
-        && let Some(beyond) = translator.beyond_positions(&lines)
-    {
-        return Err(beyond.error(&source, 1).help("give --long split, or split the line"));
-    }
-    let knowledge = if args.metrics.ppl {
-        if let Some(beyond) = translator.target_beyond_positions(&references[0]) {
-            return Err(beyond
-                .error(&reference_paths[0], 1)
-                .help("its perplexity cannot be computed: leave the line out"));
-        }
-        Some(translator.knowledge(&lines, &references[0], options.batch_tokens)?)
-    } else {
-        None
-    };
-    let training = loaded.config.data.train.iter().map(|corpus| corpus.location.clone()).collect();
-    if !translations_wanted {
-        return Ok(TestSet { sources: Some(lines), references, systems: Vec::new(), knowledge, training });
-    }
-    let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
-    let bar = (!common.quiet).then(|| indicatif::ProgressBar::new(lines.len() as u64));
-    let translations = translator.translate(&lines, &options, |done| {
-        if let Some(bar) = &bar {
-            bar.set_position(done as u64);
-        }
-    })?;
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-    if !common.quiet {
-        let mut cut = CutLines::default();
-        translations.iter().for_each(|translation| cut.count(translation));
-        cut.warn();
-        let mut tags = Tags::new(&loaded.tokenizers.source);
-        lines.iter().for_each(|line| tags.count(line));
-        tags.warn();
-    }
-    let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
-    if let Some(file) = &mut file {
-        translations.iter().try_for_each(|line| file.line(line))?;
-        file.flush()?;
-    }
-    let systems = vec![("model".to_owned(), translations)];
-    let target = &loaded.tokenizers.target;
-    let references = references.iter().map(|lines| lines.iter().map(|line| target.plain(line).into_owned()).collect());
-    let references = references.collect();
-    Ok(TestSet { sources: Some(lines), references, systems, knowledge, training })
-}
-
-fn read(path: &Path) -> Result<Vec<String>> {
-    if path == Path::new("-") {
-        return read_to_score(path);
-    }
-    Ok(read_lines(path)?.iter().map(str::to_owned).collect())
-}
-
-/// As [`read`]; a byte order mark stays part of the first line, as it does for sacrebleu.
-fn read_to_score(path: &Path) -> Result<Vec<String>> {
-    let file = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        let stdin = BufReader::new(std::io::stdin());
-        let read = lines::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
-        read.map_err(|e| Error::io("read", "stdin", e))?;
-        LineFile::from_bytes("stdin", bytes)?
-    } else {
-        read_lines(path)?
-    };
-    let mut lines: Vec<String> = file.iter().map(trimmed).collect();
-    if let (true, Some(first)) = (file.byte_order_mark, lines.first_mut()) {
-        first.insert(0, '\u{FEFF}');
-    }
-    Ok(lines)
-}
-
-/// As sacrebleu reads lines: without white space at their ends.
-fn trimmed(line: &str) -> String {
-    line.trim_end_matches(is_whitespace).to_owned()
-}
-
-fn read_references(paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
-    paths.iter().map(|path| read_to_score(path)).collect()
-}
-
-/// Every reference must have as many lines as what is scored.
-fn check_counts(path: &Path, lines: usize, reference_paths: &[PathBuf], references: &[Vec<String>]) -> Result<()> {
-    for (reference, reference_lines) in reference_paths.iter().zip(references) {
-        if reference_lines.len() != lines {
-            let what = format!(
-                "{} has {lines} lines but {} has {}",
-                path.display(),
-                reference.display(),
-                reference_lines.len()
-            );
-            return Err(Error::failure(what).help("translations, sources and references must be aligned line by line"));
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 use similar::{ChangeTag, TextDiff};
 
-use super::System;
+use super::test_set::System;
 use crate::error::Result;
 use crate::metrics::analysis::{self, OddLines, Oddity, OfFrequency, OfLength, Texts};
 use crate::metrics::{ChrfOptions, Metric, Statistics};

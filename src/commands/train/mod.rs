@@ -103,26 +103,10 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         start.load(&model)?;
         say(start.describe());
     }
-    let mut state = TrainState { text, ..loaded.unwrap_or_default() };
-    if args.force {
-        let position = batches::nearest(&data, &config, state.sampler)?;
-        if position != state.sampler {
-            message("note: training stopped at a batch that is not among those of now: its epoch begins again");
-            state.sampler = position;
-        }
-    }
-    if old.is_some_and(|old| old.train.schedule != config.train.schedule) {
-        state.health.rate = 1.0;
-    }
+    let begun = TrainState { text, ..loaded.unwrap_or_default() };
+    let state = to_go_on_from(begun, old.as_ref(), &config, &data, args.force)?;
     if state.health.has_gone_back() {
         say(format!("note: {} times the schedule's learning rate, as since the run went back", state.health.rate));
-    }
-    let last = config.train.max_updates;
-    if last > 0 && state.step > last {
-        message(format_args!(
-            "note: the run has come to update {} already, past `train.max_updates` = {last}",
-            state.step
-        ));
     }
     if let Some(end) = signals.stop() {
         return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training; nothing was changed"));
@@ -135,6 +119,31 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     say(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
     let passes = super::model::passes(&model)?;
     train(&run, &config, args, common, Prepared { data, validator, model, passes, optimizer, state }, signals)
+}
+
+/// The state that a run under this configuration goes on from, which was `old`'s.
+fn to_go_on_from(
+    mut state: TrainState,
+    old: Option<&Config>,
+    config: &Config,
+    data: &Data,
+    force: bool,
+) -> Result<TrainState> {
+    if force {
+        let position = batches::nearest(data, config, state.sampler)?;
+        if position != state.sampler {
+            message("note: training stopped at a batch that is not among those of now: its epoch begins again");
+            state.sampler = position;
+        }
+    }
+    if old.is_some_and(|old| old.train.schedule != config.train.schedule) {
+        state.health.rate = 1.0;
+    }
+    let (step, last) = (state.step, config.train.max_updates);
+    if last > 0 && step > last {
+        message(format_args!("note: the run has come to update {step} already, past `train.max_updates` = {last}"));
+    }
+    Ok(state)
 }
 
 /// Everything a run begins with.
