@@ -1,4 +1,5 @@
-//! With the feature `cuda`, compiles the kernels of `src/gpu/kernels` into PTX, which the binary carries.
+//! With the feature `cuda`, compiles the kernels of `src/gpu/kernels`, which the binary carries: as PTX, which the driver of any
+//! newer GPU finishes, and finished for the generations that most machines for training have, where that takes no time.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,9 +19,14 @@ fn main() {
         target >= OLDEST,
         "CUDA_COMPUTE_CAP={target}: the kernels of mt need a GPU of compute capability 8.0 or newer"
     );
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("kernels.ptx");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("kernels.fatbin");
     let mut nvcc = Command::new("nvcc");
-    nvcc.args(["--ptx", "-O3", "-std=c++17", "-Werror", "all-warnings"]).arg(format!("-arch=sm_{target}"));
+    nvcc.args(["-fatbin", "-O3", "-std=c++17", "-Werror", "all-warnings"]);
+    let finished = if target == OLDEST { &[OLDEST, 90][..] } else { &[target] };
+    let kinds = finished.iter().map(|generation| format!("arch=compute_{generation},code=sm_{generation}"));
+    for kind in kinds.chain([format!("arch=compute_{target},code=compute_{target}")]) {
+        nvcc.arg("-gencode").arg(kind);
+    }
     nvcc.arg("src/gpu/kernels/all.cu").arg("-o").arg(out);
     match nvcc.status() {
         Ok(status) if status.success() => {}

@@ -14,7 +14,9 @@
 #                       batches of 4,096 tokens and a learning rate that suits it); its corpus is replaced by --data
 #   --updates N         updates that training is measured over (default: 300)
 #   --model-updates N   updates of the model that decoding is measured with (default: 1000): mt's last run is so long
-#   --passes N          how often 2,000 sentences are translated in a measurement (default: 4)
+#   --passes N          how often 2,000 sentences are translated in a measurement (default: 20 on a GPU, 4 on the processor)
+#   --turns N           turns (default: 3)
+#   --no-compile        with --full-length: leaves torch.compile out, which takes a minute or two for each shape
 #   --precision P       only f32 or only bf16 (default: both on a GPU, f32 on the processor)
 #   --python FILE       Python with torch (default: python3)
 #   --threads N         processor threads of both (default: all cores on the processor, else their own choice)
@@ -30,6 +32,8 @@
 # 2,000 lines at a time, so that the rest is exactly the further passes, without the start of the process, loading
 # and first calls. PyTorch translates the 2,000 once, then, timed, the further passes. mt's time has tokenising and writing in
 # it, PyTorch's only the work from token ids to token ids.
+#
+# A row is printed as soon as its figures are there. Where PyTorch fails, its figure is a dash and the rest goes on.
 set -euo pipefail
 export LC_ALL=C
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -50,6 +54,7 @@ precisions=
 python=python3
 threads=
 quick=
+compile=1
 shapes=
 step=$root/target/gpu-test/train_step
 
@@ -69,11 +74,16 @@ while [ $# -gt 0 ]; do
             shift
             continue
             ;;
+        --no-compile)
+            compile=
+            shift
+            continue
+            ;;
         --)
             shift
             break
             ;;
-        --device | --binary | --data | --config | --updates | --model-updates | --passes | --precision | --python | --threads | --full-length | --step) ;;
+        --device | --binary | --data | --config | --updates | --model-updates | --passes | --turns | --precision | --python | --threads | --full-length | --step) ;;
         *) fail "unknown argument $1; see the top of $0" ;;
     esac
     [ $# -ge 2 ] || fail "$1 needs a value"
@@ -85,6 +95,7 @@ while [ $# -gt 0 ]; do
         --updates) updates=$2 ;;
         --model-updates) model_updates=$2 ;;
         --passes) passes=$2 ;;
+        --turns) turns=$2 ;;
         --precision) precisions=$2 ;;
         --python) python=$2 ;;
         --threads) threads=$2 ;;
@@ -98,7 +109,7 @@ done
 if [ -n "$quick" ]; then
     : "${updates:=60}" "${model_updates:=400}" "${passes:=2}"
 else
-    : "${updates:=300}" "${model_updates:=1000}" "${passes:=4}"
+    : "${updates:=300}" "${model_updates:=1000}"
 fi
 # A configuration of the user's keeps its shape.
 base=
@@ -108,10 +119,10 @@ if [ -z "$config" ]; then
 fi
 case $device in
     cpu)
-        : "${binary:=$root/target/release/mt}" "${precisions:=f32}" "${threads:=$(nproc)}"
+        : "${binary:=$root/target/release/mt}" "${precisions:=f32}" "${threads:=$(nproc)}" "${passes:=4}"
         ;;
     *)
-        : "${binary:=$root/target/cuda/release/mt}" "${precisions:=f32 bf16}"
+        : "${binary:=$root/target/cuda/release/mt}" "${precisions:=f32 bf16}" "${passes:=20}"
         ;;
 esac
 
@@ -122,6 +133,7 @@ for file in {train,valid,test}.{en,de}; do
 done
 [ "$updates" -ge $((2 * log_every)) ] || fail "--updates must be at least $((2 * log_every))"
 [ "$passes" -ge 1 ] || fail "--passes must be at least 1"
+[ "$turns" -ge 1 ] || fail "--turns must be at least 1"
 [ -n "$shapes" ] || binary=$(realpath "$binary")
 data=$(realpath "$data")
 config=$(realpath "$config")
@@ -150,23 +162,28 @@ print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))
 fi
 
 # Runs a command and shows what it wrote to stderr only if it fails.
-quietly() {
+attempt() {
     if ! "$@" 2>"$folder/messages"; then
-        cat "$folder/messages" >&2
-        fail "failed: $*"
+        tail -n 40 "$folder/messages" >&2
+        say "failed: $*"
+        return 1
     fi
+}
+
+quietly() {
+    attempt "$@" || exit 1
 }
 
 mt() {
     LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" quietly "$binary" "$@"
 }
 
-# peer MODE PRECISION ARGUMENT…: a line of JSON
+# peer MODE PRECISION ARGUMENT…: a line of JSON, or none where it fails
 peer() {
     local mode=$1 precision=$2
     shift 2
-    GLIBC_TUNABLES=$tunables quietly "$python" "$root/benches/pytorch_peer.py" "$mode" --model "$folder/run-$precision" \
-        --info "$folder/info-$precision.json" --precision "$precision" "${peer_flags[@]}" "$@"
+    GLIBC_TUNABLES=$tunables attempt "$python" "$root/benches/pytorch_peer.py" "$mode" --model "$folder/run-$precision" \
+        --info "$folder/info-$precision.json" --precision "$precision" "${peer_flags[@]}" "$@" || echo '{}'
 }
 
 # The value of a key of JSON on stdin.
@@ -188,8 +205,12 @@ median() {
         }'
 }
 
-# 12345.6 as 12,346
+# 12345.6 as 12,346; nothing as a dash
 grouped() {
+    if [ -z "$1" ]; then
+        echo –
+        return
+    fi
     printf '%.0f\n' "$1" | sed ':again; s/\([0-9]\)\([0-9]\{3\}\)\($\|,\)/\1,\2\3/; t again'
 }
 
@@ -229,7 +250,17 @@ speed_of_mt() {
             return
         fi
     done
-    fail "the machine is too busy to measure; raise --passes"
+    say "the machine is too busy to measure; raise --passes"
+}
+
+# The median of figures, nothing where there are none.
+median_of() {
+    [ ! -e "$folder/figures-$1" ] || median <"$folder/figures-$1" || true
+}
+
+# ratio NAME PEER: that of their medians
+ratio() {
+    awk -v this="$(median_of "$1")" -v peer="$(median_of "$2")" 'BEGIN { if (this && peer) printf "%.2f", this / peer }'
 }
 
 # row TEXT NAME RATIO
@@ -238,28 +269,44 @@ row() {
     while read -r figure; do
         line+=" $(grouped "$figure") |"
     done <"$folder/figures-$2"
-    echo "$line **$(grouped "$(median <"$folder/figures-$2")")** | $3 |"
+    echo "$line **$(grouped "$(median_of "$2")")** | $3 |"
 }
 
-# speed_of_step COMMAND…: target tokens a second of full updates
+# The head of a table of so many turns.
+head_of_table() {
+    local turn first="|" second="|---|"
+    for ((turn = 1; turn <= turns; turn++)); do
+        first+=" | turn $turn"
+        second+="---:|"
+    done
+    echo "$first | median | ratio |"
+    echo "$second---:|---:|"
+}
+
+# speed_of_step COMMAND…: target tokens a second of full updates, nothing where it fails
 speed_of_step() {
-    quietly env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" GLIBC_TUNABLES=$tunables "$@" \
-        | tee -a "$folder/steps" | sed -n 's/.* \([0-9]*\) target tokens\/s.*/\1/p'
+    attempt env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" GLIBC_TUNABLES=$tunables "$@" \
+        | tee -a "$folder/steps" | sed -n 's/.* \([0-9]*\) target tokens\/s.*/\1/p' || true
 }
 
+# A profile of each shape first, for it tells the most in the least time; then the sides by turns.
 full_length() {
-    local shape precision speed who ratio
+    local shape precision speed who
     [ -x "$step" ] || fail "$step is missing; build it with 'scripts/gpu-test.sh build', or name it with --step"
     step=$(realpath "$step")
-    local counts=(--warmup 8 --updates 20)
-    [ -z "$quick" ] || counts=(--warmup 1 --updates 2)
-    echo "| | first | second | third | median | ratio |"
-    echo "|---|---:|---:|---:|---:|---:|"
     for shape in $shapes; do
-        local flags=(--shape "$shape" --device "$device" --sentences 250 --length 100 "${counts[@]}")
-        [ "$shape" != tiny ] || flags=(--shape tiny --device "$device" --sentences 100 --length 41 "${counts[@]}")
-        [ -z "$quick" ] || flags=(--shape "$shape" --device "$device" "${counts[@]}")
-        [ -z "$threads" ] || flags+=(--threads "$threads")
+        flags_of "$shape" 20
+        for precision in $precisions; do
+            : >"$folder/steps"
+            speed_of_step "$step" "${flags[@]}" --precision "$precision" --profile >/dev/null
+            cat "$folder/steps"
+            echo
+        done
+    done
+    head_of_table
+    : >"$folder/steps"
+    for shape in $shapes; do
+        flags_of "$shape" 20
         for precision in $precisions; do
             rm -f "$folder"/figures-*
             for ((turn = 1; turn <= turns; turn++)); do
@@ -267,26 +314,26 @@ full_length() {
                 figure mt "$speed"
                 speed=$(speed_of_step "$python" "$root/benches/pytorch_train.py" "${flags[@]}" --precision "$precision")
                 figure PyTorch "$speed"
-                [ "$device" != cpu ] || continue
+                [ "$device" != cpu ] && [ -n "$compile" ] || continue
                 speed=$(speed_of_step "$python" "$root/benches/pytorch_train.py" "${flags[@]}" --precision "$precision" --compile)
                 figure compiled "$speed"
             done
             for who in PyTorch compiled mt; do
-                [ -e "$folder/figures-$who" ] || continue
-                ratio=$(awk -v this="$(median <"$folder/figures-$who")" -v peer="$(median <"$folder/figures-PyTorch")" \
-                    'BEGIN { printf "%.2f", this / peer }')
-                row "$shape, $precision, $who, target tokens/s" "$who" "$ratio"
+                [ ! -e "$folder/figures-$who" ] || row "$shape, $precision, $who, target tokens/s" "$who" "$(ratio "$who" PyTorch)"
             done
         done
     done
     echo
-    for shape in $shapes; do
-        local flags=(--shape "$shape" --device "$device" --sentences 250 --length 100 "${counts[@]}" --profile)
-        [ "$shape" != tiny ] || flags=(--shape tiny --device "$device" --sentences 100 --length 41 "${counts[@]}" --profile)
-        [ -z "$quick" ] || flags=(--shape "$shape" --device "$device" --warmup 1 --updates 5 --profile)
-        speed_of_step "$step" "${flags[@]}" --precision "${precisions##* }" >/dev/null
-    done
     cat "$folder/steps"
+}
+
+# flags_of SHAPE UPDATES: sets `flags`
+flags_of() {
+    local counts=(--warmup 8 --updates "$2") size=(--sentences 250 --length 100)
+    [ "$1" != tiny ] || size=(--sentences 100 --length 41)
+    [ -z "$quick" ] || counts=(--warmup 1 --updates 5) size=()
+    flags=(--shape "$1" --device "$device" "${size[@]}" "${counts[@]}")
+    [ -z "$threads" ] || flags+=(--threads "$threads")
 }
 
 if [ -n "$shapes" ]; then
@@ -335,6 +382,31 @@ awk -v lines="$window" '
     END { for (i = 0; i < lines; i++) print line[i % n] }' "$data/test.en" >"$folder/sentences"
 for ((pass = 0; pass <= passes; pass++)); do cat "$folder/sentences"; done >"$folder/sentences-repeated"
 
+# rows TEXT NAME: mt's and PyTorch's
+rows() {
+    row "$1, \`mt\`" "$2-mt" "$(ratio "$2-mt" "$2-PyTorch")"
+    row "$1, PyTorch" "$2-PyTorch" ""
+}
+
+# What was measured, and the head of the table.
+title() {
+    local info=$1 hardware cuda
+    hardware=$(value gpu <"$folder/result")
+    if [ -z "$hardware" ]; then
+        hardware="${threads:-all} threads of $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
+    fi
+    cuda=$(value cuda <"$folder/result")
+    echo "$(date '+%-d %B %Y'), $hardware, \`$("$binary" --version)\`, PyTorch $(value torch <"$folder/result")${cuda:+ with CUDA $cuda}."
+    echo "$(value config.model.encoder_layers <"$info")+$(value config.model.decoder_layers <"$info") layers," \
+        "$(value config.model.d_model <"$info")/$(value config.model.d_ff <"$info"), $(value config.model.heads <"$info") heads," \
+        "V $(grouped "$(value vocabulary.target <"$info")"), $(grouped "$(value parameters.total <"$info")") parameters;" \
+        "$(basename "$data") in batches of $(grouped "$(value config.train.batch_tokens <"$info")") padded tokens, $updates updates;" \
+        "decoding in batches of $(grouped "$(value config.decode.batch_tokens <"$info")")."
+    echo
+    head_of_table
+}
+
+titled=
 for precision in $precisions; do
     for ((turn = 1; turn <= turns; turn++)); do
         last=$((turn == turns && model_updates > updates ? model_updates : updates))
@@ -352,55 +424,30 @@ for precision in $precisions; do
         speed=$(value target_tokens_per_second <"$folder/result")
         figure "train-$precision-PyTorch" "$speed"
     done
+    [ -n "$titled" ] || title "$folder/info-$precision.json"
+    titled=1
+    rows "Training, $precision, target tokens/s" "train-$precision"
+    same=
     for beam in 1 4; do
         for ((turn = 1; turn <= turns; turn++)); do
-            speed=$(speed_of_mt "$precision" "$beam")
+            speed=$(speed_of_mt "$precision" "$beam") || speed=
             figure "beam$beam-$precision-mt" "$speed"
             peer decode "$precision" --input "$folder/sentences.subwords" --output "$folder/translated" \
                 --beam "$beam" --repeat "$passes" >"$folder/result"
             speed=$(value sentences_per_second <"$folder/result")
             figure "beam$beam-$precision-PyTorch" "$speed"
         done
-        mt detokenize --model "$folder/run-$precision" --target --input "$folder/translated" >"$folder/translated.text"
-        awk 'NR == FNR { line[FNR] = $0; next } line[FNR] == $0 { same++ } END { print same + 0 }' \
-            "$folder/translated.text" "$folder/sentences.out" >"$folder/same-$beam-$precision"
-        value target_tokens <"$folder/result" >"$folder/tokens-$beam-$precision"
+        name=$([ "$beam" -eq 1 ] && echo Greedy || echo "Beam $beam")
+        rows "$name, $precision, sentences/s" "beam$beam-$precision"
+        if [ -n "$speed" ]; then
+            mt detokenize --model "$folder/run-$precision" --target --input "$folder/translated" >"$folder/translated.text"
+            equal=$(awk 'NR == FNR { line[FNR] = $0; next } line[FNR] == $0 { same++ } END { print same + 0 }' \
+                "$folder/translated.text" "$folder/sentences.out") || equal=–
+            tokens=$(value target_tokens <"$folder/result" | awk -v lines="$window" '{ printf "%.1f", $1 / lines }')
+            same+=" $name: $equal of $window, of $tokens tokens on average."
+        fi
     done
-done
-
-# rows TEXT NAME: mt's and PyTorch's
-rows() {
-    local ratio
-    ratio=$(awk -v mt="$(median <"$folder/figures-$2-mt")" -v peer="$(median <"$folder/figures-$2-PyTorch")" \
-        'BEGIN { printf "%.2f", mt / peer }')
-    row "$1, \`mt\`" "$2-mt" "$ratio"
-    row "$1, PyTorch" "$2-PyTorch" ""
-}
-
-info=$folder/info-${precisions%% *}.json
-hardware=$(value gpu <"$folder/result")
-if [ -z "$hardware" ]; then
-    hardware="$threads threads of $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
-fi
-cuda=$(value cuda <"$folder/result")
-echo "$(date '+%-d %B %Y'), $hardware, \`$("$binary" --version)\`, PyTorch $(value torch <"$folder/result")${cuda:+ with CUDA $cuda}."
-echo "$(value config.model.encoder_layers <"$info")+$(value config.model.decoder_layers <"$info") layers," \
-    "$(value config.model.d_model <"$info")/$(value config.model.d_ff <"$info"), $(value config.model.heads <"$info") heads," \
-    "V $(grouped "$(value vocabulary.target <"$info")"), $(grouped "$(value parameters.total <"$info")") parameters;" \
-    "$(basename "$data") in batches of $(grouped "$(value config.train.batch_tokens <"$info")") padded tokens, $updates updates;" \
-    "decoding in batches of $(grouped "$(value config.decode.batch_tokens <"$info")")."
-echo
-echo "| | first | second | third | median | ratio |"
-echo "|---|---:|---:|---:|---:|---:|"
-for precision in $precisions; do
-    rows "Training, $precision, target tokens/s" "train-$precision"
-    rows "Greedy, $precision, sentences/s" "beam1-$precision"
-    rows "Beam 4, $precision, sentences/s" "beam4-$precision"
+    echo "Translations that are the same, $precision.$same" >>"$folder/same"
 done
 echo
-for precision in $precisions; do
-    echo "Translations that are the same, $precision: greedy $(cat "$folder/same-1-$precision"), beam 4" \
-        "$(cat "$folder/same-4-$precision") of $window; they have $(awk -v lines="$window" '{ printf "%.1f", $1 / lines }' \
-            "$folder/tokens-1-$precision") and $(awk -v lines="$window" '{ printf "%.1f", $1 / lines }' \
-            "$folder/tokens-4-$precision") tokens on average."
-done
+cat "$folder/same"

@@ -9,6 +9,8 @@
 #
 # On the other machine: a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz).
 # `run cpu` is a trial without a GPU: tests/device.rs runs the plain operations on the processor, the commands its own.
+# Each test has a process and three minutes of its own: what one does to the device, the next does not see. All are run
+# whatever fails, and those that failed are named at the end. CUDA's libraries may be those that came with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,53 +41,93 @@ build() {
     executable=$(built test --no-run --bench train_step)
     [ -x "$executable" ] || fail "cargo named no executable of benches/train_step.rs"
     strip -o "$folder/train_step" "$executable"
-    tar -cJf "$folder.tar.xz" "$folder"
-    echo "packed $folder.tar.xz"
+    # The executables have Candle's kernels in common: a dictionary as large as all of them finds that.
+    XZ_OPT=--lzma2=preset=6,dict=256MiB tar -cJf "$folder.tar.xz" "$folder"
+    echo "packed $folder.tar.xz, $(du -m "$folder.tar.xz" | cut -f 1) MiB"
+}
+
+# Where CUDA's libraries lie that came with Python's torch, if it is there.
+libraries() {
+    "${PYTHON:-python3}" -c '
+import glob, importlib.util, os
+torch = importlib.util.find_spec("torch")
+packages = os.path.dirname(os.path.dirname(torch.origin)) if torch else ""
+print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))' 2>/dev/null || true
+}
+
+failed=()
+
+# part NAME COMMAND…: says whether it passed and how long it took; what it wrote only if it did not.
+part() {
+    local name=$1 start=$SECONDS status=0
+    shift
+    timeout --kill-after=10 180 "$@" >"$work/output" 2>&1 </dev/null || status=$?
+    if [ "$status" -eq 0 ]; then
+        echo "ok      $name ($((SECONDS - start)) s)"
+        return
+    fi
+    failed+=("$name")
+    echo "FAILED  $name ($((SECONDS - start)) s, status $status)"
+    tail -n 40 "$work/output"
 }
 
 run() {
-    local device=$1 test
+    export MT_TEST_DEVICE=$1
+    local test name names precision
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    if [ "$MT_TEST_DEVICE" != cpu ]; then
+        LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$(libraries)
+        export LD_LIBRARY_PATH
+    fi
+    [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
     for test in $tests; do
-        [ -x "$folder/$test" ] && [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
-        echo "tests/$test.rs on $device"
-        MT_TEST_DEVICE=$device "$folder/$test" --test-threads 1
+        [ -x "$folder/$test" ] || fail "$folder/$test is missing; run 'scripts/gpu-test.sh build'"
+        echo "tests/$test.rs on $MT_TEST_DEVICE"
+        names=$("$folder/$test" --list --format terse | sed -n 's/: test$//p')
+        [ -n "$names" ] || fail "$folder/$test names no tests"
+        for name in $names; do
+            part "$name" "$folder/$test" --test-threads 1 --exact "$name"
+        done
     done
-    end_to_end "$device"
-    echo "gpu-test: passed on $device"
+    for precision in f32 bf16; do
+        part "training and translation, $precision" "$PWD/scripts/gpu-test.sh" end-to-end "$MT_TEST_DEVICE" "$precision"
+        grep '^beam' "$work/output" || true
+    done
+    [ ${#failed[@]} -eq 0 ] || fail "${#failed[@]} failed: ${failed[*]}"
+    echo "gpu-test: passed on $MT_TEST_DEVICE"
 }
 
 # Trains a small model in two goes and translates with it on the device and on the processor.
 end_to_end() {
-    local device=$1 precision same
+    local device=$1 precision=$2 beam same
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     head -n 100 data/quickstart/test.en >"$work/source"
-    for precision in f32 bf16; do
-        echo "training and translation on $device, $precision"
-        train() {
-            "$mt" train --config configs/quickstart.toml --run-dir "$work/$precision" --device "$device" -q \
-                --set runtime.precision="$precision" --set train.average_last=0 --set valid.max_sentences=50 \
-                --set valid.every=100 --set train.save_every=100 "$@"
-        }
-        train --set train.max_updates=100
-        train --set train.max_updates=200 --resume
-        translate() {
-            "$mt" translate --model "$work/$precision" --input "$work/source" --output "$work/$1" --device "$2" -q --beam "$3"
-        }
-        for beam in 1 4; do
-            translate here cpu "$beam"
-            translate there "$device" "$beam"
-            # Rounding decides where two words are nearly as likely.
-            same=$(paste -d '\n' "$work/here" "$work/there" | awk 'NR % 2 { first = $0; next } { same += $0 == first } END { print same }')
-            echo "beam $beam: $same of 100 translations are the processor's"
-            [ "$precision" = bf16 ] || [ "$same" -ge 95 ] || fail "translations differ: $same of 100 are the same"
-        done
+    train() {
+        "$mt" train --config configs/quickstart.toml --run-dir "$work/$precision" --device "$device" -q \
+            --set runtime.precision="$precision" --set train.average_last=0 --set valid.max_sentences=50 \
+            --set valid.every=100 --set train.save_every=100 "$@"
+    }
+    train --set train.max_updates=100
+    train --set train.max_updates=200 --resume
+    translate() {
+        "$mt" translate --model "$work/$precision" --input "$work/source" --output "$work/$1" --device "$2" -q --beam "$3"
+    }
+    for beam in 1 4; do
+        translate here cpu "$beam"
+        translate there "$device" "$beam"
+        # Rounding decides where two words are nearly as likely.
+        same=$(paste -d '\n' "$work/here" "$work/there" | awk 'NR % 2 { first = $0; next } { same += $0 == first } END { print same + 0 }')
+        echo "beam $beam: $same of 100 translations are the processor's"
+        [ "$precision" = bf16 ] || [ "$same" -ge 95 ] || fail "translations differ: $same of 100 are the same"
     done
 }
 
 case ${1:-cuda} in
 build) build ;;
 run) run "${2:-cuda}" ;;
+end-to-end) end_to_end "$2" "$3" ;;
 cuda | cuda:*)
     build
     run "${1:-cuda}"

@@ -298,6 +298,28 @@ fn updates_behind_one_that_is_not_finite_wait() {
     assert_eq!(never.1, with.1);
 }
 
+/// One number that is not finite, anywhere, is seen.
+#[test]
+fn numbers_that_are_not_finite_are_seen() {
+    let (model, mut engine) = engine(&small_model(), DType::F32);
+    let optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.9).unwrap();
+    assert!(optimizer.is_finite(&mut engine).unwrap());
+    let device = model.parameters().device();
+    let one = |value: f32| Tensor::new(&[value], device).unwrap();
+    let values = model.parameters().values();
+    values.slice_set(&one(f32::MAX), 0, 3).unwrap();
+    assert!(optimizer.is_finite(&mut engine).unwrap());
+    let tensors = optimizer.tensors();
+    for (tensor, value) in tensors.iter().map(|(_, tensor)| *tensor).zip([f32::NAN, f32::INFINITY, f32::NEG_INFINITY]) {
+        let last = tensor.elem_count() - 1;
+        let before = tensor.narrow(0, last, 1).unwrap().copy().unwrap();
+        tensor.slice_set(&one(value), 0, last).unwrap();
+        assert!(!optimizer.is_finite(&mut engine).unwrap());
+        tensor.slice_set(&before, 0, last).unwrap();
+        assert!(optimizer.is_finite(&mut engine).unwrap());
+    }
+}
+
 /// What does not fit fails with a message that training splits batches at, and leaves room for the parts.
 #[test]
 fn running_out_of_memory_leaves_room_for_less() {
@@ -394,6 +416,61 @@ fn attention(
             }
         },
     )
+}
+
+/// What `attention` computes without dropout, by its definition, in float64.
+fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool) -> [Vec<f32>; 4] {
+    const HEADS: usize = 2;
+    let (width, scale) = (HEADS * d, 1.0 / (d as f64).sqrt());
+    let mut stream = Stream::new(d as u64, "attention");
+    let mut draw = |lengths: &[u32]| -> Vec<f64> {
+        let count = lengths.iter().sum::<u32>() as usize * width;
+        (0..count).map(|_| f64::from(f32::from_bits(u32::from(to_bf16(stream.normal() as f32)) << 16))).collect()
+    };
+    let (q, k, v, dout) = (draw(queries), draw(keys), draw(keys), draw(queries));
+    let [mut out, mut dq, mut dk, mut dv] = [&q, &q, &k, &v].map(|like| vec![0.0; like.len()]);
+    let (mut first_query, mut first_key) = (0, 0);
+    for (&queries, &keys) in queries.iter().zip(keys) {
+        let (queries, keys) = (queries as usize, keys as usize);
+        for (head, t) in (0..HEADS).flat_map(|head| (0..queries).map(move |t| (head, t))) {
+            let row = |first: usize, t: usize| (first + t) * width + head * d;
+            let dot = |a: &[f64], i: usize, b: &[f64], j: usize| -> f64 { (0..d).map(|c| a[i + c] * b[j + c]).sum() };
+            let (at, visible) = (row(first_query, t), if causal { keys.min(t + 1) } else { keys });
+            let weights: Vec<f64> = (0..visible).map(|s| (scale * dot(&q, at, &k, row(first_key, s))).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for (s, weight) in weights.iter().enumerate() {
+                (0..d).for_each(|c| out[at + c] += weight / sum * v[row(first_key, s) + c]);
+            }
+            let delta = dot(&dout, at, &out, at);
+            for (s, weight) in weights.iter().enumerate() {
+                let (p, of_key) = (weight / sum, row(first_key, s));
+                let dx = scale * p * (dot(&dout, at, &v, of_key) - delta);
+                for c in 0..d {
+                    dq[at + c] += dx * k[of_key + c];
+                    dk[of_key + c] += dx * q[at + c];
+                    dv[of_key + c] += p * dout[at + c];
+                }
+            }
+        }
+        (first_query, first_key) = (first_query + queries, first_key + keys);
+    }
+    [out, dq, dk, dv].map(|values| values.into_iter().map(|value| value as f32).collect())
+}
+
+/// The kernels for every width, in each of their forms, against the definition.
+#[test]
+fn attention_is_its_definition() {
+    for (d, causal) in [(6, true), (40, false), (64, true), (100, false), (128, true), (136, true), (512, false)] {
+        let queries = [1, 37, 4];
+        let keys = if causal { queries } else { [5, 33, 32] };
+        let got = attention(&guarded_queue(), Number::F32, [&queries, &keys], d, causal, 0.0);
+        let want = attention_by_definition([&queries, &keys], d, causal);
+        for ((name, got), want) in ["out", "dq", "dk", "dv"].iter().zip(&got).zip(&want) {
+            // Sums of up to 512 products, and of 37 rows, in float32.
+            let error = error_by_norm(got, want);
+            assert!(error < 1e-6, "{name} of heads of {d}, causal {causal}: {error}");
+        }
+    }
 }
 
 /// The kernels for tensor cores against those for every width and type, which the tests above hold against the processor's.

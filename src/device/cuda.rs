@@ -25,10 +25,18 @@ pub fn open(index: usize) -> Result<Device> {
         check_capability(index, capability(index)?, target)?;
     }
     load_libraries()?;
-    Device::new_cuda(index).map_err(|error| {
+    device(index).map_err(|error| {
         let error = Error::failure(format!("the GPU cuda:{index} could not be opened")).caused_by(error);
         error.help("see with `nvidia-smi` whether it works and is free, or use --device cpu; -v shows CUDA's message")
     })
+}
+
+/// Candle's device, with a stream of its own: the one that it takes by itself is another in every thread.
+fn device(index: usize) -> candle_core::Result<Device> {
+    let device = Device::new_cuda_with_stream(index)?;
+    // SAFETY: there is no other stream that events would have to order its memory with.
+    unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    Ok(device)
 }
 
 /// The first GPU; `None` without a driver or a GPU. An error is that of a GPU that cannot be used.

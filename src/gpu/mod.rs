@@ -206,6 +206,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether every number of these tensors is finite. Waits for the device.
+    pub fn is_finite(&mut self, tensors: &[&Tensor]) -> Result<bool> {
+        let mark = self.arena.mark();
+        let blocks: Vec<usize> = tensors.iter().map(|t| self.kernels.square_blocks(t.elem_count())).collect();
+        let mut bytes = vec![0; 8 * blocks.iter().sum::<usize>()];
+        let partial = self.arena.take(bytes.len())?;
+        let mut at = partial;
+        for (tensor, blocks) in tensors.iter().zip(blocks) {
+            // The square of no float32 is beyond float64.
+            self.kernels.squares(at, self.queue.address(tensor)?, tensor.elem_count())?;
+            at = at.plus(8 * blocks);
+        }
+        self.queue.download(partial, &mut bytes)?;
+        self.arena.release(mark);
+        Ok(bytes.chunks_exact(8).all(|sum| float64(sum).is_finite()))
+    }
+
     /// One Adam update, if it is made; weight decay is for the parameters of some ranges, in order.
     pub fn adam(&mut self, [first, second]: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
         if self.decayed.0 != decayed {

@@ -76,6 +76,16 @@ pub enum Epilogue {
     BiasRelu(Address),
 }
 
+impl Epilogue {
+    /// Whether its bias, if it has one, begins at a multiple of 16 bytes: libraries read so many at a time.
+    pub fn is_aligned(self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Bias(bias) | Self::BiasRelu(bias) => bias.0.is_multiple_of(16),
+        }
+    }
+}
+
 /// C = A·B, or C += A·B: A is [m, k], B [k, n], C [m, n]. Sums are in float32.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
@@ -195,6 +205,11 @@ pub trait Queue: Send + Sync {
 
     /// Computes a product.
     fn product(&self, product: &Product) -> Result<()>;
+
+    /// Whether a product can be computed with its epilogue.
+    fn takes_epilogue(&self, product: &Product) -> bool {
+        product.epilogue.is_aligned()
+    }
 
     /// Where the numbers of a contiguous tensor of this device lie.
     fn address(&self, tensor: &Tensor) -> Result<Address>;

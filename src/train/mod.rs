@@ -221,7 +221,7 @@ impl Trainer<'_> {
                 profiler.updated();
             }
             let (validation, checkpoint) = self.due(self.state.step);
-            if (validation || checkpoint) && !self.optimizer.is_finite()? {
+            if (validation || checkpoint) && !self.optimizer.is_finite(&mut *self.passes)? {
                 batches = self.go_back("values of the model or the optimizer are not finite", host)?;
                 continue;
             }

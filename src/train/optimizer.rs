@@ -7,7 +7,6 @@ use candle_core::{Result, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::key::{ABOVE_ZERO, Kind as Holds, NOT_NEGATIVE, Range as Bounds, Variant, key};
-use crate::ops::memory::on_host;
 use crate::ops::optimizer::{self, AdamStep};
 use crate::ops::params::{Kind, Parameters};
 use crate::train::passes::Passes;
@@ -134,15 +133,11 @@ impl Optimizer {
         self.average.as_ref().map_or(self.parameters.values(), |(average, _)| average)
     }
 
-    /// Whether every value of the model and of the optimizer's state is finite.
-    pub fn is_finite(&self) -> Result<bool> {
+    /// Whether every value of the model and of the optimizer's state is finite, as what computes the passes tells.
+    pub fn is_finite(&self, passes: &mut dyn Passes) -> crate::error::Result<bool> {
         // With an average, `tensors` has the parameters too.
-        for tensor in self.tensors().into_iter().map(|(_, tensor)| tensor).chain([self.model_values()]) {
-            if !on_host(tensor, |values| Ok(values.iter().all(|value| value.is_finite())))? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let tensors = self.tensors().into_iter().map(|(_, tensor)| tensor).chain([self.model_values()]);
+        passes.is_finite(&tensors.collect::<Vec<_>>())
     }
 
     /// Replaces the parameters by those the model is judged by; returns what [`Optimizer::end_model_values`] brings back.

@@ -10,6 +10,7 @@ use crate::gpu;
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
+use crate::ops::memory::on_host;
 use crate::ops::optimizer::{self, AdamStep, Outcome};
 use crate::ops::profile as counters;
 
@@ -50,6 +51,15 @@ pub trait Passes {
     fn outcome(&mut self) -> Result<Outcome>;
     /// Forgets the updates that have not been asked for; from then on updates are made again, if one was not.
     fn forget(&mut self) -> Result<()>;
+    /// Whether every number of these tensors of the device is finite. Waits for them.
+    fn is_finite(&mut self, tensors: &[&Tensor]) -> Result<bool> {
+        for tensor in tensors {
+            if !on_host(tensor, |values| Ok(values.iter().all(|value| value.is_finite())))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
     /// Gives memory back that is not needed before the next pass.
     fn rest(&mut self);
     /// What the device can do, measured now; `None` for the processor, which others measure.
@@ -158,6 +168,10 @@ impl Passes for gpu::Engine {
 
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
         gpu::Engine::decide(self, scale, clip_norm)
+    }
+
+    fn is_finite(&mut self, tensors: &[&Tensor]) -> Result<bool> {
+        gpu::Engine::is_finite(self, tensors)
     }
 
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {

@@ -299,7 +299,7 @@ impl Queue for Emulator {
 
     fn product(&self, p: &Product) -> Result<()> {
         let c = p.c;
-        assert!(!c.transposed && (p.epilogue == Epilogue::None || !p.accumulate));
+        assert!(!c.transposed && (p.epilogue == Epilogue::None || !p.accumulate) && self.takes_epilogue(p));
         for row in 0..p.m {
             let a: Vec<f32> = (0..p.k).map(|k| element(p.a, row, k, p.number)).collect();
             for column in 0..p.n {

@@ -12,11 +12,12 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 
 namespace {
 
 typedef int Status;
-constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_READY = 600;
+constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 15, NOT_READY = 600;
 
 [[noreturn]] void fail(const char* format, ...) {
     va_list arguments;
@@ -146,6 +147,24 @@ void check(const void* memory, size_t bytes, const char* what) {
     }
 }
 
+// Streams that there are. The default ones are refused: the one of a thread is another in every thread.
+std::set<const void*>& streams() {
+    static std::set<const void*> all;
+    return all;
+}
+
+void check_stream(const void* stream) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (streams().count(stream) == 0) fail("a stream that was not created: %p", stream);
+}
+
+// MT_EMULATED_REFUSES: `epilogues`, for which cuBLASLt then has no algorithm, or `round`, numbers of rows that products are
+// rounded to when their algorithm is chosen.
+bool refuses(const char* what) {
+    static const char* const refused = std::getenv("MT_EMULATED_REFUSES");
+    return refused != nullptr && std::strcmp(refused, what) == 0;
+}
+
 struct Function {
     std::string name;
 };
@@ -268,15 +287,25 @@ Status cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
 Status cuCtxSetCurrent(void*) { return SUCCESS; }
 Status cuCtxGetCurrent(void** context) { return *context = reinterpret_cast<void*>(0x1000), SUCCESS; }
 Status cuGetErrorString(Status, const char** text) { return *text = "an error of the emulated driver", SUCCESS; }
-Status cuStreamSynchronize(void*) { return work().finish(), SUCCESS; }
+Status cuCtxSynchronize() { return work().finish(), SUCCESS; }
+Status cuStreamCreate(void** stream, unsigned) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return *stream = new char, streams().insert(*stream), SUCCESS;
+}
+Status cuStreamSynchronize(void* stream) { return check_stream(stream), work().finish(), SUCCESS; }
 Status cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
 Status cuStreamIsCapturing(void*, int* status) { return *status = 0, SUCCESS; }
-Status cuStreamDestroy_v2(void*) { return SUCCESS; }
+Status cuStreamDestroy_v2(void* stream) {
+    check_stream(stream);
+    std::lock_guard<std::mutex> lock(mutex);
+    return streams().erase(stream), delete static_cast<char*>(stream), SUCCESS;
+}
 
 Status cuMemAlloc_v2(void** memory, size_t bytes) { return allocate(memory, bytes); }
-Status cuMemAllocAsync(void** memory, size_t bytes, void*) { return allocate(memory, bytes); }
+Status cuMemAllocAsync(void** memory, size_t bytes, void* stream) { return check_stream(stream), allocate(memory, bytes); }
 Status cuMemFree_v2(void* memory) { return work().finish(), release(memory); }
-Status cuMemFreeAsync(void* memory, void*) {
+Status cuMemFreeAsync(void* memory, void* stream) {
+    check_stream(stream);
     // Nothing that is queued from now on may use it.
     if (!forget(memory)) return INVALID_VALUE;
     return work().later([=] { std::free(memory); }), SUCCESS;
@@ -291,7 +320,8 @@ Status cuMemFreeHost(void* memory) {
     if (pinned().erase(reinterpret_cast<uintptr_t>(memory)) == 0) return INVALID_VALUE;
     return std::free(memory), SUCCESS;
 }
-Status cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void*) {
+Status cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+    check_stream(stream);
     check(to, bytes, "upload");
     count("an upload");
     if (is_pinned(from)) return work().later([=] { std::memcpy(to, from, bytes); }), SUCCESS;
@@ -299,18 +329,21 @@ Status cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void*) {
     const auto* begin = static_cast<const char*>(from);
     return work().later([to, copy = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); }), SUCCESS;
 }
-Status cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void*) {
+Status cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+    check_stream(stream);
     check(from, bytes, "download");
     work().later([=] { std::memcpy(to, from, bytes); });
     if (!is_pinned(to)) work().finish();
     return SUCCESS;
 }
-Status cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void*) {
+Status cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+    check_stream(stream);
     check(to, bytes, "copy to");
     check(from, bytes, "copy from");
     return work().later([=] { std::memmove(to, from, bytes); }), SUCCESS;
 }
-Status cuMemsetD8Async(void* at, unsigned char byte, size_t bytes, void*) {
+Status cuMemsetD8Async(void* at, unsigned char byte, size_t bytes, void* stream) {
+    check_stream(stream);
     check(at, bytes, "memset");
     count("a memset");
     if (is_idle() && bytes > 64) return SUCCESS;
@@ -318,7 +351,8 @@ Status cuMemsetD8Async(void* at, unsigned char byte, size_t bytes, void*) {
 }
 
 Status cuEventCreate(void** event, unsigned) { return *event = new Event, SUCCESS; }
-Status cuEventRecord(void* event, void*) {
+Status cuEventRecord(void* event, void* stream) {
+    check_stream(stream);
     Event& of = *static_cast<Event*>(event);
     work().later([recorded = of.recorded] { recorded->time = std::chrono::steady_clock::now(); });
     return of.after = work().queued(), SUCCESS;
@@ -337,7 +371,8 @@ Status cuModuleUnload(void*) { return SUCCESS; }
 Status cuModuleGetFunction(void** function, void*, const char* name) { return *function = new Function{name}, SUCCESS; }
 Status cuFuncSetAttribute(void*, int attribute, int) { return attribute == 8 ? SUCCESS : INVALID_VALUE; }
 Status cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
-                      unsigned shared, void*, void** arguments, void** extra) {
+                      unsigned shared, void* stream, void** arguments, void** extra) {
+    check_stream(stream);
     const std::string& name = static_cast<Function*>(function)->name;
     if (x == 0 || y == 0 || z == 0 || extra != nullptr) return INVALID_VALUE;
     if (candle_kernel(name, arguments)) return SUCCESS;
@@ -406,6 +441,11 @@ Status cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, 
     const Operation& of = *static_cast<Operation*>(operation);
     const Preference& given = *static_cast<Preference*>(preference);
     if (wanted < 1) return INVALID_VALUE;
+    const Layout& left = *static_cast<Layout*>(a);
+    // Widths of the tests' models are not larger than 64.
+    const auto is_round = [](uint64_t size) { return size > 64 && size % 64 == 0; };
+    const bool round = is_round(static_cast<Layout*>(d)->columns) || is_round(of.left ? left.rows : left.columns);
+    if ((of.epilogue != 1 && refuses("epilogues")) || (round && refuses("round"))) return *found = 0, NOT_SUPPORTED;
     Algorithm algorithm = {};
     algorithm.magic = MAGIC;
     std::memcpy(algorithm.alignments, given.alignments, sizeof algorithm.alignments);
@@ -418,7 +458,8 @@ Status cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, 
 }
 Status cublasLtMatmul(void*, void* operation, const float* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
                       const float* beta, const void* c, void* c_layout, void* d, void* d_layout, const void* chosen,
-                      void* workspace, size_t workspace_bytes, void*) {
+                      void* workspace, size_t workspace_bytes, void* stream) {
+    check_stream(stream);
     const Operation& of = *static_cast<Operation*>(operation);
     const Layout *left = static_cast<Layout*>(a_layout), *right = static_cast<Layout*>(b_layout), *result = static_cast<Layout*>(d_layout);
     Algorithm algorithm;
@@ -437,6 +478,8 @@ Status cublasLtMatmul(void*, void* operation, const float* alpha, const void* a,
     const uint64_t n = of.right ? right->rows : right->columns;
     if ((of.right ? right->columns : right->rows) != k || result->rows != m || result->columns != n) fail("shapes that do not fit");
     if (of.epilogue != 1) check(of.bias, m * (result->type == 0 ? 4 : 2), "bias");
+    // Not documented, but there are kernels that read it 16 bytes at a time.
+    if (of.epilogue != 1 && reinterpret_cast<uintptr_t>(of.bias) % 16 != 0) fail("a bias that is not aligned to 16 bytes");
     count("a product");
     if (is_idle()) return SUCCESS;
     work().later([=, of = of, left = *left, right = *right, added = *layouts[2], result = *result, alpha = *alpha, beta = *beta] {

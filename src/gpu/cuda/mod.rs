@@ -16,15 +16,15 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{Device, Storage, Tensor};
 
-use super::queue::{Address, Launch, Number, Product, Queue, Ticket};
+use super::queue::{Address, Epilogue, Launch, Number, Product, Queue, Ticket};
 use crate::error::{Error, Result};
 use crate::ops::matmul::Precision;
 use crate::ops::profile::{self, Work};
-use product::{Call, LtResult, Shape, WORKSPACE, typical};
+use product::{Call, LtResult, Shape, WORKSPACE, alignment, typical};
 use staging::{Fetch, Piece, STAGING_LIMIT, Staging};
 
 /// `kernels/all.cu`, compiled by build.rs.
-const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
+const KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// Dynamic shared memory that a kernel gets without asking.
 const SHARED: u32 = 48 << 10;
@@ -98,9 +98,18 @@ fn driver_error(error: driver::DriverError) -> Error {
     Error::failure(format!("the GPU failed ({:?})", error.0)).caused_by(error)
 }
 
-fn product_error(product: &Product, error: candle_core::cuda_backend::cudarc::cublaslt::result::CublasError) -> Error {
-    let Product { m, n, k, .. } = product;
-    Error::failure(format!("cuBLASLt failed at a product of {m}×{k} and {k}×{n} ({:?})", error.0)).caused_by(error)
+fn product_error(product: &Product, error: lt::CublasError) -> Error {
+    if error.0 == lts::cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED {
+        return Error::out_of_memory().caused_by(error);
+    }
+    let Product { m, n, k, a, b, c, number, result, .. } = product;
+    let matrices = [a, b, c].map(|matrix| {
+        let turned = if matrix.transposed { ", transposed" } else { "" };
+        format!("rows {} apart, aligned to {} bytes{turned}", matrix.stride, alignment(matrix.at))
+    });
+    let what = format!("cuBLASLt failed at a product of {m}×{k} and {k}×{n} ({:?})", error.0);
+    let which = format!("{number:?} to {result:?}; {}", matrices.join("; "));
+    Error::failure(format!("{what}: {which}")).caused_by(error)
 }
 
 impl Cuda {
@@ -120,7 +129,7 @@ impl Cuda {
     fn new(stream: Arc<CudaStream>) -> Result<Self> {
         let context = stream.context().clone();
         context.bind_to_thread().map_err(driver_error)?;
-        let module = context.load_module(Ptx::from_src(PTX)).map_err(|error| {
+        let module = context.load_module(Ptx::from_binary(KERNELS.to_vec())).map_err(|error| {
             let error = Error::failure("the GPU's driver could not load the kernels of mt").caused_by(error);
             error.help("update the driver, build mt on this machine with `make cuda`, or use --device cpu")
         })?;
@@ -161,15 +170,30 @@ impl Cuda {
         Ok(Timer(Some((self, Timed { name, part, work, events }))))
     }
 
-    /// cuBLASLt's choice for a product, asked for once.
+    /// cuBLASLt's choice for a product: that for its typical shape, unless there is none or it is not for this one.
     fn algorithm(&self, product: &Product) -> LtResult<lts::cublasLtMatmulAlgo_t> {
-        let shape = Shape::new(product);
+        if let Some(known) = locked(&self.untypical).get(&Shape::new(product)) {
+            return Ok(*known);
+        }
+        let typical = typical(product);
+        let shape = Shape::new(&typical);
         let mut algorithms = locked(&self.algorithms);
         if let Some(known) = algorithms.get(&shape) {
             return Ok(*known);
         }
+        match Call::new(&typical)?.choose(self.lt) {
+            Ok(chosen) => {
+                algorithms.insert(shape, chosen);
+                Ok(chosen)
+            }
+            Err(_) => self.untypical_algorithm(product),
+        }
+    }
+
+    /// cuBLASLt's choice for this very shape.
+    fn untypical_algorithm(&self, product: &Product) -> LtResult<lts::cublasLtMatmulAlgo_t> {
         let chosen = Call::new(product)?.choose(self.lt)?;
-        algorithms.insert(shape, chosen);
+        locked(&self.untypical).insert(Shape::new(product), chosen);
         Ok(chosen)
     }
 
@@ -338,15 +362,17 @@ impl Queue for Cuda {
         self.bind()?;
         let failed = |error| product_error(product, error);
         let call = Call::new(product).map_err(failed)?;
-        let known = locked(&self.untypical).get(&Shape::new(product)).copied();
-        let algorithm = known.map_or_else(|| self.algorithm(&typical(product)), Ok).map_err(failed)?;
+        let algorithm = self.algorithm(product).map_err(failed)?;
         let _timer = self.timer("product", part(product), work(product))?;
         if call.run(self, &algorithm).is_ok() {
             return Ok(());
         }
-        let algorithm = call.choose(self.lt).map_err(failed)?;
-        locked(&self.untypical).insert(Shape::new(product), algorithm);
+        let algorithm = self.untypical_algorithm(product).map_err(failed)?;
         call.run(self, &algorithm).map_err(failed)
+    }
+
+    fn takes_epilogue(&self, product: &Product) -> bool {
+        product.epilogue == Epilogue::None || (product.epilogue.is_aligned() && self.algorithm(product).is_ok())
     }
 
     fn address(&self, tensor: &Tensor) -> Result<Address> {

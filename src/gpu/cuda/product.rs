@@ -52,7 +52,7 @@ pub(super) fn typical(p: &Product) -> Product {
 }
 
 /// What an address is a multiple of, as far as cuBLASLt's kernels ask.
-fn alignment(address: Address) -> u32 {
+pub(super) fn alignment(address: Address) -> u32 {
     1 << address.0.trailing_zeros().min(8)
 }
 

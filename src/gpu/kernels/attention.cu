@@ -5,8 +5,7 @@
 //   δ = Σ dout·out,  dv = Σ_t p·m·dout,  dx = p·(m·(dout·v) − δ)/√K,  dq = Σ_s dx·k,  dk = Σ_t dx·q.
 #include "attention.cuh"
 
-// Numbers of a head that a lane holds, at most: heads are up to 512 wide.
-constexpr int PARTS = 16;
+// Each kernel is made for heads of at most 32·PARTS numbers, of which a lane holds PARTS.
 constexpr unsigned ATTENTION_WARPS = 4;
 
 template <int V, class T> __device__ inline float dot(const float* a, const T* b, unsigned n) {
@@ -21,20 +20,42 @@ template <int V, class T> __device__ inline float dot(const float* a, const T* b
     return sum;
 }
 
-// acc[c] += Σ_j weight of lane j · rows[j][lane + 32c].
-template <class T>
-__device__ inline void add_rows(float (&acc)[PARTS], float weight, const T* rows, size_t stride, unsigned count, unsigned d) {
+// acc[c] += Σ_j weight of lane j · row(j)[lane + 32c]. Four rows are on their way at a time.
+template <class T, int PARTS, class Row>
+__device__ inline void add_rows(float (&acc)[PARTS], float weight, Row row, unsigned count, unsigned d) {
+    constexpr unsigned AHEAD = 4;
     const unsigned lane = threadIdx.x % WARP;
-    for (unsigned j = 0; j < count; j++) {
-        const float w = shuffle(weight, j);
+    for (unsigned j = 0; j < count; j += AHEAD) {
+        T x[AHEAD][PARTS];
 #pragma unroll
-        for (int c = 0; c < PARTS; c++) {
-            if (lane + WARP * c < d) acc[c] += w * to_float(rows[j * stride + lane + WARP * c]);
+        for (unsigned a = 0; a < AHEAD; a++) {
+            // Beyond the last row it is the last one again, for nothing.
+            const T* from = row(min(j + a, count - 1));
+#pragma unroll
+            for (int c = 0; c < PARTS; c++) {
+                if (lane + WARP * c < d) x[a][c] = from[lane + WARP * c];
+            }
+        }
+#pragma unroll
+        for (unsigned a = 0; a < AHEAD; a++) {
+            if (j + a >= count) break;
+            const float w = shuffle(weight, j + a);
+#pragma unroll
+            for (int c = 0; c < PARTS; c++) {
+                if (lane + WARP * c < d) acc[c] += w * to_float(x[a][c]);
+            }
         }
     }
 }
 
-template <class T> __device__ inline void put(T* to, const float (&acc)[PARTS], float factor, unsigned d) {
+// Rows that lie `stride` apart.
+template <class T> struct Apart {
+    const T* from;
+    size_t stride;
+    __device__ const T* operator()(unsigned j) const { return from + j * stride; }
+};
+
+template <class T, int PARTS> __device__ inline void put(T* to, const float (&acc)[PARTS], float factor, unsigned d) {
     const unsigned lane = threadIdx.x % WARP;
 #pragma unroll
     for (int c = 0; c < PARTS; c++) {
@@ -46,7 +67,7 @@ template <class T> __device__ inline void fetch(float* to, const T* from, unsign
     for (unsigned i = threadIdx.x % WARP; i < d; i += WARP) to[i] = to_float(from[i]);
 }
 
-template <class T, int V>
+template <class T, int V, int PARTS>
 __device__ void attend(T* out, float* log_sums, const T* q, const T* k, const T* v, AttentionShape shape) {
     DYNAMIC_SHARED(float, shared);
     const Place place(shape);
@@ -70,7 +91,8 @@ __device__ void attend(T* out, float* log_sums, const T* q, const T* k, const T*
         if (shape.dropout.threshold > 0) p *= keep(shape.dropout, place.mask_index(shape, query, key));
 #pragma unroll
         for (int c = 0; c < PARTS; c++) acc[c] *= shrink;
-        add_rows(acc, p, v + size_t(place.k_first + first) * shape.k_stride + place.head * shape.d_v, shape.k_stride, count, shape.d_v);
+        const Apart<T> values = {v + size_t(place.k_first + first) * shape.k_stride + place.head * shape.d_v, shape.k_stride};
+        add_rows<T>(acc, p, values, count, shape.d_v);
     }
     // A query that sees nothing gets zeros.
     put(out + size_t(place.q_first + query) * shape.out_stride + place.head * shape.d_v, acc, visible > 0 ? 1.0f / total : 0.0f, shape.d_v);
@@ -78,7 +100,7 @@ __device__ void attend(T* out, float* log_sums, const T* q, const T* k, const T*
 }
 
 // dq, and δ of every query.
-template <class T, int V>
+template <class T, int V, int PARTS>
 __device__ void attend_backward_queries(T* dq, float* deltas, const float* log_sums, const T* dout, const T* out, const T* q,
                                         const T* k, const T* v, AttentionShape shape) {
     DYNAMIC_SHARED(float, shared);
@@ -107,14 +129,15 @@ __device__ void attend_backward_queries(T* dq, float* deltas, const float* log_s
             if (shape.dropout.threshold > 0) dp *= keep(shape.dropout, place.mask_index(shape, query, key));
             dx = p * (dp - delta);
         }
-        add_rows(acc, dx, k + size_t(place.k_first + first) * shape.k_stride + place.head * shape.d_k, shape.k_stride, count, shape.d_k);
+        const Apart<T> keys = {k + size_t(place.k_first + first) * shape.k_stride + place.head * shape.d_k, shape.k_stride};
+        add_rows<T>(acc, dx, keys, count, shape.d_k);
     }
     put(dq + q_at, acc, shape.scale, shape.d_k);
     if (lane == 0) deltas[place.statistics(shape, query)] = delta;
 }
 
 // dk and dv.
-template <class T, int V>
+template <class T, int V, int PARTS>
 __device__ void attend_backward_keys(T* dk, T* dv, const float* deltas, const float* log_sums, const T* dout, const T* q,
                                      const T* k, const T* v, AttentionShape shape) {
     DYNAMIC_SHARED(float, shared);
@@ -145,8 +168,11 @@ __device__ void attend_backward_keys(T* dk, T* dv, const float* deltas, const fl
             }
             dx = p * (dp - deltas[at]);
         }
-        add_rows(acc_k, dx, q + size_t(place.q_first + first) * shape.q_stride + place.head * shape.d_k, shape.q_stride, count, shape.d_k);
-        add_rows(acc_v, dropped, dout + size_t(place.q_first + first) * shape.out_stride + place.head * shape.d_v, shape.out_stride, count, shape.d_v);
+        const size_t row_at = place.q_first + first;
+        const Apart<T> queries = {q + row_at * shape.q_stride + place.head * shape.d_k, shape.q_stride};
+        const Apart<T> gradients = {dout + row_at * shape.out_stride + place.head * shape.d_v, shape.out_stride};
+        add_rows<T>(acc_k, dx, queries, count, shape.d_k);
+        add_rows<T>(acc_v, dropped, gradients, count, shape.d_v);
     }
     put(dk + k_at, acc_k, shape.scale, shape.d_k);
     put(dv + v_at, acc_v, 1.0f, shape.d_v);
@@ -162,7 +188,7 @@ struct Past {
     float scale;
 };
 
-template <class T, int V> __device__ void attend_past(T* out, const T* q, Past past) {
+template <class T, int V, int PARTS> __device__ void attend_past(T* out, const T* q, Past past) {
     DYNAMIC_SHARED(float, shared);
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const unsigned item = blockIdx.x * ATTENTION_WARPS + warp, row = item / past.heads, head = item % past.heads;
@@ -185,34 +211,32 @@ template <class T, int V> __device__ void attend_past(T* out, const T* q, Past p
         largest = most;
 #pragma unroll
         for (int c = 0; c < PARTS; c++) acc[c] *= shrink;
-        for (unsigned j = 0; j < count; j++) {
-            const float weight = shuffle(p, j);
-            const T* v = kept(first + j) + v_at;
-#pragma unroll
-            for (int c = 0; c < PARTS; c++) {
-                if (lane + WARP * c < past.d_v) acc[c] += weight * to_float(v[lane + WARP * c]);
-            }
-        }
+        add_rows<T>(acc, p, [&](unsigned j) { return kept(first + j) + v_at; }, count, past.d_v);
     }
     put(out + size_t(row) * past.heads * past.d_v + head * past.d_v, acc, 1.0f / total, past.d_v);
 }
 
-#define DEFINE(T, V, name)                                                                                              \
-    KERNEL attend_##name(T* out, float* log_sums, const T* q, const T* k, const T* v, AttentionShape shape) {           \
-        attend<T, V>(out, log_sums, q, k, v, shape);                                                                    \
+#define DEFINE_PARTS(T, V, name, PARTS)                                                                                 \
+    KERNEL attend_##name##_##PARTS(T* out, float* log_sums, const T* q, const T* k, const T* v, AttentionShape shape) { \
+        attend<T, V, PARTS>(out, log_sums, q, k, v, shape);                                                             \
     }                                                                                                                   \
-    LAUNCHABLE(attend_##name)                                                                                           \
-    KERNEL attend_backward_queries_##name(T* dq, float* deltas, const float* log_sums, const T* dout, const T* out,     \
-                                          const T* q, const T* k, const T* v, AttentionShape shape) {                   \
-        attend_backward_queries<T, V>(dq, deltas, log_sums, dout, out, q, k, v, shape);                                 \
+    LAUNCHABLE(attend_##name##_##PARTS)                                                                                 \
+    KERNEL attend_backward_queries_##name##_##PARTS(T* dq, float* deltas, const float* log_sums, const T* dout,         \
+                                                    const T* out, const T* q, const T* k, const T* v,                   \
+                                                    AttentionShape shape) {                                             \
+        attend_backward_queries<T, V, PARTS>(dq, deltas, log_sums, dout, out, q, k, v, shape);                          \
     }                                                                                                                   \
-    LAUNCHABLE(attend_backward_queries_##name)                                                                          \
-    KERNEL attend_backward_keys_##name(T* dk, T* dv, const float* deltas, const float* log_sums, const T* dout,         \
-                                       const T* q, const T* k, const T* v, AttentionShape shape) {                      \
-        attend_backward_keys<T, V>(dk, dv, deltas, log_sums, dout, q, k, v, shape);                                     \
+    LAUNCHABLE(attend_backward_queries_##name##_##PARTS)                                                                \
+    KERNEL attend_backward_keys_##name##_##PARTS(T* dk, T* dv, const float* deltas, const float* log_sums,              \
+                                                 const T* dout, const T* q, const T* k, const T* v,                     \
+                                                 AttentionShape shape) {                                                \
+        attend_backward_keys<T, V, PARTS>(dk, dv, deltas, log_sums, dout, q, k, v, shape);                              \
     }                                                                                                                   \
-    LAUNCHABLE(attend_backward_keys_##name)                                                                             \
-    KERNEL attend_past_##name(T* out, const T* q, Past past) { attend_past<T, V>(out, q, past); }                       \
-    LAUNCHABLE(attend_past_##name)
+    LAUNCHABLE(attend_backward_keys_##name##_##PARTS)                                                                   \
+    KERNEL attend_past_##name##_##PARTS(T* out, const T* q, Past past) { attend_past<T, V, PARTS>(out, q, past); }      \
+    LAUNCHABLE(attend_past_##name##_##PARTS)
+// `PARTS` in src/gpu/launch/attention.rs.
+#define DEFINE(T, V, name) DEFINE_PARTS(T, V, name, 2) DEFINE_PARTS(T, V, name, 4) DEFINE_PARTS(T, V, name, 16)
 FOR_NUMBERS_AND_WIDTHS(DEFINE)
 #undef DEFINE
+#undef DEFINE_PARTS

@@ -260,6 +260,8 @@ template <int D>
 __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* deltas, const float* log_sums, const bf16* dout,
                                            const bf16* q, const bf16* k, const bf16* v, AttentionShape shape) {
     __shared__ __align__(16) bf16 shared[2 * TILE * Tile<D>::STRIDE];
+    // Of the tile's queries. Those beyond the last have weights of zero.
+    __shared__ float log_sums_of[TILE], deltas_of[TILE];
     const Place place(shape);
     const Matrices at(shape, place);
     const unsigned of_block = blockIdx.z * (blockDim.x / WARP) * 16;
@@ -274,6 +276,12 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
         __syncthreads();
         queries.fill(q + at.q, shape.q_stride, start, place.queries);
         gradients.fill(dout + at.out, shape.out_stride, start, place.queries);
+        if (threadIdx.x < TILE) {
+            const unsigned query = start + threadIdx.x;
+            const bool is_there = query < place.queries;
+            log_sums_of[threadIdx.x] = is_there ? log_sums[place.statistics(shape, query)] : INFINITY;
+            deltas_of[threadIdx.x] = is_there ? deltas[place.statistics(shape, query)] : 0.0f;
+        }
         __syncthreads();
         float x[TILE / 8][4], dp[TILE / 8][4];
         with_tile(x, keys, queries);
@@ -282,18 +290,13 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
         for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const unsigned key = first + row_of(i), query = start + column_of(n, i);
-                float p = 0, dx = 0;
-                if (query < place.queries && key < place.visible(shape, query)) {
-                    const size_t statistics = place.statistics(shape, query);
-                    p = expf(x[n][i] * shape.scale - log_sums[statistics]);
-                    float g = dp[n][i], factor = 1;
-                    if (shape.dropout.threshold > 0) factor = keep(shape.dropout, place.mask_index(shape, query, key));
-                    dx = p * (g * factor - deltas[statistics]);
-                    p *= factor;
-                }
-                x[n][i] = dx;
-                dp[n][i] = p;
+                // What rows beyond the last key get is not written.
+                const unsigned column = column_of(n, i), key = first + row_of(i), query = start + column;
+                float p = expf(x[n][i] * shape.scale - log_sums_of[column]), factor = 1;
+                if (shape.causal != 0 && key > query) p = 0;
+                if (shape.dropout.threshold > 0) factor = keep(shape.dropout, place.mask_index(shape, query, key));
+                x[n][i] = p * (dp[n][i] * factor - deltas_of[column]);
+                dp[n][i] = p * factor;
             }
         }
         add_tile(acc_k, x, queries);

@@ -1,5 +1,6 @@
 // Column sums in two stages: the gradients of biases and norms. Stage one leaves a row of partial sums a block, stage two
-// adds these in their order, so that a result is the same in every run.
+// adds these in their order, so that a result is the same in every run. And what is done with rows column by column: biases
+// and activations.
 #include "common.cuh"
 
 constexpr unsigned COLUMN_WARPS = 8;
@@ -25,9 +26,17 @@ __device__ void sum_columns(float* partial, unsigned rows, unsigned width, Row r
     if (warp == 0 && j < width) {
 #pragma unroll
         for (int i = 0; i < V; i++) {
-            float sum = 0;
-            for (unsigned w = 0; w < COLUMN_WARPS; w++) sum += sums[(w * V + i) * WARP + lane];
-            if (j + i < width) partial[size_t(blockIdx.y) * width + j + i] = sum;
+            total[i] = 0;
+            for (unsigned w = 0; w < COLUMN_WARPS; w++) total[i] += sums[(w * V + i) * WARP + lane];
+        }
+        float* to = partial + size_t(blockIdx.y) * width + j;
+        if (width % V == 0) {
+            store<V>(to, total);
+        } else {
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                if (j + i < width) to[i] = total[i];
+            }
         }
     }
 }
@@ -102,21 +111,25 @@ __device__ void activate_backward(T* g, float* partial, const T* u, Dropout drop
 }
 
 // Stage two: adds the columns of `partial` [blocks, first_width + second_width] to two targets, either of which may be
-// missing.
+// missing. There are hundreds of blocks, and few columns: each warp has several of its rows on their way.
+constexpr unsigned PARTIAL_WARPS = 32;
+
 KERNEL add_partial_sums(float* first, float* second, const float* partial, unsigned blocks, unsigned first_width,
                         unsigned second_width) {
-    __shared__ float sums[COLUMN_WARPS * WARP];
+    __shared__ float sums[PARTIAL_WARPS * WARP];
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = blockIdx.x * WARP + lane;
     const unsigned width = first_width + second_width;
     float total = 0;
     if (j < width) {
-        for (unsigned b = warp; b < blocks; b += COLUMN_WARPS) total += partial[size_t(b) * width + j];
+#pragma unroll 8
+        for (unsigned b = warp; b < blocks; b += PARTIAL_WARPS) total += partial[size_t(b) * width + j];
     }
     sums[warp * WARP + lane] = total;
     __syncthreads();
     if (warp == 0 && j < width) {
         float sum = 0;
-        for (unsigned w = 0; w < COLUMN_WARPS; w++) sum += sums[w * WARP + lane];
+#pragma unroll 8
+        for (unsigned w = 0; w < PARTIAL_WARPS; w++) sum += sums[w * WARP + lane];
         if (j < first_width) {
             if (first != nullptr) first[j] += sum;
         } else if (second != nullptr) {
@@ -125,6 +138,24 @@ KERNEL add_partial_sums(float* first, float* second, const float* partial, unsig
     }
 }
 LAUNCHABLE(add_partial_sums)
+
+// Adds a bias to rows that lie `stride` apart, where the product's epilogue could not.
+template <class T> __device__ void add_bias(T* y, const T* bias, unsigned relu, unsigned rows, unsigned width, unsigned stride) {
+    const size_t all = size_t(rows) * width;
+    for (size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x; at < all; at += size_t(gridDim.x) * blockDim.x) {
+        const size_t row = at / width, j = at % width;
+        const float x = to_float(y[row * stride + j]) + to_float(bias[j]);
+        y[row * stride + j] = from_float<T>(relu != 0 ? fmaxf(x, 0.0f) : x);
+    }
+}
+
+#define DEFINE(T, name)                                                                                                 \
+    KERNEL add_bias_##name(T* y, const T* bias, unsigned relu, unsigned rows, unsigned width, unsigned stride) {        \
+        add_bias(y, bias, relu, rows, width, stride);                                                                   \
+    }                                                                                                                   \
+    LAUNCHABLE(add_bias_##name)
+FOR_NUMBERS(DEFINE)
+#undef DEFINE
 
 #define DEFINE_ACTIVATION(T, V, name, KIND, kind)                                                                       \
     KERNEL kind##_##name(T* a, const T* u, Dropout dropout, const unsigned* padded, unsigned rows, unsigned width) {    \

@@ -59,12 +59,15 @@ __device__ void embed_backward(float* gradient, const T* g, const unsigned* orde
     __syncthreads();
     if (warp == 0 && j < d) {
         float* target = gradient + size_t(tokens[segment]) * d + j;
+        float old[V];
+        load<V>(target, old);
 #pragma unroll
         for (int i = 0; i < V; i++) {
             float sum = 0;
             for (unsigned w = 0; w < EMBED_WARPS; w++) sum += sums[(w * V + i) * WARP + lane];
-            target[i] += scale * sum;
+            total[i] = old[i] + scale * sum;
         }
+        store<V>(target, total);
     }
 }
 

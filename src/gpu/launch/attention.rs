@@ -7,6 +7,11 @@ use crate::error::Result;
 use crate::gpu::queue::{Address, Launch, Number};
 use crate::ops::dropout::Dropout;
 
+/// Numbers of a head that a lane holds at most, in each of the forms that the kernels of attention.cu come in.
+const PARTS: [usize; 3] = [2, 4, MOST_PARTS];
+/// Heads are up to 512 wide.
+const MOST_PARTS: usize = 16;
+
 /// Sizes, strides and masks of one attention.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
@@ -126,6 +131,13 @@ struct PastArgument {
 }
 
 impl Kernels {
+    /// Name of a kernel of attention.cu for heads of this width.
+    fn name_for_heads(&self, kernel: &str, width: usize) -> String {
+        let needed = width.div_ceil(WARP as usize);
+        let parts = PARTS.into_iter().find(|parts| *parts >= needed).unwrap_or(MOST_PARTS);
+        format!("{}_{parts}", self.name(kernel))
+    }
+
     /// Name of an attention kernel, its grid over `longest` rows, its threads and shared memory, for these sizes.
     fn attention(
         &self,
@@ -145,7 +157,12 @@ impl Kernels {
             return (name, [sentences, heads, longest.div_ceil(16 * warps).max(1) as u32], warps as u32 * WARP, 0);
         }
         let grid = [sentences, heads, longest.div_ceil(4).max(1) as u32];
-        (self.name(&format!("attend{kernel}")), grid, 4 * WARP, (4 * 4 * shared) as u32)
+        (
+            self.name_for_heads(&format!("attend{kernel}"), sizes.d_k.max(sizes.d_v)),
+            grid,
+            4 * WARP,
+            (4 * 4 * shared) as u32,
+        )
     }
 
     /// out = softmax(q·kᵀ/√K)·v of every head, and log Σ e^x of every query, [H, N].
@@ -215,7 +232,7 @@ impl Kernels {
         unsafe {
             self.queue.launch(
                 &Launch {
-                    kernel: &self.name("attend_past"),
+                    kernel: &self.name_for_heads("attend_past", past.d_k.max(past.d_v)),
                     name: "attention, decoding",
                     grid,
                     threads: 4 * WARP,

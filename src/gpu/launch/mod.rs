@@ -17,7 +17,7 @@ mod search;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::queue::{Address, Launch, Number, Queue};
+use super::queue::{Address, Launch, Matrix, Number, Queue};
 use crate::error::Result;
 use crate::ops::dropout::Dropout;
 use crate::ops::feed_forward::Activation;
@@ -332,8 +332,33 @@ impl Kernels {
         // SAFETY: the types are those of `add_partial_sums` in columns.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "add_partial_sums", name: "column sums", grid, threads: 8 * WARP, shared: 0, bytes },
+                &Launch { kernel: "add_partial_sums", name: "column sums", grid, threads: 32 * WARP, shared: 0, bytes },
                 arguments,
+            )
+        }
+    }
+
+    /// y += bias in every row of y [N, width], then max(0, y) where that is wanted: what the epilogue of a product does.
+    pub fn add_bias(
+        &self,
+        y: Matrix,
+        bias: Address,
+        number: Number,
+        [rows, width]: [usize; 2],
+        relu: bool,
+    ) -> Result<()> {
+        let bytes = 2 * number.bytes(rows * width);
+        let kernel = match number {
+            Number::F32 => "add_bias_f32",
+            Number::Bf16 => "add_bias_bf16",
+        };
+        let grid = [self.blocks((rows * width).div_ceil(256), 32), 1, 1];
+        let (relu, rows, width, stride) = (u32::from(relu), rows as u32, width as u32, y.stride as u32);
+        // SAFETY: the types are those of `add_bias` in columns.cu.
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel, name: "bias", grid, threads: 256, shared: 0, bytes },
+                arguments![y.at, bias, relu, rows, width, stride],
             )
         }
     }

@@ -21,7 +21,7 @@ use crate::ops::feed_forward::Activation;
 use crate::ops::loss::Targets;
 use crate::ops::sublayer::NormPlacement;
 
-/// Bytes of logits that are held at once, at most.
+/// Bytes of logits that are held at once, about.
 const LOGIT_BYTES: usize = 256 << 20;
 /// The label that is none, for rows that cost nothing.
 const NO_LABEL: u32 = u32::MAX;
@@ -208,7 +208,7 @@ impl Pass<'_> {
         y: Address,
         epilogue: Epilogue,
     ) -> Result<()> {
-        self.engine.queue.product(&Product {
+        let product = Product {
             m: rows,
             n: linear.out,
             k: linear.input,
@@ -219,7 +219,17 @@ impl Pass<'_> {
             result,
             accumulate: false,
             epilogue,
-        })
+        };
+        let engine = &self.engine;
+        if engine.queue.takes_epilogue(&product) {
+            return engine.queue.product(&product);
+        }
+        engine.queue.product(&Product { epilogue: Epilogue::None, ..product })?;
+        match epilogue {
+            Epilogue::None => Ok(()),
+            Epilogue::Bias(bias) => engine.kernels.add_bias(product.c, bias, result, [rows, linear.out], false),
+            Epilogue::BiasRelu(bias) => engine.kernels.add_bias(product.c, bias, result, [rows, linear.out], true),
+        }
     }
 
     /// The bias of a projection as an epilogue.
@@ -410,7 +420,7 @@ impl Pass<'_> {
         let (rows, training) = (side.rows, self.mode.is_training());
         let dx = if training { self.numbers(rows, self.d)? } else { Address::NONE };
         let mark = self.engine.arena.mark();
-        let chunk = (LOGIT_BYTES / self.number.bytes(output.stride)).clamp(1, rows);
+        let chunk = rows_of_chunks(rows, LOGIT_BYTES / self.number.bytes(output.stride));
         let (logits, losses) = (self.numbers(chunk, output.stride)?, self.floats(2 * rows)?);
         for start in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - start);
@@ -428,5 +438,28 @@ impl Pass<'_> {
         self.engine.kernels.add_losses(self.engine.sums, losses, rows)?;
         self.engine.arena.release(mark);
         Ok(dx)
+    }
+}
+
+/// Rows of each of the chunks that so many are shared out to, of about `most`: evenly, since a short one leaves the device
+/// partly idle, and in numbers that products are good at.
+fn rows_of_chunks(rows: usize, most: usize) -> usize {
+    let chunks = rows.div_ceil(most.max(1)).max(1);
+    rows.div_ceil(chunks).next_multiple_of(256).min(rows.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_even_and_of_round_sizes() {
+        assert_eq!(rows_of_chunks(25_000, 4194), 4352);
+        assert_eq!(rows_of_chunks(100, 4194), 100);
+        assert_eq!(rows_of_chunks(0, 4194), 1);
+        for (rows, most) in [(1, 1), (7, 3), (5000, 1), (5000, 300), (5000, 5000)] {
+            let chunk = rows_of_chunks(rows, most);
+            assert!(chunk <= rows && chunk < most + 256 && chunk * rows.div_ceil(most) >= rows);
+        }
     }
 }
