@@ -181,6 +181,11 @@ impl Error {
         self.inner.place.as_ref()
     }
 
+    /// What the first error's reader can do about it.
+    pub fn helps(&self) -> Option<&str> {
+        self.inner.help.as_deref()
+    }
+
     /// The process exit code.
     pub fn exit_code(&self) -> u8 {
         match self.inner.kind {

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Stdio;
 
-use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds};
+use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds, wait_for_log};
 use serde_json::Value;
 
 #[test]
@@ -443,6 +443,165 @@ fn a_run_directory_that_cannot_be_is_refused_beforehand() {
             fails(&output, 1, &[place, "cannot be: this is a file", "--run-dir"]);
         }
     }
+}
+
+/// What training would refuse, those who look ahead refuse too.
+#[test]
+fn a_directory_with_something_else_is_refused_beforehand() {
+    let project = Project::new();
+    std::fs::create_dir_all(project.path("foreign")).unwrap();
+    project.write("foreign/notes.txt", "mine");
+    for command in [&["train", "--overwrite"][..], &["train", "--dry-run"], &["check"]] {
+        let output = project.mt(&[command, &["--config", "small.toml", "--run-dir", "foreign"]].concat());
+        fails(&output, 2, &["foreign", "holds something that is not a run", "--run-dir"]);
+    }
+    assert_eq!(std::fs::read_dir(project.path("foreign")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_model_that_no_machine_holds_is_refused_by_check_too() {
+    let project = Project::new();
+    let sets = ["--set", "model.d_model=65536", "--set", "model.d_ff=262144", "--set", "model.encoder_layers=100"];
+    for command in ["check", "train"] {
+        let output = project.mt(&[&[command, "--config", "small.toml", "--device", "cpu"][..], &sets].concat());
+        fails(&output, 2, &["training this model takes more than", "this machine has"]);
+    }
+}
+
+/// What is saved goes into the directory that was locked, and no other.
+#[cfg(unix)]
+#[test]
+fn a_run_directory_that_is_moved_stops_the_run() {
+    let project = Project::new();
+    let endless = ["--set", "train.max_updates=100000", "--set", "valid.every=0", "--set", "train.save_every=200"];
+    let run = ["train", "--config", "small.toml", "-q"];
+    let mut command = project.command(&[&run[..], &endless].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log(&project.path("runs/small/log.jsonl"));
+    std::fs::rename(project.path("runs/small"), project.path("runs/moved")).unwrap();
+    let output = child.wait_with_output().unwrap();
+    // A checkpoint that was being written has lost its directory already.
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("runs/small"), "{said}");
+    if said.contains("moved or removed") {
+        assert!(said.contains("--resume") && !project.path("runs/small").exists(), "{said}");
+    }
+    std::fs::remove_dir_all(project.path("runs/small")).ok();
+    std::fs::rename(project.path("runs/moved"), project.path("runs/small")).unwrap();
+    let resumed = project.train(&[
+        "--resume",
+        "--set",
+        "train.max_updates=1",
+        "--set",
+        "valid.every=0",
+        "--set",
+        "train.save_every=200",
+    ]);
+    succeeds(&resumed);
+}
+
+/// The configuration of a run names that run.
+#[test]
+fn a_run_is_resumed_by_its_own_configuration() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let more = ["--resume", "-q", "--set", "train.max_updates=14"];
+    succeeds(&project.mt(&[&["train", "--config", "runs/small/config.toml"], &more[..]].concat()));
+    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
+    assert!(log.contains("\"update\":14,") && !project.path("runs/config").exists(), "{log}");
+}
+
+#[test]
+fn what_is_wrong_with_a_configuration_is_told_to_programs_too() {
+    let project = Project::new();
+    project.write("wrong.toml", CONFIG.replace("d_ff = 64", "d_f = 64").replace("save_every = 4", "save_every = 0"));
+    let output = project.mt(&["check", "--config", "wrong.toml", "--json"]);
+    fails(&output, 2, &["d_f"]);
+    let json: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let [key, value] = &json["errors"].as_array().unwrap()[..] else { panic!("{json}") };
+    assert!(key["what"].as_str().unwrap().contains("d_f") && key["help"].as_str().unwrap().contains("d_ff"), "{json}");
+    assert!(value["what"].as_str().unwrap().contains("save_every") && value["line"].as_u64() > key["line"].as_u64());
+    assert!(key["file"].as_str().unwrap().ends_with("wrong.toml") && key["column"] == 1, "{json}");
+}
+
+/// Text without spaces is scored by characters where that is asked for, in validation and after it, and warned of elsewhere.
+#[test]
+fn one_model_has_one_bleu() {
+    let project = Project::new();
+    let target: String = ["猫在睡觉，它很累。", "狗在吃东西，它很饿。"]
+        .iter()
+        .cycle()
+        .take(120)
+        .fold(String::new(), |text, line| text + line + "\n");
+    project.write("train.de", target);
+    project.write("valid.de", "猫在睡觉，它很累。\n狗在吃东西，它很饿。\n".repeat(3));
+    let output = project.mt(&["check", "--config", "small.toml"]);
+    succeeds(&output);
+    let said = stdout(&output);
+    assert!(said.contains("valid.tokenize to \"zh\" or \"char\""), "{said}");
+    assert!(
+        said.contains("6 of 6 validation references are not in the form that tokenizer.normalization = \"nfkc\""),
+        "{said}"
+    );
+    let sets = ["--set", "valid.tokenize=zh", "--set", "tokenizer.normalization=none", "--set", "train.average_last=0"];
+    let output = project.mt(&[&["train", "--config", "small.toml"], &sets[..]].concat());
+    succeeds(&output);
+    assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
+    let bleu = |more: &[&str]| -> Value {
+        let output = project.mt(&[&["eval", "--model", "runs/small", "--beam", "1", "--json"], more].concat());
+        succeeds(&output);
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
+    let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let validated = entries.filter(|entry| entry["event"] == "valid").map(|entry| entry["bleu"].as_f64().unwrap());
+    let best = validated.fold(f64::NEG_INFINITY, f64::max);
+    let scored = bleu(&[]);
+    assert_eq!(scored["bleu"]["score"].as_f64(), Some(best), "{scored}");
+    assert!(scored["bleu"]["signature"].as_str().unwrap().contains("tok:zh"));
+    assert!(bleu(&["--tokenize", "13a"])["bleu"]["signature"].as_str().unwrap().contains("tok:13a"));
+    let output = project.mt(&["eval", "--hyp", "valid.de", "--ref", "valid.de"]);
+    assert!(stderr(&output).contains("--tokenize zh or char"), "{}", stderr(&output));
+}
+
+/// A model that writes lower case is scored without case, as in validation, and that is said.
+#[test]
+fn a_model_of_lower_case_is_scored_without_case() {
+    let project = Project::new();
+    let sets = ["--set", "tokenizer.lowercase=true", "--set", "train.max_updates=150", "--set", "valid.every=150"];
+    succeeds(&project.train(&sets));
+    let output = project.mt(&["eval", "--model", "runs/small", "--beam", "1", "--json"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("case:lc"), "{}", stderr(&output));
+    let bleu = &serde_json::from_str::<Value>(&stdout(&output)).unwrap()["bleu"];
+    assert!(bleu["signature"].as_str().unwrap().contains("case:lc"));
+    // Of the 18 words of the references seven are nouns: cased, these would be wrong.
+    assert!(bleu["precisions"][0].as_f64().unwrap() > 90.0, "{bleu}");
+}
+
+/// What is no sentence takes no part in the vocabulary: there would be none left for the others.
+#[test]
+fn a_line_without_end_does_not_change_the_vocabulary() {
+    let project = Project::new();
+    succeeds(&project.train(&["--run-dir", "plain"]));
+    for name in ["train.en", "train.de"] {
+        let text = std::fs::read_to_string(project.path(name)).unwrap();
+        project.write(name, text + &"qx".repeat(10_000) + "\n");
+    }
+    succeeds(&project.train(&["--run-dir", "odd"]));
+    assert_eq!(file(&project, "odd", "tokenizer.json"), file(&project, "plain", "tokenizer.json"));
+    assert_eq!(file(&project, "odd", "model.safetensors"), file(&project, "plain", "model.safetensors"));
+}
+
+#[test]
+fn a_checkpoint_is_no_model_but_tells_which_run_is() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let output = project.mt(&["translate", "--model", "runs/small/checkpoints/step-00000012", "x"]);
+    fails(&output, 1, &["a checkpoint of a run", "runs/small with --checkpoint 12"]);
+    let output = project.train(&["--run-dir", "other", "--set", "train.init=nowhere"]);
+    fails(&output, 1, &["there is no such directory", "nowhere"]);
 }
 
 /// Of a file that is something else not every line is told, however long it is.

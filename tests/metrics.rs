@@ -59,8 +59,9 @@ fn metric(name: &str, options: &Value) -> Box<dyn Metric> {
 fn golden_tokens_are_equal() {
     let golden = golden("metrics.json");
     let lines = strings(&golden["lines"]);
-    for tokenize in Tokenize::ALL {
-        for (line, expected) in lines.iter().zip(golden["tokens"][tokenize.name()].as_array().unwrap()) {
+    for name in Tokenize::NAMES {
+        let tokenize = Tokenize::named(name).unwrap();
+        for (line, expected) in lines.iter().zip(golden["tokens"][*name].as_array().unwrap()) {
             let separated = tokenize.separate(line);
             assert_eq!(words(&separated).collect::<Vec<_>>(), strings(expected), "{tokenize}: {line:?}");
         }

@@ -70,6 +70,13 @@ pub fn read_state(dir: &Path) -> Result<serde_json::Value> {
     })
 }
 
+/// The run and the step of a path that is that of a checkpoint.
+pub fn run_and_step(directory: &Path) -> Option<(&Path, u64)> {
+    let step = parse_step_name(directory.file_name()?.to_str()?)?;
+    let checkpoints = directory.parent()?;
+    Some((checkpoints.parent().filter(|run| checkpoints == checkpoints_of(run))?, step))
+}
+
 fn checkpoints_of(run: &Path) -> PathBuf {
     run.join("checkpoints")
 }

@@ -84,10 +84,10 @@ pub struct MetricArgs {
     /// Perplexity and accuracy of the model's tokens on the first reference; alone, nothing is translated
     #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
     pub ppl: bool,
-    /// BLEU's tokenizer: 13a, intl, char, zh or none
-    #[arg(long, default_value = "13a", value_name = "NAME", help_heading = "Metrics")]
-    pub tokenize: String,
-    /// BLEU: ignore case
+    /// BLEU's tokenizer: 13a, intl, char, zh or none [default: 13a; of a model its valid.tokenize]
+    #[arg(long, value_name = "NAME", help_heading = "Metrics")]
+    pub tokenize: Option<String>,
+    /// BLEU: ignore case, as always of a model that writes lower case
     #[arg(long, help_heading = "Metrics")]
     pub lowercase: bool,
     /// BLEU: smoothing of n-gram counts of zero: exp, floor, add-k or none

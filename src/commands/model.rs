@@ -252,9 +252,17 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
 /// The resolved configuration of a run or model directory.
 pub fn config_of(directory: &Path) -> Result<Config> {
     let file = directory.join(checkpoint::CONFIG_FILE);
+    let is_hub = directory.iter().any(|part| part.to_string_lossy().starts_with(hub_model::PREFIX));
+    if !is_hub && !directory.exists() {
+        let error = Error::failure("there is no such directory").at(directory);
+        return Err(error.help("name a run directory (runs/<name>) or a model directory"));
+    }
+    if let (false, Some((run, step))) = (file.exists(), checkpoint::run_and_step(directory)) {
+        let error = Error::failure("this is a checkpoint of a run, not a model directory").at(directory);
+        return Err(error.help(format!("name the run, and the checkpoint: {} with --checkpoint {step}", run.display())));
+    }
     if !file.exists() {
         let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
-        let is_hub = directory.iter().any(|part| part.to_string_lossy().starts_with(hub_model::PREFIX));
         let is_foreign = marian::is_model(directory) || directory.join("config.json").exists();
         return Err(error.help(match (is_hub, is_foreign) {
             (true, _) => "make a model of the hub one of mt's first: mt import hf:ORG/NAME --out DIR",

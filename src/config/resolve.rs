@@ -9,7 +9,7 @@ use super::dump::HEADER;
 use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
-use crate::data::tokenizer::TokenizerKind;
+use crate::data::tokenizer::{Normalization, TokenizerKind};
 use crate::error::{Error, Result};
 
 /// Fills in what the document leaves out and checks how keys go together. `root` is the absolute `data.root`.
@@ -109,7 +109,8 @@ impl Together<'_> {
             self.report.add(target, error.help("set `path` to the tokenizer of the source side"));
         }
         if let Some(file) = stated("path").filter(|file| !is_resolved_text(file)) {
-            let learnt = ["kind", "vocab_size", "joint", "lowercase", "max_piece_length", "sample_lines"];
+            let learnt =
+                ["kind", "vocab_size", "joint", "normalization", "lowercase", "max_piece_length", "sample_lines"];
             for (key, origin) in learnt.iter().filter_map(|key| Some((key, stated(key)?))) {
                 if origin.source.order == file.source.order {
                     let what =
@@ -122,6 +123,7 @@ impl Together<'_> {
         if tokenizer.kind == TokenizerKind::SubwordNmt && tokenizer.path.is_none() {
             for (key, is_set) in [
                 ("dropout", tokenizer.dropout > 0.0),
+                ("normalization", tokenizer.normalization != Normalization::Nfkc),
                 ("lowercase", tokenizer.lowercase),
                 ("max_piece_length", tokenizer.max_piece_length != TokenizerConfig::default().max_piece_length),
             ] {

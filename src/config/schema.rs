@@ -4,9 +4,10 @@
 
 use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{MOST_THREADS, ValidMetric};
-use crate::data::tokenizer::TokenizerKind;
+use crate::data::tokenizer::{Normalization, TokenizerKind};
 use crate::decode::{MAX_ALPHA, MAX_BEAM, PenaltyKind};
 use crate::key::*;
+use crate::metrics::Tokenize;
 use crate::ops::matmul::Precision;
 use crate::train::{optimizer, schedule};
 
@@ -60,6 +61,7 @@ const TOKENIZER: &[Key] = &[
     key("vocab_size", Kind::Integer { least: 300, most: 1 << 24 }),
     key("joint", Kind::Boolean),
     key("dropout", FRACTION),
+    key("normalization", Kind::Choice(Normalization::NAMES)),
     key("lowercase", Kind::Boolean),
     key("max_piece_length", POSITIVE),
     key("sample_lines", COUNT),
@@ -118,6 +120,7 @@ const TRAIN: &[Key] = &[
 const VALID: &[Key] = &[
     key("every", COUNT),
     key("metric", Kind::Choice(ValidMetric::NAMES)),
+    key("tokenize", Kind::Choice(Tokenize::NAMES)),
     key("beam", BEAM),
     key("patience", COUNT),
     key("samples", COUNT),

@@ -10,8 +10,9 @@ use super::corpus::{CorpusConfig, CorpusLocation};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
-use crate::data::tokenizer::TokenizerKind;
+use crate::data::tokenizer::{Normalization, TokenizerKind};
 use crate::decode::PenaltyKind;
+use crate::metrics::Tokenize;
 use crate::ops::matmul::Precision;
 
 /// A whole configuration; [`super::load`] makes one in which every value is filled in and every path absolute.
@@ -92,6 +93,8 @@ pub struct TokenizerConfig {
     pub joint: bool,
     /// Probability of leaving out a merge while training (BPE-dropout, Provilkov et al. 2020).
     pub dropout: f64,
+    /// The form of Unicode that text is brought into before it is split; translations come out in it.
+    pub normalization: Normalization,
     /// Lowercase text before it is split; translations come out in lower case.
     pub lowercase: bool,
     /// The longest piece learned, in characters.
@@ -109,6 +112,7 @@ impl Default for TokenizerConfig {
             vocab_size: 10_000,
             joint: true,
             dropout: 0.0,
+            normalization: Normalization::Nfkc,
             lowercase: false,
             max_piece_length: 16,
             sample_lines: 2_000_000,
@@ -134,6 +138,8 @@ pub struct ValidConfig {
     pub every: u64,
     /// What counts as an improvement; an improvement saves.
     pub metric: ValidMetric,
+    /// How lines become words for BLEU, also in `mt eval --model`.
+    pub tokenize: Tokenize,
     /// Beam width of the translations scored; 1 is greedy.
     pub beam: usize,
     /// Stop after this many validations without an improvement; 0: never.
@@ -146,7 +152,15 @@ pub struct ValidConfig {
 
 impl Default for ValidConfig {
     fn default() -> Self {
-        Self { every: 500, metric: ValidMetric::Bleu, beam: 1, patience: 10, samples: 3, max_sentences: 0 }
+        Self {
+            every: 500,
+            metric: ValidMetric::Bleu,
+            tokenize: Tokenize::V13a,
+            beam: 1,
+            patience: 10,
+            samples: 3,
+            max_sentences: 0,
+        }
     }
 }
 

@@ -11,6 +11,14 @@ use super::compact::CompactVec;
 use super::corpus::{PairSource, Side};
 use crate::error::{Error, Result};
 
+/// Characters beyond which a line is no sentence.
+const LONG: usize = 10_000;
+
+/// Whether a line is too long for a sentence.
+pub fn is_long(line: &str) -> bool {
+    line.len() > LONG && line.chars().count() > LONG
+}
+
 /// U+FEFF in UTF-8.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
+use super::lines::is_long;
 use super::tokenizer::{TextCounts, Tokenizer, TokenizerKind, TrainOptions};
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
@@ -34,6 +35,7 @@ impl Tokenizers {
         let [mut source, target] = sample(corpora, config)?;
         let options = TrainOptions {
             vocab_size: config.vocab_size,
+            normalization: config.normalization,
             lowercase: config.lowercase,
             max_piece_length: config.max_piece_length,
         };
@@ -151,7 +153,8 @@ impl Tokenizers {
     }
 }
 
-/// What at most `config.sample_lines` lines of each side (0: all), evenly spread over all corpora, are made of.
+/// What at most `config.sample_lines` lines of each side (0: all), evenly spread over all corpora, are made of; without
+/// pairs that are no sentences.
 fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[TextCounts; 2]> {
     let total: usize = corpora.iter().map(|corpus| corpus.len()).sum();
     let every = if config.sample_lines == 0 { 1 } else { total.div_ceil(config.sample_lines).max(1) };
@@ -161,7 +164,9 @@ fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[
         for block in corpus.blocks()? {
             let block = block?;
             let first = read.next_multiple_of(every) - read;
-            let pairs: Vec<_> = (first..block.len()).step_by(every).map(|index| block.get(index)).collect();
+            let pairs = (first..block.len()).step_by(every).map(|index| block.get(index));
+            // What is no sentence would have its letters in the vocabulary instead of those of the others.
+            let pairs: Vec<_> = pairs.filter(|(source, target)| !is_long(source) && !is_long(target)).collect();
             let [source, target] = &mut counts;
             rayon::join(
                 || pairs.iter().for_each(|pair| source.add(pair.0)),

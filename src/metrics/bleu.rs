@@ -336,6 +336,37 @@ pub fn tokenized_warning<S: AsRef<str>>(hypotheses: &[S]) -> Option<String> {
     })
 }
 
+/// A warning where a text has no spaces between words, as Chinese, Japanese and Thai, and the words of `tokenize` are those
+/// between spaces: whole clauses then count as a word.
+pub fn spaceless_warning<S: AsRef<str>>(lines: &[S], tokenize: Tokenize) -> Option<String> {
+    if matches!(tokenize, Tokenize::Zh | Tokenize::Char) {
+        return None;
+    }
+    let (mut found, mut letters, mut spaceless) = (0, 0, 0);
+    for line in lines {
+        for word in words(&tokenize.separate(line.as_ref())) {
+            let of_word = word.chars().filter(|c| c.is_alphabetic()).count();
+            found += usize::from(of_word > 0);
+            letters += of_word;
+            spaceless += word.chars().filter(|c| is_spaceless(*c)).count();
+        }
+    }
+    // Words of Chinese that is split already have about two.
+    (2 * spaceless > letters && letters > 3 * found).then(|| {
+        format!(
+            "the references are of a script without spaces between words: to BLEU's tokenizer {tokenize} they are words of \
+             {:.1} letters on average, of which hardly any is ever right",
+            letters as f64 / found as f64
+        )
+    })
+}
+
+/// Whether a letter is of a script that has no spaces between words: Han, kana, Thai, Lao, Tibetan, Burmese, Khmer.
+fn is_spaceless(c: char) -> bool {
+    matches!(c, '\u{e00}'..='\u{fff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{3040}'..='\u{30ff}' |
+        '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,6 +377,28 @@ mod tests {
 
     fn with(smooth: Smooth) -> BleuOptions {
         BleuOptions { smooth, ..Default::default() }
+    }
+
+    #[test]
+    fn text_without_spaces_is_seen() {
+        let warns = |line: &str, tokenize| spaceless_warning(&[line], tokenize).is_some();
+        for line in ["猫在睡觉，它很累。", "これは日本語の文です。", "นี่คือประโยคภาษาไทย", "ABC 公司的新产品今天上市了"]
+        {
+            assert!(
+                warns(line, Tokenize::V13a) && warns(line, Tokenize::Intl) && warns(line, Tokenize::None),
+                "{line}"
+            );
+            assert!(!warns(line, Tokenize::Zh) && !warns(line, Tokenize::Char));
+        }
+        for line in [
+            "",
+            "Donaudampfschifffahrtsgesellschaft",
+            "猫 在 睡觉 ， 它 很 累 。",
+            "한국어 문장입니다",
+            "The word 猫 means cat.",
+        ] {
+            assert!(!warns(line, Tokenize::V13a), "{line}");
+        }
     }
 
     #[test]

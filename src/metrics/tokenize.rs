@@ -4,44 +4,32 @@
 //! on a single character or on a pair of neighbours, so here each is one pass over the line.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::str::FromStr;
 
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
+use crate::choice::choice;
 use crate::error::{Error, Result};
 
-/// A tokenizer for scoring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Tokenize {
-    /// `13a`: the rules of mteval-v13a.pl, used by WMT.
-    #[default]
-    V13a,
-    /// `intl`: the international rules of mteval-v14.pl, by Unicode general category.
-    Intl,
-    /// `char`: every character that is not whitespace is a word.
-    Char,
-    /// `zh`: every Chinese character is a word, the rest follows `13a` without its unescaping.
-    Zh,
-    /// `none`: words are what whitespace separates.
-    None,
+choice! {
+    /// A tokenizer for scoring.
+    #[derive(Default, Hash)]
+    pub enum Tokenize {
+        /// `13a`: the rules of mteval-v13a.pl, used by WMT.
+        #[default]
+        V13a = "13a",
+        /// `intl`: the international rules of mteval-v14.pl, by Unicode general category.
+        Intl = "intl",
+        /// `char`: every character that is not whitespace is a word.
+        Char = "char",
+        /// `zh`: every Chinese character is a word, the rest follows `13a` without its unescaping.
+        Zh = "zh",
+        /// `none`: words are what whitespace separates.
+        None = "none",
+    }
 }
 
 impl Tokenize {
-    /// Every tokenizer, in the order they are listed to a user.
-    pub const ALL: [Self; 5] = [Self::V13a, Self::Intl, Self::Char, Self::Zh, Self::None];
-
-    /// The name on the command line and in signatures.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::V13a => "13a",
-            Self::Intl => "intl",
-            Self::Char => "char",
-            Self::Zh => "zh",
-            Self::None => "none",
-        }
-    }
-
     /// Separates the words of `line` by whitespace; [`words`] then yields them. Whitespace at the end of the line is
     /// dropped first, which matters to rules that look at neighbours.
     pub fn separate(self, line: &str) -> Cow<'_, str> {
@@ -56,19 +44,13 @@ impl Tokenize {
     }
 }
 
-impl fmt::Display for Tokenize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl FromStr for Tokenize {
     type Err = Error;
 
     /// Fails with a usage error that lists the names.
     fn from_str(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|tokenize| tokenize.name() == name).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
+        Self::named(name).ok_or_else(|| {
+            let names = Self::NAMES.join(", ");
             if NEED_MODELS.contains(&name) {
                 let what = format!("tokenizer `{name}` of sacrebleu needs a dictionary or model that mt does not have");
                 let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, which \
@@ -313,8 +295,8 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for tokenize in Tokenize::ALL {
-            assert_eq!(tokenize.to_string().parse::<Tokenize>().unwrap(), tokenize);
+        for name in Tokenize::NAMES {
+            assert_eq!(name.parse::<Tokenize>().unwrap().to_string(), *name);
         }
         let error = "14a".parse::<Tokenize>().unwrap_err().to_string();
         assert!(error.contains("`14a`") && error.contains("13a, intl, char, zh, none"), "{error}");

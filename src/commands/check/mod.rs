@@ -7,14 +7,14 @@
 mod existing;
 mod outlook;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::output::Output;
 use super::run::directory;
 use super::run::prepare::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
-use crate::config;
+use crate::config::{self, Config};
 use crate::data::check::{self, Findings, Kind, Seen, Severity};
 use crate::device;
 use crate::error::{Error, Result};
@@ -24,10 +24,18 @@ use outlook::Outlook;
 /// Looks for everything that can be known wrong before training: in the configuration, the text, a run that is there
 /// already, the vocabulary, and what memory and time it will take.
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
-    let config = config::load(&args.config, &args.set)?;
-    config::check_for_training(&config)?;
+    let config = match load(args) {
+        Err(error) if common.json => {
+            let mut output = Output::open(None)?;
+            let errors: Vec<_> = error.all().map(as_json).collect();
+            output.line(&json!({ "errors": errors }).to_string())?;
+            output.flush()?;
+            return Err(error);
+        }
+        loaded => loaded?,
+    };
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
-    directory::refuse_places(&run)?;
+    directory::refuse_places(&run, &config)?;
     let found = Texts::find(&config.data, common)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
     let findings = texts(&found)?;
@@ -46,7 +54,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         if let Some(existing) = &mut existing {
             existing.compare_text(&config, &found, &data)?;
         }
-        Some(Outlook::new(&config, &data, common)?)
+        Some(Outlook::new(&config, &found, &data, common)?)
     };
     if common.json {
         let list: Vec<_> = findings
@@ -70,6 +78,21 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         return Err(Error::failure("training would refuse this text").help("mend what is marked `error` above"));
     }
     Ok(())
+}
+
+fn load(args: &RunArgs) -> Result<Config> {
+    let config = config::load(&args.config, &args.set)?;
+    config::check_for_training(&config)?;
+    Ok(config)
+}
+
+/// What is wrong, where, and what to do. Lines and columns count from 1; 0 is none in particular.
+fn as_json(error: &Error) -> Value {
+    let place = error.place();
+    json!({
+        "what": error.what(), "file": place.map(|place| &place.path), "line": place.map(|place| place.line),
+        "column": place.map(|place| place.column), "help": error.helps(),
+    })
 }
 
 /// Checks every corpus of the configuration: first those that must not be trained on.

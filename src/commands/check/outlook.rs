@@ -1,5 +1,6 @@
 //! What training will take: vocabulary, memory, time.
 
+use std::cell::RefCell;
 use std::time::Instant;
 
 use serde_json::json;
@@ -10,6 +11,8 @@ use crate::commands::model::{passes, training_type, vocabulary};
 use crate::commands::run::batches;
 use crate::commands::run::plan::Plan;
 use crate::commands::run::prepare::Data;
+use crate::commands::run::validator::Validator;
+use crate::commands::texts::Texts;
 use crate::config::{Config, TokenizerConfig};
 use crate::data::batch::Batch;
 use crate::device;
@@ -36,15 +39,20 @@ pub struct Outlook {
 
 impl Outlook {
     /// Tries the largest batch.
-    pub fn new(config: &Config, data: &Data, common: &Common) -> Result<Self> {
+    pub fn new(config: &Config, texts: &Texts, data: &Data, common: &Common) -> Result<Self> {
         let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
+        if device.is_cpu() {
+            memory::refuse_the_impossible(config)?;
+        }
         let compute = training_type(config.runtime.precision, &device, common);
         let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &device, compute)?;
         model.initialise(config.train.seed)?;
         let plan = Plan::new(config, data)?;
         let (pieces, rare) = (data.tokenizers.target.vocab_size(), rare_pieces(data));
-        let mut warnings = of_vocabulary(&config.tokenizer, pieces, rare);
+        let is_given = config.tokenizer.path.is_some() || config.train.init.is_some();
+        let mut warnings = of_vocabulary(&config.tokenizer, is_given, pieces, rare);
         warnings.extend(memory::warning(plan.memory_bytes));
+        warnings.extend(of_validation(config, texts, data)?);
         Ok(Self {
             plan,
             pairs: data.corpus.len(),
@@ -91,18 +99,26 @@ impl Outlook {
 }
 
 /// What is odd about the number of target pieces, of which so many are rare.
-fn of_vocabulary(config: &TokenizerConfig, pieces: usize, rare: usize) -> Vec<String> {
+fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, rare: usize) -> Vec<String> {
     let mut warnings = Vec::new();
-    if pieces < config.vocab_size && config.path.is_none() {
+    if pieces < config.vocab_size && !is_given {
         let wanted = config.vocab_size;
         warnings.push(format!("the text has no more than {pieces} pieces, of tokenizer.vocab_size = {wanted}"));
     }
-    if rare * 4 > pieces {
+    // Of a tokenizer that is there already nobody can choose the size.
+    if rare * 4 > pieces && !is_given {
         warnings.push(format!(
             "{rare} of {pieces} target pieces come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better"
         ));
     }
     warnings
+}
+
+/// What is odd about the validation set.
+fn of_validation(config: &Config, texts: &Texts, data: &Data) -> Result<Vec<String>> {
+    let said = RefCell::new(Vec::new());
+    Validator::open(config, texts, &data.tokenizers, &|text| said.borrow_mut().push(text))?;
+    Ok(said.into_inner().into_iter().map(|text| text.trim_start_matches("warning: ").to_owned()).collect())
 }
 
 fn duration(seconds: f64) -> String {

@@ -4,19 +4,23 @@ use crate::cli::MetricArgs;
 use crate::error::Result;
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
 
-/// The metrics in the order they are told: BLEU, chrF, TER; BLEU where nothing is asked for. Of a single sentence, n-gram orders
-/// longer than it do not count in BLEU.
+/// How BLEU is computed: as flags say, and where they say nothing as `unsaid` does. Of a single sentence, n-gram orders longer
+/// than it do not count.
 ///
 /// # Errors
 /// An option is impossible; exit code 2.
-pub fn chosen(args: &MetricArgs, sentence_level: bool) -> Result<Vec<Box<dyn Metric>>> {
-    let mut metrics: Vec<Box<dyn Metric>> = Vec::new();
-    let bleu = BleuOptions {
-        tokenize: args.tokenize.parse()?,
-        lowercase: args.lowercase,
+pub fn bleu(args: &MetricArgs, sentence_level: bool, unsaid: &BleuOptions) -> Result<BleuOptions> {
+    Ok(BleuOptions {
+        tokenize: args.tokenize.as_deref().map(str::parse).transpose()?.unwrap_or(unsaid.tokenize),
+        lowercase: args.lowercase || unsaid.lowercase,
         smooth: Smooth::new(&args.smooth, args.smooth_value)?,
         effective_order: sentence_level,
-    };
+    })
+}
+
+/// The metrics in the order they are told: BLEU, chrF, TER; BLEU where nothing is asked for.
+pub fn chosen(args: &MetricArgs, bleu: BleuOptions) -> Vec<Box<dyn Metric>> {
+    let mut metrics: Vec<Box<dyn Metric>> = Vec::new();
     if args.bleu || !(args.chrf || args.ter || args.ppl) {
         metrics.push(Box::new(bleu));
     }
@@ -38,5 +42,5 @@ pub fn chosen(args: &MetricArgs, sentence_level: bool) -> Result<Vec<Box<dyn Met
             case_sensitive: args.ter_case_sensitive,
         }));
     }
-    Ok(metrics)
+    metrics
 }

@@ -18,14 +18,16 @@ use crate::console::message;
 use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
 use crate::error::{Error, Result};
-use crate::metrics::{Metric, analysis, bleu, resample};
+use crate::metrics::{BleuOptions, Metric, analysis, bleu, resample};
 use report::Report;
 use results::{Results, Test};
 use test_set::{System, TestSet};
 
 /// Scores translations: a model's own, or those in files.
 pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
-    let metrics = metrics::chosen(&args.metrics, args.sentence_level)?;
+    // Flags first: a model takes a while.
+    let bleu = metrics::bleu(&args.metrics, args.sentence_level, &BleuOptions::default())?;
+    let metrics = metrics::chosen(&args.metrics, bleu);
     let files = args.hyp.iter().chain(&args.reference).chain(&args.src);
     if files.filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
@@ -45,12 +47,13 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     } else {
         test_set::of_files(args)?
     };
-    let TestSet { sources, references, systems, knowledge, training } = set;
+    let TestSet { sources, references, systems, knowledge, training, scoring } = set;
+    let bleu = metrics::bleu(&args.metrics, args.sentence_level, &scoring)?;
+    let metrics = metrics::chosen(&args.metrics, bleu);
     if !args.metrics.force && !common.quiet && metrics.iter().any(|metric| metric.key() == "bleu") {
-        for (name, lines) in &systems {
-            if let Some(warning) = bleu::tokenized_warning(lines) {
-                message(format_args!("warning: {name}: {warning}"));
-            }
+        warn(&bleu, &systems, &references);
+        if bleu.lowercase && !args.metrics.lowercase && !systems.is_empty() {
+            message("note: the model writes lower case: BLEU is computed without case (case:lc)");
         }
     }
     if args.sentence_level {
@@ -93,6 +96,19 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         output.line(&format!("\n{}", report.text()))?;
     }
     output.flush()
+}
+
+/// Warns of text of which BLEU tells little.
+fn warn(bleu: &BleuOptions, systems: &[System], references: &[Vec<String>]) {
+    for (name, lines) in systems {
+        if let Some(warning) = bleu::tokenized_warning(lines) {
+            message(format_args!("warning: {name}: {warning}"));
+        }
+    }
+    let spaceless = references.first().and_then(|lines| bleu::spaceless_warning(lines, bleu.tokenize));
+    if let (Some(warning), false) = (spaceless, systems.is_empty()) {
+        message(format_args!("warning: {warning}; give --tokenize zh or char, or --chrf (--force silences this)"));
+    }
 }
 
 /// How often words come, and in what: in the text that is named, else in what the model was trained on, else in the

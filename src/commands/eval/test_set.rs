@@ -10,6 +10,7 @@ use crate::commands::cut::CutLines;
 use crate::commands::decoding;
 use crate::commands::model::{self, Loaded};
 use crate::commands::output::{Output, refuse_inputs};
+use crate::commands::run::validator;
 use crate::commands::tags::Tags;
 use crate::commands::texts;
 use crate::config::CorpusLocation;
@@ -19,6 +20,7 @@ use crate::decode::Knowledge;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
+use crate::metrics::BleuOptions;
 use crate::metrics::tokenize::is_whitespace;
 
 /// A system's name and its translations.
@@ -36,6 +38,8 @@ pub struct TestSet {
     pub knowledge: Option<Knowledge>,
     /// The text that the model was trained on.
     pub training: Vec<CorpusLocation>,
+    /// How BLEU is computed where flags say nothing.
+    pub scoring: BleuOptions,
 }
 
 /// Translations in files.
@@ -60,6 +64,7 @@ pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
         references,
         knowledge: None,
         training: Vec::new(),
+        scoring: BleuOptions::default(),
     })
 }
 
@@ -109,7 +114,8 @@ pub fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> 
     let plain = |line: &String| loaded.tokenizers.target.plain(line).into_owned();
     let references = references.iter().map(|lines| lines.iter().map(plain).collect()).collect();
     let training = loaded.config.data.train.iter().map(|corpus| corpus.location.clone()).collect();
-    Ok(TestSet { sources: Some(sources), references, systems, knowledge, training })
+    let scoring = validator::scoring(&loaded.config, &loaded.tokenizers);
+    Ok(TestSet { sources: Some(sources), references, systems, knowledge, training, scoring })
 }
 
 /// A test set that a model is to translate, and where it lies.

@@ -4,6 +4,8 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use same_file::Handle;
+
 use super::compare::{self, Comparison};
 use crate::checkpoint::{self, BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
 use crate::cli::TrainArgs;
@@ -21,20 +23,32 @@ const LOCK: &str = ".lock";
 /// A configuration on its way to becoming [`CONFIG_FILE`].
 const NEW_CONFIG: &str = ".config.toml.new";
 
-/// `--run-dir`, else `runs/<name of the last configuration file>`.
+/// `--run-dir`, else the run whose resolved configuration the last configuration file is, else `runs/<its name>`.
 pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
     if let Some(directory) = run_dir {
         return Ok(directory.to_path_buf());
     }
-    let name = config_files.last().and_then(|file| file.file_stem());
+    let file = config_files.last();
+    if let Some(file) = file.filter(|file| file.ends_with(CONFIG_FILE))
+        && let Some(directory) = file.parent()
+        && directory.join(LOG_FILE).exists()
+    {
+        return Ok(if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory.to_path_buf() });
+    }
+    let name = file.and_then(|file| file.file_stem());
     let name = name.ok_or_else(|| {
         Error::usage("the configuration file has no name").help("name a run directory with --run-dir")
     })?;
     Ok(Path::new("runs").join(name))
 }
 
-/// Refuses a run directory that could not be made or written into.
-pub fn refuse_places(run: &Path) -> Result<()> {
+/// Refuses a run directory that a run can never be in: it could not be made or written into, or holds something else.
+pub fn refuse_places(run: &Path, config: &Config) -> Result<()> {
+    refuse_models(run, config)?;
+    if run.is_dir() && !config::is_resolved(&run.join(CONFIG_FILE)) && holds_something_else(run)? {
+        let error = Error::usage("the run directory holds something that is not a run").at(run);
+        return Err(error.help("name another with --run-dir"));
+    }
     let there = run.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
     let Some(there) = there.into_iter().find(|path| path.exists()) else { return Ok(()) };
     let why = if !there.is_dir() {
@@ -61,6 +75,18 @@ fn is_writable(_: &Path) -> bool {
 /// Held while a process trains in a run directory.
 pub struct Lock {
     _file: Option<File>,
+    directory: Handle,
+}
+
+impl Lock {
+    /// Makes sure that this is still the directory that was locked: what is written into another of its name would be no run.
+    pub fn check(&self, run: &Path) -> Result<()> {
+        if Handle::from_path(run).is_ok_and(|now| now == self.directory) {
+            return Ok(());
+        }
+        let error = Error::failure("the run directory was moved or removed while training was under way").at(run);
+        Err(error.help("move it back and give --resume: it goes on from its last checkpoint"))
+    }
 }
 
 /// Makes sure that a run can be in the directory, and that no other process trains in it. Returns the configuration of the
@@ -68,7 +94,6 @@ pub struct Lock {
 pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Config>, Lock)> {
     let config_file = run.join(CONFIG_FILE);
     let exists = config::is_resolved(&config_file);
-    refuse_models(run, config)?;
     if exists && !args.resume && !args.overwrite {
         let error = Error::usage("the run directory exists").at(run);
         return Err(
@@ -88,10 +113,6 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Con
         return Ok((Some(old), lock));
     }
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
-    if !exists && holds_something_else(run)? {
-        let error = Error::usage("the run directory holds something that is not a run").at(run);
-        return Err(error.help("name another with --run-dir"));
-    }
     Ok((None, lock(run)?))
 }
 
@@ -114,11 +135,12 @@ fn lock(run: &Path) -> Result<Lock> {
     let path = run.join(LOCK);
     let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = file.map_err(|e| Error::io("write into the run directory", run, e))?;
+    let directory = Handle::from_path(run).map_err(|e| Error::io("open the run directory", run, e))?;
     match file.try_lock() {
         Ok(()) => {
             let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
             written.map_err(|e| Error::io("write into the run directory", run, e))?;
-            Ok(Lock { _file: Some(file) })
+            Ok(Lock { _file: Some(file), directory })
         }
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
@@ -127,7 +149,7 @@ fn lock(run: &Path) -> Result<Lock> {
             Err(error.help("wait for it, stop it, or name another directory with --run-dir"))
         }
         // Some network file systems have no locks.
-        Err(TryLockError::Error(_)) => Ok(Lock { _file: None }),
+        Err(TryLockError::Error(_)) => Ok(Lock { _file: None, directory }),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::commands::texts::Texts;
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
+use crate::data::tokenizer::{Normalization, TokenizerKind};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::explain::explain;
 use crate::decode::neural::{Neural, SpecialTokens};
@@ -21,6 +22,35 @@ use crate::train::evaluate::Evaluator;
 
 /// Sample translations that are explained, and the most tokens of a source, and those of its translation from the beginning that are shown: pictures are to be taken in at a glance.
 const EXPLAINED: (usize, usize) = (3, 60);
+
+/// How BLEU is computed of a model's translations, in validation and wherever nothing else is asked for.
+pub fn scoring(config: &Config, tokenizers: &Tokenizers) -> BleuOptions {
+    let lowercase = tokenizers.target.lowers_case();
+    BleuOptions { tokenize: config.valid.tokenize, lowercase, ..BleuOptions::default() }
+}
+
+/// Per cent of references that normalisation may well change.
+const MANY_CHANGED: usize = 10;
+
+/// What makes BLEU tell little of this text.
+fn warnings(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> Vec<String> {
+    let spaceless = bleu::spaceless_warning(references, config.valid.tokenize);
+    let spaceless = spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""));
+    let target = &tokenizers.target;
+    let lowered = |line: &str| if target.lowers_case() { line.to_lowercase() } else { line.to_owned() };
+    let changed = references.iter().filter(|line| lowered(&target.normalise(line)) != lowered(line)).count();
+    let form = config.tokenizer.normalization;
+    let is_ours = config.tokenizer.path.is_none() && config.tokenizer.kind == TokenizerKind::Bpe;
+    let many = is_ours && form != Normalization::None && changed * 100 > MANY_CHANGED * references.len();
+    let normalised = many.then(|| {
+        format!(
+            "{changed} of {} validation references are not in the form that tokenizer.normalization = \"{form}\" brings text \
+             into: no translation can be the same; \"nfc\" or \"none\" keeps them as they are",
+            references.len()
+        )
+    });
+    spaceless.into_iter().chain(normalised).collect()
+}
 
 /// The validation set, ready to be scored.
 pub struct Validator {
@@ -78,7 +108,9 @@ impl Validator {
             [source, "\n", target, "\n"].iter().for_each(|text| hash.update(text));
         }
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
-        let references = references.into_iter().map(|line| tokenizers.target.plain(&line).into_owned()).collect();
+        let plain = |line: String| tokenizers.target.plain(&line).into_owned();
+        let references: Vec<String> = references.into_iter().map(plain).collect();
+        warnings(config, tokenizers, &references).into_iter().for_each(|text| say(format!("warning: {text}")));
         Ok(Some(Self {
             sources,
             references,
@@ -92,7 +124,7 @@ impl Validator {
                 ..TranslateOptions::of(&config.decode)
             },
             samples: config.valid.samples,
-            metric: BleuOptions { lowercase: tokenizers.target.lowers_case(), ..BleuOptions::default() },
+            metric: scoring(config, tokenizers),
             fingerprint: format!("{:x}", hash.finalize()),
         }))
     }

@@ -10,6 +10,7 @@ use super::saver::{Saver, Snapshot};
 use crate::checkpoint;
 use crate::commands::model::{load_parameters, named, slots};
 use crate::commands::run::batches;
+use crate::commands::run::directory::Lock;
 use crate::commands::run::prepare::Data;
 use crate::commands::run::restore;
 use crate::commands::run::signals::Signals;
@@ -34,6 +35,8 @@ use crate::train::state::TrainState;
 pub struct RunHost<'a> {
     /// Run directory.
     pub run: &'a Path,
+    /// Nobody else trains there.
+    pub lock: Lock,
     /// Resolved configuration.
     pub config: &'a Config,
     /// The training data.
@@ -59,6 +62,7 @@ impl Host for RunHost<'_> {
     }
 
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
+        self.lock.check(self.run)?;
         if state.best.as_ref().is_some_and(|best| best.step == state.step) {
             self.keep_translations(files::BEST);
         }

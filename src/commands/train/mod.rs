@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::Output;
+use crate::commands::run::directory::Lock;
 use crate::commands::run::init::Start;
 use crate::commands::run::prepare::{self, Data, Workplace};
 use crate::commands::run::signals::Signals;
@@ -57,12 +58,12 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         memory::refuse_the_impossible(&config)?;
     }
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
-    directory::refuse_places(&run)?;
+    directory::refuse_places(&run, &config)?;
     if args.dry_run {
         return dry_run::print(&run, &config, &texts, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
-    let (old, _lock) = directory::open(&run, args, &config)?;
+    let (old, lock) = directory::open(&run, args, &config)?;
     let resumed = old.is_some();
     if args.resume && !resumed {
         message(format_args!("there is no run in {} to resume: starting one", run.display()));
@@ -118,7 +119,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     say(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
     let passes = super::model::passes(&model)?;
-    train(&run, &config, args, common, Prepared { data, validator, model, passes, optimizer, state }, signals)
+    train(&run, &config, args, common, Prepared { data, validator, model, passes, optimizer, state, lock }, signals)
 }
 
 /// The state that a run under this configuration goes on from, which was `old`'s.
@@ -154,6 +155,7 @@ struct Prepared {
     passes: Box<dyn Passes>,
     optimizer: Optimizer,
     state: TrainState,
+    lock: Lock,
 }
 
 fn train(
@@ -164,7 +166,7 @@ fn train(
     prepared: Prepared,
     signals: Signals,
 ) -> Result<()> {
-    let Prepared { data, validator, model, passes, optimizer, state } = prepared;
+    let Prepared { data, validator, model, passes, optimizer, state, lock } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::model::vocabulary(&data.tokenizers);
@@ -176,6 +178,7 @@ fn train(
     let parameters = model.parameters().clone();
     let mut host = RunHost {
         run,
+        lock,
         config,
         data: &data,
         validator,

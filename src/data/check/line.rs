@@ -1,9 +1,7 @@
 //! What one line shows.
 
 use super::Kind;
-
-/// Characters beyond which a line is no sentence.
-const LONG: usize = 10_000;
+use crate::data::lines::is_long;
 
 /// What is odd about a line, given without its `\n`.
 pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
@@ -29,7 +27,7 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     if text.trim().is_empty() {
         found.push(Kind::WhiteSpace);
     }
-    if bytes.len() > LONG && text.chars().count() > LONG {
+    if is_long(text) {
         found.push(Kind::LongLine);
     }
     let is_break = |c: char| matches!(c, '\r' | '\x0B' | '\x0C' | '\u{85}' | '\u{2028}' | '\u{2029}');

@@ -130,7 +130,9 @@ impl Kind {
             }
             Self::EmptyLine => "empty lines: their pairs are left out",
             Self::WhiteSpace => "lines of nothing but white space: their pairs are left out",
-            Self::LongLine => "lines of more than 10,000 characters: no sentences; data.max_length leaves them out",
+            Self::LongLine => {
+                "lines of more than 10,000 characters: no sentences; the vocabulary is learnt without them, and data.max_length leaves them out"
+            }
             Self::Shifted => {
                 "lines look shifted against those opposite, beginning here: a line was lost or added on one side, and its pairs \
                  are no translations"

@@ -15,8 +15,8 @@
 //! same merges ([`merge`]), because BPE-dropout must follow a seed and the library's does not, and it is held equal to
 //! the library's by tests.
 //!
-//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. Normalising is NFKC,
-//! and lower case where the tokenizer was trained so; white space stays as it is, except that NFKC itself turns some of it
+//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. Normalising is NFKC
+//! (or another [`Normalization`]), and lower case where the tokenizer was trained so; white space stays as it is, except that NFKC itself turns some of it
 //! (U+00A0, U+3000 and the like) into U+0020. So U+0020 alone is written `▁`, one for each, leading and trailing ones too;
 //! tabs and other white space are written in bytes. What looks like a special token, a byte piece or a `▁` in the text is
 //! text: encoding never yields a special id. (In the library, that is `encode_special_tokens = true`; by its default it
@@ -65,6 +65,20 @@ choice! {
         Bpe = "bpe",
         /// Counting the pieces of text that subword-nmt has split.
         SubwordNmt = "subword-nmt",
+    }
+}
+
+choice! {
+    /// The form of Unicode that text is brought into before it is split; translations come out in it.
+    #[derive(Default)]
+    pub enum Normalization {
+        /// NFKC: what looks different but means the same becomes one, such as full-width forms and ligatures.
+        #[default]
+        Nfkc = "nfkc",
+        /// NFC: only what should look the same.
+        Nfc = "nfc",
+        /// As it is.
+        None = "none",
     }
 }
 
@@ -281,7 +295,8 @@ impl Tokenizer {
         self.engine.decode_pieces(line)
     }
 
-    /// What decoding a line's ids gives back: with our own engine NFKC and, where it was trained so, lower case.
+    /// What decoding a line's ids gives back: with our own engine its [`Normalization`] and, where it was trained so, lower
+    /// case.
     pub fn normalise(&self, text: &str) -> String {
         self.engine.normalise(text)
     }

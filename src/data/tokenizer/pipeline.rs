@@ -2,7 +2,7 @@
 //!
 //! | step | in the file | what it does |
 //! |---|---|---|
-//! | normalise | `NFKC`, `Lowercase` (optional) | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
+//! | normalise | `NFKC`, `NFC` or neither, `Lowercase` (optional) | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
 //! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
 //! | prefix | `Prepend ▁` | the first word of a line looks like any other |
 //! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
@@ -23,7 +23,7 @@ use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence as DecoderSequence;
 use tokenizers::decoders::strip::Strip;
-use tokenizers::normalizers::{Lowercase, NFKC, Prepend, Replace, Sequence as NormalizerSequence};
+use tokenizers::normalizers::{Lowercase, NFC, NFKC, Prepend, Replace, Sequence as NormalizerSequence};
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizerSequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -32,6 +32,7 @@ use tokenizers::{
     PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior,
 };
 
+use super::Normalization;
 use crate::error::{Error, Result};
 
 /// The marker of a space, U+2581.
@@ -108,8 +109,12 @@ fn built<T>(result: tokenizers::Result<T>) -> Result<T> {
 }
 
 /// The normaliser of a new tokenizer.
-pub(super) fn normalizer(lowercase: bool) -> Result<NormalizerWrapper> {
-    let mut steps: Vec<NormalizerWrapper> = vec![NFKC.into()];
+pub(super) fn normalizer(form: Normalization, lowercase: bool) -> Result<NormalizerWrapper> {
+    let mut steps: Vec<NormalizerWrapper> = match form {
+        Normalization::Nfkc => vec![NFKC.into()],
+        Normalization::Nfc => vec![NFC.into()],
+        Normalization::None => Vec::new(),
+    };
     if lowercase {
         steps.push(Lowercase.into());
     }
@@ -155,6 +160,7 @@ pub(super) fn unescape(text: String) -> String {
 pub(super) struct Pipeline {
     normalizer: NormalizerWrapper,
     pre_tokenizer: PreTokenizerWrapper,
+    form: Normalization,
     lowercase: bool,
     /// Whether the pre-tokeniser is the one of this module.
     ours: bool,
@@ -163,10 +169,14 @@ pub(super) struct Pipeline {
 impl Pipeline {
     /// Reads the pipeline of a parsed `tokenizer.json`; refuses one whose text could not be given back.
     pub(super) fn from_json(file: &Value) -> Result<Self> {
-        let lowercase = is_ours(&file["normalizer"], normalizer(true)?)?;
-        if !lowercase && !is_ours(&file["normalizer"], normalizer(false)?)? {
-            return Err(Error::failure("its `normalizer` is not the one that mt writes"));
-        }
+        let kinds = Normalization::NAMES.iter().filter_map(|name| Normalization::named(name));
+        let mut kinds = kinds.flat_map(|form| [(form, false), (form, true)]);
+        let kind = kinds.find(|(form, lowercase)| {
+            normalizer(*form, *lowercase).is_ok_and(|ours| is_ours(&file["normalizer"], ours).unwrap_or(false))
+        });
+        let Some((form, lowercase)) = kind else {
+            return Err(Error::failure("its `normalizer` is none of those that mt writes"));
+        };
         if !is_ours(&file["decoder"], decoder()?)? {
             return Err(Error::failure("its `decoder` is not the one that mt writes"));
         }
@@ -178,15 +188,20 @@ impl Pipeline {
             normalizer: serde_json::from_value(file["normalizer"].clone()).map_err(|e| read("normalizer", e))?,
             pre_tokenizer: serde_json::from_value(file["pre_tokenizer"].clone())
                 .map_err(|e| read("pre_tokenizer", e))?,
+            form,
             lowercase,
             ours: is_ours(&file["pre_tokenizer"], pre_tokenizer()?)?,
         })
     }
 
-    /// NFKC and, where the tokenizer asks for it, lower case. Nothing else: white space is kept as it is.
+    /// The form of Unicode and, where the tokenizer asks for it, lower case. Nothing else: white space is kept as it is.
     pub(super) fn normalise(&self, text: &str) -> String {
         let mut normalized = NormalizedString::from(text);
-        normalized.nfkc();
+        match self.form {
+            Normalization::Nfkc => drop(normalized.nfkc()),
+            Normalization::Nfc => drop(normalized.nfc()),
+            Normalization::None => {}
+        }
         if self.lowercase {
             normalized.lowercase();
         }
@@ -279,7 +294,7 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         let file = serde_json::json!({
-            "normalizer": normalizer(false).unwrap(), "pre_tokenizer": pre_tokenizer().unwrap(),
+            "normalizer": normalizer(Normalization::Nfkc, false).unwrap(), "pre_tokenizer": pre_tokenizer().unwrap(),
             "decoder": decoder().unwrap(),
         });
         let pipeline = Pipeline::from_json(&file).unwrap();
@@ -322,7 +337,7 @@ mod tests {
         let mut stream = crate::rng::Stream::new(5, "ascii");
         for lowercase in [false, true] {
             let file = serde_json::json!({
-                "normalizer": normalizer(lowercase).unwrap(), "pre_tokenizer": pre_tokenizer().unwrap(),
+                "normalizer": normalizer(Normalization::Nfkc, lowercase).unwrap(), "pre_tokenizer": pre_tokenizer().unwrap(),
                 "decoder": decoder().unwrap(),
             });
             let pipeline = Pipeline::from_json(&file).unwrap();

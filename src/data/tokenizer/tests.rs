@@ -30,7 +30,7 @@ const LINES: [&str; 16] = [
 ];
 
 fn options(vocab_size: usize, lowercase: bool) -> TrainOptions {
-    TrainOptions { vocab_size, lowercase, max_piece_length: 16 }
+    TrainOptions { vocab_size, lowercase, ..TrainOptions::default() }
 }
 
 fn trained(lowercase: bool) -> Tokenizer {
@@ -210,11 +210,30 @@ fn the_file_is_laid_out_as_stated() {
 }
 
 #[test]
+fn text_stays_in_its_form_where_that_is_asked_for() {
+    let text = "你好，世界！（是）½ … ™ ² １２ ｶﾞ a\u{A0}b e\u{301} é ①";
+    for (normalization, lowercase, expected) in [
+        (Normalization::None, false, text),
+        (Normalization::None, true, text),
+        (Normalization::Nfc, false, "你好，世界！（是）½ … ™ ² １２ ｶﾞ a\u{A0}b é é ①"),
+        (Normalization::Nfkc, false, "你好,世界!(是)1⁄2 ... TM 2 12 ガ a b é é 1"),
+    ] {
+        let options = TrainOptions { normalization, ..options(800, lowercase) };
+        let tokenizer = Tokenizer::train(&[&LINES], &options).unwrap();
+        assert_eq!(tokenizer.decode(&tokenizer.encode(text)), expected);
+        holds(&tokenizer, &library(&tokenizer), text);
+        LINES.iter().for_each(|line| holds(&tokenizer, &library(&tokenizer), line));
+        // As it is in a file.
+        let read = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+        assert_eq!(read.encode(text), tokenizer.encode(text));
+    }
+}
+
+#[test]
 fn pieces_keep_to_the_longest_length() {
     for max_piece_length in [1, 2, 3, 5] {
         let tokenizer =
-            Tokenizer::train(&[&LINES], &TrainOptions { vocab_size: 2000, lowercase: false, max_piece_length })
-                .unwrap();
+            Tokenizer::train(&[&LINES], &TrainOptions { max_piece_length, ..options(2000, false) }).unwrap();
         let longest = (260..).map_while(|id| tokenizer.piece(id)).map(|piece| piece.chars().count()).max();
         assert_eq!(longest, Some(max_piece_length));
         holds(&tokenizer, &library(&tokenizer), LINES[0]);

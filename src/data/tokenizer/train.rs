@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 
+use super::Normalization;
 use super::pipeline::{self, ESCAPE, Pipeline, SPACE};
 use super::vocabulary::{SPECIALS, byte_piece};
 use crate::error::{Error, Result};
@@ -30,6 +31,8 @@ const LONGEST_WORD: usize = 256;
 pub struct TrainOptions {
     /// The number of ids wanted, special tokens and bytes included. Text that supports fewer merges gives fewer.
     pub vocab_size: usize,
+    /// The form of Unicode that text is brought into.
+    pub normalization: Normalization,
     /// Whether text is turned to lower case.
     pub lowercase: bool,
     /// The longest piece, in characters, the space marker included.
@@ -38,7 +41,7 @@ pub struct TrainOptions {
 
 impl Default for TrainOptions {
     fn default() -> Self {
-        Self { vocab_size: 10_000, lowercase: false, max_piece_length: 16 }
+        Self { vocab_size: 10_000, normalization: Normalization::Nfkc, lowercase: false, max_piece_length: 16 }
     }
 }
 
@@ -77,7 +80,7 @@ impl TextCounts {
 /// Learns merges from a text and returns the text of `tokenizer.json`.
 pub(super) fn train(text: TextCounts, options: &TrainOptions) -> Result<String> {
     check(options)?;
-    let normalizer = pipeline::normalizer(options.lowercase)?;
+    let normalizer = pipeline::normalizer(options.normalization, options.lowercase)?;
     let pre_tokenizer = pipeline::pre_tokenizer()?;
     let decoder = pipeline::decoder()?;
     let parts = serde_json::json!({ "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder });

@@ -445,7 +445,7 @@ impl Pass<'_> {
 /// partly idle, and in numbers that products are good at.
 fn rows_of_chunks(rows: usize, most: usize) -> usize {
     let chunks = rows.div_ceil(most.max(1)).max(1);
-    rows.div_ceil(chunks).next_multiple_of(256).min(rows.max(1))
+    rows.div_ceil(chunks).next_multiple_of(256).clamp(1, rows.max(1))
 }
 
 #[cfg(test)]
