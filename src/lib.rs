@@ -19,6 +19,7 @@
 //! (its names, `choice`; its keys, `key`) stands in the module that implements it; [`config`] composes the sections of these, and what it makes of them,
 //! plain structs, is what every module may take. So is an [`explanation`], which [`decode`] makes, [`train`] passes on and [`report`] draws.
 
+pub mod allocator;
 pub mod checkpoint;
 mod choice;
 pub mod cli;

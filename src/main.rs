@@ -4,13 +4,13 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use mt::allocator::Allocator;
 use mt::cli::{Cli, Color};
 use mt::console::message;
 use mt::error::Error;
 
-/// Keeps freed memory for the next step instead of giving every buffer back to the system.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     mt::device::configure_libraries();

@@ -468,6 +468,19 @@ fn a_model_that_no_machine_holds_is_refused_by_check_too() {
     }
 }
 
+/// Where the system gives no memory there is a message that says what to do.
+#[cfg(target_os = "linux")]
+#[test]
+fn too_little_memory_is_told() {
+    let project = Project::new();
+    let shape =
+        "--set model.d_model=512 --set model.d_ff=2048 --set model.encoder_layers=6 --set model.decoder_layers=6";
+    let train = format!("ulimit -v 600000; exec \"$0\" train --config small.toml --threads 1 -q {shape}");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &train, env!("CARGO_BIN_EXE_mt")]).current_dir(project.folder.path());
+    fails(&command.output().unwrap(), 1, &["out of memory: the system has not given another ", "train.batch_tokens"]);
+}
+
 /// What is saved goes into the directory that was locked, and no other.
 #[cfg(unix)]
 #[test]
