@@ -260,37 +260,7 @@ impl Session<'_> {
         let [before, now] = self.tables(pass, rows)?;
         let mark = pass.engine.arena.mark();
 
-        let mut cargo = Cargo::default();
-        let words = |values: &[usize]| -> Vec<u32> { values.iter().map(|&value| value as u32).collect() };
-        let sentences = self.source.sentences;
-        let starts: Vec<usize> = (0..=sentences).map(|s| step.sentences.partition_point(|&of| of < s)).collect();
-        let [tokens, places, parents, starts_at] = [
-            cargo.add(step.tokens),
-            cargo.add(&vec![self.position as u32; rows]),
-            cargo.add(&words(step.parents)),
-            cargo.add(&words(&starts)),
-        ];
-        let [forced, of_rows, excluded_tokens, always] =
-            [&excluded.forced, &excluded.starts, &excluded.tokens, &excluded.always].map(|list| cargo.add(list));
-        let base = cargo.send(pass.engine)?;
-        let [tokens, places, parents, starts_at] = [tokens, places, parents, starts_at].map(|place| base.plus(place));
-        let exclusions = Exclusions {
-            forced: base.plus(forced),
-            starts: base.plus(of_rows),
-            tokens: base.plus(excluded_tokens),
-            always: base.plus(always),
-            always_count: excluded.always.len() as u32,
-        };
-        let side = Side {
-            ids: tokens,
-            places,
-            // Nothing is dropped: not looked at.
-            padded: places,
-            starts: starts_at,
-            rows,
-            sentences,
-            longest: starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0),
-        };
+        let (side, parents, exclusions) = self.send(pass, step, excluded)?;
         pass.engine.kernels.advance([now, before, parents], self.position, self.capacity, rows)?;
         let memory = Memory { states: Address::NONE, side: self.source, gradient: Address::NONE };
         let states = pass.walk(&plan.decoder, &side, &mut |pass, number, attention, input, h| {
@@ -330,6 +300,42 @@ impl Session<'_> {
         let bias = plan.output.bias.map_or(Epilogue::None, |bias| Epilogue::Bias(pass.master(bias)));
         pass.project_into(Number::F32, states.output, rows, &plan.output, logits, bias)?;
         Ok((logits, exclusions, mark))
+    }
+
+    /// A step's rows, their parents and what they may not take, on the device.
+    fn send(&self, pass: &mut Pass<'_>, step: &Step<'_>, excluded: &Excluded) -> Result<(Side, Address, Exclusions)> {
+        let (rows, sentences) = (step.tokens.len(), self.source.sentences);
+        let mut cargo = Cargo::default();
+        let words = |values: &[usize]| -> Vec<u32> { values.iter().map(|&value| value as u32).collect() };
+        let starts: Vec<usize> = (0..=sentences).map(|s| step.sentences.partition_point(|&of| of < s)).collect();
+        let [tokens, places, parents, starts_at] = [
+            cargo.add(step.tokens),
+            cargo.add(&vec![self.position as u32; rows]),
+            cargo.add(&words(step.parents)),
+            cargo.add(&words(&starts)),
+        ];
+        let [forced, of_rows, excluded_tokens, always] =
+            [&excluded.forced, &excluded.starts, &excluded.tokens, &excluded.always].map(|list| cargo.add(list));
+        let base = cargo.send(pass.engine)?;
+        let [tokens, places, parents, starts_at] = [tokens, places, parents, starts_at].map(|place| base.plus(place));
+        let exclusions = Exclusions {
+            forced: base.plus(forced),
+            starts: base.plus(of_rows),
+            tokens: base.plus(excluded_tokens),
+            always: base.plus(always),
+            always_count: excluded.always.len() as u32,
+        };
+        let side = Side {
+            ids: tokens,
+            places,
+            // Nothing is dropped: not looked at.
+            padded: places,
+            starts: starts_at,
+            rows,
+            sentences,
+            longest: starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0),
+        };
+        Ok((side, parents, exclusions))
     }
 
     /// The tables of ancestors: the last step's, and the one to be written.
