@@ -295,7 +295,7 @@ full_length() {
     [ -x "$step" ] || fail "$step is missing; build it with 'scripts/gpu-test.sh build', or name it with --step"
     step=$(realpath "$step")
     for shape in $shapes; do
-        flags_of "$shape" 20
+        flags_of "$shape"
         for precision in $precisions; do
             : >"$folder/steps"
             speed_of_step "$step" "${flags[@]}" --precision "$precision" --profile >/dev/null
@@ -306,7 +306,7 @@ full_length() {
     head_of_table
     : >"$folder/steps"
     for shape in $shapes; do
-        flags_of "$shape" 20
+        flags_of "$shape"
         for precision in $precisions; do
             rm -f "$folder"/figures-*
             for ((turn = 1; turn <= turns; turn++)); do
@@ -327,9 +327,9 @@ full_length() {
     cat "$folder/steps"
 }
 
-# flags_of SHAPE UPDATES: sets `flags`
+# flags_of SHAPE: sets `flags`
 flags_of() {
-    local counts=(--warmup 8 --updates "$2") size=(--sentences 250 --length 100)
+    local counts=(--warmup 8 --updates 20) size=(--sentences 250 --length 100)
     [ "$1" != tiny ] || size=(--sentences 100 --length 41)
     [ -z "$quick" ] || counts=(--warmup 1 --updates 5) size=()
     flags=(--shape "$1" --device "$device" "${size[@]}" "${counts[@]}")

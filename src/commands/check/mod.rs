@@ -35,7 +35,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         loaded => loaded?,
     };
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
-    directory::refuse_places(&run, &config)?;
+    directory::refuse_unusable(&run, &config)?;
     let found = Texts::find(&config.data, common)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
     let findings = texts(&found)?;

@@ -118,7 +118,7 @@ fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, rare: 
 fn of_validation(config: &Config, texts: &Texts, data: &Data) -> Result<Vec<String>> {
     let said = RefCell::new(Vec::new());
     Validator::open(config, texts, &data.tokenizers, &|text| said.borrow_mut().push(text))?;
-    Ok(said.into_inner().into_iter().map(|text| text.trim_start_matches("warning: ").to_owned()).collect())
+    Ok(said.into_inner())
 }
 
 fn duration(seconds: f64) -> String {

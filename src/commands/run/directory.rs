@@ -43,7 +43,7 @@ pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
 }
 
 /// Refuses a run directory that a run can never be in: it could not be made or written into, or holds something else.
-pub fn refuse_places(run: &Path, config: &Config) -> Result<()> {
+pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
     refuse_models(run, config)?;
     if run.is_dir() && !config::is_resolved(&run.join(CONFIG_FILE)) && holds_something_else(run)? {
         let error = Error::usage("the run directory holds something that is not a run").at(run);

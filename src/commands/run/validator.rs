@@ -40,7 +40,8 @@ fn warnings(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> 
     let lowered = |line: &str| if target.lowers_case() { line.to_lowercase() } else { line.to_owned() };
     let changed = references.iter().filter(|line| lowered(&target.normalise(line)) != lowered(line)).count();
     let form = config.tokenizer.normalization;
-    let is_ours = config.tokenizer.path.is_none() && config.tokenizer.kind == TokenizerKind::Bpe;
+    let is_learnt = config.tokenizer.path.is_none() && config.train.init.is_none();
+    let is_ours = is_learnt && config.tokenizer.kind == TokenizerKind::Bpe;
     let many = is_ours && form != Normalization::None && changed * 100 > MANY_CHANGED * references.len();
     let normalised = many.then(|| {
         format!(
@@ -66,8 +67,13 @@ pub struct Validator {
 
 impl Validator {
     /// Reads the validation set, if validation is wanted. Pairs that the model cannot take are left out of the loss, and
-    /// counted.
-    pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, say: &dyn Fn(String)) -> Result<Option<Self>> {
+    /// counted; `warn` hears of these, and of text that BLEU tells little of.
+    pub fn open(
+        config: &Config,
+        texts: &Texts,
+        tokenizers: &Tokenizers,
+        warn: &dyn Fn(String),
+    ) -> Result<Option<Self>> {
         let Some(valid) = texts.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
         let corpus = valid.open(1.0, &|_| ())?;
         let pairs = read_all(&*corpus)?;
@@ -90,15 +96,13 @@ impl Validator {
         if let Some(first) = first_left_out {
             let (path, line) = corpus.origin(first, Side::Source);
             let (path, all) = (path.display(), pairs.len());
-            say(format!(
-                "warning: {left_out} of {all} validation pairs are not part of the loss: empty, or longer than the {most} \
+            warn(format!(
+                "{left_out} of {all} validation pairs are not part of the loss: empty, or longer than the {most} \
                  subwords that model.max_length leaves room for; the first is {path}:{line}"
             ));
         }
         if cut > 0 {
-            say(format!(
-                "warning: of {cut} of the sources whose translations are scored only the first {most} subwords count"
-            ));
+            warn(format!("of {cut} of the sources whose translations are scored only the first {most} subwords count"));
         }
         encoded.sort_by_key(larger_side);
         let batch_tokens = config.train.batch_tokens;
@@ -110,7 +114,7 @@ impl Validator {
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
         let plain = |line: String| tokenizers.target.plain(&line).into_owned();
         let references: Vec<String> = references.into_iter().map(plain).collect();
-        warnings(config, tokenizers, &references).into_iter().for_each(|text| say(format!("warning: {text}")));
+        warnings(config, tokenizers, &references).into_iter().for_each(warn);
         Ok(Some(Self {
             sources,
             references,

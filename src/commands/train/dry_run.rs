@@ -22,7 +22,7 @@ pub fn print(run: &Path, config: &Config, texts: &Texts, common: &Common) -> Res
     let report = std::cell::RefCell::new(Vec::new());
     let say = |line| report.borrow_mut().push(line);
     let data = prepare::data(config, texts, None, &Workplace::beside(run, &config.data, common, &say))?;
-    Validator::open(config, texts, &data.tokenizers, &say)?;
+    Validator::open(config, texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
     if let Some(test) = &texts.test {
         test.open(1.0, &|_| ())?;
     }

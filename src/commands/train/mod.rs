@@ -58,7 +58,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         memory::refuse_the_impossible(&config)?;
     }
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
-    directory::refuse_places(&run, &config)?;
+    directory::refuse_unusable(&run, &config)?;
     if args.dry_run {
         return dry_run::print(&run, &config, &texts, common);
     }
@@ -76,7 +76,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
     let data = prepare::data(&config, &texts, saved, &workplace)?;
-    let validator = Validator::open(&config, &texts, &data.tokenizers, &say)?;
+    let validator = Validator::open(&config, &texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
     let (vocabulary, compute) = (
         super::model::vocabulary(&data.tokenizers),
         super::model::training_type(config.runtime.precision, &device, common),
@@ -105,7 +105,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         say(start.describe());
     }
     let begun = TrainState { text, ..loaded.unwrap_or_default() };
-    let state = to_go_on_from(begun, old.as_ref(), &config, &data, args.force)?;
+    let state = resumed_state(begun, old.as_ref(), &config, &data, args.force)?;
     if state.health.has_gone_back() {
         say(format!("note: {} times the schedule's learning rate, as since the run went back", state.health.rate));
     }
@@ -123,7 +123,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
 }
 
 /// The state that a run under this configuration goes on from, which was `old`'s.
-fn to_go_on_from(
+fn resumed_state(
     mut state: TrainState,
     old: Option<&Config>,
     config: &Config,

@@ -16,8 +16,8 @@
 //! the library's by tests.
 //!
 //! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. Normalising is NFKC
-//! (or another [`Normalization`]), and lower case where the tokenizer was trained so; white space stays as it is, except that NFKC itself turns some of it
-//! (U+00A0, U+3000 and the like) into U+0020. So U+0020 alone is written `▁`, one for each, leading and trailing ones too;
+//! (or another [`Normalization`]), and lower case where the tokenizer was trained so; white space stays as it is, except
+//! that NFKC itself turns some of it (U+00A0, U+3000 and the like) into U+0020. So U+0020 alone is written `▁`, one for each, leading and trailing ones too;
 //! tabs and other white space are written in bytes. What looks like a special token, a byte piece or a `▁` in the text is
 //! text: encoding never yields a special id. (In the library, that is `encode_special_tokens = true`; by its default it
 //! does find special tokens in text.)
