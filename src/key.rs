@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Device,
     /// Text that is not empty.
     Text,
+    /// A list of such texts.
+    Texts,
     /// A path relative to the file that states it.
     Path,
     /// A path relative to `data.root` where that is stated, otherwise to the file that states it; beside a key `hub` the

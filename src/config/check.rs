@@ -306,6 +306,11 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
         (Kind::Device, _) => wrong("the name of a device"),
         (Kind::Text, Value::Text(text)) if !text.trim().is_empty() => Ok(()),
         (Kind::Text, _) => wrong("text in quotes, not empty"),
+        (Kind::Texts, Value::List(items)) => {
+            let mut items = items.iter().enumerate();
+            items.try_for_each(|(i, item)| check_value(&format!("{path}[{i}]"), &item.value, &Kind::Text))
+        }
+        (Kind::Texts, _) => wrong("a list of texts in quotes"),
         (Kind::Path | Kind::Corpus, Value::Text(text)) if text.is_empty() => wrong("a path"),
         (Kind::Path | Kind::Corpus, Value::Text(_)) => Ok(()),
         (Kind::Path | Kind::Corpus, _) => wrong("a path in quotes"),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::check::Report;
 use super::corpus;
-use super::document::{Origin, Table, get, to_json};
+use super::document::{Origin, Table, Value, get, to_json};
 use super::dump::HEADER;
 use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
@@ -31,6 +31,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     corpus::check(merged, report);
     let mut together = Together { merged, report };
     together.tokenizer(&config.tokenizer);
+    together.symbols(&config.tokenizer);
     together.widths(&config.model);
     together.norm(&config.model);
     together.rotary(&config.model);
@@ -109,8 +110,16 @@ impl Together<'_> {
             self.report.add(target, error.help("set `path` to the tokenizer of the source side"));
         }
         if let Some(file) = stated("path").filter(|file| !is_resolved_text(file)) {
-            let learnt =
-                ["kind", "vocab_size", "joint", "normalization", "lowercase", "max_piece_length", "sample_lines"];
+            let learnt = [
+                "kind",
+                "vocab_size",
+                "joint",
+                "normalization",
+                "lowercase",
+                "max_piece_length",
+                "symbols",
+                "sample_lines",
+            ];
             for (key, origin) in learnt.iter().filter_map(|key| Some((key, stated(key)?))) {
                 if origin.source.order == file.source.order {
                     let what =
@@ -126,6 +135,7 @@ impl Together<'_> {
                 ("normalization", tokenizer.normalization != Normalization::Nfkc),
                 ("lowercase", tokenizer.lowercase),
                 ("max_piece_length", tokenizer.max_piece_length != TokenizerConfig::default().max_piece_length),
+                ("symbols", !tokenizer.symbols.is_empty()),
             ] {
                 if let Some(origin) = stated(key).filter(|_| is_set) {
                     let what = format!("`tokenizer.{key}` does nothing with `tokenizer.kind` = \"subword-nmt\"");
@@ -133,6 +143,25 @@ impl Together<'_> {
                         .add(origin, Error::usage(what).help(format!("leave `{key}` out: the text is split already")));
                 }
             }
+        }
+    }
+
+    /// Symbols that can be none, and a vocabulary without room for them.
+    fn symbols(&mut self, tokenizer: &TokenizerConfig) {
+        let Some(entry) = get(self.merged, "tokenizer.symbols") else { return };
+        let Value::List(items) = &entry.item.value else { return };
+        let options = tokenizer.options();
+        let mut usable = true;
+        for (i, item) in items.iter().enumerate() {
+            if let Value::Text(stated) = &item.value
+                && let Err(error) = options.symbol(stated)
+            {
+                usable = false;
+                self.report.add(&item.origin, error.context(format_args!("`tokenizer.symbols[{i}]`")));
+            }
+        }
+        if let (true, Err(error)) = (usable, options.check()) {
+            self.add(&["tokenizer.symbols", "tokenizer.vocab_size"], error);
         }
     }
 

@@ -10,7 +10,7 @@ use super::corpus::{CorpusConfig, CorpusLocation};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
-use crate::data::tokenizer::{Normalization, TokenizerKind};
+use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
 use crate::decode::PenaltyKind;
 use crate::metrics::Tokenize;
 use crate::ops::matmul::Precision;
@@ -99,6 +99,8 @@ pub struct TokenizerConfig {
     pub lowercase: bool,
     /// The longest piece learned, in characters.
     pub max_piece_length: usize,
+    /// Strings that are one piece wherever they stand, such as the `<2de>` of a multilingual model.
+    pub symbols: Vec<String>,
     /// The most lines of each side that the merges are learned from; 0: all.
     pub sample_lines: usize,
 }
@@ -115,7 +117,21 @@ impl Default for TokenizerConfig {
             normalization: Normalization::Nfkc,
             lowercase: false,
             max_piece_length: 16,
+            symbols: Vec::new(),
             sample_lines: 2_000_000,
+        }
+    }
+}
+
+impl TokenizerConfig {
+    /// How a vocabulary is learnt by byte-pair encoding.
+    pub fn options(&self) -> TrainOptions {
+        TrainOptions {
+            vocab_size: self.vocab_size,
+            normalization: self.normalization,
+            lowercase: self.lowercase,
+            max_piece_length: self.max_piece_length,
+            symbols: self.symbols.clone(),
         }
     }
 }

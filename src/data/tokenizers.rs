@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
 use super::lines::is_long;
-use super::tokenizer::{TextCounts, Tokenizer, TokenizerKind, TrainOptions};
+use super::tokenizer::{TextCounts, Tokenizer, TokenizerKind};
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
 
@@ -33,12 +33,7 @@ impl Tokenizers {
     /// Learns them from the training corpora.
     pub fn train(config: &TokenizerConfig, corpora: &[Box<dyn PairSource>]) -> Result<Self> {
         let [mut source, target] = sample(corpora, config)?;
-        let options = TrainOptions {
-            vocab_size: config.vocab_size,
-            normalization: config.normalization,
-            lowercase: config.lowercase,
-            max_piece_length: config.max_piece_length,
-        };
+        let options = config.options();
         let learn = |text: TextCounts| match config.kind {
             TokenizerKind::Bpe => Tokenizer::of_text(text, &options),
             TokenizerKind::SubwordNmt => Tokenizer::of_pieces(&text, config.vocab_size),

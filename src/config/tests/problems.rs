@@ -35,11 +35,28 @@ fn a_wrong_type_is_refused() {
         ("[data]\ntrain = { source = \"a\", target = \"b\" }\n", ["a.toml:2:9", "must be a list of tables"]),
         ("[data]\ntrain = [\n  \"a\"]\n", ["a.toml:3:3", "`data.train[0]` must be a table"]),
         ("[data]\nroot = 3\n", ["a.toml:2:8", "must be a path in quotes, found the integer 3"]),
+        ("[tokenizer]\nsymbols = \"<2de>\"\n", ["a.toml:2:11", "must be a list of texts in quotes"]),
+        ("[tokenizer]\nsymbols = [\"<a>\", 3]\n", ["a.toml:2:11", "`tokenizer.symbols[1]` must be text in quotes"]),
         ("[train.optimizer]\nbetas = [0.9]\n", ["a.toml:2:9", "must be a list of two numbers"]),
         ("[train]\nschedule = \"noam\"\n", ["a.toml:2:12", "must be a table with a `kind`"]),
     ] {
         assert_mentions(&problem(text), &parts);
     }
+}
+
+#[test]
+fn what_can_be_no_symbol_is_refused_where_it_stands() {
+    let text = "[tokenizer]\nsymbols = [\"<2de>\",\n  \"ENT\",\n  \"</s>\"]\n";
+    let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]).join("\n");
+    assert_mentions(
+        &problems,
+        &["a.toml:3:3", "`tokenizer.symbols[1]`", "begins with a letter", "a.toml:4:3", "special"],
+    );
+    let many: Vec<String> = (0..60).map(|i| format!("\"<{i}>\"")).collect();
+    let text = format!("[tokenizer]\nvocab_size = 300\nsymbols = [{}]\n", many.join(", "));
+    assert_mentions(&problem(&text), &["a.toml:3:", "too small", "at least 321"]);
+    let symbols = r#"tokenizer.symbols=["<2de>", "<2DE>"]"#;
+    assert_eq!(super::loaded("", &[symbols]).tokenizer.symbols, ["<2de>", "<2DE>"]);
 }
 
 #[test]

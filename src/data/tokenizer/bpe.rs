@@ -8,7 +8,7 @@ use super::engine::{Dropout, Engine};
 use super::merge::{Coins, Scratch};
 use super::pipeline::Pipeline;
 use super::vocabulary::Vocabulary;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Byte-pair encoding with byte fallback over the pipeline of this module.
 pub(super) struct Bpe {
@@ -28,6 +28,11 @@ impl Bpe {
     pub(super) fn from_json(file: &Value) -> Result<Self> {
         let vocabulary = Vocabulary::from_json(file)?;
         let pipeline = Pipeline::from_json(file)?;
+        if let Some(lost) = pipeline.symbols().iter().find(|symbol| vocabulary.word(symbol).is_none()) {
+            return Err(Error::failure(format!(
+                "its symbol `{lost}` is not in its vocabulary, or is split by its merges"
+            )));
+        }
         Ok(Self { pipeline, vocabulary, cache_owner: cache::new_owner() })
     }
 
@@ -80,9 +85,19 @@ impl Bpe {
         let (mut symbols, mut ends, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         self.pipeline.for_each_word(stretch, |word| {
             let start = symbols.len();
-            self.vocabulary.push_symbols(word, &mut symbols);
+            let whole = self.vocabulary.word(word);
+            match whole {
+                // No dropout splits these.
+                Some(id) if self.pipeline.is_symbol(word) => symbols.push(id),
+                _ => self.vocabulary.push_symbols(word, &mut symbols),
+            }
             ends.push(symbols.len());
-            self.vocabulary.merges().apply(symbols.get(start..).unwrap_or_default(), None, scratch, &mut ids);
+            match whole {
+                Some(id) => ids.push(id),
+                None => {
+                    self.vocabulary.merges().apply(symbols.get(start..).unwrap_or_default(), None, scratch, &mut ids)
+                }
+            }
         });
         Stretch { symbols: symbols.into(), ends: ends.into(), ids: ids.into() }
     }

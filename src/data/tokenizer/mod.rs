@@ -33,6 +33,7 @@ mod library;
 mod merge;
 mod pipeline;
 mod sentencepiece;
+mod symbols;
 #[cfg(test)]
 mod tests;
 mod train;

@@ -6,7 +6,7 @@
 //! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
 //! | prefix | `Prepend ▁` | the first word of a line looks like any other |
 //! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
-//! | borders | `Split` | a word is cut between letters, digits and all else, and where the script changes |
+//! | borders | `Split` | a word is cut between letters, digits and all else, where the script changes, and around [`symbols`] |
 //!
 //! **Escape.** A `▁` in the text becomes U+FDD0 U+FDD2, and a U+FDD0 in the text becomes U+FDD0 U+FDD1. These are
 //! noncharacters, never part of the alphabet, so they turn into byte pieces. Every U+FDD0 of escaped text begins a pair,
@@ -32,7 +32,7 @@ use tokenizers::{
     PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior,
 };
 
-use super::Normalization;
+use super::{Normalization, symbols};
 use crate::error::{Error, Result};
 
 /// The marker of a space, U+2581.
@@ -85,11 +85,15 @@ const SCRIPTS: [&str; 30] = [
 /// Letters and marks, with the Han numerals (〇, 〡) that belong to words.
 const LETTER: &str = r"[\p{L}\p{M}[\p{Nl}&&\p{Han}]]";
 
+/// What [`border_pattern`] begins with where there are no symbols.
+const WORD: &str = "\u{2581}?(?:";
+
 /// The regular expression whose matches are the words' parts; together they cover any text.
 ///
 /// Letters and marks that belong to no script (`Common`: ー, ʼ; `Inherited`: combining marks) stay with the letters
-/// around them, a mark after a digit or a symbol stays with that.
-fn border_pattern() -> String {
+/// around them, a mark after a digit or punctuation stays with that. Symbols of the user's begin with neither letter, digit
+/// nor mark, so that only what is none of these has to end before one.
+fn border_pattern(symbols: &[String]) -> String {
     let neutral = format!(r"[[\p{{Common}}\p{{Inherited}}]&&{LETTER}]");
     let mut groups: Vec<String> = SCRIPTS
         .iter()
@@ -99,8 +103,12 @@ fn border_pattern() -> String {
     groups.push(format!(r"[[^{listed}\p{{Common}}\p{{Inherited}}]&&{LETTER}][[^{listed}]&&{LETTER}]*"));
     let letters = format!("{neutral}*(?:{})|{neutral}+", groups.join("|"));
     let digits = r"[\p{N}&&[^\p{Han}]][[\p{N}\p{M}]&&[^\p{Han}]]*";
-    let others = format!(r"[^{SPACE}\p{{L}}\p{{N}}]+");
-    format!("{SPACE}?(?:{letters}|{digits}|{others})|{SPACE}")
+    let other = format!(r"[^{SPACE}\p{{L}}\p{{N}}]");
+    if symbols.is_empty() {
+        return format!("{WORD}{letters}|{digits}|{other}+)|{SPACE}");
+    }
+    let symbols = symbols::pattern(symbols);
+    format!("{symbols}|{WORD}{letters}|{digits}|(?:(?!{symbols}){other})+)|{SPACE}")
 }
 
 /// A library call that cannot fail for the constants of this file, as the crate's error.
@@ -124,9 +132,9 @@ pub(super) fn normalizer(form: Normalization, lowercase: bool) -> Result<Normali
     Ok(NormalizerSequence::new(steps).into())
 }
 
-/// The pre-tokeniser of a new tokenizer.
-pub(super) fn pre_tokenizer() -> Result<PreTokenizerWrapper> {
-    let borders = Split::new(SplitPattern::Regex(border_pattern()), SplitDelimiterBehavior::Isolated, false);
+/// The pre-tokeniser of a new tokenizer with these symbols.
+pub(super) fn pre_tokenizer(symbols: &[String]) -> Result<PreTokenizerWrapper> {
+    let borders = Split::new(SplitPattern::Regex(border_pattern(symbols)), SplitDelimiterBehavior::Isolated, false);
     Ok(PreTokenizerSequence::new(vec![
         Metaspace::new(SPACE, PrependScheme::Never, true).into(),
         built(borders)?.into(),
@@ -147,6 +155,20 @@ pub(super) fn decoder() -> Result<DecoderWrapper> {
     .into())
 }
 
+/// The text in a form of Unicode and, where that is asked for, lower case. Nothing else: white space is kept as it is.
+pub(super) fn normalise(text: &str, form: Normalization, lowercase: bool) -> String {
+    let mut normalized = NormalizedString::from(text);
+    match form {
+        Normalization::Nfkc => drop(normalized.nfkc()),
+        Normalization::Nfc => drop(normalized.nfc()),
+        Normalization::None => {}
+    }
+    if lowercase {
+        normalized.lowercase();
+    }
+    normalized.get().to_owned()
+}
+
 /// Undoes the escape.
 pub(super) fn unescape(text: String) -> String {
     if text.contains(ESCAPE) {
@@ -164,6 +186,8 @@ pub(super) struct Pipeline {
     lowercase: bool,
     /// Whether the pre-tokeniser is the one of this module.
     ours: bool,
+    /// The symbols that it keeps whole.
+    symbols: Vec<String>,
 }
 
 impl Pipeline {
@@ -184,28 +208,22 @@ impl Pipeline {
         let read = |what: &str, error: serde_json::Error| {
             Error::failure(format!("its `{what}` cannot be read: {error}")).caused_by(error)
         };
+        let symbols = symbols_of(&file["pre_tokenizer"]);
+        let ours = is_ours(&file["pre_tokenizer"], pre_tokenizer(&symbols)?)?;
         Ok(Self {
             normalizer: serde_json::from_value(file["normalizer"].clone()).map_err(|e| read("normalizer", e))?,
             pre_tokenizer: serde_json::from_value(file["pre_tokenizer"].clone())
                 .map_err(|e| read("pre_tokenizer", e))?,
             form,
             lowercase,
-            ours: is_ours(&file["pre_tokenizer"], pre_tokenizer()?)?,
+            ours,
+            symbols: if ours { symbols } else { Vec::new() },
         })
     }
 
-    /// The form of Unicode and, where the tokenizer asks for it, lower case. Nothing else: white space is kept as it is.
+    /// The text as decoding gives it back.
     pub(super) fn normalise(&self, text: &str) -> String {
-        let mut normalized = NormalizedString::from(text);
-        match self.form {
-            Normalization::Nfkc => drop(normalized.nfkc()),
-            Normalization::Nfc => drop(normalized.nfc()),
-            Normalization::None => {}
-        }
-        if self.lowercase {
-            normalized.lowercase();
-        }
-        normalized.get().to_owned()
+        normalise(text, self.form, self.lowercase)
     }
 
     /// Whether text is turned to lower case.
@@ -213,12 +231,28 @@ impl Pipeline {
         self.lowercase
     }
 
+    /// The symbols that are words by themselves wherever they stand.
+    pub(super) fn symbols(&self) -> &[String] {
+        &self.symbols
+    }
+
+    /// Whether a word is a symbol.
+    pub(super) fn is_symbol(&self, word: &str) -> bool {
+        self.symbols.iter().any(|symbol| symbol == word)
+    }
+
+    /// Whether a stretch may hold a symbol.
+    fn may_hold_symbol(&self, stretch: &str) -> bool {
+        // None begins with a letter, so that case plays no part.
+        self.symbols.iter().any(|symbol| symbol.chars().next().is_some_and(|first| stretch.contains(first)))
+    }
+
     /// Calls `word` with each word of `stretch`, the text between two U+0020 of a line.
     pub(super) fn for_each_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
         if stretch.is_empty() {
             return word(SPACE_PIECE);
         }
-        if self.ours && stretch.is_ascii() {
+        if self.ours && stretch.is_ascii() && !self.may_hold_symbol(stretch) {
             return self.for_each_ascii_word(stretch, word);
         }
         self.for_each_word_by_library(stretch, word);
@@ -268,6 +302,12 @@ fn is_ours(part: &Value, ours: impl serde::Serialize) -> Result<bool> {
     Ok(*part == ours)
 }
 
+/// The symbols of a pre-tokeniser, if it may be one that [`pre_tokenizer`] wrote.
+fn symbols_of(part: &Value) -> Vec<String> {
+    let expression = part["pretokenizers"][1]["pattern"]["Regex"].as_str().unwrap_or_default();
+    symbols::of_pattern(expression, WORD)
+}
+
 /// Accepts `Metaspace` as we write it followed by any number of `Split` that remove nothing.
 fn check_pre_tokenizer(part: &Value) -> Result<()> {
     let unusable = |what: Cow<'static, str>| Err(Error::failure(format!("its `pre_tokenizer` {what}")));
@@ -294,7 +334,7 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         let file = serde_json::json!({
-            "normalizer": normalizer(Normalization::Nfkc, false).unwrap(), "pre_tokenizer": pre_tokenizer().unwrap(),
+            "normalizer": normalizer(Normalization::Nfkc, false).unwrap(), "pre_tokenizer": pre_tokenizer(&[]).unwrap(),
             "decoder": decoder().unwrap(),
         });
         let pipeline = Pipeline::from_json(&file).unwrap();
@@ -337,7 +377,7 @@ mod tests {
         let mut stream = crate::rng::Stream::new(5, "ascii");
         for lowercase in [false, true] {
             let file = serde_json::json!({
-                "normalizer": normalizer(Normalization::Nfkc, lowercase).unwrap(), "pre_tokenizer": pre_tokenizer().unwrap(),
+                "normalizer": normalizer(Normalization::Nfkc, lowercase).unwrap(), "pre_tokenizer": pre_tokenizer(&[]).unwrap(),
                 "decoder": decoder().unwrap(),
             });
             let pipeline = Pipeline::from_json(&file).unwrap();
@@ -369,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_pre_tokenizer_that_loses_text_is_refused() {
-        let mut part = serde_json::to_value(pre_tokenizer().unwrap()).unwrap();
+        let mut part = serde_json::to_value(pre_tokenizer(&[]).unwrap()).unwrap();
         assert!(check_pre_tokenizer(&part).is_ok());
         part["pretokenizers"][1]["behavior"] = "Removed".into();
         assert!(check_pre_tokenizer(&part).unwrap_err().what().contains("may lose text"));

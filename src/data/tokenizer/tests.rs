@@ -39,8 +39,10 @@ fn trained(lowercase: bool) -> Tokenizer {
 
 static CASED: LazyLock<Tokenizer> = LazyLock::new(|| trained(false));
 static LOWER: LazyLock<Tokenizer> = LazyLock::new(|| trained(true));
+static SYMBOLIC: LazyLock<Tokenizer> = LazyLock::new(|| with_symbols(false, &SYMBOLS));
 static CASED_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| library(&CASED));
 static LOWER_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| library(&LOWER));
+static SYMBOLIC_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| library(&SYMBOLIC));
 
 /// The library's own reading of our file.
 fn library(tokenizer: &Tokenizer) -> tokenizers::Tokenizer {
@@ -66,9 +68,10 @@ fn holds(ours: &Tokenizer, library: &tokenizers::Tokenizer, text: &str) {
     assert_eq!(ours.encode_with_dropout(text, 0.3, 7), dropped);
 }
 
-fn holds_for_both(text: &str) {
+fn holds_for_all(text: &str) {
     holds(&CASED, &CASED_LIBRARY, text);
     holds(&LOWER, &LOWER_LIBRARY, text);
+    holds(&SYMBOLIC, &SYMBOLIC_LIBRARY, text);
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn awkward_lines_come_back() {
         "\u{200B}\u{200D}\u{AD}",
         "ʼn ŉ ʼ ーー",
     ] {
-        holds_for_both(text);
+        holds_for_all(text);
     }
 }
 
@@ -141,6 +144,7 @@ fn awkward() -> impl Strategy<Value = String> {
             "\u{1100}", "\u{1161}", "\u{11A8}", "\u{3099}", "ー", "か",
         ]).prop_map(str::to_owned),
         2 => "[a-zA-Z0-9.,'<>/ ]{1,8}",
+        2 => prop::sample::select(SYMBOLS.to_vec()).prop_map(str::to_owned),
         2 => "[\u{300}-\u{36F}\u{590}-\u{6FF}\u{900}-\u{97F}\u{3040}-\u{30FF}\u{4E00}-\u{4EFF}\u{AC00}-\u{ACFF}]{1,6}",
         1 => prop::sample::select(LINES.to_vec()).prop_map(str::to_owned),
     ];
@@ -152,12 +156,12 @@ proptest! {
 
     #[test]
     fn any_awkward_line_comes_back(text in awkward()) {
-        holds_for_both(&text);
+        holds_for_all(&text);
     }
 
     #[test]
     fn any_string_comes_back(text in any::<String>()) {
-        holds_for_both(&text);
+        holds_for_all(&text);
     }
 
     #[test]
@@ -227,6 +231,87 @@ fn text_stays_in_its_form_where_that_is_asked_for() {
         let read = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
         assert_eq!(read.encode(text), tokenizer.encode(text));
     }
+}
+
+/// A tokenizer of [`LINES`] with symbols.
+fn with_symbols(lowercase: bool, symbols: &[&str]) -> Tokenizer {
+    let symbols = symbols.iter().map(|&symbol| symbol.to_owned()).collect();
+    Tokenizer::train(&[&LINES], &TrainOptions { symbols, ..options(800, lowercase) }).unwrap()
+}
+
+/// Of several shapes, one the beginning of another, one a single character, one of signs that expressions are made of.
+const SYMBOLS: [&str; 8] = ["<2de>", "<2de", "[ENT]", ">>fra<<", "__x__", "¦", r".*(\|$", "@-@"];
+
+#[test]
+fn symbols_are_one_piece_wherever_they_stand() {
+    let tokenizer = with_symbols(false, &SYMBOLS);
+    assert_eq!(tokenizer.piece(260), Some("<2de>"));
+    for (text, expected) in [
+        ("<2de> A man", &["<2de>", "▁A", "▁man"][..]),
+        ("A <2de>", &["▁A", "▁", "<2de>"]),
+        ("(<2de>)", &["(", "<2de>", ")"]),
+        ("A<2de>¦<2de<2de>[ENT]", &["▁A", "<2de>", "¦", "<2de", "<2de>", "[ENT]"]),
+        (">>fra<<blue", &[">>fra<<"]),
+        (r"a.*(\|$a", &["▁a", r".*(\|$", "a"]),
+    ] {
+        let pieces: Vec<String> = tokenizer.pieces(text).into_iter().skip_while(|piece| piece == "▁").collect();
+        assert_eq!(pieces[..expected.len()], *expected, "{text}");
+        holds(&tokenizer, &library(&tokenizer), text);
+    }
+    // What only looks like one is text.
+    assert!(!tokenizer.pieces("<2DE> [ent] <2 de>").iter().any(|piece| SYMBOLS.contains(&piece.as_str())));
+    LINES.iter().for_each(|line| holds(&tokenizer, &library(&tokenizer), line));
+    // As it is in a file; and other symbols are other files.
+    let read = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+    assert_eq!(read.encode("(<2de>) A"), tokenizer.encode("(<2de>) A"));
+    assert_ne!(with_symbols(false, &SYMBOLS[..7]).to_json().unwrap(), tokenizer.to_json().unwrap());
+    // Nothing was learned from them, and without any the file is as it was.
+    let tagged: Vec<String> = LINES.iter().map(|line| format!("<2de> {line}")).collect();
+    let trained = |lines: &[String], symbols: &[&str]| {
+        let symbols = symbols.iter().map(|&symbol| symbol.to_owned()).collect();
+        Tokenizer::train(&[lines], &TrainOptions { symbols, ..options(800, false) }).unwrap()
+    };
+    let (with, without) = (trained(&tagged, &["<2de>"]), &*CASED);
+    let learned = |tokenizer: &Tokenizer, first: u32| {
+        let mut pieces: Vec<_> = (first..).map_while(|id| tokenizer.piece(id)).map(str::to_owned).collect();
+        pieces.sort_unstable();
+        pieces
+    };
+    assert_eq!(learned(&with, 261), learned(without, 260));
+}
+
+#[test]
+fn symbols_survive_lower_case_normalising_and_dropout() {
+    let tokenizer = with_symbols(true, &["<2DE>", "<2de>", "…"]);
+    assert_eq!(tokenizer.pieces("<2DE> man<2de>")[..2], ["▁", "<2de>"]);
+    assert!(tokenizer.pieces("…").contains(&"...".to_owned()));
+    assert_eq!((tokenizer.piece(260), tokenizer.piece(261)), (Some("<2de>"), Some("...")));
+    holds(&tokenizer, &library(&tokenizer), "<2DE> man<2de> …");
+    let all = tokenizer.encode_with_dropout("<2de> standing <2de>", 1.0, 7);
+    assert_eq!(all.iter().filter(|&&id| id == 260).count(), 2);
+    // All merges left out: every other piece is one character.
+    assert!(all.iter().all(|&id| id == 260 || tokenizer.piece(id).unwrap().chars().count() == 1));
+    assert_eq!(tokenizer.decode(&all), "<2de> standing <2de>");
+    assert_eq!(tokenizer.encode_with_dropout("<2de> a", 0.0, 7), tokenizer.encode("<2de> a"));
+}
+
+#[test]
+fn what_can_be_no_symbol_is_refused() {
+    let train = |symbol: &str, vocab_size| {
+        let options = TrainOptions { symbols: vec![symbol.to_owned()], ..options(vocab_size, false) };
+        Tokenizer::train(&[&LINES], &options)
+    };
+    for (symbol, why) in [("", "empty"), ("<a b>", "space"), ("</s>", "special"), ("ENT", "letter"), ("㍻<", "letter")]
+    {
+        let error = train(symbol, 800).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    assert!(train("<ent>", 261).unwrap_err().to_string().contains("at least 262"));
+    assert_eq!(train("<ent>", 262).unwrap().vocab_size(), 262);
+    // A file whose vocabulary lacks one of its symbols.
+    let file = with_symbols(false, &["<ent>"]).to_json().unwrap().replace("\"<ent>\":", "\"<net>\":");
+    assert!(Tokenizer::from_json(file).unwrap().pieces("<ent>").len() > 1, "it is the library's to read");
 }
 
 #[test]

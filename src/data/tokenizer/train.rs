@@ -10,9 +10,9 @@ use rayon::prelude::*;
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 
-use super::Normalization;
 use super::pipeline::{self, ESCAPE, Pipeline, SPACE};
 use super::vocabulary::{SPECIALS, byte_piece};
+use super::{Normalization, symbols};
 use crate::error::{Error, Result};
 
 /// The smallest vocabulary: the special tokens, the 256 bytes and the space marker.
@@ -37,11 +37,65 @@ pub struct TrainOptions {
     pub lowercase: bool,
     /// The longest piece, in characters, the space marker included.
     pub max_piece_length: usize,
+    /// Strings that are one piece wherever they stand, whatever their length.
+    pub symbols: Vec<String>,
 }
 
 impl Default for TrainOptions {
     fn default() -> Self {
-        Self { vocab_size: 10_000, normalization: Normalization::Nfkc, lowercase: false, max_piece_length: 16 }
+        Self {
+            vocab_size: 10_000,
+            normalization: Normalization::Nfkc,
+            lowercase: false,
+            max_piece_length: 16,
+            symbols: Vec::new(),
+        }
+    }
+}
+
+impl TrainOptions {
+    /// A symbol as text has it once it is normalised.
+    ///
+    /// # Errors
+    /// A usage error that says why it can be none.
+    pub fn symbol(&self, stated: &str) -> Result<String> {
+        let symbol = pipeline::normalise(stated, self.normalization, self.lowercase);
+        match symbols::fault(&symbol) {
+            Some(fault) => Err(Error::usage(format!("the symbol {stated:?} {fault}")).help(symbols::HELP)),
+            None => Ok(symbol),
+        }
+    }
+
+    /// The symbols as text has them, each once.
+    fn symbols(&self) -> Result<Vec<String>> {
+        let mut symbols = Vec::new();
+        for stated in &self.symbols {
+            let symbol = self.symbol(stated)?;
+            if !symbols.contains(&symbol) {
+                symbols.push(symbol);
+            }
+        }
+        Ok(symbols)
+    }
+
+    /// Whether a vocabulary of that size and kind can be.
+    ///
+    /// # Errors
+    /// A usage error that says what to change.
+    pub fn check(&self) -> Result<()> {
+        let smallest = SMALLEST + self.symbols()?.len();
+        if self.vocab_size < smallest {
+            let symbols = if self.symbols.is_empty() { "" } else { ", the symbols" };
+            return Err(Error::usage(format!(
+                "a vocabulary of {} is too small: the special tokens, the 256 bytes{symbols} and the space need {smallest}",
+                self.vocab_size
+            ))
+            .help(format!("set `tokenizer.vocab_size` to at least {smallest}; some thousands are usual")));
+        }
+        if self.max_piece_length == 0 {
+            return Err(Error::usage("`tokenizer.max_piece_length` is 0: a piece has at least one character"));
+        }
+        Ok(())
     }
 }
 
@@ -79,13 +133,15 @@ impl TextCounts {
 
 /// Learns merges from a text and returns the text of `tokenizer.json`.
 pub(super) fn train(text: TextCounts, options: &TrainOptions) -> Result<String> {
-    check(options)?;
+    options.check()?;
+    let symbols = options.symbols()?;
     let normalizer = pipeline::normalizer(options.normalization, options.lowercase)?;
-    let pre_tokenizer = pipeline::pre_tokenizer()?;
+    let pre_tokenizer = pipeline::pre_tokenizer(&symbols)?;
     let decoder = pipeline::decoder()?;
     let parts = serde_json::json!({ "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder });
-    let words = count_words(&Pipeline::from_json(&parts)?, text.0);
-    let alphabet = alphabet(&words, options.vocab_size - SMALLEST);
+    let mut words = count_words(&Pipeline::from_json(&parts)?, text.0);
+    words.retain(|word, _| !symbols.contains(word));
+    let alphabet = alphabet(&words, options.vocab_size - SMALLEST - symbols.len());
     let words = within(&alphabet, words);
 
     // The trainer ignores the order of the words and breaks ties by id, and ids follow from the sorted alphabet and the
@@ -97,13 +153,14 @@ pub(super) fn train(text: TextCounts, options: &TrainOptions) -> Result<String> 
         // The trainer joins two pieces only if the result is shorter than this.
         .max_token_length(Some(options.max_piece_length.saturating_add(1)))
         .initial_alphabet(HashSet::from([SPACE]))
-        .special_tokens(reserved())
+        .special_tokens(reserved(&symbols))
         .build();
     let mut model = BPE::default();
     let word_counts = words.into_iter().map(|(word, count)| (word.into(), count)).collect();
     trainer.do_train(&word_counts, &mut model).map_err(|error| failed("learn the merges", error))?;
     model.unk_token = Some(SPECIALS[3].to_owned());
     model.byte_fallback = true;
+    model.ignore_merges = !symbols.is_empty();
 
     let mut tokenizer = tokenizers::Tokenizer::new(model);
     tokenizer.with_normalizer(Some(normalizer)).map_err(|error| failed("set the normaliser", error))?;
@@ -118,27 +175,14 @@ fn failed(doing: &str, error: tokenizers::Error) -> Error {
     Error::failure(format!("cannot {doing}: {error}")).caused_by(error)
 }
 
-fn check(options: &TrainOptions) -> Result<()> {
-    if options.vocab_size < SMALLEST {
-        return Err(Error::usage(format!(
-            "a vocabulary of {} is too small: the special tokens, the 256 bytes and the space need {SMALLEST}",
-            options.vocab_size
-        ))
-        .help(format!("set `tokenizer.vocab_size` to at least {SMALLEST}; some thousands are usual")));
-    }
-    if options.max_piece_length == 0 {
-        return Err(Error::usage("`tokenizer.max_piece_length` is 0: a piece has at least one character"));
-    }
-    Ok(())
-}
-
-/// The pieces that come before the alphabet: the special tokens and the bytes. They are the first ids.
-fn reserved() -> Vec<AddedToken> {
+/// The pieces that come before the alphabet: the special tokens, the bytes and the symbols. They are the first ids.
+fn reserved(symbols: &[String]) -> Vec<AddedToken> {
     let bytes = (0..=u8::MAX).map(byte_piece);
     SPECIALS
         .iter()
         .map(|content| (*content).to_owned())
         .chain(bytes)
+        .chain(symbols.iter().cloned())
         .map(|piece| AddedToken::from(piece, true))
         .collect()
 }

@@ -35,6 +35,8 @@ pub(super) struct Vocabulary {
     /// The ids of the 256 byte pieces.
     bytes: [u32; 256],
     merges: Merges,
+    /// Where the model ignores merges for words that are pieces: the ids of all pieces of text. Otherwise empty.
+    words: HashMap<Box<str>, u32>,
 }
 
 /// The name of a byte's piece.
@@ -83,7 +85,12 @@ impl Vocabulary {
             }
         }
         let merges = merges(model, &ids, &kinds)?;
-        Ok(Self { pieces, kinds, specials, characters, bytes, merges })
+        let mut words = HashMap::new();
+        if model["ignore_merges"] == true {
+            let is_text = |id: u32| kinds.get(id as usize) == Some(&Kind::Text);
+            words = ids.iter().filter(|(_, id)| is_text(**id)).map(|(&piece, &id)| (piece.into(), id)).collect();
+        }
+        Ok(Self { pieces, kinds, specials, characters, bytes, merges, words })
     }
 
     /// The number of ids.
@@ -98,6 +105,11 @@ impl Vocabulary {
 
     pub(super) fn merges(&self) -> &Merges {
         &self.merges
+    }
+
+    /// The id of a word that is a piece, whatever its merges would give.
+    pub(super) fn word(&self, word: &str) -> Option<u32> {
+        self.words.get(word).copied()
     }
 
     /// The piece of an id and what decoding does with it.
@@ -153,7 +165,7 @@ fn check_model(model: &Value) -> Result<()> {
     let is_off = |value: &Value| {
         matches!(value, Value::Null | Value::Bool(false)) || value.as_str() == Some("") || value.as_f64() == Some(0.0)
     };
-    for key in ["dropout", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix"] {
+    for key in ["dropout", "continuing_subword_prefix", "end_of_word_suffix"] {
         if !is_off(&model[key]) {
             return Err(Error::failure(format!("its model sets `{key}`, which mt does not support")));
         }
