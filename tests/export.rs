@@ -162,6 +162,50 @@ fn a_marian_folder_has_all_weights_with_its_positions_in_halves() {
     assert!(project.path("hf/tokenizer.tgt.json").exists());
 }
 
+/// As one that was fine-tuned in Python comes back.
+#[test]
+fn an_exported_marian_folder_can_be_imported() {
+    for (joint, files) in [("true", &["tokenizer.json"][..]), ("false", &["tokenizer.src.json", "tokenizer.tgt.json"])]
+    {
+        let project = trained(&["--set", &format!("tokenizer.joint={joint}"), "--set", r#"tokenizer.symbols=["<x>"]"#]);
+        succeeds(&project.mt(&["export", "runs/small", "-q", "--format", "hf-marian", "--out", "hf"]));
+        succeeds(&project.mt(&["import", "hf", "--out", "back"]));
+        for name in files {
+            assert_eq!(file(&project, "back", name), file(&project, "runs/small", name), "{name}");
+        }
+        let scores = |model: &str| -> Vec<f64> {
+            let output = project.mt(&["score", "-q", "--src", "valid.en", "--tgt", "valid.de", "--model", model]);
+            succeeds(&output);
+            stdout(&output).lines().map(|line| line.parse().unwrap()).collect()
+        };
+        // The width is permuted: sums have another order.
+        let (ours, back) = (scores("runs/small"), scores("back"));
+        assert!(ours.len() > 1 && ours.len() == back.len());
+        assert!(ours.iter().zip(&back).all(|(a, b)| (a - b).abs() < 1e-5 * a.abs()), "{ours:?} {back:?}");
+        let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", "back", "--json"]))).unwrap();
+        assert_eq!(info["config"]["model"]["sinusoid"], "halves");
+
+        // Parts of different models.
+        let path = project.path("hf/config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        config["decoder_start_token_id"] = 0.into();
+        std::fs::write(&path, config.to_string()).unwrap();
+        std::fs::remove_file(project.path("hf/generation_config.json")).unwrap();
+        fails(
+            &project.mt(&["import", "hf", "--out", "no"]),
+            1,
+            &["decoder_start_token_id` of config.json is 0", files[files.len() - 1]],
+        );
+        config["decoder_vocab_size"] = 17.into();
+        config["vocab_size"] = 17.into();
+        std::fs::write(&path, config.to_string()).unwrap();
+        fails(&project.mt(&["import", "hf", "--out", "no"]), 1, &["and the model 17", "different models"]);
+        std::fs::write(project.path("hf/tokenizer.json"), "{}").unwrap();
+        fails(&project.mt(&["import", "hf", "--out", "no"]), 1, &["hf/tokenizer.json", "cannot use this tokenizer"]);
+        assert!(!project.path("no").exists());
+    }
+}
+
 #[test]
 fn what_cannot_be_exported_is_named() {
     let project = trained(&["--set", "model.norm=pre", "--set", "model.positions=rotary", "--set", "model.d_k=8"]);

@@ -1,5 +1,6 @@
 //! A MarianMT folder of Hugging Face `transformers`, which OPUS-MT's models are: `config.json`, `generation_config.json`,
-//! `model.safetensors`, `source.spm`, `target.spm`, `vocab.json` and, where the target has its own, `target_vocab.json`.
+//! `model.safetensors`, and subwords: `source.spm`, `target.spm`, `vocab.json` and, where the target has its own,
+//! `target_vocab.json`; or, as `mt export` writes those of our own kind, `tokenizer.json` and `tokenizer.tgt.json`.
 //!
 //! All that stands in the way is said at once: what `config.json` asks for that we do not have, tensors without a place and
 //! places without a tensor, files that are missing.
@@ -32,6 +33,8 @@ pub const FILES: &[&str] = &[
     "tokenizer_config.json",
     "vocab.json",
     "target_vocab.json",
+    vocabulary::TOKENIZER,
+    vocabulary::TARGET_TOKENIZER,
 ];
 
 /// Reads a folder.
@@ -73,12 +76,6 @@ fn check_files(directory: &Path) -> Result<()> {
         let error = Error::failure("this is a model of mt's already").at(directory);
         return Err(error.help("use it as it is: mt translate --model DIR"));
     }
-    if is_there(WEIGHTS) && is_there("tokenizer.json") && !is_there("source.spm") {
-        let what = "this model's subwords are in a tokenizer.json; mt imports models with source.spm and target.spm";
-        return Err(Error::failure(what)
-            .at(directory)
-            .help("of a model that mt has exported, take the one it was made of"));
-    }
     if !is_there("checkpoint_best.pt") && ![WEIGHTS, PICKLE, "config.json", "vocab.json"].into_iter().any(is_there) {
         let what =
             "no model that mt could read: neither model.safetensors and config.json (transformers) nor a .npz (Marian)";
@@ -93,7 +90,9 @@ fn check_files(directory: &Path) -> Result<()> {
     } else if !is_there(WEIGHTS) {
         errors.push(Error::failure(format!("{WEIGHTS} is missing")).at(directory));
     }
-    for name in ["config.json", "source.spm", "target.spm", "vocab.json"].into_iter().filter(|name| !is_there(name)) {
+    let subwords: &[&str] =
+        if vocabulary::is_in_json(directory) { &[] } else { &["source.spm", "target.spm", "vocab.json"] };
+    for name in ["config.json"].iter().chain(subwords).filter(|name| !is_there(name)) {
         let help = if is_there("checkpoint_best.pt") {
             "this is a folder of fairseq's, whose weights are a pickle, which can run any code and is never read here"
         } else {

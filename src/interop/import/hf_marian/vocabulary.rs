@@ -1,4 +1,4 @@
-//! The tokenizers: a SentencePiece model for each side, and the ids that its pieces have.
+//! The tokenizers: a SentencePiece model for each side, and the ids that its pieces have; or a `tokenizer.json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +10,17 @@ use super::{read, read_json};
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+
+/// The subwords of a model that is not SentencePiece's: those of both sides, or of the source.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+/// Those of the target, where it has its own.
+pub(super) const TARGET_TOKENIZER: &str = "tokenizer.tgt.json";
+
+/// Whether a folder's subwords are in a `tokenizer.json` alone.
+pub(super) fn is_in_json(directory: &Path) -> bool {
+    let is_there = |name: &str| directory.join(name).is_file();
+    is_there(TOKENIZER) && !is_there("source.spm")
+}
 
 /// The names of special tokens, as `tokenizer_config.json` has them.
 struct Names {
@@ -23,6 +34,9 @@ struct Names {
 /// # Errors
 /// A file cannot be read, or they contradict each other or `config.json`.
 pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
+    if is_in_json(directory) {
+        return in_json(directory, settings);
+    }
     let config_file = directory.join("tokenizer_config.json");
     let config = if config_file.exists() { read_json(&config_file)? } else { Map::new() };
     let name = |key: &str, default: &str| {
@@ -48,6 +62,48 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     let source = side(&source_file, &directory.join("source.spm"), &names, settings, 0)?;
     let target = side(&target_file, &directory.join("target.spm"), &names, settings, 1)?;
     Ok(Tokenizers { source: Arc::new(source), target: Arc::new(target) })
+}
+
+/// Reads those of a folder whose subwords are in a `tokenizer.json`.
+fn in_json(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
+    let source_file = directory.join(TOKENIZER);
+    let target_file = directory.join(TARGET_TOKENIZER);
+    let source = Arc::new(without_end(&source_file)?);
+    let (target_file, target) = match target_file.exists() {
+        true => (target_file.clone(), Arc::new(without_end(&target_file)?)),
+        false => (source_file.clone(), source.clone()),
+    };
+    for (file, tokenizer, size) in [(&source_file, &source, 0), (&target_file, &target, 1)] {
+        let (pieces, size) = (tokenizer.vocab_size(), settings.sizes[size]);
+        if pieces != size {
+            let what = format!("the vocabulary has {pieces} pieces, and the model {size}");
+            return Err(Error::failure(what).at(file).help("the files are of different models"));
+        }
+    }
+    for (key, stated, found) in [
+        ("pad_token_id", settings.pad, target.pad_id()),
+        ("eos_token_id", settings.eos, target.eos_id()),
+        ("decoder_start_token_id", settings.start, target.bos_id()),
+    ] {
+        if stated != found {
+            let what =
+                format!("`{key}` of config.json is {stated}, but in this tokenizer that token has the id {found}");
+            return Err(Error::failure(what).at(&target_file));
+        }
+    }
+    let forbidden = target.forbidden();
+    if let Some(id) = settings.forbidden.iter().find(|id| !forbidden.contains(id)) {
+        let what = format!("`bad_words_ids` has {id}, which is none of this tokenizer's special tokens");
+        return Err(Error::failure(what).at(&target_file));
+    }
+    Ok(Tokenizers { source, target })
+}
+
+/// A tokenizer without the step that puts the end of the sentence behind a line, which is ours to do.
+fn without_end(file: &Path) -> Result<Tokenizer> {
+    let mut json = read_json(file)?;
+    json.insert("post_processor".to_owned(), Value::Null);
+    Tokenizer::from_json(format!("{:#}", Value::Object(json))).map_err(|error| error.at(file))
 }
 
 /// The tokenizer of a side, 0 for the source.
