@@ -250,6 +250,11 @@ fn threads_of_no_kernel_race() {
         let queue: Arc<dyn Queue> = Arc::new(Emulator::that_sees_races(true));
         attention(&queue, Number::Bf16, [&[1, 17, 70], &[5, 31, 64]], d, false, 0.1);
     }
+    for (d, causal) in [(6, false), (64, true), (100, false), (136, false), (512, true)] {
+        let queue: Arc<dyn Queue> = Arc::new(Emulator::that_sees_races(true));
+        let keys = if causal { [1, 17, 70] } else { [5, 31, 64] };
+        attention(&queue, Number::F32, [&[1, 17, 70], &keys], d, causal, 0.1);
+    }
 }
 
 /// An update whose gradient is not finite moves nothing, nor do those that were queued behind it, until they are forgotten;

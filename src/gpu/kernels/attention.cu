@@ -1,12 +1,278 @@
-// The core of attention, for every width and type: src/ops/attention.rs. One warp a query, or a key; the [T, S] weights are
-// never stored, only log Σ e^x of every query. attention_tiles.cu is the fast form for bf16.
+// The core of attention, for every width and type: src/ops/attention.rs. The [T, S] weights are never stored, only
+// log Σ e^x of every query. attention_tiles.cu is the fast form for bf16.
 //
 // With scores x = q·k/√K, weights p = softmax(x) and dropout's mask m, backward is
 //   δ = Σ dout·out,  dv = Σ_t p·m·dout,  dx = p·(m·(dout·v) − δ)/√K,  dq = Σ_s dx·k,  dk = Σ_t dx·q.
+//
+// A warp owns some rows (of queries, or of keys in the last kernel of training), which lie in shared memory; the other side
+// passes by in tiles of 32 rows and CHUNK columns, as floats, that the warps of a block fill together. In products a lane
+// has a row of the tile and all rows of the warp, in sums of weighted rows the columns `lane`, `lane + 32`, ….
 #include "attention.cuh"
 
 // Each kernel is made for heads of at most 32·PARTS numbers, of which a lane holds PARTS.
 constexpr unsigned ATTENTION_WARPS = 4;
+constexpr unsigned CHUNK = 2 * WARP;
+// Lanes that read one below the other, four numbers each, read different banks.
+constexpr unsigned PITCH = CHUNK + 4;
+// Rows that a warp owns. `OWN` in src/gpu/launch/attention.rs.
+template <int PARTS> constexpr int OWN = PARTS > 4 ? 2 : 4;
+
+// What the rows of a warp have to do with one row of a tile.
+template <int ROWS> struct alignas(4 * ROWS) Weights {
+    float of[ROWS];
+};
+
+// The block's share of a tile: the first `columns` of `rows` rows. The others are zero.
+template <int V, class T>
+__device__ inline void fill(float* tile, const T* from, size_t stride, unsigned rows, unsigned columns) {
+    for (unsigned i = threadIdx.x * V; i < WARP * CHUNK; i += blockDim.x * V) {
+        const unsigned row = i / CHUNK, column = i % CHUNK;
+        float x[V] = {};
+        if (row < rows && column < columns) load<V>(from + row * stride + column, x);
+        store<V>(tile + row * PITCH + column, x);
+    }
+}
+
+// x[o] += row o of the warp · the lane's row of the tile. The whole block calls this.
+template <int V, class T, int ROWS>
+__device__ inline void add_products(float (&x)[ROWS], const float* mine, unsigned pitch, float* tile, const T* from,
+                                    size_t stride, unsigned rows, unsigned d) {
+    for (unsigned first = 0; first < d; first += CHUNK) {
+        const unsigned columns = min(CHUNK, d - first);
+        __syncthreads();
+        fill<V>(tile, from + first, stride, rows, columns);
+        __syncthreads();
+        const float* theirs = tile + threadIdx.x % WARP * PITCH;
+        for (unsigned i = 0; i < columns; i += 4) {
+            const float4 b = *reinterpret_cast<const float4*>(theirs + i);
+#pragma unroll
+            for (int o = 0; o < ROWS; o++) {
+                const float4 a = *reinterpret_cast<const float4*>(mine + o * pitch + first + i);
+                x[o] += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+            }
+        }
+    }
+}
+
+// acc[o] += Σ weights[row].of[o] · row of the tile. The whole block calls this.
+template <int V, class T, int ROWS, int PARTS>
+__device__ inline void add_rows(float (&acc)[ROWS][PARTS], const Weights<ROWS>* weights, float* tile, const T* from,
+                                size_t stride, unsigned rows, unsigned d) {
+#pragma unroll
+    for (int part = 0; part < PARTS; part += 2) {
+        const unsigned first = part * WARP;
+        if (first >= d) break;
+        __syncthreads();
+        fill<V>(tile, from + first, stride, rows, min(CHUNK, d - first));
+        __syncthreads();
+        const float* column = tile + threadIdx.x % WARP;
+#pragma unroll 4
+        for (unsigned row = 0; row < rows; row++) {
+            const Weights<ROWS> weight = weights[row];
+            const float low = column[row * PITCH], high = column[row * PITCH + WARP];
+#pragma unroll
+            for (int o = 0; o < ROWS; o++) {
+                acc[o][part] += weight.of[o] * low;
+                acc[o][part + 1] += weight.of[o] * high;
+            }
+        }
+    }
+}
+
+// Numbers between two rows of a warp, whose last are zero.
+__device__ inline unsigned pitch_of(unsigned d) { return (d + 3) / 4 * 4; }
+
+template <class T> __device__ inline void fetch(float* to, const T* from, unsigned d) {
+    for (unsigned i = threadIdx.x % WARP; i < pitch_of(d); i += WARP) to[i] = i < d ? to_float(from[i]) : 0.0f;
+}
+
+template <class T, int PARTS> __device__ inline void put(T* to, const float (&acc)[PARTS], float factor, unsigned d) {
+    const unsigned lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int c = 0; c < PARTS; c++) {
+        if (lane + WARP * c < d) to[lane + WARP * c] = from_float<T>(acc[c] * factor);
+    }
+}
+
+// The rows of a block and of a warp among those of a sentence. Beyond the last there is the last again, for nothing.
+template <int ROWS> struct Owned {
+    unsigned of_block, first, rows;
+    __device__ explicit Owned(unsigned rows) : rows(rows) {
+        const unsigned warps = blockDim.x / WARP;
+        of_block = blockIdx.z * warps * ROWS, first = of_block + threadIdx.x / WARP * ROWS;
+    }
+    // All of a block's threads, or none: they fill tiles together.
+    __device__ bool is_none() const { return of_block >= rows; }
+    __device__ unsigned last_of_block() const { return min(of_block + blockDim.x / WARP * ROWS, rows) - 1; }
+    __device__ unsigned row(int o) const { return min(first + o, rows - 1); }
+    __device__ bool has(int o) const { return first + o < rows; }
+};
+
+template <class T, int V, int PARTS>
+__device__ void attend(T* out, float* log_sums, const T* q, const T* k, const T* v, AttentionShape shape) {
+    constexpr int ROWS = OWN<PARTS>;
+    DYNAMIC_SHARED(float, shared);
+    __shared__ __align__(16) float tile[WARP * PITCH];
+    __shared__ __align__(16) Weights<ROWS> all_weights[ATTENTION_WARPS * WARP];
+    const Place place(shape);
+    const Owned<ROWS> queries(place.queries);
+    if (queries.is_none()) return;
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, pitch = pitch_of(shape.d_k);
+    float* mine = shared + warp * ROWS * pitch;
+    Weights<ROWS>* weights = all_weights + warp * WARP;
+    const T* keys = k + size_t(place.k_first) * shape.k_stride + place.head * shape.d_k;
+    const T* values = v + size_t(place.k_first) * shape.k_stride + place.head * shape.d_v;
+    float acc[ROWS][PARTS] = {}, largest[ROWS], total[ROWS];
+#pragma unroll
+    for (int o = 0; o < ROWS; o++) {
+        largest[o] = -INFINITY, total[o] = 0;
+        const size_t row = place.q_first + queries.row(o);
+        fetch(mine + o * pitch, q + row * shape.q_stride + place.head * shape.d_k, shape.d_k);
+    }
+    const unsigned visible = place.visible(shape, queries.last_of_block());
+    for (unsigned first = 0; first < visible; first += WARP) {
+        const unsigned key = first + lane, count = min(WARP, visible - first);
+        const size_t from = size_t(first) * shape.k_stride;
+        float x[ROWS] = {};
+        add_products<V>(x, mine, pitch, tile, keys + from, shape.k_stride, count, shape.d_k);
+        Weights<ROWS> p;
+#pragma unroll
+        for (int o = 0; o < ROWS; o++) {
+            const unsigned query = queries.row(o);
+            // Every query sees a key of the first tile.
+            x[o] = key < place.visible(shape, query) ? shape.scale * x[o] : -INFINITY;
+            const float most = fmaxf(largest[o], warp_max(x[o])), shrink = expf(largest[o] - most);
+            p.of[o] = expf(x[o] - most);
+            total[o] = total[o] * shrink + warp_sum(p.of[o]);
+            largest[o] = most;
+            if (shape.dropout.threshold > 0) p.of[o] *= keep(shape.dropout, place.mask_index(shape, query, key));
+#pragma unroll
+            for (int c = 0; c < PARTS; c++) acc[o][c] *= shrink;
+        }
+        weights[lane] = p;
+        add_rows<V>(acc, weights, tile, values + from, shape.k_stride, count, shape.d_v);
+    }
+#pragma unroll
+    for (int o = 0; o < ROWS; o++) {
+        if (!queries.has(o)) break;
+        const size_t row = place.q_first + queries.row(o);
+        // A query that sees nothing gets zeros.
+        put(out + row * shape.out_stride + place.head * shape.d_v, acc[o], visible > 0 ? 1.0f / total[o] : 0.0f, shape.d_v);
+        if (lane == 0) log_sums[place.statistics(shape, queries.row(o))] = visible > 0 ? largest[o] + logf(total[o]) : 0.0f;
+    }
+}
+
+// dq, and δ of every query.
+template <class T, int V, int PARTS>
+__device__ void attend_backward_queries(T* dq, float* deltas, const float* log_sums, const T* dout, const T* out, const T* q,
+                                        const T* k, const T* v, AttentionShape shape) {
+    constexpr int ROWS = OWN<PARTS>;
+    DYNAMIC_SHARED(float, shared);
+    __shared__ __align__(16) float tile[WARP * PITCH];
+    __shared__ __align__(16) Weights<ROWS> all_weights[ATTENTION_WARPS * WARP];
+    const Place place(shape);
+    const Owned<ROWS> queries(place.queries);
+    if (queries.is_none()) return;
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const unsigned q_pitch = pitch_of(shape.d_k), out_pitch = pitch_of(shape.d_v);
+    float *mine = shared + warp * ROWS * (q_pitch + out_pitch), *d_mine = mine + ROWS * q_pitch;
+    Weights<ROWS>* weights = all_weights + warp * WARP;
+    const T* keys = k + size_t(place.k_first) * shape.k_stride + place.head * shape.d_k;
+    const T* values = v + size_t(place.k_first) * shape.k_stride + place.head * shape.d_v;
+    float acc[ROWS][PARTS] = {}, delta[ROWS], log_sum[ROWS];
+#pragma unroll
+    for (int o = 0; o < ROWS; o++) {
+        const size_t row = place.q_first + queries.row(o), out_at = row * shape.out_stride + place.head * shape.d_v;
+        fetch(mine + o * q_pitch, q + row * shape.q_stride + place.head * shape.d_k, shape.d_k);
+        fetch(d_mine + o * out_pitch, dout + out_at, shape.d_v);
+        float sum = 0;
+        for (unsigned i = lane; i < shape.d_v; i += WARP) sum += to_float(dout[out_at + i]) * to_float(out[out_at + i]);
+        delta[o] = warp_sum(sum);
+        log_sum[o] = log_sums[place.statistics(shape, queries.row(o))];
+    }
+    const unsigned visible = place.visible(shape, queries.last_of_block());
+    for (unsigned first = 0; first < visible; first += WARP) {
+        const unsigned key = first + lane, count = min(WARP, visible - first);
+        const size_t from = size_t(first) * shape.k_stride;
+        float x[ROWS] = {}, dp[ROWS] = {};
+        add_products<V>(x, mine, q_pitch, tile, keys + from, shape.k_stride, count, shape.d_k);
+        add_products<V>(dp, d_mine, out_pitch, tile, values + from, shape.k_stride, count, shape.d_v);
+        Weights<ROWS> dx;
+#pragma unroll
+        for (int o = 0; o < ROWS; o++) {
+            const unsigned query = queries.row(o);
+            const float p = key < place.visible(shape, query) ? expf(shape.scale * x[o] - log_sum[o]) : 0.0f;
+            if (shape.dropout.threshold > 0) dp[o] *= keep(shape.dropout, place.mask_index(shape, query, key));
+            dx.of[o] = p * (dp[o] - delta[o]);
+        }
+        weights[lane] = dx;
+        add_rows<V>(acc, weights, tile, keys + from, shape.k_stride, count, shape.d_k);
+    }
+#pragma unroll
+    for (int o = 0; o < ROWS; o++) {
+        if (!queries.has(o)) break;
+        const size_t row = place.q_first + queries.row(o);
+        put(dq + row * shape.q_stride + place.head * shape.d_k, acc[o], shape.scale, shape.d_k);
+        if (lane == 0) deltas[place.statistics(shape, queries.row(o))] = delta[o];
+    }
+}
+
+// dk and dv.
+template <class T, int V, int PARTS>
+__device__ void attend_backward_keys(T* dk, T* dv, const float* deltas, const float* log_sums, const T* dout, const T* q,
+                                     const T* k, const T* v, AttentionShape shape) {
+    constexpr int ROWS = OWN<PARTS>;
+    DYNAMIC_SHARED(float, shared);
+    __shared__ __align__(16) float tile[WARP * PITCH];
+    __shared__ __align__(16) Weights<ROWS> all_weights[2][ATTENTION_WARPS * WARP];
+    const Place place(shape);
+    const Owned<ROWS> keys(place.keys);
+    if (keys.is_none()) return;
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const unsigned k_pitch = pitch_of(shape.d_k), v_pitch = pitch_of(shape.d_v);
+    float *mine = shared + warp * ROWS * (k_pitch + v_pitch), *v_mine = mine + ROWS * k_pitch;
+    Weights<ROWS>*weights = all_weights[0] + warp * WARP, *d_weights = all_weights[1] + warp * WARP;
+    const T* queries = q + size_t(place.q_first) * shape.q_stride + place.head * shape.d_k;
+    const T* gradients = dout + size_t(place.q_first) * shape.out_stride + place.head * shape.d_v;
+    float acc_k[ROWS][PARTS] = {}, acc_v[ROWS][PARTS] = {};
+#pragma unroll
+    for (int o = 0; o < ROWS; o++) {
+        const size_t row = size_t(place.k_first + keys.row(o)) * shape.k_stride;
+        fetch(mine + o * k_pitch, k + row + place.head * shape.d_k, shape.d_k);
+        fetch(v_mine + o * v_pitch, v + row + place.head * shape.d_v, shape.d_v);
+    }
+    for (unsigned first = shape.causal ? keys.of_block : 0; first < place.queries; first += WARP) {
+        const unsigned query = first + lane, count = min(WARP, place.queries - first);
+        const T *from = queries + size_t(first) * shape.q_stride, *d_from = gradients + size_t(first) * shape.out_stride;
+        const bool is_there = query < place.queries;
+        const size_t at = place.statistics(shape, is_there ? query : 0);
+        const float log_sum = log_sums[at], delta = deltas[at];
+        float x[ROWS] = {}, dp[ROWS] = {};
+        add_products<V>(x, mine, k_pitch, tile, from, shape.q_stride, count, shape.d_k);
+        add_products<V>(dp, v_mine, v_pitch, tile, d_from, shape.out_stride, count, shape.d_v);
+        Weights<ROWS> dx, dropped;
+#pragma unroll
+        for (int o = 0; o < ROWS; o++) {
+            const unsigned key = keys.row(o);
+            const bool sees = is_there && key < place.visible(shape, query);
+            const float p = sees ? expf(shape.scale * x[o] - log_sum) : 0.0f;
+            float factor = 1;
+            if (shape.dropout.threshold > 0) factor = keep(shape.dropout, place.mask_index(shape, query, key));
+            dropped.of[o] = p * factor;
+            dx.of[o] = p * (dp[o] * factor - delta);
+        }
+        weights[lane] = dropped, d_weights[lane] = dx;
+        add_rows<V>(acc_v, weights, tile, d_from, shape.out_stride, count, shape.d_v);
+        add_rows<V>(acc_k, d_weights, tile, from, shape.q_stride, count, shape.d_k);
+    }
+#pragma unroll
+    for (int o = 0; o < ROWS; o++) {
+        if (!keys.has(o)) break;
+        const size_t row = size_t(place.k_first + keys.row(o)) * shape.k_stride;
+        put(dk + row + place.head * shape.d_k, acc_k[o], shape.scale, shape.d_k);
+        put(dv + row + place.head * shape.d_v, acc_v[o], 1.0f, shape.d_v);
+    }
+}
 
 template <int V, class T> __device__ inline float dot(const float* a, const T* b, unsigned n) {
     float sum = 0;
@@ -22,7 +288,7 @@ template <int V, class T> __device__ inline float dot(const float* a, const T* b
 
 // acc[c] += Σ_j weight of lane j · row(j)[lane + 32c]. Four rows are on their way at a time.
 template <class T, int PARTS, class Row>
-__device__ inline void add_rows(float (&acc)[PARTS], float weight, Row row, unsigned count, unsigned d) {
+__device__ inline void add_scattered(float (&acc)[PARTS], float weight, Row row, unsigned count, unsigned d) {
     constexpr unsigned AHEAD = 4;
     const unsigned lane = threadIdx.x % WARP;
     for (unsigned j = 0; j < count; j += AHEAD) {
@@ -48,136 +314,6 @@ __device__ inline void add_rows(float (&acc)[PARTS], float weight, Row row, unsi
     }
 }
 
-// Rows that lie `stride` apart.
-template <class T> struct Apart {
-    const T* from;
-    size_t stride;
-    __device__ const T* operator()(unsigned j) const { return from + j * stride; }
-};
-
-template <class T, int PARTS> __device__ inline void put(T* to, const float (&acc)[PARTS], float factor, unsigned d) {
-    const unsigned lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int c = 0; c < PARTS; c++) {
-        if (lane + WARP * c < d) to[lane + WARP * c] = from_float<T>(acc[c] * factor);
-    }
-}
-
-template <class T> __device__ inline void fetch(float* to, const T* from, unsigned d) {
-    for (unsigned i = threadIdx.x % WARP; i < d; i += WARP) to[i] = to_float(from[i]);
-}
-
-template <class T, int V, int PARTS>
-__device__ void attend(T* out, float* log_sums, const T* q, const T* k, const T* v, AttentionShape shape) {
-    DYNAMIC_SHARED(float, shared);
-    const Place place(shape);
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, query = blockIdx.z * ATTENTION_WARPS + warp;
-    if (query >= place.queries) return;
-    const unsigned visible = place.visible(shape, query);
-    float* mine = shared + warp * shape.d_k;
-    fetch(mine, q + size_t(place.q_first + query) * shape.q_stride + place.head * shape.d_k, shape.d_k);
-    sync_warp();
-    float acc[PARTS] = {}, largest = -INFINITY, total = 0;
-    for (unsigned first = 0; first < visible; first += WARP) {
-        const unsigned key = first + lane, count = min(WARP, visible - first);
-        float x = -INFINITY;
-        if (key < visible) {
-            x = shape.scale * dot<V>(mine, k + size_t(place.k_first + key) * shape.k_stride + place.head * shape.d_k, shape.d_k);
-        }
-        const float most = fmaxf(largest, warp_max(x)), shrink = expf(largest - most);
-        float p = key < visible ? expf(x - most) : 0.0f;
-        total = total * shrink + warp_sum(p);
-        largest = most;
-        if (shape.dropout.threshold > 0) p *= keep(shape.dropout, place.mask_index(shape, query, key));
-#pragma unroll
-        for (int c = 0; c < PARTS; c++) acc[c] *= shrink;
-        const Apart<T> values = {v + size_t(place.k_first + first) * shape.k_stride + place.head * shape.d_v, shape.k_stride};
-        add_rows<T>(acc, p, values, count, shape.d_v);
-    }
-    // A query that sees nothing gets zeros.
-    put(out + size_t(place.q_first + query) * shape.out_stride + place.head * shape.d_v, acc, visible > 0 ? 1.0f / total : 0.0f, shape.d_v);
-    if (lane == 0) log_sums[place.statistics(shape, query)] = visible > 0 ? largest + logf(total) : 0.0f;
-}
-
-// dq, and δ of every query.
-template <class T, int V, int PARTS>
-__device__ void attend_backward_queries(T* dq, float* deltas, const float* log_sums, const T* dout, const T* out, const T* q,
-                                        const T* k, const T* v, AttentionShape shape) {
-    DYNAMIC_SHARED(float, shared);
-    const Place place(shape);
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, query = blockIdx.z * ATTENTION_WARPS + warp;
-    if (query >= place.queries) return;
-    const unsigned visible = place.visible(shape, query);
-    const size_t q_at = size_t(place.q_first + query) * shape.q_stride + place.head * shape.d_k;
-    const size_t out_at = size_t(place.q_first + query) * shape.out_stride + place.head * shape.d_v;
-    float *mine = shared + warp * (shape.d_k + shape.d_v), *d_mine = mine + shape.d_k;
-    fetch(mine, q + q_at, shape.d_k);
-    fetch(d_mine, dout + out_at, shape.d_v);
-    float delta = 0;
-    for (unsigned i = lane; i < shape.d_v; i += WARP) delta += to_float(dout[out_at + i]) * to_float(out[out_at + i]);
-    delta = warp_sum(delta);
-    sync_warp();
-    const float log_sum = log_sums[place.statistics(shape, query)];
-    float acc[PARTS] = {};
-    for (unsigned first = 0; first < visible; first += WARP) {
-        const unsigned key = first + lane, count = min(WARP, visible - first);
-        float dx = 0;
-        if (key < visible) {
-            const size_t row = size_t(place.k_first + key) * shape.k_stride;
-            const float p = expf(shape.scale * dot<V>(mine, k + row + place.head * shape.d_k, shape.d_k) - log_sum);
-            float dp = dot<V>(d_mine, v + row + place.head * shape.d_v, shape.d_v);
-            if (shape.dropout.threshold > 0) dp *= keep(shape.dropout, place.mask_index(shape, query, key));
-            dx = p * (dp - delta);
-        }
-        const Apart<T> keys = {k + size_t(place.k_first + first) * shape.k_stride + place.head * shape.d_k, shape.k_stride};
-        add_rows<T>(acc, dx, keys, count, shape.d_k);
-    }
-    put(dq + q_at, acc, shape.scale, shape.d_k);
-    if (lane == 0) deltas[place.statistics(shape, query)] = delta;
-}
-
-// dk and dv.
-template <class T, int V, int PARTS>
-__device__ void attend_backward_keys(T* dk, T* dv, const float* deltas, const float* log_sums, const T* dout, const T* q,
-                                     const T* k, const T* v, AttentionShape shape) {
-    DYNAMIC_SHARED(float, shared);
-    const Place place(shape);
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, key = blockIdx.z * ATTENTION_WARPS + warp;
-    if (key >= place.keys) return;
-    const size_t row = size_t(place.k_first + key) * shape.k_stride;
-    const size_t k_at = row + place.head * shape.d_k, v_at = row + place.head * shape.d_v;
-    float *mine = shared + warp * (shape.d_k + shape.d_v), *v_mine = mine + shape.d_k;
-    fetch(mine, k + k_at, shape.d_k);
-    fetch(v_mine, v + v_at, shape.d_v);
-    sync_warp();
-    float acc_k[PARTS] = {}, acc_v[PARTS] = {};
-    for (unsigned first = shape.causal ? key : 0; first < place.queries; first += WARP) {
-        const unsigned query = first + lane, count = min(WARP, place.queries - first);
-        float dx = 0, dropped = 0;
-        if (query < place.queries) {
-            const size_t q_row = size_t(place.q_first + query) * shape.q_stride + place.head * shape.d_k;
-            const size_t out_row = size_t(place.q_first + query) * shape.out_stride + place.head * shape.d_v;
-            const size_t at = place.statistics(shape, query);
-            const float p = expf(shape.scale * dot<V>(mine, q + q_row, shape.d_k) - log_sums[at]);
-            float dp = dot<V>(v_mine, dout + out_row, shape.d_v);
-            dropped = p;
-            if (shape.dropout.threshold > 0) {
-                const float factor = keep(shape.dropout, place.mask_index(shape, query, key));
-                dropped *= factor;
-                dp *= factor;
-            }
-            dx = p * (dp - deltas[at]);
-        }
-        const size_t row_at = place.q_first + first;
-        const Apart<T> queries = {q + row_at * shape.q_stride + place.head * shape.d_k, shape.q_stride};
-        const Apart<T> gradients = {dout + row_at * shape.out_stride + place.head * shape.d_v, shape.out_stride};
-        add_rows<T>(acc_k, dx, queries, count, shape.d_k);
-        add_rows<T>(acc_v, dropped, gradients, count, shape.d_v);
-    }
-    put(dk + k_at, acc_k, shape.scale, shape.d_k);
-    put(dv + v_at, acc_v, 1.0f, shape.d_v);
-}
-
 // One new position of every row: a row's query over the keys and values of its hypothesis, each of which lies where the step
 // that made it left it. `steps[t·layers + layer]` is the address of the packed queries, keys and values of step t, and
 // `ancestors[row·capacity + t]` the row of that step that the hypothesis went through. One warp a row and head.
@@ -194,7 +330,7 @@ template <class T, int V, int PARTS> __device__ void attend_past(T* out, const T
     const unsigned item = blockIdx.x * ATTENTION_WARPS + warp, row = item / past.heads, head = item % past.heads;
     if (row >= past.rows) return;
     const unsigned k_at = past.heads * past.d_k + head * past.d_k, v_at = 2 * past.heads * past.d_k + head * past.d_v;
-    float* mine = shared + warp * past.d_k;
+    float* mine = shared + warp * pitch_of(past.d_k);
     fetch(mine, q + size_t(row) * past.stride + head * past.d_k, past.d_k);
     sync_warp();
     const auto kept = [&](unsigned t) {
@@ -211,7 +347,7 @@ template <class T, int V, int PARTS> __device__ void attend_past(T* out, const T
         largest = most;
 #pragma unroll
         for (int c = 0; c < PARTS; c++) acc[c] *= shrink;
-        add_rows<T>(acc, p, [&](unsigned j) { return kept(first + j) + v_at; }, count, past.d_v);
+        add_scattered<T>(acc, p, [&](unsigned j) { return kept(first + j) + v_at; }, count, past.d_v);
     }
     put(out + size_t(row) * past.heads * past.d_v + head * past.d_v, acc, 1.0f / total, past.d_v);
 }

@@ -11,6 +11,13 @@ use crate::ops::dropout::Dropout;
 const PARTS: [usize; 3] = [2, 4, MOST_PARTS];
 /// Heads are up to 512 wide.
 const MOST_PARTS: usize = 16;
+/// Warps of a block at most.
+const WARPS: usize = 4;
+
+/// Rows that a warp of attention.cu owns in training: `OWN` there.
+const fn own(parts: usize) -> usize {
+    if parts > 4 { 2 } else { 4 }
+}
 
 /// Sizes, strides and masks of one attention.
 #[derive(Clone, Copy, Debug)]
@@ -131,44 +138,44 @@ struct PastArgument {
 }
 
 impl Kernels {
-    /// Name of a kernel of attention.cu for heads of this width.
-    fn name_for_heads(&self, kernel: &str, width: usize) -> String {
+    /// In which form a kernel of attention.cu takes heads of this width.
+    fn parts(width: usize) -> usize {
         let needed = width.div_ceil(WARP as usize);
-        let parts = PARTS.into_iter().find(|parts| *parts >= needed).unwrap_or(MOST_PARTS);
-        format!("{}_{parts}", self.name(kernel))
+        PARTS.into_iter().find(|parts| *parts >= needed).unwrap_or(MOST_PARTS)
     }
 
-    /// Name of an attention kernel, its grid over `longest` rows, its threads and shared memory, for these sizes.
+    /// Name of an attention kernel, its grid over `longest` rows, its threads and shared memory, for these sizes. Of each of
+    /// its rows it keeps vectors of `kept` numbers.
     fn attention(
         &self,
         kernel: &str,
         sizes: &AttentionSizes,
         longest: usize,
-        shared: usize,
+        kept: &[usize],
     ) -> (String, [u32; 3], u32, u32) {
         let (heads, sentences) = (sizes.heads as u32, sizes.queries.sentences as u32);
         let of_tiles = self.number == Number::Bf16
             && sizes.d_k == sizes.d_v
             && matches!(sizes.d_k, 16 | 32 | 64 | 128)
             && self.wide;
-        if of_tiles {
-            let name = format!("attend_tiles{kernel}_{}", sizes.d_k);
-            let warps = longest.div_ceil(16).clamp(1, 4);
-            return (name, [sentences, heads, longest.div_ceil(16 * warps).max(1) as u32], warps as u32 * WARP, 0);
-        }
-        let grid = [sentences, heads, longest.div_ceil(4).max(1) as u32];
-        (
-            self.name_for_heads(&format!("attend{kernel}"), sizes.d_k.max(sizes.d_v)),
-            grid,
-            4 * WARP,
-            (4 * 4 * shared) as u32,
-        )
+        let parts = Self::parts(sizes.d_k.max(sizes.d_v));
+        let (name, rows, shared) = match of_tiles {
+            true => (format!("attend_tiles{kernel}_{}", sizes.d_k), 16, 0),
+            false => {
+                // In floats, to a multiple of four.
+                let numbers: usize = kept.iter().map(|width| width.next_multiple_of(4)).sum();
+                (format!("{}_{parts}", self.name(&format!("attend{kernel}"))), own(parts), 4 * own(parts) * numbers)
+            }
+        };
+        let warps = longest.div_ceil(rows).clamp(1, WARPS);
+        let blocks = longest.div_ceil(rows * warps).max(1);
+        (name, [sentences, heads, blocks as u32], warps as u32 * WARP, (warps * shared) as u32)
     }
 
     /// out = softmax(q·kᵀ/√K)·v of every head, and log Σ e^x of every query, [H, N].
     pub fn attend(&self, [out, log_sums]: [Address; 2], heads: Heads, sizes: &AttentionSizes) -> Result<()> {
         let bytes = self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * (sizes.queries.rows + sizes.keys.rows));
-        let (name, grid, threads, shared) = self.attention("", sizes, sizes.queries.longest, sizes.d_k);
+        let (name, grid, threads, shared) = self.attention("", sizes, sizes.queries.longest, &[sizes.d_k]);
         let shape = sizes.argument();
         let arguments = arguments![out, log_sums, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend` in attention.cu and attention_tiles.cu.
@@ -187,8 +194,8 @@ impl Kernels {
     ) -> Result<()> {
         let of = |rows: usize| self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * rows);
         let bytes = 2 * of(sizes.queries.rows) + of(sizes.keys.rows);
-        let (shape, both) = (sizes.argument(), sizes.d_k + sizes.d_v);
-        let (name, grid, threads, shared) = self.attention("_backward_queries", sizes, sizes.queries.longest, both);
+        let (shape, both) = (sizes.argument(), [sizes.d_k, sizes.d_v]);
+        let (name, grid, threads, shared) = self.attention("_backward_queries", sizes, sizes.queries.longest, &both);
         let arguments = arguments![gradients.q, deltas, log_sums, dout, out, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend_backward_queries` in attention.cu and attention_tiles.cu.
         unsafe {
@@ -198,7 +205,7 @@ impl Kernels {
             )
         }?;
         let bytes = of(sizes.queries.rows) + 2 * of(sizes.keys.rows);
-        let (name, grid, threads, shared) = self.attention("_backward_keys", sizes, sizes.keys.longest, both);
+        let (name, grid, threads, shared) = self.attention("_backward_keys", sizes, sizes.keys.longest, &both);
         let arguments = arguments![gradients.k, gradients.v, deltas, log_sums, dout, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend_backward_keys` in attention.cu and attention_tiles.cu.
         unsafe {
@@ -225,17 +232,18 @@ impl Kernels {
             d_v: past.d_v as u32,
             scale: 1.0 / (past.d_k as f32).sqrt(),
         };
-        let grid = [(past.rows * past.heads).div_ceil(4) as u32, 1, 1];
-        let shared = (4 * 4 * past.d_k) as u32;
+        let grid = [(past.rows * past.heads).div_ceil(WARPS) as u32, 1, 1];
+        let shared = (4 * WARPS * past.d_k.next_multiple_of(4)) as u32;
+        let kernel = format!("{}_{}", self.name("attend_past"), Self::parts(past.d_k.max(past.d_v)));
         let arguments = arguments![out, query, argument];
         // SAFETY: the types are those of `attend_past` in attention.cu.
         unsafe {
             self.queue.launch(
                 &Launch {
-                    kernel: &self.name_for_heads("attend_past", past.d_k.max(past.d_v)),
+                    kernel: &kernel,
                     name: "attention, decoding",
                     grid,
-                    threads: 4 * WARP,
+                    threads: WARPS as u32 * WARP,
                     shared,
                     bytes: 0,
                 },
