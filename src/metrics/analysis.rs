@@ -28,11 +28,16 @@ pub struct Texts<'a> {
     pub references: &'a [String],
     /// Translations.
     pub hypotheses: &'a [String],
+    /// What a word of references and translations is, as for BLEU.
+    pub tokenize: Tokenize,
 }
 
-/// The words of a line, as BLEU splits it.
-fn tokens(line: &str) -> Vec<String> {
-    words(&Tokenize::V13a.separate(line)).map(str::to_owned).collect()
+/// What a word of sources is: as for BLEU by default, and every Chinese character.
+const OF_SOURCE: Tokenize = Tokenize::Zh;
+
+/// The words of a line.
+fn tokens(line: &str, tokenize: Tokenize) -> Vec<String> {
+    words(&tokenize.separate(line)).map(str::to_owned).collect()
 }
 
 /// Lines of like length.
@@ -48,8 +53,8 @@ pub struct OfLength {
 
 /// Scores by the length of the source, or of the reference where there is none; lengths without lines are left out.
 pub fn by_length(texts: &Texts, scored: &[(&dyn Metric, &Statistics)]) -> Vec<OfLength> {
-    let measured = texts.sources.unwrap_or(texts.references);
-    let lengths: Vec<usize> = measured.iter().map(|line| tokens(line).len()).collect();
+    let (measured, tokenize) = texts.sources.map_or((texts.references, texts.tokenize), |sources| (sources, OF_SOURCE));
+    let lengths: Vec<usize> = measured.iter().map(|line| tokens(line, tokenize).len()).collect();
     let of_range = |range: RangeInclusive<usize>| {
         let lines: Vec<usize> = (0..lengths.len()).filter(|line| range.contains(&lengths[*line])).collect();
         let score =
@@ -83,10 +88,10 @@ impl OfFrequency {
 }
 
 /// How often every word of a text comes.
-pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>) -> HashMap<String, usize> {
+pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>, tokenize: Tokenize) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
     for line in text {
-        for word in tokens(line.as_ref()) {
+        for word in tokens(line.as_ref(), tokenize) {
             *counts.entry(word).or_insert(0) += 1;
         }
     }
@@ -104,11 +109,11 @@ pub fn by_frequency(texts: &Texts, frequencies: &HashMap<String, usize>) -> Vec<
     };
     for (hypothesis, reference) in texts.hypotheses.iter().zip(texts.references) {
         let mut left: HashMap<String, usize> = HashMap::new();
-        for word in tokens(reference) {
+        for word in tokens(reference, texts.tokenize) {
             all[class(&word)].in_references += 1;
             *left.entry(word).or_insert(0) += 1;
         }
-        for word in tokens(hypothesis) {
+        for word in tokens(hypothesis, texts.tokenize) {
             let of_class = &mut all[class(&word)];
             of_class.in_hypotheses += 1;
             if let Some(left) = left.get_mut(&word).filter(|left| **left > 0) {
@@ -213,8 +218,9 @@ pub struct OddLines {
 pub fn oddities(texts: &Texts) -> Vec<(Oddity, OddLines)> {
     let mut found: Vec<(Oddity, OddLines)> = Oddity::ALL.map(|oddity| (oddity, OddLines::default())).into();
     for (i, (hypothesis, reference)) in texts.hypotheses.iter().zip(texts.references).enumerate() {
-        let (hypothesis, reference) = (tokens(hypothesis), tokens(reference));
-        let source = texts.sources.map(|sources| tokens(&sources[i]));
+        let [hypothesis, reference] = [hypothesis, reference].map(|line| tokens(line, texts.tokenize));
+        // As the translation, which may be a copy of it.
+        let source = texts.sources.map(|sources| tokens(&sources[i], texts.tokenize));
         for (_, lines) in
             found.iter_mut().filter(|(oddity, _)| oddity.is_in(source.as_deref(), &reference, &hypothesis))
         {
@@ -274,7 +280,9 @@ mod tests {
             "yes yes yes yes yes",
             "so",
         ]);
-        let found = oddities(&Texts { sources: Some(&sources), references: &references, hypotheses: &hypotheses });
+        let tokenize = Tokenize::V13a;
+        let texts = Texts { sources: Some(&sources), references: &references, hypotheses: &hypotheses, tokenize };
+        let found = oddities(&texts);
         let lines: Vec<(Oddity, Vec<usize>)> = found.into_iter().map(|(oddity, found)| (oddity, found.lines)).collect();
         let expected = [
             (Oddity::Empty, vec![1]),
@@ -298,11 +306,27 @@ mod tests {
     }
 
     #[test]
+    fn words_are_those_that_bleu_counts() {
+        let (sources, references, hypotheses) = (lines(&["我喜欢猫。"]), lines(&["私は猫が好き"]), lines(&["私は犬"]));
+        let of = |sources, tokenize| Texts { sources, references: &references, hypotheses: &hypotheses, tokenize };
+        let matched = |tokenize| {
+            let found = by_frequency(&of(None, tokenize), &HashMap::new());
+            (found[0].in_references, found[0].in_hypotheses, found[0].matched)
+        };
+        assert_eq!((matched(Tokenize::V13a), matched(Tokenize::Char)), ((1, 1, 0), (6, 3, 2)));
+        assert_eq!(by_length(&of(None, Tokenize::Char), &[])[0].words, 6..=10);
+        // Of a source in Chinese every character is a word, whatever those of the target are.
+        assert_eq!(by_length(&of(Some(&sources), Tokenize::V13a), &[])[0].words, 1..=5);
+        assert_eq!(tokens(&sources[0], OF_SOURCE).len(), 5);
+    }
+
+    #[test]
     fn words_and_lengths_are_sorted() {
         let references = lines(&["a a b", "c d e f g h"]);
         let hypotheses = lines(&["a a a", "c d e f g x"]);
-        let texts = Texts { sources: None, references: &references, hypotheses: &hypotheses };
-        let found = by_frequency(&texts, &frequencies(["a a b c d e f g h"; 3].iter()));
+        let tokenize = Tokenize::V13a;
+        let texts = Texts { sources: None, references: &references, hypotheses: &hypotheses, tokenize };
+        let found = by_frequency(&texts, &frequencies(["a a b c d e f g h"; 3].iter(), tokenize));
         // a: 6 times, the other words of the text: 3, x: not at all.
         assert_eq!(
             found,

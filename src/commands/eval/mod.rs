@@ -18,7 +18,7 @@ use crate::console::message;
 use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, Metric, analysis, bleu, resample};
+use crate::metrics::{BleuOptions, Metric, Tokenize, analysis, bleu, resample};
 use report::Report;
 use results::{Results, Test};
 use test_set::{System, TestSet};
@@ -63,8 +63,10 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
     let report = if args.report {
-        let (frequencies, counted) = frequencies(args.train_text.as_ref(), &training, &references[0], common)?;
-        Some(Report::new(&metrics, sources.as_deref(), &references, &systems, (&frequencies, counted))?)
+        let tokenize = bleu.tokenize;
+        let (frequencies, counted) =
+            frequencies(args.train_text.as_ref(), &training, &references[0], tokenize, common)?;
+        Some(Report::new(&metrics, sources.as_deref(), &references, &systems, tokenize, (&frequencies, counted))?)
     } else {
         None
     };
@@ -117,10 +119,11 @@ fn frequencies(
     named: Option<&PathBuf>,
     training: &[CorpusLocation],
     references: &[String],
+    tokenize: Tokenize,
     common: &Common,
 ) -> Result<(HashMap<String, usize>, String)> {
     if let Some(file) = named {
-        return Ok((analysis::frequencies(read_lines(file)?.iter()), file.display().to_string()));
+        return Ok((analysis::frequencies(read_lines(file)?.iter(), tokenize), file.display().to_string()));
     }
     // What is not here any more is not fetched for the sake of counting it.
     let here = Common { offline: true, quiet: true, ..common.clone() };
@@ -139,9 +142,9 @@ fn frequencies(
         }
     }
     if lines.is_empty() {
-        return Ok((analysis::frequencies(references.iter()), "the references".to_owned()));
+        return Ok((analysis::frequencies(references.iter(), tokenize), "the references".to_owned()));
     }
-    Ok((analysis::frequencies(lines.iter()), "the training text".to_owned()))
+    Ok((analysis::frequencies(lines.iter(), tokenize), "the training text".to_owned()))
 }
 
 /// Scores every sentence for itself.

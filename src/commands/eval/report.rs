@@ -11,7 +11,7 @@ use similar::{ChangeTag, TextDiff};
 use super::test_set::System;
 use crate::error::Result;
 use crate::metrics::analysis::{self, OddLines, Oddity, OfFrequency, OfLength, Texts};
-use crate::metrics::{ChrfOptions, Metric, Statistics};
+use crate::metrics::{ChrfOptions, Metric, Statistics, Tokenize};
 
 /// Lines shown of the worst, the best, and those that differ most.
 const SHOWN: usize = 5;
@@ -43,17 +43,18 @@ struct OfSystem {
 }
 
 impl<'a> Report<'a> {
-    /// Looks at all systems. `frequencies` are those of the words of a text, and what text that is.
+    /// Looks at all systems. What a word is `tokenize` says; `frequencies` are those of the words of a text, and what text that is.
     pub fn new(
         metrics: &[Box<dyn Metric>],
         sources: Option<&'a [String]>,
         references: &'a [Vec<String>],
         systems: &'a [System],
+        tokenize: Tokenize,
         (frequencies, counted): (&HashMap<String, usize>, String),
     ) -> Result<Self> {
         let chrf = ChrfOptions::default();
         let of_system = |(_, hypotheses): &'a System| -> Result<OfSystem> {
-            let texts = Texts { sources, references: &references[0], hypotheses };
+            let texts = Texts { sources, references: &references[0], hypotheses, tokenize };
             let statistics = metrics
                 .iter()
                 .map(|metric| Statistics::new(metric.as_ref(), hypotheses, references))
