@@ -7,6 +7,19 @@ use std::process::Command;
 /// The kernels use products of bfloat16, which came with this compute capability.
 const OLDEST: u32 = 80;
 
+/// The compute capability to build for: what `CUDA_COMPUTE_CAP` says, or the oldest where it is not set.
+fn compute_capability() -> u32 {
+    let Some(text) = std::env::var_os("CUDA_COMPUTE_CAP") else { return OLDEST };
+    let text = text.to_string_lossy();
+    match text.parse::<u32>() {
+        Ok(target) => target,
+        Err(_) => panic!(
+            "CUDA_COMPUTE_CAP={text}: write the compute capability as a whole number without a point or letters, for \
+             example 90 for 9.0, or do not set it"
+        ),
+    }
+}
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var_os("CARGO_FEATURE_CUDA").is_none() {
@@ -14,7 +27,7 @@ fn main() {
     }
     println!("cargo::rerun-if-changed=src/gpu/kernels");
     println!("cargo::rerun-if-env-changed=CUDA_COMPUTE_CAP");
-    let target = std::env::var("CUDA_COMPUTE_CAP").ok().and_then(|text| text.parse().ok()).unwrap_or(OLDEST);
+    let target = compute_capability();
     assert!(
         target >= OLDEST,
         "CUDA_COMPUTE_CAP={target}: the kernels of mt need a GPU of compute capability 8.0 or newer"

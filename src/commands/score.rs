@@ -78,26 +78,39 @@ impl<'a> Pairs<'a> {
         Ok(Self { paths, inputs: [open(paths[0])?, open(paths[1])?], lines: 0 })
     }
 
-    /// Further lines of both, none at the end; and what is wrong with the pair after them, if that is why they end.
-    fn next(&mut self, translator: &Translator) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
+    /// Further lines of both, none at the end; and what is wrong with the pair after them, if that is why they end. That
+    /// the very next pair cannot be read is an error.
+    fn read(&mut self) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
         /// Pairs taken together: enough to batch by length, few enough to bound memory.
         const WINDOW: usize = 2000;
         let (mut sources, mut targets) = (Vec::new(), Vec::new());
         let mut refused = None;
         while sources.len() < WINDOW {
             let [source, target] = &mut self.inputs;
-            match (source.lines(1)?.pop(), target.lines(1)?.pop()) {
-                (Some(source), Some(target)) => {
+            let pair = source.lines(1).and_then(|mut line| Ok((line.pop(), target.lines(1)?.pop())));
+            match pair {
+                Ok((Some(source), Some(target))) => {
                     sources.push(source);
                     targets.push(target);
                 }
-                (None, None) => break,
-                (source, _) => {
+                Ok((None, None)) => break,
+                Ok((source, _)) => {
                     refused = Some(self.uneven(self.lines + sources.len(), source.is_some()));
+                    break;
+                }
+                Err(error) if sources.is_empty() => return Err(error),
+                Err(error) => {
+                    refused = Some(error);
                     break;
                 }
             }
         }
+        Ok((sources, targets, refused))
+    }
+
+    /// As [`Self::read`], up to the first pair that is too long to be scored.
+    fn next(&mut self, translator: &Translator) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
+        let (mut sources, mut targets, mut refused) = self.read()?;
         let beyond = [translator.beyond_positions(&sources), translator.target_beyond_positions(&targets)];
         let first = (0..2).filter_map(|side| Some((side, beyond[side]?))).min_by_key(|(_, beyond)| beyond.line);
         if let Some((side, beyond)) = first {
@@ -114,5 +127,43 @@ impl<'a> Pairs<'a> {
         let [short, long] = if source_goes_on { [1, 0] } else { [0, 1] }.map(|side: usize| self.paths[side]);
         let what = format!("{} ends after {lines} lines, but {} goes on", short.display(), long.display());
         Error::failure(what).help("the two must be aligned line by line; the lines before are done")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn gzip(text: &str) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// What can be read is scored, and where that ends is said.
+    #[test]
+    fn damage_in_one_file_costs_the_pairs_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let [source, target] = ["source.gz", "target"].map(|name| folder.path().join(name));
+        // The second member of the packed file ends right behind its header.
+        let cut = gzip("d\ne\n")[..12].to_vec();
+        std::fs::write(&target, "A\nB\nC\nD\nE\n").unwrap();
+        let lines = |of: &[&str]| -> Vec<String> { of.iter().map(|line| (*line).to_owned()).collect() };
+        for damaged_first in [true, false] {
+            std::fs::write(&source, [gzip("a\nb\nc\n"), cut.clone()].concat()).unwrap();
+            let paths = if damaged_first { [&source, &target] } else { [&target, &source] };
+            let (mut first, mut second, refused) = Pairs::open(paths).unwrap().read().unwrap();
+            if !damaged_first {
+                std::mem::swap(&mut first, &mut second);
+            }
+            assert_eq!((first, second), (lines(&["a", "b", "c"]), lines(&["A", "B", "C"])));
+            let error = refused.unwrap().to_string();
+            assert!(error.contains("source.gz:4") && error.contains("the lines before it are done"), "{error}");
+            // With nothing before it there is nothing to write.
+            std::fs::write(&source, &cut).unwrap();
+            assert!(Pairs::open(paths).unwrap().read().is_err());
+        }
     }
 }

@@ -144,7 +144,18 @@ pub fn resident_memory() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = statm.split_whitespace().skip(1).map_while(|number| number.parse::<u64>().ok());
     let (resident, shared) = (pages.next()?, pages.next()?);
-    Some(resident.saturating_sub(shared) * 4096)
+    Some(resident.saturating_sub(shared) * page_size())
+}
+
+/// Bytes of a page of memory: 4096 on most machines, 16 or 64 KiB on some.
+#[cfg(unix)]
+fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+#[cfg(not(unix))]
+fn page_size() -> u64 {
+    4096
 }
 
 #[cfg(test)]

@@ -60,7 +60,8 @@ impl Cache {
         self.folder(repo).join("blobs").join(etag)
     }
 
-    /// Waits until no other process fetches these contents; they are ours until the file is closed.
+    /// Waits until no other process fetches these contents; they are ours until the file is closed. Where the file system has
+    /// no locks nobody waits; what two processes have spoilt for each other is found out before it is in its place.
     pub fn lock(&self, repo: &Repo, etag: &str, quiet: bool) -> Result<File> {
         let folder = self.root.join(".locks").join(self.folder(repo).file_name().unwrap_or_default());
         create_folder(&folder)?;
@@ -68,8 +69,8 @@ impl Cache {
         let failed = |error| Error::io("lock the cache", &path, error);
         let file = File::create(&path).map_err(failed)?;
         match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
+            // Some network file systems have no locks.
+            Ok(()) | Err(fs::TryLockError::Error(_)) => return Ok(file),
             Err(fs::TryLockError::WouldBlock) => {}
         }
         if !quiet {
@@ -100,10 +101,12 @@ impl Cache {
     /// Remembers the names of a revision's files and the commit that it stands for.
     pub fn keep_listing(&self, repo: &Repo, listing: &Listing) -> Result<()> {
         let folder = self.folder(repo);
-        if !is_commit(&repo.revision) {
-            replace(&folder.join("refs").join(&repo.revision), &listing.commit)?;
+        // First: without its names a commit would seem to have the files alone that are in the cache.
+        replace(&folder.join(".listings").join(&listing.commit), &listing.files.join("\n"))?;
+        if is_commit(&repo.revision) {
+            return Ok(());
         }
-        replace(&folder.join(".listings").join(&listing.commit), &listing.files.join("\n"))
+        replace(&folder.join("refs").join(&repo.revision), &listing.commit)
     }
 
     /// What is known of a revision without asking.
@@ -214,5 +217,18 @@ mod tests {
             assert_eq!((known.commit.as_str(), known.files), (commit, vec!["a/b.txt".to_owned()]));
         }
         assert!(cache.listing(&repo.at("other")).is_none());
+    }
+
+    #[test]
+    fn a_listing_that_cannot_be_written_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_path_buf());
+        let repo = Repo::dataset("org/name");
+        let [old, new] = ["0", "1"].map(|digit| Listing { commit: digit.repeat(40), files: vec!["a".to_owned()] });
+        cache.keep_listing(&repo, &old).unwrap();
+        // No file can be written in the place of a folder.
+        create_folder(&cache.folder(&repo).join(".listings").join(&new.commit)).unwrap();
+        cache.keep_listing(&repo, &new).unwrap_err();
+        assert_eq!(cache.listing(&repo).unwrap().commit, old.commit);
     }
 }

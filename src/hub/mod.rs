@@ -220,7 +220,8 @@ impl Hub {
         let listing = match &self.web {
             Some(web) => {
                 let listing = web.list(repo)?;
-                self.cache.keep_listing(repo, &listing)?;
+                // Only work without a network needs it: a cache that others keep, and that cannot be written, is read.
+                let _ = self.cache.keep_listing(repo, &listing);
                 listing
             }
             None => self.cache.listing(repo).ok_or_else(|| self.not_cached(repo, None))?,

@@ -23,6 +23,8 @@ pub const DIRECTORY: &str = "tensorboard";
 const ATTENTION: &str = "attention/";
 /// What its files begin with, as TensorBoard wants it, and end with.
 const NAME: (&str, &str) = ("events.out.tfevents.", ".mt");
+/// A file that is not whole yet: TensorBoard passes over such names.
+const NEW: &str = ".events.new";
 
 #[derive(Clone, PartialEq, Message)]
 struct Event {
@@ -163,24 +165,56 @@ impl Events {
         Self { directory: run.join(DIRECTORY), file: None, began: 0.0 }
     }
 
-    /// Removes files of earlier starts, and opens a new one. Returns their events with images, for these are in no log.
-    fn create(&mut self) -> Result<Vec<Event>> {
+    /// Begins a new file beside those of earlier starts. Returns these, and their events with images, for these are in no log.
+    fn create(&mut self) -> Result<(Vec<PathBuf>, Vec<Event>)> {
         self.file = None;
-        let mut images = Vec::new();
+        let (mut earlier, mut images) = (Vec::new(), Vec::<Event>::new());
         let failed = |error: std::io::Error| Error::io("write TensorBoard's events", &self.directory, error);
         std::fs::create_dir_all(&self.directory).map_err(failed)?;
         for entry in std::fs::read_dir(&self.directory).map_err(failed)?.flatten() {
             if entry.file_name().to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
                 let bytes = std::fs::read(entry.path()).map_err(failed)?;
-                images.extend(records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_images));
-                std::fs::remove_file(entry.path()).map_err(failed)?;
+                for event in records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_images) {
+                    // A kill may have left two files that tell the same.
+                    if !images.contains(&event) {
+                        images.push(event);
+                    }
+                }
+                earlier.push(entry.path());
             }
         }
-        let seconds = now() as u64;
-        let path = self.directory.join(format!("{}{seconds}{}", NAME.0, NAME.1));
+        let path = self.directory.join(NEW);
         let file = File::create(&path).map_err(|error| Error::io("write TensorBoard's events", &path, error))?;
         self.file = Some((BufWriter::new(file), path));
-        Ok(images)
+        Ok((earlier, images))
+    }
+
+    /// Writes what the log tells, and the images of those validations that it tells of.
+    fn fill(&mut self, entries: &[Value], images: &[Event]) -> Result<()> {
+        let validations: Vec<&Value> = entries.iter().filter(|entry| entry["event"] == "valid").collect();
+        let is_kept = |image: &&Event| validations.iter().any(|entry| entry["update"] == image.step);
+        let wall_time = self.began;
+        let version = Some("brain.Event:2".to_owned());
+        self.write(&Event { wall_time, file_version: version, ..Event::default() })?;
+        self.write(&Event { wall_time, session_log: Some(SessionLog { status: 1 }), ..Event::default() })?;
+        entries.iter().try_for_each(|entry| self.add(entry))?;
+        images.iter().filter(is_kept).try_for_each(|event| self.write(event))
+    }
+
+    /// Gives the new file its name, now that it is whole, and removes those of earlier starts at once: in between, readers see
+    /// both.
+    fn replace(&mut self, earlier: &[PathBuf]) -> Result<()> {
+        self.flush()?;
+        let Some((file, path)) = &mut self.file else { return Ok(()) };
+        let named = self.directory.join(format!("{}{}{}", NAME.0, now() as u64, NAME.1));
+        let moved = file.get_ref().sync_all().and_then(|()| std::fs::rename(&*path, &named));
+        moved.map_err(|error| Error::io("write TensorBoard's events", &named, error))?;
+        // A start within the same second has replaced its own.
+        for old in earlier.iter().filter(|old| **old != named) {
+            std::fs::remove_file(old).map_err(|error| Error::io("write TensorBoard's events", old, error))?;
+        }
+        *path = named;
+        Ok(())
     }
 
     fn write(&mut self, event: &Event) -> Result<()> {
@@ -209,16 +243,10 @@ impl Watcher for Events {
     fn begin(&mut self, entries: &[Value]) -> Result<()> {
         let seconds = entries.iter().filter_map(|entry| entry["seconds"].as_f64()).fold(0.0, f64::max);
         self.began = now() - seconds;
-        let images = self.create()?;
-        let validations: Vec<&Value> = entries.iter().filter(|entry| entry["event"] == "valid").collect();
-        let is_kept = |image: &&Event| validations.iter().any(|entry| entry["update"] == image.step);
-        let wall_time = self.began;
-        let version = Some("brain.Event:2".to_owned());
-        self.write(&Event { wall_time, file_version: version, ..Event::default() })?;
-        self.write(&Event { wall_time, session_log: Some(SessionLog { status: 1 }), ..Event::default() })?;
-        entries.iter().try_for_each(|entry| self.add(entry))?;
-        images.iter().filter(is_kept).try_for_each(|event| self.write(event))?;
-        self.flush()
+        let (earlier, images) = self.create()?;
+        let written = self.fill(entries, &images).and_then(|()| self.replace(&earlier));
+        // What is left of it would only take room.
+        written.inspect_err(|_| drop(std::fs::remove_file(self.directory.join(NEW))))
     }
 
     fn samples(&mut self, Samples { update, is_final, explained }: Samples) -> Result<()> {
@@ -408,6 +436,31 @@ mod tests {
         let event = events(&folder.path().join(DIRECTORY)).pop().unwrap();
         let image = event.summary.unwrap().value.remove(0).image.unwrap();
         assert!(image.width > 10 && image.height > 10 && image.encoded_image_string.starts_with(b"\x89PNG"));
+    }
+
+    /// What is in no log is not lost when a start fails, nor there twice when a start is killed before the old file is gone.
+    #[test]
+    fn an_old_file_stays_until_the_new_one_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join(DIRECTORY);
+        let explained = [Explanation::default()];
+        let entry = json!({ "event": "valid", "update": 10, "loss": 2.0, "seconds": 1 });
+        let mut log = Events::new(folder.path());
+        log.begin(&[]).unwrap();
+        log.samples(Samples { update: 10, is_final: false, explained: &explained }).unwrap();
+        drop(log);
+        let images = || events(&directory).into_iter().filter(Event::has_images).count();
+        assert_eq!(images(), 1);
+        // No file can be written in the place of a folder.
+        std::fs::create_dir(directory.join(NEW)).unwrap();
+        Events::new(folder.path()).begin(std::slice::from_ref(&entry)).unwrap_err();
+        std::fs::remove_dir(directory.join(NEW)).unwrap();
+        assert_eq!(images(), 1);
+        let file = std::fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
+        std::fs::copy(&file, directory.join(format!("{}1{}", NAME.0, NAME.1))).unwrap();
+        std::fs::write(directory.join(NEW), "half a file").unwrap();
+        Events::new(folder.path()).begin(std::slice::from_ref(&entry)).unwrap();
+        assert_eq!(images(), 1);
     }
 
     /// The checksum of "123456789" in CRC-32C is e3069283.

@@ -318,18 +318,28 @@ fn in_order(a: &str, b: &str) -> Ordering {
     parts(a).cmp(&parts(b)).then_with(|| a.cmp(b))
 }
 
-/// The first shard of `…-00000-of-00003` that is not there.
+/// Of `…-00000-of-00003…` what comes before the number, the number, the count, and what follows.
+fn numbered(file: &str) -> Option<[&str; 4]> {
+    let (before, after) = file.rsplit_once("-of-")?;
+    let prefix = before.trim_end_matches(|c: char| c.is_ascii_digit());
+    let rest = after.trim_start_matches(|c: char| c.is_ascii_digit());
+    let (number, count) = (before.strip_prefix(prefix)?, after.strip_suffix(rest)?);
+    (!number.is_empty()).then_some([prefix, number, count, rest])
+}
+
+/// The first shard of `…-00000-of-00003` that is not there. What follows the count may differ from shard to shard: older data
+/// sets have a checksum there.
 pub fn missing_shard(files: &[String]) -> Option<String> {
-    let last = files.last()?;
-    let (before, after) = last.rsplit_once("-of-")?;
-    let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let count: usize = after.get(..digits)?.parse().ok()?;
-    let number = before.len() - before.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    let prefix = before.get(..before.len() - number)?;
+    let [prefix, number, count, rest] = numbered(files.last()?)?;
+    let (width, all) = (number.len(), count.parse::<usize>().ok()?);
+    let of_these = files.iter().filter_map(|file| numbered(file)).filter(|name| name[0] == prefix && name[2] == count);
+    let there: BTreeSet<usize> = of_these.filter_map(|[_, number, ..]| number.parse().ok()).collect();
     // No more than could be listed.
-    let names = (0..count.min(1 << 20)).map(|index| format!("{prefix}{index:0number$}-of-{after}"));
-    let there: BTreeSet<&str> = files.iter().map(String::as_str).collect();
-    names.into_iter().find(|name| !there.contains(name.as_str()))
+    let missing = (0..all.min(1 << 20)).find(|index| !there.contains(index))?;
+    let ending = rest.find('.').and_then(|at| rest.get(at..)).unwrap_or_default();
+    // The checksum of a shard that is not there is not known.
+    let between = if ending == rest { "" } else { "*" };
+    Some(format!("{prefix}{missing:0width$}-of-{count}{between}{ending}"))
 }
 
 #[cfg(test)]
@@ -454,5 +464,15 @@ mod tests {
         assert_eq!(missing_shard(&[shard(0), shard(1), shard(2)]), None);
         assert_eq!(missing_shard(&[shard(0), shard(2)]), Some(shard(1)));
         assert_eq!(missing_shard(&names(&["train.parquet"])), None);
+        assert_eq!(missing_shard(&names(&["best-of-3.parquet"])), None);
+        // Each with a checksum of its own.
+        let hashed = names(&["data/train-00000-of-00002-0a1b.parquet", "data/train-00001-of-00002-9f8e.parquet"]);
+        assert_eq!(missing_shard(&hashed), None);
+        let missing = |index: usize| Some(format!("data/train-0000{index}-of-00002*.parquet"));
+        assert_eq!(missing_shard(&hashed[..1]), missing(1));
+        assert_eq!(missing_shard(&hashed[1..]), missing(0));
+        // Shards of another split or number are none of these.
+        let other = names(&["data/test-00000-of-00002-0a1b.parquet", "data/train-00000-of-00003-0a1b.parquet"]);
+        assert_eq!(missing_shard(&[&other[..], &hashed[1..]].concat()), missing(0));
     }
 }

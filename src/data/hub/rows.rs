@@ -165,7 +165,10 @@ pub struct TableRows {
     record: csv::StringRecord,
     /// The columns of source and target.
     columns: [usize; 2],
-    row: usize,
+    /// The line of the row that is read, if each row before it is one line.
+    line: usize,
+    /// Lines that the reader does not count: of `\r\n` it leaves the `\n` to the next row.
+    uncounted: u64,
 }
 
 impl TableRows {
@@ -178,20 +181,24 @@ impl TableRows {
         let mut builder = csv::ReaderBuilder::new();
         // In tab-separated values a quote is mostly just one.
         let mut reader = builder.delimiter(separator).quoting(separator == b',').from_reader(file);
-        let header = reader.headers().map_err(|error| bad_table(shard, 0, &error))?.clone();
+        let header = reader.headers().map_err(|error| bad_table(shard, 0, 0, &error))?.clone();
         let position = |name: &str| header.iter().position(|column| column.trim_start_matches('\u{feff}') == name);
         let (Some(source), Some(target)) = (position(&columns.source), position(&columns.target)) else {
             return Err(columns.missing(shard, &header.iter().map(str::to_owned).collect::<Vec<_>>()));
         };
-        Ok(Self { shard: shard.clone(), reader, record: csv::StringRecord::new(), columns: [source, target], row: 0 })
+        // Behind a header that ends in `\n` the next line begins.
+        let next_line = 2 + header.iter().map(|name| name.matches('\n').count() as u64).sum::<u64>();
+        let uncounted = next_line.saturating_sub(reader.position().line());
+        let record = csv::StringRecord::new();
+        Ok(Self { shard: shard.clone(), reader, record, columns: [source, target], line: 1, uncounted })
     }
 }
 
 impl Rows for TableRows {
     fn push(&mut self, block: &mut PairBlock) -> Result<bool> {
-        self.row += 1;
+        self.line += 1;
         let read = self.reader.read_record(&mut self.record);
-        if !read.map_err(|error| bad_table(&self.shard, self.row, &error))? {
+        if !read.map_err(|error| bad_table(&self.shard, self.line, self.uncounted, &error))? {
             return Ok(false);
         }
         let [source, target] = self.columns.map(|column| in_one_line(self.record.get(column).unwrap_or_default()));
@@ -200,7 +207,51 @@ impl Rows for TableRows {
     }
 }
 
-fn bad_table(shard: &Shard, row: usize, error: &csv::Error) -> Error {
-    let what = format!("cannot read the row: {error}");
-    Error::failure(what).at_line(&shard.name, row, 0).help("the data set must be mended where it is made")
+/// A row cannot be read. It is at `line` where the reader does not say; what that says is too few by `uncounted`.
+fn bad_table(shard: &Shard, line: usize, uncounted: u64, error: &csv::Error) -> Error {
+    // Without the reader's own count of lines.
+    let what = match error.kind() {
+        csv::ErrorKind::Utf8 { .. } => "the text is not UTF-8".to_owned(),
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("the row and the line of names differ in their number of values: {len} and {expected_len}")
+        }
+        _ => format!("cannot read the row: {error}"),
+    };
+    let line = error.position().map_or(line, |position| (position.line() + uncounted) as usize);
+    Error::failure(what).at_line(&shard.name, line, 0).help("the data set must be mended where it is made")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The line of the first row that cannot be read.
+    fn bad_line(table: &[u8]) -> usize {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.csv");
+        std::fs::write(&path, table).unwrap();
+        let shard = Shard { name: "t.csv".into(), path };
+        let columns = Columns { source: "en".into(), target: "de".into() };
+        let mut rows = TableRows::open(&shard, &columns, b',').unwrap();
+        let mut block = PairBlock::default();
+        loop {
+            match rows.push(&mut block) {
+                Ok(more) => assert!(more, "all rows can be read"),
+                Err(error) => return error.place().unwrap().line,
+            }
+        }
+    }
+
+    #[test]
+    fn a_bad_row_is_at_its_line_of_the_file() {
+        for end in ["\n", "\r\n"] {
+            let line = |rows: &[&str]| bad_line([&["en,de"][..], rows].concat().join(end).as_bytes());
+            assert_eq!(line(&["a"]), 2);
+            assert_eq!(line(&["a,b", "c,d", "e,f,g", "h,i"]), 4);
+            // A line break within a value.
+            assert_eq!(line(&["\"a\nb\",c", "d"]), 4);
+        }
+        assert_eq!(bad_line(b"\"en\",\"de\",\"a\nb\"\na,b,c\nd,e\n"), 4);
+        assert_eq!(bad_line(b"en,de\na,b\nc,\xE9\n"), 3);
+    }
 }

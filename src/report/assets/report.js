@@ -24,10 +24,24 @@ function duration(seconds) {
 const entries = (run, event) => run.log.filter(entry => entry.event === event);
 const color = index => `var(--c${index % 8})`;
 
+/* Of each run, its entries of training, in the order of updates. */
+const trained = new WeakMap();
+
 function tokensAt(run, update) {
-  const known = entries(run, "train").filter(entry => entry.update <= update);
-  return known.length ? known[known.length - 1].target_tokens : null;
+  if (!trained.has(run)) trained.set(run, entries(run, "train"));
+  const known = trained.get(run);
+  let from = 0, to = known.length;
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (known[middle].update <= update) from = middle + 1;
+    else to = middle;
+  }
+  return from ? known[from - 1].target_tokens : null;
 }
+
+/* There may be more numbers than a function can take as arguments. */
+const lowest = numbers => numbers.reduce((a, b) => Math.min(a, b), Infinity);
+const highest = numbers => numbers.reduce((a, b) => Math.max(a, b), -Infinity);
 
 /* The mean of a window that grows with the slider, and is narrower towards the ends; on a logarithmic axis of logarithms. */
 function smoothed(points, most, logarithmic) {
@@ -65,6 +79,16 @@ function ticks(low, high, count) {
   return out;
 }
 
+/* Marks of an axis that runs from one logarithm to another: round numbers, evenly where few of these lie on it, and whole powers where too many do. */
+function logarithmicTicks(low, high, count) {
+  const first = Math.floor(low), powers = Array.from({ length: Math.ceil(high) - first + 1 }, (_, i) => first + i);
+  const marks = factors => powers.flatMap(power => factors.map(factor => +`${factor}e${power}`))
+    .filter(mark => Math.log10(mark) >= low - 1e-9 && Math.log10(mark) <= high + 1e-9);
+  const round = [[1, 2, 5], [1, 3], [1]].map(marks).find(found => found.length <= count + 1);
+  if (!round) return ticks(low, high, count).map(power => +`1e${power}`);
+  return round.length < 3 ? ticks(10 ** low, 10 ** high, count) : round;
+}
+
 function draw(chart, box) {
   const all = curves(chart);
   box.hidden = !all.length;
@@ -76,16 +100,16 @@ function draw(chart, box) {
   const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": chart.title }, box);
   const scale = isLogarithmic(chart) ? Math.log10 : v => v;
   const points = all.flatMap(c => c.points), xs = points.map(p => p.x), ys = points.map(p => scale(p.y));
-  let [x0, x1] = [Math.min(...xs), Math.max(...xs)], [y0, y1] = [Math.min(...ys), Math.max(...ys)];
+  let [x0, x1] = [lowest(xs), highest(xs)], [y0, y1] = [lowest(ys), highest(ys)];
   if (x0 === x1) x1 = x0 + 1;
   // Means of equal numbers differ in their last digits.
   if (y1 - y0 <= 1e-9 * Math.abs(y1)) [y0, y1] = [y0 - Math.abs(y0 || 1) / 10, y1 + Math.abs(y1 || 1) / 10];
   const X = v => left + (v - x0) / (x1 - x0) * (W - left - right);
   const Y = v => H - bottom - (scale(v) - y0) / (y1 - y0) * (H - top - bottom);
-  for (const t of ticks(y0, y1, 5)) {
-    const y = H - bottom - (t - y0) / (y1 - y0) * (H - top - bottom);
+  for (const t of isLogarithmic(chart) ? logarithmicTicks(y0, y1, 5) : ticks(y0, y1, 5)) {
+    const y = Y(t);
     drawn("line", { class: "grid", x1: left, x2: W - right, y1: y, y2: y }, svg);
-    drawn("text", { x: left - 5, y: y + 4, "text-anchor": "end" }, svg, short(isLogarithmic(chart) ? 10 ** t : t));
+    drawn("text", { x: left - 5, y: y + 4, "text-anchor": "end" }, svg, short(t));
   }
   for (const t of ticks(x0, x1, 5)) drawn("text", { x: X(t), y: H - 12, "text-anchor": "middle" }, svg, short(t));
   drawn("text", { x: W - right, y: H - 1, "text-anchor": "end" }, svg, AXES[state.axis][0]);
@@ -242,7 +266,7 @@ function histogram(parent, title, unit, { start, width, counts }, digits) {
   const box = make("div", { className: "chart bars-of" }), W = 420, H = 190, left = 12, right = 12, top = 24, bottom = 30;
   box.append(make("h3", {}, title, make("span", { className: "soft", textContent: " " + unit })));
   const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}, ${unit}` }, box);
-  const most = Math.max(...counts), each = (W - left - right) / counts.length;
+  const most = highest(counts), each = (W - left - right) / counts.length;
   const note = make("div", { className: "note" });
   const edge = i => (start + i * width).toFixed(digits);
   counts.forEach((count, i) => {
@@ -295,7 +319,7 @@ function samples() {
       list.replaceChildren(...entry.samples.map(sample => {
         const rows = make("dl");
         for (const line of sample.split("\n").filter(line => line.trim())) {
-          const [, what, text] = /^\s*(\S+)\s*(.*)$/.exec(line);
+          const [, what, text] = /^\s*(\S+)\s*(.*)$/s.exec(line);
           rows.append(make("dt", { textContent: what }), make("dd", { textContent: text }));
         }
         return make("div", { className: "sample" }, rows);

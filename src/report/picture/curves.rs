@@ -1,6 +1,10 @@
 //! The curves of runs as a picture.
 
+use std::ops::Range;
+
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use serde_json::Value;
 
@@ -56,6 +60,32 @@ struct Curve {
     points: Vec<(f64, f64)>,
 }
 
+/// The upright axis of a chart: of values, or of their logarithms to the base ten.
+struct Axis {
+    numbers: RangedCoordf64,
+    is_logarithmic: bool,
+}
+
+impl Ranged for Axis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.numbers.map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        match hint.max_num_points() {
+            most @ 1.. if self.is_logarithmic => logarithmic_marks(&self.numbers.range(), most),
+            _ => self.numbers.key_points(hint),
+        }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.numbers.range()
+    }
+}
+
 impl Chart {
     fn curves(&self, runs: &[Run]) -> Vec<Curve> {
         let point = |entry: &Value| {
@@ -75,6 +105,7 @@ impl Chart {
     fn draw(&self, area: &DrawingArea<SVGBackend, Shift>, curves: &[Curve]) -> Result<()> {
         let points = || curves.iter().flat_map(|curve| &curve.points);
         let (x, y) = (range(points().map(|point| point.0)), range(points().map(|point| point.1)));
+        let y = Axis { numbers: y.into(), is_logarithmic: self.is_logarithmic };
         let mut chart = ChartBuilder::on(area)
             .caption(self.title, letters(LETTER, INK))
             .margin(8)
@@ -162,7 +193,7 @@ fn legend(area: &DrawingArea<SVGBackend, Shift>, names: &[String]) -> Result<()>
 }
 
 /// All values, with some room where they are one.
-fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
+fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
     let room = if high - low > 1e-9 * high.abs() {
         (high - low) * 0.03
@@ -170,6 +201,25 @@ fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
         (if high == 0.0 { 1.0 } else { high.abs() }) / 10.0
     };
     low - room..high + room
+}
+
+/// Where an axis of powers of ten is marked: at round numbers, evenly where few of these lie on it, and at whole powers where
+/// too many do.
+fn logarithmic_marks(powers: &Range<f64>, most: usize) -> Vec<f64> {
+    let marks = |factors: &[f64]| -> Vec<f64> {
+        let whole = powers.start.floor() as i32..=powers.end.ceil() as i32;
+        let marks = whole.flat_map(|power| factors.iter().map(move |factor| f64::from(power) + factor.log10()));
+        marks.filter(|mark| powers.contains(mark)).collect()
+    };
+    let round = [&[1.0, 2.0, 5.0][..], &[1.0, 3.0], &[1.0]].into_iter().map(marks).find(|marks| marks.len() <= most);
+    let values = 10f64.powf(powers.start)..10f64.powf(powers.end);
+    match round {
+        Some(marks) if marks.len() < 3 && values.end.is_finite() => {
+            RangedCoordf64::from(values).key_points(most).into_iter().map(f64::log10).collect()
+        }
+        Some(marks) => marks,
+        None => RangedCoordf64::from(powers.clone()).key_points(most),
+    }
 }
 
 /// A number with three or four digits.
@@ -199,6 +249,20 @@ mod tests {
     fn numbers_are_short() {
         let shown = [0.0, 1.0, 2.5, 250.0, 9999.0, 12_345.0, 7_000_000.0, 0.0004, -3.25].map(short);
         assert_eq!(shown, ["0", "1", "2.5", "250", "9999", "12.3k", "7M", "4.0e-4", "-3.25"]);
+    }
+
+    #[test]
+    fn logarithms_are_marked_at_round_numbers() {
+        let shown = |low: f64, high: f64| -> Vec<String> {
+            let marks = logarithmic_marks(&(low.log10()..high.log10()), 6);
+            marks.into_iter().map(|mark| short(10f64.powf(mark))).collect()
+        };
+        assert_eq!(shown(9.0, 210.0), ["10", "20", "50", "100", "200"]);
+        assert_eq!(shown(3.1, 4000.0), ["10", "30", "100", "300", "1000", "3000"]);
+        assert_eq!(shown(0.9, 2e7)[..3], ["1", "100", "10k"]);
+        // Evenly: 4.2, 4.4 and so on.
+        let even = shown(4.1, 4.9);
+        assert!(even.len() >= 3 && even.iter().all(|mark| mark.len() == 3), "{even:?}");
     }
 
     #[test]
