@@ -12,7 +12,7 @@ use mt::config::{DecodeConfig, ModelConfig, OptimizerConfig};
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::Neural;
 use mt::decode::source::Source;
-use mt::decode::translate::TranslateOptions;
+use mt::decode::translate::{Prefix, TranslateOptions};
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
 use mt::error::Result;
 use mt::gpu::Engine;
@@ -657,8 +657,10 @@ fn a_batch_that_does_not_fit_is_translated_in_parts() {
         Ensemble::new(vec![Neural::on_device(&model, translator, special())])
     };
     let translate = |bytes: usize| -> Vec<Vec<u32>> {
-        let found =
-            ensemble(bytes).translate(std::slice::from_ref(&sources), &[], &options, |_| true).unwrap().unwrap();
+        let found = ensemble(bytes)
+            .translate(std::slice::from_ref(&sources), &Prefix::default(), &options, |_| true)
+            .unwrap()
+            .unwrap();
         found.into_iter().map(|hypotheses| hypotheses[0].tokens.clone()).collect()
     };
     const LITTLE: usize = 300_000;

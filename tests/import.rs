@@ -64,7 +64,7 @@ fn lines_without_a_language_are_told_of() {
     succeeds(&output);
     let text = stderr(&output);
     assert!(text.contains("1 of 4 lines (the first is line 3: >>xxx<<)") && text.contains(">>fra<< >>deu<<"), "{text}");
-    assert!(text.contains("1 of 4 lines (the first is line 2) do not say into which language"), "{text}");
+    assert!(text.contains("1 of 4 lines (the first is line 2) do not begin with a tag"), "{text}");
 }
 
 /// Each part is translated into the language of the line, whose tag stands in the line once.

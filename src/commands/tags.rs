@@ -43,14 +43,14 @@ impl<'t> Tags<'t> {
         let (known, all) = (known.join(" ") + more, self.lines);
         if let Some((first, count, tag)) = &self.unknown {
             message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}: {tag}) begin with the tag of a language that the \
-                 model does not know; it knows {known}"
+                "warning: {count} of {all} lines (the first is line {first}: {tag}) begin with a tag that the model does not know; \
+                 it knows {known}"
             ));
         }
         if let Some((first, count)) = self.missing {
             message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}) do not say into which language: they should \
-                 begin with one of {known}"
+                "warning: {count} of {all} lines (the first is line {first}) do not begin with a tag, which says into which \
+                 language; the model knows {known}"
             ));
         }
     }

@@ -117,6 +117,7 @@ impl Together<'_> {
                 "normalization",
                 "lowercase",
                 "max_piece_length",
+                "tags",
                 "symbols",
                 "sample_lines",
             ];
@@ -135,6 +136,7 @@ impl Together<'_> {
                 ("normalization", tokenizer.normalization != Normalization::Nfkc),
                 ("lowercase", tokenizer.lowercase),
                 ("max_piece_length", tokenizer.max_piece_length != TokenizerConfig::default().max_piece_length),
+                ("tags", !tokenizer.tags.is_empty()),
                 ("symbols", !tokenizer.symbols.is_empty()),
             ] {
                 if let Some(origin) = stated(key).filter(|_| is_set) {
@@ -148,20 +150,23 @@ impl Together<'_> {
 
     /// Symbols that can be none, and a vocabulary without room for them.
     fn symbols(&mut self, tokenizer: &TokenizerConfig) {
-        let Some(entry) = get(self.merged, "tokenizer.symbols") else { return };
-        let Value::List(items) = &entry.item.value else { return };
         let options = tokenizer.options();
         let mut usable = true;
-        for (i, item) in items.iter().enumerate() {
-            if let Value::Text(stated) = &item.value
-                && let Err(error) = options.symbol(stated)
-            {
-                usable = false;
-                self.report.add(&item.origin, error.context(format_args!("`tokenizer.symbols[{i}]`")));
+        for key in ["tags", "symbols"] {
+            let path = format!("tokenizer.{key}");
+            let Some(Value::List(items)) = get(self.merged, &path).map(|entry| &entry.item.value) else { continue };
+            for (i, item) in items.iter().enumerate() {
+                if let Value::Text(stated) = &item.value
+                    && let Err(error) = options.symbol(stated)
+                {
+                    usable = false;
+                    self.report.add(&item.origin, error.context(format_args!("`{path}[{i}]`")));
+                }
             }
         }
-        if let (true, Err(error)) = (usable, options.check()) {
-            self.add(&["tokenizer.symbols", "tokenizer.vocab_size"], error);
+        let has_any = !tokenizer.tags.is_empty() || !tokenizer.symbols.is_empty();
+        if let (true, true, Err(error)) = (has_any, usable, options.check()) {
+            self.add(&["tokenizer.symbols", "tokenizer.tags", "tokenizer.vocab_size"], error);
         }
     }
 

@@ -64,6 +64,7 @@ const TOKENIZER: &[Key] = &[
     key("normalization", Kind::Choice(Normalization::NAMES)),
     key("lowercase", Kind::Boolean),
     key("max_piece_length", POSITIVE),
+    key("tags", Kind::Texts),
     key("symbols", Kind::Texts),
     key("sample_lines", COUNT),
 ];

@@ -99,7 +99,9 @@ pub struct TokenizerConfig {
     pub lowercase: bool,
     /// The longest piece learned, in characters.
     pub max_piece_length: usize,
-    /// Strings that are one piece wherever they stand, such as the `<2de>` of a multilingual model.
+    /// Strings that every source line begins with one of, such as the `<2de>` of a multilingual model: one piece each.
+    pub tags: Vec<String>,
+    /// Other strings that are one piece wherever they stand.
     pub symbols: Vec<String>,
     /// The most lines of each side that the merges are learned from; 0: all.
     pub sample_lines: usize,
@@ -117,6 +119,7 @@ impl Default for TokenizerConfig {
             normalization: Normalization::Nfkc,
             lowercase: false,
             max_piece_length: 16,
+            tags: Vec::new(),
             symbols: Vec::new(),
             sample_lines: 2_000_000,
         }
@@ -131,6 +134,7 @@ impl TokenizerConfig {
             normalization: self.normalization,
             lowercase: self.lowercase,
             max_piece_length: self.max_piece_length,
+            tags: self.tags.clone(),
             symbols: self.symbols.clone(),
         }
     }

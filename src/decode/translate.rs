@@ -226,6 +226,7 @@ impl Translator {
     ) -> Result<Option<Vec<Translation>>> {
         let mut sources = self.read(lines, options.long);
         let prefix = self.prefix(&options.prefix);
+        let forced = |source: &Source| if source.part == 0 { 0 } else { prefix.later.len() };
         let mut parts_left = vec![0usize; lines.len()];
         let translated = sources[0].iter().filter(|source| !source.ids.is_empty());
         translated.for_each(|source| parts_left[source.line] += 1);
@@ -242,7 +243,8 @@ impl Translator {
         let mut translations: Vec<Option<Translation>> = (0..lines.len()).map(|_| None).collect();
         for (source, hypotheses) in sources.swap_remove(0).into_iter().zip(found) {
             let place = &mut translations[source.line];
-            let n_best: Vec<Candidate> = hypotheses.into_iter().map(|hypothesis| self.candidate(hypothesis)).collect();
+            let candidate = |hypothesis| self.candidate(hypothesis, forced(&source));
+            let n_best: Vec<Candidate> = hypotheses.into_iter().map(candidate).collect();
             if n_best.is_empty() {
                 continue;
             }
@@ -337,11 +339,15 @@ impl Translator {
             return sources;
         }
         // A tag says into which language the whole line goes.
-        let tag_of = |line: &'l str| self.readers[0].tokenizers().source.language_tag(line).unwrap_or_default();
-        let tag_tokens =
-            |reader: &Reader, line: usize| reader.tokenizers().source.encode(tag_of(lines[line].as_ref())).len();
+        let leading = |line: &'l str| {
+            let leading = self.readers[0].tokenizers().source.leading(line);
+            if leading.len() < line.trim_end().len() { leading } else { "" }
+        };
+        let leading_tokens = |reader: &Reader, line: usize| {
+            reader.tokenizers().source.encode(leading(lines[line].as_ref()).trim_end()).len()
+        };
         let parts_of = |line: &'l str| -> Vec<Cow<'l, str>> {
-            let tag = tag_of(line);
+            let tag = leading(line);
             let tagged =
                 |(i, part)| if i == 0 || tag.is_empty() { Cow::Borrowed(part) } else { format!("{tag}{part}").into() };
             source::split(line, &self.readers).into_iter().enumerate().map(tagged).collect()
@@ -356,7 +362,7 @@ impl Translator {
                         return vec![source];
                     }
                     let of_line = |(part, read): (usize, Source)| {
-                        let added = if part == 0 { 0 } else { tag_tokens(reader, source.line) };
+                        let added = if part == 0 { 0 } else { leading_tokens(reader, source.line) };
                         Source { line: source.line, part, added, ..read }
                     };
                     reader.read(parts).into_iter().enumerate().map(of_line).collect()
@@ -371,7 +377,7 @@ impl Translator {
     /// # Errors
     /// It has more tokens than `options.max_length` or the models' positions allow; exit code 2.
     pub fn check_prefix(&self, options: &TranslateOptions) -> Result<()> {
-        let (tokens, positions) = (self.prefix(&options.prefix).len(), self.models.max_positions() - 1);
+        let (tokens, positions) = (self.prefix(&options.prefix).first.len(), self.models.max_positions() - 1);
         let most = options.max_length.unwrap_or(positions).min(positions);
         if tokens > most {
             let what = format!("--prefix has {tokens} tokens, but a translation has at most {most}");
@@ -381,16 +387,30 @@ impl Translator {
     }
 
     /// The tokens of a beginning.
-    fn prefix(&self, text: &str) -> Vec<u32> {
+    fn prefix(&self, text: &str) -> Prefix {
         // White space at its end would come twice: pieces bring their own.
-        self.target.encode(text.trim_end())
+        let [first, later] = [text, self.target.leading(text)].map(|text| self.target.encode(text.trim_end()));
+        Prefix { first, later }
     }
 
-    fn candidate(&self, hypothesis: Hypothesis) -> Candidate {
-        let Hypothesis { tokens, token_log_probs, log_prob, score, ending } = hypothesis;
+    /// Without the first `forced` tokens, which the line has already.
+    fn candidate(&self, hypothesis: Hypothesis, forced: usize) -> Candidate {
+        let Hypothesis { mut tokens, mut token_log_probs, mut log_prob, score, ending } = hypothesis;
+        tokens.drain(..forced.min(tokens.len()));
+        let before = token_log_probs.drain(..forced.min(token_log_probs.len()));
+        log_prob -= before.map(f64::from).sum::<f64>();
         let text = self.target.decode(&tokens).replace(['\n', '\r'], " ");
         Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints: Vec::new() }
     }
+}
+
+/// What translations begin with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefix {
+    /// Those of a line or of its first part.
+    first: Vec<u32>,
+    /// Those of its other parts: the tags at the beginning of `first`, which say something of the whole line.
+    later: Vec<u32>,
 }
 
 impl Ensemble {
@@ -403,7 +423,7 @@ impl Ensemble {
     pub fn translate(
         &self,
         sources: &[Vec<Source>],
-        prefix: &[u32],
+        prefix: &Prefix,
         options: &TranslateOptions,
         mut go_on: impl FnMut(&[usize]) -> bool,
     ) -> Result<Option<Vec<Vec<Hypothesis>>>> {
@@ -429,15 +449,16 @@ impl Ensemble {
         &self,
         sources: &[Vec<Source>],
         batch: &[usize],
-        prefix: &[u32],
+        prefix: &Prefix,
         options: &TranslateOptions,
     ) -> Result<Vec<Vec<Hypothesis>>> {
         let sentence = |&i: &usize| {
             let Source { line, part, ids, .. } = &sources[0][i];
+            let prefix = if *part == 0 { &prefix.first } else { &prefix.later };
             Sentence {
                 min_length: options.min_length,
                 max_length: options.limit(ids.len(), prefix.len()).clamp(1, self.max_positions()),
-                prefix: if *part == 0 { prefix.to_vec() } else { Vec::new() },
+                prefix: prefix.clone(),
                 // No line is so long that its parts come near the next line.
                 key: ((options.lines_before + line) as u64) + ((*part as u64) << 40),
             }

@@ -37,10 +37,11 @@ impl Existing {
         if !config::is_resolved(&config_file) {
             return Ok(None);
         }
-        let Comparison { notes, mut refused } = match config::load_resolved(&config_file) {
+        let Comparison { notes, mut refused, idle } = match config::load_resolved(&config_file) {
             Ok(old) => compare::configurations(&config_file, &old, config),
-            Err(error) => Comparison { notes: Vec::new(), refused: vec![error] },
+            Err(error) => Comparison { refused: vec![error], ..Comparison::default() },
         };
+        refused.extend(idle);
         let warnings = RefCell::new(notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>());
         let state = match restore::newest(run, &|warning| warnings.borrow_mut().push(warning)) {
             Ok(newest) => newest.map(|(state, _)| state),

@@ -15,6 +15,7 @@ use super::run::prepare::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
 use crate::config::{self, Config};
+use crate::data::check::words::Sample;
 use crate::data::check::{self, Findings, Kind, Seen, Severity};
 use crate::device;
 use crate::error::{Error, Result};
@@ -38,7 +39,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     directory::refuse_unusable(&run, &config)?;
     let found = Texts::find(&config.data, common)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
-    let findings = texts(&found)?;
+    let findings = texts(&found, !config.tokenizer.tags.is_empty())?;
     let refused = findings.iter().any(|(kind, _)| kind.severity() == Severity::Error);
     let mut output = Output::open(None)?;
     if !common.json {
@@ -95,15 +96,22 @@ fn as_json(error: &Error) -> Value {
     })
 }
 
-/// Checks every corpus of the configuration: first those that must not be trained on.
-fn texts(texts: &Texts) -> Result<Findings> {
+/// Checks every corpus of the configuration: first those that must not be trained on. With tags lines may go in any direction.
+fn texts(texts: &Texts, has_tags: bool) -> Result<Findings> {
+    let train = || texts.train.iter().map(|(text, _)| text);
+    let mut sample = Sample::default();
+    for text in [&texts.valid, &texts.test].into_iter().flatten().chain(train()) {
+        let [source, target] = text.raw()?;
+        sample.add(&source, &target);
+    }
+    let words = sample.learn(has_tags);
     let mut seen = Seen::default();
     let mut findings = Findings::default();
     for text in [&texts.valid, &texts.test].into_iter().flatten() {
-        findings.merge(check::check_lines(&text.raw()?, false, &mut seen));
+        findings.merge(check::check_lines(&text.raw()?, false, &mut seen, &words));
     }
-    for (text, _) in &texts.train {
-        findings.merge(check::check_lines(&text.raw()?, true, &mut seen));
+    for text in train() {
+        findings.merge(check::check_lines(&text.raw()?, true, &mut seen, &words));
     }
     Ok(findings)
 }

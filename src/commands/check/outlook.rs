@@ -10,7 +10,7 @@ use crate::commands::info::grouped;
 use crate::commands::model::{passes, training_type, vocabulary};
 use crate::commands::run::batches;
 use crate::commands::run::plan::Plan;
-use crate::commands::run::prepare::Data;
+use crate::commands::run::prepare::{Data, ids_of};
 use crate::commands::run::validator::Validator;
 use crate::commands::texts::Texts;
 use crate::config::{Config, TokenizerConfig};
@@ -48,9 +48,11 @@ impl Outlook {
         let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &device, compute)?;
         model.initialise(config.train.seed)?;
         let plan = Plan::new(config, data)?;
-        let (pieces, rare) = (data.tokenizers.target.vocab_size(), rare_pieces(data));
+        let counts = counts(data);
+        let (pieces, rare) = (counts.len(), counts.iter().filter(|count| **count < RARE).count());
         let is_given = config.tokenizer.path.is_some() || config.train.init.is_some();
         let mut warnings = of_vocabulary(&config.tokenizer, is_given, pieces, rare);
+        warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(memory::warning(plan.memory_bytes));
         warnings.extend(of_validation(config, texts, data)?);
         Ok(Self {
@@ -150,16 +152,34 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     Ok(tokens / seconds)
 }
 
-/// Target pieces that the training text has fewer than [`RARE`] times.
-fn rare_pieces(data: &Data) -> usize {
+/// How often the training text has each target piece; of a joint vocabulary, on both sides.
+fn counts(data: &Data) -> Vec<u32> {
     let mut counts = vec![0u32; data.tokenizers.target.vocab_size()];
     for index in 0..data.corpus.len() {
         let (source, target) = data.ids(index);
-        // A joint vocabulary learns from both sides.
         let source = if data.tokenizers.is_joint() { source } else { Vec::new() };
         for id in source.into_iter().chain(target) {
             counts[id as usize] = counts[id as usize].saturating_add(1);
         }
     }
-    counts.iter().filter(|count| **count < RARE).count()
+    counts
+}
+
+/// A warning of the symbols that a joint vocabulary has for nothing.
+fn unused_symbols(config: &TokenizerConfig, data: &Data, counts: &[u32]) -> Option<String> {
+    if !data.tokenizers.is_joint() {
+        return None;
+    }
+    let options = config.options();
+    let symbols: Vec<String> =
+        config.tags.iter().chain(&config.symbols).filter_map(|stated| options.symbol(stated).ok()).collect();
+    let target = &data.tokenizers.target;
+    let names: Vec<&str> = symbols.iter().map(String::as_str).collect();
+    let unused: Vec<&str> = ids_of(target, &names)
+        .into_iter()
+        .filter(|id| counts[*id as usize] == 0)
+        .filter_map(|id| target.piece(id))
+        .collect();
+    (!unused.is_empty())
+        .then(|| format!("the training text has no {} (tokenizer.tags, tokenizer.symbols)", unused.join(", ")))
 }

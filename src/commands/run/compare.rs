@@ -27,6 +27,11 @@ const MAY_CHANGE: &[&str] = &[
 /// Keys that may change too, but are told of: they change what comes, as the user may want.
 const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "train.clip_norm", "valid.beam"];
 
+/// Keys that nothing comes of when a run is continued, not even by force: its vocabulary is learnt.
+fn is_of_vocabulary(key: &str) -> bool {
+    key.starts_with("tokenizer.") && key != "tokenizer.dropout"
+}
+
 /// How the configuration of a run differs from the one that it shall go on with.
 #[derive(Default)]
 pub struct Comparison {
@@ -34,6 +39,8 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// What would train something else.
     pub refused: Vec<Error>,
+    /// What would change nothing.
+    pub idle: Vec<Error>,
 }
 
 /// Compares the configuration of a run, stored in `config_file`, with the one that it shall go on with.
@@ -44,6 +51,10 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
         let what = format!("`{key}` was {before} when the run began and is {now} now");
         if is_in(MAY_CHANGE_ALOUD) {
             comparison.notes.push(what);
+        } else if is_of_vocabulary(&key) {
+            let help =
+                "a run keeps the vocabulary that it began with: restore the value, or start another run with --run-dir";
+            comparison.idle.push(Error::usage(what).at(config_file).help(help));
         } else if !is_in(MAY_CHANGE) {
             let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
                         with --force";

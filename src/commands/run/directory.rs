@@ -102,18 +102,32 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Con
     }
     if exists && args.resume {
         let lock = lock(run)?;
-        let old = config::load_resolved(&config_file)?;
-        let Comparison { mut notes, refused } = compare::configurations(&config_file, &old, config);
-        if args.force {
-            notes.extend(refused.iter().map(|error| error.what().to_owned()));
-        } else if !refused.is_empty() {
-            return Err(Error::many(refused));
-        }
-        notes.iter().for_each(|note| message(format_args!("note: {note}")));
-        return Ok((Some(old), lock));
+        return Ok((continued(run, args, config)?, lock));
     }
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
     Ok((None, lock(run)?))
+}
+
+/// The configuration of the run in the directory, if there is one and it is continued: this one may go on with it.
+///
+/// # Errors
+/// It may not: everything that stands in the way.
+pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option<Config>> {
+    let config_file = run.join(CONFIG_FILE);
+    if !args.resume || !config::is_resolved(&config_file) {
+        return Ok(None);
+    }
+    let old = config::load_resolved(&config_file)?;
+    let Comparison { mut notes, mut refused, idle } = compare::configurations(&config_file, &old, config);
+    if args.force {
+        notes.extend(refused.drain(..).map(|error| error.what().to_owned()));
+    }
+    refused.extend(idle);
+    if !refused.is_empty() {
+        return Err(Error::many(refused));
+    }
+    notes.iter().for_each(|note| message(format_args!("note: {note}")));
+    Ok(Some(old))
 }
 
 /// Refuses a directory with a model that no run in it has made, and the one that training begins with: replacing the run would

@@ -19,6 +19,22 @@ const FREE: &[&str] = &[
     "model.init",
 ];
 
+/// Keys of `[tokenizer]` that are not what the model has, nor left as they are by default: nothing would come of them.
+fn idle_keys(other: &Config, config: &Config) -> impl Iterator<Item = Error> {
+    let default = Config::default();
+    let is_stated = |key: &str| config::differences(&default, config).iter().any(|(other, _, _)| other == key);
+    let of_learning = |key: &str| !matches!(key, "tokenizer.dropout" | "tokenizer.path" | "tokenizer.target_path");
+    let named = config.tokenizer.path.is_some();
+    let differences = config::differences(other, config).into_iter();
+    let idle = differences
+        .filter(move |(key, _, _)| key.starts_with("tokenizer.") && !named && of_learning(key) && is_stated(key));
+    let error = |(key, there, here)| {
+        let what = format!("`{key}` is {here}, but the vocabulary is that of `train.init`, with {there}");
+        Error::usage(what).help("leave it out: the model's own tokenizers are taken")
+    };
+    idle.map(error).collect::<Vec<_>>().into_iter()
+}
+
 /// The model that training begins with.
 pub struct Start {
     /// Its tokenizers.
@@ -49,6 +65,7 @@ impl Start {
                 Error::usage(what).at(file).help(help)
             })
             .collect();
+        errors.extend(idle_keys(&other, config).map(|error| error.at(directory.join(checkpoint::CONFIG_FILE))));
         let tokenizers = Tokenizers::load(directory).map_err(context)?;
         if let Some(named) = Tokenizers::named(&config.tokenizer)? {
             let sides = [("source", &named.source, &tokenizers.source), ("target", &named.target, &tokenizers.target)];

@@ -18,6 +18,7 @@ use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
 use crate::data::shard::{Elements, Shard};
+use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::train::End;
@@ -52,6 +53,8 @@ impl Data {
 const SAMPLED: usize = 1000;
 /// Per cent of tokens that may well be unknown.
 const MANY_UNKNOWN: usize = 10;
+/// Tokens at the beginning of a line that its tag is among.
+const FIRST: usize = 16;
 
 /// Where text is prepared, and who hears of it.
 pub struct Workplace<'a> {
@@ -176,8 +179,33 @@ pub fn data(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
     (workplace.say)(format!("data: {report}"));
     let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
-    unknown(&data).into_iter().for_each(workplace.say);
+    unknown(&data).into_iter().chain(untagged(&data)).for_each(workplace.say);
     Ok(data)
+}
+
+/// A warning where source lines begin with no tag although there are tags, in pairs spread evenly.
+fn untagged(data: &Data) -> Option<String> {
+    let source = &data.tokenizers.source;
+    let tags: Vec<u32> = ids_of(source, &source.language_tags());
+    if tags.is_empty() {
+        return None;
+    }
+    let (mut lines, mut without) = (0, 0);
+    for index in (0..data.corpus.len()).step_by(data.corpus.len().div_ceil(SAMPLED).max(1)) {
+        let (source, _) = data.ids(index);
+        lines += 1;
+        without += usize::from(!source.iter().take(FIRST).any(|id| tags.contains(id)));
+    }
+    (without > 0).then(|| {
+        let share = (100 * without).div_ceil(lines);
+        format!("warning: about {share} % of the source lines begin with none of the tags (tokenizer.tags)")
+    })
+}
+
+/// The ids of these pieces.
+pub fn ids_of(tokenizer: &Tokenizer, pieces: &[&str]) -> Vec<u32> {
+    let all = (0..tokenizer.vocab_size() as u32).filter_map(|id| Some((id, tokenizer.piece(id)?)));
+    all.filter(|(_, piece)| pieces.contains(piece)).map(|(id, _)| id).collect()
 }
 
 /// A warning for each side of whose tokens many are unknown, in pairs spread evenly: a tokenizer of other text.

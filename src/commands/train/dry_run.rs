@@ -1,4 +1,4 @@
-//! `mt train --dry-run`: what would be done, without doing it.
+//! `mt train --dry-run`: what would be done, without training. Text beyond `data.cache_above` is prepared all the same.
 
 use std::path::Path;
 
@@ -13,15 +13,18 @@ use crate::commands::run::prepare::{self, Workplace};
 use crate::commands::run::validator::Validator;
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
+use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::train::memory;
 
-/// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory.
-pub fn print(run: &Path, config: &Config, texts: &Texts, common: &Common) -> Result<()> {
+/// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved` are the
+/// tokenizers of the run that would be continued.
+pub fn print(run: &Path, config: &Config, texts: &Texts, saved: Option<Tokenizers>, common: &Common) -> Result<()> {
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
     let say = |line| report.borrow_mut().push(line);
-    let data = prepare::data(config, texts, None, &Workplace::beside(run, &config.data, common, &say))?;
+    let continues = saved.is_some();
+    let data = prepare::data(config, texts, saved, &Workplace::beside(run, &config.data, common, &say))?;
     Validator::open(config, texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
     if let Some(test) = &texts.test {
         test.open(1.0, &|_| ())?;
@@ -60,8 +63,11 @@ pub fn print(run: &Path, config: &Config, texts: &Texts, common: &Common) -> Res
         *target_tokens as f64 / pairs
     ));
     lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
-    let exists = config::is_resolved(&run.join(checkpoint::CONFIG_FILE));
-    let exists = if exists { "; it exists: --resume or --overwrite will be needed" } else { "" };
+    let exists = match config::is_resolved(&run.join(checkpoint::CONFIG_FILE)) {
+        true if continues => "; its run would go on",
+        true => "; it exists: --resume or --overwrite will be needed",
+        false => "",
+    };
     lines.push(format!("# run directory: {}{exists}", run.display()));
     lines.push(format!("# memory in training: about {:.2} GiB", memory::gibibytes(plan.memory_bytes)));
     lines.extend(memory::warning(plan.memory_bytes).map(|warning| format!("# warning: {warning}")));

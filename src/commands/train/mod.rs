@@ -60,7 +60,9 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     directory::refuse_unusable(&run, &config)?;
     if args.dry_run {
-        return dry_run::print(&run, &config, &texts, common);
+        let old = directory::continued(&run, args, &config)?;
+        let saved = old.map(|_| directory::tokenizers(&run)).transpose()?;
+        return dry_run::print(&run, &config, &texts, saved, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
     let (old, lock) = directory::open(&run, args, &config)?;

@@ -6,11 +6,13 @@
 //!                             → what the corpus shows (`shift`; duplicates, pairs of the validation and test set)
 //! ```
 //!
-//! Languages are told apart by the corpus itself: which words stand mostly on the one side, and which on the other.
+//! Languages are told apart by the corpora themselves: which words stand mostly on the one side, and which on the other
+//! (`words`), in all corpora of a configuration together, so that one whose sides are exchanged shows among the others.
 
 mod line;
 mod pair;
 mod shift;
+pub mod words;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -24,6 +26,7 @@ use super::lines::RawLines;
 use crate::choice::choice;
 use crate::error::Result;
 use pair::Languages;
+use words::{Sample, Words};
 
 /// Places named of each kind of finding.
 const NAMED: usize = 5;
@@ -245,11 +248,14 @@ impl Seen {
 /// A file cannot be read.
 pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -> Result<Findings> {
     let (source, target) = rayon::join(|| RawLines::read(source), || RawLines::read(target));
-    Ok(check_lines(&[source?, target?], is_training, seen))
+    let lines = [source?, target?];
+    let mut sample = Sample::default();
+    sample.add(&lines[0], &lines[1]);
+    Ok(check_lines(&lines, is_training, seen, &sample.learn(false)))
 }
 
-/// As [`check`], of lines that have been read.
-pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &mut Seen) -> Findings {
+/// As [`check`], of lines that have been read, and of whose languages `words` knows.
+pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &mut Seen, words: &Words) -> Findings {
     let mut findings = Findings::default();
     for file in [source, target] {
         if file.is_empty() {
@@ -280,7 +286,7 @@ pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &m
         let (path, line) = source.place(shift.start);
         findings.add_many(Kind::Shifted, path, line, shift.end - shift.start);
     }
-    let languages = Languages::learn(source, target);
+    let languages = Languages::of(source, target, words);
     in_chunks(pairs, &mut findings, |index, findings| {
         for (kind, side) in languages.findings(source.get(index), target.get(index)) {
             let file = if side == Side::Source { source } else { target };

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use unicode_script::{Script, UnicodeScript};
 
 use super::Kind;
+use super::words::Words;
 use crate::data::corpus::Side;
 use crate::data::lines::RawLines;
 
-/// Pairs that words and scripts are learnt from.
+/// Lines that a script is learnt from.
 const LEARNT: usize = 200_000;
 /// A side that is so many times longer, in characters, is no translation.
 const RATIO: usize = 9;
@@ -18,51 +19,21 @@ const RATIO_FROM: usize = 30;
 const LETTERS: usize = 5;
 /// A script that so many of a file's lines are mostly in is the file's.
 const USUAL: f64 = 0.9;
-/// Words seen less often say nothing about a language.
-const OFTEN: u32 = 5;
-/// Words of one line that count: a line of a thousand equal words is no language.
-const OF_A_LINE: usize = 100;
 /// Words that must speak for a language, …
 const WORDS: usize = 4;
 /// … and how clearly: the mean log-odds of a line, in nats.
 const CLEAR: f64 = 1.5;
-/// What one word can say at most.
-const MOST: f64 = 5.0;
 
-/// The scripts of a corpus and the words of each side.
-pub(super) struct Languages {
+/// The scripts of a corpus, and the words of each side.
+pub(super) struct Languages<'w> {
     scripts: [Option<Script>; 2],
-    /// Log-odds of a word standing in the source rather than in the target.
-    words: HashMap<String, f64>,
+    words: &'w Words,
 }
 
-impl Languages {
-    /// Learns from the corpus itself, spread over its length.
-    pub(super) fn learn(source: &RawLines, target: &RawLines) -> Self {
-        let mut counts: HashMap<String, [u32; 2]> = HashMap::new();
-        let mut totals = [0u32; 2];
-        let mut scripts = [None; 2];
-        for (side, file) in [source, target].into_iter().enumerate() {
-            let step = file.len().div_ceil(LEARNT).max(1);
-            let mut lines_of: HashMap<Script, usize> = HashMap::new();
-            let mut lines = 0;
-            for text in (0..file.len()).step_by(step).filter_map(|index| std::str::from_utf8(file.get(index)).ok()) {
-                for word in words(text).take(OF_A_LINE) {
-                    counts.entry(word).or_default()[side] += 1;
-                    totals[side] += 1;
-                }
-                if let Some(script) = script(text) {
-                    *lines_of.entry(script).or_default() += 1;
-                    lines += 1;
-                }
-            }
-            let usual = lines_of.into_iter().max_by_key(|(script, lines)| (*lines, script.full_name()));
-            scripts[side] = usual.filter(|(_, of)| *of as f64 >= USUAL * lines as f64).map(|(script, _)| script);
-        }
-        let share = |count: u32, total: u32| (f64::from(count) + 0.5) / (f64::from(total) + 1.0);
-        let odds = |[a, b]: [u32; 2]| (share(a, totals[0]) / share(b, totals[1])).ln().clamp(-MOST, MOST);
-        let often = counts.into_iter().filter(|(_, [a, b])| a + b >= OFTEN);
-        Self { scripts, words: often.map(|(word, counts)| (word, odds(counts))).collect() }
+impl<'w> Languages<'w> {
+    /// Those of a corpus, whose scripts are learnt from itself.
+    pub(super) fn of(source: &RawLines, target: &RawLines, words: &'w Words) -> Self {
+        Self { scripts: [source, target].map(usual_script), words }
     }
 
     /// What is odd about a pair, and on which side it shows.
@@ -99,7 +70,7 @@ impl Languages {
             }
         }
         // Positive for the source's language.
-        let [a, b] = sides.map(|(_, text)| self.language(text));
+        let [a, b] = sides.map(|(_, text)| self.words.language(text, WORDS));
         match (a, b) {
             (Some(a), Some(b)) if a < -CLEAR && b > CLEAR => found.push((Kind::Swapped, Side::Source)),
             (Some(a), _) if a < -CLEAR && source != target => found.push((Kind::Language, Side::Source)),
@@ -108,17 +79,17 @@ impl Languages {
         }
         found
     }
-
-    /// Mean log-odds of the words of a line, where enough of them are known.
-    fn language(&self, text: &str) -> Option<f64> {
-        let known: Vec<f64> = words(text).filter_map(|word| self.words.get(&word).copied()).collect();
-        (known.len() >= WORDS).then(|| known.iter().sum::<f64>() / known.len() as f64)
-    }
 }
 
-/// Runs of letters, in lower case.
-fn words(text: &str) -> impl Iterator<Item = String> {
-    text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()).map(str::to_lowercase)
+/// The script that nearly all lines of a file are mostly in.
+fn usual_script(file: &RawLines) -> Option<Script> {
+    let step = file.len().div_ceil(LEARNT).max(1);
+    let texts = (0..file.len()).step_by(step).filter_map(|index| std::str::from_utf8(file.get(index)).ok());
+    let mut lines_of: HashMap<Script, usize> = HashMap::new();
+    texts.filter_map(script).for_each(|script| *lines_of.entry(script).or_default() += 1);
+    let lines: usize = lines_of.values().sum();
+    let usual = lines_of.into_iter().max_by_key(|(script, lines)| (*lines, script.full_name()));
+    usual.filter(|(_, of)| *of as f64 >= USUAL * lines as f64).map(|(script, _)| script)
 }
 
 /// The script of most letters. Japanese mixes three, which count as one.
@@ -139,6 +110,7 @@ fn script(text: &str) -> Option<Script> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::check::words::Sample;
 
     const ENGLISH: [&str; 6] = [
         "the dog runs over the green grass",
@@ -165,6 +137,12 @@ mod tests {
         (folder, lines)
     }
 
+    fn learnt(source: &RawLines, target: &RawLines) -> Words {
+        let mut sample = Sample::default();
+        sample.add(source, target);
+        sample.learn(false)
+    }
+
     fn found(languages: &Languages, source: &str, target: &str) -> Vec<Kind> {
         languages.findings(source.as_bytes(), target.as_bytes()).into_iter().map(|(kind, _)| kind).collect()
     }
@@ -172,7 +150,8 @@ mod tests {
     #[test]
     fn languages_of_one_script_are_told_apart_by_their_words() {
         let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&GERMAN));
-        let languages = Languages::learn(&source, &target);
+        let words = learnt(&source, &target);
+        let languages = Languages::of(&source, &target, &words);
         for (english, german) in ENGLISH.iter().zip(GERMAN) {
             assert_eq!(found(&languages, english, german), []);
             assert_eq!(found(&languages, german, english), [Kind::Swapped]);
@@ -189,7 +168,8 @@ mod tests {
     fn scripts_other_than_the_file_s_are_told() {
         let russian = ["собака бежит по траве", "женщина читает книгу в парке"];
         let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&russian));
-        let languages = Languages::learn(&source, &target);
+        let words = learnt(&source, &target);
+        let languages = Languages::of(&source, &target, &words);
         assert_eq!(found(&languages, ENGLISH[0], russian[0]), []);
         assert_eq!(found(&languages, russian[0], ENGLISH[0]), [Kind::Swapped]);
         assert_eq!(
@@ -204,7 +184,8 @@ mod tests {
     #[test]
     fn lengths_that_no_translation_has_are_told() {
         let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&GERMAN));
-        let languages = Languages::learn(&source, &target);
+        let words = learnt(&source, &target);
+        let languages = Languages::of(&source, &target, &words);
         assert_eq!(found(&languages, "ja", &"zzzz ".repeat(10)), [Kind::Ratio]);
         assert_eq!(found(&languages, "I", "zzzz zzzz zzzz"), []);
     }

@@ -88,7 +88,7 @@ impl Bpe {
             let whole = self.vocabulary.word(word);
             match whole {
                 // No dropout splits these.
-                Some(id) if self.pipeline.is_symbol(word) => symbols.push(id),
+                Some(id) if self.pipeline.symbols().contains(word) => symbols.push(id),
                 _ => self.vocabulary.push_symbols(word, &mut symbols),
             }
             ends.push(symbols.len());
@@ -134,6 +134,18 @@ impl Engine for Bpe {
 
     fn decode_pieces(&self, line: &str) -> String {
         detokenise::pieces_to_text(&self.vocabulary, line.split_whitespace())
+    }
+
+    fn language_tags(&self) -> Vec<&str> {
+        self.pipeline.symbols().tags.iter().map(String::as_str).collect()
+    }
+
+    fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
+        self.pipeline.symbols().tag_of(line, |word| self.normalise(word))
+    }
+
+    fn leading<'t>(&self, line: &'t str) -> &'t str {
+        self.pipeline.symbols().leading(line, |word| self.normalise(word))
     }
 
     fn lowers_case(&self) -> bool {

@@ -78,14 +78,19 @@ pub(super) trait Engine: Send + Sync {
         None
     }
 
-    /// The target-language tags that a line may begin with.
+    /// The tags that a source line begins with one of.
     fn language_tags(&self) -> Vec<&str> {
         Vec::new()
     }
 
-    /// The target-language tag that a line begins with, whether it is known or not.
+    /// The tag that a line begins with, whether it is known or not.
     fn language_tag<'t>(&self, _line: &'t str) -> Option<&'t str> {
         None
+    }
+
+    /// What a line begins with that says something of all of it.
+    fn leading<'t>(&self, line: &'t str) -> &'t str {
+        self.language_tag(line).unwrap_or_default()
     }
 
     /// The ids that a translation never has.

@@ -333,15 +333,21 @@ impl Tokenizer {
         self.engine.sentencepiece()
     }
 
-    /// The target-language tags, such as `>>fra<<`, that a line may begin with.
+    /// The tags, such as `>>fra<<` or `<2de>`, that a source line begins with one of.
     pub fn language_tags(&self) -> Vec<&str> {
         self.engine.language_tags()
     }
 
-    /// The target-language tag that a line begins with, whether it is one of [`Tokenizer::language_tags`] or not; none with a
-    /// tokenizer that has no tags.
+    /// The tag that a line begins with, whether it is one of [`Tokenizer::language_tags`] or not; none with a tokenizer that has
+    /// no tags.
     pub fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
         self.engine.language_tag(line)
+    }
+
+    /// What a line begins with that says something of all of it, and that its parts are to begin with: its tag, or symbols,
+    /// with the white space behind them.
+    pub fn leading<'t>(&self, line: &'t str) -> &'t str {
+        self.engine.leading(line)
     }
 
     /// Whether there is BPE-dropout.

@@ -32,7 +32,8 @@ use tokenizers::{
     PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior,
 };
 
-use super::{Normalization, symbols};
+use super::Normalization;
+use super::symbols::Symbols;
 use crate::error::{Error, Result};
 
 /// The marker of a space, U+2581.
@@ -93,7 +94,7 @@ const WORD: &str = "\u{2581}?(?:";
 /// Letters and marks that belong to no script (`Common`: ー, ʼ; `Inherited`: combining marks) stay with the letters
 /// around them, a mark after a digit or punctuation stays with that. Symbols of the user's begin with neither letter, digit
 /// nor mark, so that only what is none of these has to end before one.
-fn border_pattern(symbols: &[String]) -> String {
+fn border_pattern(symbols: &Symbols) -> String {
     let neutral = format!(r"[[\p{{Common}}\p{{Inherited}}]&&{LETTER}]");
     let mut groups: Vec<String> = SCRIPTS
         .iter()
@@ -107,7 +108,7 @@ fn border_pattern(symbols: &[String]) -> String {
     if symbols.is_empty() {
         return format!("{WORD}{letters}|{digits}|{other}+)|{SPACE}");
     }
-    let symbols = symbols::pattern(symbols);
+    let symbols = symbols.pattern();
     format!("{symbols}|{WORD}{letters}|{digits}|(?:(?!{symbols}){other})+)|{SPACE}")
 }
 
@@ -133,7 +134,7 @@ pub(super) fn normalizer(form: Normalization, lowercase: bool) -> Result<Normali
 }
 
 /// The pre-tokeniser of a new tokenizer with these symbols.
-pub(super) fn pre_tokenizer(symbols: &[String]) -> Result<PreTokenizerWrapper> {
+pub(super) fn pre_tokenizer(symbols: &Symbols) -> Result<PreTokenizerWrapper> {
     let borders = Split::new(SplitPattern::Regex(border_pattern(symbols)), SplitDelimiterBehavior::Isolated, false);
     Ok(PreTokenizerSequence::new(vec![
         Metaspace::new(SPACE, PrependScheme::Never, true).into(),
@@ -187,7 +188,7 @@ pub(super) struct Pipeline {
     /// Whether the pre-tokeniser is the one of this module.
     ours: bool,
     /// The symbols that it keeps whole.
-    symbols: Vec<String>,
+    symbols: Symbols,
 }
 
 impl Pipeline {
@@ -217,7 +218,7 @@ impl Pipeline {
             form,
             lowercase,
             ours,
-            symbols: if ours { symbols } else { Vec::new() },
+            symbols: if ours { symbols } else { Symbols::default() },
         })
     }
 
@@ -232,13 +233,8 @@ impl Pipeline {
     }
 
     /// The symbols that are words by themselves wherever they stand.
-    pub(super) fn symbols(&self) -> &[String] {
+    pub(super) fn symbols(&self) -> &Symbols {
         &self.symbols
-    }
-
-    /// Whether a word is a symbol.
-    pub(super) fn is_symbol(&self, word: &str) -> bool {
-        self.symbols.iter().any(|symbol| symbol == word)
     }
 
     /// Whether a stretch may hold a symbol.
@@ -303,9 +299,9 @@ fn is_ours(part: &Value, ours: impl serde::Serialize) -> Result<bool> {
 }
 
 /// The symbols of a pre-tokeniser, if it may be one that [`pre_tokenizer`] wrote.
-fn symbols_of(part: &Value) -> Vec<String> {
+fn symbols_of(part: &Value) -> Symbols {
     let expression = part["pretokenizers"][1]["pattern"]["Regex"].as_str().unwrap_or_default();
-    symbols::of_pattern(expression, WORD)
+    Symbols::of_pattern(expression, WORD)
 }
 
 /// Accepts `Metaspace` as we write it followed by any number of `Split` that remove nothing.
@@ -334,7 +330,7 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         let file = serde_json::json!({
-            "normalizer": normalizer(Normalization::Nfkc, false).unwrap(), "pre_tokenizer": pre_tokenizer(&[]).unwrap(),
+            "normalizer": normalizer(Normalization::Nfkc, false).unwrap(), "pre_tokenizer": pre_tokenizer(&Symbols::default()).unwrap(),
             "decoder": decoder().unwrap(),
         });
         let pipeline = Pipeline::from_json(&file).unwrap();
@@ -377,7 +373,7 @@ mod tests {
         let mut stream = crate::rng::Stream::new(5, "ascii");
         for lowercase in [false, true] {
             let file = serde_json::json!({
-                "normalizer": normalizer(Normalization::Nfkc, lowercase).unwrap(), "pre_tokenizer": pre_tokenizer(&[]).unwrap(),
+                "normalizer": normalizer(Normalization::Nfkc, lowercase).unwrap(), "pre_tokenizer": pre_tokenizer(&Symbols::default()).unwrap(),
                 "decoder": decoder().unwrap(),
             });
             let pipeline = Pipeline::from_json(&file).unwrap();
@@ -409,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_pre_tokenizer_that_loses_text_is_refused() {
-        let mut part = serde_json::to_value(pre_tokenizer(&[]).unwrap()).unwrap();
+        let mut part = serde_json::to_value(pre_tokenizer(&Symbols::default()).unwrap()).unwrap();
         assert!(check_pre_tokenizer(&part).is_ok());
         part["pretokenizers"][1]["behavior"] = "Removed".into();
         assert!(check_pre_tokenizer(&part).unwrap_err().what().contains("may lose text"));

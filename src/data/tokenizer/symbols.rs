@@ -1,9 +1,9 @@
-//! Symbols of the user's own: strings that are one piece wherever they stand in a text, such as the `<2de>` of a
-//! multilingual model or the `<ent>` of a masked name.
+//! Symbols of the user's own: strings that are one piece wherever they stand in a text. Those that every source line begins
+//! with, such as the `<2de>` of a multilingual model, are its tags; others are masks of names and the like.
 //!
-//! In `tokenizer.json` they are the first alternatives of the regular expression that cuts words, and stand in the
-//! vocabulary without merges, where `ignore_merges` of the model finds them. They are text like any other: decoding gives
-//! them back, and a space before one is a piece by itself.
+//! In `tokenizer.json` they are the first alternatives of the regular expression that cuts words, the tags in a group, and
+//! stand in the vocabulary without merges, where `ignore_merges` of the model finds them. They are text like any other:
+//! decoding gives them back, and a space before one is a piece by itself.
 
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
@@ -12,9 +12,118 @@ use super::vocabulary::{SPECIALS, byte_of_piece};
 
 /// What has a meaning of its own in a regular expression.
 const META: &str = r"\.+*?()|[]{}^$";
-
+/// What the group of the tags begins with.
+const GROUP: &str = "(?:";
+/// Symbols at the beginning of a line that may be for all of it; more are not.
+const MOST_LEADING: usize = 8;
 /// What to do about one that cannot be.
 pub(super) const HELP: &str = "write a symbol as `<name>` or alike: no spaces, and a sign at its beginning";
+
+/// The symbols of a tokenizer, as normalising leaves them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Symbols {
+    /// Those that lines begin with.
+    pub(super) tags: Vec<String>,
+    /// All others.
+    pub(super) others: Vec<String>,
+}
+
+impl Symbols {
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &String> {
+        self.tags.iter().chain(&self.others)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    pub(super) fn contains(&self, word: &str) -> bool {
+        self.iter().any(|symbol| symbol == word)
+    }
+
+    /// As alternatives of a regular expression.
+    pub(super) fn pattern(&self) -> String {
+        let tags = format!("{GROUP}{})", alternatives(&self.tags));
+        match (self.tags.is_empty(), self.others.is_empty()) {
+            (true, _) => alternatives(&self.others),
+            (_, true) => tags,
+            _ => format!("{tags}|{}", alternatives(&self.others)),
+        }
+    }
+
+    /// Those of an expression that [`Self::pattern`] and `|` stand at the beginning of, before `rest`.
+    pub(super) fn of_pattern(expression: &str, rest: &str) -> Self {
+        let mut chars = expression.find(rest).map_or("", |end| &expression[..end]).chars();
+        let mut symbols = Self::default();
+        let mut is_tag = chars.as_str().starts_with(GROUP);
+        if is_tag {
+            chars = chars.as_str()[GROUP.len()..].chars();
+        }
+        let mut symbol = String::new();
+        while let Some(c) = chars.next() {
+            match c {
+                // Behind the group.
+                '|' if symbol.is_empty() => {}
+                '|' | ')' => {
+                    let group = if is_tag { &mut symbols.tags } else { &mut symbols.others };
+                    group.push(std::mem::take(&mut symbol));
+                    is_tag &= c != ')';
+                }
+                '\\' => symbol.extend(chars.next()),
+                c => symbol.push(c),
+            }
+        }
+        symbols
+    }
+
+    /// The symbols that a line begins with, and the white space about them. `normalise` makes of a word what text has.
+    pub(super) fn leading<'t>(&self, line: &'t str, normalise: impl Fn(&str) -> String) -> &'t str {
+        let mut rest = line;
+        for _ in 0..MOST_LEADING {
+            let Some(after) = self.after_symbol(rest.trim_start(), &normalise) else { break };
+            rest = after;
+        }
+        if rest.len() < line.len() { &line[..line.len() - rest.trim_start().len()] } else { "" }
+    }
+
+    /// What comes after the symbol that a text begins with.
+    fn after_symbol<'t>(&self, text: &'t str, normalise: impl Fn(&str) -> String) -> Option<&'t str> {
+        let fitting = self.iter().filter_map(|symbol| text.strip_prefix(symbol.as_str()));
+        fitting.min_by_key(|rest| rest.len()).or_else(|| {
+            let end = text.find(char::is_whitespace).unwrap_or(text.len());
+            let (word, rest) = text.split_at(end);
+            self.contains(&normalise(word)).then_some(rest)
+        })
+    }
+
+    /// The first word of a line, if it is a tag or looks like one.
+    pub(super) fn tag_of<'t>(&self, line: &'t str, normalise: impl Fn(&str) -> String) -> Option<&'t str> {
+        let mut line = line.trim_start();
+        while let Some(rest) = self.others.iter().find_map(|symbol| line.strip_prefix(symbol.as_str())) {
+            line = rest.trim_start();
+        }
+        let fitting = self.tags.iter().filter(|tag| line.starts_with(tag.as_str()));
+        if let Some(tag) = fitting.max_by_key(|tag| tag.len()) {
+            return Some(&line[..tag.len()]);
+        }
+        let word = line.split_whitespace().next()?;
+        let ends = |text: &str| (text.chars().next(), text.chars().next_back());
+        let is_like = |tag: &String| ends(tag) == ends(word) && tag.chars().nth(1) == word.chars().nth(1);
+        (self.tags.contains(&normalise(word)) || self.tags.iter().any(is_like)).then_some(word)
+    }
+}
+
+/// As alternatives of a regular expression, the longest first.
+fn alternatives(symbols: &[String]) -> String {
+    let mut sorted: Vec<&String> = symbols.iter().collect();
+    sorted.sort_by_key(|symbol| std::cmp::Reverse(symbol.len()));
+    let escaped = sorted.into_iter().map(|symbol| {
+        let escaped = symbol.chars().flat_map(|c| META.contains(c).then_some('\\').into_iter().chain([c]));
+        escaped.collect::<String>()
+    });
+    escaped.collect::<Vec<_>>().join("|")
+}
 
 /// Why a string cannot be a symbol, if it cannot; completes "the symbol …". It is as normalising leaves it.
 pub(super) fn fault(symbol: &str) -> Option<&'static str> {
@@ -35,36 +144,14 @@ pub(super) fn fault(symbol: &str) -> Option<&'static str> {
     None
 }
 
-/// The symbols as alternatives of a regular expression, the longest first.
-pub(super) fn pattern(symbols: &[String]) -> String {
-    let mut sorted: Vec<&String> = symbols.iter().collect();
-    sorted.sort_by_key(|symbol| std::cmp::Reverse(symbol.len()));
-    let escaped = sorted.into_iter().map(|symbol| {
-        let escaped = symbol.chars().flat_map(|c| META.contains(c).then_some('\\').into_iter().chain([c]));
-        escaped.collect::<String>()
-    });
-    escaped.collect::<Vec<_>>().join("|")
-}
-
-/// The symbols of such alternatives, which stand at the beginning of a longer `expression` before `rest`.
-pub(super) fn of_pattern(expression: &str, rest: &str) -> Vec<String> {
-    let Some(alternatives) = expression.find(rest).map(|end| &expression[..end]) else {
-        return Vec::new();
-    };
-    let (mut symbols, mut symbol, mut chars) = (Vec::new(), String::new(), alternatives.chars());
-    while let Some(c) = chars.next() {
-        match c {
-            '|' => symbols.push(std::mem::take(&mut symbol)),
-            '\\' => symbol.extend(chars.next()),
-            c => symbol.push(c),
-        }
-    }
-    symbols
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn symbols(tags: &[&str], others: &[&str]) -> Symbols {
+        let [tags, others] = [tags, others].map(|list| list.iter().map(|&symbol| symbol.to_owned()).collect());
+        Symbols { tags, others }
+    }
 
     #[test]
     fn what_cannot_be_a_symbol_is_told() {
@@ -88,14 +175,45 @@ mod tests {
 
     #[test]
     fn a_pattern_says_which_symbols_it_is_of() {
-        let symbols = ["<2de>", "<2deu>", "a|b", r"(\)", "[^x]", "{2}"].map(str::to_owned);
-        let expression = format!("{}|▁?(", pattern(&symbols));
-        let mut read = of_pattern(&expression, "▁?(");
-        assert_eq!(read[0], "<2deu>");
-        read.sort_unstable();
-        let mut sorted = symbols.to_vec();
-        sorted.sort_unstable();
-        assert_eq!(read, sorted);
-        assert!(of_pattern("abc", "▁?(").is_empty() && of_pattern("▁?(", "▁?(").is_empty());
+        let sorted = |mut symbols: Symbols| {
+            symbols.tags.sort_unstable();
+            symbols.others.sort_unstable();
+            symbols
+        };
+        for (tags, others) in [
+            (&["<2de>", "<2deu>", "(?:", ")"][..], &["-a|b", r"(\)", "[^x]", "{2}"][..]),
+            (&[], &["(?:", "|", "<a>"]),
+            (&["|"], &[]),
+            (&[], &[]),
+        ] {
+            let symbols = symbols(tags, others);
+            let separator = if symbols.is_empty() { "" } else { "|" };
+            let expression = format!("{}{separator}▁?(?:x", symbols.pattern());
+            assert_eq!(sorted(Symbols::of_pattern(&expression, "▁?(?:")), sorted(symbols), "{expression}");
+        }
+        assert!(Symbols::of_pattern("abc", "▁?(?:").is_empty());
+        assert!(symbols(&[], &["<2de>", "<2deu>"]).pattern().starts_with("<2deu>|"));
+    }
+
+    #[test]
+    fn lines_begin_with_symbols() {
+        let symbols = symbols(&["<2de>", "<2fr>"], &["<bt>", "<2def>"]);
+        let lower = |word: &str| word.to_lowercase();
+        for (line, leading, tag) in [
+            ("<2de> Good morning.", "<2de> ", Some("<2de>")),
+            (" <2de><bt>  Good <bt> morning.", " <2de><bt>  ", Some("<2de>")),
+            ("<2def> <2fr> x", "<2def> <2fr> ", Some("<2fr>")),
+            ("<2def> x", "<2def> ", None),
+            ("<2DE> x", "<2DE> ", Some("<2DE>")),
+            ("<2xx> x", "", Some("<2xx>")),
+            ("Good <2de>", "", None),
+            ("<b> x", "", None),
+            ("<2de> <2de>", "<2de> <2de>", Some("<2de>")),
+            ("", "", None),
+        ] {
+            assert_eq!((symbols.leading(line, lower), symbols.tag_of(line, lower)), (leading, tag), "{line}");
+        }
+        let many = "<bt>".repeat(20) + " x";
+        assert_eq!(symbols.leading(&many, lower).len(), 4 * MOST_LEADING);
     }
 }

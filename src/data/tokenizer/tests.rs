@@ -235,8 +235,9 @@ fn text_stays_in_its_form_where_that_is_asked_for() {
 
 /// A tokenizer of [`LINES`] with symbols.
 fn with_symbols(lowercase: bool, symbols: &[&str]) -> Tokenizer {
-    let symbols = symbols.iter().map(|&symbol| symbol.to_owned()).collect();
-    Tokenizer::train(&[&LINES], &TrainOptions { symbols, ..options(800, lowercase) }).unwrap()
+    let mut tags: Vec<String> = symbols.iter().map(|&symbol| symbol.to_owned()).collect();
+    let symbols = tags.split_off(symbols.len().min(2));
+    Tokenizer::train(&[&LINES], &TrainOptions { tags, symbols, ..options(800, lowercase) }).unwrap()
 }
 
 /// Of several shapes, one the beginning of another, one a single character, one of signs that expressions are made of.
@@ -282,7 +283,7 @@ fn symbols_are_one_piece_wherever_they_stand() {
 
 #[test]
 fn symbols_survive_lower_case_normalising_and_dropout() {
-    let tokenizer = with_symbols(true, &["<2DE>", "<2de>", "…"]);
+    let tokenizer = with_symbols(true, &["<2DE>", "…"]);
     assert_eq!(tokenizer.pieces("<2DE> man<2de>")[..2], ["▁", "<2de>"]);
     assert!(tokenizer.pieces("…").contains(&"...".to_owned()));
     assert_eq!((tokenizer.piece(260), tokenizer.piece(261)), (Some("<2de>"), Some("...")));
@@ -307,10 +308,20 @@ fn what_can_be_no_symbol_is_refused() {
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains(why), "{error}");
     }
+    for (tags, symbols, why) in [
+        (&["<2DE>", "<2de>"][..], &[][..], "twice"),
+        (&["…"], &["..."], "twice"),
+        (&["<2"], &["<2de>"], "begins with the tag"),
+    ] {
+        let [tags, symbols] = [tags, symbols].map(|list| list.iter().map(|&symbol| symbol.to_owned()).collect());
+        let options = TrainOptions { tags, symbols, ..options(800, true) };
+        let error = Tokenizer::train(&[&LINES], &options).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains(why), "{error}");
+    }
     assert!(train("<ent>", 261).unwrap_err().to_string().contains("at least 262"));
     assert_eq!(train("<ent>", 262).unwrap().vocab_size(), 262);
     // A file whose vocabulary lacks one of its symbols.
-    let file = with_symbols(false, &["<ent>"]).to_json().unwrap().replace("\"<ent>\":", "\"<net>\":");
+    let file = with_symbols(false, &["<2de>", "<2fr>", "<ent>"]).to_json().unwrap().replace("\"<ent>\":", "\"<net>\":");
     assert!(Tokenizer::from_json(file).unwrap().pieces("<ent>").len() > 1, "it is the library's to read");
 }
 

@@ -11,6 +11,7 @@ use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 
 use super::pipeline::{self, ESCAPE, Pipeline, SPACE};
+use super::symbols::Symbols;
 use super::vocabulary::{SPECIALS, byte_piece};
 use super::{Normalization, symbols};
 use crate::error::{Error, Result};
@@ -37,7 +38,9 @@ pub struct TrainOptions {
     pub lowercase: bool,
     /// The longest piece, in characters, the space marker included.
     pub max_piece_length: usize,
-    /// Strings that are one piece wherever they stand, whatever their length.
+    /// Strings that are one piece wherever they stand, whatever their length, and that source lines begin with.
+    pub tags: Vec<String>,
+    /// Other strings that are one piece wherever they stand.
     pub symbols: Vec<String>,
 }
 
@@ -48,6 +51,7 @@ impl Default for TrainOptions {
             normalization: Normalization::Nfkc,
             lowercase: false,
             max_piece_length: 16,
+            tags: Vec::new(),
             symbols: Vec::new(),
         }
     }
@@ -66,14 +70,19 @@ impl TrainOptions {
         }
     }
 
-    /// The symbols as text has them, each once.
-    fn symbols(&self) -> Result<Vec<String>> {
-        let mut symbols = Vec::new();
-        for stated in &self.symbols {
-            let symbol = self.symbol(stated)?;
-            if !symbols.contains(&symbol) {
-                symbols.push(symbol);
-            }
+    /// Tags and other symbols as text has them.
+    fn symbols(&self) -> Result<Symbols> {
+        let as_text = |stated: &[String]| stated.iter().map(|stated| self.symbol(stated)).collect::<Result<Vec<_>>>();
+        let symbols = Symbols { tags: as_text(&self.tags)?, others: as_text(&self.symbols)? };
+        let mut seen = HashSet::new();
+        if let Some(twice) = symbols.iter().find(|symbol| !seen.insert(*symbol)) {
+            let what = format!("the symbol {twice:?} is there twice, as normalising leaves them");
+            return Err(Error::usage(what).help("leave one of them out, or write them differently"));
+        }
+        let begins = |tag: &&String| symbols.others.iter().any(|other| other.starts_with(tag.as_str()));
+        if let Some(tag) = symbols.tags.iter().find(begins) {
+            let what = format!("another symbol begins with the tag {tag:?}, which would be found in its place");
+            return Err(Error::usage(what).help("write one of them differently"));
         }
         Ok(symbols)
     }
@@ -83,9 +92,10 @@ impl TrainOptions {
     /// # Errors
     /// A usage error that says what to change.
     pub fn check(&self) -> Result<()> {
-        let smallest = SMALLEST + self.symbols()?.len();
+        let count = self.symbols()?.iter().count();
+        let smallest = SMALLEST + count;
         if self.vocab_size < smallest {
-            let symbols = if self.symbols.is_empty() { "" } else { ", the symbols" };
+            let symbols = if count == 0 { "" } else { ", the symbols" };
             return Err(Error::usage(format!(
                 "a vocabulary of {} is too small: the special tokens, the 256 bytes{symbols} and the space need {smallest}",
                 self.vocab_size
@@ -141,7 +151,7 @@ pub(super) fn train(text: TextCounts, options: &TrainOptions) -> Result<String> 
     let parts = serde_json::json!({ "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder });
     let mut words = count_words(&Pipeline::from_json(&parts)?, text.0);
     words.retain(|word, _| !symbols.contains(word));
-    let alphabet = alphabet(&words, options.vocab_size - SMALLEST - symbols.len());
+    let alphabet = alphabet(&words, options.vocab_size - SMALLEST - symbols.iter().count());
     let words = within(&alphabet, words);
 
     // The trainer ignores the order of the words and breaks ties by id, and ids follow from the sorted alphabet and the
@@ -176,7 +186,7 @@ fn failed(doing: &str, error: tokenizers::Error) -> Error {
 }
 
 /// The pieces that come before the alphabet: the special tokens, the bytes and the symbols. They are the first ids.
-fn reserved(symbols: &[String]) -> Vec<AddedToken> {
+fn reserved(symbols: &Symbols) -> Vec<AddedToken> {
     let bytes = (0..=u8::MAX).map(byte_piece);
     SPECIALS
         .iter()

@@ -1,0 +1,159 @@
+//! Which words are of the source's language and which of the target's, learnt from the corpora themselves.
+//!
+//! Pairs that are exchanged blur that, a whole corpus of them among others most of all. So the pairs are turned round, in
+//! thought, whose words say that they are exchanged, and the words are learnt anew, until nothing changes.
+
+use std::collections::HashMap;
+
+use crate::data::lines::RawLines;
+
+/// Pairs of a corpus that words are learnt from.
+const LEARNT: usize = 100_000;
+/// Words seen less often say nothing about a language.
+const OFTEN: u32 = 5;
+/// Words of one line that count: a line of a thousand equal words is no language.
+const OF_A_LINE: usize = 100;
+/// What one word can say at most, in nats.
+const MOST: f64 = 5.0;
+/// Times that pairs are turned round.
+const ROUNDS: usize = 8;
+/// Where more of the pairs seem exchanged, both directions are meant to be there.
+const EXCHANGED: f64 = 0.35;
+
+/// Pairs of all corpora, as the numbers of their words.
+#[derive(Default)]
+pub struct Sample {
+    numbers: HashMap<String, u32>,
+    pairs: Vec<[Box<[u32]>; 2]>,
+}
+
+impl Sample {
+    /// Adds pairs of a corpus, spread over its length.
+    pub fn add(&mut self, source: &RawLines, target: &RawLines) {
+        let count = source.len().min(target.len());
+        for index in (0..count).step_by(count.div_ceil(LEARNT).max(1)) {
+            let texts = [source, target].map(|file| std::str::from_utf8(file.get(index)));
+            if let [Ok(source), Ok(target)] = texts {
+                let pair = [source, target].map(|text| self.numbered(text));
+                self.pairs.push(pair);
+            }
+        }
+    }
+
+    fn numbered(&mut self, text: &str) -> Box<[u32]> {
+        let number = |word| {
+            let next = self.numbers.len() as u32;
+            *self.numbers.entry(word).or_insert(next)
+        };
+        words(text).take(OF_A_LINE).map(number).collect()
+    }
+
+    /// How often each word is on either side, where some pairs are turned round.
+    fn counts(&self, is_turned: &[bool]) -> Vec<[u32; 2]> {
+        let mut counts = vec![[0; 2]; self.numbers.len()];
+        for (pair, turned) in self.pairs.iter().zip(is_turned) {
+            for (side, words) in pair.iter().enumerate() {
+                words.iter().for_each(|&word| counts[word as usize][side ^ usize::from(*turned)] += 1);
+            }
+        }
+        counts
+    }
+
+    /// Which pairs seem exchanged.
+    fn exchanged(&self, odds: &[f64]) -> Vec<bool> {
+        let sum = |words: &[u32]| words.iter().map(|&word| odds[word as usize]).sum::<f64>();
+        self.pairs.iter().map(|[source, target]| sum(source) < sum(target)).collect()
+    }
+
+    /// What the words say. With `has_both` directions no pair is taken for exchanged.
+    pub fn learn(self, has_both: bool) -> Words {
+        let as_they_are = vec![false; self.pairs.len()];
+        let mut is_turned = as_they_are.clone();
+        let mut counts = self.counts(&as_they_are);
+        for _ in 0..if has_both { 0 } else { ROUNDS } {
+            let next = self.exchanged(&odds(&counts));
+            if next == is_turned {
+                break;
+            }
+            is_turned = next;
+            counts = self.counts(&is_turned);
+        }
+        let exchanged = is_turned.iter().filter(|turned| **turned).count();
+        if exchanged as f64 > EXCHANGED * self.pairs.len() as f64 {
+            counts = self.counts(&as_they_are);
+        }
+        let odds = odds(&counts);
+        let is_often = |number: u32| counts[number as usize].iter().sum::<u32>() >= OFTEN;
+        let often = self.numbers.into_iter().filter(|(_, number)| is_often(*number));
+        Words(often.map(|(word, number)| (word, odds[number as usize])).collect())
+    }
+}
+
+/// Log-odds of words standing in the source rather than in the target.
+fn odds(counts: &[[u32; 2]]) -> Vec<f64> {
+    let totals = [0, 1].map(|side| counts.iter().map(|count| f64::from(count[side])).sum::<f64>());
+    let share = |count: u32, total: f64| (f64::from(count) + 0.5) / (total + 1.0);
+    counts.iter().map(|&[a, b]| (share(a, totals[0]) / share(b, totals[1])).ln().clamp(-MOST, MOST)).collect()
+}
+
+/// What the words of the corpora say of a line's language.
+#[derive(Debug)]
+pub struct Words(HashMap<String, f64>);
+
+impl Words {
+    /// Mean log-odds, in nats, of the words of a line being the source's rather than the target's, where at least so many are
+    /// known.
+    pub(super) fn language(&self, text: &str, least: usize) -> Option<f64> {
+        let known: Vec<f64> = words(text).filter_map(|word| self.0.get(&word).copied()).collect();
+        (known.len() >= least).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    }
+}
+
+/// Runs of letters, in lower case.
+fn words(text: &str) -> impl Iterator<Item = String> {
+    text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()).map(str::to_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pairs of words of two languages, of which `exchanged` of 100 are the other way round.
+    fn sample(exchanged: usize) -> Sample {
+        let mut sample = Sample::default();
+        let mut stream = crate::rng::Stream::new(1, "words");
+        for i in 0..1000 {
+            // Some words are the same in both.
+            let mut line = |language: &str| -> String {
+                let mut word = || match stream.below(5) {
+                    0 => format!("name{} ", char::from(b'a' + stream.below(20) as u8)),
+                    _ => format!("{language}{} ", char::from(b'a' + stream.below(20) as u8)),
+                };
+                (0..8).map(|_| word()).collect()
+            };
+            let mut pair = [line("in"), line("out")].map(|text| sample.numbered(&text));
+            if i % 100 < exchanged {
+                pair.reverse();
+            }
+            sample.pairs.push(pair);
+        }
+        sample
+    }
+
+    #[test]
+    fn exchanged_pairs_do_not_blur_the_languages() {
+        for exchanged in [0, 1, 10, 20, 30] {
+            let words = sample(exchanged).learn(false);
+            let of = |text| words.language(text, 1).unwrap();
+            assert!(of("ina inb") > 3.0 && of("outa outb") < -3.0, "{exchanged}: {}", of("ina inb"));
+            assert!(of("namea nameb namec").abs() < 1.0);
+        }
+        // Both directions are there: nothing is of one side.
+        for (exchanged, has_both) in [(50, false), (45, false), (30, true)] {
+            let words = sample(exchanged).learn(has_both);
+            assert!(words.language("ina inb outa", 1).unwrap().abs() < 1.5, "{exchanged}");
+        }
+        assert_eq!(sample(0).learn(false).language("unknown words", 1), None);
+        assert_eq!(Sample::default().learn(false).language("a", 1), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! Tags of whole lines and other symbols (`tokenizer.tags`, `tokenizer.symbols`), from training to translating.
+
+mod common;
+
+use common::project::{Project, SOURCE, TARGET, fails, file, stderr, stdout, succeeds};
+use serde_json::Value;
+
+const TAGS: &str = r#"tokenizer.tags=["<2de>", "<2en>"]"#;
+const SYMBOLS: &str = r#"tokenizer.symbols=["<x>"]"#;
+
+/// A project whose source lines begin with the language that is wanted, `<2en>` for a copy; the last of them does not.
+fn project() -> Project {
+    let project = Project::new();
+    let (mut source, mut target) = (String::new(), String::new());
+    for (a, b) in SOURCE.iter().zip(TARGET).cycle().take(120) {
+        source += &format!("<2de> {a}\n<2en> {a}\n");
+        target += &format!("{b}\n{a}\n");
+    }
+    project.write("train.en", source + "the cat\n");
+    project.write("train.de", target + "die Katze\n");
+    project.write("valid.en", SOURCE.iter().map(|line| format!("<2de> {line}\n")).collect::<String>());
+    project
+}
+
+/// What the run of `trained` is trained with: long enough to write something.
+const SETTINGS: [&str; 12] = [
+    "--set",
+    TAGS,
+    "--set",
+    SYMBOLS,
+    "--set",
+    "data.max_length=24",
+    "--set",
+    "tokenizer.vocab_size=400",
+    "--set",
+    "train.max_updates=150",
+    "--set",
+    "valid.every=75",
+];
+
+fn trained() -> Project {
+    let project = project();
+    let output = project.mt(&[&["train", "--config", "small.toml"], &SETTINGS[..]].concat());
+    succeeds(&output);
+    let said = stderr(&output);
+    assert!(said.contains("warning: about 1 % of the source lines begin with none of the tags"), "{said}");
+    project
+}
+
+#[test]
+fn every_part_of_a_line_begins_with_its_tag() {
+    let project = trained();
+    let tokens = project.mt_with_input(&["tokenize", "-q", "--model", "runs/small"], b"<2de> cat<x>\n");
+    let tokens = stdout(&tokens);
+    assert!(tokens.starts_with("▁ <2de> ▁") && tokens.ends_with(" <x>\n"), "{tokens}");
+    let translate = |more: &[&str]| {
+        let output = project.mt(&[&["translate", "--model", "runs/small", "--max-length", "6"], more].concat());
+        succeeds(&output);
+        (stdout(&output), stderr(&output))
+    };
+    let sentences = ["The cat sleeps.", "The dog eats.", "A cat eats.", "A dog runs.", "The cat runs."];
+    for tag in ["<2de>", "<2en>"] {
+        let (whole, said) = translate(&[&format!("{tag} {}", sentences.join(" "))]);
+        assert!(said.contains("translated in parts") && !said.contains("begin"), "{said}");
+        let alone: Vec<String> =
+            sentences.iter().map(|text| translate(&[&format!("{tag} {text}")]).0.trim_end().to_owned()).collect();
+        assert_eq!(whole.trim_end(), alone.join(" "));
+    }
+    // A tag that is forced is forced on every part, and stands in the translation once.
+    let long = format!("<2de> {}", sentences.join(" "));
+    let (json, _) = translate(&["--json", "--prefix", "<x>", &long]);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(found["translation"].as_str().unwrap().matches("<x>").count(), 1, "{json}");
+    assert!(found["translation"].as_str().unwrap().starts_with("<x>"));
+    let (first, _) = translate(&["--prefix", "<x>", &format!("<2de> {}", sentences[0])]);
+    assert!(found["translation"].as_str().unwrap().starts_with(first.trim_end()));
+    let (second, _) = translate(&["--prefix", "<x>", &format!("<2de> {}", sentences[1])]);
+    let second = second.trim_end().strip_prefix("<x>").unwrap().trim_start().to_owned();
+    assert!(
+        found["translation"].as_str().unwrap()[first.trim_end().len()..].trim_start().starts_with(&second),
+        "{json}"
+    );
+
+    let (_, said) = translate(&["the cat", "<2fr> the dog", "<2de> a cat"]);
+    assert!(
+        said.contains("1 of 3 lines (the first is line 2: <2fr>)") && said.contains("it knows <2de> <2en>"),
+        "{said}"
+    );
+    assert!(said.contains("1 of 3 lines (the first is line 1) do not begin with a tag"), "{said}");
+    let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", "runs/small", "--json"]))).unwrap();
+    assert_eq!(info["history"]["target_languages"], "<2de> <2en>");
+}
+
+#[test]
+fn check_tells_of_lines_without_a_tag_and_of_tags_without_a_line() {
+    let project = project();
+    let tags = r#"tokenizer.tags=["<2de>", "<2en>", "<2fr>"]"#;
+    let output = project.mt(&["check", "--config", "small.toml", "--set", tags, "--set", SYMBOLS]);
+    succeeds(&output);
+    let text = stdout(&output);
+    assert!(
+        text.contains("warning: the training text has no <2fr>, <x> (tokenizer.tags, tokenizer.symbols)"),
+        "{text}"
+    );
+    assert!(!text.contains("swapped"), "{text}");
+    let output = project.mt(&["check", "--config", "small.toml", "--set", TAGS]);
+    assert!(!stdout(&output).contains("the training text has no"), "{}", stdout(&output));
+    fails(
+        &project.mt(&["check", "--config", "small.toml", "--set", r#"tokenizer.tags=["<a>", "ab"]"#]),
+        2,
+        &["`tokenizer.tags[1]`", "begins with a letter"],
+    );
+}
+
+/// What a run has learnt with stays, whatever the configuration says later.
+#[test]
+fn a_run_keeps_its_tokenizer() {
+    let project = trained();
+    let resume =
+        |more: &[&str]| project.mt(&[&["train", "--config", "small.toml", "--resume"], &SETTINGS[..], more].concat());
+    let before = file(&project, "runs/small", "config.toml");
+    for change in ["tokenizer.tags=[\"<2de>\"]", "tokenizer.lowercase=true", "tokenizer.vocab_size=500"] {
+        for force in [&[][..], &["--force"], &["--dry-run"]] {
+            fails(&resume(&[&["--set", change], force].concat()), 2, &[&change[..change.find('=').unwrap()]]);
+        }
+    }
+    assert_eq!(file(&project, "runs/small", "config.toml"), before);
+    succeeds(&resume(&["--dry-run"]));
+    succeeds(&resume(&["--force", "--set", "tokenizer.dropout=0"]));
+}
