@@ -112,13 +112,15 @@ impl Error {
         error
     }
 
-    /// Several errors reported at once. An empty list is a bug of the caller and becomes a generic failure.
-    pub fn many(mut errors: Vec<Error>) -> Self {
-        if errors.is_empty() {
-            return Self::failure("unknown failure");
-        }
-        let mut first = errors.remove(0);
-        first.inner.others.extend(errors);
+    /// Several errors reported at once, with those that each of them was reported with. An empty list is a bug of the caller
+    /// and becomes a generic failure.
+    pub fn many(errors: Vec<Error>) -> Self {
+        let mut all = errors.into_iter().flat_map(|mut error| {
+            let others = std::mem::take(&mut error.inner.others);
+            std::iter::once(error).chain(others)
+        });
+        let Some(mut first) = all.next() else { return Self::failure("unknown failure") };
+        first.inner.others = all.collect();
         first
     }
 
@@ -259,5 +261,15 @@ mod tests {
         let error = Error::many(vec![Error::usage("one"), Error::usage("two").at("b")]);
         assert_eq!(error.to_string(), "one\nerror: two\n  --> b");
         assert_eq!(error.all().count(), 2);
+        assert_eq!(Error::many(Vec::new()).what(), "unknown failure");
+    }
+
+    #[test]
+    fn many_reports_all_of_what_was_many_before() {
+        let pair = |[a, b]: [&str; 2]| Error::many(vec![Error::usage(a), Error::usage(b)]);
+        let nested = Error::many(vec![pair(["a", "b"]), Error::usage("c"), pair(["d", "e"])]);
+        let deep = Error::many(vec![Error::usage("first"), nested]);
+        assert_eq!(deep.all().map(Error::what).collect::<Vec<_>>(), ["first", "a", "b", "c", "d", "e"]);
+        assert_eq!(deep.to_string(), "first\nerror: a\nerror: b\nerror: c\nerror: d\nerror: e");
     }
 }

@@ -14,9 +14,10 @@
 //!
 //! # Modules
 //!
-//! Dependencies point one way: `main → cli → commands → {interop, report} → {config, train, decode, metrics, checkpoint} → {infer, gpu} → {model, data} →
-//! {ops, hub} → rng`. [`metrics`], [`hub`] and [`rng`] import nothing of ours but [`error`], [`console`], `file` and `choice`. What a configuration may say of a thing
-//! (its names, `choice`; its keys, `key`) stands in the module that implements it; [`config`] composes the sections of these, and what it makes of them,
+//! Dependencies point one way: `main → commands → {interop, report} → {config, train, decode, metrics, checkpoint} → {infer, gpu} → {model, data} →
+//! {ops, hub, device} → rng`. Beside them, [`cli`] is what [`commands`] and `main` read the command line with, and imports nothing of ours; [`metrics`], [`hub`], [`device`] and
+//! [`rng`] import nothing of ours but [`error`], [`console`], `file` and `choice`. What a configuration may say of a thing
+//! (its names, `choice`; its keys, `key`, which import nothing either) stands in the module that implements it; [`config`] composes the sections of these, and what it makes of them,
 //! plain structs, is what every module may take. So is an [`explanation`], which [`decode`] makes, [`train`] passes on and [`report`] draws.
 
 pub mod allocator;

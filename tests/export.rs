@@ -4,7 +4,7 @@ mod common;
 
 use common::project::{Project, fails, file, stdout, succeeds};
 use safetensors::SafeTensors;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn trained(more: &[&str]) -> Project {
     let project = Project::new();
@@ -184,6 +184,23 @@ fn an_exported_marian_folder_can_be_imported() {
         assert!(ours.iter().zip(&back).all(|(a, b)| (a - b).abs() < 1e-5 * a.abs()), "{ours:?} {back:?}");
         let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", "back", "--json"]))).unwrap();
         assert_eq!(info["config"]["model"]["sinusoid"], "halves");
+        // Its search and the length of the lines that it knows, too; unless the search was changed.
+        let of = |model: &str| -> Value {
+            let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", model, "--json"]))).unwrap();
+            json!([info["config"]["decode"], info["config"]["data"]["max_length"]])
+        };
+        assert_eq!(of("back"), of("runs/small"));
+        assert_eq!(of("back")[1], 100);
+        let path = project.path("hf/generation_config.json");
+        let mut search: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!((&search["num_beams"], &search["early_stopping"]), (&json!(4), &json!(true)));
+        search["length_penalty"] = json!(0.7);
+        std::fs::write(&path, search.to_string()).unwrap();
+        succeeds(&project.mt(&["import", "hf", "--out", "changed"]));
+        assert_eq!(
+            (&of("changed")[0]["length_penalty"], &of("changed")[0]["length_penalty_kind"]),
+            (&json!(0.7), &json!("power"))
+        );
 
         // Parts of different models.
         let path = project.path("hf/config.json");

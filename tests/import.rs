@@ -189,6 +189,13 @@ fn fine_tuning_begins_with_the_weights() {
     // All pairs are in each batch, so the losses are those of the same text.
     assert!(losses.len() == 8 && losses.is_sorted_by(|a, b| a > b), "{losses:?}");
     assert_eq!(file(&project, "runs/tune", "tokenizer.src.json"), file(&project, "model", "tokenizer.src.json"));
+    // One of a run's checkpoints, unless the run would be replaced.
+    let checkpoint = "train.init=runs/tune/checkpoints/step-00000008";
+    let output = train(&["--run-dir", "again", "--set", checkpoint, "--set", "train.max_updates=1"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("runs/tune (step 8)"), "{}", stderr(&output));
+    let says = ["the model that training begins with (`train.init`)"];
+    fails(&train(&["--run-dir", "runs/tune", "--overwrite", "--set", checkpoint]), 2, &says);
     // The model may have gone when the run goes on.
     std::fs::rename(project.path("model"), project.path("moved")).unwrap();
     project.write("tune.toml", FINE_TUNING.replace("extends = \"model/", "extends = \"moved/"));
@@ -206,6 +213,9 @@ fn what_does_not_fit_is_refused_before_any_work() {
     let other = train(&["--set", "tokenizer.path=other.spm"]);
     fails(&other, 2, &["the source vocabulary of `tokenizer.path` is not that of `train.init`", "pieces, and 49"]);
     fails(&train(&["--set", "tokenizer.dropout=0.1"]), 2, &["no BPE-dropout"]);
+    let idle =
+        ["`tokenizer.lowercase` is true, but the vocabulary is that of `train.init`", "`tokenizer.vocab_size` is 4000"];
+    fails(&train(&["--set", "tokenizer.lowercase=true", "--set", "tokenizer.vocab_size=4000"]), 2, &idle);
     fails(&train(&["--set", "train.init=nowhere"]), 1, &["`train.init`", "nowhere"]);
     assert!(!project.path("runs/tune/config.toml").exists());
     fails(&train(&["--set", "train.init='hf:a/b'"]), 1, &["`train.init`", "mt import hf:ORG/NAME --out DIR"]);

@@ -43,7 +43,10 @@ fn trained() -> Project {
     let output = project.mt(&[&["train", "--config", "small.toml"], &SETTINGS[..]].concat());
     succeeds(&output);
     let said = stderr(&output);
-    assert!(said.contains("warning: about 1 % of the source lines begin with none of the tags"), "{said}");
+    assert!(
+        said.contains("warning: about 1 % of the source lines begin with none of the tags, such as <2de>"),
+        "{said}"
+    );
     project
 }
 
@@ -127,4 +130,58 @@ fn a_run_keeps_its_tokenizer() {
     assert_eq!(file(&project, "runs/small", "config.toml"), before);
     succeeds(&resume(&["--dry-run"]));
     succeeds(&resume(&["--force", "--set", "tokenizer.dropout=0"]));
+}
+
+/// Fine-tuning into a further language: what the model knew stays as it was.
+#[test]
+fn tags_can_be_added_when_a_model_is_tuned() {
+    let project = trained();
+    for joint in [true, false] {
+        let separate = ["--set", "tokenizer.joint=false", "--run-dir", "runs/apart"];
+        let begin = if joint { "runs/small" } else { "runs/apart" };
+        if !joint {
+            succeeds(&project.mt(&[&["train", "--config", "small.toml", "-q"], &SETTINGS[..], &separate].concat()));
+        }
+        let tuned = format!("{begin}-tuned");
+        let tune = |tags: &str, more: &[&str]| {
+            let (init, tags) = (format!("train.init={begin}"), format!("tokenizer.tags={tags}"));
+            let joint = format!("tokenizer.joint={joint}");
+            // So small a rate that nothing moves.
+            let set = [
+                "--set",
+                &init,
+                "--set",
+                &tags,
+                "--set",
+                &joint,
+                "--set",
+                SYMBOLS,
+                "--set",
+                "train.max_updates=1",
+                "--set",
+                "train.schedule.learning_rate=1e-30",
+                "--set",
+                "tokenizer.vocab_size=400",
+            ];
+            project.mt(&[&["train", "--config", "small.toml", "-q", "--run-dir", &tuned], &set[..], more].concat())
+        };
+        fails(
+            &tune(r#"["<2de>"]"#, &[]),
+            2,
+            &["`tokenizer.tags` is [\"<2de>\"], but the vocabulary is that of `train.init`"],
+        );
+        succeeds(&tune(r#"["<2de>", "<2en>", "<2it>"]"#, &[]));
+        let translate = |model: &str| {
+            let input = b"<2de> the cat sleeps\n<2en> a dog runs\n";
+            stdout(&project.mt_with_input(&["translate", "-q", "--model", model, "--max-length", "6"], input))
+        };
+        assert_eq!(translate(&tuned), translate(begin));
+        let info =
+            |model: &str| -> Value { serde_json::from_str(&stdout(&project.mt(&["info", model, "--json"]))).unwrap() };
+        assert_eq!(info(&tuned)["history"]["target_languages"], "<2de> <2en> <2it>");
+        let total = |model: &str| info(model)["parameters"]["total"].as_u64().unwrap();
+        // A row of 32 in the one table, or in both.
+        assert_eq!(total(&tuned) - total(begin), if joint { 32 } else { 64 });
+        succeeds(&tune(r#"["<2de>", "<2en>", "<2it>"]"#, &["--resume", "--set", "train.max_updates=2"]));
+    }
 }

@@ -6,6 +6,7 @@ use crate::cli::{Common, ExportArgs};
 use crate::console::message;
 use crate::error::{Error, Result};
 use crate::interop::export::{Format, Model, ct2, hf_marian};
+use crate::interop::marian_search;
 
 /// Writes a model as another program reads it.
 pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
@@ -40,6 +41,14 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     }
     if !common.quiet {
         message(format_args!("written to {}", args.out.display()));
+        let decode = &loaded.config.decode;
+        if format == Format::HfMarian && marian_search::length_penalty(decode).is_none() {
+            let alpha = decode.length_penalty;
+            message(format_args!(
+                "note: transformers does not have the length penalty gnmt {alpha}, and divides by the length; `mt import` of this \
+                 folder has it again"
+            ));
+        }
         let target = &loaded.tokenizers.target;
         // Our own writes all text in pieces, so that a model never learns to say `<unk>`.
         if format == Format::Ct2 && !target.has_dropout() && target.forbidden().contains(&target.unk_id()) {

@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 
 const HELP: &str = "write --set section.key=VALUE";
 const MOST_PARTS: usize = 8;
+/// Most characters of an override that a message shows.
+const SHOWN: usize = 80;
 
 /// An override, split at its first `=`.
 pub(super) struct Override<'s> {
@@ -24,11 +26,11 @@ impl<'s> Override<'s> {
     ///
     /// If there is no `=`, or the key is empty, in part or whole, or too deep.
     pub fn parse(text: &'s str) -> Result<Self> {
-        let wrong = |what: String| Error::usage(what).at(format!("--set {text}")).help(HELP);
-        let (path, value) = text.split_once('=').ok_or_else(|| wrong(format!("`{text}` has no `=`")))?;
+        let wrong = |what: &str| Error::usage(format!("`{}` {what}", shown(text))).at(place(text)).help(HELP);
+        let (path, value) = text.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
         let path: Vec<_> = path.split('.').map(str::trim).collect();
         if path.iter().any(|part| part.is_empty()) {
-            return Err(wrong(format!("`{text}` does not name a key before the `=`")));
+            return Err(wrong("does not name a key before the `=`"));
         }
         // No key is nearly so deep; documents are walked recursively.
         if path.len() > MOST_PARTS {
@@ -45,8 +47,7 @@ impl<'s> Override<'s> {
 
     /// The override as a document that states this one key.
     pub fn layer(&self, order: usize, directory: PathBuf) -> Table {
-        let name = PathBuf::from(format!("--set {}", self.text));
-        let source = Rc::new(Source { order, name, text: None, directory });
+        let source = Rc::new(Source { order, name: place(self.text), text: None, directory });
         let origin = Origin { source: source.clone(), offset: 0 };
         let entry = |value| Entry { key: origin.clone(), item: Item { value, origin: origin.clone() } };
         let mut parts = self.path.iter().rev();
@@ -71,5 +72,18 @@ impl<'s> Override<'s> {
             Some(value) => value,
             None => bare(),
         }
+    }
+}
+
+/// Where an override stands, as a message names the place.
+fn place(text: &str) -> PathBuf {
+    PathBuf::from(format!("--set {}", shown(text)))
+}
+
+/// An override as a message shows it: of a long one the beginning.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN).and_then(|(end, _)| text.get(..end)) {
+        Some(beginning) => format!("{beginning}…"),
+        None => text.to_owned(),
     }
 }

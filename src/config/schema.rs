@@ -39,7 +39,7 @@ const DATA: &[Key] = &[
 const CORPUS: &[Key] = &[
     required("source", Kind::Corpus),
     required("target", Kind::Corpus),
-    key("weight", ABOVE_ZERO),
+    key("weight", Kind::Number(Range::Weight)),
     HUB[0],
     HUB[1],
     HUB[2],

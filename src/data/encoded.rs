@@ -115,6 +115,16 @@ impl EncodedCorpus {
         summaries.fold([0; 2], |counts, summary| [0, 1].map(|side| counts[side] + summary.tokens[side]))
     }
 
+    /// Pairs that an epoch draws, and their target subwords: those of a corpus as often as its weight says.
+    pub fn epoch(&self) -> [f64; 2] {
+        let pairs = self.ranges.iter().map(|corpus| corpus.weight * corpus.range.len() as f64).sum();
+        let of_shard = |placed: &Placed| {
+            let weight = self.ranges.get(placed.corpus).map_or(0.0, |corpus| corpus.weight);
+            weight * placed.shard.summary().tokens[1] as f64
+        };
+        [pairs, self.shards.iter().map(of_shard).sum()]
+    }
+
     /// A checksum of all pairs as ids, in order: equal for equal text, wherever its files lie.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();

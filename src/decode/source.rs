@@ -37,7 +37,7 @@ pub struct Source {
     pub ids: Vec<u32>,
     /// Of these the first ones that do not stand here in the line: its tag, before each part but the first.
     pub added: usize,
-    /// Whether it had more than the positions reach.
+    /// Whether it had more than the positions reach, or more white space before its text than is read.
     pub cut: bool,
 }
 
@@ -77,12 +77,18 @@ pub struct Reader {
     learned: bool,
 }
 
-/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little.
+/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little. Of one
+/// that begins with more white space than that, the beginning of what comes behind it: the line is not blank.
 fn beginning(line: &str, longest: usize) -> &str {
     const LEAST: usize = 1 << 20;
     const BYTES_A_TOKEN: usize = 256;
     let end = longest.saturating_mul(BYTES_A_TOKEN).max(LEAST);
-    &line[..line.floor_char_boundary(end)]
+    let first = &line[..line.floor_char_boundary(end)];
+    if first.len() == line.len() || !first.trim_start().is_empty() {
+        return first;
+    }
+    let text = line.trim_start();
+    &text[..text.floor_char_boundary(end)]
 }
 
 impl Reader {
@@ -257,6 +263,29 @@ pub fn batches<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::tokenizer::{Tokenizer, TrainOptions};
+
+    /// For a model of eight positions.
+    fn reader() -> Reader {
+        let options = TrainOptions { vocab_size: 300, ..TrainOptions::default() };
+        let tokenizer = Arc::new(Tokenizer::train(&[&["the cat sleeps"][..]], &options).unwrap());
+        let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
+        Reader::new(&ModelConfig { max_length: 8, ..ModelConfig::default() }, &tokenizers)
+    }
+
+    #[test]
+    fn a_line_that_begins_with_very_much_white_space_is_not_blank() {
+        let reader = reader();
+        let space = " \u{3000}".repeat(1 << 19);
+        let line = format!("{space}a b");
+        let [read, plain] = [line.as_str(), "a b"].map(|line| reader.read(&[line]).remove(0));
+        assert!(read.cut && reader.is_long(&read));
+        assert!(!plain.ids.is_empty() && !plain.cut);
+        assert_eq!(read.ids, plain.ids);
+        assert!(reader.beyond_positions(&[&line]).is_none());
+        assert_eq!(split(&line, std::slice::from_ref(&reader)), ["a b"]);
+        assert_eq!(reader.read(&[space]), [Source::default()]);
+    }
 
     #[test]
     fn texts_are_halved_where_a_sentence_ends() {

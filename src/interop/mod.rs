@@ -3,3 +3,4 @@
 pub mod export;
 pub mod import;
 mod marian_names;
+pub mod marian_search;

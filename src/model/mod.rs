@@ -115,8 +115,8 @@ impl Transformer {
         Self::with_precision(config, vocabulary, device, DType::F32)
     }
 
-    /// [`Transformer::new`] whose products are computed in `compute` (plain operations only). Parameters, gradients,
-    /// normalisation, softmax and loss are f32.
+    /// [`Transformer::new`] whose products are computed in `compute`, f32 or bf16: those of plain operations, of fused ones
+    /// and of the GPU's engine. Parameters, gradients, normalisation, softmax and loss are f32.
     pub fn with_precision(
         config: &ModelConfig,
         vocabulary: Vocabulary,
@@ -293,7 +293,7 @@ impl Transformer {
         if self.config.scale_embedding { (self.config.d_model as f32).sqrt() } else { 1.0 }
     }
 
-    /// The wrapper of sub-layer `name`; `place` numbers its dropout site within the layer.
+    /// The wrapper of sub-layer `name`; `site` is the number of its dropout ([`Stack::site`]).
     fn residual(&self, name: &str, site: u64, mode: &Mode) -> Result<Residual> {
         Ok(Residual {
             placement: self.config.norm,

@@ -24,10 +24,12 @@ pub fn estimate(model: &ModelConfig, parameters: usize, vocabulary: usize, token
     let decoder = model.decoder_layers * (attention + cross + feed_forward);
     // The largest sub-layer on its way back holds about as much again, and autograd a few gradients.
     let backward = (attention + cross).max(feed_forward) + 6 * d;
-    let activations = tokens * (encoder + decoder + backward + 4 * d);
+    let activations = tokens.saturating_mul(encoder + decoder + backward + 4 * d);
     let logits = tokens.min(1024) * vocabulary + 2 * vocabulary * d;
-    4 * (4 * parameters + REUSE * (activations + logits)) + PROCESS
+    let numbers = activations.saturating_add(logits).saturating_mul(REUSE).saturating_add(4 * parameters);
+    numbers.saturating_mul(4).saturating_add(PROCESS)
 }
+
 /// A warning, where training takes more than this machine's memory.
 pub fn warning(needed: usize) -> Option<String> {
     let memory = device::machine_memory().filter(|memory| needed as u64 > *memory)?;

@@ -254,7 +254,7 @@ impl Trainer<'_> {
     /// Saves, counting the time that training waits for it.
     fn save(&mut self, host: &mut dyn Host) -> Result<()> {
         let started = Instant::now();
-        self.state.regular = (self.config.save_every > 0).then(|| self.due(self.state.step).1);
+        self.state.regular = Some(self.due(self.state.step).1);
         host.save(&self.optimizer, &self.state)?;
         self.session.saving += started.elapsed();
         self.session.saved_at = Some(self.state.step);
@@ -354,7 +354,7 @@ impl Trainer<'_> {
         window.smoothed += update.outcome.sums.smoothed;
         window.likelihood += update.outcome.sums.likelihood;
         window.tokens += update.tokens();
-        let important = self.config.log_every > 0 && step.is_multiple_of(self.config.log_every);
+        let important = step.is_multiple_of(self.config.log_every);
         let tokens = window.tokens as f64;
         let (loss, perplexity) = (window.smoothed / tokens, (window.likelihood / tokens).exp());
         let rate = tokens / (self.state.seconds - window.since).max(1e-9);

@@ -30,6 +30,8 @@ const RARE: u32 = 10;
 pub struct Outlook {
     plan: Plan,
     pairs: usize,
+    /// Target tokens that an epoch draws, with their ends.
+    tokens_per_epoch: f64,
     dropped: String,
     pieces: usize,
     rare: usize,
@@ -58,6 +60,7 @@ impl Outlook {
         Ok(Self {
             plan,
             pairs: data.corpus.len(),
+            tokens_per_epoch: data.corpus.epoch().iter().sum(),
             dropped: data.report.to_string(),
             pieces,
             rare,
@@ -68,7 +71,7 @@ impl Outlook {
 
     /// Seconds of forward and backward, if the run has an end.
     fn seconds(&self) -> Option<f64> {
-        let tokens = (self.plan.target_tokens + self.pairs) as f64 / self.plan.updates_per_epoch as f64;
+        let tokens = self.tokens_per_epoch / self.plan.updates_per_epoch as f64;
         self.plan.updates.map(|updates| updates as f64 * tokens / self.tokens_per_second)
     }
 

@@ -210,14 +210,7 @@ fn stack(parameters: &ParameterLayout, part: &str, layers: usize) -> String {
 /// A line of the training history.
 fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
     match (key, value) {
-        ("best", Value::Object(best)) => {
-            let value = best["value"].as_f64().unwrap_or(f64::NAN);
-            let value = match metric {
-                ValidMetric::Bleu => format!("BLEU {value:.2}"),
-                ValidMetric::Loss => format!("loss {value:.4}"),
-            };
-            format!("best validation: {value} at update {}", best["step"])
-        }
+        ("best", Value::Object(best)) => best_line(best, metric),
         ("final_model_is", event) => {
             let number = |key: &str| event[key].as_f64();
             let scores = [
@@ -235,6 +228,17 @@ fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
             None => format!("{}: {value}", key.replace('_', " ")),
         },
     }
+}
+
+/// The line of the best validation, as far as the checkpoint tells of it.
+fn best_line(best: &Map<String, Value>, metric: ValidMetric) -> String {
+    let score = match (best.get("value").and_then(Value::as_f64), metric) {
+        (Some(bleu), ValidMetric::Bleu) => format!("BLEU {bleu:.2}"),
+        (Some(loss), ValidMetric::Loss) => format!("loss {loss:.4}"),
+        (None, _) => "unknown".to_owned(),
+    };
+    let step = best.get("step").map_or_else(String::new, |step| format!(" at update {step}"));
+    format!("best validation: {score}{step}")
 }
 
 fn joint(config: &Config) -> &'static str {
@@ -256,10 +260,24 @@ pub(super) fn grouped(number: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn groups_digits() {
         for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (65_432_100, "65,432,100")] {
-            assert_eq!(super::grouped(number), text);
+            assert_eq!(grouped(number), text);
         }
+    }
+
+    #[test]
+    fn what_a_checkpoint_does_not_tell_of_its_best_is_left_out() {
+        let line = |best: Value, metric| history_line("best", &best, metric);
+        let whole = json!({ "value": 31.25, "step": 7, "loss": 2.0 });
+        assert_eq!(line(whole.clone(), ValidMetric::Bleu), "best validation: BLEU 31.25 at update 7");
+        assert_eq!(line(whole, ValidMetric::Loss), "best validation: loss 31.2500 at update 7");
+        assert_eq!(line(json!({ "step": 7 }), ValidMetric::Bleu), "best validation: unknown at update 7");
+        assert_eq!(line(json!({ "value": 1.0 }), ValidMetric::Loss), "best validation: loss 1.0000");
+        assert_eq!(line(json!({}), ValidMetric::Bleu), "best validation: unknown");
+        assert_eq!(line(Value::Null, ValidMetric::Bleu), "best validation: none");
     }
 }

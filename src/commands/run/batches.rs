@@ -13,13 +13,20 @@ use crate::rng;
 /// Batches made ahead of the training loop.
 const AHEAD: usize = 4;
 
-/// A batch as large as any of the run can be: the longest pair again and again, with no padding on either side.
-pub fn largest_batch(data: &Data, config: &Config) -> Batch {
+/// Rows and tokens a row of the largest batch without BPE-dropout: the longest pair again and again, as often as there is room
+/// for, and as an epoch has pairs.
+pub fn largest_shape(data: &Data, config: &Config) -> (usize, usize) {
     let [source, target] = data.corpus.longest();
-    let tokens = source.max(target) as usize;
+    let tokens = source.max(target) as usize + 1;
+    let [pairs, _] = data.corpus.epoch();
+    ((config.train.batch_tokens / tokens).min(pairs.ceil() as usize).max(1), tokens)
+}
+
+/// A batch of the largest shape, with no padding on either side.
+pub fn largest_batch(data: &Data, config: &Config) -> Batch {
+    let (rows, tokens) = largest_shape(data, config);
     let special = data.tokenizers.special_ids();
-    let pair = (vec![special.eos_source; tokens], vec![special.eos_target; tokens]);
-    let rows = (config.train.batch_tokens / (tokens + 1)).max(1);
+    let pair = (vec![special.eos_source; tokens - 1], vec![special.eos_target; tokens - 1]);
     Batch::new(&vec![pair; rows], &special)
 }
 

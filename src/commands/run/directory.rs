@@ -14,7 +14,7 @@ use crate::console::message;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::file;
-use crate::report::{self, page};
+use crate::report::{self, events, files, page};
 use crate::train::log::LOG_FILE;
 use crate::train::state::TrainState;
 
@@ -133,7 +133,11 @@ pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option
 /// Refuses a directory with a model that no run in it has made, and the one that training begins with: replacing the run would
 /// replace the model.
 fn refuse_models(run: &Path, config: &Config) -> Result<()> {
-    let is_start = |init: &Path| same_file::is_same_file(init, run).unwrap_or(false);
+    let is_start = |init: &Path| {
+        // It may be one of the run's own checkpoints.
+        let init = checkpoint::run_and_step(init).map_or(init, |(run, _)| run);
+        same_file::is_same_file(init, run).unwrap_or(false)
+    };
     let what = if config.train.init.as_deref().is_some_and(is_start) {
         "the run directory is the model that training begins with (`train.init`)"
     } else if run.join(MODEL_FILE).exists() && !run.join(LOG_FILE).exists() && !run.join("checkpoints").exists() {
@@ -183,7 +187,9 @@ pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
 /// Whether a directory that is no run holds anything but tokenizers, which a run killed at its very start leaves.
 fn holds_something_else(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|e| Error::io("read the run directory", directory, e))?;
-    let ours = |name: std::ffi::OsString| tokenizers::FILES.iter().chain([&LOCK]).any(|file| name == *file);
+    // What a start leaves that was killed before there was a configuration.
+    let left = [LOCK, NEW_CONFIG, files::VALIDATION, events::DIRECTORY];
+    let ours = |name: std::ffi::OsString| tokenizers::FILES.iter().chain(&left).any(|file| name == *file);
     Ok(entries.flatten().any(|entry| !ours(entry.file_name())))
 }
 

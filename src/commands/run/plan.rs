@@ -1,5 +1,6 @@
 //! What a run will be, worked out before it begins.
 
+use super::batches;
 use super::prepare::Data;
 use crate::commands::model::vocabulary;
 use crate::config::Config;
@@ -38,7 +39,8 @@ impl Plan {
         let updates_per_epoch = batches_per_epoch.div_ceil(train.accumulate);
         let limits = [train.max_updates, train.max_epochs.saturating_mul(updates_per_epoch as u64)];
         let [source_tokens, target_tokens] = data.corpus.token_counts().map(|count| count as usize);
-        let memory_bytes = memory::estimate(&config.model, parameters.total(), vocabulary.target, train.batch_tokens);
+        let (rows, tokens) = batches::largest_shape(data, config);
+        let memory_bytes = memory::estimate(&config.model, parameters.total(), vocabulary.target, rows * tokens);
         Ok(Self {
             parameters,
             source_tokens,

@@ -186,10 +186,8 @@ pub fn data(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace
 /// A warning where source lines begin with no tag although there are tags, in pairs spread evenly.
 fn untagged(data: &Data) -> Option<String> {
     let source = &data.tokenizers.source;
-    let tags: Vec<u32> = ids_of(source, &source.language_tags());
-    if tags.is_empty() {
-        return None;
-    }
+    let names = source.language_tags();
+    let (first, tags) = (names.first()?, ids_of(source, &names));
     let (mut lines, mut without) = (0, 0);
     for index in (0..data.corpus.len()).step_by(data.corpus.len().div_ceil(SAMPLED).max(1)) {
         let (source, _) = data.ids(index);
@@ -198,7 +196,7 @@ fn untagged(data: &Data) -> Option<String> {
     }
     (without > 0).then(|| {
         let share = (100 * without).div_ceil(lines);
-        format!("warning: about {share} % of the source lines begin with none of the tags (tokenizer.tags)")
+        format!("warning: about {share} % of the source lines begin with none of the tags, such as {first}")
     })
 }
 

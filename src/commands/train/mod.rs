@@ -85,7 +85,8 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     );
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     let parameters = model.parameters().values().elem_count();
-    let needed = memory::estimate(&config.model, parameters, vocabulary.target, config.train.batch_tokens);
+    let (rows, tokens) = batches::largest_shape(&data, &config);
+    let needed = memory::estimate(&config.model, parameters, vocabulary.target, rows * tokens);
     if device.is_cpu() {
         memory::warning(needed).into_iter().for_each(|text| say(format!("warning: {text}")));
     }

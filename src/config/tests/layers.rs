@@ -83,6 +83,21 @@ fn sets_take_toml_or_bare_text() {
 }
 
 #[test]
+fn a_long_set_is_shown_by_its_beginning() {
+    let symbols: String = (0..1900).map(|number| format!("\"<é{number}>\", ")).collect();
+    let set = format!("tokenizer.symbols=[{symbols}\"\"]");
+    let folder = Folder::new(&[("a.toml", "")]);
+    let problems = folder.problems(&["a.toml"], &[&set, &"é".repeat(1000)]);
+    assert_eq!(problems.len(), 2, "{problems:#?}");
+    let beginning: String = set.chars().take(80).collect();
+    assert_mentions(&problems[0], &["tokenizer.symbols[1900]"]);
+    assert!(problems[0].ends_with(&format!("--> --set {beginning}…")), "{}", problems[0]);
+    let beginning = "é".repeat(80);
+    assert_mentions(&problems[1], &[&format!("`{beginning}…` has no `=`"), &format!("--> --set {beginning}…\n")]);
+    assert!(problems.iter().all(|problem| problem.chars().count() < 400), "{problems:#?}");
+}
+
+#[test]
 fn paths_start_at_the_file_that_states_them() {
     let base = "[data]\nroot = \"../data/x\"\ntrain = [{ source = \"t.en\", target = \"t.de\" }]\n";
     let child =

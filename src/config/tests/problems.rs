@@ -77,6 +77,7 @@ fn an_impossible_value_is_refused() {
         ("data", "max_length = 0"),
         ("data", "root = \"\""),
         ("data", "train = [{ source = \"a\", target = \"b\", weight = 0 }]"),
+        ("data", "train = [{ source = \"a\", target = \"b\", weight = 1e30 }]"),
         ("train", "accumulate = 0"),
         ("train", "seed = -1"),
         ("train", "label_smoothing = 1"),

@@ -7,6 +7,7 @@ use super::detokenise;
 use super::engine::{Dropout, Engine};
 use super::merge::{Coins, Scratch};
 use super::pipeline::Pipeline;
+use super::symbols::{self, Symbols};
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 
@@ -34,6 +35,30 @@ impl Bpe {
             )));
         }
         Ok(Self { pipeline, vocabulary, cache_owner: cache::new_owner() })
+    }
+
+    /// The `tokenizer.json` of this one, which `file` is, with further tags and symbols behind its vocabulary.
+    ///
+    /// # Errors
+    /// One of them can be none; or the file cuts words in another way than ours.
+    pub(super) fn with_symbols(&self, mut file: Value, tags: &[String], others: &[String]) -> Result<Value> {
+        let mut symbols = self.pipeline.symbols().clone();
+        for (stated, own) in [(tags, &mut symbols.tags), (others, &mut symbols.others)] {
+            for stated in stated {
+                own.push(symbols::checked(stated, self.normalise(stated))?);
+            }
+        }
+        let symbols = Symbols::new(symbols.tags, symbols.others)?;
+        let cannot = || Error::failure("it cuts words in a way of its own, to which no symbols can be added");
+        let expression = self.pipeline.pre_tokenizer_with(&symbols).ok_or_else(cannot)?;
+        let vocabulary = file["model"]["vocab"].as_object_mut().ok_or_else(cannot)?;
+        for symbol in symbols.iter() {
+            let next = vocabulary.len();
+            vocabulary.entry(symbol.as_str()).or_insert_with(|| next.into());
+        }
+        file["model"]["ignore_merges"] = true.into();
+        file["pre_tokenizer"] = expression;
+        Ok(file)
     }
 
     fn encode_line(&self, text: &str, dropout: Option<Dropout>) -> Vec<u32> {

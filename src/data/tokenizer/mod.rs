@@ -41,6 +41,8 @@ mod vocabulary;
 mod words;
 
 use std::borrow::Cow;
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 
 use rayon::prelude::*;
@@ -213,12 +215,31 @@ impl Tokenizer {
         Ok(Self { json, engine: Box::new(library) })
     }
 
-    /// Writes the tokenizer as `tokenizer.json`, the same bytes every time: those it was read from.
+    /// This one with further tags and other symbols, whose ids come behind those that there are.
+    ///
+    /// # Errors
+    /// One of them can be none, or is there already; or the tokenizer is none that [`Tokenizer::train`] has made.
+    pub fn with_symbols(&self, tags: &[String], symbols: &[String]) -> Result<Self> {
+        let file: serde_json::Value = serde_json::from_str(&self.json)
+            .map_err(|error| Error::failure("the tokenizer is no JSON").caused_by(error))?;
+        let bpe = Bpe::from_json(&file).map_err(|error| {
+            Error::usage("symbols can be added to a tokenizer that mt has learnt, and this is another").caused_by(error)
+        })?;
+        Self::from_json(format!("{:#}", bpe.with_symbols(file, tags, symbols)?))
+    }
+
+    /// Writes the tokenizer as `tokenizer.json`, the same bytes every time: those it was read from. They are on the disk
+    /// before what counts on them is written: the configuration of a run, a digest, the name of a model's directory.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, &self.json).map_err(|error| Error::io("write the tokenizer", path, error))
+        let write = || {
+            let mut file = File::create(path)?;
+            file.write_all(self.json.as_bytes())?;
+            file.sync_all()
+        };
+        write().map_err(|error| Error::io("write the tokenizer", path, error))
     }
 
     /// The text of `tokenizer.json`.

@@ -237,6 +237,11 @@ impl Pipeline {
         &self.symbols
     }
 
+    /// As it is in a file, the pre-tokeniser with other symbols, if it is the one of this module.
+    pub(super) fn pre_tokenizer_with(&self, symbols: &Symbols) -> Option<Value> {
+        self.ours.then(|| serde_json::to_value(pre_tokenizer(symbols).ok()?).ok()).flatten()
+    }
+
     /// Whether a stretch may hold a symbol.
     fn may_hold_symbol(&self, stretch: &str) -> bool {
         // None begins with a letter, so that case plays no part.

@@ -5,10 +5,13 @@
 //! stand in the vocabulary without merges, where `ignore_merges` of the model finds them. They are text like any other:
 //! decoding gives them back, and a space before one is a piece by itself.
 
+use std::collections::HashSet;
+
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
 use super::pipeline::{ESCAPE, SPACE};
 use super::vocabulary::{SPECIALS, byte_of_piece};
+use crate::error::{Error, Result};
 
 /// What has a meaning of its own in a regular expression.
 const META: &str = r"\.+*?()|[]{}^$";
@@ -17,7 +20,7 @@ const GROUP: &str = "(?:";
 /// Symbols at the beginning of a line that may be for all of it; more are not.
 const MOST_LEADING: usize = 8;
 /// What to do about one that cannot be.
-pub(super) const HELP: &str = "write a symbol as `<name>` or alike: no spaces, and a sign at its beginning";
+const HELP: &str = "write a symbol as `<name>` or alike: no spaces, and a sign at its beginning";
 
 /// The symbols of a tokenizer, as normalising leaves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,25 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
+    /// These tags and others, as normalising has left them.
+    ///
+    /// # Errors
+    /// A usage error: one is there twice, or would be found in place of another.
+    pub(super) fn new(tags: Vec<String>, others: Vec<String>) -> Result<Self> {
+        let symbols = Self { tags, others };
+        let mut seen = HashSet::new();
+        if let Some(twice) = symbols.iter().find(|symbol| !seen.insert(*symbol)) {
+            let what = format!("the symbol {twice:?} is there twice, as normalising leaves them");
+            return Err(Error::usage(what).help("leave one of them out, or write them differently"));
+        }
+        let begins = |tag: &&String| symbols.others.iter().any(|other| other.starts_with(tag.as_str()));
+        if let Some(tag) = symbols.tags.iter().find(begins) {
+            let what = format!("another symbol begins with the tag {tag:?}, which would be found in its place");
+            return Err(Error::usage(what).help("write one of them differently"));
+        }
+        Ok(symbols)
+    }
+
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &String> {
         self.tags.iter().chain(&self.others)
@@ -125,8 +147,19 @@ fn alternatives(symbols: &[String]) -> String {
     escaped.collect::<Vec<_>>().join("|")
 }
 
+/// A symbol as text has it, from `stated` and what normalising makes of that.
+///
+/// # Errors
+/// A usage error that says why it can be none.
+pub(super) fn checked(stated: &str, symbol: String) -> Result<String> {
+    match fault(&symbol) {
+        Some(fault) => Err(Error::usage(format!("the symbol {stated:?} {fault}")).help(HELP)),
+        None => Ok(symbol),
+    }
+}
+
 /// Why a string cannot be a symbol, if it cannot; completes "the symbol …". It is as normalising leaves it.
-pub(super) fn fault(symbol: &str) -> Option<&'static str> {
+fn fault(symbol: &str) -> Option<&'static str> {
     use GeneralCategoryGroup::{Letter, Mark, Number};
     let first = symbol.chars().next();
     if first.is_none() {

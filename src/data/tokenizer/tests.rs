@@ -297,6 +297,34 @@ fn symbols_survive_lower_case_normalising_and_dropout() {
 }
 
 #[test]
+fn symbols_can_be_added_to_what_was_learnt() {
+    let owned = |list: &[&str]| -> Vec<String> { list.iter().map(|&symbol| symbol.to_owned()).collect() };
+    for before in [&*CASED, &*SYMBOLIC] {
+        let more = before.with_symbols(&owned(&["<2it>"]), &owned(&["<bt>", "‰‰"])).unwrap();
+        let size = before.vocab_size() as u32;
+        assert_eq!(
+            (more.piece(size), more.piece(size + 1), more.piece(size + 2)),
+            (Some("<2it>"), Some("<bt>"), Some("‰‰"))
+        );
+        assert!((0..size).all(|id| more.piece(id) == before.piece(id)));
+        assert!(more.language_tags().contains(&"<2it>"));
+        for line in LINES {
+            assert_eq!(more.encode(line), before.encode(line));
+            holds(&more, &library(&more), &format!("<2it> {line}<bt>‰‰"));
+        }
+        assert_eq!(more.encode("<2it> a<bt>")[1], size);
+        let error = more.with_symbols(&[], &owned(&["<2it>"])).unwrap_err();
+        assert!(error.to_string().contains("twice"), "{error}");
+    }
+    // One that is a piece already is that piece.
+    let known = CASED.with_symbols(&[], &owned(&["!"])).unwrap();
+    assert_eq!(known.vocab_size(), CASED.vocab_size());
+    assert_eq!(known.pieces("?!!")[2..], ["!", "!"]);
+    let words = Tokenizer::of_words(vec![("<pad>".into(), 0), ("</s>".into(), 1), ("<unk>".into(), 2)]).unwrap();
+    assert!(words.with_symbols(&[], &owned(&["<x>"])).unwrap_err().to_string().contains("that mt has learnt"));
+}
+
+#[test]
 fn what_can_be_no_symbol_is_refused() {
     let train = |symbol: &str, vocab_size| {
         let options = TrainOptions { symbols: vec![symbol.to_owned()], ..options(vocab_size, false) };

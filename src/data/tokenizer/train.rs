@@ -63,28 +63,13 @@ impl TrainOptions {
     /// # Errors
     /// A usage error that says why it can be none.
     pub fn symbol(&self, stated: &str) -> Result<String> {
-        let symbol = pipeline::normalise(stated, self.normalization, self.lowercase);
-        match symbols::fault(&symbol) {
-            Some(fault) => Err(Error::usage(format!("the symbol {stated:?} {fault}")).help(symbols::HELP)),
-            None => Ok(symbol),
-        }
+        symbols::checked(stated, pipeline::normalise(stated, self.normalization, self.lowercase))
     }
 
     /// Tags and other symbols as text has them.
     fn symbols(&self) -> Result<Symbols> {
         let as_text = |stated: &[String]| stated.iter().map(|stated| self.symbol(stated)).collect::<Result<Vec<_>>>();
-        let symbols = Symbols { tags: as_text(&self.tags)?, others: as_text(&self.symbols)? };
-        let mut seen = HashSet::new();
-        if let Some(twice) = symbols.iter().find(|symbol| !seen.insert(*symbol)) {
-            let what = format!("the symbol {twice:?} is there twice, as normalising leaves them");
-            return Err(Error::usage(what).help("leave one of them out, or write them differently"));
-        }
-        let begins = |tag: &&String| symbols.others.iter().any(|other| other.starts_with(tag.as_str()));
-        if let Some(tag) = symbols.tags.iter().find(begins) {
-            let what = format!("another symbol begins with the tag {tag:?}, which would be found in its place");
-            return Err(Error::usage(what).help("write one of them differently"));
-        }
-        Ok(symbols)
+        Symbols::new(as_text(&self.tags)?, as_text(&self.symbols)?)
     }
 
     /// Whether a vocabulary of that size and kind can be.

@@ -17,6 +17,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
+use crate::interop::marian_search::{self, OURS};
 use crate::model::positions::sinusoidal;
 
 /// What `transformers` takes for the ε of norms.
@@ -83,18 +84,24 @@ fn config(model: &Model) -> Value {
         "tie_word_embeddings": config.tie != Tie::None, "use_cache": true,
         "pad_token_id": target.pad_id(), "bos_token_id": target.bos_id(), "eos_token_id": target.eos_id(),
         "decoder_start_token_id": target.bos_id(), "forced_eos_token_id": null,
+        // For `mt import`: what has no place here.
+        (OURS): { "max_length": model.config.data.max_length, "decode": model.config.decode },
     })
 }
 
-/// How `generate` searches: as our own configuration says, as far as its length penalty can.
+/// How `generate` searches: as our own configuration says, as far as it can.
 fn generation(model: &Model) -> Value {
     let (config, target) = (model.config, &model.tokenizers.target);
-    json!({
+    let mut keys = json!({
         "pad_token_id": target.pad_id(), "bos_token_id": target.bos_id(), "eos_token_id": target.eos_id(),
-        "decoder_start_token_id": target.bos_id(), "num_beams": config.decode.beam, "max_length": config.model.max_length,
+        "decoder_start_token_id": target.bos_id(),
         // Never part of a translation.
         "bad_words_ids": target.forbidden().into_iter().map(|id| [id]).collect::<Vec<_>>(),
-    })
+    });
+    if let Some(keys) = keys.as_object_mut() {
+        keys.extend(marian_search::keys(&config.decode, config.model.max_length));
+    }
+    keys
 }
 
 /// The tokenizer of the source, with the end of the sentence that a model wants behind it; another one of the target, where it

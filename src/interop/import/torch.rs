@@ -1,4 +1,5 @@
-//! A PyTorch module around `torch.nn.Transformer`, from its `state_dict` saved as safetensors.
+//! A PyTorch module around `torch.nn.Transformer`, from its `state_dict` saved as safetensors. For tests only, which hold our
+//! models to hand-written ones of PyTorch (docs/parity.md): `mt import` does not know it.
 //!
 //! Queries, keys and values lie there in one matrix `in_proj_weight` [3·D, D]; ours are neighbours in the same order, so
 //! that this matrix is their place as it is. Norms are numbered by their order in the layer.

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::{Activation, Config, ModelConfig, Sinusoid, Tie};
+use crate::config::{Activation, Config, DecodeConfig, ModelConfig, Sinusoid, Tie};
+use crate::decode::translate::TranslateOptions;
 use crate::decode::{MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
+use crate::interop::marian_search::{self, OURS};
 
 /// Keys of `config.json` that change nothing we do, whatever they say; so do all that begin with an underscore.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -68,6 +70,9 @@ const ONLY_NUMBERS: &[(&str, f64)] = &[
     ("top_p", 1.0),
     ("typical_p", 1.0),
 ];
+
+/// More positions than any such model has. For each a row of sines is computed.
+const MOST_POSITIONS: usize = 1 << 16;
 
 /// What the two files say.
 pub(super) struct Settings {
@@ -224,10 +229,12 @@ impl Settings {
         };
         new.forbidden = forbidden(&mut keys, new.pad);
         new.decode(&mut keys);
+        keys.known.insert(OURS);
         keys.unknown();
         let positions = new.config.model.max_length;
         // As many as there are positions, but for the end and a tag: longer lines are translated in parts.
         new.config.data.max_length = positions.saturating_sub(2).max(1);
+        new.restore(config.1);
         new.config.tokenizer.joint = is_shared;
         new.config.tokenizer.vocab_size = target.max(300);
         let special =
@@ -241,6 +248,24 @@ impl Settings {
             return Ok(new);
         }
         Err(Error::many(keys.problems))
+    }
+
+    /// What a model of ours was exported with: the length of the lines it was trained on, and its search, unless that has been
+    /// changed since.
+    fn restore(&mut self, config: &Map<String, Value>) {
+        let Some(ours) = config.get(OURS) else { return };
+        let longest = ours["max_length"].as_u64().and_then(|length| usize::try_from(length).ok());
+        if let Some(length) = longest.filter(|length| (1..self.config.data.max_length).contains(length)) {
+            self.config.data.max_length = length;
+        }
+        let decode = serde_json::from_value::<DecodeConfig>(ours["decode"].clone()).ok();
+        let Some(decode) = decode.filter(|decode| TranslateOptions::of(decode).check().is_ok()) else { return };
+        let written = marian_search::keys(&decode, self.config.model.max_length);
+        let (nowhere, known, bad) = (Path::new(""), HashSet::new(), HashSet::new());
+        let mut keys = Keys { files: [(nowhere, &written), (nowhere, config)], known, bad, problems: Vec::new() };
+        let now = self.config.decode.clone();
+        self.decode(&mut keys);
+        self.config.decode = if self.config.decode == now { decode } else { now };
     }
 
     /// How the model is searched by default.
@@ -317,7 +342,7 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         embedding_dropout: dropout,
         attention_dropout: keys.fraction("attention_dropout"),
         activation_dropout: keys.fraction("activation_dropout"),
-        max_length: keys.size("max_position_embeddings", Some(1024)),
+        max_length: positions(keys),
         ..ModelConfig::default()
     };
     for (name, size) in [
@@ -332,6 +357,17 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         }
     }
     model
+}
+
+/// How many positions there are.
+fn positions(keys: &mut Keys) -> usize {
+    const KEY: &str = "max_position_embeddings";
+    let positions = keys.size(KEY, Some(1024));
+    if positions > MOST_POSITIONS {
+        let file = keys.file_of(KEY);
+        keys.problem(format!("`{KEY}` is {positions}, and mt imports at most {MOST_POSITIONS}"), file);
+    }
+    positions
 }
 
 /// Padding, and the tokens that `bad_words_ids` names.
@@ -353,4 +389,22 @@ fn forbidden(keys: &mut Keys, pad: u32) -> Vec<u32> {
         }
     }
     forbidden
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_positions_than_any_model_has_are_refused() {
+        let problems = |positions: u64| {
+            let config = Map::from_iter([("max_position_embeddings".to_owned(), json!(positions))]);
+            let [config_file, generation_file] = ["config.json", "generation_config.json"].map(Path::new);
+            let read = Settings::read((config_file, &config), (generation_file, &Map::new()));
+            read.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let told = "`max_position_embeddings` is 65537, and mt imports at most 65536\n  --> config.json";
+        assert!(problems(65_537).contains(told), "{}", problems(65_537));
+        assert!(!problems(65_536).contains("max_position_embeddings"), "{}", problems(65_536));
+    }
 }

@@ -135,6 +135,27 @@ fn check_positions(name: &str, table: &Tensor, config: &ModelConfig) -> std::res
 
 /// Whether these are the positions that we compute.
 fn is_table(found: &[f32], kind: Sinusoid, [positions, width]: [usize; 2]) -> bool {
+    // What a file says of itself must not fill the memory.
+    if positions.checked_mul(width) != Some(found.len()) {
+        return false;
+    }
     let ours = sinusoidal(kind, positions, width);
-    found.len() == ours.len() && found.iter().zip(&ours).all(|(a, b)| (a - b).abs() <= POSITION_TOLERANCE)
+    found.iter().zip(&ours).all(|(a, b)| (a - b).abs() <= POSITION_TOLERANCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_another_size_is_none() {
+        let kind = Sinusoid::Tensor2Tensor;
+        let table = sinusoidal(kind, 3, 4);
+        assert!(is_table(&table, kind, [3, 4]));
+        assert!(!is_table(&table, Sinusoid::Interleaved, [3, 4]));
+        // Of the first two no table could be computed.
+        for shape in [[1 << 30, 1 << 20], [usize::MAX, 2], [4, 4]] {
+            assert!(!is_table(&table, kind, shape), "{shape:?}");
+        }
+    }
 }

@@ -9,7 +9,9 @@ use crate::ops::params::ParameterLayout;
 
 /// The bias on the logits.
 const OUTPUT_BIAS: &str = "decoder_ff_logit_out_b";
-/// The bias on the logit of padding, which Marian does not have: its share of every probability is nothing.
+/// The bias on the logit of padding, which Marian does not have. Its embedding is zeros, so that this is its whole logit, and
+/// its share of a probability about e^-30 = 1e-13, less than single precision keeps of a sum near 1. Not -∞: no file of ours
+/// may hold that, and with label smoothing, which takes the mean of all logits, fine-tuning would have an infinite loss.
 const PADDING_BIAS: f32 = -30.0;
 
 /// How an array lies in the file.
