@@ -409,8 +409,11 @@ pub struct AverageArgs {
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// How many of the last checkpoints
-    #[arg(long, value_name = "N")]
-    pub last: usize,
+    #[arg(long, value_name = "N", required_unless_present = "checkpoints")]
+    pub last: Option<usize>,
+    /// Those of these updates, between commas
+    #[arg(long, value_name = "STEP", value_delimiter = ',', conflicts_with = "last")]
+    pub checkpoints: Vec<u64>,
     /// Directory of the new model
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,

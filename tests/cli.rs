@@ -148,6 +148,11 @@ fn a_run_trains_evaluates_and_translates() {
     assert_eq!(info["parameters"]["total"].as_u64().unwrap(), parts.iter().sum::<u64>());
 
     succeeds(&project.mt(&["average", "runs/small", "--last", "2", "--out", "averaged"]));
+    succeeds(&project.mt(&["average", "runs/small", "--checkpoints", "12,8,12", "--out", "chosen"]));
+    assert_eq!(file(&project, "chosen", "model.safetensors"), file(&project, "averaged", "model.safetensors"));
+    let missing = ["no checkpoint of update 5, 7", "those of updates 4, 6, 8, 12"];
+    fails(&project.mt(&["average", "runs/small", "--checkpoints", "7,5,4", "--out", "no"]), 2, &missing);
+    fails(&project.mt(&["average", "runs/small", "--out", "no"]), 2, &["--last"]);
     assert_eq!(
         std::fs::read(project.path("averaged/model.safetensors")).unwrap(),
         std::fs::read(run.join("model.safetensors")).unwrap()

@@ -1,33 +1,32 @@
 //! `mt average`
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use super::model::{config_of, named, slots, vocabulary, write_model};
 use super::output::Output;
 use crate::checkpoint;
 use crate::cli::{AverageArgs, Common};
+use crate::config::Config;
 use crate::console::message;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::layout;
 
-/// Averages the last checkpoints of a run into a model directory of its own.
+/// Updates, and the directories of their checkpoints.
+type Checkpoints = Vec<(u64, PathBuf)>;
+
+/// Averages checkpoints of a run into a model directory of its own.
 pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let config = config_of(&args.run)?;
-    let end = checkpoint::list(&args.run)?.last().map_or(0, |(step, _)| *step);
-    let checkpoints = checkpoint::regular(&args.run, config.train.save_every, end)?;
-    if checkpoints.is_empty() {
-        let error = Error::failure("this run has no checkpoints to average").at(&args.run);
-        return Err(error.help("name a run directory: runs/<name> of a training"));
-    }
-    if args.last == 0 || args.last > checkpoints.len() {
-        let what = format!("--last {}: the run has {} regular checkpoints", args.last, checkpoints.len());
-        let help = format!("give a number from 1 to {}", checkpoints.len());
-        return Err(Error::usage(what).at(&args.run).help(help));
-    }
+    let chosen = match args.last {
+        Some(wanted) => last(wanted, args, &config)?,
+        None => named_ones(args)?,
+    };
     if args.out.exists() {
         return Err(Error::usage("the output directory exists").at(&args.out).help("name a new directory with --out"));
     }
-    let last = &checkpoints[checkpoints.len() - args.last..];
-    let directories: Vec<_> = last.iter().map(|(_, path)| path.clone()).collect();
+    let directories: Vec<_> = chosen.iter().map(|(_, path)| path.clone()).collect();
     let tokenizers = Tokenizers::load(&args.run)?;
     let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
     let slots = slots(parameters.entries());
@@ -35,14 +34,51 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     checkpoint::average(&directories, &slots, &mut flat)?;
     write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat))?;
     if common.json {
-        let updates: Vec<u64> = last.iter().map(|(step, _)| *step).collect();
+        let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();
         let mut output = Output::open(None)?;
         output.line(&serde_json::json!({ "out": args.out.display().to_string(), "updates": updates }).to_string())?;
         output.flush()?;
     }
     if !common.quiet {
-        let steps: Vec<String> = last.iter().map(|(step, _)| step.to_string()).collect();
+        let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();
         message(format_args!("averaged the checkpoints of updates {} into {}", steps.join(", "), args.out.display()));
     }
     Ok(())
+}
+
+/// The last ones.
+fn last(wanted: usize, args: &AverageArgs, config: &Config) -> Result<Checkpoints> {
+    let end = checkpoint::list(&args.run)?.last().map_or(0, |(step, _)| *step);
+    let mut checkpoints = checkpoint::regular(&args.run, config.train.save_every, end)?;
+    let count = checkpoints.len();
+    if count == 0 {
+        return Err(none(args));
+    }
+    if wanted == 0 || wanted > count {
+        let what = format!("--last {wanted}: the run has {count} regular checkpoints");
+        return Err(Error::usage(what).at(&args.run).help(format!("give a number from 1 to {count}")));
+    }
+    Ok(checkpoints.split_off(count - wanted))
+}
+
+/// Those that are named, each once.
+fn named_ones(args: &AverageArgs) -> Result<Checkpoints> {
+    let there = checkpoint::list(&args.run)?;
+    if there.is_empty() {
+        return Err(none(args));
+    }
+    let wanted: BTreeSet<u64> = args.checkpoints.iter().copied().collect();
+    let missing: Vec<String> =
+        wanted.iter().filter(|step| there.iter().all(|(other, _)| other != *step)).map(u64::to_string).collect();
+    if !missing.is_empty() {
+        let steps: Vec<String> = there.iter().map(|(step, _)| step.to_string()).collect();
+        let error = Error::usage(format!("the run has no checkpoint of update {}", missing.join(", "))).at(&args.run);
+        return Err(error.help(format!("it has those of updates {}", steps.join(", "))));
+    }
+    Ok(there.into_iter().filter(|(step, _)| wanted.contains(step)).collect())
+}
+
+fn none(args: &AverageArgs) -> Error {
+    let error = Error::failure("this run has no checkpoints to average").at(&args.run);
+    error.help("name a run directory: runs/<name> of a training")
 }
