@@ -271,7 +271,8 @@ pub struct TranslateArgs {
     /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
-    /// What every translation begins with; what follows may also go on within its last word
+    /// What every translation begins with; what follows may also go on within its last word. Symbols of the vocabulary at its
+    /// beginning (tags) are forced on every part of a line that is translated in parts
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
 }

@@ -69,6 +69,14 @@ fn every_part_of_a_line_begins_with_its_tag() {
             sentences.iter().map(|text| translate(&[&format!("{tag} {text}")]).0.trim_end().to_owned()).collect();
         assert_eq!(whole.trim_end(), alone.join(" "));
     }
+    // Of a line whose only space is behind its tag no part is the tag alone: it is halved, and halved again.
+    let word = "cat".repeat(32);
+    let (json, _) = translate(&["--json", &format!("<2de> {word}")]);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    let parts = found["joints"].as_array().unwrap().len() + 1;
+    assert!(parts > 1 && parts.is_power_of_two(), "{json}");
+    let (part, _) = translate(&[&format!("<2de> {}", &word[..word.len() / parts])]);
+    assert_eq!(found["translation"], vec![part.trim_end(); parts].join(" "));
     // A tag that is forced is forced on every part, and stands in the translation once.
     let long = format!("<2de> {}", sentences.join(" "));
     let (json, _) = translate(&["--json", "--prefix", "<x>", &long]);
@@ -106,6 +114,10 @@ fn check_tells_of_lines_without_a_tag_and_of_tags_without_a_line() {
         "{text}"
     );
     assert!(!text.contains("swapped"), "{text}");
+    assert!(
+        text.contains("warning: about 1 % of the source lines begin with none of the tags, such as <2de>"),
+        "{text}"
+    );
     let output = project.mt(&["check", "--config", "small.toml", "--set", TAGS]);
     assert!(!stdout(&output).contains("the training text has no"), "{}", stdout(&output));
     fails(
@@ -165,11 +177,6 @@ fn tags_can_be_added_when_a_model_is_tuned() {
             ];
             project.mt(&[&["train", "--config", "small.toml", "-q", "--run-dir", &tuned], &set[..], more].concat())
         };
-        fails(
-            &tune(r#"["<2de>"]"#, &[]),
-            2,
-            &["`tokenizer.tags` is [\"<2de>\"], but the vocabulary is that of `train.init`"],
-        );
         succeeds(&tune(r#"["<2de>", "<2en>", "<2it>"]"#, &[]));
         let translate = |model: &str| {
             let input = b"<2de> the cat sleeps\n<2en> a dog runs\n";
@@ -182,6 +189,13 @@ fn tags_can_be_added_when_a_model_is_tuned() {
         let total = |model: &str| info(model)["parameters"]["total"].as_u64().unwrap();
         // A row of 32 in the one table, or in both.
         assert_eq!(total(&tuned) - total(begin), if joint { 32 } else { 64 });
-        succeeds(&tune(r#"["<2de>", "<2en>", "<2it>"]"#, &["--resume", "--set", "train.max_updates=2"]));
+        // Whether stated or not, the run knows them all; so the next one may state what it likes.
+        let config = String::from_utf8(file(&project, &tuned, "config.toml")).unwrap();
+        assert!(
+            config.contains(r#"tags = ["<2de>", "<2en>", "<2it>"]"#) && config.contains(r#"symbols = ["<x>"]"#),
+            "{config}"
+        );
+        succeeds(&tune(r#"["<2it>"]"#, &["--resume", "--set", "train.max_updates=2"]));
+        assert_eq!(info(&tuned)["config"]["tokenizer"]["tags"].as_array().unwrap().len(), 3);
     }
 }

@@ -78,6 +78,13 @@ fn each_side_can_have_its_own() {
 fn what_a_file_cannot_do_is_refused() {
     let output = project("path = \"spm.model\"\nvocab_size = 500\nlowercase = true").train(&[]);
     fails(&output, 2, &["small.toml:8", "`tokenizer.vocab_size` is about learning", "`tokenizer.lowercase`"]);
+    let output = project("path = \"spm.model\"").train(&[
+        "--set",
+        "tokenizer.lowercase=true",
+        "--set",
+        "tokenizer.tags=['<a>']",
+    ]);
+    fails(&output, 2, &["--set tokenizer.lowercase", "`tokenizer.lowercase` is about learning", "`tokenizer.tags`"]);
     fails(&project("target_path = \"spm.model\"").train(&[]), 2, &["`tokenizer.path` is missing"]);
     let output = project("path = \"spm.model\"\ndropout = 0.1").train(&[]);
     fails(&output, 2, &["spm.model", "`tokenizer.dropout` = 0.1", "no BPE-dropout"]);

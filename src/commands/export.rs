@@ -41,12 +41,11 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     }
     if !common.quiet {
         message(format_args!("written to {}", args.out.display()));
-        let decode = &loaded.config.decode;
-        if format == Format::HfMarian && marian_search::length_penalty(decode).is_none() {
-            let alpha = decode.length_penalty;
+        let lost = marian_search::lost(&loaded.config.decode);
+        if format == Format::HfMarian && !lost.is_empty() {
+            let lost = lost.join("; ");
             message(format_args!(
-                "note: transformers does not have the length penalty gnmt {alpha}, and divides by the length; `mt import` of this \
-                 folder has it again"
+                "note: transformers searches otherwise: {lost}. `mt import` of this folder has it all again"
             ));
         }
         let target = &loaded.tokenizers.target;

@@ -32,6 +32,13 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
         if !tags.is_empty() {
             message(format_args!("a line begins with the language that is wanted: {}", tags.join(" ")));
         }
+        let source = &imported.tokenizers.source;
+        if source.sentencepiece().is_none() && !source.has_dropout() && folder.join("tokenizer.json").exists() {
+            message(
+                "note: the tokenizer.json is not as mt writes it: it is used as it is, but without BPE-dropout, and tags in it \
+                 are text like any other",
+            );
+        }
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use super::decoding::translator;
 use super::input::Input;
 use super::model;
 use super::output::{Output, refuse_inputs};
+use super::tags::Tags;
 use crate::cli::{Common, ScoreArgs};
 use crate::decode::translate::Translator;
 use crate::error::{Error, Result};
@@ -28,6 +29,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let inputs = [&args.src, &args.tgt].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;
+    let mut tags = Tags::new(&first.tokenizers.source);
     loop {
         let (sources, targets, mut refused) = pairs.next(&translator)?;
         // Opening empties a file: not before the input has shown that it can be read.
@@ -36,6 +38,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
             None => output.insert(Output::open(args.output.as_deref())?),
         };
         let scores = translator.score(&sources, &targets, batch_tokens)?;
+        sources.iter().for_each(|line| tags.count(line));
         for ((source, target), (tokens, log_probs)) in sources.iter().zip(&targets).zip(&scores) {
             let sum: f64 = log_probs.iter().map(|log_prob| f64::from(*log_prob)).sum();
             let average = sum / log_probs.len() as f64;
@@ -60,6 +63,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     }
     if !common.quiet {
         pairs.inputs.iter().for_each(Input::warn);
+        tags.warn();
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ impl<'t> Tags<'t> {
             return;
         }
         match self.tokenizer.language_tag(line) {
-            Some(tag) if self.known.contains(&tag) => {}
+            Some(tag) if self.known.contains(&tag) || self.known.contains(&self.tokenizer.normalise(tag).as_str()) => {}
             Some(tag) => self.unknown.get_or_insert_with(|| (self.lines, 0, tag.to_owned())).1 += 1,
             // With one language alone there is nothing to choose.
             None if self.known.len() > 1 => self.missing.get_or_insert((self.lines, 0)).1 += 1,

@@ -9,7 +9,7 @@ use super::dump::HEADER;
 use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
-use crate::data::tokenizer::{Normalization, TokenizerKind};
+use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
 use crate::error::{Error, Result};
 
 /// Fills in what the document leaves out and checks how keys go together. `root` is the absolute `data.root`.
@@ -109,20 +109,14 @@ impl Together<'_> {
                 Error::usage("`tokenizer.target_path` is the target side's file, but `tokenizer.path` is missing");
             self.report.add(target, error.help("set `path` to the tokenizer of the source side"));
         }
-        if let Some(file) = stated("path").filter(|file| !is_resolved_text(file)) {
-            let learnt = [
-                "kind",
-                "vocab_size",
-                "joint",
-                "normalization",
-                "lowercase",
-                "max_piece_length",
-                "tags",
-                "symbols",
-                "sample_lines",
-            ];
-            for (key, origin) in learnt.iter().filter_map(|key| Some((key, stated(key)?))) {
-                if origin.source.order == file.source.order {
+        if let Some(file) = stated("path") {
+            let learnt =
+                ["kind", "vocab_size", "joint", "normalization", "lowercase", "max_piece_length", "sample_lines"];
+            // To the tokenizer of a model that is tuned these can be added.
+            let added = if get(self.merged, "train.init").is_none() { &["tags", "symbols"][..] } else { &[] };
+            let together = |origin: &Origin| origin.source.order == file.source.order && !is_resolved_text(file);
+            for (key, origin) in learnt.iter().chain(added).filter_map(|key| Some((key, stated(key)?))) {
+                if together(origin) || origin.source.order > file.source.order {
                     let what =
                         format!("`tokenizer.{key}` is about learning a tokenizer, but `tokenizer.path` names one");
                     self.report.add(origin, Error::usage(what).help(format!("leave out `{key}`, or `path`")));
@@ -166,7 +160,11 @@ impl Together<'_> {
         }
         let has_any = !tokenizer.tags.is_empty() || !tokenizer.symbols.is_empty();
         if let (true, true, Err(error)) = (has_any, usable, options.check()) {
-            self.add(&["tokenizer.symbols", "tokenizer.tags", "tokenizer.vocab_size"], error);
+            // Of the tags alone, or only with the others.
+            let of_tags = TrainOptions { symbols: Vec::new(), ..options }.check().is_err();
+            let [tags, symbols] = ["tokenizer.tags", "tokenizer.symbols"];
+            let keys = if of_tags { [tags, symbols] } else { [symbols, tags] };
+            self.add(&keys, error);
         }
     }
 

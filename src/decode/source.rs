@@ -1,6 +1,7 @@
 //! Lines of text on their way into the encoder: tokenised, cut or split at what the model's positions reach, batched by
 //! length.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
@@ -158,11 +159,15 @@ impl Reader {
     }
 }
 
-/// Texts that all of these models take, which are this one together but for the white space at their ends; one after the
-/// other. They are its sentences, for these are what most models have learnt from: of several at once they tend to translate
+/// Texts that all of these models take behind `leading`, which are this one together but for the white space at their ends; one
+/// after the other. They are its sentences, for these are what most models have learnt from: of several at once they tend to translate
 /// one. A sentence that is too long is halved at a mark, else at white space, else anywhere, the nearest to the middle, again
 /// and again.
-pub fn split<'t>(text: &'t str, readers: &[Reader]) -> Vec<&'t str> {
+pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t str> {
+    let is_taken = |text: &str| {
+        let whole = if leading.is_empty() { Cow::from(text) } else { format!("{leading}{text}").into() };
+        readers.iter().all(|reader| reader.takes(&whole))
+    };
     let mut parts = Vec::new();
     let mut rest: Vec<&str> = sentences(text).map(str::trim).filter(|text| !text.is_empty()).collect();
     rest.reverse();
@@ -170,7 +175,7 @@ pub fn split<'t>(text: &'t str, readers: &[Reader]) -> Vec<&'t str> {
         let mut after = text.chars();
         after.next();
         // A model that takes no character at all gets its beginning.
-        if after.as_str().is_empty() || readers.iter().all(|reader| reader.takes(text)) {
+        if after.as_str().is_empty() || is_taken(text) {
             parts.push(text);
             continue;
         }
@@ -283,7 +288,7 @@ mod tests {
         assert!(!plain.ids.is_empty() && !plain.cut);
         assert_eq!(read.ids, plain.ids);
         assert!(reader.beyond_positions(&[&line]).is_none());
-        assert_eq!(split(&line, std::slice::from_ref(&reader)), ["a b"]);
+        assert_eq!(split(&line, "", std::slice::from_ref(&reader)), ["a b"]);
         assert_eq!(reader.read(&[space]), [Source::default()]);
     }
 

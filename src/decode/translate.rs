@@ -338,19 +338,19 @@ impl Translator {
         if long != Long::Split || !(0..lines.len()).any(is_cut) {
             return sources;
         }
-        // A tag says into which language the whole line goes.
+        // A tag says into which language the whole line goes. One of the models may know of it alone.
         let leading = |line: &'l str| {
-            let leading = self.readers[0].tokenizers().source.leading(line);
+            let known = self.readers.iter().map(|reader| reader.tokenizers().source.leading(line));
+            let leading = known.max_by_key(|leading| leading.len()).unwrap_or_default();
             if leading.len() < line.trim_end().len() { leading } else { "" }
         };
         let leading_tokens = |reader: &Reader, line: usize| {
             reader.tokenizers().source.encode(leading(lines[line].as_ref()).trim_end()).len()
         };
         let parts_of = |line: &'l str| -> Vec<Cow<'l, str>> {
-            let tag = leading(line);
-            let tagged =
-                |(i, part)| if i == 0 || tag.is_empty() { Cow::Borrowed(part) } else { format!("{tag}{part}").into() };
-            source::split(line, &self.readers).into_iter().enumerate().map(tagged).collect()
+            let leading = leading(line);
+            let parts = source::split(&line[leading.len()..], leading, &self.readers).into_iter();
+            parts.map(|part| if leading.is_empty() { part.into() } else { format!("{leading}{part}").into() }).collect()
         };
         let parts: Vec<Vec<Cow<str>>> =
             (0..lines.len()).map(|i| if is_cut(i) { parts_of(lines[i].as_ref()) } else { Vec::new() }).collect();

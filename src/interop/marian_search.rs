@@ -32,8 +32,24 @@ pub fn keys(decode: &DecodeConfig, max_length: usize) -> Map<String, Value> {
     keys
 }
 
+/// What `transformers` does otherwise when it searches as [`keys`] says.
+pub fn lost(decode: &DecodeConfig) -> Vec<String> {
+    let mut lost = Vec::new();
+    if decode.beam > 1 && length_penalty(decode).is_none() {
+        let penalty = decode.length_penalty;
+        lost.push(format!("it does not have the length penalty gnmt {penalty}, and divides by the length"));
+    }
+    if decode.beam > 1 && decode.patience != 0.0 && decode.patience != 1.0 {
+        lost.push(format!("it has no patience of {}, and stops when nothing can become better", decode.patience));
+    }
+    if decode.max_length_ratio > 0.0 {
+        lost.push("it bounds lengths by model.max_length alone".to_owned());
+    }
+    lost
+}
+
 /// The exponent of the length by which log-probabilities are divided there, if our penalty is one.
-pub fn length_penalty(decode: &DecodeConfig) -> Option<f64> {
+fn length_penalty(decode: &DecodeConfig) -> Option<f64> {
     match decode.length_penalty_kind {
         PenaltyKind::Power => Some(decode.length_penalty),
         PenaltyKind::Average => Some(1.0),

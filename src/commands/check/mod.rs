@@ -7,6 +7,8 @@
 mod existing;
 mod outlook;
 
+use std::cell::RefCell;
+
 use serde_json::{Value, json};
 
 use super::output::Output;
@@ -51,11 +53,14 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         None
     } else {
         let saved = existing.as_mut().and_then(|existing| existing.tokenizers.take());
-        let data = prepare::data(&config, &found, saved, &Workplace::beside(&run, &config.data, common, &|_| ()))?;
+        let said = RefCell::new(Vec::new());
+        // Warnings alone: the rest is told below.
+        let say = |line: String| said.borrow_mut().extend(line.strip_prefix("warning: ").map(str::to_owned));
+        let data = prepare::data(&config, &found, saved, &Workplace::beside(&run, &config.data, common, &say))?;
         if let Some(existing) = &mut existing {
             existing.compare_text(&config, &found, &data)?;
         }
-        Some(Outlook::new(&config, &found, &data, common)?)
+        Some(Outlook::new(&config, &found, &data, said.into_inner(), common)?)
     };
     if common.json {
         let list: Vec<_> = findings

@@ -40,8 +40,14 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Tries the largest batch.
-    pub fn new(config: &Config, texts: &Texts, data: &Data, common: &Common) -> Result<Self> {
+    /// Tries the largest batch. `warnings` are those of preparing the text.
+    pub fn new(
+        config: &Config,
+        texts: &Texts,
+        data: &Data,
+        mut warnings: Vec<String>,
+        common: &Common,
+    ) -> Result<Self> {
         let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
         if device.is_cpu() {
             memory::refuse_the_impossible(config)?;
@@ -53,7 +59,7 @@ impl Outlook {
         let counts = counts(data);
         let (pieces, rare) = (counts.len(), counts.iter().filter(|count| **count < RARE).count());
         let is_given = config.tokenizer.path.is_some() || config.train.init.is_some();
-        let mut warnings = of_vocabulary(&config.tokenizer, is_given, pieces, rare);
+        warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, rare));
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(memory::warning(plan.memory_bytes));
         warnings.extend(of_validation(config, texts, data)?);

@@ -25,6 +25,8 @@ pub struct Report<'a> {
     systems: &'a [System],
     /// Keys and names.
     metrics: Vec<(&'static str, String)>,
+    /// What a word is.
+    tokenize: Tokenize,
     /// What text the frequencies of words are of.
     counted: String,
     of_systems: Vec<OfSystem>,
@@ -80,7 +82,7 @@ impl<'a> Report<'a> {
         differences.retain(|(line, _)| systems[0].1[*line] != systems[1].1[*line]);
         differences.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
         let metrics = metrics.iter().map(|metric| (metric.key(), metric.name())).collect();
-        Ok(Self { sources, references: &references[0], systems, metrics, counted, of_systems, differences })
+        Ok(Self { sources, references: &references[0], systems, metrics, tokenize, counted, of_systems, differences })
     }
 
     /// `[{"hyp", "lengths", "words", "oddities", "worst", "best"}, …]`, and `differences` of the first two systems.
@@ -197,7 +199,7 @@ impl<'a> Report<'a> {
                 "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one alone\n"
             );
             for (line, gain) in self.differences.iter().take(SHOWN) {
-                let [first, second] = marked(&shown(&first.1[*line]), &shown(&second.1[*line]));
+                let [first, second] = marked(&shown(&first.1[*line]), &shown(&second.1[*line]), self.tokenize);
                 text += &format!(
                     "  line {}, {gain:+.1}\n    reference    {}\n    {:<12} {first}\n    {:<12} {second}\n",
                     line + 1,
@@ -222,9 +224,19 @@ fn shown(line: &str) -> String {
     shown
 }
 
-/// Two lines with the words in brackets that only one of them has.
-fn marked(a: &str, b: &str) -> [String; 2] {
-    let [a, b]: [Vec<&str>; 2] = [a, b].map(|line| line.split_whitespace().collect());
+/// Two lines with the words in brackets that only one of them has; characters, where words are those.
+fn marked(a: &str, b: &str, tokenize: Tokenize) -> [String; 2] {
+    let of_characters = matches!(tokenize, Tokenize::Char | Tokenize::Zh);
+    let parts = |line: &'_ str| -> Vec<String> {
+        if of_characters {
+            line.chars().map(String::from).collect()
+        } else {
+            line.split_whitespace().map(str::to_owned).collect()
+        }
+    };
+    let between = if of_characters { "" } else { " " };
+    let (a, b) = (parts(a), parts(b));
+    let [a, b]: [Vec<&str>; 2] = [&a, &b].map(|line| line.iter().map(String::as_str).collect());
     let diff = TextDiff::from_slices(&a, &b);
     let side = |own: ChangeTag| {
         let mut out: Vec<String> = Vec::new();
@@ -235,14 +247,14 @@ fn marked(a: &str, b: &str) -> [String; 2] {
                 // Neighbours share a pair of brackets.
                 Some(last) if is_own && inside => {
                     last.pop();
-                    *last += &format!(" {}]", change.value());
+                    *last += &format!("{between}{}]", change.value());
                 }
                 _ if is_own => out.push(format!("[{}]", change.value())),
                 _ => out.push(change.value().to_owned()),
             }
             inside = is_own;
         }
-        out.join(" ")
+        out.join(between)
     };
     [side(ChangeTag::Delete), side(ChangeTag::Insert)]
 }
@@ -274,9 +286,11 @@ mod tests {
 
     #[test]
     fn what_differs_is_in_brackets() {
-        let [a, b] = marked("the old cat sat here", "the very big cat sat down");
+        let [a, b] = marked("the old cat sat here", "the very big cat sat down", Tokenize::V13a);
         assert_eq!((a.as_str(), b.as_str()), ("the [old] cat sat [here]", "the [very big] cat sat [down]"));
-        assert_eq!(marked("", "a b"), [String::new(), "[a b]".to_owned()]);
+        assert_eq!(marked("", "a b", Tokenize::V13a), [String::new(), "[a b]".to_owned()]);
+        let [a, b] = marked("狗忘记了桥。", "狗在忘了桥。", Tokenize::Zh);
+        assert_eq!((a.as_str(), b.as_str()), ("狗忘[记]了桥。", "狗[在]忘了桥。"));
     }
 
     #[test]

@@ -73,6 +73,11 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
         *new = old.clone();
     }
+    // Of a model that was tuned the run has written down all symbols, stated or not.
+    if config.train.init.is_some() && old.train.init.is_some() {
+        config.tokenizer.tags.clone_from(&old.tokenizer.tags);
+        config.tokenizer.symbols.clone_from(&old.tokenizer.symbols);
+    }
     // So may a tokenizer: the run has a copy, to compare with.
     if config.tokenizer.path.is_some() && old.tokenizer.path.is_some() {
         config.tokenizer.path.clone_from(&old.tokenizer.path);

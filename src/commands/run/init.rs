@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot, Which};
 use crate::commands::model::{config_of, vocabulary};
-use crate::config::{self, Config, PositionKind};
+use crate::config::{self, Config, PositionKind, TokenizerConfig};
+use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::{Transformer, layout};
@@ -27,14 +28,13 @@ const FREE: &[&str] = &[
 fn idle_keys(other: &Config, config: &Config) -> Vec<Error> {
     let default = Config::default();
     let is_stated = |key: &str| config::differences(&default, config).iter().any(|(other, _, _)| other == key);
-    let (now, before) = (&config.tokenizer, &other.tokenizer);
-    let may_differ = |key: &str| match key {
-        "tokenizer.dropout" | "tokenizer.path" | "tokenizer.target_path" => true,
-        "tokenizer.tags" => before.tags.iter().all(|tag| now.tags.contains(tag)),
-        "tokenizer.symbols" => before.symbols.iter().all(|symbol| now.symbols.contains(symbol)),
-        _ => now.path.is_some() || !key.starts_with("tokenizer.") || !is_stated(key),
+    let has_path = config.tokenizer.path.is_some();
+    let is_idle = |key: &str| match key {
+        "tokenizer.dropout" | "tokenizer.path" | "tokenizer.target_path" => false,
+        "tokenizer.tags" | "tokenizer.symbols" => false,
+        _ => key.starts_with("tokenizer.") && !has_path && is_stated(key),
     };
-    let idle = config::differences(other, config).into_iter().filter(|(key, _, _)| !may_differ(key) && is_stated(key));
+    let idle = config::differences(other, config).into_iter().filter(|(key, _, _)| is_idle(key));
     let error = |(key, there, here)| {
         let what = format!("`{key}` is {here}, but the vocabulary is that of `train.init`, with {there}");
         Error::usage(what)
@@ -43,22 +43,37 @@ fn idle_keys(other: &Config, config: &Config) -> Vec<Error> {
     idle.map(error).collect()
 }
 
-/// The model's tokenizers with the tags and symbols that the configuration adds.
-fn extended(tokenizers: &Tokenizers, other: &Config, config: &Config) -> Result<Option<Tokenizers>> {
-    let added = |now: &[String], before: &[String]| -> Vec<String> {
-        now.iter().filter(|symbol| !before.contains(symbol)).cloned().collect()
+/// The model's tokenizers with the tags and symbols that the configuration adds, if it adds any.
+fn extended(tokenizers: &Tokenizers, config: &TokenizerConfig) -> Result<Option<Tokenizers>> {
+    let more = |tokenizer: &Tokenizer| -> Result<Option<Arc<Tokenizer>>> {
+        let there: Vec<&str> = tokenizer.language_tags().into_iter().chain(tokenizer.symbols()).collect();
+        let is_new = |symbol: &&String| {
+            !there.contains(&symbol.as_str()) && !there.contains(&tokenizer.normalise(symbol).as_str())
+        };
+        let new = |stated: &[String]| -> Vec<String> { stated.iter().filter(is_new).cloned().collect() };
+        let (tags, symbols) = (new(&config.tags), new(&config.symbols));
+        let adds_any = !tags.is_empty() || !symbols.is_empty();
+        adds_any.then(|| tokenizer.with_symbols(&tags, &symbols).map(Arc::new)).transpose()
     };
-    let (now, before) = (&config.tokenizer, &other.tokenizer);
-    let (tags, symbols) = (added(&now.tags, &before.tags), added(&now.symbols, &before.symbols));
-    if tags.is_empty() && symbols.is_empty() {
+    let source = more(&tokenizers.source)?;
+    let target = if tokenizers.is_joint() { source.clone() } else { more(&tokenizers.target)? };
+    if source.is_none() && target.is_none() {
         return Ok(None);
     }
-    let source = Arc::new(tokenizers.source.with_symbols(&tags, &symbols)?);
-    let target = match tokenizers.is_joint() {
-        true => source.clone(),
-        false => Arc::new(tokenizers.target.with_symbols(&tags, &symbols)?),
-    };
-    Ok(Some(Tokenizers { source, target }))
+    let Tokenizers { source: old_source, target: old_target } = tokenizers.clone();
+    Ok(Some(Tokenizers { source: source.unwrap_or(old_source), target: target.unwrap_or(old_target) }))
+}
+
+/// The configuration with all tags and symbols that the tokenizers have, where those are of another model: what a run writes
+/// down is true.
+pub fn with_symbols(mut config: Config, tokenizers: &Tokenizers) -> Config {
+    let source = &tokenizers.source;
+    // Only our own have any that a configuration can state.
+    if config.train.init.is_some() && config.tokenizer.path.is_none() && source.has_dropout() {
+        config.tokenizer.tags = source.language_tags().into_iter().map(str::to_owned).collect();
+        config.tokenizer.symbols = source.symbols().into_iter().map(str::to_owned).collect();
+    }
+    config
 }
 
 /// The model that training begins with.
@@ -122,7 +137,7 @@ impl Start {
         }
         let located = checkpoint::locate(directory, which).map_err(context)?;
         let layout = layout::layout(&config.model, vocabulary(&tokenizers));
-        let more = extended(&tokenizers, &other, config).map_err(context)?;
+        let more = extended(&tokenizers, &config.tokenizer).map_err(context)?;
         let tokenizers = more.unwrap_or(tokenizers);
         Ok(Some(Self { tokenizers, layout, directory: directory.to_path_buf(), located }))
     }

@@ -18,8 +18,15 @@ use crate::error::Result;
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved` are the
-/// tokenizers of the run that would be continued.
-pub fn print(run: &Path, config: &Config, texts: &Texts, saved: Option<Tokenizers>, common: &Common) -> Result<()> {
+/// tokenizers of the run that would be continued; one that is there otherwise is replaced if this run `overwrites` it.
+pub fn print(
+    run: &Path,
+    config: &Config,
+    texts: &Texts,
+    saved: Option<Tokenizers>,
+    overwrites: bool,
+    common: &Common,
+) -> Result<()> {
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
     let say = |line| report.borrow_mut().push(line);
@@ -65,6 +72,7 @@ pub fn print(run: &Path, config: &Config, texts: &Texts, saved: Option<Tokenizer
     lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
     let exists = match config::is_resolved(&run.join(checkpoint::CONFIG_FILE)) {
         true if continues => "; its run would go on",
+        true if overwrites => "; its run would be replaced",
         true => "; it exists: --resume or --overwrite will be needed",
         false => "",
     };

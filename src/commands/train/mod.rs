@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::Output;
 use crate::commands::run::directory::Lock;
-use crate::commands::run::init::Start;
+use crate::commands::run::init::{self, Start};
 use crate::commands::run::prepare::{self, Data, Workplace};
 use crate::commands::run::signals::Signals;
 use crate::commands::run::validator::Validator;
@@ -62,7 +62,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     if args.dry_run {
         let old = directory::continued(&run, args, &config)?;
         let saved = old.map(|_| directory::tokenizers(&run)).transpose()?;
-        return dry_run::print(&run, &config, &texts, saved, common);
+        return dry_run::print(&run, &config, &texts, saved, args.overwrite, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
     let (old, lock) = directory::open(&run, args, &config)?;
@@ -78,6 +78,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
     let data = prepare::data(&config, &texts, saved, &workplace)?;
+    let config = init::with_symbols(config, &data.tokenizers);
     let validator = Validator::open(&config, &texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
     let (vocabulary, compute) = (
         super::model::vocabulary(&data.tokenizers),

@@ -165,6 +165,10 @@ impl Engine for Bpe {
         self.pipeline.symbols().tags.iter().map(String::as_str).collect()
     }
 
+    fn symbols(&self) -> Vec<&str> {
+        self.pipeline.symbols().others.iter().map(String::as_str).collect()
+    }
+
     fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
         self.pipeline.symbols().tag_of(line, |word| self.normalise(word))
     }

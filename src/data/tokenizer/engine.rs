@@ -83,6 +83,11 @@ pub(super) trait Engine: Send + Sync {
         Vec::new()
     }
 
+    /// The symbols of the user's own that are no tags.
+    fn symbols(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
     /// The tag that a line begins with, whether it is known or not.
     fn language_tag<'t>(&self, _line: &'t str) -> Option<&'t str> {
         None

@@ -359,6 +359,11 @@ impl Tokenizer {
         self.engine.language_tags()
     }
 
+    /// The symbols of the user's own that are no tags; see [`TrainOptions::symbols`].
+    pub fn symbols(&self) -> Vec<&str> {
+        self.engine.symbols()
+    }
+
     /// The tag that a line begins with, whether it is one of [`Tokenizer::language_tags`] or not; none with a tokenizer that has
     /// no tags.
     pub fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {

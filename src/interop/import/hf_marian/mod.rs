@@ -55,6 +55,10 @@ pub fn import(directory: &Path) -> Result<Imported> {
         target_padding: tokenizers.target.pad_id(),
     };
     let mut config = settings.config;
+    if tokenizers.source.has_dropout() {
+        config.tokenizer.tags = tokenizers.source.language_tags().into_iter().map(str::to_owned).collect();
+        config.tokenizer.symbols = tokenizers.source.symbols().into_iter().map(str::to_owned).collect();
+    }
     let stored = tensors::Stored::open(&directory.join(WEIGHTS))?;
     config.model.output_bias = stored.has_output_bias();
     config.model.sinusoid = stored.sinusoid(&config.model);
