@@ -21,7 +21,7 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let config = config_of(&args.run)?;
     let chosen = match args.last {
         Some(wanted) => last(wanted, args, &config)?,
-        None => named_ones(args)?,
+        None => of_updates(args)?,
     };
     if args.out.exists() {
         return Err(Error::usage("the output directory exists").at(&args.out).help("name a new directory with --out"));
@@ -52,7 +52,7 @@ fn last(wanted: usize, args: &AverageArgs, config: &Config) -> Result<Checkpoint
     let mut checkpoints = checkpoint::regular(&args.run, config.train.save_every, end)?;
     let count = checkpoints.len();
     if count == 0 {
-        return Err(none(args));
+        return Err(no_checkpoints(args));
     }
     if wanted == 0 || wanted > count {
         let what = format!("--last {wanted}: the run has {count} regular checkpoints");
@@ -61,11 +61,11 @@ fn last(wanted: usize, args: &AverageArgs, config: &Config) -> Result<Checkpoint
     Ok(checkpoints.split_off(count - wanted))
 }
 
-/// Those that are named, each once.
-fn named_ones(args: &AverageArgs) -> Result<Checkpoints> {
+/// Those of the updates that are named, each once.
+fn of_updates(args: &AverageArgs) -> Result<Checkpoints> {
     let there = checkpoint::list(&args.run)?;
     if there.is_empty() {
-        return Err(none(args));
+        return Err(no_checkpoints(args));
     }
     let wanted: BTreeSet<u64> = args.checkpoints.iter().copied().collect();
     let missing: Vec<String> =
@@ -78,7 +78,7 @@ fn named_ones(args: &AverageArgs) -> Result<Checkpoints> {
     Ok(there.into_iter().filter(|(step, _)| wanted.contains(step)).collect())
 }
 
-fn none(args: &AverageArgs) -> Error {
+fn no_checkpoints(args: &AverageArgs) -> Error {
     let error = Error::failure("this run has no checkpoints to average").at(&args.run);
     error.help("name a run directory: runs/<name> of a training")
 }

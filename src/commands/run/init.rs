@@ -66,7 +66,7 @@ fn extended(tokenizers: &Tokenizers, config: &TokenizerConfig) -> Result<Option<
 
 /// The configuration with all tags and symbols that the tokenizers have, where those are of another model: what a run writes
 /// down is true.
-pub fn with_symbols(mut config: Config, tokenizers: &Tokenizers) -> Config {
+pub fn stating_symbols(mut config: Config, tokenizers: &Tokenizers) -> Config {
     let source = &tokenizers.source;
     // Only our own have any that a configuration can state.
     if config.train.init.is_some() && config.tokenizer.path.is_none() && source.has_dropout() {

@@ -189,7 +189,7 @@ fn untagged(data: &Data) -> Option<String> {
     let names = source.language_tags();
     let (first, tags) = (names.first()?, ids_of(source, &names));
     let (mut lines, mut without) = (0, 0);
-    for index in (0..data.corpus.len()).step_by(data.corpus.len().div_ceil(SAMPLED).max(1)) {
+    for index in sampled(data) {
         let (source, _) = data.ids(index);
         lines += 1;
         without += usize::from(!source.iter().take(FIRST).any(|id| tags.contains(id)));
@@ -200,6 +200,12 @@ fn untagged(data: &Data) -> Option<String> {
     })
 }
 
+/// Some pairs, spread evenly.
+fn sampled(data: &Data) -> impl Iterator<Item = usize> {
+    let pairs = data.corpus.len();
+    (0..pairs).step_by(pairs.div_ceil(SAMPLED).max(1))
+}
+
 /// The ids of these pieces.
 pub fn ids_of(tokenizer: &Tokenizer, pieces: &[&str]) -> Vec<u32> {
     let all = (0..tokenizer.vocab_size() as u32).filter_map(|id| Some((id, tokenizer.piece(id)?)));
@@ -208,9 +214,8 @@ pub fn ids_of(tokenizer: &Tokenizer, pieces: &[&str]) -> Vec<u32> {
 
 /// A warning for each side of whose tokens many are unknown, in pairs spread evenly: a tokenizer of other text.
 fn unknown(data: &Data) -> Vec<String> {
-    let pairs = data.corpus.len();
     let mut counts = [(0, 0); 2];
-    for index in (0..pairs).step_by(pairs.div_ceil(SAMPLED).max(1)) {
+    for index in sampled(data) {
         let (source, target) = data.ids(index);
         let unknown = [data.tokenizers.source.unk_id(), data.tokenizers.target.unk_id()];
         for ((ids, unknown), (of, all)) in [source, target].iter().zip(unknown).zip(&mut counts) {

@@ -78,7 +78,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
     let data = prepare::data(&config, &texts, saved, &workplace)?;
-    let config = init::with_symbols(config, &data.tokenizers);
+    let config = init::stating_symbols(config, &data.tokenizers);
     let validator = Validator::open(&config, &texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
     let (vocabulary, compute) = (
         super::model::vocabulary(&data.tokenizers),

@@ -93,9 +93,10 @@ pub(super) trait Engine: Send + Sync {
         None
     }
 
-    /// What a line begins with that says something of all of it.
+    /// What a line begins with that says something of all of it, and the white space behind that.
     fn leading<'t>(&self, line: &'t str) -> &'t str {
-        self.language_tag(line).unwrap_or_default()
+        let after = line.strip_prefix(self.language_tag(line).unwrap_or_default()).unwrap_or(line);
+        if after.len() < line.len() { &line[..line.len() - after.trim_start().len()] } else { "" }
     }
 
     /// The ids that a translation never has.
