@@ -3,6 +3,7 @@
 //! The page is `assets/report.html`, with its style, its script and the data of the runs put in. The script draws; here
 //! nothing is computed.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -23,12 +24,18 @@ pub(super) const STYLE: &str = include_str!("assets/report.css");
 pub(super) const COMMON_SCRIPT: &str = include_str!("assets/common.js");
 const SCRIPT: &str = include_str!("assets/report.js");
 
+/// Most entries of training that are shown, about: more cannot be told apart, and make a page that browsers are slow with.
+const MOST_ENTRIES: usize = 4000;
+
 /// A run as the page shows it.
 pub struct Run {
     name: String,
     directory: PathBuf,
     config: Map<String, Value>,
+    /// What is shown of its log.
     log: Vec<Value>,
+    /// Of how many entries of training two are shown; 1 where all are.
+    thinning: usize,
     /// [`files::CORPUS`], null where it is not there.
     corpus: Value,
     /// [`files::ATTENTION`], null where it is not there.
@@ -40,7 +47,7 @@ impl Run {
     ///
     /// # Errors
     /// Its configuration cannot be read.
-    pub fn new(directory: &Path, log: Vec<Value>) -> Result<Self> {
+    pub fn new(directory: &Path, log: &[Value]) -> Result<Self> {
         let file = directory.join(CONFIG_FILE);
         let text = std::fs::read_to_string(&file).map_err(|error| Error::io("read the configuration", &file, error))?;
         let config: toml::Table =
@@ -49,7 +56,8 @@ impl Run {
         flatten("", &toml::Value::Table(config), &mut flat);
         let name = directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
         let [corpus, attention] = [files::CORPUS, files::ATTENTION].map(|name| files::read_json(directory, name));
-        Ok(Self { name, directory: directory.to_path_buf(), config: flat, log, corpus, attention })
+        let (log, thinning) = thinned(log);
+        Ok(Self { name, directory: directory.to_path_buf(), config: flat, log, thinning, corpus, attention })
     }
 
     /// The run in a directory, with its log there.
@@ -61,10 +69,10 @@ impl Run {
         let log = log::entries(&file).map_err(|error| {
             Error::io("read the log of the run", &file, error).help("name a run directory, for example runs/my")
         })?;
-        Self::new(directory, log)
+        Self::new(directory, &log)
     }
 
-    /// The entries of its log.
+    /// The entries of its log that are shown.
     pub fn log(&self) -> &[Value] {
         &self.log
     }
@@ -72,9 +80,25 @@ impl Run {
     fn json(&self, name: &str) -> Value {
         json!({
             "name": name, "directory": self.directory.to_string_lossy(), "config": self.config, "log": self.log,
-            "corpus": self.corpus, "attention": self.attention,
+            "thinning": self.thinning, "corpus": self.corpus, "attention": self.attention,
         })
     }
+}
+
+/// A log with at most about [`MOST_ENTRIES`] entries of training: of every so many the one with the largest gradient norm and
+/// the last one, so that spikes stay. How many that is comes with it, 1 where all are there.
+fn thinned(log: &[Value]) -> (Vec<Value>, usize) {
+    let is_training = |entry: &Value| entry["event"] == "train";
+    let places: Vec<usize> = (0..log.len()).filter(|&place| is_training(&log[place])).collect();
+    if places.len() <= MOST_ENTRIES {
+        return (log.to_vec(), 1);
+    }
+    let thinning = (2 * places.len()).div_ceil(MOST_ENTRIES);
+    let norm = |place: &usize| log[*place]["gradient_norm"].as_f64().unwrap_or_default();
+    let kept = |part: &[usize]| [part.iter().copied().max_by(|a, b| norm(a).total_cmp(&norm(b))), part.last().copied()];
+    let kept: HashSet<usize> = places.chunks(thinning).flat_map(kept).flatten().chain([places[0]]).collect();
+    let shown = (0..log.len()).filter(|place| kept.contains(place) || !is_training(&log[*place]));
+    (shown.map(|place| log[place].clone()).collect(), thinning)
 }
 
 /// A configuration's keys with dots, and its values as TOML has them.
@@ -164,8 +188,35 @@ impl Watcher for Page {
     fn entry(&mut self, entry: &Value) -> Result<()> {
         self.log.push(entry.clone());
         if entry["event"] == "valid" || entry["event"] == "final" {
-            write(&self.run.join(FILE), &[Run::new(&self.run, self.log.clone())?], &Value::Null)?;
+            write(&self.run.join(FILE), &[Run::new(&self.run, &self.log)?], &Value::Null)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(count: usize) -> Vec<Value> {
+        let entry = |i: usize| {
+            let norm = if i == 54_321 { 99.0 } else { 1.0 + (i % 7) as f64 / 10.0 };
+            json!({ "event": if i % 1000 == 999 { "valid" } else { "train" }, "update": i, "gradient_norm": norm })
+        };
+        (0..count).map(entry).collect()
+    }
+
+    #[test]
+    fn long_logs_are_thinned_and_keep_their_spikes() {
+        assert_eq!(thinned(&log(MOST_ENTRIES)), (log(MOST_ENTRIES), 1));
+        let whole = log(100_000);
+        let (shown, thinning) = thinned(&whole);
+        let trained = shown.iter().filter(|entry| entry["event"] == "train").count();
+        assert!((MOST_ENTRIES / 2..=MOST_ENTRIES + 2).contains(&trained), "{trained}");
+        assert_eq!(thinning, 50);
+        assert_eq!(shown.len() - trained, 100, "validations are all there");
+        let updates: Vec<u64> = shown.iter().filter_map(|entry| entry["update"].as_u64()).collect();
+        assert!(updates.is_sorted() && updates.contains(&54_321));
+        assert!(updates.contains(&0) && updates.ends_with(&[99_998, 99_999]));
     }
 }

@@ -113,10 +113,12 @@ function draw(chart, box) {
   }
   for (const t of ticks(x0, x1, 5)) drawn("text", { x: X(t), y: H - 12, "text-anchor": "middle" }, svg, short(t));
   drawn("text", { x: W - right, y: H - 1, "text-anchor": "end" }, svg, AXES[state.axis][0]);
-  for (const { index, kind, points } of all) {
+  /* Curves of training are behind those of validation, and fainter where these would drown in their noise. */
+  const behind = all.filter(c => c.kind === "train"), before = all.filter(c => c.kind === "valid");
+  for (const { index, kind, points } of [...behind, ...before]) {
     const stroke = runs.length > 1 || kind === "train" ? color(index) : color(1);
     const path = points.map((p, i) => `${i ? "L" : "M"}${X(p.x).toFixed(1)} ${Y(p.y).toFixed(1)}`).join("");
-    drawn("path", { class: `curve ${kind}`, d: path, style: `stroke: ${stroke}` }, svg);
+    drawn("path", { class: `curve ${kind}${before.length && points.length > 400 ? " noise" : ""}`, d: path, style: `stroke: ${stroke}` }, svg);
     if (points.length <= 40) {
       for (const p of points) drawn("circle", { class: "dot", cx: X(p.x), cy: Y(p.y), r: 2.6, style: `fill: ${stroke}` }, svg);
     }
@@ -163,7 +165,8 @@ function controls() {
   const logarithmic = document.getElementById("logarithmic"), smoothing = document.getElementById("smoothing");
   logarithmic.addEventListener("change", () => { state.logarithmic = logarithmic.checked; redraw(); });
   smoothing.addEventListener("input", () => { state.smoothing = +smoothing.value; redraw(); });
-  const legend = document.getElementById("runs");
+  const legend = document.getElementById("runs"), thinned = runs.filter(run => run.thinning > 1);
+  document.getElementById("thinned").textContent = thinned.map(run => `Of every ${run.thinning} lines that ${run.name} logged of training two are drawn: the one with the largest gradient norm, and the last.`).join(" ");
   if (runs.length === 1) {
     for (const [kind, index] of [["train", 0], ["valid", 1]]) {
       legend.append(make("span", {}, make("span", { className: `key ${kind}`, style: `color: ${color(index)}` }), kind));

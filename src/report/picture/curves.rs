@@ -29,6 +29,8 @@ const COLORS: [RGBColor; 8] = [
 /// Of one chart, in pixels.
 const SIZE: (u32, u32) = (480, 280);
 const LEGEND: u32 = 34;
+/// A curve of training with more points than this is noise, drawn fainter where validation's would drown in it.
+const CROWDED: usize = 400;
 const ACROSS: usize = 2;
 
 /// One of the charts.
@@ -127,8 +129,13 @@ impl Chart {
             .y_label_formatter(&label)
             .draw()
             .map_err(failed)?;
-        for curve in curves {
-            let (points, style) = (curve.points.iter().copied(), curve.color.stroke_width(2));
+        let (validation, training): (Vec<_>, Vec<_>) = curves.iter().partition(|curve| curve.is_validation);
+        let has_validation = !validation.is_empty();
+        for curve in training.into_iter().chain(validation) {
+            let points = curve.points.iter().copied();
+            let is_noise = has_validation && !curve.is_validation && curve.points.len() > CROWDED;
+            let strength = if is_noise { 0.4 } else { 1.0 };
+            let style = curve.color.mix(strength).stroke_width(2);
             if curve.is_validation {
                 chart.draw_series(DashedLineSeries::new(points.clone(), 6, 4, style)).map_err(failed)?;
             } else {
