@@ -45,6 +45,7 @@ use crate::ops::loss::{Sums, Targets};
 use crate::ops::optimizer::{AdamStep, Outcome, no_outcome};
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
+use pass::sums::Sums as ColumnSums;
 use plan::Plan;
 use queue::{Address, Number, Queue, Ticket};
 
@@ -58,6 +59,8 @@ pub struct Engine {
     model: Transformer,
     plan: Arc<Plan>,
     arena: Arena,
+    /// Column sums of a pass back that are not added up yet.
+    column_sums: ColumnSums,
     /// Memory that lasts as long as the engine.
     lasting: Arena,
     values: Address,
@@ -121,6 +124,7 @@ impl Engine {
             kernels: Kernels::new(queue.clone(), number, wide),
             plan: Arc::new(Plan::new(model)?),
             arena: Arena::new(queue.clone()),
+            column_sums: ColumnSums::new(queue.clone()),
             values,
             gradients,
             weights,
@@ -173,7 +177,10 @@ impl Engine {
         match result {
             Ok(()) => self.arena.reset(),
             // Where memory ran out, smaller parts come next: not what the larger ones took.
-            Err(_) => self.arena.forget(),
+            Err(_) => {
+                self.arena.forget();
+                self.column_sums.rest();
+            }
         }
         result
     }
@@ -181,6 +188,7 @@ impl Engine {
     /// Gives the memory of passes back until the next one.
     pub fn rest(&mut self) {
         self.arena.clear();
+        self.column_sums.rest();
     }
 
     /// The sums of the losses since [`Engine::begin`]. Waits for the device.

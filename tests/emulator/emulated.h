@@ -38,6 +38,7 @@ using std::isfinite;
 #define __device__
 #define __global__
 #define __shared__ static thread_local
+#define GRID_CONSTANT
 #define __align__(n) __attribute__((aligned(n)))
 
 struct Dim3 {

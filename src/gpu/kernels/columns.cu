@@ -110,31 +110,45 @@ __device__ void activate_backward(T* g, float* partial, const T* u, Dropout drop
     sum_columns<V>(partial, rows, width, row);
 }
 
-// Stage two: adds the columns of `partial` [blocks, first_width + second_width] to two targets, either of which may be
+// Stage two, of many sums at once: adds the columns of `partial` [blocks, Σ widths] to two targets, either of which may be
 // missing. There are hundreds of blocks, and few columns: each warp has several of its rows on their way.
 constexpr unsigned PARTIAL_WARPS = 32;
+// As many as src/gpu/launch/columns.rs gives at once.
+constexpr unsigned MOST_PARTIAL_SUMS = 48;
 
-KERNEL add_partial_sums(float* first, float* second, const float* partial, unsigned blocks, unsigned first_width,
-                        unsigned second_width) {
+struct PartialSum {
+    float* targets[2];
+    const float* partial;
+    unsigned widths[2];
+    unsigned blocks;
+    // Blocks of threads of this sum and those before it.
+    unsigned end;
+};
+
+struct PartialSums {
+    PartialSum each[MOST_PARTIAL_SUMS];
+};
+
+KERNEL add_partial_sums(GRID_CONSTANT const PartialSums all) {
     __shared__ float sums[PARTIAL_WARPS * WARP];
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = blockIdx.x * WARP + lane;
-    const unsigned width = first_width + second_width;
+    unsigned which = 0, begin = 0;
+    for (; blockIdx.x >= all.each[which].end; which++) begin = all.each[which].end;
+    const PartialSum& sum = all.each[which];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = (blockIdx.x - begin) * WARP + lane;
+    const unsigned first_width = sum.widths[0], width = first_width + sum.widths[1];
     float total = 0;
     if (j < width) {
 #pragma unroll 8
-        for (unsigned b = warp; b < blocks; b += PARTIAL_WARPS) total += partial[size_t(b) * width + j];
+        for (unsigned b = warp; b < sum.blocks; b += PARTIAL_WARPS) total += sum.partial[size_t(b) * width + j];
     }
     sums[warp * WARP + lane] = total;
     __syncthreads();
     if (warp == 0 && j < width) {
-        float sum = 0;
+        total = 0;
 #pragma unroll 8
-        for (unsigned w = 0; w < PARTIAL_WARPS; w++) sum += sums[w * WARP + lane];
-        if (j < first_width) {
-            if (first != nullptr) first[j] += sum;
-        } else if (second != nullptr) {
-            second[j - first_width] += sum;
-        }
+        for (unsigned w = 0; w < PARTIAL_WARPS; w++) total += sums[w * WARP + lane];
+        float* target = sum.targets[j < first_width ? 0 : 1];
+        if (target != nullptr) target[j < first_width ? j : j - first_width] += total;
     }
 }
 LAUNCHABLE(add_partial_sums)

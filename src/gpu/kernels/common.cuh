@@ -14,6 +14,8 @@ typedef __nv_bfloat16 bf16;
 #define KERNEL extern "C" __global__ void
 // The emulator keeps a table of kernels; CUDA finds them by name.
 #define LAUNCHABLE(name)
+// Of a large argument: it is read where it is, by any index.
+#define GRID_CONSTANT __grid_constant__
 #define DYNAMIC_SHARED(type, name)                                      \
     extern __shared__ __align__(16) unsigned char dynamic_shared[];     \
     type* name = reinterpret_cast<type*>(dynamic_shared)

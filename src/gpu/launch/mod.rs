@@ -11,19 +11,20 @@ macro_rules! arguments {
 }
 
 mod attention;
+mod columns;
 mod optimizer;
 mod search;
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::queue::{Address, Launch, Matrix, Number, Queue};
+use super::queue::{Address, Launch, Number, Queue};
 use crate::error::Result;
 use crate::ops::dropout::Dropout;
-use crate::ops::feed_forward::Activation;
 use crate::ops::norm::NormKind;
 
 pub use attention::{AttentionSizes, Heads, Past};
+pub use columns::{MOST_PARTIAL_SUMS, PartialSum};
 pub use optimizer::AdamArgument;
 pub use search::Exclusions;
 
@@ -282,135 +283,6 @@ impl Kernels {
                     shared,
                     bytes,
                 },
-                arguments,
-            )
-        }
-    }
-
-    /// Rows of partial sums that column sums over so many rows are made of.
-    pub fn column_blocks(&self, rows: usize, width: usize) -> usize {
-        let across = width.div_ceil(WARP as usize * self.vector());
-        // About as many blocks as keep the device busy.
-        let wanted = (self.queue.multiprocessors() as usize * 8).div_ceil(across);
-        rows.div_ceil(8).clamp(1, wanted)
-    }
-
-    fn column_grid(&self, rows: usize, width: usize) -> [u32; 3] {
-        let across = width.div_ceil(WARP as usize * self.vector());
-        [across as u32, self.column_blocks(rows, width) as u32, 1]
-    }
-
-    /// Partial sums of the columns of g [rows, width], whose rows lie `stride` apart; wide accesses need that to be a multiple
-    /// of eight.
-    pub fn column_sums(&self, partial: Address, g: Address, rows: usize, width: usize, stride: usize) -> Result<()> {
-        let bytes = self.number.bytes(rows * width);
-        let grid = self.column_grid(rows, width);
-        let [rows, width, stride] = [rows, width, stride].map(|n| n as u32);
-        // SAFETY: the types are those of `column_sums` in columns.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.name("column_sums"),
-                    name: "column sums",
-                    grid,
-                    threads: 8 * WARP,
-                    shared: 0,
-                    bytes,
-                },
-                arguments![partial, g, rows, width, stride],
-            )
-        }
-    }
-
-    /// Adds partial sums [blocks, Σ widths] to their targets.
-    pub fn add_partial_sums(&self, targets: [(Address, usize); 2], partial: Address, blocks: usize) -> Result<()> {
-        let [(first, first_width), (second, second_width)] = targets;
-        let bytes = 4 * blocks * (first_width + second_width);
-        let grid = [(first_width + second_width).div_ceil(WARP as usize) as u32, 1, 1];
-        let (blocks, first_width, second_width) = (blocks as u32, first_width as u32, second_width as u32);
-        let arguments = arguments![first, second, partial, blocks, first_width, second_width];
-        // SAFETY: the types are those of `add_partial_sums` in columns.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch { kernel: "add_partial_sums", name: "column sums", grid, threads: 32 * WARP, shared: 0, bytes },
-                arguments,
-            )
-        }
-    }
-
-    /// y += bias in every row of y [N, width], then max(0, y) where that is wanted: what the epilogue of a product does.
-    pub fn add_bias(
-        &self,
-        y: Matrix,
-        bias: Address,
-        number: Number,
-        [rows, width]: [usize; 2],
-        relu: bool,
-    ) -> Result<()> {
-        let bytes = 2 * number.bytes(rows * width);
-        let kernel = match number {
-            Number::F32 => "add_bias_f32",
-            Number::Bf16 => "add_bias_bf16",
-        };
-        let grid = [self.blocks((rows * width).div_ceil(256), 32), 1, 1];
-        let (relu, rows, width, stride) = (u32::from(relu), rows as u32, width as u32, y.stride as u32);
-        // SAFETY: the types are those of `add_bias` in columns.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch { kernel, name: "bias", grid, threads: 256, shared: 0, bytes },
-                arguments![y.at, bias, relu, rows, width, stride],
-            )
-        }
-    }
-
-    fn activation(activation: Activation) -> &'static str {
-        match activation {
-            Activation::Relu => "relu",
-            Activation::Gelu => "gelu",
-            Activation::Swish => "swish",
-        }
-    }
-
-    /// a = dropout(activation(u)), [N, width]; a may be u.
-    pub fn activate(
-        &self,
-        activation: Activation,
-        [a, u]: [Address; 2],
-        dropout: Dropout,
-        side: &Side,
-        width: usize,
-    ) -> Result<()> {
-        let bytes = 2 * self.number.bytes(side.rows * width);
-        let kernel = self.name(Self::activation(activation));
-        let grid = [self.blocks((side.rows * width / self.vector()).div_ceil(256), 32), 1, 1];
-        let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
-        // SAFETY: the types are those of the activations in columns.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch { kernel: &kernel, name: "activation", grid, threads: 256, shared: 0, bytes },
-                arguments![a, u, dropout, side.padded, rows, width],
-            )
-        }
-    }
-
-    /// g, the gradient of the hidden layer, becomes that of its input u; and partial sums of its columns.
-    pub fn activate_backward(
-        &self,
-        activation: Activation,
-        [g, partial, u]: [Address; 3],
-        dropout: Dropout,
-        side: &Side,
-        width: usize,
-    ) -> Result<()> {
-        let bytes = 3 * self.number.bytes(side.rows * width);
-        let kernel = self.name(&format!("{}_backward", Self::activation(activation)));
-        let grid = self.column_grid(side.rows, width);
-        let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
-        let arguments = arguments![g, partial, u, dropout, side.padded, rows, width];
-        // SAFETY: the types are those of the activations' backward in columns.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch { kernel: &kernel, name: "activation, backward", grid, threads: 8 * WARP, shared: 0, bytes },
                 arguments,
             )
         }

@@ -21,11 +21,11 @@ impl Pass<'_> {
         dh: Address,
         side: &Side,
     ) -> Result<Address> {
-        let mark = self.engine.arena.mark();
         let blocks = self.engine.kernels.norm_blocks(side.rows, self.d);
-        let partial = self.floats(blocks * 3 * self.d)?;
         let (bias, dropout) = joint.addend.unwrap_or((None, Dropout::OFF));
         let dh = if dropout.is_on() { dh } else { Address::NONE };
+        let norm = (self.optional(joint.norm, Self::gradient), 2 * self.d);
+        let partial = self.partial_sums(blocks, [norm, (self.optional(bias, Self::gradient), self.d)])?;
         self.engine.kernels.add_norm_backward(
             [ds, dh, partial],
             [dy.unwrap_or(Address::NONE), stream.unwrap_or(Address::NONE), joint.s, joint.statistics],
@@ -34,10 +34,6 @@ impl Pass<'_> {
             side,
             self.d,
         )?;
-        let targets =
-            [(self.optional(joint.norm, Self::gradient), 2 * self.d), (self.optional(bias, Self::gradient), self.d)];
-        self.engine.kernels.add_partial_sums(targets, partial, blocks)?;
-        self.engine.arena.release(mark);
         Ok(if dropout.is_on() { dh } else { ds })
     }
 

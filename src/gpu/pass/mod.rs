@@ -6,6 +6,7 @@
 
 mod attention;
 mod backward;
+pub(super) mod sums;
 
 use super::Engine;
 use super::cargo::Cargo;
@@ -90,6 +91,7 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     let base = cargo.send(engine)?;
     let (source, target, labels) = (source.moved(base), target.moved(base), base.plus(labels));
 
+    engine.column_sums.begin();
     let mut pass = Pass::new(engine, *mode);
     let encoded = pass.forward(&plan.encoder, &source.side, None)?;
     let gradient = if mode.is_training() { pass.numbers(source.side.rows, pass.d)? } else { Address::NONE };
@@ -100,11 +102,11 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
         return Ok(());
     }
     pass.backward(&plan.decoder, &decoded, &target, Some(memory), g)?;
-    if plan.decoder.sublayers.is_empty() {
-        // Nothing looked at the memory.
-        return Ok(());
+    // Else nothing looked at the memory.
+    if !plan.decoder.sublayers.is_empty() {
+        pass.backward(&plan.encoder, &encoded, &source, None, gradient)?;
     }
-    pass.backward(&plan.encoder, &encoded, &source, None, gradient)
+    engine.column_sums.add_up(&engine.kernels)
 }
 
 /// What would have kernels read outside their memory, on one side.
@@ -159,6 +161,11 @@ impl Pass<'_> {
     /// The number `count` after an address.
     pub(super) fn after(&self, address: Address, count: usize) -> Address {
         address.plus(self.number.bytes(count))
+    }
+
+    /// Memory for partial sums, float32 [blocks, Σ widths], that will be added to their targets.
+    fn partial_sums(&mut self, blocks: usize, targets: [(Address, usize); 2]) -> Result<Address> {
+        self.engine.column_sums.take(&self.engine.kernels, blocks, targets)
     }
 
     /// A parameter in float32.
@@ -272,14 +279,9 @@ impl Pass<'_> {
     /// Adds the column sums of g to the bias's gradient, where there is a bias.
     fn add_bias_gradient(&mut self, g: Address, rows: usize, linear: &Linear) -> Result<()> {
         let Some(bias) = linear.bias else { return Ok(()) };
-        let mark = self.engine.arena.mark();
         let blocks = self.engine.kernels.column_blocks(rows, linear.out);
-        let partial = self.floats(blocks * linear.out)?;
-        self.engine.kernels.column_sums(partial, g, rows, linear.out, linear.stride)?;
-        let targets = [(self.gradient(bias), linear.out), (Address::NONE, 0)];
-        self.engine.kernels.add_partial_sums(targets, partial, blocks)?;
-        self.engine.arena.release(mark);
-        Ok(())
+        let partial = self.partial_sums(blocks, [(self.gradient(bias), linear.out), (Address::NONE, 0)])?;
+        self.engine.kernels.column_sums(partial, g, rows, linear.out, linear.stride)
     }
 
     /// A joint after `h`; returns s and y as well. h's memory becomes s.
@@ -398,12 +400,9 @@ impl Pass<'_> {
         let g = self.numbers(rows, width)?;
         self.project_back(dh, rows, &layer.fc2, g, false)?;
         let blocks = self.engine.kernels.column_blocks(rows, width);
-        let partial = self.floats(blocks * width)?;
+        let bias = self.optional(layer.fc1.bias, Self::gradient);
+        let partial = self.partial_sums(blocks, [(bias, width), (Address::NONE, 0)])?;
         self.engine.kernels.activate_backward(activation, [g, partial, before], dropout, side, width)?;
-        if let Some(bias) = layer.fc1.bias {
-            let targets = [(self.gradient(bias), width), (Address::NONE, 0)];
-            self.engine.kernels.add_partial_sums(targets, partial, blocks)?;
-        }
         self.add_weight_gradient(g, input, rows, &layer.fc1)?;
         self.project_back(g, rows, &layer.fc1, dx, accumulate)
     }
