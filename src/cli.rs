@@ -186,7 +186,8 @@ pub struct DecodeArgs {
     /// translation leave fewer than --n-best
     #[arg(long, value_name = "N")]
     pub beam_groups: Option<usize>,
-    /// Log-probability a group pays for a token that an earlier group took at the same step
+    /// Log-probability that a token costs a group for each hypothesis of earlier groups that took it at the same step; it
+    /// decides what is extended at this step, and is neither in the score nor carried into later steps
     #[arg(long, value_name = "X", default_value_t = 0.5, requires = "beam_groups")]
     pub diversity: f64,
     /// α of the length penalty
@@ -195,7 +196,8 @@ pub struct DecodeArgs {
     /// Formula of the length penalty: gnmt, ((5 + length) / 6)^α; power, length^α; or average, length
     #[arg(long, value_name = "KIND")]
     pub length_penalty_kind: Option<String>,
-    /// Stop when this many times the beam's width have finished; 0: when nothing can become better
+    /// Stop when this many times the beam's width have finished; 0: when nothing can become better. Below 1 there may be fewer
+    /// translations than --n-best asks for
     #[arg(long, value_name = "X")]
     pub patience: Option<f64>,
     /// No sequence of so many tokens comes twice in a translation; 0: any may

@@ -39,6 +39,29 @@ fn with(project: &Project, changes: &[(usize, &[u8], &[u8])]) {
 }
 
 #[test]
+fn text_that_is_not_there_is_told_as_json() {
+    let project = Project::new();
+    let (code, report) = {
+        let output = project.mt(&["check", "--config", "small.toml", "--json", "--set", "data.root=nowhere"]);
+        (output.status.code(), serde_json::from_str::<Value>(&stdout(&output)).unwrap())
+    };
+    let errors = report["errors"].as_array().unwrap();
+    assert_eq!(code, Some(1));
+    assert!(errors.len() > 1 && errors.iter().all(|error| error["what"].is_string()), "{report}");
+}
+
+#[test]
+fn updates_of_more_than_an_epoch_are_warned_of() {
+    let project = Project::new();
+    let output = project.mt(&["check", "--config", "small.toml", "--set", "train.accumulate=5000"]);
+    assert!(
+        stdout(&output).contains("train.accumulate = 5000 makes one update of more than an epoch"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
 fn what_training_survives_is_warned_of_with_its_lines() {
     let project = Project::new();
     // Nothing of the training text is held out.

@@ -218,6 +218,8 @@ fn an_output_is_emptied_only_when_there_is_input() {
     project.write("precious.txt", "kept\n");
     fails(&translate(&["--input", "precious.txt", "--output", "precious.txt"]), 2, &["same file"]);
     fails(&translate(&["--input", "nothing.txt", "--output", "precious.txt"]), 1, &["nothing.txt"]);
+    let nowhere = translate(&["--input", "precious.txt", "--output", "no/such.txt"]);
+    fails(&nowhere, 1, &["no/such.txt", "make its directory first"]);
     assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
 
     // Compressed, with a byte order mark: the same as plain.
@@ -335,7 +337,8 @@ fn an_output_that_is_an_input_is_refused() {
         if let Some(name) = input {
             command.stdin(std::fs::File::open(project.path(name)).unwrap());
         }
-        fails(&command.output().unwrap(), 2, &["same file", "another"]);
+        let same = if input.is_some() { "the same file as standard input" } else { "the same file as the input " };
+        fails(&command.output().unwrap(), 2, &[same, "another"]);
     }
     assert_eq!(["valid.en", "valid.de"].map(|name| std::fs::read(project.path(name)).unwrap()), before);
     fails(&project.mt(&[&["translate", "--output", "a.gz"], &model[..], &["x"]].concat()), 2, &["a.gz", "compressed"]);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{Project, fails, stdout, succeeds};
+use common::project::{Project, fails, stderr, stdout, succeeds};
 use serde_json::Value;
 
 #[test]
@@ -181,6 +181,38 @@ fn what_makes_no_sense_is_refused() {
     fails(&eval(&["--confidence", "--confidence-n", "0"]), 2, &["--confidence-n"]);
     fails(&eval(&["--tokenize", "ja-mecab"]), 2, &["ja-mecab", "needs a dictionary or model", "--tokenize none"]);
     fails(&eval(&["--format", "latex", "--json"]), 2, &["--format", "--json"]);
+}
+
+/// As sacrebleu's, they have no effect; but this is said.
+#[test]
+fn flags_of_bleu_are_told_without_it() {
+    let project = systems();
+    let told = |more: &[&str]| {
+        let output = project.mt(&[&["eval", "--ref", "ref", "--hyp", "good"], more].concat());
+        succeeds(&output);
+        stderr(&output)
+    };
+    for flags in [&["--tokenize", "char"][..], &["--lowercase"], &["--smooth", "floor"], &["--force"]] {
+        for metrics in [&["--chrf"][..], &["--ter"], &["--chrf", "--ter"]] {
+            let said = told(&[flags, metrics].concat());
+            assert!(said.contains(&format!("warning: {} is for BLEU, which is not asked for", flags[0])), "{said}");
+        }
+        assert_eq!(told(&[flags, &["--chrf", "--bleu"]].concat()) + &told(flags), "");
+        assert_eq!(told(&[flags, &["--chrf", "-q"]].concat()), "");
+    }
+    assert!(told(&["--chrf", "--lowercase"]).contains("--chrf-lowercase"));
+    // What a word is in a report it says without BLEU too.
+    assert_eq!(told(&["--chrf", "--report", "--tokenize", "char"]), "");
+    assert!(told(&["--score-only", "--json"]).contains("--score-only is for text"));
+    assert_eq!(told(&["--score-only", "--format", "text"]), "");
+}
+
+#[test]
+fn what_is_no_text_is_not_scored() {
+    let project = Project::new();
+    let eval = |input: &[u8]| project.mt_with_input(&["eval", "--hyp", "-", "--ref", "valid.de"], input);
+    fails(&eval(b"BZh91AY&SY and more\n"), 1, &["compressed with bzip2", "stdin", "bunzip2"]);
+    fails(&eval(b"\xFF\xFEa\0\n\0"), 1, &["not UTF-8", "stdin:1:1", "iconv -f UTF-16"]);
 }
 
 #[test]

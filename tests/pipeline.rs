@@ -319,6 +319,28 @@ fn a_signal_ends_what_is_under_way() {
     assert_eq!(want.saved.last(), Some(last));
 }
 
+/// A signal between two micro-batches of an update: what is saved is the run before that update, and goes on with it.
+#[test]
+fn a_signal_does_not_wait_for_the_end_of_an_update() {
+    let config = TrainConfig { accumulate: 4, ..config() };
+    let mut wanted: Vec<Saved> = Vec::new();
+    let mut stopped_at = Vec::new();
+    for signal in 0..60 {
+        for depth in [1, 2] {
+            let (left, _) = run(depth, &config, Trouble { signal: Some(signal), ..Trouble::default() });
+            assert_eq!(left.end, Ok(End::Interrupted));
+            let Some(last) = left.saved.last() else { continue };
+            stopped_at.push(last.state.step);
+            if wanted.iter().all(|saved| saved.state.step != last.state.step) {
+                let config = TrainConfig { max_updates: last.state.step, ..config.clone() };
+                wanted.extend(run(1, &config, Trouble::default()).0.saved.pop());
+            }
+            assert!(wanted.contains(last), "signal {signal}, {depth} under way");
+        }
+    }
+    assert!(stopped_at.contains(&1) && stopped_at.contains(&7), "{stopped_at:?}");
+}
+
 /// What is under way when data cannot be read is finished and told first, a skipped update among it.
 #[test]
 fn an_error_comes_after_what_is_under_way() {

@@ -153,7 +153,11 @@ fn runs_are_compared_on_one_page() {
     }
     let page = project.mt(&["report", "y", "--output", "-"]);
     assert!(stdout(&page).starts_with("<!doctype html>") && stdout(&page).ends_with("</html>\n"));
-    fails(&project.mt(&["report", "y", "--output", "no/such/page.html"]), 1, &["no/such/page.html"]);
+    assert_eq!(stdout(&project.mt(&["report", "y", "--json"])), "{\"report\":\"y/report.html\"}\n");
+    let both = project.mt(&["report", "y", "--output", "-", "--json"]);
+    fails(&both, 2, &["--json and --output -", "stdout gets the page"]);
+    let nowhere = project.mt(&["report", "y", "--output", "no/such/page.html"]);
+    fails(&nowhere, 1, &["no/such/page.html", "make its directory first"]);
 }
 
 /// What is damaged is told and left out; the page is there all the same.

@@ -3,7 +3,8 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use common::project::{Project, fails, file, stderr, stdout, succeeds, wait_for_log};
@@ -124,23 +125,68 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
         let output = child.wait_with_output().unwrap();
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains("stopping after this update"), "{said}");
+        assert!(said.contains("stopping and saving"), "{said}");
         let checkpoints = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap().count();
         assert_eq!(checkpoints, 1);
         succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
     }
 }
 
-/// In the middle of an update that takes long.
-#[test]
-fn a_later_second_signal_ends_at_once() {
-    let project = Project::new();
-    let args = ["train", "--config", "small.toml", "--set", "train.accumulate=5000"];
+/// A training run that has just begun its first update.
+fn begun(project: &Project, sets: &[&str]) -> (Child, impl Iterator<Item = String>) {
+    let mut args = vec!["train", "--config", "small.toml"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
     let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     // The last thing said before the first update; a signal before that would end the run without one.
     assert!(lines.any(|line| line.contains("largest batch")));
     std::thread::sleep(Duration::from_millis(500));
+    (child, lines)
+}
+
+/// An endless run that has made some updates, and what it leaves when it is told to stop after `meddle`.
+fn meddled_with(project: &Project, meddle: impl Fn(&Path)) -> Output {
+    let child = project.command(&endless()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log(&project.path("runs/small/log.jsonl"));
+    meddle(&project.path("runs/small"));
+    send("-TERM", &child);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn files_that_were_removed_are_written_again() {
+    let project = Project::new();
+    let output = meddled_with(&project, |run| {
+        for name in ["tokenizer.json", "config.toml"] {
+            std::fs::remove_file(run.join(name)).unwrap();
+        }
+    });
+    fails(&output, 143, &["the tokenizer of the run in runs/small was removed", "the configuration of the run"]);
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
+    succeeds(&project.train(&["--resume", "--set", "train.max_updates=1"]));
+}
+
+/// Who removes a lock lets another process begin; the first saves nothing over what that one has.
+#[test]
+fn a_lock_that_was_removed_is_not_lost() {
+    let project = Project::new();
+    let output = meddled_with(&project, |run| {
+        std::fs::remove_file(run.join(".lock")).unwrap();
+        std::fs::write(run.join(".lock"), "77\n").unwrap();
+    });
+    fails(&output, 2, &["process 77 is training in this run directory", "runs/small"]);
+    assert!(!project.path("runs/small/checkpoints").exists());
+}
+
+/// In the middle of a batch that takes long.
+#[test]
+fn a_later_second_signal_ends_at_once() {
+    let project = Project::new();
+    for name in ["train.en", "train.de"] {
+        let text = std::fs::read_to_string(project.path(name)).unwrap();
+        project.write(name, text.repeat(50));
+    }
+    let (mut child, lines) = begun(&project, &["train.batch_tokens=1000000", "model.d_ff=4096"]);
     for _ in 0..2 {
         send("-INT", &child);
         std::thread::sleep(Duration::from_millis(800));
@@ -148,7 +194,19 @@ fn a_later_second_signal_ends_at_once() {
     let said: Vec<String> = lines.collect();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(said.iter().any(|line| line.contains("stopped at once; --resume")), "{said:?}");
-    assert!(!project.path("runs/small/checkpoints").exists(), "an update of 5,000 batches was over in 2 s");
+    assert!(!project.path("runs/small/checkpoints").exists(), "a batch of 6,000 pairs was over in 2 s");
+}
+
+/// An update of many batches is given up, and made when the run goes on.
+#[test]
+fn a_signal_does_not_wait_for_an_update_of_many_batches() {
+    let project = Project::new();
+    let (mut child, lines) = begun(&project, &["train.accumulate=100000"]);
+    send("-USR1", &child);
+    let said: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(143), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("stopped by a signal at update 0")), "{said:?}");
+    succeeds(&project.train(&["--resume", "--force", "--set", "train.max_updates=2"]));
 }
 
 #[cfg(target_os = "linux")]
@@ -306,4 +364,42 @@ fn a_validation_that_was_cut_short_is_made_up_for() {
         entries.iter().map(pick).collect()
     };
     assert_eq!(scores("whole"), scores("cut"));
+}
+
+/// Several processes that make one directory: one does, the others say that it is there.
+#[test]
+fn one_of_several_makes_a_model() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let args = ["average", "runs/small", "--last", "2", "--out", "averaged"];
+    let begin = |_| project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let children: Vec<Child> = (0..4).map(begin).collect();
+    let outputs: Vec<Output> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let made = outputs.iter().filter(|output| output.status.success()).count();
+    assert_eq!(made, 1, "{}", outputs.iter().map(stderr).collect::<String>());
+    succeeds(&project.mt(&["translate", "--model", "averaged", "a dog"]));
+    let names = std::fs::read_dir(project.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.filter(|name| name.to_string_lossy().contains("averaged")).count(), 1);
+}
+
+#[test]
+fn an_exponential_average_begins_with_the_model_that_training_begins_with() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let sets =
+        ["train.init=runs/small", "train.exponential_average=0.9", "train.average_last=0", "train.max_updates=1"];
+    let mut args = vec!["--run-dir", "tuned", "--set", "train.schedule.learning_rate=1e-6"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    succeeds(&project.train(&args));
+    let floats = |run: &str| -> Vec<f32> {
+        let bytes = file(&project, run, "model.safetensors");
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let mut named = tensors.tensors();
+        named.sort_by(|a, b| a.0.cmp(&b.0));
+        let bytes = named.iter().flat_map(|(_, view)| view.data().chunks_exact(4));
+        bytes.map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+    };
+    let (before, after) = (floats("runs/small"), floats("tuned"));
+    let furthest = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(furthest > 0.0 && furthest < 1e-5, "{furthest}");
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 
-use common::project::{Project, fails, stdout, succeeds};
+use common::project::{Project, fails, stderr, stdout, succeeds};
 use serde_json::Value;
 
 const INPUT: &str = "the cat sleeps\n\na dog runs and runs\nthe dog eats a cat\n";
@@ -271,6 +271,50 @@ fn compressed_text_comes_through_a_pipe_too() {
     fails(&cut, 1, &["stdin"]);
 }
 
+/// Translated, it would be one line of nonsense after the other.
+#[test]
+fn what_is_no_text_is_refused() {
+    let project = trained();
+    let utf16: Vec<u8> = "\u{FEFF}the cat\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (input, says) in [
+        (&b"BZh91AY&SY and more\n"[..], ["compressed with bzip2, which mt does not read", "bunzip2"]),
+        (&utf16[..], ["the text is not UTF-8", "iconv -f UTF-16"]),
+    ] {
+        project.write("file", input);
+        for command in ["translate", "tokenize", "embed"] {
+            let args = [command, "--model", "runs/small", "-q"];
+            let output = project.mt_with_input(&args, input);
+            fails(&output, 1, &[says[0], says[1], "--> stdin"]);
+            assert_eq!(stdout(&output), "", "{command}");
+            let output = project.mt(&[&args[..], &["--input", "file"]].concat());
+            fails(&output, 1, &[says[0], says[1], "--> file"]);
+        }
+        let args = ["score", "--model", "runs/small", "-q", "--src", "-", "--tgt", "valid.de"];
+        fails(&project.mt_with_input(&args, input), 1, &says);
+    }
+    // What only begins so is text.
+    let text = project.mt_with_input(&["tokenize", "--model", "runs/small", "-q"], b"BZh91AY is no block\nBZh\n");
+    succeeds(&text);
+    assert_eq!(stdout(&text).lines().count(), 2);
+}
+
+#[test]
+fn the_first_line_that_is_not_utf8_is_named() {
+    let project = trained();
+    let input = b"the cat sleeps\na dog\nthe dog eats\nun caf\xE9\na cat\nna\xEFve\n";
+    for command in ["translate", "tokenize", "embed"] {
+        let output = project.mt_with_input(&[command, "--model", "runs/small"], input);
+        succeeds(&output);
+        let said = stderr(&output);
+        assert!(said.contains("in 2 of 6 lines (the first is line 4 of stdin)"), "{command}: {said}");
+    }
+    project.write("source", input);
+    let output = project.mt(&["score", "--model", "runs/small", "--src", "source", "--tgt", "valid.de"]);
+    succeeds(&output);
+    let said = stderr(&output);
+    assert!(said.contains("(the first is line 4 of source)") && said.matches("U+FFFD").count() == 1, "{said}");
+}
+
 /// What can be read is answered, and where that ends is said.
 #[test]
 fn damage_in_the_middle_costs_what_comes_after_it() {
@@ -341,6 +385,24 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     succeeds(&project.train(&["--set", "tokenizer.vocab_size=310", "--run-dir", "runs/other"]));
     let other = project.mt(&["translate", "--model", "runs/other", "--shortlist", "list", "the cat"]);
     fails(&other, 1, &["another tokenizer"]);
+}
+
+/// Where the new list cannot be written, the old one stays.
+#[cfg(unix)]
+#[test]
+fn a_shortlist_is_replaced_whole_or_not_at_all() {
+    let project = trained();
+    succeeds(&project.mt(&["shortlist", "runs/small", "--out", "list"]));
+    let before = std::fs::read(project.path("list")).unwrap();
+    // One block, of 512 or 1024 bytes: less than the list.
+    let line = "ulimit -f 1; exec \"$0\" shortlist runs/small --out list --best 1";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", line, env!("CARGO_BIN_EXE_mt")]).current_dir(project.folder.path()).env("NO_COLOR", "1");
+    fails(&command.output().unwrap(), 1, &["os error 27", "list", "ulimit -f"]);
+    assert!(std::fs::read(project.path("list")).unwrap() == before);
+    assert!(!project.path(".list.new").exists());
+    succeeds(&project.mt(&["shortlist", "runs/small", "--out", "list", "--best", "1"]));
+    assert!(std::fs::read(project.path("list")).unwrap() != before);
 }
 
 /// Neither batches, nor threads, nor the order of the lines change a bit of the result.

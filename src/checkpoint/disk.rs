@@ -186,25 +186,45 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes a directory whole or not at all: `fill` writes into a temporary sibling, which then gets its name.
+/// Makes a directory whole or not at all: `fill` writes into a temporary sibling, which then gets its name. Of several processes
+/// that make the same one, the first that is done does.
 ///
 /// # Errors
 /// It is there already, or something cannot be written.
 pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let exists = || Error::usage("the output directory exists").at(out).help("name a new directory with --out");
     if std::fs::symlink_metadata(out).is_ok() {
-        return Err(Error::usage("the output directory exists").at(out).help("name a new directory with --out"));
+        return Err(exists());
     }
-    let name = out.file_name().ok_or_else(|| Error::usage("this is no directory name").at(out))?;
+    let name = out.file_name().ok_or_else(|| Error::usage("this is no directory name").at(out))?.to_string_lossy();
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
-    let scratch = Scratch::new(parent.join(temporary_name(&name.to_string_lossy())));
-    // What an earlier kill left.
+    remove_left_by_kills(parent, &name);
+    let scratch = Scratch::new(parent.join(temporary_name(&format!("{name}.{}", std::process::id()))));
+    // Of a process that had this number before.
     remove(scratch.path()).map_err(|error| write_error(scratch.path(), error))?;
     std::fs::create_dir(scratch.path()).map_err(|error| write_error(scratch.path(), error))?;
+    let lock = File::open(scratch.path()).ok().filter(|directory| directory.try_lock().is_ok());
     fill(scratch.path())?;
     sync_directory(scratch.path())?;
-    scratch.rename_to(out)?;
+    // A directory takes the place of none but an empty one.
+    scratch.rename_to(out).map_err(|error| if out.exists() { exists() } else { error })?;
+    drop(lock);
     sync_directory(parent)
+}
+
+/// Removes the temporary directories of `name` whose processes were killed: those that still run have them locked. Where
+/// directories cannot be locked, they stay.
+fn remove_left_by_kills(parent: &Path, name: &str) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let file_name = entry.file_name();
+        let number = file_name.to_str().and_then(|file| file.strip_prefix(&format!(".{name}."))?.strip_suffix(".tmp"));
+        let is_ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
+        if is_ours && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok()) {
+            let _ = remove(&entry.path());
+        }
+    }
 }
 
 /// Free and all bytes of the disk that a path lies on, whether it exists yet or not.

@@ -90,9 +90,9 @@ pub struct MetricArgs {
     /// BLEU: ignore case, as always of a model that writes lower case
     #[arg(long, help_heading = "Metrics")]
     pub lowercase: bool,
-    /// BLEU: smoothing of n-gram counts of zero: exp, floor, add-k or none
-    #[arg(long, default_value = "exp", value_name = "METHOD", help_heading = "Metrics")]
-    pub smooth: String,
+    /// BLEU: smoothing of n-gram counts of zero: exp, floor, add-k or none [default: exp]
+    #[arg(long, value_name = "METHOD", help_heading = "Metrics")]
+    pub smooth: Option<String>,
     /// BLEU: value of floor or add-k smoothing
     #[arg(long, value_name = "X", help_heading = "Metrics")]
     pub smooth_value: Option<f64>,

@@ -112,8 +112,8 @@ pub struct Input {
     count: usize,
     /// Why it goes no further, once all before that have been given.
     failed: Option<io::Error>,
-    /// Lines that held bytes that are not UTF-8.
-    pub invalid_lines: usize,
+    /// The first line that held bytes that are not UTF-8, and how many did.
+    invalid: Option<(usize, usize)>,
 }
 
 enum Reader {
@@ -156,7 +156,7 @@ impl Input {
                 (Reader::Stdin(stdin), "stdin".to_owned())
             }
         };
-        Ok(Self { reader, name, started: false, count: 0, failed: None, invalid_lines: 0 })
+        Ok(Self { reader, name, started: false, count: 0, failed: None, invalid: None })
     }
 
     /// At most `most` further lines, and no more after some megabytes; empty at the end. Of stdin, those that are there
@@ -184,9 +184,12 @@ impl Input {
             }
             total += bytes.len();
             let is_first = !std::mem::replace(&mut self.started, true);
+            if is_first {
+                lines::refuse_foreign(&bytes, Path::new(&self.name))?;
+            }
             let text = String::from_utf8_lossy(lines::bare(&bytes, is_first));
             if matches!(text, std::borrow::Cow::Owned(_)) {
-                self.invalid_lines += 1;
+                self.invalid.get_or_insert((self.count + 1, 0)).1 += 1;
             }
             lines.push(text.into_owned());
             self.count += 1;
@@ -202,10 +205,11 @@ impl Input {
 
     /// Tells of lines that were not UTF-8.
     pub fn warn(&self) {
-        if self.invalid_lines > 0 {
+        if let Some((first, count)) = self.invalid {
+            let (all, name) = (self.count, &self.name);
             message(format_args!(
-                "warning: bytes that are not UTF-8 were read as U+FFFD, in {} of the lines",
-                self.invalid_lines
+                "warning: bytes that are not UTF-8 were read as U+FFFD, in {count} of {all} lines (the first is line {first} \
+                 of {name})"
             ));
         }
     }

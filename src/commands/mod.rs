@@ -34,6 +34,7 @@ use crate::file;
 
 /// Runs the command line.
 pub fn run(cli: &Cli) -> Result<()> {
+    run::signals::end_the_first_process();
     file::fail_at_size_limits();
     let common = &cli.common;
     // A command that needs no device takes the flag all the same, but not a wrong one.

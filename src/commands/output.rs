@@ -21,7 +21,7 @@ impl Output {
         match path {
             Some(path) if path != Path::new("-") => {
                 refuse_packing(path)?;
-                let file = File::create(path).map_err(|e| Error::io("write", path, e))?;
+                let file = File::create(path).map_err(|e| not_created(path, e))?;
                 Ok(Self { writer: BufWriter::new(Box::new(file)), name: path.display().to_string(), closed: false })
             }
             _ => Ok(Self { writer: BufWriter::new(Box::new(io::stdout())), name: "stdout".to_owned(), closed: false }),
@@ -72,8 +72,8 @@ impl Output {
 /// no regular file, as a pipe or a device, is written into as it is.
 pub struct Replacement {
     output: Output,
-    /// What is written, and what it shall become.
-    rename: Option<(PathBuf, PathBuf)>,
+    /// What is written, its name, and the one that it shall have.
+    rename: Option<(File, PathBuf, PathBuf)>,
 }
 
 impl Replacement {
@@ -87,9 +87,10 @@ impl Replacement {
         // Not the link, but what it names.
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let new = target.with_file_name(format!(".{}.new", name.to_string_lossy()));
-        let file = File::create(&new).map_err(|error| Error::io("write", path, error))?;
+        let file = File::create(&new).map_err(|error| not_created(path, error))?;
+        let same = file.try_clone().map_err(|error| Error::io("write", path, error))?;
         let output = Output { writer: BufWriter::new(Box::new(file)), name: path.display().to_string(), closed: false };
-        Ok(Self { output, rename: Some((new, target)) })
+        Ok(Self { output, rename: Some((same, new, target)) })
     }
 
     /// What is written into.
@@ -97,19 +98,20 @@ impl Replacement {
         &mut self.output
     }
 
-    /// Puts the file in its place.
+    /// Brings the file to the disk, and puts it in its place.
     pub fn finish(mut self) -> Result<()> {
         self.output.flush()?;
-        match self.rename.take() {
-            Some((new, target)) => std::fs::rename(&new, &target).map_err(|error| Error::io("write", &target, error)),
-            None => Ok(()),
-        }
+        let Some((file, new, target)) = &self.rename else { return Ok(()) };
+        let renamed = file.sync_all().and_then(|()| std::fs::rename(new, target));
+        renamed.map_err(|error| Error::io("write", target, error))?;
+        self.rename = None;
+        Ok(())
     }
 }
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        if let Some((new, _)) = &self.rename {
+        if let Some((_, new, _)) = &self.rename {
             // What led here matters more than what stays behind.
             let _ = std::fs::remove_file(new);
         }
@@ -133,6 +135,13 @@ pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
     matches!((a.and_then(place), b.and_then(place)), (Some(a), Some(b)) if a == b)
 }
 
+/// A file could not be made.
+fn not_created(path: &Path, error: io::Error) -> Error {
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let error = Error::io("write", path, error);
+    if is_missing { error.help("check the path; make its directory first") } else { error }
+}
+
 /// Text is written as it is: under a name that promises otherwise it could not be read again.
 fn refuse_packing(path: &Path) -> Result<()> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
@@ -149,10 +158,14 @@ pub fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item =
     let Some(output) = output.filter(|path| path.is_file()) else { return Ok(()) };
     let Ok(handle) = Handle::from_path(output) else { return Ok(()) };
     for input in inputs {
-        let other = if input == Path::new("-") { Handle::stdin() } else { Handle::from_path(input) };
+        let (other, name) = if input == Path::new("-") {
+            (Handle::stdin(), "standard input".to_owned())
+        } else {
+            (Handle::from_path(input), format!("the input {}", input.display()))
+        };
         if other.is_ok_and(|other| other == handle) {
-            let what = format!("the output is the same file as the input {}", input.display());
-            return Err(Error::usage(what).at(output).help("write to another file"));
+            let error = Error::usage(format!("the output is the same file as {name}")).at(output);
+            return Err(error.help("write to another file"));
         }
     }
     Ok(())

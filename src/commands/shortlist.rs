@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::model;
-use super::output::{Output, refuse_inputs};
+use super::output::{Output, Replacement, refuse_inputs};
 use super::run::prepare::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, ShortlistArgs};
@@ -44,9 +44,9 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let mut always = most_frequent(&pairs, targets, args.first);
     always.push(loaded.tokenizers.target.eos_id());
     let list = Shortlist::new((0..sources as u32).map(|source| lexicon.best(source, args.best)), always);
-    let mut output = Output::open(Some(&args.out))?;
-    output.bytes(&list.to_bytes(&loaded.tokenizers)?)?;
-    output.flush()?;
+    let mut file = Replacement::open(&args.out)?;
+    file.output().bytes(&list.to_bytes(&loaded.tokenizers)?)?;
+    file.finish()?;
     if common.json {
         let mut output = Output::open(None)?;
         let json = serde_json::json!({

@@ -78,7 +78,7 @@ pub struct ModelConfig {
     pub attention_dropout: f64,
     /// Dropout on the hidden layer of the feed-forward layers.
     pub activation_dropout: f64,
-    /// How matrices start.
+    /// How matrices start, embeddings and learned positions among them.
     pub init: Init,
     /// The longest sequence, in tokens, that positions exist for.
     pub max_length: usize,

@@ -114,7 +114,7 @@ const TRAIN: &[Key] = &[
     key("save_every", POSITIVE),
     key("keep", POSITIVE),
     key("log_every", POSITIVE),
-    key("seed", Kind::Integer { least: 0, most: u64::MAX as i128 }),
+    key("seed", Kind::Integer { least: 0, most: i64::MAX as i128 }),
     key("schedule", Kind::Tagged { default: "noam", variants: schedule::KINDS }),
     key("optimizer", Kind::Tagged { default: "adam", variants: optimizer::KINDS }),
 ];

@@ -145,7 +145,7 @@ choice! {
     pub enum ValidMetric {
         /// A higher BLEU of the translated validation set.
         Bleu = "bleu",
-        /// A lower loss a token.
+        /// A lower loss a token, label-smoothed as in training.
         Loss = "loss",
     }
 }
@@ -166,7 +166,7 @@ pub struct ValidConfig {
     pub patience: u64,
     /// Translations shown at each validation.
     pub samples: usize,
-    /// The most sentences translated at a validation; 0: all.
+    /// The most sentences translated at a validation, for BLEU; 0: all. The loss is of all pairs.
     pub max_sentences: usize,
 }
 
@@ -194,13 +194,15 @@ pub struct DecodeConfig {
     pub length_penalty: f64,
     /// The formula of the length penalty.
     pub length_penalty_kind: PenaltyKind,
-    /// Beam search stops when this many times its width have finished; 0: when nothing can become better.
+    /// Beam search stops when this many times its width have finished; 0: when nothing can become better. Below 1 there may
+    /// be fewer translations than the beam is wide.
     pub patience: f64,
     /// No sequence of so many tokens comes twice in a translation; 0: any may.
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
     pub min_length: usize,
-    /// A translation has at most this many times the tokens of its source, and `max_length_extra` more.
+    /// A translation has at most this many times the tokens of its source, and `max_length_extra` more. One that is cut
+    /// there has no end, and competes by its score with those that ended.
     pub max_length_ratio: f64,
     /// See `max_length_ratio`.
     pub max_length_extra: usize,

@@ -28,7 +28,8 @@ pub struct TrainConfig {
     pub clip_norm: f64,
     /// The final model is the mean of this many last checkpoints; 0: off.
     pub average_last: usize,
-    /// Decay, per update, of a running mean of the parameters, for example 0.9999; 0: off.
+    /// Decay, per update, of a running mean of the parameters, for example 0.9999; 0: off. At update t it is at most
+    /// (1 + t) / (10 + t).
     pub exponential_average: f64,
     /// Updates in a row that are skipped because their loss or gradient is not finite, before the run goes back to its
     /// last checkpoint with a lower learning rate.
@@ -37,7 +38,8 @@ pub struct TrainConfig {
     pub save_every: u64,
     /// Checkpoints kept; `best` and those an average needs are kept beside them.
     pub keep: usize,
-    /// Updates between lines of the log.
+    /// Updates between lines of the log. Loss and perplexity of a line are means over target tokens, the gradient's norm is
+    /// the last update's.
     pub log_every: u64,
     /// Seed of everything random.
     pub seed: u64,

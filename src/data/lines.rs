@@ -309,8 +309,7 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
         _ => None,
     };
     if let Some((form, command)) = other {
-        let error = Error::failure(format!("the file is compressed with {form}, which mt does not read")).at(path);
-        return Err(error.help(format!("unpack it with `{command}`; gzip, xz and zstd are read as they are")));
+        return Err(packed_otherwise(path, form, command));
     }
     if packing == Packing::None && named != Packing::None {
         return Err(Error::failure(format!("the file does not hold {} data, as its name says", named.name()))
@@ -321,6 +320,30 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
     }
     let reader = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(file));
     Ok((unpacked(reader, packing).map_err(|e| failed(path, e))?, packing))
+}
+
+fn packed_otherwise(path: &Path, form: &str, command: &str) -> Error {
+    let error = Error::failure(format!("the file is compressed with {form}, which mt does not read")).at(path);
+    error.help(format!("unpack it with `{command}`; gzip, xz and zstd are read as they are"))
+}
+
+/// Refuses a stream whose first line begins so that it is no text that can be read: of another packing, told by all bytes that
+/// this begins with, or in UTF-16.
+///
+/// # Errors
+/// It is one; `path` is what it is called.
+pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
+    match first_line {
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => {
+            Err(packed_otherwise(path, "bzip2", "bunzip2"))
+        }
+        [b'P', b'K', 3, 4, ..] => Err(packed_otherwise(path, "zip", "unzip")),
+        // Without a zero byte it is only damaged.
+        [0xFF, 0xFE, rest @ ..] | [0xFE, 0xFF, rest @ ..] if rest.contains(&0) => {
+            Err(not_utf8(path, Before::default(), 0, first_line))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a stream that begins so is compressed.
@@ -425,6 +448,28 @@ mod tests {
         let cut = write(&directory, "cut.gz", &gzip("some text that is long enough")[..20]);
         let error = read_lines(&cut).unwrap_err().to_string();
         assert!(error.contains("cut.gz") && error.contains("gzip -t"), "{error}");
+    }
+
+    #[test]
+    fn a_stream_that_is_no_text_is_told_by_its_whole_beginning() {
+        let stdin = Path::new("stdin");
+        for (line, words) in [
+            (&b"BZh91AY&SY and more\n"[..], "bunzip2"),
+            (b"PK\x03\x04\n", "unzip"),
+            (
+                b"\xFF\xFEa\0\n",
+                "stdin:1:1\n  help: byte 0xFF at offset 0; convert the text, for example with `iconv -f UTF-16",
+            ),
+            (b"\xFE\xFF\0a\0\n", "iconv -f UTF-16"),
+        ] {
+            let error = refuse_foreign(line, stdin).unwrap_err().to_string();
+            assert!(error.contains("stdin") && error.contains(words), "{error}");
+        }
+        for text in
+            [&b"BZh91AY is no block\n"[..], b"BZh9\n", b"BZh01AY&SY\n", b"PK\n", b"\xFF\xFEdamaged\n", b"\n", b""]
+        {
+            refuse_foreign(text, stdin).unwrap();
+        }
     }
 
     #[test]

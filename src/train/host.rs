@@ -42,7 +42,7 @@ pub enum End {
     Patience,
     /// SIGINT.
     Interrupted,
-    /// SIGTERM.
+    /// SIGTERM, SIGHUP or SIGUSR1.
     Terminated,
 }
 

@@ -200,7 +200,7 @@ impl Trainer<'_> {
                 break end;
             }
             self.queue_ahead(host, &mut batches)?;
-            let Some(update) = self.settle()? else { break End::Epochs };
+            let Some(update) = self.settle()? else { break host.stop().unwrap_or(End::Epochs) };
             self.state.seconds = clock.seconds();
             if !update.outcome.is_made {
                 self.skip(&update, host)?;

@@ -119,6 +119,11 @@ impl Optimizer {
         self.average.as_ref().map(|(average, decay)| (average, at(*decay)))
     }
 
+    /// Has the average begin with the parameters as they are now.
+    pub fn begin_average(&self) -> Result<()> {
+        self.average.as_ref().map_or(Ok(()), |(average, _)| average.slice_set(self.parameters.values(), 0, 0))
+    }
+
     /// What a checkpoint stores: named flat tensors.
     pub fn tensors(&self) -> Vec<(&'static str, &Tensor)> {
         let mut tensors = vec![("adam.first_moment", &self.first), ("adam.second_moment", &self.second)];

@@ -100,20 +100,25 @@ fn training(seed: u64, step: u64, pass: u64) -> Mode {
 impl Trainer<'_> {
     /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
     pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
-        self.go_over(vec![batch], 0)?;
+        self.go_over(vec![batch], 0, &|| false)?;
         self.passes.sums()?;
         Ok(())
     }
 
     /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory. Returns
-    /// the parts.
-    fn go_over(&mut self, batches: Vec<Batch>, step: u64) -> Result<Vec<Batch>> {
+    /// the parts; `None` where a signal `stops` it between two of them.
+    fn go_over(&mut self, batches: Vec<Batch>, step: u64, stops: &dyn Fn() -> bool) -> Result<Option<Vec<Batch>>> {
         let Self { passes, session, config, log, padding, .. } = self;
         let of_targets = (*padding, config.label_smoothing);
+        let mut is_cut = false;
         let work = |batches: &[Batch]| {
-            accumulate(&mut **passes, batches, of_targets, |pass| Some(training(config.seed, step, pass)))
+            accumulate(&mut **passes, batches, of_targets, |pass| {
+                is_cut = pass > 0 && stops();
+                (!is_cut).then(|| training(config.seed, step, pass))
+            })
         };
-        session.limit.within(batches, |most| tell_limit(log, most), work)
+        let parts = session.limit.within(batches, |most| tell_limit(log, most), work)?;
+        Ok((!is_cut).then_some(parts))
     }
 
     /// Queues the next update, and those behind it that may be.
@@ -122,7 +127,7 @@ impl Trainer<'_> {
     /// What kept the next one from being queued; what kept a later one is told when those before it have come to their end.
     pub(super) fn queue_ahead(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<()> {
         while self.pipeline.failed.is_none() && self.may_queue(host) {
-            match self.queue(batches) {
+            match self.queue(host, batches) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => self.pipeline.failed = Some(error),
@@ -143,13 +148,16 @@ impl Trainer<'_> {
             && !self.profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way))
     }
 
-    /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end.
-    fn draw(&mut self, batches: &mut Batches) -> Result<Option<Drawn>> {
+    /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end, or a signal comes.
+    fn draw(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<Option<Drawn>> {
         if let Some(drawn) = self.pipeline.again.pop_front() {
             return Ok(Some(drawn));
         }
         let mut drawn = Drawn::default();
-        for _ in 0..self.config.accumulate {
+        for number in 0..self.config.accumulate {
+            if number > 0 && host.stop().is_some() {
+                return Ok(None);
+            }
             let _timer = counters::phase("wait for a batch");
             let Some(prepared) = batches.next() else { break };
             let Prepared { item, position } = prepared?;
@@ -159,12 +167,14 @@ impl Trainer<'_> {
         Ok((!drawn.batches.is_empty()).then_some(drawn))
     }
 
-    /// Queues an update; `false` when the data are at their end. Where its loss or gradient turns out not to be finite,
+    /// Queues an update; `false` when the data are at their end, or a signal comes before its batches are through: what was
+    /// drawn for it, `state.sampler` is not behind yet. Where its loss or gradient turns out not to be finite,
     /// neither it nor those queued behind it move the parameters.
-    fn queue(&mut self, batches: &mut Batches) -> Result<bool> {
+    fn queue(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<bool> {
         let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
-        let Some(drawn) = self.draw(batches)? else { return Ok(false) };
-        let drawn = Drawn { batches: self.go_over(drawn.batches, step)?, ..drawn };
+        let Some(Drawn { batches, position }) = self.draw(host, batches)? else { return Ok(false) };
+        let Some(batches) = self.go_over(batches, step, &|| host.stop().is_some())? else { return Ok(false) };
+        let drawn = Drawn { batches, position };
 
         let _timer = counters::phase("optimizer");
         let gradients = self.model.parameters().gradients();

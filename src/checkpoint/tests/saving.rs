@@ -190,3 +190,28 @@ fn a_failed_final_model_leaves_the_old_one() {
     assert_eq!(bits(&load_model(dir.path()).unwrap()), bits(&good));
     assert_eq!(names(dir.path()), ["manifest.json", "model.safetensors"]);
 }
+
+#[test]
+fn the_first_that_is_done_makes_a_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let [out, killed, held] =
+        ["out", ".out.4294967295.tmp", ".out.4294967294.tmp"].map(|name| folder.path().join(name));
+    for directory in [&killed, &held] {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("file"), "half of it").unwrap();
+    }
+    let at_work = fs::File::open(&held).unwrap();
+    at_work.try_lock().unwrap();
+    let write = |directory: &Path, text: &str| fs::write(directory.join("file"), text).unwrap();
+    let error = whole_directory(&out, |directory| {
+        write(directory, "second");
+        fs::create_dir(&out).unwrap();
+        write(&out, "first");
+        Ok(())
+    });
+    assert_eq!(error.unwrap_err().what(), "the output directory exists");
+    assert_eq!(fs::read_to_string(out.join("file")).unwrap(), "first");
+    let mut left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    left.sort();
+    assert_eq!(left, [held, out]);
+}

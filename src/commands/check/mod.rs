@@ -27,16 +27,20 @@ use outlook::Outlook;
 /// Looks for everything that can be known wrong before training: in the configuration, the text, a run that is there
 /// already, the vocabulary, and what memory and time it will take.
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
-    let config = match load(args) {
-        Err(error) if common.json => {
-            let mut output = Output::open(None)?;
-            let errors: Vec<_> = error.all().map(as_json).collect();
-            output.line(&json!({ "errors": errors }).to_string())?;
-            output.flush()?;
-            return Err(error);
-        }
-        loaded => loaded?,
-    };
+    let mut is_told = false;
+    let result = look(args, common, &mut is_told);
+    if let (Err(error), true, false) = (&result, common.json, is_told) {
+        let mut output = Output::open(None)?;
+        let errors: Vec<_> = error.all().map(as_json).collect();
+        output.line(&json!({ "errors": errors }).to_string())?;
+        output.flush()?;
+    }
+    result
+}
+
+/// Looks and tells; `is_told` is set where that begins, as JSON.
+fn look(args: &RunArgs, common: &Common, is_told: &mut bool) -> Result<()> {
+    let config = load(args)?;
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     directory::refuse_unusable(&run, &config)?;
     let found = Texts::find(&config.data, common)?;
@@ -72,6 +76,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
                 })
             })
             .collect();
+        *is_told = true;
         let (existing, plan) = (existing.as_ref().map(Existing::json), outlook.as_ref().map(Outlook::json));
         output.line(&json!({ "findings": list, "run": existing, "plan": plan }).to_string())?;
     } else {

@@ -61,7 +61,7 @@ impl Outlook {
         let is_given = config.tokenizer.path.is_some() || config.train.init.is_some();
         warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, rare));
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
-        warnings.extend(memory::warning(plan.memory_bytes));
+        warnings.extend(plan.warnings(config));
         warnings.extend(of_validation(config, texts, data)?);
         Ok(Self {
             plan,

@@ -1,6 +1,7 @@
 //! The metrics that flags ask for.
 
 use crate::cli::MetricArgs;
+use crate::console::message;
 use crate::error::Result;
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
 
@@ -13,15 +14,39 @@ pub fn bleu(args: &MetricArgs, sentence_level: bool, unsaid: &BleuOptions) -> Re
     Ok(BleuOptions {
         tokenize: args.tokenize.as_deref().map(str::parse).transpose()?.unwrap_or(unsaid.tokenize),
         lowercase: args.lowercase || unsaid.lowercase,
-        smooth: Smooth::new(&args.smooth, args.smooth_value)?,
+        smooth: Smooth::new(args.smooth.as_deref().unwrap_or("exp"), args.smooth_value)?,
         effective_order: sentence_level,
     })
+}
+
+/// Whether BLEU is computed: where it is asked for, or nothing is.
+fn wants_bleu(args: &MetricArgs) -> bool {
+    args.bleu || !(args.chrf || args.ter || args.ppl)
+}
+
+/// Tells of flags of BLEU where it is not computed: like sacrebleu's, they have no effect then. What a word is in a report
+/// BLEU's tokenizer says all the same.
+pub fn tell_idle(args: &MetricArgs, has_report: bool) {
+    if wants_bleu(args) {
+        return;
+    }
+    let flags = [
+        ("--tokenize", args.tokenize.is_some() && !has_report),
+        ("--lowercase", args.lowercase),
+        ("--smooth", args.smooth.is_some()),
+        ("--smooth-value", args.smooth_value.is_some()),
+        ("--force", args.force),
+    ];
+    for (flag, _) in flags.into_iter().filter(|(_, is_given)| *is_given) {
+        let chrf = if flag == "--lowercase" && args.chrf { "; for chrF there is --chrf-lowercase" } else { "" };
+        message(format_args!("warning: {flag} is for BLEU, which is not asked for{chrf}"));
+    }
 }
 
 /// The metrics in the order they are told: BLEU, chrF, TER; BLEU where nothing is asked for.
 pub fn chosen(args: &MetricArgs, bleu: BleuOptions) -> Vec<Box<dyn Metric>> {
     let mut metrics: Vec<Box<dyn Metric>> = Vec::new();
-    if args.bleu || !(args.chrf || args.ter || args.ppl) {
+    if wants_bleu(args) {
         metrics.push(Box::new(bleu));
     }
     if args.chrf {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::output::Output;
 use super::texts;
-use crate::cli::{Common, EvalArgs};
+use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::config::CorpusLocation;
 use crate::console::message;
 use crate::data::corpus::read_all;
@@ -26,6 +26,12 @@ use test_set::{System, TestSet};
 /// Scores translations: a model's own, or those in files.
 pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     // Flags first: a model takes a while.
+    if !common.quiet {
+        metrics::tell_idle(&args.metrics, args.report);
+        if args.score_only && (common.json || args.format != ScoreFormat::Text) {
+            message("warning: --score-only is for text: JSON and other forms are whole");
+        }
+    }
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &BleuOptions::default())?;
     let metrics = metrics::chosen(&args.metrics, bleu);
     let files = args.hyp.iter().chain(&args.reference).chain(&args.src);

@@ -198,6 +198,7 @@ fn read_to_score(path: &Path) -> Result<Vec<String>> {
         let stdin = BufReader::new(std::io::stdin());
         let read = lines::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
         read.map_err(|e| Error::io("read", "stdin", e))?;
+        lines::refuse_foreign(&bytes, Path::new("stdin"))?;
         LineFile::from_bytes("stdin", bytes)?
     } else {
         read_lines(path)?

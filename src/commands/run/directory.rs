@@ -1,7 +1,7 @@
 //! The run directory: whose it is, starting, replacing and continuing a run in it.
 
 use std::fs::{File, TryLockError};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use same_file::Handle;
@@ -74,15 +74,20 @@ fn is_writable(_: &Path) -> bool {
 
 /// Held while a process trains in a run directory.
 pub struct Lock {
-    _file: Option<File>,
+    /// The file that is locked, where files can be.
+    file: Option<Handle>,
     directory: Handle,
 }
 
 impl Lock {
-    /// Makes sure that this is still the directory that was locked: what is written into another of its name would be no run.
+    /// Makes sure that this is still the directory that was locked: what is written into another of its name would be no run;
+    /// and that no other process trains there because the lock was removed.
     pub fn check(&self, run: &Path) -> Result<()> {
         if Handle::from_path(run).is_ok_and(|now| now == self.directory) {
-            return Ok(());
+            return match (&self.file, Handle::from_path(run.join(LOCK))) {
+                (Some(locked), Ok(now)) if now != *locked => Err(held(&run.join(LOCK), run)),
+                _ => Ok(()),
+            };
         }
         let error = Error::failure("the run directory was moved or removed while training was under way").at(run);
         Err(error.help("move it back and give --resume: it goes on from its last checkpoint"))
@@ -157,18 +162,25 @@ fn lock(run: &Path) -> Result<Lock> {
     match file.try_lock() {
         Ok(()) => {
             let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-            written.map_err(|e| Error::io("write into the run directory", run, e))?;
-            Ok(Lock { _file: Some(file), directory })
+            let locked = written.and_then(|()| Handle::from_file(file));
+            Ok(Lock { file: Some(locked.map_err(|e| Error::io("write into the run directory", run, e))?), directory })
         }
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let error = Error::usage(format!("process {} is training in this run directory", holder.trim())).at(run);
-            Err(error.help("wait for it, stop it, or name another directory with --run-dir"))
-        }
+        Err(TryLockError::WouldBlock) => Err(held(&path, run)),
         // Some network file systems have no locks.
-        Err(TryLockError::Error(_)) => Ok(Lock { _file: None, directory }),
+        Err(TryLockError::Error(_)) => Ok(Lock { file: None, directory }),
     }
+}
+
+/// Another process has the lock.
+fn held(lock: &Path, run: &Path) -> Error {
+    let holder = std::fs::read_to_string(lock).unwrap_or_default();
+    // It has not yet written its number when it has just begun.
+    let who = match holder.trim() {
+        "" => "another process".to_owned(),
+        number => format!("process {number}"),
+    };
+    let error = Error::usage(format!("{who} is training in this run directory")).at(run);
+    error.help("wait for it, stop it, or name another directory with --run-dir")
 }
 
 /// The tokenizers of the run in a directory.
@@ -204,6 +216,22 @@ pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()>
     remove(run, files.iter().chain(&report::files::ALL).chain(tokenizers::FILES).chain([&CONFIG_FILE]))?;
     tokenizers.save(run)?;
     write_config(run, config)
+}
+
+/// Writes again what was removed from the run directory and is needed to use what training saves.
+pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
+    let warn = |what: &str| {
+        message(format_args!("warning: {what} of the run in {} was removed: it is written again", run.display()));
+    };
+    if !config::is_resolved(&run.join(CONFIG_FILE)) {
+        warn("the configuration");
+        write_config(run, config)?;
+    }
+    if !Tokenizers::exist(run) {
+        warn("the tokenizer");
+        tokenizers.save(run)?;
+    }
+    Ok(())
 }
 
 /// Continues a run at `state`: the configuration becomes what it is now, `best` what the state says (a kill may have come

@@ -51,4 +51,13 @@ impl Plan {
             memory_bytes,
         })
     }
+    /// Warnings: of too little memory, and of updates that are larger than the text.
+    pub fn warnings(&self, config: &Config) -> impl Iterator<Item = String> {
+        let (accumulate, batches) = (config.train.accumulate, self.batches_per_epoch);
+        let is_more = accumulate > batches;
+        let more = is_more.then(|| {
+            format!("train.accumulate = {accumulate} makes one update of more than an epoch, of about {batches} micro-batches: lower it")
+        });
+        memory::warning(self.memory_bytes).into_iter().chain(more)
+    }
 }

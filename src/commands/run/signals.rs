@@ -1,10 +1,10 @@
 //! Signals that ask training to stop.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::console::message;
 use crate::error::{Error, Result};
@@ -13,7 +13,23 @@ use crate::train::End;
 /// Signals that come this soon after the first are the same wish: `timeout` sends two, and so do nervous fingers.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
-/// Listens for SIGINT, SIGTERM and SIGHUP: the first asks for a clean stop, one that comes later ends the process at once.
+/// Whether signals end this process though it is the first of a container, and nothing listens for them.
+static ENDS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Has signals end the first process of a container, which they do not by themselves.
+pub fn end_the_first_process() {
+    if std::process::id() != 1 {
+        return;
+    }
+    let ends = ENDS.get_or_init(|| Arc::new(AtomicBool::new(true)));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // What cannot be listened for stays without effect.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, ends.clone());
+    }
+}
+
+/// Listens for SIGINT, SIGTERM, SIGHUP, and SIGUSR1, which batch systems send some time before SIGTERM: the first asks for a
+/// clean stop, one that comes later ends the process at once.
 pub struct Signals {
     /// The first signal; 0 before it.
     first: Arc<AtomicI32>,
@@ -24,7 +40,10 @@ impl Signals {
     /// under `nohup`, stays so.
     pub fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
-        let mut wanted = vec![SIGINT, SIGTERM];
+        if let Some(ends) = ENDS.get() {
+            ends.store(false, Ordering::Relaxed);
+        }
+        let mut wanted = vec![SIGINT, SIGTERM, SIGUSR1];
         if !is_ignored(SIGHUP) {
             wanted.push(SIGHUP);
         }
@@ -32,15 +51,17 @@ impl Signals {
         let first = Arc::new(AtomicI32::new(0));
         let shared = first.clone();
         let listen = move || {
-            let mut since: Option<Instant> = None;
+            let mut since: Option<(i32, Instant)> = None;
             for signal in signals.forever() {
                 match since {
                     None => {
-                        since = Some(Instant::now());
+                        since = Some((signal, Instant::now()));
                         shared.store(signal, Ordering::Relaxed);
                         message(first_says);
                     }
-                    Some(since) if since.elapsed() < SAME_WISH => {}
+                    Some((_, since)) if signal == SIGUSR1 || since.elapsed() < SAME_WISH => {}
+                    // The time that was announced is up: what was asked for is under way.
+                    Some((SIGUSR1, _)) => since = Some((signal, Instant::now())),
                     Some(_) => {
                         message(second_says);
                         signal_hook::low_level::exit(128 + signal);

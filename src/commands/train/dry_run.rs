@@ -78,7 +78,7 @@ pub fn print(
     };
     lines.push(format!("# run directory: {}{exists}", run.display()));
     lines.push(format!("# memory in training: about {:.2} GiB", memory::gibibytes(plan.memory_bytes)));
-    lines.extend(memory::warning(plan.memory_bytes).map(|warning| format!("# warning: {warning}")));
+    lines.extend(plan.warnings(config).map(|warning| format!("# warning: {warning}")));
     for line in lines {
         output.line(&line)?;
     }

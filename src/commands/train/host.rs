@@ -10,7 +10,7 @@ use super::saver::{Saver, Snapshot};
 use crate::checkpoint;
 use crate::commands::model::{load_parameters, named, slots};
 use crate::commands::run::batches;
-use crate::commands::run::directory::Lock;
+use crate::commands::run::directory::{self, Lock};
 use crate::commands::run::prepare::Data;
 use crate::commands::run::restore;
 use crate::commands::run::signals::Signals;
@@ -63,6 +63,7 @@ impl Host for RunHost<'_> {
 
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
         self.lock.check(self.run)?;
+        directory::restore_files(self.run, self.config, &self.data.tokenizers)?;
         if state.best.as_ref().is_some_and(|best| best.step == state.step) {
             self.keep_translations(files::BEST);
         }
@@ -145,6 +146,7 @@ impl RunHost<'_> {
         } else {
             self.best_or_last(model, log, step)?
         };
+        directory::restore_files(self.run, self.config, &self.data.tokenizers)?;
         on_host(model.parameters().values(), |values| {
             Ok(checkpoint::save_model(self.run, &named(self.parameters.entries(), values)))
         })??;

@@ -37,7 +37,7 @@ use saver::Saver;
 
 /// What is said when a signal comes, and when a second one does.
 const ON_SIGNALS: [&str; 2] = [
-    "stopping after this update, and saving; a second signal stops at once",
+    "stopping and saving; a second signal stops at once",
     "stopped at once; --resume continues from the last checkpoint, or starts again where there is none",
 ];
 
@@ -106,6 +106,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         && let Some(start) = Start::open(&config)?
     {
         start.load(&model)?;
+        optimizer.begin_average()?;
         say(start.describe());
     }
     let begun = TrainState { text, ..loaded.unwrap_or_default() };

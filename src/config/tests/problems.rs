@@ -94,9 +94,9 @@ fn an_impossible_value_is_refused() {
     }
     // The bounds themselves.
     let text =
-        "[tokenizer]\nvocab_size = 300\ndropout = 0\n[data]\nmax_ratio = 1\n[train]\nseed = 18446744073709551615\n";
+        "[tokenizer]\nvocab_size = 300\ndropout = 0\n[data]\nmax_ratio = 1\n[train]\nseed = 9223372036854775807\n";
     let config = loaded(text, &[]);
-    assert_eq!((config.tokenizer.vocab_size, config.data.max_ratio, config.train.seed), (300, 1.0, u64::MAX));
+    assert_eq!((config.tokenizer.vocab_size, config.data.max_ratio, config.train.seed), (300, 1.0, i64::MAX as u64));
 }
 
 #[test]
