@@ -34,9 +34,10 @@ pub(crate) enum Kind {
     Texts,
     /// A path relative to the file that states it.
     Path,
-    /// A path relative to `data.root` where that is stated, otherwise to the file that states it; beside a key `hub` the
-    /// name of a column.
+    /// A path relative to `data.root` where that is stated, otherwise to the file that states it.
     Corpus,
+    /// Such a path; beside a key `hub` the name of a column, beside `tsv` its number.
+    Side,
     /// A table with these keys.
     Table(&'static [Key]),
     /// A list of tables with these keys.
@@ -104,7 +105,7 @@ impl Range {
 impl Kind {
     /// Whether the key holds text, so that `--set key=VALUE` needs no quotes.
     pub fn is_text(&self) -> bool {
-        matches!(self, Self::Choice(_) | Self::Device | Self::Text | Self::Path | Self::Corpus)
+        matches!(self, Self::Choice(_) | Self::Device | Self::Text | Self::Path | Self::Corpus | Self::Side)
     }
 }
 

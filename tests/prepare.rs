@@ -129,3 +129,37 @@ fn damage_is_mended_and_a_bad_place_is_named() {
     project.write("file", "");
     fails(&prepare(&["--set", "data.cache_dir=file"]), 1, &["cannot write the prepared data", "file/"]);
 }
+
+/// A corpus of two files, and the same as columns of one.
+#[test]
+fn columns_of_a_file_are_a_corpus() {
+    let project = Project::new();
+    for set in ["train", "valid"] {
+        let [source, target] =
+            ["en", "de"].map(|side| std::fs::read_to_string(project.path(&format!("{set}.{side}"))).unwrap());
+        let lines = source.lines().zip(target.lines()).map(|(source, target)| format!("{target}\t0.5\t{source}\r\n"));
+        project.write(&format!("{set}.tsv"), lines.collect::<String>());
+    }
+    let columns = |set: &str| format!("{{ tsv = \"{set}.tsv\", source = 3, target = 1 }}");
+    let (train, valid) = (format!("data.train=[{}]", columns("train")), format!("data.valid={}", columns("valid")));
+    let sets = ["--set", &train, "--set", &valid, "--set", &format!("data.test={}", columns("valid"))];
+    succeeds(&project.train(&[]));
+    succeeds(&project.train(&[&["--run-dir", "tsv"], &sets[..]].concat()));
+    succeeds(&project.train(&[&["--run-dir", "disk/tsv", "--set", "data.cache_above=0"], &sets[..]].concat()));
+    let model = file(&project, "runs/small", "model.safetensors");
+    assert_eq!(file(&project, "tsv", "model.safetensors"), model);
+    assert_eq!(file(&project, "disk/tsv", "model.safetensors"), model);
+    let scores =
+        ["runs/small", "tsv"].map(|run| stdout(&project.mt(&["eval", "--model", run, "--bleu", "--ppl", "--json"])));
+    assert!(scores[0] == scores[1] && scores[0].contains("bleu"), "{scores:?}");
+    succeeds(&project.mt(&[&["check", "--config", "small.toml", "--run-dir", "new"], &sets[..]].concat()));
+
+    // What is wrong with a line is named, once.
+    project.write("valid.tsv", "eins\t1\tone\nzwei\ttwo\n");
+    let output = project.train(&[&["--run-dir", "again"], &sets[..]].concat());
+    fails(&output, 1, &["valid.tsv:2", "the line has 2 columns, and the text is in column 3", "tabs separate columns"]);
+    std::fs::remove_file(project.path("train.tsv")).unwrap();
+    let output = project.train(&[&["--run-dir", "again"], &sets[..]].concat());
+    fails(&output, 1, &["train.tsv", "check the path"]);
+    assert_eq!(stderr(&output).matches("train.tsv").count(), 1, "{}", stderr(&output));
+}

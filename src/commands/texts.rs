@@ -20,6 +20,13 @@ pub enum Text {
         /// The target side.
         target: PathBuf,
     },
+    /// Two columns of a file.
+    Tsv {
+        /// The file.
+        file: PathBuf,
+        /// Which are source and target, from 1.
+        columns: [usize; 2],
+    },
     /// A split of a data set, in the cache.
     Hub(HubFiles),
 }
@@ -27,11 +34,11 @@ pub enum Text {
 impl Text {
     /// Opens it and reads it once; an epoch draws each pair `weight` times. Tells of carriage returns in files.
     pub fn open(&self, weight: f64, say: &dyn Fn(String)) -> Result<Box<dyn PairSource>> {
-        let (source, target) = match self {
+        let corpus = match self {
             Self::Hub(files) => return Ok(Box::new(files.open(weight)?)),
-            Self::Files { source, target } => (source, target),
+            Self::Files { source, target } => Corpus::open(source, target, weight)?,
+            Self::Tsv { file, columns } => Corpus::open_columns(file, *columns, weight)?,
         };
-        let corpus = Corpus::open(source, target, weight)?;
         for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
             let (path, lines) = (file.path().display(), file.carriage_returns);
             say(format!("{path}: {lines} lines ended in \\r\\n; the \\r is not part of the text"));
@@ -46,6 +53,7 @@ impl Text {
                 let (source, target) = rayon::join(|| RawLines::read(source), || RawLines::read(target));
                 Ok([source?, target?])
             }
+            Self::Tsv { file, columns } => RawLines::of_pairs(&Corpus::open_columns(file, *columns, 1.0)?),
             Self::Hub(files) => RawLines::of_pairs(&files.open(1.0)?),
         }
     }
@@ -53,7 +61,7 @@ impl Text {
     /// As messages call it.
     pub fn name(&self) -> &Path {
         match self {
-            Self::Files { source, .. } => source,
+            Self::Files { source: file, .. } | Self::Tsv { file, .. } => file,
             Self::Hub(files) => files.name(),
         }
     }
@@ -105,7 +113,7 @@ impl Texts {
 /// One corpus, for what needs no others.
 pub fn find_one(location: &CorpusLocation, common: &Common) -> Result<Text> {
     let hub = match location {
-        CorpusLocation::Files { .. } => None,
+        CorpusLocation::Files { .. } | CorpusLocation::Tsv { .. } => None,
         CorpusLocation::Hub(_) => Some(Hub::open(common.offline)?.quiet(common.quiet)),
     };
     find(location, hub.as_ref())
@@ -116,6 +124,7 @@ fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Text> {
         (CorpusLocation::Files { source, target }, _) => {
             Ok(Text::Files { source: source.clone(), target: target.clone() })
         }
+        (CorpusLocation::Tsv { file, columns }, _) => Ok(Text::Tsv { file: file.clone(), columns: *columns }),
         (CorpusLocation::Hub(split), Some(hub)) => Ok(Text::Hub(HubFiles::fetch(hub, split)?)),
         (CorpusLocation::Hub(split), None) => Err(Error::failure(format!("{split} was not fetched"))),
     }
@@ -123,8 +132,16 @@ fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Text> {
 
 /// Files that are not there.
 fn missing_files(location: &CorpusLocation) -> Vec<Error> {
-    let CorpusLocation::Files { source, target } = location else { return Vec::new() };
+    let files = match location {
+        CorpusLocation::Files { source, target } => vec![source, target],
+        CorpusLocation::Tsv { file, .. } => vec![file],
+        CorpusLocation::Hub(_) => return Vec::new(),
+    };
+    let is_tsv = files.len() == 1;
     let missing = |file: &PathBuf| match std::fs::metadata(file) {
+        Ok(metadata) if is_tsv && !metadata.is_file() && !metadata.is_dir() => {
+            Some(Error::failure("a file of columns is read twice, and this can be read once").at(file))
+        }
         Ok(metadata) if metadata.is_dir() => Some(Error::failure("this is a directory, not a text file").at(file)),
         Ok(_) => None,
         Err(error) => {
@@ -135,5 +152,5 @@ fn missing_files(location: &CorpusLocation) -> Vec<Error> {
             Some(if is_missing { error.help(help) } else { error })
         }
     };
-    [source, target].into_iter().filter_map(missing).collect()
+    files.into_iter().filter_map(missing).collect()
 }

@@ -8,6 +8,9 @@ use crate::device::DeviceName;
 use crate::error::Error;
 use crate::key::{Key, Kind, Variant};
 
+/// The last column of a file that can be named.
+const MOST_COLUMNS: i128 = 1000;
+
 /// The problems found, and which keys they concern.
 #[derive(Default)]
 pub(super) struct Report {
@@ -311,8 +314,11 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
             items.try_for_each(|(i, item)| check_value(&format!("{path}[{i}]"), &item.value, &Kind::Text))
         }
         (Kind::Texts, _) => wrong("a list of texts in quotes"),
-        (Kind::Path | Kind::Corpus, Value::Text(text)) if text.is_empty() => wrong("a path"),
-        (Kind::Path | Kind::Corpus, Value::Text(_)) => Ok(()),
+        (Kind::Path | Kind::Corpus | Kind::Side, Value::Text(text)) if text.is_empty() => wrong("a path"),
+        (Kind::Path | Kind::Corpus | Kind::Side, Value::Text(_)) => Ok(()),
+        (Kind::Side, Value::Integer(1..=MOST_COLUMNS)) => Ok(()),
+        (Kind::Side, Value::Integer(_)) => wrong("the number of a column, from 1, or a path in quotes"),
+        (Kind::Side, _) => wrong("a path in quotes"),
         (Kind::Path | Kind::Corpus, _) => wrong("a path in quotes"),
         (Kind::Table(keys), _) => match wrong("a table") {
             Err(error) => Err(error.help(keys_help(keys))),

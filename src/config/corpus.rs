@@ -1,4 +1,4 @@
-//! Where a corpus is: two files, or a split of a data set of the hub.
+//! Where a corpus is: two files, two columns of one, or a split of a data set of the hub.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -32,6 +32,13 @@ pub enum CorpusLocation {
         /// The target side, line by line the translation of the source.
         target: PathBuf,
     },
+    /// A file of columns that tabs separate, a pair a line.
+    Tsv {
+        /// The file.
+        file: PathBuf,
+        /// Which columns are source and target, from 1.
+        columns: [usize; 2],
+    },
     /// A split of a data set of the Hugging Face hub.
     Hub(HubSplit),
 }
@@ -46,6 +53,7 @@ impl CorpusLocation {
     pub fn sides(&self) -> [PathBuf; 2] {
         match self {
             Self::Files { source, target } => [source.clone(), target.clone()],
+            Self::Tsv { file, .. } => [file.clone(), file.clone()],
             Self::Hub(split) => [&split.source, &split.target].map(|side| format!("{split} ({side})").into()),
         }
     }
@@ -55,13 +63,39 @@ impl CorpusLocation {
 impl fmt::Display for CorpusLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Files { source, .. } => write!(f, "{}", source.display()),
+            Self::Files { source: file, .. } | Self::Tsv { file, .. } => write!(f, "{}", file.display()),
             Self::Hub(split) => write!(f, "{split}"),
         }
     }
 }
 
-/// The keys of both forms, as a file states them; [`check`] has refused what does not go together.
+/// What `source` and `target` state.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum StatedSide {
+    /// The number of a column.
+    Column(usize),
+    /// A path, or the name of a column.
+    Text(PathBuf),
+}
+
+impl StatedSide {
+    fn text(self) -> PathBuf {
+        match self {
+            Self::Column(number) => number.to_string().into(),
+            Self::Text(text) => text,
+        }
+    }
+
+    fn column(self) -> usize {
+        match self {
+            Self::Column(number) => number,
+            Self::Text(_) => 1,
+        }
+    }
+}
+
+/// The keys of all forms, as a file states them; [`check`] has refused what does not go together.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stated {
@@ -73,19 +107,22 @@ struct Stated {
     split: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<String>,
-    source: PathBuf,
-    target: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tsv: Option<PathBuf>,
+    source: StatedSide,
+    target: StatedSide,
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
 }
 
 impl From<Stated> for CorpusLocation {
     fn from(stated: Stated) -> Self {
-        let Stated { hub, config, split, revision, source, target, .. } = stated;
-        match hub {
-            None => Self::Files { source, target },
-            Some(name) => {
-                let [source, target] = [source, target].map(|column| column.to_string_lossy().into_owned());
+        let Stated { hub, config, split, revision, tsv, source, target, .. } = stated;
+        match (hub, tsv) {
+            (None, None) => Self::Files { source: source.text(), target: target.text() },
+            (None, Some(file)) => Self::Tsv { file, columns: [source.column(), target.column()] },
+            (Some(name), _) => {
+                let [source, target] = [source, target].map(|column| column.text().to_string_lossy().into_owned());
                 Self::Hub(HubSplit { name, config, split: split.unwrap_or_default(), revision, source, target })
             }
         }
@@ -94,18 +131,25 @@ impl From<Stated> for CorpusLocation {
 
 impl From<CorpusLocation> for Stated {
     fn from(location: CorpusLocation) -> Self {
+        let of = |[source, target]: [StatedSide; 2]| Self {
+            hub: None,
+            config: None,
+            split: None,
+            revision: None,
+            tsv: None,
+            source,
+            target,
+            weight: None,
+        };
         match location {
-            CorpusLocation::Files { source, target } => {
-                Self { hub: None, config: None, split: None, revision: None, source, target, weight: None }
-            }
+            CorpusLocation::Files { source, target } => of([source, target].map(StatedSide::Text)),
+            CorpusLocation::Tsv { file, columns } => Self { tsv: Some(file), ..of(columns.map(StatedSide::Column)) },
             CorpusLocation::Hub(HubSplit { name, config, split, revision, source, target }) => Self {
                 hub: Some(name),
                 config,
                 split: Some(split),
                 revision,
-                source: source.into(),
-                target: target.into(),
-                weight: None,
+                ..of([source, target].map(|column| StatedSide::Text(column.into())))
             },
         }
     }
@@ -147,6 +191,31 @@ fn check_one(report: &mut Report, path: &str, table: &Table, origin: &Origin) {
         Some(Item { value: Value::Text(text), origin }) => Some((text.as_str(), origin)),
         _ => None,
     };
+    let tsv = table.get("tsv").map(|entry| &entry.item);
+    for side in ["source", "target"] {
+        let Some(item) = table.get(side).map(|entry| &entry.item) else { continue };
+        match (&item.value, tsv) {
+            _ if report.is_bad(&format!("{path}.{side}")) => {}
+            (Value::Text(_), Some(_)) => {
+                let what = format!(
+                    "`{path}.{side}` is the number of a column of `tsv`, and cannot be {}",
+                    item.value.describe()
+                );
+                report.add(&item.origin, Error::usage(what).help("columns count from 1: source = 1, target = 2"));
+            }
+            (Value::Integer(_), None) if !report.is_bad(&format!("{path}.tsv")) => {
+                let what = format!("`{path}.{side}` is the number of a column, and there is no `tsv` that has columns");
+                let help = "name the file: tsv = \"corpus.tsv\"; or give a path in quotes";
+                report.add(&item.origin, Error::usage(what).help(help));
+            }
+            _ => {}
+        }
+    }
+    if let (Some((_, origin)), Some(_)) = (text("hub"), tsv) {
+        let what = format!("`{path}` names both a data set of the hub and a file (`hub` and `tsv`)");
+        report.add(origin, Error::usage(what).help("leave one of them out"));
+        return;
+    }
     let Some((name, at)) = text("hub") else {
         for key in ["config", "split", "revision"] {
             // Where `hub` is misspelt, that has been said.

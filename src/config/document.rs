@@ -231,11 +231,11 @@ pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
     }
 }
 
-/// Whether the keys of one corpus mean nothing to the other: of files and of a data set, or of two data sets.
+/// Whether the keys of one corpus mean nothing to the other: of two files, of one, and of a data set, or of two data sets.
 fn is_another_corpus(below: &Table, above: &Table) -> bool {
-    let is_hub = |table: &Table| table.contains_key("hub");
+    let form = |table: &Table| ["hub", "tsv"].into_iter().find(|key| table.contains_key(*key));
     let is_whole = above.contains_key("source") && above.contains_key("target");
-    (is_hub(above) && !is_hub(below)) || (is_whole && (is_hub(above) || is_hub(below)))
+    (form(above).is_some() && form(above) != form(below)) || (is_whole && (form(above).or(form(below)).is_some()))
 }
 
 /// The entry at a dotted path.

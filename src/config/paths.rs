@@ -32,7 +32,8 @@ fn walk(table: &mut Table, keys: &[Key], root: Option<&Path>, report: &mut Repor
         let item = &mut entry.item;
         match (find(keys, name).map(|key| &key.kind), &mut item.value) {
             (Some(Kind::Path), Value::Text(text)) => make_absolute(text, &item.origin, None, report),
-            (Some(Kind::Corpus), Value::Text(text)) if !is_hub => make_absolute(text, &item.origin, root, report),
+            (Some(Kind::Corpus), Value::Text(text)) => make_absolute(text, &item.origin, root, report),
+            (Some(Kind::Side), Value::Text(text)) if !is_hub => make_absolute(text, &item.origin, root, report),
             (Some(Kind::Table(keys)), Value::Table(inner)) => walk(inner, keys, root, report),
             (Some(Kind::List(keys)), Value::List(items)) => {
                 for item in items {

@@ -37,17 +37,25 @@ const DATA: &[Key] = &[
 ];
 
 const CORPUS: &[Key] = &[
-    required("source", Kind::Corpus),
-    required("target", Kind::Corpus),
+    required("source", Kind::Side),
+    required("target", Kind::Side),
     key("weight", Kind::Number(Range::Weight)),
+    key("tsv", Kind::Corpus),
     HUB[0],
     HUB[1],
     HUB[2],
     HUB[3],
 ];
 
-const LOCATION: &[Key] =
-    &[required("source", Kind::Corpus), required("target", Kind::Corpus), HUB[0], HUB[1], HUB[2], HUB[3]];
+const LOCATION: &[Key] = &[
+    required("source", Kind::Side),
+    required("target", Kind::Side),
+    key("tsv", Kind::Corpus),
+    HUB[0],
+    HUB[1],
+    HUB[2],
+    HUB[3],
+];
 
 /// A split of a data set of the hub; `corpus` says how they go together.
 const HUB: [Key; 4] =

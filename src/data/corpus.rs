@@ -106,7 +106,7 @@ pub fn read_all(corpus: &dyn PairSource) -> Result<Vec<(String, String)>> {
     Ok(pairs)
 }
 
-/// Two text files, aligned line by line.
+/// Two text files, aligned line by line; or two columns of one.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     source: TextFile,
@@ -121,16 +121,22 @@ impl Corpus {
     /// their number of lines, and for a weight that is negative or not finite.
     pub fn open(source: impl AsRef<Path>, target: impl AsRef<Path>, weight: f64) -> Result<Self> {
         let (source, target) = (source.as_ref(), target.as_ref());
-        if !(weight.is_finite() && weight >= 0.0) {
-            return Err(Error::usage(format!("the weight of a corpus cannot be {weight}"))
-                .at(source)
-                .help("a weight of 2.0 draws each pair twice an epoch, 0.5 every second pair, 0.0 none"));
-        }
+        check_weight(weight, source)?;
         // Unpacking takes most of the time, and the two files are independent.
         match rayon::join(|| TextFile::scan(source), || TextFile::scan(target)) {
             (Ok(source), Ok(target)) => Self::aligned(source, target, weight),
             (source, target) => Err(Error::many(source.err().into_iter().chain(target.err()).collect())),
         }
+    }
+
+    /// Opens two columns of one file, numbered from 1, that tabs separate. As [`Corpus::open`].
+    pub fn open_columns(file: impl AsRef<Path>, [source, target]: [usize; 2], weight: f64) -> Result<Self> {
+        let file = file.as_ref();
+        check_weight(weight, file)?;
+        // What is wrong with a line is wrong for both.
+        let (source, target) =
+            rayon::join(|| TextFile::scan_column(file, source), || TextFile::scan_column(file, target));
+        Self::aligned(source?, target?, weight)
     }
 
     fn aligned(source: TextFile, target: TextFile, weight: f64) -> Result<Self> {
@@ -188,6 +194,14 @@ impl PairSource for Corpus {
     fn weight(&self) -> f64 {
         self.weight
     }
+}
+
+fn check_weight(weight: f64, file: &Path) -> Result<()> {
+    if weight.is_finite() && weight >= 0.0 {
+        return Ok(());
+    }
+    let error = Error::usage(format!("the weight of a corpus cannot be {weight}")).at(file);
+    Err(error.help("a weight of 2.0 draws each pair twice an epoch, 0.5 every second pair, 0.0 none"))
 }
 
 /// A pass over two files.
@@ -261,6 +275,40 @@ mod tests {
         assert!(path.ends_with("t.de"));
         assert_eq!(line, 2);
         assert_eq!((corpus.source().carriage_returns, corpus.target().carriage_returns), (0, 1));
+    }
+
+    #[test]
+    fn columns_are_sides() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.tsv");
+        let open = |text: &[u8], columns| {
+            std::fs::write(&path, text).unwrap();
+            Corpus::open_columns(&path, columns, 1.0)
+        };
+        let text = "\u{FEFF}one\t0.7\teins\r\n\t\t\n\"two\t0.9\tzwei\u{2028}\tmore";
+        let corpus = open(text.as_bytes(), [1, 3]).unwrap();
+        assert_eq!(pairs(&corpus), [pair("one", "eins"), pair("", ""), pair("\"two", "zwei\u{2028}")]);
+        assert_eq!((corpus.source().carriage_returns, corpus.target().carriage_returns), (0, 1));
+        assert_eq!(corpus.origin(2, Side::Target), (path.clone(), 3));
+        // It is known by its text, wherever that lies.
+        let (_other, files) = super::tests::open("\u{FEFF}one\n\n\"two\n", "eins\r\n\nzwei\u{2028}\n", 1.0);
+        assert_eq!(pairs(&files.unwrap()), pairs(&corpus));
+        assert_eq!(pairs(&open(text.as_bytes(), [3, 1]).unwrap())[0], pair("eins", "one"));
+
+        let fails = |text: &[u8], columns| open(text, columns).unwrap_err().to_string();
+        let error = fails(b"a\tb\tc\na b\tc\n", [1, 3]);
+        assert!(
+            error.contains("the line has 2 columns, and the text is in column 3") && error.contains("t.tsv:2"),
+            "{error}"
+        );
+        let error = fails(b"a\tb\nno tabs\n", [1, 2]);
+        assert!(error.contains("the line has one column") && error.contains("t.tsv:2"), "{error}");
+        let error = fails(b"a\tb\ncaf\xE9\tb\n", [1, 2]);
+        assert!(
+            error.contains("t.tsv:2:4\n  help: byte 0xE9 at offset 7;") && error.matches("0xE9").count() == 1,
+            "{error}"
+        );
+        assert!(fails(b"", [1, 2]).contains("the file is empty"));
     }
 
     #[test]

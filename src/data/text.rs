@@ -19,6 +19,8 @@ const CHUNK: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct TextFile {
     path: PathBuf,
+    /// Which of the columns of its lines is the text, from 1, where tabs separate columns; else whole lines are.
+    column: Option<usize>,
     /// What it holds, unpacked, where it can be read only once: a pipe.
     kept: Option<Arc<[u8]>>,
     /// Number of lines; a last line without `\n` counts.
@@ -36,8 +38,26 @@ impl TextFile {
     ///
     /// Fails where it cannot be read or unpacked, where it is not UTF-8 (with line and column), and where it is empty.
     pub fn scan(path: &Path) -> Result<Self> {
-        let mut file =
-            Self { path: path.to_path_buf(), kept: None, lines: 0, bytes: 0, digest: [0; 32], carriage_returns: 0 };
+        Self::scan_text(path, None)
+    }
+
+    /// Reads a file to its end whose lines have columns, separated by tabs, of which number `column` (from 1) is the text.
+    ///
+    /// Fails as [`TextFile::scan`] does, and where a line has not so many columns.
+    pub fn scan_column(path: &Path, column: usize) -> Result<Self> {
+        Self::scan_text(path, Some(column))
+    }
+
+    fn scan_text(path: &Path, column: Option<usize>) -> Result<Self> {
+        let mut file = Self {
+            path: path.to_path_buf(),
+            column,
+            kept: None,
+            lines: 0,
+            bytes: 0,
+            digest: [0; 32],
+            carriage_returns: 0,
+        };
         if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
             let mut bytes = Vec::new();
             let (mut reader, packing) = lines::open_packed(path)?;
@@ -83,7 +103,8 @@ impl TextFile {
             Some(bytes) => (Box::new(std::io::Cursor::new(Arc::clone(bytes))), Packing::None),
             None => lines::open_packed(&self.path)?,
         };
-        Ok(LineReader { path: self.path.clone(), reader, packing, begun: false })
+        let columns = self.column.map(|number| Columns { number, line: Vec::new(), before: Before::default() });
+        Ok(LineReader { path: self.path.clone(), reader, packing, begun: false, columns })
     }
 }
 
@@ -93,6 +114,41 @@ pub struct LineReader {
     reader: Box<dyn BufRead + Send>,
     packing: Packing,
     begun: bool,
+    columns: Option<Columns>,
+}
+
+/// What is read of lines of columns.
+struct Columns {
+    /// The column that is wanted, from 1.
+    number: usize,
+    /// The whole line.
+    line: Vec<u8>,
+    before: Before,
+}
+
+impl Columns {
+    /// Appends the column of the line.
+    fn append(&mut self, path: &Path, buffer: &mut Vec<u8>) -> Result<()> {
+        if let Err(error) = std::str::from_utf8(&self.line) {
+            return Err(lines::not_utf8(path, self.before, error.valid_up_to(), &self.line));
+        }
+        let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        let columns = || text.split(|byte| *byte == b'\t');
+        let Some(column) = columns().nth(self.number - 1) else {
+            let count = match columns().count() {
+                1 => "one column".to_owned(),
+                several => format!("{several} columns"),
+            };
+            let error = Error::failure(format!("the line has {count}, and the text is in column {}", self.number));
+            let help = "tabs separate columns; mend the line, or name another column with `source` and `target`";
+            return Err(error.at_line(path, self.before.lines + 1, 0).help(help));
+        };
+        buffer.extend_from_slice(column);
+        buffer.extend_from_slice(&self.line[text.len()..]);
+        self.before.lines += 1;
+        self.before.bytes += self.line.len() as u64;
+        Ok(())
+    }
 }
 
 impl LineReader {
@@ -114,8 +170,17 @@ impl LineReader {
 
     /// Appends the next line with its end.
     fn append_line(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
-        let read = self.reader.read_until(b'\n', buffer);
-        Ok(read.map_err(|error| self.packing.failed(&self.path, error))? > 0)
+        let Some(columns) = &mut self.columns else {
+            let read = self.reader.read_until(b'\n', buffer);
+            return Ok(read.map_err(|error| self.packing.failed(&self.path, error))? > 0);
+        };
+        columns.line.clear();
+        let read = self.reader.read_until(b'\n', &mut columns.line);
+        if read.map_err(|error| self.packing.failed(&self.path, error))? == 0 {
+            return Ok(false);
+        }
+        columns.append(&self.path, buffer).map_err(|error| self.packing.inside(error))?;
+        Ok(true)
     }
 
     /// Fails where `chunk`, which begins with a line, is not UTF-8.

@@ -140,7 +140,8 @@ fn frequencies(
                 lines.extend(read_lines(target)?.iter().map(str::to_owned));
             }
             CorpusLocation::Files { .. } => {}
-            CorpusLocation::Hub(_) => {
+            CorpusLocation::Tsv { file, .. } if !file.exists() => {}
+            CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
                 if let Ok(text) = texts::find_one(location, &here) {
                     lines.extend(read_all(&*text.open(1.0, &|_| ())?)?.into_iter().map(|(_, target)| target));
                 }

@@ -141,7 +141,7 @@ impl Text {
         let reference = if args.reference.is_empty() { vec![reference] } else { args.reference.clone() };
         let (sources, references) = match &location {
             CorpusLocation::Files { .. } => (read(&source)?, read_references(&reference)?),
-            CorpusLocation::Hub(_) => {
+            CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
                 let text = texts::find_one(&location, common)?.open(1.0, &|_| ())?;
                 let (sources, references): (Vec<_>, Vec<_>) = read_all(&*text)?.into_iter().unzip();
                 (sources, vec![references.iter().map(|line| trimmed(line)).collect()])

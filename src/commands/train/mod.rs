@@ -95,7 +95,9 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text =
         TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
-    let loaded = if resumed { restore::load(&run, &model, &optimizer, &say)? } else { None };
+    // A damaged checkpoint is told also where little is to be said: updates are made again.
+    let say_damage = |text: String| if text.starts_with("warning: ") { message(text) } else { say(text) };
+    let loaded = if resumed { restore::load(&run, &model, &optimizer, &say_damage)? } else { None };
     if let Some(state) = &loaded {
         match compare::text(&state.text, &text, &config.data) {
             Err(error) if args.force => error.all().for_each(|one| message(format_args!("note: {}", one.what()))),

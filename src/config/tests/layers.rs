@@ -221,6 +221,20 @@ fn a_data_set_of_the_hub_names_columns_not_files() {
 }
 
 #[test]
+fn a_file_of_columns_is_named_with_their_numbers() {
+    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5 }]\n\
+                valid = { tsv = \"v.tsv\", source = 1, target = 3 }\n";
+    let config = loaded(text, &[]);
+    let CorpusLocation::Tsv { file, columns } = &config.data.train[0].location else {
+        panic!("{:?}", config.data.train)
+    };
+    assert!(file.is_absolute() && file.ends_with("x/a.tsv.gz"));
+    assert_eq!((columns, config.data.train[0].weight), (&[2, 1], 0.5));
+    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
+    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
+}
+
+#[test]
 fn another_corpus_replaces_the_one_below() {
     let below =
         "[data]\nvalid = { hub = \"a/b\", config = \"c\", split = \"test\", source = \"en\", target = \"de\" }\n";
@@ -232,6 +246,8 @@ fn another_corpus_replaces_the_one_below() {
     assert_eq!(files, "source = \"/v.en\", target = \"/v.de\"");
     let other = "[data]\nvalid = { hub = \"x/y\", split = \"dev\", source = \"s\", target = \"t\" }\n";
     assert_eq!(over(other, &[]), "hub = \"x/y\", split = \"dev\", source = \"s\", target = \"t\"");
+    let columns = over("[data]\nvalid = { tsv = \"/v.tsv\", source = 1, target = 2 }\n", &[]);
+    assert_eq!(columns, "tsv = \"/v.tsv\", source = 1, target = 2");
     // A single key changes that key alone.
     let text = over("", &["data.valid.split=2016", "data.valid.revision=v2"]);
     assert_eq!(

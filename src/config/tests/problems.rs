@@ -294,3 +294,22 @@ fn keys_of_a_data_set_go_together() {
     }
     assert_eq!(problems.len(), 7, "{problems:#?}");
 }
+
+#[test]
+fn columns_go_with_a_file_of_columns() {
+    let text = "[data]\ntrain = [\n  { tsv = \"a.tsv\", source = \"en\", target = 2 },\n  { source = 1, target = \"b\" },\n]\n\
+                valid = { hub = \"a/b\", split = \"c\", tsv = \"d\", source = 1, target = 2 }\n\
+                test = { tsv = 3, source = 0, target = 2 }\n";
+    let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
+    for (place, parts) in [
+        ("a.toml:3:29", &["`data.train[0].source` is the number of a column of `tsv`", "\"en\"", "count from 1"][..]),
+        ("a.toml:4:14", &["`data.train[1].source` is the number of a column, and there is no `tsv`", "tsv = "]),
+        ("a.toml:6:17", &["both a data set of the hub and a file", "leave one of them out"]),
+        ("a.toml:7:16", &["`data.test.tsv` must be a path in quotes"]),
+        ("a.toml:7:28", &["`data.test.source` must be the number of a column, from 1", "0"]),
+    ] {
+        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {place}")));
+        assert_mentions(found.unwrap_or_else(|| panic!("none at {place} in {problems:#?}")), parts);
+    }
+    assert_eq!(problems.len(), 5, "{problems:#?}");
+}

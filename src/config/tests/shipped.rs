@@ -168,7 +168,13 @@ fn full() -> Json {
     config.tokenizer.target_path = Some("spm.target.model".into());
     config.model.preset = Some(Preset::Base);
     config.train.init = Some("imported".into());
-    serde_json::to_value(config).unwrap()
+    let mut keys = serde_json::to_value(config).unwrap();
+    let columns = CorpusLocation::Tsv { file: "a.tsv".into(), columns: [1, 2] };
+    let tsv = serde_json::to_value(columns).unwrap()["tsv"].take();
+    for place in ["/data/train/0", "/data/valid", "/data/test"] {
+        keys.pointer_mut(place).unwrap()["tsv"] = tsv.clone();
+    }
+    keys
 }
 
 /// The types' defaults of one kind of a tagged table, with 5e-4 for keys that have none.
