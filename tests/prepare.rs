@@ -155,6 +155,12 @@ fn columns_of_a_file_are_a_corpus() {
     succeeds(&project.mt(&[&["check", "--config", "small.toml", "--run-dir", "new"], &sets[..]].concat()));
 
     // What is wrong with a line is named, once.
+    let tab = std::fs::read_to_string(project.path("train.tsv")).unwrap().replacen("\t0.5", "\t0.5\t", 3);
+    project.write("uneven.tsv", format!("a\tb\tc\n{tab}"));
+    let uneven = "data.train=[{ tsv = \"uneven.tsv\", source = 3, target = 1 }]";
+    let output = project.mt(&["check", "--config", "small.toml", "--run-dir", "new", "--set", uneven]);
+    let said = stdout(&output);
+    assert!(said.contains("uneven.tsv: 3 lines have another number of columns than the first (line 2"), "{said}");
     project.write("valid.tsv", "eins\t1\tone\nzwei\ttwo\n");
     let output = project.train(&[&["--run-dir", "again"], &sets[..]].concat());
     fails(&output, 1, &["valid.tsv:2", "the line has 2 columns, and the text is in column 3", "tabs separate columns"]);

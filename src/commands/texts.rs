@@ -7,6 +7,7 @@ use crate::config::{CorpusLocation, DataConfig};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::hub::HubFiles;
 use crate::data::lines::RawLines;
+use crate::data::text::Uneven;
 use crate::error::{Error, Result};
 use crate::hub::Hub;
 
@@ -42,6 +43,13 @@ impl Text {
         for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
             let (path, lines) = (file.path().display(), file.carriage_returns);
             say(format!("{path}: {lines} lines ended in \\r\\n; the \\r is not part of the text"));
+        }
+        if let Some(Uneven { lines, first }) = corpus.source().uneven {
+            let path = corpus.source().path().display();
+            say(format!(
+                "warning: {path}: {lines} lines have another number of columns than the first (line {first} is the first of \
+                 them): a tab within a sentence cuts it"
+            ));
         }
         Ok(Box::new(corpus))
     }

@@ -245,6 +245,7 @@ impl Blocks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::text::Uneven;
 
     fn open(source: &str, target: &str, weight: f64) -> (tempfile::TempDir, Result<Corpus>) {
         let directory = tempfile::tempdir().unwrap();
@@ -289,6 +290,7 @@ mod tests {
         let corpus = open(text.as_bytes(), [1, 3]).unwrap();
         assert_eq!(pairs(&corpus), [pair("one", "eins"), pair("", ""), pair("\"two", "zwei\u{2028}")]);
         assert_eq!((corpus.source().carriage_returns, corpus.target().carriage_returns), (0, 1));
+        assert_eq!(corpus.source().uneven, Some(Uneven { lines: 1, first: 3 }));
         assert_eq!(corpus.origin(2, Side::Target), (path.clone(), 3));
         // It is known by its text, wherever that lies.
         let (_other, files) = super::tests::open("\u{FEFF}one\n\n\"two\n", "eins\r\n\nzwei\u{2028}\n", 1.0);

@@ -20,6 +20,6 @@ pub mod prefetch;
 pub mod sampler;
 pub mod shard;
 pub mod statistics;
-mod text;
+pub mod text;
 pub mod tokenizer;
 pub mod tokenizers;

@@ -31,6 +31,17 @@ pub struct TextFile {
     pub digest: [u8; 32],
     /// Lines that ended in `\r\n`; the `\r` is not part of the line.
     pub carriage_returns: usize,
+    /// Lines that have another number of columns than the first, and which of them is the first, from 1.
+    pub uneven: Option<Uneven>,
+}
+
+/// Lines that have another number of columns than the first of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uneven {
+    /// How many there are.
+    pub lines: usize,
+    /// The first, from 1.
+    pub first: usize,
 }
 
 impl TextFile {
@@ -57,6 +68,7 @@ impl TextFile {
             bytes: 0,
             digest: [0; 32],
             carriage_returns: 0,
+            uneven: None,
         };
         if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
             let mut bytes = Vec::new();
@@ -89,6 +101,7 @@ impl TextFile {
             return Err(Error::failure("the file is empty").at(path).help("a corpus needs at least one line a side"));
         }
         file.digest = hash.finalize().into();
+        file.uneven = reader.columns.and_then(|columns| columns.uneven);
         Ok(file)
     }
 
@@ -103,7 +116,7 @@ impl TextFile {
             Some(bytes) => (Box::new(std::io::Cursor::new(Arc::clone(bytes))), Packing::None),
             None => lines::open_packed(&self.path)?,
         };
-        let columns = self.column.map(|number| Columns { number, line: Vec::new(), before: Before::default() });
+        let columns = self.column.map(|number| Columns { number, ..Columns::default() });
         Ok(LineReader { path: self.path.clone(), reader, packing, begun: false, columns })
     }
 }
@@ -118,12 +131,16 @@ pub struct LineReader {
 }
 
 /// What is read of lines of columns.
+#[derive(Default)]
 struct Columns {
     /// The column that is wanted, from 1.
     number: usize,
     /// The whole line.
     line: Vec<u8>,
     before: Before,
+    /// How many columns the first line has.
+    usual: Option<usize>,
+    uneven: Option<Uneven>,
 }
 
 impl Columns {
@@ -133,12 +150,12 @@ impl Columns {
             return Err(lines::not_utf8(path, self.before, error.valid_up_to(), &self.line));
         }
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        let columns = || text.split(|byte| *byte == b'\t');
-        let Some(column) = columns().nth(self.number - 1) else {
-            let count = match columns().count() {
-                1 => "one column".to_owned(),
-                several => format!("{several} columns"),
-            };
+        let count = 1 + text.iter().filter(|byte| **byte == b'\t').count();
+        if count != *self.usual.get_or_insert(count) {
+            self.uneven.get_or_insert(Uneven { lines: 0, first: self.before.lines + 1 }).lines += 1;
+        }
+        let Some(column) = text.split(|byte| *byte == b'\t').nth(self.number - 1) else {
+            let count = if count == 1 { "one column".to_owned() } else { format!("{count} columns") };
             let error = Error::failure(format!("the line has {count}, and the text is in column {}", self.number));
             let help = "tabs separate columns; mend the line, or name another column with `source` and `target`";
             return Err(error.at_line(path, self.before.lines + 1, 0).help(help));
