@@ -200,10 +200,17 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
     remove_left_by_kills(parent, &name);
-    let scratch = Scratch::new(parent.join(temporary_name(&format!("{name}.{}", std::process::id()))));
-    // Of a process that had this number before.
-    remove(scratch.path()).map_err(|error| write_error(scratch.path(), error))?;
-    std::fs::create_dir(scratch.path()).map_err(|error| write_error(scratch.path(), error))?;
+    let temporary = parent.join(temporary_name(&format!("{name}.{}", std::process::id())));
+    // In other containers there are processes of the same number.
+    let made = std::fs::create_dir(&temporary).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            let error = Error::failure("another process is making this directory").at(out);
+            error.help(format!("wait for it; where there is none, remove {}", temporary.display()))
+        }
+        _ => write_error(&temporary, error),
+    });
+    made?;
+    let scratch = Scratch::new(temporary);
     let lock = File::open(scratch.path()).ok().filter(|directory| directory.try_lock().is_ok());
     fill(scratch.path())?;
     sync_directory(scratch.path())?;

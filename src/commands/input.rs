@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Stdin};
 use std::path::{Path, PathBuf};
 
 use crate::console::{message, prompt};
-use crate::data::lines;
+use crate::data::{lines, packing};
 use crate::decode::source::BeyondPositions;
 use crate::error::{Error, Result};
 
@@ -132,10 +132,10 @@ impl Reader {
     /// Makes what compressed bytes hold of stdin, once: before anything is read from it.
     fn unpack(&mut self) -> io::Result<()> {
         if let Self::Stdin(reader) = self
-            && lines::is_packed(reader.fill_buf()?)
+            && packing::is_packed(reader.fill_buf()?)
             && let Self::Stdin(reader) = std::mem::replace(self, Self::File(Box::new(io::empty())))
         {
-            *self = Self::File(lines::unpack(reader)?);
+            *self = Self::File(packing::unpack(reader)?);
         }
         Ok(())
     }
@@ -150,7 +150,7 @@ impl Input {
     /// Standard input, or a file.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         let (reader, name) = match path {
-            Some(path) if path != Path::new("-") => (Reader::File(lines::open(path)?), path.display().to_string()),
+            Some(path) if path != Path::new("-") => (Reader::File(packing::open(path)?), path.display().to_string()),
             _ => {
                 let stdin = BufReader::with_capacity(STDIN_BUFFER, io::stdin());
                 (Reader::Stdin(stdin), "stdin".to_owned())
@@ -185,7 +185,7 @@ impl Input {
             total += bytes.len();
             let is_first = !std::mem::replace(&mut self.started, true);
             if is_first {
-                lines::refuse_foreign(&bytes, Path::new(&self.name))?;
+                packing::refuse_foreign(&bytes, Path::new(&self.name))?;
             }
             let text = String::from_utf8_lossy(lines::bare(&bytes, is_first));
             if matches!(text, std::borrow::Cow::Owned(_)) {

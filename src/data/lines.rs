@@ -1,14 +1,14 @@
-//! Text files as lines: plain, gzip, xz or Zstandard, told apart by their first bytes.
+//! Text files as lines, whatever they are packed in (`packing`).
 //!
 //! A line ends at `\n` and nowhere else. Parallel corpora are aligned by counting `\n`, so the characters that Unicode
 //! also calls line breaks (U+2028, U+0085, form feed, a lone `\r`) must stay inside their line.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Cursor, Read};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use super::compact::CompactVec;
 use super::corpus::{PairSource, Side};
+use super::packing::{open, read_bytes};
 use crate::error::{Error, Result};
 
 /// Characters beyond which a line is no sentence.
@@ -215,167 +215,8 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
     ))
 }
 
-/// How a file is compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Packing {
-    None,
-    Gzip,
-    Xz,
-    Zstd,
-}
-
-impl Packing {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::None => "plain",
-            Self::Gzip => "gzip",
-            Self::Xz => "xz",
-            Self::Zstd => "zstd",
-        }
-    }
-
-    /// Reading such a file failed.
-    pub(super) fn failed(self, path: &Path, error: std::io::Error) -> Error {
-        match self {
-            Self::None => failed(path, error),
-            _ => {
-                failed(path, error).help(format!("the file is damaged or cut short: test it with `{} -t`", self.name()))
-            }
-        }
-    }
-
-    /// Says that a mistake lies in what was unpacked.
-    pub(super) fn inside(self, error: Error) -> Error {
-        match self {
-            Self::None => error,
-            _ => error.context(format_args!("in the {} data", self.name())),
-        }
-    }
-
-    fn of_extension(path: &Path) -> Self {
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("gz") => Self::Gzip,
-            Some("xz") => Self::Xz,
-            Some("zst") => Self::Zstd,
-            _ => Self::None,
-        }
-    }
-
-    /// What the first bytes say; none of these can begin a UTF-8 text but the last, which needs the file's name too.
-    fn of_content(head: &[u8], named: Self) -> Self {
-        match head {
-            [0x1F, 0x8B, ..] => Self::Gzip,
-            [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
-            [0x28, 0xB5, 0x2F, 0xFD, ..] => Self::Zstd,
-            // A skippable frame, which parallel compressors put first.
-            [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] if named == Self::Zstd => Self::Zstd,
-            _ => Self::None,
-        }
-    }
-}
-
-fn read_bytes(path: &Path) -> Result<(Vec<u8>, Packing)> {
-    let (mut reader, packing) = open_packed(path)?;
-    let mut bytes = Vec::new();
-    if packing == Packing::None {
-        let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        bytes.reserve_exact(usize::try_from(size).unwrap_or_default());
-    }
-    reader.read_to_end(&mut bytes).map_err(|error| packing.failed(path, error))?;
-    bytes.shrink_to_fit();
-    Ok((bytes, packing))
-}
-
-fn failed(path: &Path, error: std::io::Error) -> Error {
-    Error::io("read the text", path, error)
-}
-
-/// Opens the file at `path` as a stream of bytes, unpacking it where it is compressed.
-pub fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
-    Ok(open_packed(path)?.0)
-}
-
-pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packing)> {
-    let mut file = File::open(path).map_err(|e| failed(path, e))?;
-    // Read, not sought back: the file may be a pipe.
-    let mut head = Vec::new();
-    file.by_ref().take(6).read_to_end(&mut head).map_err(|e| failed(path, e))?;
-    let named = Packing::of_extension(path);
-    let packing = Packing::of_content(&head, named);
-    // What common programs make besides.
-    let other = match head[..] {
-        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41] => Some(("bzip2", "bunzip2")),
-        [b'P', b'K', 3, 4, ..] => Some(("zip", "unzip")),
-        _ => None,
-    };
-    if let Some((form, command)) = other {
-        return Err(packed_otherwise(path, form, command));
-    }
-    if packing == Packing::None && named != Packing::None {
-        return Err(Error::failure(format!("the file does not hold {} data, as its name says", named.name()))
-            .at(path)
-            .help(
-                "a download may have been cut short, or unpacked on its way: look at the file, rename it if it is text",
-            ));
-    }
-    let reader = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(file));
-    Ok((unpacked(reader, packing).map_err(|e| failed(path, e))?, packing))
-}
-
-fn packed_otherwise(path: &Path, form: &str, command: &str) -> Error {
-    let error = Error::failure(format!("the file is compressed with {form}, which mt does not read")).at(path);
-    error.help(format!("unpack it with `{command}`; gzip, xz and zstd are read as they are"))
-}
-
-/// Refuses a stream whose first line begins so that it is no text that can be read: of another packing, told by all bytes that
-/// this begins with, or in UTF-16.
-///
-/// # Errors
-/// It is one; `path` is what it is called.
-pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
-    match first_line {
-        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => {
-            Err(packed_otherwise(path, "bzip2", "bunzip2"))
-        }
-        [b'P', b'K', 3, 4, ..] => Err(packed_otherwise(path, "zip", "unzip")),
-        // Without a zero byte it is only damaged.
-        [0xFF, 0xFE, rest @ ..] | [0xFE, 0xFF, rest @ ..] if rest.contains(&0) => {
-            Err(not_utf8(path, Before::default(), 0, first_line))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether a stream that begins so is compressed.
-pub fn is_packed(head: &[u8]) -> bool {
-    Packing::of_content(head, Packing::None) != Packing::None
-}
-
-/// What a stream holds, unpacked where it is compressed.
-pub fn unpack(mut reader: impl BufRead + Send + 'static) -> std::io::Result<Box<dyn BufRead + Send>> {
-    let packing = Packing::of_content(reader.fill_buf()?, Packing::None);
-    unpacked(reader, packing)
-}
-
-/// What `reader` holds; of a compressed file all members, as `cat a.gz b.gz` makes them.
-fn unpacked(reader: impl BufRead + Send + 'static, packing: Packing) -> std::io::Result<Box<dyn BufRead + Send>> {
-    Ok(match packing {
-        Packing::None => Box::new(reader),
-        Packing::Gzip => Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(reader))),
-        Packing::Xz => Box::new(BufReader::new(liblzma::bufread::XzDecoder::new_multi_decoder(reader))),
-        Packing::Zstd => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
-            // The largest window that `zstd --long` can ask for.
-            decoder.window_log_max(31)?;
-            Box::new(BufReader::new(decoder))
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     fn lines(text: &str) -> LineFile {
@@ -414,71 +255,6 @@ mod tests {
         let file = lines("a\r\nb\n\r\nc\r\r\nd\r");
         assert_eq!(file.iter().collect::<Vec<_>>(), ["a", "b", "", "c\r", "d"]);
         assert_eq!(file.carriage_returns, 4);
-    }
-
-    #[test]
-    fn reads_every_packing_with_several_members_under_any_name() {
-        let gzip = |text: &str| {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-            encoder.write_all(text.as_bytes()).unwrap();
-            encoder.finish().unwrap()
-        };
-        let xz = |text: &str| {
-            let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 1);
-            encoder.write_all(text.as_bytes()).unwrap();
-            encoder.finish().unwrap()
-        };
-        let zstd = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
-        let skippable = b"\x50\x2A\x4D\x18\x04\0\0\0abcd".to_vec();
-        let directory = tempfile::tempdir().unwrap();
-        for (name, bytes) in [
-            ("t.txt", "über\ngo".as_bytes().to_vec()),
-            ("t.gz", [gzip("über\n"), gzip("go")].concat()),
-            ("t.xz", [xz("über\n"), xz("go")].concat()),
-            ("t.zst", [zstd("über\n"), zstd("go")].concat()),
-            ("skippable.zst", [skippable, zstd("über\n"), zstd("go")].concat()),
-            ("unnamed", gzip("über\ngo")),
-        ] {
-            let file = read_lines(write(&directory, name, &bytes)).unwrap();
-            assert_eq!(file.iter().collect::<Vec<_>>(), ["über", "go"], "{name}");
-        }
-        let foreign = write(&directory, "t.bz2", b"BZh91AY&SY and more");
-        let error = read_lines(&foreign).unwrap_err().to_string();
-        assert!(error.contains("t.bz2") && error.contains("bzip2") && error.contains("bunzip2"), "{error}");
-        let cut = write(&directory, "cut.gz", &gzip("some text that is long enough")[..20]);
-        let error = read_lines(&cut).unwrap_err().to_string();
-        assert!(error.contains("cut.gz") && error.contains("gzip -t"), "{error}");
-    }
-
-    #[test]
-    fn a_stream_that_is_no_text_is_told_by_its_whole_beginning() {
-        let stdin = Path::new("stdin");
-        for (line, words) in [
-            (&b"BZh91AY&SY and more\n"[..], "bunzip2"),
-            (b"PK\x03\x04\n", "unzip"),
-            (
-                b"\xFF\xFEa\0\n",
-                "stdin:1:1\n  help: byte 0xFF at offset 0; convert the text, for example with `iconv -f UTF-16",
-            ),
-            (b"\xFE\xFF\0a\0\n", "iconv -f UTF-16"),
-        ] {
-            let error = refuse_foreign(line, stdin).unwrap_err().to_string();
-            assert!(error.contains("stdin") && error.contains(words), "{error}");
-        }
-        for text in
-            [&b"BZh91AY is no block\n"[..], b"BZh9\n", b"BZh01AY&SY\n", b"PK\n", b"\xFF\xFEdamaged\n", b"\n", b""]
-        {
-            refuse_foreign(text, stdin).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_name_that_promises_gzip_must_hold_it() {
-        let directory = tempfile::tempdir().unwrap();
-        for content in [&b"<html>"[..], b""] {
-            let error = read_lines(write(&directory, "page.gz", content)).unwrap_err().to_string();
-            assert!(error.starts_with("the file does not hold gzip data, as its name says\n  --> "), "{error}");
-        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod hub;
 pub mod lengths;
 pub mod lexicon;
 pub mod lines;
+pub mod packing;
 pub mod prefetch;
 pub mod sampler;
 pub mod shard;

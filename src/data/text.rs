@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::lines::{self, BYTE_ORDER_MARK, Before, Packing};
+use super::lines::{self, BYTE_ORDER_MARK, Before};
+use super::packing::{self, Packing};
 use crate::error::{Error, Result};
 
 /// Bytes looked at together.
@@ -72,7 +73,7 @@ impl TextFile {
         };
         if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
             let mut bytes = Vec::new();
-            let (mut reader, packing) = lines::open_packed(path)?;
+            let (mut reader, packing) = packing::open_packed(path)?;
             reader.read_to_end(&mut bytes).map_err(|error| packing.failed(path, error))?;
             file.kept = Some(bytes.into());
         }
@@ -114,7 +115,7 @@ impl TextFile {
     pub fn reader(&self) -> Result<LineReader> {
         let (reader, packing): (Box<dyn BufRead + Send>, _) = match &self.kept {
             Some(bytes) => (Box::new(std::io::Cursor::new(Arc::clone(bytes))), Packing::None),
-            None => lines::open_packed(&self.path)?,
+            None => packing::open_packed(&self.path)?,
         };
         let columns = self.column.map(|number| Columns { number, ..Columns::default() });
         Ok(LineReader { path: self.path.clone(), reader, packing, begun: false, columns })

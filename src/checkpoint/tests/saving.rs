@@ -215,3 +215,20 @@ fn the_first_that_is_done_makes_a_directory() {
     left.sort();
     assert_eq!(left, [held, out]);
 }
+
+#[test]
+fn a_process_of_the_same_number_elsewhere_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let theirs = folder.path().join(format!(".out.{}.tmp", std::process::id()));
+    fs::create_dir(&theirs).unwrap();
+    fs::write(theirs.join("file"), "half of it").unwrap();
+    let at_work = fs::File::open(&theirs).unwrap();
+    at_work.try_lock().unwrap();
+    let out = folder.path().join("out");
+    let error = whole_directory(&out, |_| Ok(())).unwrap_err();
+    assert_eq!(error.what(), "another process is making this directory");
+    assert!(theirs.join("file").exists() && !out.exists());
+    drop(at_work);
+    whole_directory(&out, |_| Ok(())).unwrap();
+    assert!(!theirs.exists() && out.exists());
+}

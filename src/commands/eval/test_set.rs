@@ -15,7 +15,8 @@ use crate::commands::tags::Tags;
 use crate::commands::texts;
 use crate::config::CorpusLocation;
 use crate::data::corpus::read_all;
-use crate::data::lines::{self, LineFile, read_lines};
+use crate::data::lines::{LineFile, read_lines};
+use crate::data::packing;
 use crate::decode::Knowledge;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -196,9 +197,9 @@ fn read_to_score(path: &Path) -> Result<Vec<String>> {
     let file = if path == Path::new("-") {
         let mut bytes = Vec::new();
         let stdin = BufReader::new(std::io::stdin());
-        let read = lines::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
+        let read = packing::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
         read.map_err(|e| Error::io("read", "stdin", e))?;
-        lines::refuse_foreign(&bytes, Path::new("stdin"))?;
+        packing::refuse_foreign(&bytes, Path::new("stdin"))?;
         LineFile::from_bytes("stdin", bytes)?
     } else {
         read_lines(path)?

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
-use crate::data::lines;
+use crate::data::{lines, packing};
 use crate::error::{Error, Result};
 
 /// A longer line is not read: no sentence is so long, and memory is bounded.
@@ -23,7 +23,7 @@ struct Lines {
 
 impl Lines {
     fn open(shard: &Shard) -> Result<Self> {
-        let reader = lines::open(&shard.path).map_err(|error| error.at(&shard.name))?;
+        let reader = packing::open(&shard.path).map_err(|error| error.at(&shard.name))?;
         Ok(Self { shard: shard.clone(), reader, line: Vec::new(), number: 0 })
     }
 
@@ -177,7 +177,7 @@ impl TableRows {
     /// # Errors
     /// It cannot be read, or has no such columns.
     pub fn open(shard: &Shard, columns: &Columns, separator: u8) -> Result<Self> {
-        let file = lines::open(&shard.path).map_err(|error| error.at(&shard.name))?;
+        let file = packing::open(&shard.path).map_err(|error| error.at(&shard.name))?;
         let mut builder = csv::ReaderBuilder::new();
         // In tab-separated values a quote is mostly just one.
         let mut reader = builder.delimiter(separator).quoting(separator == b',').from_reader(file);

@@ -35,8 +35,8 @@ impl Sums {
     pub fn take(&mut self, kernels: &Kernels, blocks: usize, targets: [(Address, usize); 2]) -> Result<Address> {
         let bytes = 4 * blocks * (targets[0].1 + targets[1].1);
         let is_target = |(target, _): (Address, usize)| {
-            let waiting = self.waiting.iter().flat_map(|sum| sum.targets);
-            target != Address::NONE && waiting.into_iter().any(|(other, _)| other == target)
+            let mut waiting = self.waiting.iter().flat_map(|sum| sum.targets);
+            target != Address::NONE && waiting.any(|(other, _)| other == target)
         };
         let is_full = self.waiting.len() == MOST_PARTIAL_SUMS || self.bytes + bytes > MOST_BYTES;
         if is_full || targets.into_iter().any(is_target) {
