@@ -3,17 +3,24 @@
     for side in en de; do for set in train valid; do
         mt tokenize --model runs/multi30k-tiny --input multi30k/$set.$side >tokens/$set.$side
     done; done
-    python benches/pytorch_multi30k.py --tokens tokens --tokenizer runs/multi30k-tiny/tokenizer.json --updates 1000
+    python benches/pytorch_multi30k.py --tokens tokens --tokenizer runs/multi30k-tiny/tokenizer.json --updates 8000 \\
+        --out peer
 
 Same architecture, initial distribution, optimizer, schedule, loss, dropouts and size of batches as that configuration.
 The order of the batches and the dropout masks differ. Prints the mean loss and target tokens/s every 50 updates and
-the perplexity of the validation set every 250. Needs `torch==2.11.0` only.
+the perplexity of the validation set every 250.
+
+With `--out` the mean of the last ten checkpoints, 250 updates apart, becomes `model.safetensors` there, under mt's
+names: `benches/pytorch_peer.py decode` translates with it. What has been reached is kept there too, every 250 updates;
+the same command goes on from it. Needs `torch==2.11.0` only.
 """
 
 import argparse
 import json
 import math
+import os
 import random
+import struct
 import time
 from pathlib import Path
 
@@ -24,6 +31,8 @@ from torch.nn import functional as F
 BATCH_TOKENS = 4096
 D, HEADS, LAYERS, D_FF = 128, 4, 4, 256
 DROPOUT, SMOOTHING = 0.3, 0.1
+# Updates between two validations and checkpoints, and how many of these become the model.
+EVERY, AVERAGED = 250, 10
 
 
 class Vocabulary:
@@ -116,6 +125,41 @@ class Translator(nn.Module):
         return loss, int((labels != self.vocabulary.padding).sum())
 
 
+def named_as_mt(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The parameters of a Translator under mt's names."""
+    parts = {"linear1": "feed_forward.fc1", "linear2": "feed_forward.fc2", "multihead_attn": "cross_attn"}
+    norms = {
+        "encoder": {"norm1": "self_attn_norm", "norm2": "feed_forward_norm"},
+        "decoder": {"norm1": "self_attn_norm", "norm2": "cross_attn_norm", "norm3": "feed_forward_norm"},
+    }
+    result = {"source_embedding.weight": weights["embedding.weight"]}
+    for name, tensor in weights.items():
+        if not name.startswith("transformer."):
+            continue
+        _, stack, _, layer, module, rest = name.split(".", 5)
+        module = (parts | norms[stack]).get(module, module)
+        before = f"{stack}.layers.{layer}.{module}"
+        if rest.startswith("in_proj_"):
+            kind = rest.removeprefix("in_proj_")
+            for letter, part in zip("qkv", tensor.chunk(3)):
+                result[f"{before}.{letter}_proj.{kind}"] = part
+        else:
+            result[f"{before}.{rest}"] = tensor
+    return result
+
+
+def write_safetensors(file: Path, tensors: dict[str, torch.Tensor]):
+    header, blocks, end = {}, [], 0
+    for name, tensor in sorted(tensors.items()):
+        block = tensor.float().contiguous().numpy().tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [end, end + len(block)]}
+        blocks.append(block)
+        end += len(block)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blocks))
+
+
 @torch.no_grad()
 def perplexity(model: Translator, pairs: list) -> float:
     model.eval()
@@ -131,11 +175,15 @@ def main():
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--learning-rate", type=float, default=0.005)
     parser.add_argument("--warmup", type=int, default=2000)
+    parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="bf16: torch.autocast")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="folder for the model and what is needed to go on")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    torch.manual_seed(1)
-    random.seed(1)
+    torch.manual_seed(arguments.seed)
+    random.seed(arguments.seed)
+    bf16 = torch.autocast("cpu", torch.bfloat16, enabled=arguments.precision == "bf16")
 
     vocabulary = Vocabulary(arguments.tokenizer)
 
@@ -145,26 +193,59 @@ def main():
     train, valid = pairs("train"), pairs("valid")
     model = Translator(vocabulary).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    update, total, tokens, start = 0, 0.0, 0, time.perf_counter()
+    # `epoch`: the batches that are left of this one. `checkpoints`: the weights of the last ones.
+    update, epoch, checkpoints = 0, [], []
+
+    reached = arguments.out and arguments.out / "reached.pt"
+    if reached and reached.exists():
+        # The program's own file of before.
+        state = torch.load(reached, weights_only=False)
+        update, epoch, checkpoints = state["update"], state["epoch"], state["checkpoints"]
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["torch"])
+        random.setstate(state["random"])
+        print(f"going on after update {update}", flush=True)
+
+    def keep():
+        state = {"update": update, "epoch": epoch, "checkpoints": checkpoints, "model": model.state_dict()}
+        state |= {"optimizer": optimizer.state_dict(), "torch": torch.get_rng_state(), "random": random.getstate()}
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        torch.save(state, reached.with_suffix(".new"))
+        os.replace(reached.with_suffix(".new"), reached)
+
+    total, tokens, start = 0.0, 0, time.perf_counter()
     while update < arguments.updates:
-        for batch in batches(train, shuffle=True)[: arguments.updates - update]:
-            update += 1
-            rate = arguments.learning_rate * min(update / arguments.warmup, (arguments.warmup / update) ** 0.5)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.zero_grad()
+        epoch = epoch or batches(train, shuffle=True)
+        batch = epoch.pop(0)
+        update += 1
+        rate = arguments.learning_rate * min(update / arguments.warmup, (arguments.warmup / update) ** 0.5)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        with bf16:
             loss, count = model.loss(batch, SMOOTHING, "mean")
-            loss.backward()
-            optimizer.step()
-            total += loss.item()
-            tokens += count
-            if update % 50 == 0:
-                speed = tokens / (time.perf_counter() - start)
-                print(f"update {update}: loss {total / 50:.3f} {speed:.0f} tok/s", flush=True)
-                total, tokens, start = 0.0, 0, time.perf_counter()
-            if update % 250 == 0:
-                print(f"valid at {update}: ppl {perplexity(model, valid):.2f}", flush=True)
-                start = time.perf_counter()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        tokens += count
+        if update % 50 == 0:
+            speed = tokens / (time.perf_counter() - start)
+            print(f"update {update}: loss {total / 50:.3f} {speed:.0f} tok/s", flush=True)
+            total, tokens, start = 0.0, 0, time.perf_counter()
+        if update % EVERY == 0:
+            print(f"valid at {update}: ppl {perplexity(model, valid):.2f}", flush=True)
+            weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+            checkpoints = [*checkpoints[1 - AVERAGED :], weights]
+            if arguments.out:
+                keep()
+            start = time.perf_counter()
+
+    if arguments.out and checkpoints:
+        mean = {name: sum(weights[name] for weights in checkpoints) / len(checkpoints) for name in checkpoints[0]}
+        model.load_state_dict(mean, strict=False)
+        print(f"mean of {len(checkpoints)} checkpoints: ppl {perplexity(model, valid):.2f}")
+        write_safetensors(arguments.out / "model.safetensors", named_as_mt(mean))
 
 
 if __name__ == "__main__":

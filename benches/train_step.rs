@@ -6,6 +6,7 @@
 //! The counterpart of `benches/pytorch_train.py`: same model, same dropouts, same batch, same tokens counted. The clock is
 //! read when the losses of an update are known.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,6 +19,7 @@ use mt::ops::Mode;
 use mt::ops::loss::Targets;
 use mt::rng::{self, Stream};
 use mt::train::optimizer::{Optimizer, OptimizerConfig};
+use mt::train::passes::Passes;
 use mt::train::profile::Profiler;
 
 #[global_allocator]
@@ -61,7 +63,7 @@ struct Args {
     length: Option<usize>,
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Prints where the time of the timed updates went.
+    /// Then makes the same updates again, and prints where their time went.
     #[arg(long)]
     profile: bool,
     #[arg(long, default_value_t = 2)]
@@ -83,7 +85,63 @@ fn precision(name: &str) -> Result<Precision, String> {
     Precision::named(name).ok_or_else(|| format!("one of {}", Precision::NAMES.join(", ")))
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// What an update took, in seconds.
+struct Time {
+    /// From when the losses of the one before were known until those of this one were.
+    update: f64,
+    /// Of that, what the device was waited for. A device that waits for the host instead leaves next to nothing.
+    waited: f64,
+}
+
+type Batch = (Sequences, Sequences, Targets);
+
+struct Timing<'a> {
+    passes: &'a mut dyn Passes,
+    optimizer: &'a mut Optimizer,
+    /// Updates made.
+    seen: u64,
+}
+
+impl Timing<'_> {
+    fn run(&mut self, batches: &[Batch], mut profiler: Option<&mut Profiler>) -> Result<Vec<Time>, Box<dyn Error>> {
+        let (mut times, mut under_way, mut before) = (Vec::new(), 0, Instant::now());
+        for (number, (source, target, targets)) in (1..).zip(batches) {
+            self.seen += 1;
+            self.passes.begin()?;
+            let mode = Mode::training(rng::key(1, "dropout", &[self.seen]));
+            self.passes.pass(source, target, targets, &mode)?;
+            self.passes.decide(1.0 / targets.labels.len() as f64, CLIP)?;
+            self.optimizer.step_with(self.passes, self.seen, 1e-4)?;
+            under_way += 1;
+            // As in training, a device has the next update before the outcome of the last is asked for.
+            let is_last = number == batches.len();
+            let waits = is_last || profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way));
+            let stay = if waits { 0 } else { self.passes.depth() - 1 };
+            while under_way > stay {
+                let asked = Instant::now();
+                let outcome = self.passes.outcome()?;
+                under_way -= 1;
+                let known = Instant::now();
+                times.push(Time { update: (known - before).as_secs_f64(), waited: (known - asked).as_secs_f64() });
+                before = known;
+                if !outcome.is_made {
+                    return Err(format!("loss or gradient of update {} is not finite", times.len()).into());
+                }
+                if let Some(profiler) = &mut profiler {
+                    profiler.updated();
+                }
+            }
+        }
+        Ok(times)
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
     mt::device::configure_libraries();
     let args = Args::parse();
     mt::device::set_threads(args.threads);
@@ -114,44 +172,29 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (sequences(source), sequences(target), Targets { labels, padding: 0, smoothing: 0.1 })
     };
     let batches: Vec<_> = (0..args.warmup + args.updates).map(|_| batch_of()).collect();
-    let mut profiler = args.profile.then(Profiler::default);
-    let (mut seconds, mut under_way, mut before) = (Vec::new(), 0, Instant::now());
-    for (update, (source, target, targets)) in (1..).zip(&batches) {
-        passes.begin()?;
-        let mode = Mode::training(rng::key(1, "dropout", &[update]));
-        passes.pass(source, target, targets, &mode)?;
-        passes.decide(1.0 / targets.labels.len() as f64, CLIP)?;
-        optimizer.step_with(&mut *passes, update, 1e-4)?;
-        under_way += 1;
-        // As in training, a device has the next update before the outcome of the last is asked for.
-        let is_last = update as usize == batches.len();
-        let waits = is_last || profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way));
-        let stay = if waits { 0 } else { passes.depth() - 1 };
-        while under_way > stay {
-            let outcome = passes.outcome()?;
-            under_way -= 1;
-            seconds.push(before.elapsed().as_secs_f64());
-            before = Instant::now();
-            if !outcome.is_made {
-                return Err(format!("loss or gradient of update {} is not finite", seconds.len()).into());
-            }
-            if let Some(profiler) = &mut profiler {
-                profiler.updated();
-            }
+    let mut timing = Timing { passes: &mut *passes, optimizer: &mut optimizer, seen: 0 };
+    let mut times = timing.run(&batches, None)?.split_off(args.warmup);
+    let profile = if args.profile {
+        let mut profiler = Profiler::default();
+        timing.run(&batches, Some(&mut profiler))?;
+        profiler.finish(&mut *passes)?
+    } else {
+        None
+    };
+    let waited = median(times.iter().map(|time| time.waited).collect());
+    times.sort_by(|a, b| a.update.total_cmp(&b.update));
+    let seconds: Vec<f64> = times.iter().map(|time| time.update).collect();
+    if let Some(profile) = profile {
+        println!("{profile}");
+        if let Some(floor) = profile.floor() {
+            println!("without these clocks an update takes {:.2} times the floor", seconds[seconds.len() / 2] / floor);
         }
     }
-    seconds.drain(..args.warmup);
-    if let Some(profiler) = profiler
-        && let Some(profile) = profiler.finish(&mut *passes)?
-    {
-        println!("{profile}");
-    }
-    seconds.sort_by(f64::total_cmp);
     let tokens = (batch * length) as f64;
     let (median, fastest, slowest) = (seconds[seconds.len() / 2], seconds[0], seconds[seconds.len() - 1]);
     println!(
-        "mt {}, {:?} on {}, {batch}×{length}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {median:.3} s each; slowest {:.0}, \
-         fastest {:.0})",
+        "mt {}, {:?} on {}, {batch}×{length}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {:.2} ms each, of which \
+         {:.2} waiting for the device; slowest {:.0}, fastest {:.0})",
         env!("CARGO_PKG_VERSION"),
         args.shape,
         args.device,
@@ -159,6 +202,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         args.threads,
         tokens / median,
         seconds.len(),
+        1e3 * median,
+        1e3 * waited,
         tokens / slowest,
         tokens / fastest,
     );

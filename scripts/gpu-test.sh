@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # The tests for a GPU: the engine and its kernels, forward and back, the optimizer and decoding held against the processor
-# (tests/gpu_engine.rs), plain operations and a small model learned in f32 and bf16 (tests/device.rs), then the commands end
+# (tests/gpu_engine), plain operations and a small model learned in f32 and bf16 (tests/device.rs), then the commands end
 # to end on data/quickstart.
 #
 #   scripts/gpu-test.sh [DEVICE]        build and run; DEVICE: cuda (the default), cuda:1, ...
 #   scripts/gpu-test.sh build           only build, and pack target/gpu-test.tar.xz for another machine
 #   scripts/gpu-test.sh run [DEVICE]    only run what was built, or unpacked there: no Rust is needed
 #
-# On the other machine: a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz).
+# On the other machine: a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz; where
+# there is no xz, python3 -m tarfile -e gpu-test.tar.xz .).
 # `run cpu` is a trial without a GPU: tests/device.rs runs the plain operations on the processor, the commands its own.
-# Each test has a process and three minutes of its own: what one does to the device, the next does not see. All are run
-# whatever fails, and those that failed are named at the end. CUDA's libraries may be those that came with PyTorch.
+# Each test has a process of its own and a minute, the commands three: what one does to the device, the next does not see.
+# All are run whatever fails, but for a second one that takes too long, and those that failed are named at the end. A test
+# that fails is run once more with every kernel waited for, which names the one that fails. CUDA's libraries may be those
+# that came with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -56,12 +59,13 @@ print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))
 }
 
 failed=()
+late=0
 
-# part NAME COMMAND…: says whether it passed and how long it took; what it wrote only if it did not.
+# part LIMIT NAME COMMAND…: says whether it passed and how long it took; what it wrote only if it did not.
 part() {
-    local name=$1 start=$SECONDS status=0
-    shift
-    timeout --kill-after=10 180 "$@" >"$work/output" 2>&1 </dev/null || status=$?
+    local limit=$1 name=$2 start=$SECONDS status=0
+    shift 2
+    timeout --kill-after=10 "$limit" "$@" >"$work/output" 2>&1 </dev/null || status=$?
     if [ "$status" -eq 0 ]; then
         echo "ok      $name ($((SECONDS - start)) s)"
         return
@@ -69,6 +73,13 @@ part() {
     failed+=("$name")
     echo "FAILED  $name ($((SECONDS - start)) s, status $status)"
     tail -n 40 "$work/output"
+    if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+        late=$((late + 1))
+        [ "$late" -lt 2 ] || fail "two took longer than they may; ${#failed[@]} failed so far: ${failed[*]}"
+    elif [ "$MT_TEST_DEVICE" != cpu ]; then
+        echo "once more, each kernel waited for:"
+        CUDA_LAUNCH_BLOCKING=1 timeout --kill-after=10 "$limit" "$@" 2>&1 </dev/null | tail -n 20 || true
+    fi
 }
 
 run() {
@@ -79,19 +90,21 @@ run() {
     if [ "$MT_TEST_DEVICE" != cpu ]; then
         LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$(libraries)
         export LD_LIBRARY_PATH
+        # What the driver compiles is compiled once, also where there is no home directory.
+        export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
     fi
     [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
     for test in $tests; do
         [ -x "$folder/$test" ] || fail "$folder/$test is missing; run 'scripts/gpu-test.sh build'"
-        echo "tests/$test.rs on $MT_TEST_DEVICE"
+        echo "tests/$test on $MT_TEST_DEVICE"
         names=$("$folder/$test" --list --format terse | sed -n 's/: test$//p')
         [ -n "$names" ] || fail "$folder/$test names no tests"
         for name in $names; do
-            part "$name" "$folder/$test" --test-threads 1 --exact "$name"
+            part 60 "$name" "$folder/$test" --test-threads 1 --exact "$name"
         done
     done
     for precision in f32 bf16; do
-        part "training and translation, $precision" "$PWD/scripts/gpu-test.sh" end-to-end "$MT_TEST_DEVICE" "$precision"
+        part 180 "training and translation, $precision" bash "$PWD/scripts/gpu-test.sh" end-to-end "$MT_TEST_DEVICE" "$precision"
         grep '^beam' "$work/output" || true
     done
     [ ${#failed[@]} -eq 0 ] || fail "${#failed[@]} failed: ${failed[*]}"

@@ -124,8 +124,8 @@ enum Reader {
 impl Reader {
     fn read_line(&mut self, bytes: &mut Vec<u8>) -> io::Result<usize> {
         match self {
-            Self::File(reader) => reader.read_until(b'\n', bytes),
-            Self::Stdin(reader) => reader.read_until(b'\n', bytes),
+            Self::File(reader) => lines::read_line(reader, bytes),
+            Self::Stdin(reader) => lines::read_line(reader, bytes),
         }
     }
 
@@ -195,10 +195,13 @@ impl Input {
             self.count += 1;
         }
         if let Some(error) = self.failed.take_if(|_| lines.is_empty()) {
+            let is_too_long = error.kind() == io::ErrorKind::FileTooLarge;
             let error = Error::io("read", &self.name, error).at_line(&self.name, self.count + 1, 0);
-            return Err(
-                error.help("the lines before it are done; a compressed file may be damaged or cut off (gzip -t tells)")
-            );
+            return Err(error.help(if is_too_long {
+                lines::TOO_LONG_HELP
+            } else {
+                "the lines before it are done; a compressed file may be damaged or cut off (gzip -t tells)"
+            }));
         }
         Ok(lines)
     }

@@ -3,7 +3,7 @@
 //! A line ends at `\n` and nowhere else. Parallel corpora are aligned by counting `\n`, so the characters that Unicode
 //! also calls line breaks (U+2028, U+0085, form feed, a lone `\r`) must stay inside their line.
 
-use std::io::BufRead;
+use std::io::{self, BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::compact::CompactVec;
@@ -17,6 +17,22 @@ const LONG: usize = 10_000;
 /// Whether a line is too long for a sentence.
 pub fn is_long(line: &str) -> bool {
     line.len() > LONG && line.chars().count() > LONG
+}
+
+/// Bytes beyond which a line is not read: no sentence is so long, and memory is bounded.
+const LONGEST: u64 = 64 << 20;
+
+/// What to do about a line that is longer than can be read.
+pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines?";
+
+/// Appends the next line with its end; 0 bytes at the end of the text. Fails with [`ErrorKind::FileTooLarge`] where a line
+/// has more than 64 MiB.
+pub fn read_line(reader: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io::Result<usize> {
+    let read = reader.take(LONGEST).read_until(b'\n', line)?;
+    if read as u64 == LONGEST && !line.ends_with(b"\n") {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, "the line is longer than 64 MiB"));
+    }
+    Ok(read)
 }
 
 /// U+FEFF in UTF-8.
@@ -248,6 +264,14 @@ mod tests {
             assert_eq!(file.is_empty(), expected.is_empty());
             assert_eq!((file.carriage_returns, file.byte_order_mark), (0, text.starts_with('\u{FEFF}')));
         }
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let mut line = Vec::new();
+        let error = read_line(&mut io::BufReader::new(io::repeat(b'a')), &mut line).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        assert_eq!(line.len() as u64, LONGEST);
     }
 
     #[test]

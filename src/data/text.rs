@@ -3,7 +3,7 @@
 //! [`TextFile::scan`] reads it once, finds what is wrong with it and learns what the rest wants to know beforehand: how many
 //! lines it has, and the checksum that its text is known by.
 
-use std::io::BufRead;
+use std::io::{self, BufRead, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ impl TextFile {
             None => packing::open_packed(&self.path)?,
         };
         let columns = self.column.map(|number| Columns { number, ..Columns::default() });
-        Ok(LineReader { path: self.path.clone(), reader, packing, begun: false, columns })
+        Ok(LineReader { path: self.path.clone(), reader, packing, count: 0, columns })
     }
 }
 
@@ -127,7 +127,8 @@ pub struct LineReader {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
     packing: Packing,
-    begun: bool,
+    /// Lines read.
+    count: usize,
     columns: Option<Columns>,
 }
 
@@ -173,7 +174,7 @@ impl LineReader {
     /// Appends the next line without its end, and without a byte order mark before the first; false at the end of the file.
     pub fn next_line(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
         let start = buffer.len();
-        let first = !std::mem::replace(&mut self.begun, true);
+        let first = self.count == 0;
         if !self.append_line(buffer)? {
             return Ok(false);
         }
@@ -188,17 +189,32 @@ impl LineReader {
 
     /// Appends the next line with its end.
     fn append_line(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
-        let Some(columns) = &mut self.columns else {
-            let read = self.reader.read_until(b'\n', buffer);
-            return Ok(read.map_err(|error| self.packing.failed(&self.path, error))? > 0);
+        let line = match &mut self.columns {
+            None => &mut *buffer,
+            Some(columns) => {
+                columns.line.clear();
+                &mut columns.line
+            }
         };
-        columns.line.clear();
-        let read = self.reader.read_until(b'\n', &mut columns.line);
-        if read.map_err(|error| self.packing.failed(&self.path, error))? == 0 {
-            return Ok(false);
+        match lines::read_line(&mut self.reader, line) {
+            Ok(0) => return Ok(false),
+            Ok(_) => {}
+            Err(error) => return Err(self.failed(error)),
         }
-        columns.append(&self.path, buffer).map_err(|error| self.packing.inside(error))?;
+        self.count += 1;
+        if let Some(columns) = &mut self.columns {
+            columns.append(&self.path, buffer).map_err(|error| self.packing.inside(error))?;
+        }
         Ok(true)
+    }
+
+    /// Reading the next line failed.
+    fn failed(&self, error: io::Error) -> Error {
+        if error.kind() != ErrorKind::FileTooLarge {
+            return self.packing.failed(&self.path, error);
+        }
+        let error = Error::failure(error.to_string()).at_line(&self.path, self.count + 1, 0);
+        self.packing.inside(error.help(lines::TOO_LONG_HELP))
     }
 
     /// Fails where `chunk`, which begins with a line, is not UTF-8.

@@ -17,7 +17,7 @@
 //!   host learns it while the next update is under way.
 //!
 //! The kernels are CUDA C++ in `kernels/`, one file an operation of [`crate::ops`]. They are compiled when `mt` is built with
-//! CUDA; `tests/gpu_engine.rs` compiles the same files for the processor (`tests/emulator/`), so that they and this module
+//! CUDA; `tests/gpu_engine` compiles the same files for the processor (`tests/emulator/`), so that they and this module
 //! are tested without a GPU.
 
 mod arena;

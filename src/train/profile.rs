@@ -124,6 +124,14 @@ impl Profile {
         self.entries.iter().filter(|e| e.level == Level::Reference).map(|e| e.name).collect()
     }
 
+    /// Seconds that an update takes at the least on a device, where work that was timed is one after the other: its arithmetic
+    /// and its bytes at the rates that were measured. `None` on a processor.
+    pub fn floor(&self) -> Option<f64> {
+        let counted = self.entries.iter().filter(|entry| entry.level == Level::Operation);
+        let least: f64 = counted.map(|entry| self.machine.least(&entry.work)).sum();
+        self.machine.is_device.then_some(least / self.updates as f64)
+    }
+
     fn line(&self, entry: &Entry) -> Line {
         let (seconds, updates) = (entry.time.as_secs_f64(), self.updates as f64);
         // An operation has all threads, a kernel its own; its share is of the time of all.
@@ -205,16 +213,14 @@ impl fmt::Display for Profile {
             machine.f32 / 1e9,
             machine.memory / 1e9
         )?;
-        if machine.is_device {
-            // Work that a device has timed is one after the other: what it takes at the least, beside what it took.
-            let counted = self.entries.iter().filter(|entry| entry.level == Level::Operation);
-            let least: f64 = counted.map(|entry| machine.least(&entry.work)).sum();
-            let (updates, took) = (self.updates as f64, self.seconds);
-            let (least, took) = (1e3 * least / updates, 1e3 * took / updates);
+        if let Some(floor) = self.floor() {
+            let took = self.seconds / self.updates as f64;
             writeln!(
                 f,
-                "an update took {took:.2} ms, at the least {least:.2} ms: {:.2} times the floor",
-                took / least
+                "an update took {:.2} ms with the clocks of this profile, at the least {:.2} ms: {:.2} times the floor",
+                1e3 * took,
+                1e3 * floor,
+                took / floor
             )?;
         }
         for (title, share, lines) in [

@@ -433,6 +433,11 @@ Status cublasLtMatmulPreferenceDestroy(void* preference) { return delete static_
 Status cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const void* data, size_t bytes) {
     Preference& of = *static_cast<Preference*>(preference);
     if (attribute == 1 && bytes == 8) return std::memcpy(&of.workspace, data, 8), SUCCESS;
+    if (attribute == 3 && bytes == 4) {
+        // Sums in parts, if at all, in the type of the computation.
+        if (*static_cast<const unsigned*>(data) != 2) fail("a reduction in another type than float32");
+        return SUCCESS;
+    }
     if (attribute >= 5 && attribute <= 8 && bytes == 4) return std::memcpy(&of.alignments[attribute - 5], data, 4), SUCCESS;
     fail("cublasLtMatmulPreferenceSetAttribute: attribute %d of %zu bytes", attribute, bytes);
 }

@@ -1,7 +1,7 @@
 //! Pairs in text: a JSON object on each line, comma- or tab-separated values, or two files aligned line by line.
 
 use std::borrow::Cow;
-use std::io::{BufRead, Read};
+use std::io::{BufRead, ErrorKind};
 
 use serde_json::Value;
 
@@ -9,9 +9,6 @@ use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
 use crate::data::{lines, packing};
 use crate::error::{Error, Result};
-
-/// A longer line is not read: no sentence is so long, and memory is bounded.
-const LONGEST: u64 = 64 << 20;
 
 /// A file's lines, one after the other.
 struct Lines {
@@ -31,13 +28,13 @@ impl Lines {
     fn next(&mut self) -> Result<Option<&str>> {
         self.line.clear();
         self.number += 1;
-        let read = self.reader.by_ref().take(LONGEST).read_until(b'\n', &mut self.line);
-        read.map_err(|error| Error::io("read the corpus", &self.shard.name, error))?;
-        if self.line.is_empty() {
-            return Ok(None);
-        }
-        if self.line.len() as u64 == LONGEST {
-            return Err(self.wrong("the line is longer than 64 MiB").help("is this a file of lines?"));
+        match lines::read_line(&mut self.reader, &mut self.line) {
+            Ok(0) => return Ok(None),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                return Err(self.wrong(error.to_string()).help(lines::TOO_LONG_HELP));
+            }
+            Err(error) => return Err(Error::io("read the corpus", &self.shard.name, error)),
         }
         match std::str::from_utf8(lines::bare(&self.line, self.number == 1)) {
             Ok(line) => Ok(Some(line)),

@@ -43,6 +43,8 @@ pub struct Cuda {
     staging: Mutex<Staging>,
     /// What is timed for a profile, until the device is waited for.
     timed: Mutex<VecDeque<Timed>>,
+    /// Events that have been used: making one takes longer than a launch.
+    spare: Mutex<Vec<[CudaEvent; 2]>>,
     multiprocessors: u32,
 }
 
@@ -112,6 +114,15 @@ fn product_error(product: &Product, error: lt::CublasError) -> Error {
     Error::failure(format!("{what}: {which}")).caused_by(error)
 }
 
+/// Whether cuBLASLt has not computed a product since its algorithm is not for it.
+fn is_refusal(error: &lt::CublasError) -> bool {
+    use lts::cublasStatus_t as status;
+    matches!(
+        error.0,
+        status::CUBLAS_STATUS_NOT_SUPPORTED | status::CUBLAS_STATUS_INVALID_VALUE | status::CUBLAS_STATUS_ARCH_MISMATCH
+    )
+}
+
 impl Cuda {
     /// The queue of one of Candle's devices. Made when it is first asked for, and kept.
     pub fn of(device: &Device) -> Result<Arc<Self>> {
@@ -149,6 +160,7 @@ impl Cuda {
             untypical: Mutex::default(),
             staging: Mutex::default(),
             timed: Mutex::default(),
+            spare: Mutex::default(),
             multiprocessors: u32::try_from(multiprocessors).unwrap_or(1).max(1),
             stream,
         })
@@ -164,8 +176,13 @@ impl Cuda {
         if !profile::is_enabled() {
             return Ok(Timer(None));
         }
-        let event = || self.stream.context().new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT));
-        let events = [event().map_err(driver_error)?, event().map_err(driver_error)?];
+        let event =
+            || self.stream.context().new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).map_err(driver_error);
+        let spare = locked(&self.spare).pop();
+        let events = match spare {
+            Some(events) => events,
+            None => [event()?, event()?],
+        };
         events[0].record(&self.stream).map_err(driver_error)?;
         Ok(Timer(Some((self, Timed { name, part, work, events }))))
     }
@@ -226,12 +243,13 @@ impl Cuda {
     /// Counts for the profile what is done of the work that is timed.
     fn count(&self) -> Result<()> {
         let mut timed = locked(&self.timed);
-        while let Some(Timed { name, part, work, events: [before, after] }) = timed.front()
-            && after.is_complete()
-        {
-            let milliseconds = before.elapsed_ms(after).map_err(driver_error)?;
-            profile::add(name, part, Duration::from_secs_f32(milliseconds.max(0.0) / 1e3), *work);
-            timed.pop_front();
+        while let Some(Timed { name, part, work, events }) = timed.pop_front_if(|timed| timed.events[1].is_complete()) {
+            let [before, after] = &events;
+            // SAFETY: both were recorded, and are over.
+            let milliseconds = unsafe { result::event::elapsed(before.cu_event(), after.cu_event()) };
+            let time = Duration::from_secs_f32(milliseconds.map_err(driver_error)?.max(0.0) / 1e3);
+            profile::add(name, part, time, work);
+            locked(&self.spare).push(events);
         }
         Ok(())
     }
@@ -355,7 +373,12 @@ impl Queue for Cuda {
             }
             result::launch_kernel(function, grid, (launch.threads, 1, 1), shared, self.stream.cu_stream(), arguments)
         }
-        .map_err(driver_error)
+        .map_err(|error| {
+            let Launch { kernel, grid, threads, shared, .. } = launch;
+            let what =
+                format!("starting {kernel}, {grid:?} blocks of {threads} threads, {shared} bytes of shared memory");
+            driver_error(error).context(what)
+        })
     }
 
     fn product(&self, product: &Product) -> Result<()> {
@@ -364,9 +387,12 @@ impl Queue for Cuda {
         let call = Call::new(product).map_err(failed)?;
         let algorithm = self.algorithm(product).map_err(failed)?;
         let _timer = self.timer("product", part(product), work(product))?;
-        if call.run(self, &algorithm).is_ok() {
-            return Ok(());
+        match call.run(self, &algorithm) {
+            // That choice is not for this shape; any other error is the device's.
+            Err(error) if is_refusal(&error) => {}
+            outcome => return outcome.map_err(failed),
         }
+        profile::add("product that was asked for twice", "", Duration::ZERO, Work::NONE);
         let algorithm = self.untypical_algorithm(product).map_err(failed)?;
         call.run(self, &algorithm).map_err(failed)
     }

@@ -22,10 +22,17 @@ pub(super) struct Shape {
     bf16: [bool; 2],
     accumulate: bool,
     epilogue: u8,
+    /// Bytes that the epilogue's bias is aligned to; cuBLASLt looks at its address.
+    bias: u32,
 }
 
 impl Shape {
     pub(super) fn new(p: &Product) -> Self {
+        let (epilogue, bias) = match p.epilogue {
+            Epilogue::None => (0, 0),
+            Epilogue::Bias(bias) => (1, alignment(bias)),
+            Epilogue::BiasRelu(bias) => (2, alignment(bias)),
+        };
         Self {
             sizes: [p.m, p.n, p.k],
             strides: [p.a.stride, p.b.stride, p.c.stride],
@@ -33,11 +40,8 @@ impl Shape {
             alignments: [p.a.at, p.b.at, p.c.at].map(alignment),
             bf16: [p.number == Number::Bf16, p.result == Number::Bf16],
             accumulate: p.accumulate,
-            epilogue: match p.epilogue {
-                Epilogue::None => 0,
-                Epilogue::Bias(_) => 1,
-                Epilogue::BiasRelu(_) => 2,
-            },
+            epilogue,
+            bias,
         }
     }
 }
@@ -114,6 +118,9 @@ impl<'a> Call<'a> {
         use lts::cublasLtMatmulPreferenceAttributes_t as attribute;
         let preference = Preference(lt::create_matmul_pref()?);
         preference.set(attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE)?;
+        // Parts of a sum are added up in the workspace in float32, never in the result in its type.
+        let in_float32 = lts::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        preference.set(attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_float32)?;
         // Without these it expects more than parameters in the middle of a flat tensor have.
         let [a, b, c] = [self.product.a.at, self.product.b.at, self.product.c.at].map(alignment);
         preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b)?;

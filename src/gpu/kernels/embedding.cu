@@ -30,6 +30,8 @@ __device__ void embed(T* out, const float* table, const float* positions, const 
 }
 
 constexpr unsigned EMBED_WARPS = 8;
+// Rows that a warp reads at once: alone, each would wait for the one before.
+constexpr unsigned EMBED_ROWS = 4;
 
 // gradient[token] += scale·Σ mask·g over the rows of one token, `order[starts[k]]` to `order[starts[k + 1] - 1]`. Each warp
 // takes every eighth of them, and the warps' sums are added in their order: the result is the same in every run.
@@ -41,17 +43,22 @@ __device__ void embed_backward(float* gradient, const T* g, const unsigned* orde
     const unsigned segment = blockIdx.x, j = (blockIdx.y * WARP + lane) * V;
     float total[V] = {};
     if (j < d) {
-        for (unsigned k = starts[segment] + warp; k < starts[segment + 1]; k += EMBED_WARPS) {
-            const unsigned row = order[k];
-            float x[V];
-            load<V>(g + size_t(row) * d + j, x);
-            if (dropout.threshold > 0) {
-                const unsigned base = padded[row] * d + j;
+        const unsigned end = starts[segment + 1];
+        for (unsigned k = starts[segment] + warp; k < end; k += EMBED_WARPS * EMBED_ROWS) {
+            float x[EMBED_ROWS][V] = {};
+            unsigned bases[EMBED_ROWS] = {};
 #pragma unroll
-                for (int i = 0; i < V; i++) x[i] *= keep(dropout, base + i);
+            for (unsigned r = 0; r < EMBED_ROWS; r++) {
+                if (k + r * EMBED_WARPS >= end) continue;
+                const unsigned row = order[k + r * EMBED_WARPS];
+                load<V>(g + size_t(row) * d + j, x[r]);
+                bases[r] = padded[row] * d + j;
             }
 #pragma unroll
-            for (int i = 0; i < V; i++) total[i] += x[i];
+            for (unsigned r = 0; r < EMBED_ROWS; r++) {
+#pragma unroll
+                for (int i = 0; i < V; i++) total[i] += dropout.threshold > 0 ? x[r][i] * keep(dropout, bases[r] + i) : x[r][i];
+            }
         }
     }
 #pragma unroll

@@ -12,6 +12,8 @@ KERNEL advance(unsigned* ancestors, const unsigned* before, const unsigned* pare
 }
 LAUNCHABLE(advance)
 
+constexpr unsigned NO_TOKEN = ~0u;
+
 // A token and its logit; among equals the smaller token is better.
 struct Candidate {
     float logit;
@@ -20,8 +22,6 @@ struct Candidate {
         return logit > other.logit || (logit == other.logit && token < other.token);
     }
 };
-
-constexpr unsigned SEARCH_WARPS = 8;
 
 __device__ inline Candidate best_of_warp(Candidate mine) {
 #pragma unroll
@@ -33,30 +33,41 @@ __device__ inline Candidate best_of_warp(Candidate mine) {
     return mine;
 }
 
-// The best candidate among all threads'. All get it.
-__device__ inline Candidate best_of_block(Candidate mine) {
-    __shared__ Candidate bests[SEARCH_WARPS];
-    mine = best_of_warp(mine);
+// Of a block of at most 32 warps: what `mine` is in the lane of this number, `none` where there is no such warp.
+template <class T> __device__ inline T of_warps(T* shared, T mine, T none) {
+    const unsigned lane = threadIdx.x % WARP;
     __syncthreads();
-    if (threadIdx.x % WARP == 0) bests[threadIdx.x / WARP] = mine;
+    if (lane == 0) shared[threadIdx.x / WARP] = mine;
     __syncthreads();
-    Candidate best = bests[0];
-    for (unsigned w = 1; w < SEARCH_WARPS; w++) {
-        if (bests[w].better(best)) best = bests[w];
-    }
-    return best;
+    return lane < blockDim.x / WARP ? shared[lane] : none;
 }
 
-// The sum over all threads. All get it.
-__device__ inline float sum_of_block_of(float x) {
-    __shared__ float sums[SEARCH_WARPS];
-    x = warp_sum(x);
-    __syncthreads();
-    if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = x;
-    __syncthreads();
-    float sum = 0;
-    for (unsigned w = 0; w < SEARCH_WARPS; w++) sum += sums[w];
-    return sum;
+// The best candidate among all threads'. All get it.
+__device__ inline Candidate best_of_block(Candidate mine) {
+    __shared__ Candidate bests[WARP];
+    const Candidate none = {-INFINITY, NO_TOKEN};
+    return best_of_warp(of_warps(bests, best_of_warp(mine), none));
+}
+
+// The largest of all threads' numbers, and the sum of their sums, each scaled from its own number to the largest. All get it.
+__device__ inline void combine_exponentials(float& largest, float& sum) {
+    __shared__ float maxima[WARP], sums[WARP];
+    const float most = warp_max(of_warps(maxima, warp_max(largest), -INFINITY));
+    sum = warp_sum(of_warps(sums, warp_sum(sum * expf(largest - most)), 0.0f));
+    largest = most;
+}
+
+// Logits that a thread takes at once.
+constexpr unsigned SEARCH_LOGITS = 4;
+
+// Four logits from token `j` on, which is a multiple of four as the stride is; what is beyond the vocabulary is -∞.
+__device__ inline void load_some(const float* row, unsigned j, unsigned vocabulary, float (&x)[SEARCH_LOGITS]) {
+    const float4 all = *reinterpret_cast<const float4*>(row + j);
+    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+#pragma unroll
+    for (unsigned i = 1; i < SEARCH_LOGITS; i++) {
+        if (j + i >= vocabulary) x[i] = -INFINITY;
+    }
 }
 
 struct Exclusions {
@@ -68,27 +79,39 @@ struct Exclusions {
     const unsigned* always;
     unsigned always_count;
 };
-constexpr unsigned NO_TOKEN = ~0u;
 
 // The k best continuations of each row, with their log-probabilities, of which what is excluded takes none; then tokens with
-// the log-probability -∞. A row whose probabilities are no numbers begins with NaN. One block a row; the logits are used up.
+// the log-probability -∞. A row whose probabilities are no numbers begins with NaN. One block of at most 32 warps a row; the logits
+// are used up. The stride is a multiple of four.
 KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exclusions excluded, unsigned vocabulary,
                           unsigned stride, unsigned k) {
     const unsigned row = blockIdx.x, none = 0;
     float* x = logits + size_t(row) * stride;
     tokens += size_t(row) * k;
     log_probs += size_t(row) * k;
-    // A thread has every 256th token.
-    Candidate mine = {-INFINITY, NO_TOKEN};
+    // A thread has four tokens of every 4·blockDim.x.
+    float largest = -INFINITY, sum = 0;
     bool is_nan = false;
-    for (unsigned j = threadIdx.x; j < vocabulary; j += blockDim.x) {
-        is_nan |= x[j] != x[j];
-        if (x[j] > mine.logit) mine = {x[j], j};
+    for (unsigned j = threadIdx.x * SEARCH_LOGITS; j < vocabulary; j += blockDim.x * SEARCH_LOGITS) {
+        float logits[SEARCH_LOGITS];
+        load_some(x, j, vocabulary, logits);
+        float most = logits[0];
+#pragma unroll
+        for (unsigned i = 0; i < SEARCH_LOGITS; i++) {
+            is_nan |= logits[i] != logits[i];
+            most = fmaxf(most, logits[i]);
+        }
+        if (!(most > -INFINITY)) continue;
+        if (most > largest) {
+            sum *= expf(largest - most);
+            largest = most;
+        }
+#pragma unroll
+        for (unsigned i = 0; i < SEARCH_LOGITS; i++) sum += expf(logits[i] - largest);
     }
-    const float largest = best_of_block(mine).logit;
-    float sum = is_nan ? NAN : 0;
-    for (unsigned j = threadIdx.x; j < vocabulary; j += blockDim.x) sum += expf(x[j] - largest);
-    const float log_sum = largest + logf(sum_of_block_of(sum));
+    if (is_nan) sum = NAN;
+    combine_exponentials(largest, sum);
+    const float log_sum = largest + logf(sum);
     const bool is_number = log_sum > -INFINITY && log_sum < INFINITY;
     const unsigned forced = excluded.forced[row];
     for (unsigned i = threadIdx.x; i < k; i += blockDim.x) {
@@ -107,14 +130,19 @@ KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exc
     }
     __syncthreads();
     // Each thread shows its best; whose is taken looks for its next.
-    Candidate taken = {INFINITY, 0};
+    Candidate mine = {-INFINITY, NO_TOKEN}, taken = {INFINITY, 0};
     bool look = true;
     for (unsigned i = 0; i < k; i++) {
         if (look) {
             mine = {-INFINITY, NO_TOKEN};
-            for (unsigned j = threadIdx.x; j < vocabulary; j += blockDim.x) {
-                const Candidate candidate = {x[j], j};
-                if (candidate.better(mine) && taken.better(candidate)) mine = candidate;
+            for (unsigned j = threadIdx.x * SEARCH_LOGITS; j < vocabulary; j += blockDim.x * SEARCH_LOGITS) {
+                float logits[SEARCH_LOGITS];
+                load_some(x, j, vocabulary, logits);
+#pragma unroll
+                for (unsigned i = 0; i < SEARCH_LOGITS; i++) {
+                    const Candidate candidate = {logits[i], j + i};
+                    if (candidate.better(mine) && taken.better(candidate)) mine = candidate;
+                }
             }
         }
         const Candidate best = best_of_block(mine);

@@ -48,7 +48,8 @@ impl Kernels {
         }
     }
 
-    /// The k best continuations of rows of logits (float32, used up) that lie `stride` apart, and their log-probabilities.
+    /// The k best continuations of rows of logits (float32, used up) that lie `stride` apart, a multiple of four, and their
+    /// log-probabilities.
     pub fn best_continuations(
         &self,
         [tokens, log_probs, logits]: [Address; 3],
@@ -64,7 +65,8 @@ impl Kernels {
                     kernel: "best_continuations",
                     name: "best continuations",
                     grid: [rows as u32, 1, 1],
-                    threads: 8 * WARP,
+                    // Each takes four logits at once.
+                    threads: vocabulary.div_ceil(4).next_multiple_of(WARP).min(32 * WARP),
                     shared: 0,
                     bytes: 0,
                 },

@@ -1,0 +1,162 @@
+//! The attention kernels of every width.
+
+use std::sync::Arc;
+
+use mt::gpu::launch::{AttentionSizes, Heads, Kernels, Side};
+use mt::gpu::queue::{Address, Number, Queue};
+use mt::ops::dropout::Dropout;
+use mt::rng::Stream;
+
+use super::error_by_norm;
+use crate::common::emulator::{get, guarded_queue, put, to_bf16};
+
+/// Sentences on the device: their rows begin at the sums of the lengths before.
+fn side(queue: &dyn Queue, lengths: &[u32]) -> Side {
+    let mut starts = vec![0u32];
+    lengths.iter().for_each(|length| starts.push(starts[starts.len() - 1] + length));
+    let (rows, none) = (starts[lengths.len()] as usize, put(queue, &[0u32]));
+    Side {
+        ids: none,
+        places: none,
+        padded: none,
+        starts: put(queue, &starts),
+        rows,
+        sentences: lengths.len(),
+        longest: lengths.iter().copied().max().unwrap() as usize,
+    }
+}
+
+/// Output and gradients of attention over packed rows: out, dq, dk, dv.
+pub fn attend(
+    queue: &Arc<dyn Queue>,
+    number: Number,
+    [queries, keys]: [&[u32]; 2],
+    d: usize,
+    causal: bool,
+    p: f64,
+) -> [Vec<f32>; 4] {
+    const HEADS: usize = 2;
+    let kernels = Kernels::new(queue.clone(), number, d.is_multiple_of(8));
+    let (queries, keys) = (side(&**queue, queries), side(&**queue, keys));
+    let width = HEADS * d;
+    let mut stream = Stream::new(d as u64, "attention");
+    let mut draw = |rows: usize| -> Address {
+        // Of bf16, so that both types begin with the same numbers.
+        let values: Vec<u16> = (0..rows * width).map(|_| to_bf16(stream.normal() as f32)).collect();
+        match number {
+            Number::Bf16 => put(&**queue, &values),
+            Number::F32 => {
+                let values: Vec<f32> = values.iter().map(|&v| f32::from_bits(u32::from(v) << 16)).collect();
+                put(&**queue, &values)
+            }
+        }
+    };
+    let heads = Heads { q: draw(queries.rows), k: draw(keys.rows), v: draw(keys.rows) };
+    let dout = draw(queries.rows);
+    let numbers = |rows: usize| queue.allocate(number.bytes(rows * width)).unwrap();
+    let (out, gradients) =
+        (numbers(queries.rows), Heads { q: numbers(queries.rows), k: numbers(keys.rows), v: numbers(keys.rows) });
+    let [log_sums, deltas] = [0; 2].map(|_| queue.allocate(4 * HEADS * queries.rows).unwrap());
+    let sizes = AttentionSizes {
+        queries,
+        keys,
+        q_stride: width,
+        k_stride: width,
+        heads: HEADS,
+        d_k: d,
+        d_v: d,
+        causal,
+        dropout: Dropout::new(p, 7),
+    };
+    kernels.attend([out, log_sums], heads, &sizes).unwrap();
+    kernels.attend_backward(gradients, [dout, out, log_sums, deltas], heads, &sizes).unwrap();
+    [(out, queries.rows), (gradients.q, queries.rows), (gradients.k, keys.rows), (gradients.v, keys.rows)].map(
+        |(at, rows)| match number {
+            Number::F32 => get::<f32>(&**queue, at, rows * width),
+            Number::Bf16 => {
+                let values = get::<u16>(&**queue, at, rows * width);
+                values.iter().map(|&v| f32::from_bits(u32::from(v) << 16)).collect()
+            }
+        },
+    )
+}
+
+/// What `attend` computes without dropout, by its definition, in float64.
+fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool) -> [Vec<f32>; 4] {
+    const HEADS: usize = 2;
+    let (width, scale) = (HEADS * d, 1.0 / (d as f64).sqrt());
+    let mut stream = Stream::new(d as u64, "attention");
+    let mut draw = |lengths: &[u32]| -> Vec<f64> {
+        let count = lengths.iter().sum::<u32>() as usize * width;
+        (0..count).map(|_| f64::from(f32::from_bits(u32::from(to_bf16(stream.normal() as f32)) << 16))).collect()
+    };
+    let (q, k, v, dout) = (draw(queries), draw(keys), draw(keys), draw(queries));
+    let [mut out, mut dq, mut dk, mut dv] = [&q, &q, &k, &v].map(|like| vec![0.0; like.len()]);
+    let (mut first_query, mut first_key) = (0, 0);
+    for (&queries, &keys) in queries.iter().zip(keys) {
+        let (queries, keys) = (queries as usize, keys as usize);
+        for (head, t) in (0..HEADS).flat_map(|head| (0..queries).map(move |t| (head, t))) {
+            let row = |first: usize, t: usize| (first + t) * width + head * d;
+            let dot = |a: &[f64], i: usize, b: &[f64], j: usize| -> f64 { (0..d).map(|c| a[i + c] * b[j + c]).sum() };
+            let (at, visible) = (row(first_query, t), if causal { keys.min(t + 1) } else { keys });
+            let weights: Vec<f64> = (0..visible).map(|s| (scale * dot(&q, at, &k, row(first_key, s))).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for (s, weight) in weights.iter().enumerate() {
+                (0..d).for_each(|c| out[at + c] += weight / sum * v[row(first_key, s) + c]);
+            }
+            let delta = dot(&dout, at, &out, at);
+            for (s, weight) in weights.iter().enumerate() {
+                let (p, of_key) = (weight / sum, row(first_key, s));
+                let dx = scale * p * (dot(&dout, at, &v, of_key) - delta);
+                for c in 0..d {
+                    dq[at + c] += dx * k[of_key + c];
+                    dk[of_key + c] += dx * q[at + c];
+                    dv[of_key + c] += p * dout[at + c];
+                }
+            }
+        }
+        (first_query, first_key) = (first_query + queries, first_key + keys);
+    }
+    [out, dq, dk, dv].map(|values| values.into_iter().map(|value| value as f32).collect())
+}
+
+/// The kernels for every width, in each of their forms, against the definition.
+#[test]
+fn attention_is_its_definition() {
+    for (d, causal) in [(6, true), (40, false), (64, true), (100, false), (128, true), (136, true), (512, false)] {
+        let queries = [1, 37, 4];
+        let keys = if causal { queries } else { [5, 33, 32] };
+        let got = attend(&guarded_queue(), Number::F32, [&queries, &keys], d, causal, 0.0);
+        let want = attention_by_definition([&queries, &keys], d, causal);
+        for ((name, got), want) in ["out", "dq", "dk", "dv"].iter().zip(&got).zip(&want) {
+            // Sums of up to 512 products, and of 37 rows, in float32.
+            let error = error_by_norm(got, want);
+            assert!(error < 1e-6, "{name} of heads of {d}, causal {causal}: {error}");
+        }
+    }
+}
+
+/// The kernels for tensor cores against those for every width and type, which the tests above hold against the processor's.
+#[test]
+fn attention_in_tiles_is_attention() {
+    for (d, causal, p) in [(16, true, 0.0), (32, false, 0.2), (64, true, 0.1), (128, false, 0.0), (64, false, 0.0)] {
+        let queries = [1, 16, 17, 33, 70, 2];
+        let keys = if causal { queries } else { [5, 31, 32, 1, 64, 90] };
+        let [want, got] =
+            [Number::F32, Number::Bf16].map(|number| attend(&guarded_queue(), number, [&queries, &keys], d, causal, p));
+        for ((name, got), want) in ["out", "dq", "dk", "dv"].iter().zip(&got).zip(&want) {
+            let error = error_by_norm(got, want);
+            assert!(error < 1e-2, "{name} of heads of {d}, causal {causal}, dropout {p}: {error}");
+        }
+    }
+}
+
+/// A head as wide as a base model, as in the paper's table 3 (A): twice as wide as a lane's first numbers reach.
+#[test]
+fn one_wide_head() {
+    let [want, got] = [Number::F32, Number::Bf16]
+        .map(|number| attend(&guarded_queue(), number, [&[3, 40], &[33, 7]], 512, false, 0.1));
+    for (got, want) in got.iter().zip(&want) {
+        assert!(error_by_norm(got, want) < 1e-2);
+    }
+}
