@@ -30,7 +30,7 @@ test-sacrebleu: build ## Hold metrics and event files to the real sacrebleu and 
 	scripts/sacrebleu-python.sh tests/tensorboard/read.py target/release/mt
 	scripts/sacrebleu-python.sh tests/sacrebleu/compare.py target/release/mt $(ARGS)
 
-# Two of them need text under $$MT_TEST_DATA, and are skipped where that is unset.
+# Three of them need text under $$MT_TEST_DATA, and are skipped where that is unset.
 test-interop: build ## Hold tokenizers and models, in and out, to SentencePiece, tokenizers, CTranslate2, Marian, transformers (from PyPI)
 	scripts/interop-python.sh tests/interop/export.py target/release/mt $(ARGS)
 	scripts/interop-python.sh tests/interop/tokenization.py target/release/mt

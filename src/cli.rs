@@ -29,7 +29,7 @@ pub struct Common {
     /// Processor threads; 0: all cores [default: the configuration's]
     #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     pub threads: Option<usize>,
-    /// Seed of everything random [default: the configuration's]
+    /// Seed of everything random [default: the configuration's; of the tests of mt eval 12345]
     #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     pub seed: Option<u64>,
     /// Use only what is in the cache of the Hugging Face hub
@@ -107,7 +107,7 @@ pub struct TrainArgs {
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Run directory [default: runs/<configuration name>]
+    /// Run directory [default: runs/<configuration name>; of a run's own config.toml, that run]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Continue a run from its newest checkpoint
@@ -147,7 +147,8 @@ pub struct RunArgs {
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Run directory that training will have, or has [default: runs/<configuration name>]
+    /// Run directory that training will have, or has [default: runs/<configuration name>; of a run's own
+    /// config.toml, that run]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }
@@ -238,7 +239,8 @@ pub struct DecodeArgs {
     /// then among these
     #[arg(long, value_name = "FILE")]
     pub shortlist: Option<PathBuf>,
-    /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as the model is stored]
+    /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as
+    /// the model is stored; on a GPU, its runtime.precision]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
 }
@@ -300,7 +302,8 @@ pub struct ScoreArgs {
     /// Most padded tokens in one batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
-    /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as the model is stored]
+    /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as
+    /// the model is stored; on a GPU, its runtime.precision]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
 }

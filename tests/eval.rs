@@ -233,6 +233,7 @@ fn perplexity_is_that_of_training() {
     let of = |more: &[&str]| project.mt(&[&["eval", "--model", "runs/small", "--ppl", "-q"], more].concat());
     fails(&of(&["--src", "none", "--ref", "none"]), 1, &["none", "there are no lines to score"]);
     fails(&of(&["--shortlist", "list"]), 2, &["--ppl", "--shortlist"]);
+    fails(&of(&["--output", "translated"]), 2, &["nothing for --output", "--bleu"]);
     let both = project.mt(&["eval", "--model", "runs/small", "--ppl", "--bleu", "-q"]);
     assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
 }

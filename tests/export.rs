@@ -238,6 +238,10 @@ fn what_cannot_be_exported_is_named() {
     fails(&export("hf-marian", "out", &["--quantization", "int8"]), 2, &["is for --format ct2"]);
     assert!(!project.path("out").exists());
 
+    succeeds(&project.train(&["--run-dir", "narrow", "--set", "model.d_v=4"]));
+    let narrow = project.mt(&["export", "narrow", "-q", "--format", "ct2", "--out", "out"]);
+    fails(&narrow, 1, &["cannot take `model.d_v`: its heads share d_model evenly"]);
+
     succeeds(&project.train(&["--run-dir", "plain"]));
     let output = project.mt(&["export", "plain", "--json", "--format", "ct2", "--out", "deep/er/out"]);
     succeeds(&output);

@@ -96,7 +96,7 @@ pub struct MetricArgs {
     /// BLEU: value of floor or add-k smoothing
     #[arg(long, value_name = "X", help_heading = "Metrics")]
     pub smooth_value: Option<f64>,
-    /// BLEU: do not warn of translations that look tokenised
+    /// BLEU: no warnings of translations that look tokenised, and of text that it tells little of
     #[arg(long, help_heading = "Metrics")]
     pub force: bool,
     /// chrF: longest n-grams of characters

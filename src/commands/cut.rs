@@ -74,7 +74,7 @@ impl CutLines {
         if let Some((first, count)) = self.translations {
             message(format_args!(
                 "warning: {count} of {all} translations (the first is line {first}) were cut at the maximum length \
-                 (--max-length, --max-length-extra)"
+                 (--max-length, --max-length-extra; at most model.max_length)"
             ));
         }
     }

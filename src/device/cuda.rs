@@ -97,6 +97,9 @@ fn check_index(index: usize, count: usize) -> Result<()> {
     Ok(())
 }
 
+/// The oldest compute capability that the kernels are for, as in build.rs.
+const OLDEST: usize = 80;
+
 /// A driver runs kernels of its own CUDA version and older.
 fn check_driver(driver: u32, built: u32) -> Result<()> {
     if driver >= built {
@@ -128,7 +131,11 @@ fn check_capability(index: usize, gpu: usize, target: &str) -> Result<()> {
         show(gpu),
         show(built)
     );
-    Err(Error::failure(what).help(format!("build one with `CUDA_COMPUTE_CAP={gpu} make cuda`, or use --device cpu")))
+    Err(Error::failure(what).help(if gpu < OLDEST {
+        "use --device cpu; the kernels need compute capability 8.0".to_owned()
+    } else {
+        format!("build one with `CUDA_COMPUTE_CAP={gpu} make cuda`, or use --device cpu")
+    }))
 }
 
 fn load_driver() -> Result<()> {
@@ -220,7 +227,9 @@ mod tests {
             assert_eq!(check_capability(0, gpu, target).is_ok(), fits, "{gpu} {target}");
         }
         let error = check_capability(0, 75, "80").unwrap_err().to_string();
-        assert!(error.contains("7.5") && error.contains("8.0 and newer") && error.contains("CUDA_COMPUTE_CAP=75"));
+        assert!(error.contains("7.5") && error.contains("8.0 and newer") && error.contains("help: use --device cpu"));
+        let error = check_capability(0, 100, "90a").unwrap_err().to_string();
+        assert!(error.contains("CUDA_COMPUTE_CAP=100"));
         // The kernels of this build say what they are for.
         assert!(super::target(kernels::UNARY.ptx()).is_some());
     }

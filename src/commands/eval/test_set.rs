@@ -87,6 +87,10 @@ pub fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> 
         let error = Error::usage("--ppl is of all tokens, and --shortlist leaves most of them out");
         return Err(error.help("leave one of the two out"));
     }
+    if !translations_wanted && args.output.is_some() {
+        let error = Error::usage("--ppl alone translates nothing, so that there is nothing for --output");
+        return Err(error.help("add --bleu, or leave --output out"));
+    }
     let (loaded, others) = model::load_all(&args.models, common)?;
     let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
     let Text { source, reference, sources, references } = Text::find(args, &loaded, common)?;

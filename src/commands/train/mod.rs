@@ -249,7 +249,7 @@ fn conclude(
     let why = match end {
         End::Interrupted | End::Terminated => {
             let what = format!("stopped by a signal at update {step}; everything is saved");
-            let help = format!("continue with --resume --run-dir {run}");
+            let help = format!("continue with `mt train --config {run}/config.toml --resume`");
             return Err(Error::stopped(end == End::Terminated, what).help(help));
         }
         End::Updates => "train.max_updates reached".to_owned(),

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Model, Obstacles, has_even_heads, pieces, write_bytes, write_json};
+use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json};
 use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
 use crate::config::{Activation, NormKind, NormPlacement, PositionKind};
@@ -134,7 +134,9 @@ fn refuse(model: &Model) -> Result<()> {
     let mut obstacles = Obstacles::new("CTranslate2");
     obstacles.unless(config.norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
     obstacles.unless(config.positions != PositionKind::Rotary, "model.positions", "its encoder has no rotary ones");
-    obstacles.unless(has_even_heads(config), "model.d_k", "its heads share d_model evenly");
+    if let Some(key) = uneven_width(config) {
+        obstacles.unless(false, key, "its heads share d_model evenly");
+    }
     obstacles.check()
 }
 

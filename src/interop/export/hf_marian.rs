@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Model, Obstacles, has_even_heads, pieces, write_bytes, write_json, write_text};
+use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json, write_text};
 use crate::checkpoint::format::{self, Elements, NamedTensor};
 use crate::checkpoint::whole_directory;
 use crate::config::{NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
@@ -65,7 +65,9 @@ fn refuse(model: &Model) -> Result<()> {
     obstacles.unless(config.norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
     obstacles.unless(config.norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
     obstacles.unless(config.positions == PositionKind::Sinusoidal, "model.positions", "its positions are sinusoidal");
-    obstacles.unless(has_even_heads(config), "model.d_k", "its heads share d_model evenly");
+    if let Some(key) = uneven_width(config) {
+        obstacles.unless(false, key, "its heads share d_model evenly");
+    }
     obstacles.check()
 }
 

@@ -82,9 +82,10 @@ impl Obstacles {
     }
 }
 
-/// Whether heads share the model's width evenly, as most programs take for granted.
-fn has_even_heads(config: &ModelConfig) -> bool {
-    config.d_k == config.d_v && config.d_k * config.heads == config.d_model
+/// The key by which heads do not share the model's width evenly, as most programs take for granted.
+fn uneven_width(config: &ModelConfig) -> Option<&'static str> {
+    let is_uneven = |width: usize| width * config.heads != config.d_model;
+    if is_uneven(config.d_k) { Some("model.d_k") } else { is_uneven(config.d_v).then_some("model.d_v") }
 }
 
 /// A vocabulary in the order of its ids.
