@@ -183,15 +183,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let waited = median(times.iter().map(|time| time.waited).collect());
     times.sort_by(|a, b| a.update.total_cmp(&b.update));
-    let seconds: Vec<f64> = times.iter().map(|time| time.update).collect();
+    let [fastest, typical, slowest] = [0, times.len() / 2, times.len() - 1].map(|place| times[place].update);
     if let Some(profile) = profile {
         println!("{profile}");
         if let Some(floor) = profile.floor() {
-            println!("without these clocks an update takes {:.2} times the floor", seconds[seconds.len() / 2] / floor);
+            println!("without these clocks an update takes {:.2} times the floor", typical / floor);
         }
     }
     let tokens = (batch * length) as f64;
-    let (median, fastest, slowest) = (seconds[seconds.len() / 2], seconds[0], seconds[seconds.len() - 1]);
     println!(
         "mt {}, {:?} on {}, {batch}×{length}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {:.2} ms each, of which \
          {:.2} waiting for the device; slowest {:.0}, fastest {:.0})",
@@ -200,9 +199,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         args.device,
         args.precision,
         args.threads,
-        tokens / median,
-        seconds.len(),
-        1e3 * median,
+        tokens / typical,
+        times.len(),
+        1e3 * typical,
         1e3 * waited,
         tokens / slowest,
         tokens / fastest,

@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::{every_option, is_idle, random_sequences, relative_error, small_model, special};
+use common::{assert_same_gradients, every_option, random_sequences, relative_error, small_model, special};
 use mt::config::{ModelConfig, OptimizerConfig, ScheduleConfig};
 use mt::data::batch::{Batch, SpecialIds};
 use mt::decode::neural::Neural;
@@ -67,15 +67,7 @@ fn loss_and_gradients_are_the_processor_s() {
         let (want_loss, want) = pass(&here, Implementation::Fused);
         let (loss, got) = pass(&there, Implementation::Reference);
         assert!((loss - want_loss).abs() < 1e-4 * want_loss, "{loss}, not {want_loss}");
-        for entry in here.parameters().entries() {
-            let (got, want) = (&got[entry.range()], &want[entry.range()]);
-            if is_idle(&entry.name, &config) {
-                assert!(got.iter().all(|v| v.abs() < 5e-5), "{}", entry.name);
-                continue;
-            }
-            let error = relative_error(got, want);
-            assert!(error < 1e-4, "{}: {error}", entry.name);
-        }
+        assert_same_gradients(&here, &got, &want, "reference");
     }
 }
 

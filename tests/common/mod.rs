@@ -43,6 +43,19 @@ pub fn is_idle(name: &str, config: &ModelConfig) -> bool {
     name.ends_with("k_proj.bias") && !turned
 }
 
+/// Every parameter's part of two flat gradients is the same, to 1e-4 of its largest number.
+pub fn assert_same_gradients(model: &Transformer, got: &[f32], want: &[f32], which: &str) {
+    for entry in model.parameters().entries() {
+        let (got, want) = (&got[entry.range()], &want[entry.range()]);
+        if is_idle(&entry.name, model.config()) {
+            assert!(got.iter().all(|v| v.abs() < 5e-5), "{which}: {}", entry.name);
+            continue;
+        }
+        let error = relative_error(got, want);
+        assert!(error < 1e-4, "{which}: {}: {error}", entry.name);
+    }
+}
+
 /// Random padded sequences of the given lengths, by name: padding is 0, words begin at 4.
 pub fn random_sequences(lengths: &[u32], vocabulary: usize, name: &str) -> Sequences {
     let length = *lengths.iter().max().unwrap() as usize;

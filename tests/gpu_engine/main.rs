@@ -11,7 +11,7 @@ use std::sync::Arc;
 use attention::attend;
 use candle_core::{DType, Device, Tensor};
 use common::emulator::{Emulator, device, on_emulator};
-use common::{every_option, is_idle, random_sequences, relative_error, small_model, special};
+use common::{assert_same_gradients, every_option, is_idle, random_sequences, relative_error, small_model, special};
 use mt::config::{ModelConfig, OptimizerConfig};
 use mt::decode::neural::Neural;
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
@@ -99,15 +99,7 @@ fn loss_and_gradients_are_the_processor_s() {
         let (want, got) = (want(&config, &TRAINING), got(&config, &TRAINING, DType::F32));
         assert!((got.0 - want.0).abs() < 1e-5 * want.0, "config {number}: {}, not {}", got.0, want.0);
         assert!((got.1 - want.1).abs() < 1e-5 * want.1, "config {number}: {}, not {}", got.1, want.1);
-        for entry in model(&config, &Device::Cpu).parameters().entries() {
-            let (got, want) = (&got.2[entry.range()], &want.2[entry.range()]);
-            if is_idle(&entry.name, &config) {
-                assert!(got.iter().all(|v| v.abs() < 5e-5), "config {number}: {}", entry.name);
-                continue;
-            }
-            let error = relative_error(got, want);
-            assert!(error < 1e-4, "config {number}: {}: {error}", entry.name);
-        }
+        assert_same_gradients(&model(&config, &Device::Cpu), &got.2, &want.2, &format!("config {number}"));
     }
 }
 

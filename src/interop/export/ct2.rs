@@ -135,7 +135,7 @@ fn refuse(model: &Model) -> Result<()> {
     obstacles.unless(config.norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
     obstacles.unless(config.positions != PositionKind::Rotary, "model.positions", "its encoder has no rotary ones");
     if let Some(key) = uneven_width(config) {
-        obstacles.unless(false, key, "its heads share d_model evenly");
+        obstacles.add(key, "its heads share d_model evenly");
     }
     obstacles.check()
 }

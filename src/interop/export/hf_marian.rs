@@ -66,7 +66,7 @@ fn refuse(model: &Model) -> Result<()> {
     obstacles.unless(config.norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
     obstacles.unless(config.positions == PositionKind::Sinusoidal, "model.positions", "its positions are sinusoidal");
     if let Some(key) = uneven_width(config) {
-        obstacles.unless(false, key, "its heads share d_model evenly");
+        obstacles.add(key, "its heads share d_model evenly");
     }
     obstacles.check()
 }

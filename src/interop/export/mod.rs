@@ -70,8 +70,12 @@ impl Obstacles {
     /// Notes an option where it stands in the way.
     fn unless(&mut self, holds: bool, option: &str, why: &str) {
         if !holds {
-            self.found.push(format!("`{option}`: {why}"));
+            self.add(option, why);
         }
+    }
+
+    fn add(&mut self, option: &str, why: &str) {
+        self.found.push(format!("`{option}`: {why}"));
     }
 
     /// All of them as one error.
