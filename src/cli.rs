@@ -217,7 +217,7 @@ pub struct DecodeArgs {
     #[arg(long, value_name = "N")]
     pub max_length_extra: Option<usize>,
     /// Draw tokens at random instead of searching for the best
-    #[arg(long, conflicts_with_all = ["beam", "beam_groups"])]
+    #[arg(long, conflicts_with_all = ["beam", "beam_groups", "patience"])]
     pub sample: bool,
     /// What logits are divided by before drawing: below 1 sharper, above 1 flatter
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
@@ -293,7 +293,7 @@ pub struct ScoreArgs {
     /// File with a translation of each of its lines; - for stdin
     #[arg(long, value_name = "FILE")]
     pub tgt: PathBuf,
-    /// Print the average of the tokens' log-probabilities instead of their sum
+    /// Print the average of the tokens' log-probabilities instead of their sum; --json has both
     #[arg(long)]
     pub normalize: bool,
     /// File to write to; - for stdout
@@ -357,9 +357,15 @@ pub struct ImportArgs {
 /// `mt shortlist`
 #[derive(Args, Debug)]
 pub struct ShortlistArgs {
-    /// Model or run directory; its configuration names the training text
+    /// Model or run directory
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
+    /// Source file to learn from [default: the training text that the model's configuration names]
+    #[arg(long, value_name = "FILE", requires = "tgt")]
+    pub src: Option<PathBuf>,
+    /// File with a translation of each of its lines
+    #[arg(long, value_name = "FILE", requires = "src")]
+    pub tgt: Option<PathBuf>,
     /// File to write
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,

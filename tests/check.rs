@@ -276,3 +276,27 @@ fn real_corpora_show_little() {
         assert!(shifted.count * 100 > (pairs - lost) * 95, "{corpus}: {} shifted", shifted.count);
     }
 }
+
+/// What can be trained, but seldom should be, is told and not refused.
+#[test]
+fn a_stack_that_ends_without_a_norm_is_told() {
+    let project = Project::new();
+    let check = ["check", "--config", "small.toml", "--set", "model.norm=pre"];
+    let output = project.mt(&check);
+    succeeds(&output);
+    assert!(!stdout(&output).contains("unnormalised"), "{}", stdout(&output));
+    let output = project.mt(&[&check[..], &["--set", "model.final_norm=false"]].concat());
+    succeeds(&output);
+    assert!(stdout(&output).contains("warning: `model.norm` = \"pre\" without `model.final_norm`"));
+    succeeds(&project.train(&["--set", "model.norm=pre", "--set", "model.final_norm=false"]));
+    succeeds(&project.mt(&[
+        "translate",
+        "--model",
+        "runs/small",
+        "the cat",
+        "--length-penalty-kind",
+        "average",
+        "--length-penalty",
+        "2",
+    ]));
+}

@@ -42,6 +42,12 @@ fn resumed_training_equals_uninterrupted_training() {
         2,
         &["model.dropout", "0.1", "0.2", "--force"],
     );
+    // What no force can do is not offered.
+    for more in [&[][..], &["--force"]] {
+        let output = project.train(&[&["--run-dir", "whole", "--resume", "--set", "model.d_ff=48"], more].concat());
+        fails(&output, 2, &["`model.d_ff` was", "do not fit another shape", "--run-dir"]);
+        assert!(!stderr(&output).contains("--force"), "{}", stderr(&output));
+    }
     let forced = project.mt(&[
         &["train", "--config", "small.toml", "--run-dir", "whole", "--resume", "--force"][..],
         &["--set", "model.dropout=0.2", "--set", "train.max_updates=13"],

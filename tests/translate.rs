@@ -137,7 +137,7 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--prefix", "der Hund frisst", "--max-length", "2"], "--prefix has"),
         (&["--threads", "100000"], "--threads is at most"),
         (&["--max-length", "0"], "--max-length must be at least 1"),
-        (&["--length-penalty", "2", "--length-penalty-kind", "average"], "--length-penalty does nothing"),
+        (&["--sample", "--patience", "2"], "--patience"),
         (&["--attention", "a.json", "--long", "split"], "--long truncate"),
         (&["--output", "runs/small/model.safetensors"], "same file as the input"),
         (&["--n-best", "2", "--alignment"], "--json"),
@@ -385,6 +385,29 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     succeeds(&project.train(&["--set", "tokenizer.vocab_size=310", "--run-dir", "runs/other"]));
     let other = project.mt(&["translate", "--model", "runs/other", "--shortlist", "list", "the cat"]);
     fails(&other, 1, &["another tokenizer"]);
+}
+
+/// Of a model that states no training text, and of other text than it states.
+#[test]
+fn a_shortlist_is_learnt_from_files_that_are_named() {
+    let project = trained();
+    let make = |out: &str, more: &[&str]| project.mt(&[&["shortlist", "runs/small", "--out", out], more].concat());
+    succeeds(&make("of-model", &[]));
+    let config = std::fs::read_to_string(project.path("small.toml")).unwrap();
+    assert!(config.contains("train.en"), "the corpus of the model");
+    let [source, target] = ["train.en", "train.de"].map(|name| std::fs::read_to_string(project.path(name)).unwrap());
+    project.write("other.en", &source);
+    project.write("other.de", &target);
+    succeeds(&make("of-files", &["--src", "other.en", "--tgt", "other.de"]));
+    let bytes = |name: &str| std::fs::read(project.path(name)).unwrap();
+    assert_eq!(bytes("of-model"), bytes("of-files"));
+    // It is these files that it is of.
+    project.write("other.en", "the cat\n");
+    project.write("other.de", "die Katze\n");
+    succeeds(&make("small", &["--src", "other.en", "--tgt", "other.de"]));
+    assert_ne!(bytes("of-model"), bytes("small"));
+    fails(&make("none", &["--src", "other.en"]), 2, &["--tgt"]);
+    fails(&make("other.de", &["--src", "other.en", "--tgt", "other.de"]), 2, &["same file"]);
 }
 
 /// Where the new list cannot be written, the old one stays.

@@ -201,10 +201,14 @@ fn any(dir: &Path) -> Result<Located> {
                 if error.all().any(|one| one.place().is_some_and(is_tokenizer)) {
                     return Err(error.help("restore the file as training wrote it, from a copy"));
                 }
-                return Err(error.help(
-                    "restore the file as training wrote it (to translate in another way there are flags, such as --beam); or \
-                     name a checkpoint, such as --checkpoint best",
-                ));
+                let restore = "restore the file as training wrote it (to translate in another way there are flags, such as --beam)";
+                let has_others = list(dir).is_ok_and(|checkpoints| !checkpoints.is_empty());
+                let other = match pointer(dir, BEST) {
+                    _ if !has_others => String::new(),
+                    Ok(Some(_)) => format!("; or name a checkpoint, such as --checkpoint {BEST}"),
+                    _ => format!("; or name a checkpoint, such as --checkpoint {LAST}"),
+                };
+                return Err(error.help(format!("{restore}{other}")));
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::model::Loaded;
 use crate::cli::{Common, DecodeArgs};
 use crate::config::Config;
+use crate::console::message;
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -61,12 +62,15 @@ pub fn translate_options(
         },
         ..of_config
     };
-    check(&options, args, positions)?;
+    check(&options, positions)?;
+    if options.length_penalty.kind == PenaltyKind::Average && args.length_penalty.is_some() && !common.quiet {
+        message("warning: --length-penalty does nothing with --length-penalty-kind average, which has no strength");
+    }
     Ok(options)
 }
 
 /// Refuses options that cannot be, or do not go together.
-fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Result<()> {
+fn check(options: &TranslateOptions, positions: usize) -> Result<()> {
     let n_best = options.n_best;
     let counts = [
         ("--max-length", options.max_length),
@@ -75,11 +79,6 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
     ];
     if let Some((flag, _)) = counts.into_iter().find(|(_, value)| *value == Some(0)) {
         return Err(Error::usage(format!("{flag} must be at least 1")));
-    }
-    if options.length_penalty.kind == PenaltyKind::Average && args.length_penalty.is_some() {
-        let error =
-            Error::usage("--length-penalty does nothing with --length-penalty-kind average, which has no strength");
-        return Err(error.help("leave it out, or give another kind"));
     }
     if !(options.max_length_ratio.is_finite() && options.max_length_ratio >= 0.0) {
         return Err(Error::usage(format!(

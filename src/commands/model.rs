@@ -314,7 +314,10 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
 fn newest_run(root: &Path) -> Option<PathBuf> {
     let changed = |run: &Path| {
         let newest = |path: PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-        newest(run.join(checkpoint::MODEL_FILE)).max(newest(run.join(checkpoint::LAST)))
+        // A run can have lost the pointers to its checkpoints.
+        let last = checkpoint::list(run).ok().and_then(|mut all| all.pop());
+        let last = last.and_then(|(_, checkpoint)| newest(checkpoint.join(checkpoint::MANIFEST_FILE)));
+        newest(run.join(checkpoint::MODEL_FILE)).max(last)
     };
     let runs = std::fs::read_dir(root).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let dated = runs.filter_map(|run| changed(&run).map(|when| (when, run)));

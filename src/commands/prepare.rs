@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::output::Output;
 use super::run::directory;
-use super::run::prepare::{self, Workplace};
 use super::run::signals::Signals;
+use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
 use crate::config;
@@ -35,7 +35,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let mut workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
     workplace.always_cache = true;
     let started = Instant::now();
-    let data = prepare::data(&config, &texts, None, &workplace)?;
+    let data = training_data::prepare(&config, &texts, None, &workplace)?;
     let seconds = started.elapsed().as_secs_f64();
     let bytes: u64 = data.directories.iter().map(|directory| size(directory)).sum();
     let pairs = data.corpus.len();

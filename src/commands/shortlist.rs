@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::model;
 use super::output::{Output, Replacement, refuse_inputs};
-use super::run::prepare::{self, Workplace};
+use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, ShortlistArgs};
+use crate::config::{CorpusConfig, CorpusLocation, DataConfig};
 use crate::console::message;
 use crate::data::lexicon::{Lexicon, Pair, most_frequent};
 use crate::decode::shortlist::Shortlist;
@@ -23,7 +24,20 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     if args.out == Path::new("-") {
         return Err(Error::usage("a shortlist cannot go to stdout").help("name a file with --out"));
     }
-    let loaded = model::load_from(Some(&args.model), None, common)?;
+    let mut loaded = model::load_from(Some(&args.model), None, common)?;
+    if let (Some(source), Some(target)) = (&args.src, &args.tgt) {
+        let location = CorpusLocation::files(source, target);
+        loaded.config.data = DataConfig {
+            train: vec![CorpusConfig { location, weight: 1.0 }],
+            valid: None,
+            test: None,
+            ..loaded.config.data
+        };
+    }
+    if loaded.config.data.train.is_empty() {
+        let error = Error::usage("the model's configuration names no training text").at(loaded.directory());
+        return Err(error.help("give --src FILE and --tgt FILE, text like that which it is to translate"));
+    }
     let texts = Texts::find(&loaded.config.data, common)?;
     let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());
     let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
@@ -34,7 +48,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         }
     };
     let workplace = Workplace::beside(&args.model, &loaded.config.data, common, &say);
-    let data = prepare::data(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &workplace)?;
+    let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &workplace)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
     let pairs: Vec<Pair> = ids.iter().map(|(source, target)| (&source[..], &target[..])).collect();

@@ -8,6 +8,7 @@ use super::input::Input;
 use super::model;
 use super::output::Output;
 use crate::cli::{Common, TokenizeArgs};
+use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
@@ -58,6 +59,10 @@ fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<Arc<Tokenizer>> {
     if let Some(file) = &args.tokenizer {
         return Ok(Arc::new(Tokenizer::load(file)?));
     }
-    let both = Tokenizers::load(&model::directory(args.model.as_deref(), common)?)?;
+    let directory = model::directory(args.model.as_deref(), common)?;
+    if args.model.is_none() && !common.quiet {
+        message(format_args!("tokenizer: of {}", directory.display()));
+    }
+    let both = Tokenizers::load(&directory)?;
     Ok(if args.target { both.target } else { both.source })
 }

@@ -33,7 +33,6 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.tokenizer(&config.tokenizer);
     together.symbols(&config.tokenizer);
     together.widths(&config.model);
-    together.norm(&config.model);
     together.rotary(&config.model);
     together.tie(&config);
     together.lengths(&config);
@@ -176,16 +175,6 @@ impl Together<'_> {
         let what = format!("`model.d_model` = {} is not a multiple of `model.heads` = {}", model.d_model, model.heads);
         let error = Error::usage(what).help("change one of them, or set both `d_k` and `d_v`");
         self.add(&["model.heads", "model.d_model", "model.preset", "model.d_k", "model.d_v"], error);
-    }
-
-    fn norm(&mut self, model: &ModelConfig) {
-        if model.norm == NormPlacement::Pre && !model.final_norm {
-            let error = Error::usage(
-                "`model.norm` = \"pre\" needs `model.final_norm` = true: without it the sums of all sub-layers reach the \
-                 output unnormalised",
-            );
-            self.add(&["model.final_norm", "model.norm"], error.help("leave `final_norm` out, or set it to true"));
-        }
     }
 
     fn rotary(&mut self, model: &ModelConfig) {

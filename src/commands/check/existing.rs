@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::checkpoint::CONFIG_FILE;
 use crate::commands::run::compare::{self, Comparison};
 use crate::commands::run::directory;
-use crate::commands::run::prepare::Data;
 use crate::commands::run::restore;
+use crate::commands::run::training_data::Data;
 use crate::commands::run::validator::Validator;
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
@@ -37,11 +37,11 @@ impl Existing {
         if !config::is_resolved(&config_file) {
             return Ok(None);
         }
-        let Comparison { notes, mut refused, idle } = match config::load_resolved(&config_file) {
+        let Comparison { notes, mut refused, impossible } = match config::load_resolved(&config_file) {
             Ok(old) => compare::configurations(&config_file, &old, config),
             Err(error) => Comparison { refused: vec![error], ..Comparison::default() },
         };
-        refused.extend(idle);
+        refused.extend(impossible);
         let warnings = RefCell::new(notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>());
         let state = match restore::newest(run, &|warning| warnings.borrow_mut().push(warning)) {
             Ok(newest) => newest.map(|(state, _)| state),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::output::Output;
 use super::run::directory;
-use super::run::prepare::{self, Workplace};
+use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
 use crate::config::{self, Config};
@@ -60,7 +60,8 @@ fn look(args: &RunArgs, common: &Common, is_told: &mut bool) -> Result<()> {
         let said = RefCell::new(Vec::new());
         // Warnings alone: the rest is told below.
         let say = |line: String| said.borrow_mut().extend(line.strip_prefix("warning: ").map(str::to_owned));
-        let data = prepare::data(&config, &found, saved, &Workplace::beside(&run, &config.data, common, &say))?;
+        let data =
+            training_data::prepare(&config, &found, saved, &Workplace::beside(&run, &config.data, common, &say))?;
         if let Some(existing) = &mut existing {
             existing.compare_text(&config, &found, &data)?;
         }

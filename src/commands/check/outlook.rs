@@ -10,10 +10,10 @@ use crate::commands::info::grouped;
 use crate::commands::model::{passes, training_type, vocabulary};
 use crate::commands::run::batches;
 use crate::commands::run::plan::Plan;
-use crate::commands::run::prepare::{Data, ids_of};
+use crate::commands::run::training_data::Data;
 use crate::commands::run::validator::Validator;
 use crate::commands::texts::Texts;
-use crate::config::{Config, TokenizerConfig};
+use crate::config::{Config, NormPlacement, TokenizerConfig};
 use crate::data::batch::Batch;
 use crate::device;
 use crate::error::Result;
@@ -62,6 +62,12 @@ impl Outlook {
         warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, rare));
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(plan.warnings(config));
+        if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
+            warnings.push(
+                "`model.norm` = \"pre\" without `model.final_norm`: the sums of all sub-layers reach the output unnormalised"
+                    .to_owned(),
+            );
+        }
         warnings.extend(of_validation(config, texts, data)?);
         Ok(Self {
             plan,
@@ -184,7 +190,8 @@ fn unused_symbols(config: &TokenizerConfig, data: &Data, counts: &[u32]) -> Opti
         config.tags.iter().chain(&config.symbols).filter_map(|stated| options.symbol(stated).ok()).collect();
     let target = &data.tokenizers.target;
     let names: Vec<&str> = symbols.iter().map(String::as_str).collect();
-    let unused: Vec<&str> = ids_of(target, &names)
+    let unused: Vec<&str> = target
+        .ids_of(&names)
         .into_iter()
         .filter(|id| counts[*id as usize] == 0)
         .filter_map(|id| target.piece(id))

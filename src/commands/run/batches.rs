@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::prepare::Data;
+use super::training_data::Data;
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::prefetch::{Prefetch, Prepared};
@@ -83,7 +83,7 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::super::prepare::{self, Workplace};
+    use super::super::training_data::{self, Workplace};
     use super::*;
     use crate::commands::texts::{Text, Texts};
     use crate::config::{ModelConfig, Preset};
@@ -105,7 +105,7 @@ mod tests {
         let parts = |dropout: f64| -> Vec<Vec<Batch>> {
             let mut config = config.clone();
             config.tokenizer.dropout = dropout;
-            let data = prepare::data(&config, &texts, None, &Workplace::quiet(folder.path())).unwrap();
+            let data = training_data::prepare(&config, &texts, None, &Workplace::quiet(folder.path())).unwrap();
             batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
         };
         let (whole, cut) = (parts(0.0), parts(0.5));

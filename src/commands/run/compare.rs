@@ -4,6 +4,8 @@ use std::path::Path;
 
 use crate::config::{self, Config, DataConfig};
 use crate::error::{Error, Result};
+use crate::model::layout::{Vocabulary, layout};
+use crate::ops::params::ParameterLayout;
 use crate::train::state::TextChecksums;
 
 /// Keys that may change when a run is continued: they do not change what an update computes.
@@ -32,6 +34,34 @@ fn is_of_vocabulary(key: &str) -> bool {
     key.starts_with("tokenizer.") && key != "tokenizer.dropout"
 }
 
+/// Keys that decide which parameters there are, and how large.
+const SHAPE: &[&str] = &[
+    "model.d_model",
+    "model.d_ff",
+    "model.heads",
+    "model.d_k",
+    "model.d_v",
+    "model.encoder_layers",
+    "model.decoder_layers",
+    "model.norm",
+    "model.final_norm",
+    "model.positions",
+    "model.max_length",
+    "model.tie",
+    "model.output_bias",
+    "model.attention_bias",
+];
+
+/// Whether a model of one configuration cannot have the parameters of the other, whatever the vocabulary.
+fn is_other_shape(a: &Config, b: &Config) -> bool {
+    let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
+    let [a, b] = [a, b].map(|config| layout(&config.model, any));
+    let shapes = |layout: &ParameterLayout| -> Vec<_> {
+        layout.entries().iter().map(|entry| (entry.name.clone(), entry.shape.clone())).collect()
+    };
+    shapes(&a) != shapes(&b)
+}
+
 /// How the configuration of a run differs from the one that it shall go on with.
 #[derive(Default)]
 pub struct Comparison {
@@ -39,13 +69,14 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// What would train something else.
     pub refused: Vec<Error>,
-    /// What would change nothing.
-    pub idle: Vec<Error>,
+    /// What force does not help with: it would change nothing, or the parameters are of another shape.
+    pub impossible: Vec<Error>,
 }
 
 /// Compares the configuration of a run, stored in `config_file`, with the one that it shall go on with.
 pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Comparison {
     let mut comparison = Comparison::default();
+    let is_other_shape = is_other_shape(old, new);
     for (key, before, now) in config::differences(old, &with_text_of(new, old)) {
         let is_in = |keys: &[&str]| keys.iter().any(|allowed| key.starts_with(allowed));
         let what = format!("`{key}` was {before} when the run began and is {now} now");
@@ -54,7 +85,11 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
         } else if is_of_vocabulary(&key) {
             let help =
                 "a run keeps the vocabulary that it began with: restore the value, or start another run with --run-dir";
-            comparison.idle.push(Error::usage(what).at(config_file).help(help));
+            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
+        } else if is_other_shape && SHAPE.contains(&key.as_str()) {
+            let help =
+                "the run's parameters do not fit another shape: restore the value, or start another run with --run-dir";
+            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
         } else if !is_in(MAY_CHANGE) {
             let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
                         with --force";

@@ -129,11 +129,11 @@ pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option
         return Ok(None);
     }
     let old = config::load_resolved(&config_file)?;
-    let Comparison { mut notes, mut refused, idle } = compare::configurations(&config_file, &old, config);
+    let Comparison { mut notes, mut refused, impossible } = compare::configurations(&config_file, &old, config);
     if args.force {
         notes.extend(refused.drain(..).map(|error| error.what().to_owned()));
     }
-    refused.extend(idle);
+    refused.extend(impossible);
     if !refused.is_empty() {
         return Err(Error::many(refused));
     }

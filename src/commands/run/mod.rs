@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`directory`] | where a run lies, who holds it, what stands in it |
 //! | [`compare`] | whether a run may go on under another configuration or with other text |
-//! | [`prepare`], [`batches`], [`plan`] | its text, encoded; the batches of it; how many there are and what they need |
+//! | [`training_data`], [`batches`], [`plan`] | its text, encoded; the batches of it; how many there are and what they need |
 //! | [`validator`] | its validation set |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`signals`] | what asks it to stop |
@@ -14,7 +14,7 @@ pub mod compare;
 pub mod directory;
 pub mod init;
 pub mod plan;
-pub mod prepare;
 pub mod restore;
 pub mod signals;
+pub mod training_data;
 pub mod validator;

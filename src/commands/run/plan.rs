@@ -1,7 +1,7 @@
 //! What a run will be, worked out before it begins.
 
 use super::batches;
-use super::prepare::Data;
+use super::training_data::Data;
 use crate::commands::model::vocabulary;
 use crate::config::Config;
 use crate::data::sampler::Sampler;

@@ -9,7 +9,7 @@ use crate::cli::Common;
 use crate::commands::info;
 use crate::commands::output::Output;
 use crate::commands::run::plan::Plan;
-use crate::commands::run::prepare::{self, Workplace};
+use crate::commands::run::training_data::{self, Workplace};
 use crate::commands::run::validator::Validator;
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
@@ -31,7 +31,7 @@ pub fn print(
     let report = std::cell::RefCell::new(Vec::new());
     let say = |line| report.borrow_mut().push(line);
     let continues = saved.is_some();
-    let data = prepare::data(config, texts, saved, &Workplace::beside(run, &config.data, common, &say))?;
+    let data = training_data::prepare(config, texts, saved, &Workplace::beside(run, &config.data, common, &say))?;
     Validator::open(config, texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
     if let Some(test) = &texts.test {
         test.open(1.0, &|_| ())?;

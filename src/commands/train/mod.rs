@@ -12,8 +12,8 @@ use crate::cli::{Common, TrainArgs};
 use crate::commands::output::Output;
 use crate::commands::run::directory::Lock;
 use crate::commands::run::init::{self, Start};
-use crate::commands::run::prepare::{self, Data, Workplace};
 use crate::commands::run::signals::Signals;
+use crate::commands::run::training_data::{self, Data, Workplace};
 use crate::commands::run::validator::Validator;
 use crate::commands::run::{batches, compare, directory, restore};
 use crate::commands::texts::Texts;
@@ -77,7 +77,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     };
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
-    let data = prepare::data(&config, &texts, saved, &workplace)?;
+    let data = training_data::prepare(&config, &texts, saved, &workplace)?;
     let config = init::stating_symbols(config, &data.tokenizers);
     let validator = Validator::open(&config, &texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
     let (vocabulary, compute) = (

@@ -147,7 +147,6 @@ fn keys_that_do_not_go_together_are_refused() {
         ("[tokenizer]\njoint = false\n[model]\ntie = \"all\"\n", vec!["a.toml:4:7", "`tokenizer.joint` = false"]),
         ("[model]\nnorm_eps = inf\n", vec!["a.toml:2:12", "must be a finite number, found inf"]),
         ("[model]\nnorm_eps = 1e-50\n", vec!["must be at least 1e-30 and at most 1"]),
-        ("[model]\nnorm = \"pre\"\nfinal_norm = false\n", vec!["a.toml:3:14", "needs `model.final_norm` = true"]),
         ("[model]\npositions = \"rotary\"\nd_k = 7\n", vec!["a.toml:3:7", "`model.d_k` = 7 is odd"]),
         ("[data]\nmax_length = 1024\n", vec!["a.toml:2:14", "`model.max_length` = 1024", "at most 1023"]),
         (

@@ -305,6 +305,12 @@ impl Tokenizer {
         self.engine.piece(id)
     }
 
+    /// The ids of these pieces, ascending; of one that is not in the vocabulary none.
+    pub fn ids_of(&self, pieces: &[&str]) -> Vec<u32> {
+        let is_one = |id: &u32| self.piece(*id).is_some_and(|piece| pieces.contains(&piece));
+        (0..self.vocab_size() as u32).filter(is_one).collect()
+    }
+
     /// The pieces of a line; unknown text may stand as it is. None contains a space, so that they can be written in one line
     /// with spaces between.
     pub fn pieces(&self, text: &str) -> Vec<String> {

@@ -18,7 +18,6 @@ use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
 use crate::data::shard::{Elements, Shard};
-use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::train::End;
@@ -153,7 +152,7 @@ fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) 
 /// Opens the corpora, learns the tokenizers (unless they are `saved`), encodes and filters.
 ///
 /// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
-pub fn data(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
+pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
     let named = tokenizers(config, saved, workplace.say)?;
     let open = texts.train.iter().map(|(text, weight)| text.open(*weight, workplace.say));
     let corpora = open.collect::<Result<Vec<_>>>()?;
@@ -187,7 +186,7 @@ pub fn data(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace
 fn untagged(data: &Data) -> Option<String> {
     let source = &data.tokenizers.source;
     let names = source.language_tags();
-    let (first, tags) = (names.first()?, ids_of(source, &names));
+    let (first, tags) = (names.first()?, source.ids_of(&names));
     let (mut lines, mut without) = (0, 0);
     for index in sampled(data) {
         let (source, _) = data.ids(index);
@@ -204,12 +203,6 @@ fn untagged(data: &Data) -> Option<String> {
 fn sampled(data: &Data) -> impl Iterator<Item = usize> {
     let pairs = data.corpus.len();
     (0..pairs).step_by(pairs.div_ceil(SAMPLED).max(1))
-}
-
-/// The ids of these pieces.
-pub fn ids_of(tokenizer: &Tokenizer, pieces: &[&str]) -> Vec<u32> {
-    let all = (0..tokenizer.vocab_size() as u32).filter_map(|id| Some((id, tokenizer.piece(id)?)));
-    all.filter(|(_, piece)| pieces.contains(piece)).map(|(id, _)| id).collect()
 }
 
 /// A warning for each side of whose tokens many are unknown, in pairs spread evenly: a tokenizer of other text.
