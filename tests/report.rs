@@ -83,6 +83,45 @@ fn a_run_keeps_its_translations_of_the_validation_set() {
     );
 }
 
+/// By the words and the case that their validation counts, which decide who is better where words have no spaces between.
+#[test]
+fn runs_are_compared_as_they_are_validated() {
+    let project = Project::new();
+    let lower = ["--set", "valid.tokenize=char", "--set", "tokenizer.lowercase=true"];
+    succeeds(
+        &project.train(&[&["--run-dir", "a", "--set", "valid.tokenize=char"][..], &["--set", "train.seed=5"]].concat()),
+    );
+    succeeds(&project.train(&[&["--run-dir", "b"], &lower[..]].concat()));
+    succeeds(&project.train(&["--run-dir", "c"]));
+    let compared = |runs: &[&str]| {
+        succeeds(&project.mt(&[&["report", "--output", "page.html"], runs].concat()));
+        data(&std::fs::read_to_string(project.path("page.html")).unwrap())["compared"].clone()
+    };
+    let said = |runs: &[&str], flags: &[&str]| -> Value {
+        let texts: Vec<String> = runs.iter().map(|run| format!("{run}/validation/final.txt")).collect();
+        let reference = format!("{}/validation/reference.txt", runs[0]);
+        let mut eval = vec!["eval", "--json", "--bleu", "--paired-bs", "--ref", &reference, "--hyp"];
+        eval.extend(texts.iter().map(String::as_str));
+        let output = project.mt(&[&eval[..], flags].concat());
+        succeeds(&output);
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    for (runs, flags) in [
+        (["a", "b"], &["--tokenize", "char", "--lowercase"][..]),
+        (["b", "a"], &["--tokenize", "char", "--lowercase"]),
+        (["a", "c"], &["--tokenize", "char"]),
+        (["c", "a"], &[]),
+    ] {
+        let (page, eval) = (compared(&runs), said(&runs, flags));
+        for system in 0..2 {
+            assert_eq!(page["systems"][system]["bleu"], eval[system]["bleu"], "{runs:?}");
+        }
+        assert_eq!(page["notes"].as_array().unwrap().len(), usize::from(runs.contains(&"c")), "{page}");
+    }
+    let notes = compared(&["c", "a"])["notes"].clone();
+    assert_eq!(notes[0], "a was validated by BLEU of char words: here it is of 13a words");
+}
+
 #[test]
 fn runs_are_compared_on_one_page() {
     let project = Project::new();

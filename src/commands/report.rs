@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::eval::results::{Results, Test};
+use super::model;
 use super::output::{Output, Replacement};
+use super::run::validator;
 use crate::cli::{Common, ReportArgs};
+use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, resample};
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, Tokenize, resample};
 use crate::report::files;
 use crate::report::page::{self, Run};
 use crate::report::picture::{Format, curves};
@@ -69,6 +72,7 @@ fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
     }
     let (mut systems, mut notes) = (Vec::new(), Vec::new());
     let mut reference: Option<(&String, Vec<String>)> = None;
+    let mut scoring: Option<BleuOptions> = None;
     for (run, name) in runs.iter().zip(names) {
         let found = match translations(run) {
             Ok(found) => found,
@@ -80,12 +84,19 @@ fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
         let (baseline, lines) = reference.get_or_insert((name, found.reference.clone()));
         if *lines != found.reference {
             notes.push(format!("{name} was validated on another text than {baseline}"));
-        } else {
-            systems.push((format!("{name} ({})", found.which), found.lines));
+            continue;
         }
+        let bleu = scoring.get_or_insert(found.scoring);
+        if bleu.tokenize != found.scoring.tokenize {
+            let [here, there] = [bleu.tokenize, found.scoring.tokenize].map(Tokenize::name);
+            notes.push(format!("{name} was validated by BLEU of {there} words: here it is of {here} words"));
+        }
+        // A model that writes lower case can be compared without case only.
+        bleu.lowercase |= found.scoring.lowercase;
+        systems.push((format!("{name} ({})", found.which), found.lines));
     }
     let (Some((_, reference)), true) = (reference, systems.len() > 1) else { return Ok(json!({ "notes": notes })) };
-    let metrics: Vec<Box<dyn Metric>> = vec![Box::new(BleuOptions::default()), Box::new(ChrfOptions::default())];
+    let metrics: Vec<Box<dyn Metric>> = vec![Box::new(scoring.unwrap_or_default()), Box::new(ChrfOptions::default())];
     let lines = reference.len();
     let results = Results::new(&metrics, &systems, &[reference], Test::PairedBootstrap(SAMPLES), resample::SEED)?;
     Ok(json!({ "systems": results.json(), "lines": lines, "notes": notes }))
@@ -97,6 +108,8 @@ struct Translations {
     which: &'static str,
     lines: Vec<String>,
     reference: Vec<String>,
+    /// How its validation computes BLEU.
+    scoring: BleuOptions,
 }
 
 /// Reads them, or says why they cannot be compared.
@@ -116,5 +129,7 @@ fn translations(run: &Path) -> std::result::Result<Translations, String> {
     if lines.is_empty() || lines.len() != reference.len() {
         return Err(format!("has a damaged {name}: {} lines, and {} in the reference", lines.len(), reference.len()));
     }
-    Ok(Translations { which, lines, reference })
+    let scoring = model::config_of(run).and_then(|config| Ok(validator::scoring(&config, &Tokenizers::load(run)?)));
+    let scoring = scoring.map_err(|error| format!("cannot be compared: {}", error.what()))?;
+    Ok(Translations { which, lines, reference, scoring })
 }

@@ -61,11 +61,20 @@ pub(super) trait Engine: Send + Sync {
         ids.iter().map(|&id| self.piece(id).unwrap_or_default().to_owned()).collect()
     }
 
-    /// Whether what comes out is in lower case: no piece but those in brackets has a capital.
+    /// Whether what comes out is in lower case: no piece but those in brackets has a capital, and most of those with letters
+    /// have such as could be one. Most scripts have no case.
     fn lowers_case(&self) -> bool {
         let is_bracketed = |piece: &str| piece.starts_with(['<', '[']) && piece.ends_with(['>', ']']);
-        let mut pieces = (0..self.len() as u32).filter_map(|id| self.piece(id)).filter(|piece| !is_bracketed(piece));
-        !pieces.any(|piece| piece.contains(char::is_uppercase))
+        let pieces = (0..self.len() as u32).filter_map(|id| self.piece(id)).filter(|piece| !is_bracketed(piece));
+        let (mut with_letters, mut with_case) = (0, 0);
+        for piece in pieces {
+            if piece.contains(char::is_uppercase) {
+                return false;
+            }
+            with_letters += usize::from(piece.contains(char::is_alphabetic));
+            with_case += usize::from(piece.contains(char::is_lowercase));
+        }
+        2 * with_case > with_letters
     }
 
     /// The special tokens that the file lacked and that were put behind its vocabulary.

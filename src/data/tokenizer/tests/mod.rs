@@ -424,6 +424,11 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     assert_eq!(tokenizer.decode(&[]), "");
     assert_eq!(tokenizer.marked(&ids[..3]), ["▁the", "▁dog", "s"]);
     assert!(!tokenizer.has_dropout() && tokenizer.lowers_case());
+    // Where a script has no case nothing is written in lower case.
+    let mut caseless = foreign();
+    caseless["model"]["vocab"] =
+        serde_json::json!({ "[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "บ้าน": 3, "แดง": 4, "ok": 5, ".": 6 });
+    assert!(!Tokenizer::from_json(caseless.to_string()).unwrap().lowers_case());
     assert_eq!(tokenizer.encode_with_dropout("the dogs", 0.9, 1), [3, 4, 5]);
     // Padding was lacking, and the file says so from now on.
     assert_eq!(tokenizer.appended(), ["<pad>"]);
