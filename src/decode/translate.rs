@@ -155,7 +155,9 @@ impl Default for Candidate {
 impl Candidate {
     /// One behind the other.
     fn joined(mut self, next: Self) -> Self {
-        if !self.text.is_empty() && !next.text.is_empty() {
+        if let (Some(before), Some(after)) = (self.text.chars().next_back(), next.text.chars().next())
+            && has_space_between(before, after)
+        {
             self.text.push(' ');
         }
         self.text += &next.text;
@@ -174,6 +176,16 @@ impl Candidate {
     pub fn finished(&self) -> bool {
         self.ending == Ending::End
     }
+}
+
+/// Whether a space stands between two sentences, of which one ends and the other begins with these characters: it does not
+/// where Chinese and Japanese are written, nor behind their punctuation.
+fn has_space_between(before: char, after: char) -> bool {
+    let is_east_asian = |c: char| {
+        matches!(c, '\u{3000}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' |
+            '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
+    };
+    !(is_east_asian(before) && (is_east_asian(after) || !before.is_alphanumeric()))
 }
 
 /// One or more models ready to translate.
@@ -474,5 +486,31 @@ impl Ensemble {
         };
         let ids: Vec<Vec<Vec<u32>>> = self.members().iter().zip(sources).map(ids).collect();
         self.begin(&ids.iter().map(|ids| ids.iter().map(Vec::as_slice).collect()).collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_joined_as_their_script_has_it() {
+        let join = |parts: [&str; 2]| {
+            let [first, next] = parts.map(|text| Candidate { text: text.to_owned(), ..Candidate::default() });
+            first.joined(next).text
+        };
+        for (parts, whole) in [
+            (["Ein Satz.", "Noch einer."], "Ein Satz. Noch einer."),
+            (["我走了。", "你来了。"], "我走了。你来了。"),
+            (["猫です。", "OK。"], "猫です。OK。"),
+            (["是 OK", "猫です"], "是 OK 猫です"),
+            (["猫", "は"], "猫は"),
+            (["나는 간다.", "너는 온다."], "나는 간다. 너는 온다."),
+            (["ฉันไป", "คุณมา"], "ฉันไป คุณมา"),
+            (["", "a"], "a"),
+            (["a", ""], "a"),
+        ] {
+            assert_eq!(join(parts), whole);
+        }
     }
 }

@@ -133,7 +133,10 @@ pub fn text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Re
     ];
     let errors = files.into_iter().filter(|(differs, _, _)| *differs).map(|(_, what, text)| {
         let error = Error::usage(format!("the {what} text is not what it was when the run began"));
-        let error = error.help("restore the files; they may lie in another place. Or start another run with --run-dir");
+        let error = error.help(
+            "restore the files; they may lie in another place. Or start another run with --run-dir, from this one's model \
+             with train.init; or insist with --force",
+        );
         match text {
             Some(text) => error.at(text.to_string()),
             None => error,
