@@ -565,6 +565,7 @@ fn one_model_has_one_bleu() {
         said.contains("6 of 6 validation references are not in the form that tokenizer.normalization = \"nfkc\""),
         "{said}"
     );
+    assert!(said.contains("\"nfc\" or \"none\" keeps them as they are"), "{said}");
     let sets = ["--set", "valid.tokenize=zh", "--set", "tokenizer.normalization=none", "--set", "train.average_last=0"];
     let output = project.mt(&[&["train", "--config", "small.toml"], &sets[..]].concat());
     succeeds(&output);

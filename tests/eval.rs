@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{Project, fails, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, stderr, stdout, succeeds};
 use serde_json::Value;
 
 #[test]
@@ -134,6 +134,36 @@ fn differences_are_tested_against_the_first_system() {
     for found in [few, other] {
         assert!((found.0 - many.0).abs() < 0.5 && (found.1 - many.1).abs() < 0.5, "{found:?} {many:?}");
     }
+}
+
+/// Several models together are an ensemble, but a paired test is of each by itself.
+#[test]
+fn models_are_compared_as_their_translations_are() {
+    let project = Project::new();
+    succeeds(&project.train(&["--run-dir", "runs/a"]));
+    succeeds(&project.train(&["--run-dir", "runs/b", "--set", "train.seed=2", "--set", "train.max_updates=4"]));
+    for (model, file) in [("runs/a", "a.de"), ("runs/b", "b.de")] {
+        succeeds(&project.mt(&["translate", "-q", "--model", model, "--input", "valid.en", "--output", file]));
+    }
+    assert_ne!(file(&project, ".", "a.de"), file(&project, ".", "b.de"));
+    let compared = |what: &[&str], of: &[&str]| -> Value {
+        let common = ["eval", "-q", "--json", "--chrf", "--bleu", "--paired-bs", "--ref", "valid.de"];
+        let output = project.mt(&[&common, what, of].concat());
+        succeeds(&output);
+        serde_json::from_str(&stdout(&output).replace("runs/a", "a.de").replace("runs/b", "b.de")).unwrap()
+    };
+    let models = ["--model", "runs/a", "--model", "runs/b"];
+    let apart = compared(&["--src", "valid.en"], &models);
+    assert_eq!(apart, compared(&[], &["--hyp", "a.de", "b.de"]));
+    assert!(apart[1]["chrf"]["p_value"].is_number(), "{apart}");
+
+    let eval = |more: &[&str]| project.mt(&[&["eval", "--paired-bs"][..], &models, more].concat());
+    fails(&eval(&["--output", "both.de"]), 2, &["--output is of one translation", "with --hyp"]);
+    fails(&eval(&["--ppl"]), 2, &["--ppl is of one translation"]);
+    fails(&eval(&["--src", "-", "--ref", "valid.de"]), 2, &["stdin is read once"]);
+    let other = ["--run-dir", "runs/b", "--overwrite", "--set", "train.max_updates=4", "--set"];
+    succeeds(&project.train(&[&other[..], &["data.test={ source = \"train.en\", target = \"train.de\" }"]].concat()));
+    fails(&eval(&[]), 2, &["runs/b has another test set than runs/a", "--src and --ref"]);
 }
 
 #[test]

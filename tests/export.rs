@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::project::{Project, fails, file, stdout, succeeds};
+use common::marian::{WORDS, sentencepiece};
+use common::project::{Project, fails, file, stderr, stdout, succeeds};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
@@ -254,4 +255,37 @@ fn what_cannot_be_exported_is_named() {
     let names: Vec<_> =
         std::fs::read_dir(project.path("deep/er")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["out"]);
+}
+
+/// Marian's folder has one id for padding, and `AutoTokenizer` one tokenizer.
+#[test]
+fn what_transformers_does_with_two_vocabularies_is_said() {
+    let project = Project::new();
+    project.write("long.model", sentencepiece(&WORDS));
+    project.write("short.model", sentencepiece(&WORDS[..4]));
+    let train = |name: &str, tokenizer: [&str; 2]| {
+        let sets = tokenizer.map(|set| format!("tokenizer.{set}"));
+        let more = ["--run-dir", name, "--set", "train.max_updates=2", "--set", "tokenizer.dropout=0"];
+        succeeds(&project.train(&[&more[..], &["--set", &sets[0], "--set", &sets[1]]].concat()));
+    };
+    let export = |name: &str| {
+        let out = format!("{name}-hf");
+        project.mt(&["export", name, "--format", "hf-marian", "--out", &out])
+    };
+    train("wide", ["path=short.model", "target_path=long.model"]);
+    fails(&export("wide"), 1, &["MarianMT cannot take `tokenizer.target_path`", "beyond the source's last piece"]);
+    for (name, tokenizer, note) in [
+        ("narrow", ["path=long.model", "target_path=short.model"], Some("<pad> has another id")),
+        ("even", ["path=long.model", "target_path=long.model"], None),
+        ("learnt", ["joint=false", "vocab_size=320"], Some("AutoTokenizer reads the source's vocabulary only")),
+    ] {
+        train(name, tokenizer);
+        let output = export(name);
+        succeeds(&output);
+        let notes = stderr(&output);
+        let two_vocabularies = notes.lines().filter(|line| line.contains("AutoTokenizer") || line.contains("<pad>"));
+        let two_vocabularies: Vec<&str> = two_vocabularies.collect();
+        assert_eq!(two_vocabularies.len(), usize::from(note.is_some()), "{name}: {notes}");
+        assert!(note.is_none_or(|note| two_vocabularies[0].contains(note)), "{name}: {notes}");
+    }
 }

@@ -53,6 +53,27 @@ fn a_sentencepiece_model_is_trained_with() {
     fails(&resume(&["--set", "tokenizer.path=moved.model"]), 2, &["not the one that the run began with"]);
 }
 
+/// Translations cannot be the same as references that the tokenizer changes.
+#[test]
+fn what_a_tokenizer_does_to_references_is_said() {
+    // What is said of references that end in a letter.
+    let said = |project: &Project, letter: &str| {
+        let references = String::from_utf8(file(project, ".", "valid.de")).unwrap();
+        project.write("valid.de", references.replace('\n', &format!("{letter}\n")));
+        let output = project.mt(&["check", "--config", "small.toml"]);
+        succeeds(&output);
+        stdout(&output)
+    };
+    let given = project("path = \"spm.model\"");
+    let known = said(&given, " a");
+    assert!(!known.contains("validation references"), "{known}");
+    let lacking = said(&given, " é");
+    assert!(lacking.contains("validation references come back from the target's tokenizer changed"), "{lacking}");
+    // Of text that is decomposed the compositions are not the same either.
+    let decomposed = said(&project("vocab_size = 320"), " e\u{301}");
+    assert!(decomposed.contains("no translation can be the same; \"none\" keeps them as they are"), "{decomposed}");
+}
+
 #[test]
 fn each_side_can_have_its_own() {
     let project = project("path = \"spm.model\"\ntarget_path = \"runs/other/tokenizer.json\"");

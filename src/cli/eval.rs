@@ -140,14 +140,14 @@ pub struct SignificanceArgs {
     /// Bootstrap samples of --confidence
     #[arg(long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub confidence_n: u32,
-    /// Test each system against the first --hyp by paired bootstrap
-    #[arg(long, help_heading = "Significance", requires = "hyp", conflicts_with_all = ["confidence", "paired_ar"])]
+    /// Test each system, of several --hyp or several --model, against the first by paired bootstrap
+    #[arg(long, help_heading = "Significance", conflicts_with_all = ["confidence", "paired_ar"])]
     pub paired_bs: bool,
     /// Bootstrap samples of --paired-bs
     #[arg(long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub paired_bs_n: u32,
-    /// Test each system against the first --hyp by approximate randomisation
-    #[arg(long, help_heading = "Significance", requires = "hyp", conflicts_with = "confidence")]
+    /// Test each system, of several --hyp or several --model, against the first by approximate randomisation
+    #[arg(long, help_heading = "Significance", conflicts_with = "confidence")]
     pub paired_ar: bool,
     /// Trials of --paired-ar
     #[arg(long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]

@@ -98,9 +98,8 @@ impl AttentionFile {
             }
             Form::Picture { format, sentence: drawn } => {
                 let drawn = drawn.unwrap_or_default();
-                let picture = format
-                    .encode(sentence::whole(&drawn).map_err(|error| error.at(&self.path))?)
-                    .map_err(|error| error.at(&self.path))?;
+                let picture = sentence::whole(&drawn).map_err(|error| error.at(&self.path))?;
+                let picture = format.encode(picture, &self.path)?;
                 self.file.output().bytes(&picture)?;
             }
         }

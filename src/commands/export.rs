@@ -41,12 +41,17 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     }
     if !common.quiet {
         message(format_args!("written to {}", args.out.display()));
-        let lost = marian_search::lost(&loaded.config.decode);
-        if format == Format::HfMarian && !lost.is_empty() {
-            let lost = lost.join("; ");
-            message(format_args!(
-                "note: transformers searches otherwise: {lost}. `mt import` of this folder has it all again"
-            ));
+        if format == Format::HfMarian {
+            for note in hf_marian::notes(&loaded.tokenizers) {
+                message(format_args!("note: {note}"));
+            }
+            let lost = marian_search::lost(&loaded.config.decode);
+            if !lost.is_empty() {
+                let lost = lost.join("; ");
+                message(format_args!(
+                    "note: transformers searches otherwise: {lost}. `mt import` of this folder has it all again"
+                ));
+            }
         }
         let target = &loaded.tokenizers.target;
         // Our own writes all text in pieces, so that a model never learns to say `<unk>`.

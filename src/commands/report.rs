@@ -35,7 +35,7 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     let names = page::names(&runs);
     let picture = Format::of(&file);
     let bytes = match picture {
-        Some(format) => format.encode(curves::whole(&runs, &names)?).map_err(|error| error.at(&file))?,
+        Some(format) => format.encode(curves::whole(&runs, &names)?, &file)?,
         None => page::page(&runs, &compared(&args.runs, &names)?).into_bytes(),
     };
     let mut replacement = Replacement::open(&file)?;

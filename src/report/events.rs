@@ -252,7 +252,7 @@ impl Watcher for Events {
     fn samples(&mut self, Samples { update, is_final, explained }: Samples) -> Result<()> {
         let image = |(i, explanation): (usize, &Explanation)| -> Result<Tagged> {
             let tag = format!("{}{ATTENTION}{}", if is_final { "final/" } else { "" }, i + 1);
-            Ok(Tagged::image(&tag, picture::png(&picture::sentence::maps(explanation)?)?))
+            Ok(Tagged::image(&tag, picture::png(&picture::sentence::maps(explanation)?)?.0))
         };
         let value = explained.iter().enumerate().map(image).collect::<Result<_>>()?;
         self.write(&Event {

@@ -57,9 +57,12 @@ impl Outlook {
         model.initialise(config.train.seed)?;
         let plan = Plan::new(config, data)?;
         let counts = counts(data);
-        let (pieces, rare) = (counts.len(), counts.iter().filter(|count| **count < RARE).count());
+        let target = &data.tokenizers.target;
+        let learnt = (0..).zip(&counts).filter(|(id, _)| !target.is_byte(*id)).map(|(_, count)| *count);
+        let (learnt, pieces) = (learnt.collect::<Vec<u32>>(), counts.len());
+        let rare = learnt.iter().filter(|count| **count < RARE).count();
         let is_given = config.tokenizer.path.is_some() || config.train.init.is_some();
-        warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, rare));
+        warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, [rare, learnt.len()]));
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(plan.warnings(config));
         if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
@@ -115,17 +118,17 @@ impl Outlook {
     }
 }
 
-/// What is odd about the number of target pieces, of which so many are rare.
-fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, rare: usize) -> Vec<String> {
+/// What is odd about the number of target pieces; `rare` of those that are no single bytes are rare.
+fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare, learnt]: [usize; 2]) -> Vec<String> {
     let mut warnings = Vec::new();
     if pieces < config.vocab_size && !is_given {
         let wanted = config.vocab_size;
         warnings.push(format!("the text has no more than {pieces} pieces, of tokenizer.vocab_size = {wanted}"));
     }
     // Of a tokenizer that is there already nobody can choose the size.
-    if rare * 4 > pieces && !is_given {
+    if rare * 4 > learnt && !is_given {
         warnings.push(format!(
-            "{rare} of {pieces} target pieces come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better"
+            "{rare} of {learnt} target pieces (bytes apart) come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better"
         ));
     }
     warnings

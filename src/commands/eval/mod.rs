@@ -39,19 +39,21 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
     }
     let test = Test::of(&args.significance);
-    if test.is_paired() && args.hyp.len() < 2 {
+    if test.is_paired() && args.hyp.len().max(args.models.model.len()) < 2 {
         let error = Error::usage("a paired test compares systems, and there is one");
-        return Err(error.help("give several files to --hyp, the baseline first; --confidence is for one"));
+        return Err(error.help("give several --hyp or several --model, the baseline first; --confidence is for one"));
     }
     if args.sentence_level && !common.json && (metrics.len() > 1 || args.hyp.len() > 1) {
         let error = Error::usage("--sentence-level prints one metric of one system");
         return Err(error.help("choose one, or give --json"));
     }
     let mut output = Output::open(None)?;
-    let set = if args.hyp.is_empty() {
-        test_set::of_model(args, !metrics.is_empty() || args.report, common)?
-    } else {
+    let set = if !args.hyp.is_empty() {
         test_set::of_files(args)?
+    } else if test.is_paired() {
+        test_set::of_models_apart(args, common)?
+    } else {
+        test_set::of_model(args, &args.models, !metrics.is_empty() || args.report, common)?
     };
     let TestSet { sources, references, systems, knowledge, training, scoring } = set;
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &scoring)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 
-use crate::cli::{Common, EvalArgs};
+use crate::cli::{Common, EvalArgs, ModelsArgs};
 use crate::commands::cut::CutLines;
 use crate::commands::decoding;
 use crate::commands::model::{self, Loaded};
@@ -73,8 +73,42 @@ fn nothing_to_score(file: &Path) -> Error {
     Error::failure("there are no lines to score").at(file).help("give a file with a sentence on each line")
 }
 
-/// The test set as the model translates it, if that is wanted.
-pub fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
+/// The test set as each of several models translates it by itself, so that they can be compared.
+pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
+    let refuse = |flag: &str, help: &str| {
+        let what = format!("{flag} is of one translation, and a paired test of several models has one of each");
+        Err(Error::usage(what).help(help))
+    };
+    if args.output.is_some() {
+        return refuse("--output", "translate with each model, and compare the files with --hyp");
+    }
+    if args.metrics.ppl {
+        return refuse("--ppl", "ask for it model by model");
+    }
+    if [&args.src].into_iter().flatten().chain(&args.reference).any(|path| path == Path::new("-")) {
+        return Err(Error::usage("stdin is read once, and each model wants it").help("name a file"));
+    }
+    let mut whole: Option<TestSet> = None;
+    for model in &args.models.model {
+        let models = ModelsArgs { model: vec![model.clone()], checkpoint: args.models.checkpoint.clone() };
+        let mut set = of_model(args, &models, true, common)?;
+        let name = model.display().to_string();
+        set.systems.iter_mut().for_each(|system| system.0.clone_from(&name));
+        let Some(first) = &mut whole else {
+            whole = Some(set);
+            continue;
+        };
+        if (&first.sources, &first.references) != (&set.sources, &set.references) {
+            let what = format!("{name} has another test set than {}", args.models.model[0].display());
+            return Err(Error::usage(what).help("name one for all with --src and --ref"));
+        }
+        first.systems.append(&mut set.systems);
+    }
+    whole.ok_or_else(|| Error::usage("there is no model").help("give several --model"))
+}
+
+/// The test set as a model (an ensemble, of several) translates it, if that is wanted.
+pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
     if args.src.is_some() == args.reference.is_empty() {
         let error =
             Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
@@ -91,7 +125,7 @@ pub fn of_model(args: &EvalArgs, translations_wanted: bool, common: &Common) -> 
         let error = Error::usage("--ppl alone translates nothing, so that there is nothing for --output");
         return Err(error.help("add --bleu, or leave --output out"));
     }
-    let (loaded, others) = model::load_all(&args.models, common)?;
+    let (loaded, others) = model::load_all(models, common)?;
     let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
     let Text { source, reference, sources, references } = Text::find(args, &loaded, common)?;
     let of_models = model::files_of(&loaded, &others);

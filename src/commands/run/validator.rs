@@ -36,21 +36,38 @@ const MANY_CHANGED: usize = 10;
 fn warnings(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> Vec<String> {
     let spaceless = bleu::spaceless_warning(references, config.valid.tokenize);
     let spaceless = spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""));
+    spaceless.into_iter().chain(of_normalisation(config, tokenizers, references)).collect()
+}
+
+/// That the tokenizer changes much of the text that translations are held to.
+fn of_normalisation(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> Option<String> {
     let target = &tokenizers.target;
-    let lowered = |line: &str| if target.lowers_case() { line.to_lowercase() } else { line.to_owned() };
-    let changed = references.iter().filter(|line| lowered(&target.normalise(line)) != lowered(line)).count();
-    let form = config.tokenizer.normalization;
+    let words = |line: &str| -> Vec<String> {
+        let line = if target.lowers_case() { line.to_lowercase() } else { line.to_owned() };
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    let changed_by = |normalise: &dyn Fn(&str) -> String| {
+        references.iter().filter(|line| words(&normalise(line)) != words(&target.plain(line))).count()
+    };
+    let is_much = |changed: usize| changed * 100 > MANY_CHANGED * references.len();
+    let (changed, all) = (changed_by(&|line| target.normalise(line)), references.len());
     let is_learnt = config.tokenizer.path.is_none() && config.train.init.is_none();
-    let is_ours = is_learnt && config.tokenizer.kind == TokenizerKind::Bpe;
-    let many = is_ours && form != Normalization::None && changed * 100 > MANY_CHANGED * references.len();
-    let normalised = many.then(|| {
-        format!(
-            "{changed} of {} validation references are not in the form that tokenizer.normalization = \"{form}\" brings text \
-             into: no translation can be the same; \"nfc\" or \"none\" keeps them as they are",
-            references.len()
-        )
-    });
-    spaceless.into_iter().chain(normalised).collect()
+    let form = config.tokenizer.normalization;
+    if !is_much(changed) {
+        None
+    } else if is_learnt && config.tokenizer.kind == TokenizerKind::Bpe {
+        let keeps = |form: Normalization| !is_much(changed_by(&|line| form.apply(line)));
+        let keeping = if keeps(Normalization::Nfc) { "\"nfc\" or \"none\"" } else { "\"none\"" };
+        Some(format!(
+            "{changed} of {all} validation references are not in the form that tokenizer.normalization = \"{form}\" brings text \
+             into: no translation can be the same; {keeping} keeps them as they are"
+        ))
+    } else {
+        Some(format!(
+            "{changed} of {all} validation references come back from the target's tokenizer changed, by its normalisation or \
+             because it lacks characters: no translation can be the same"
+        ))
+    }
 }
 
 /// The validation set, ready to be scored.

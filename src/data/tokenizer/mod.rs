@@ -85,6 +85,13 @@ choice! {
     }
 }
 
+impl Normalization {
+    /// Text in this form.
+    pub fn apply(self, text: &str) -> String {
+        pipeline::normalise(text, self, false)
+    }
+}
+
 /// A tokenizer. It does not change, and threads may share it.
 pub struct Tokenizer {
     /// The text of its file in a model directory.
@@ -303,6 +310,11 @@ impl Tokenizer {
     /// The piece of an id: `▁` for a space, `<0x0A>` for a byte.
     pub fn piece(&self, id: u32) -> Option<&str> {
         self.engine.piece(id)
+    }
+
+    /// Whether an id is a byte's, which all vocabularies of a kind have, however rare it is.
+    pub fn is_byte(&self, id: u32) -> bool {
+        self.piece(id).is_some_and(|piece| vocabulary::byte_of_piece(piece).is_some())
     }
 
     /// The ids of these pieces, ascending; of one that is not in the vocabulary none.

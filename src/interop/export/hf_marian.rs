@@ -68,7 +68,34 @@ fn refuse(model: &Model) -> Result<()> {
     if let Some(key) = uneven_width(config) {
         obstacles.add(key, "its heads share d_model evenly");
     }
+    let Tokenizers { source, target } = model.tokenizers;
+    if target.pad_id() as usize >= source.vocab_size() {
+        obstacles.add(
+            "tokenizer.target_path",
+            "one id is the padding of both vocabularies there, and the target's lies beyond the source's last piece",
+        );
+    }
     obstacles.check()
+}
+
+/// What a user of `transformers` must know of the folder's tokenizers, because it is not as everywhere.
+#[must_use]
+pub fn notes(tokenizers: &Tokenizers) -> Vec<&'static str> {
+    let Tokenizers { source, target } = tokenizers;
+    if tokenizers.is_joint() {
+        return Vec::new();
+    }
+    if source.sentencepiece().is_none() || target.sentencepiece().is_none() {
+        return vec![
+            "AutoTokenizer reads the source's vocabulary only; decode with PreTrainedTokenizerFast of tokenizer.tgt.json",
+        ];
+    }
+    if source.pad_id() == target.pad_id() {
+        return Vec::new();
+    }
+    vec![
+        "<pad> has another id in the target's vocabulary than in the source's: MarianTokenizer shows it when it decodes a batch",
+    ]
 }
 
 fn config(model: &Model) -> Value {

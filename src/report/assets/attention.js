@@ -37,7 +37,7 @@ function attentionView(parent, sentences, temperatures) {
   if (!sentences.length) { parent.append(make("p", { className: "soft", textContent: "There were no lines." })); return; }
   const state = { sentence: 0, kind: "cross", layer: 0, head: -1, token: 0, temperature: temperatures.indexOf(1) };
   const box = (className, ...children) => { const node = make("div", { className }, ...children); parent.append(node); return node; };
-  const select = make("select", {}, ...sentences.map((s, i) => make("option", { value: i, textContent: s.label ?? `${i + 1}: ${s.text}` })));
+  const select = make("select", {}, ...sentences.map((s, i) => make("option", { value: i, textContent: s.label ?? `${i + 1}: ${isolated(s.text)}` })));
   select.setAttribute("aria-label", "sentence");
   select.addEventListener("change", () => { state.sentence = +select.value; begin(); });
   const kinds = make("span", { className: "group" });
@@ -108,7 +108,7 @@ function attentionView(parent, sentences, temperatures) {
   function showTokens() {
     const s = sentence(), [, queries, keys] = KINDS[state.kind], at = weights(s, state.kind, state.layer, state.head);
     const chip = (text, i, coloured, choose) => {
-      const node = make(choose ? "button" : "span", { className: "token", textContent: text });
+      const node = make(choose ? "button" : "span", { className: "token", textContent: text, dir: "auto" });
       if (coloured) {
         node.style.background = shade(at(state.token, i));
         if (at(state.token, i) > 0.35) node.classList.add("strong");
@@ -127,7 +127,8 @@ function attentionView(parent, sentences, temperatures) {
       return node;
     };
     const row = (name, list, coloured, choose) =>
-      make("div", { className: "row" }, make("span", { className: "soft", textContent: name }), ...list.map((text, i) => chip(text, i, coloured, choose)));
+      make("div", { className: "row" }, make("span", { className: "soft", textContent: name }),
+        make("div", { className: "group", dir: direction(list.join("")) }, ...list.map((text, i) => chip(text, i, coloured, choose))));
     const hint = make("p", { className: "soft", textContent: "Choose a token: what it attends to is coloured. Green: how probable the token was. The strength of a colour is the root of the weight." });
     tokens.replaceChildren(hint, row("to", keys(s), true, false), row("from", queries(s), false, true));
   }
@@ -152,7 +153,7 @@ function attentionView(parent, sentences, temperatures) {
       columns.forEach((key, j) => {
         const weight = at(i, j);
         const rect = drawn("rect", { x: left + j * cell, y, width: cell - 1, height: cell - 1, style: `fill: ${shade(weight)}` }, svg);
-        rect.addEventListener("pointerenter", () => { note.textContent = `${text} to ${key}: ${weight.toFixed(2)}`; });
+        rect.addEventListener("pointerenter", () => { note.textContent = `${isolated(text)} to ${isolated(key)}: ${weight.toFixed(2)}`; });
         rect.addEventListener("click", () => { state.token = i; show(); });
       });
     });
@@ -166,14 +167,14 @@ function attentionView(parent, sentences, temperatures) {
     if (state.kind === "encoder") { step.replaceChildren(make("p", { className: "soft", textContent: "Choose a token of the translation." })); return; }
     const { logProb, rank, candidates } = s.steps[state.token], list = make("div");
     const bar = (name, p, className) => list.append(
-      make("span", { textContent: name, className }), make("span", { className: "bar" }, make("span", { style: `width: ${100 * p}%` })), make("span", { textContent: percent(p) }));
+      make("span", { textContent: name, className, dir: "auto" }), make("span", { className: "bar" }, make("span", { style: `width: ${100 * p}%` })), make("span", { textContent: percent(p) }));
     const chosen = s.target[state.token];
     const all = candidates.some(([name]) => name === chosen) ? candidates : [...candidates, [chosen, logProb]];
     for (const [name, value] of all) bar(name, probability(s, state.token, value), name === chosen ? "chosen" : "");
     const rest = 1 - all.reduce((sum, [, value]) => sum + probability(s, state.token, value), 0);
     bar("all others", Math.max(0, rest), "soft");
     list.className = "bars";
-    step.replaceChildren(make("p", {}, `After “${s.input.slice(0, state.token + 1).join(" ")}”: `, make("b", { textContent: chosen }),
+    step.replaceChildren(make("p", {}, `After “${isolated(s.input.slice(0, state.token + 1).join(" "))}”: `, make("b", { textContent: isolated(chosen) }),
       `, rank ${rank} of the vocabulary, ${percent(probability(s, state.token, logProb))}`), list);
   }
 
@@ -181,18 +182,18 @@ function attentionView(parent, sentences, temperatures) {
   function showWords() {
     const s = sentence(), split = text => text.split(/\s+/).filter(word => word);
     const lists = [split(s.text), split(s.translation)], places = [];
-    const letter = 8, gap = 14, H = 110;
-    let W = 0;
+    const letter = 8, gap = 14, H = 110, width = word => [...word].length * letter;
+    const W = Math.max(...lists.map(list => list.reduce((sum, word) => sum + width(word) + gap, 4)));
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     lists.forEach((list, side) => {
-      let x = 4;
+      const mirrored = direction(list.join("")) === "rtl";
+      let at = 4;
       places.push(list.map(word => {
-        const width = [...word].length * letter;
-        drawn("text", { x: x + width / 2, y: side ? H - 8 : 18, "text-anchor": "middle" }, svg, word);
-        x += width + gap;
-        return x - gap - width / 2;
+        const middle = at + width(word) / 2, x = mirrored ? W - middle : middle;
+        drawn("text", { x, y: side ? H - 8 : 18, "text-anchor": "middle" }, svg, word);
+        at += width(word) + gap;
+        return x;
       }));
-      W = Math.max(W, x);
     });
     for (const [i, j] of s.alignment) {
       if (i in places[0] && j in places[1]) drawn("line", { class: "link", x1: places[0][i], y1: 26, x2: places[1][j], y2: H - 24 }, svg);

@@ -23,3 +23,10 @@ function short(value) {
   if (size !== 0 && size < 1e-2) return value.toExponential(1);
   return String(+value.toPrecision(4));
 }
+
+/* Which way text runs: that of its first letter. */
+const LETTER = /\p{L}/u, RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+const direction = text => RIGHT_TO_LEFT.test((LETTER.exec(text) ?? [""])[0]) ? "rtl" : "ltr";
+
+/* Text within a sentence of this page, which runs its own way and leaves the rest in its place. */
+const isolated = text => `\u2068${text}\u2069`;

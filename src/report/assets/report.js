@@ -323,7 +323,7 @@ function samples() {
         const rows = make("dl");
         for (const line of sample.split("\n").filter(line => line.trim())) {
           const [, what, text] = /^\s*(\S+)\s*(.*)$/s.exec(line);
-          rows.append(make("dt", { textContent: what }), make("dd", { textContent: text }));
+          rows.append(make("dt", { textContent: what }), make("dd", { textContent: text, dir: "auto" }));
         }
         return make("div", { className: "sample" }, rows);
       }));

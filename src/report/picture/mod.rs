@@ -12,13 +12,15 @@ pub mod curves;
 pub mod sentence;
 mod sketch;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::fontdb::Database;
-use resvg::usvg::{Options, Tree};
+use resvg::usvg::{Group, Node, Options, Tree};
 
+use crate::console::message;
 use crate::error::{Error, Result};
 
 /// Pixels of a PNG for one of the SVG, so that small type can be read.
@@ -26,6 +28,9 @@ const SCALE: f32 = 1.5;
 
 /// The longest side of a PNG, in pixels; at four bytes a pixel that bounds memory.
 const MOST_PIXELS: f32 = 16384.0;
+
+/// Letters without a typeface that a message names.
+const MOST_NAMED: usize = 12;
 
 /// A picture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,23 +51,33 @@ impl Format {
         }
     }
 
-    /// A drawing in this format.
+    /// A drawing in this format, for a file. A message says which letters could not be drawn.
     ///
     /// # Errors
     /// It is too large for pixels.
-    pub fn encode(self, svg: String) -> Result<Vec<u8>> {
-        match self {
-            Self::Svg => Ok(svg.into_bytes()),
-            Self::Png => png(&svg),
+    pub fn encode(self, svg: String, file: &Path) -> Result<Vec<u8>> {
+        if self == Self::Svg {
+            return Ok(svg.into_bytes());
         }
+        let (png, boxes) = png(&svg).map_err(|error| error.at(file))?;
+        if !boxes.is_empty() {
+            let letters: String = boxes.iter().take(MOST_NAMED).collect();
+            let more = if boxes.len() > MOST_NAMED { " and others" } else { "" };
+            message(format_args!(
+                "warning: {}: no typeface of this machine has {letters}{more}, boxes stand there; install one, such as \
+                 Noto's (Debian: fonts-noto-core, fonts-noto-cjk), or name a .svg or .html file",
+                file.display()
+            ));
+        }
+        Ok(png)
     }
 }
 
-/// The drawing as a PNG, smaller than [`SCALE`] would have it where that is too large.
+/// The drawing as a PNG, smaller than [`SCALE`] would have it where that is too large; and the letters that no typeface has.
 ///
 /// # Errors
 /// Its sides are too unequal, or memory is short.
-pub fn png(svg: &str) -> Result<Vec<u8>> {
+pub fn png(svg: &str) -> Result<(Vec<u8>, BTreeSet<char>)> {
     let failed = |why: String| {
         let error = Error::failure(format!("cannot turn the picture into PNG: {why}"));
         error.help("it may be too large: name a .svg or a .html file")
@@ -75,7 +90,24 @@ pub fn png(svg: &str) -> Result<Vec<u8>> {
     let pixels = Pixmap::new(width, height).ok_or_else(|| failed(format!("{width} × {height} pixels cannot be had")));
     let mut pixels = pixels?;
     resvg::render(&tree, Transform::from_scale(scale, scale), &mut pixels.as_mut());
-    pixels.encode_png().map_err(|error| failed(error.to_string()))
+    let png = pixels.encode_png().map_err(|error| failed(error.to_string()))?;
+    let mut boxes = BTreeSet::new();
+    find_boxes(tree.root(), &mut boxes);
+    Ok((png, boxes))
+}
+
+/// Letters of a drawing that stand as boxes there.
+fn find_boxes(group: &Group, found: &mut BTreeSet<char>) {
+    for node in group.children() {
+        match node {
+            Node::Group(group) => find_boxes(group, found),
+            Node::Text(text) => {
+                let glyphs = text.layouted().iter().flat_map(|span| &span.positioned_glyphs);
+                found.extend(glyphs.filter(|glyph| glyph.id.0 == 0).flat_map(|glyph| glyph.text.chars()));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The typeface in the program, and those of the system.
@@ -103,7 +135,8 @@ mod tests {
                 "<svg xmlns='http://www.w3.org/2000/svg' width='80' height='20'>\
                  <text x='2' y='15' font-family='monospace' font-size='12'>{text}</text></svg>"
             );
-            let png = png(&svg).unwrap();
+            let (png, boxes) = png(&svg).unwrap();
+            assert_eq!(boxes, BTreeSet::new());
             assert_eq!(png[..8], *b"\x89PNG\r\n\x1a\n");
             Pixmap::decode_png(&png).unwrap()
         };
@@ -115,7 +148,15 @@ mod tests {
 
     #[test]
     fn a_picture_is_no_larger_than_can_be_had() {
-        let png = png("<svg xmlns='http://www.w3.org/2000/svg' width='40000' height='20'/>").unwrap();
+        let (png, _) = png("<svg xmlns='http://www.w3.org/2000/svg' width='40000' height='20'/>").unwrap();
         assert_eq!(Pixmap::decode_png(&png).unwrap().width(), 16384);
+    }
+
+    /// A private letter, which is in no typeface.
+    #[test]
+    fn letters_without_a_typeface_are_found() {
+        let svg = "<svg xmlns='http://www.w3.org/2000/svg' width='80' height='20'>\
+                   <g><text x='2' y='15' font-family='monospace'>a\u{10fffd}b</text></g></svg>";
+        assert_eq!(png(svg).unwrap().1, BTreeSet::from(['\u{10fffd}']));
     }
 }
