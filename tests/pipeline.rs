@@ -146,7 +146,7 @@ fn batch(number: u64, is_poisoned: bool) -> Batch {
 impl Host for Surroundings {
     fn validate(&mut self, _: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
         let sums = evaluator.losses(&[batch(1000, false)], &|| false)?.expect("nothing stops it");
-        Ok(Some(Validation { loss: sums.smoothed, perplexity: sums.likelihood, ..Validation::default() }))
+        Ok(Some(Validation { loss: sums.smoothed, perplexity: sums.nll, ..Validation::default() }))
     }
 
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {

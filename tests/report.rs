@@ -72,10 +72,20 @@ fn a_run_keeps_its_translations_of_the_validation_set() {
     let last = log.iter().find(|entry| entry["event"] == "final").unwrap();
     for (name, entry) in [("best", best), ("final", last)] {
         let hyp = format!("runs/small/validation/{name}.txt");
-        let output = project.mt(&["eval", "--json", "--hyp", &hyp, "--ref", "runs/small/validation/reference.txt"]);
+        let output = project.mt(&[
+            "eval",
+            "--json",
+            "--bleu",
+            "--chrf",
+            "--hyp",
+            &hyp,
+            "--ref",
+            "runs/small/validation/reference.txt",
+        ]);
         succeeds(&output);
         let score: Value = serde_json::from_str(&stdout(&output)).unwrap();
         assert_eq!(score["bleu"]["score"], entry["bleu"], "{name}");
+        assert_eq!(score["chrf"]["score"], entry["chrf"], "{name}");
     }
     assert_eq!(
         file(&project, "runs/small", "validation/reference.txt"),

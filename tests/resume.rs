@@ -258,6 +258,39 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     assert!(said.contains("has come to update 6 already, past `train.max_updates` = 3"), "{said}");
 }
 
+/// By chrF as by BLEU; and what was the best by one of them is not held against another.
+#[test]
+fn the_best_model_is_the_best_by_the_metric_of_now() {
+    let project = Project::new();
+    let sets = ["--set", "valid.every=10", "--set", "train.max_updates=60"];
+    succeeds(&project.train(&[&sets[..], &["--set", "valid.metric=chrf"]].concat()));
+    let log = || -> Vec<serde_json::Value> {
+        let text = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .filter(|e: &serde_json::Value| e["event"] == "valid")
+            .collect()
+    };
+    let number = |entry: &serde_json::Value, key: &str| entry[key].as_f64().unwrap();
+    let mut best: Option<(f64, f64)> = None;
+    for entry in log() {
+        let now = (number(&entry, "chrf"), -number(&entry, "loss"));
+        assert_eq!(entry["best"], best.is_none_or(|best| now > best), "{entry}");
+        best = if entry["best"] == true { Some(now) } else { best };
+    }
+    let info = || stdout(&project.mt(&["info", "runs/small"]));
+    assert!(info().contains(&format!("best validation: chrF2 {:.2} at update", best.unwrap().0)), "{}", info());
+
+    let other = ["--resume", "--set", "valid.metric=loss", "--set", "valid.every=10", "--set", "train.max_updates=70"];
+    fails(&project.train(&other), 2, &["`valid.metric` was \"chrf\" when the run began and is \"loss\" now"]);
+    let output = project.train(&[&other[..], &["--force"]].concat());
+    succeeds(&output);
+    assert!(stderr(&output).contains("was not the best by loss"), "{}", stderr(&output));
+    let last = log().pop().unwrap();
+    assert_eq!((&last["update"], &last["best"]), (&70.into(), &true.into()));
+    assert!(info().contains(&format!("best validation: loss {:.4} at update 70", number(&last, "loss"))), "{}", info());
+}
+
 /// Changes one byte in the middle of a file.
 fn damage(project: &Project, name: &str) {
     let mut bytes = std::fs::read(project.path(name)).unwrap();

@@ -145,8 +145,30 @@ choice! {
     pub enum ValidMetric {
         /// A higher BLEU of the translated validation set.
         Bleu = "bleu",
+        /// A higher chrF of the translated validation set.
+        Chrf = "chrf",
         /// A lower loss a token, label-smoothed as in training.
         Loss = "loss",
+    }
+}
+
+impl ValidMetric {
+    /// Whether a model with the value `new` and the loss `loss` is better than one with `old` and `old_loss`. Equal scores of
+    /// translations are common while they are 0: the loss tells which model has learnt more.
+    pub fn is_better(self, (new, loss): (f64, f64), (old, old_loss): (f64, f64)) -> bool {
+        match self {
+            Self::Bleu | Self::Chrf => (new, -loss) > (old, -old_loss),
+            Self::Loss => new < old,
+        }
+    }
+
+    /// A value, as it is printed.
+    pub fn with(self, value: f64) -> String {
+        match self {
+            Self::Bleu => format!("BLEU {value:.2}"),
+            Self::Chrf => format!("chrF2 {value:.2}"),
+            Self::Loss => format!("loss {value:.4}"),
+        }
     }
 }
 
@@ -166,7 +188,7 @@ pub struct ValidConfig {
     pub patience: u64,
     /// Translations shown at each validation.
     pub samples: usize,
-    /// The most sentences translated at a validation, for BLEU; 0: all. The loss is of all pairs.
+    /// The most sentences translated at a validation, for BLEU and chrF; 0: all. The loss is of all pairs.
     pub max_sentences: usize,
 }
 
@@ -244,5 +266,22 @@ pub struct RuntimeConfig {
 impl Default for RuntimeConfig {
     fn default() -> Self {
         Self { device: "auto".to_owned(), threads: 0, precision: Precision::F32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn higher_scores_and_lower_losses_are_better() {
+        for (metric, worse, better) in [
+            (ValidMetric::Bleu, (20.0, 2.0), (21.0, 3.0)),
+            (ValidMetric::Chrf, (20.0, 2.0), (20.0, 1.0)),
+            (ValidMetric::Loss, (3.0, 3.0), (2.0, 2.0)),
+        ] {
+            assert!(metric.is_better(better, worse) && !metric.is_better(worse, better), "{metric}");
+            assert!(!metric.is_better(better, better), "{metric}");
+        }
     }
 }

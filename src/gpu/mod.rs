@@ -86,7 +86,7 @@ pub struct Engine {
 #[repr(C)]
 struct Decision {
     smoothed: f64,
-    likelihood: f64,
+    nll: f64,
     gradient_norm: f64,
     scale: f32,
     is_made: u32,
@@ -195,8 +195,8 @@ impl Engine {
     pub fn sums(&self) -> Result<Sums> {
         let mut bytes = [0; 16];
         self.queue.download(self.sums, &mut bytes)?;
-        let [smoothed, likelihood] = [0, 8].map(|at| float64(&bytes[at..]));
-        Ok(Sums { smoothed, likelihood })
+        let [smoothed, nll] = [0, 8].map(|at| float64(&bytes[at..]));
+        Ok(Sums { smoothed, nll })
     }
 
     /// Decides whether the update is made, and what the gradients are multiplied with: [`crate::ops::optimizer::decide`],
@@ -258,8 +258,8 @@ impl Engine {
         self.queue.fetched(ticket, &mut bytes)?;
         // SAFETY: as many bytes, for which every bit pattern is a decision.
         let decision: Decision = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
-        let Decision { smoothed, likelihood, gradient_norm, is_made, .. } = decision;
-        Ok(Outcome { sums: Sums { smoothed, likelihood }, gradient_norm, is_made: is_made != 0 })
+        let Decision { smoothed, nll, gradient_norm, is_made, .. } = decision;
+        Ok(Outcome { sums: Sums { smoothed, nll }, gradient_norm, is_made: is_made != 0 })
     }
 
     /// Forgets the updates that were not asked for; from then on updates are made again, if one was not.

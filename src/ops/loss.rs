@@ -45,7 +45,7 @@ pub struct Sums {
     /// Sum of the smoothed losses.
     pub smoothed: f64,
     /// Sum of the negative log-likelihoods; its mean is the logarithm of the perplexity.
-    pub likelihood: f64,
+    pub nll: f64,
 }
 
 /// The summed loss of decoder states x [N, D] under a projection [V, D]: a scalar that can be differentiated, and the sums.
@@ -83,16 +83,16 @@ pub fn reference(logits: &Tensor, targets: &Targets) -> Result<(Tensor, Sums)> {
     let real: Vec<f32> = targets.labels.iter().map(|&y| (y != targets.padding) as u8 as f32).collect();
     let real = Tensor::from_vec(real, targets.labels.len(), device)?.to_dtype(log_probs.dtype())?;
     let labels = Tensor::from_slice(&targets.labels, (targets.labels.len(), 1), device)?;
-    let likelihood = (log_probs.gather(&labels, 1)?.squeeze(1)?.mul(&real)?.sum_all()? * -1.0)?;
+    let nll = (log_probs.gather(&labels, 1)?.squeeze(1)?.mul(&real)?.sum_all()? * -1.0)?;
     let uniform = (log_probs.mean(D::Minus1)?.mul(&real)?.sum_all()? * -1.0)?;
     let smoothing = targets.smoothing as f64;
-    let loss = ((&likelihood * (1.0 - smoothing))? + (uniform * smoothing)?)?;
+    let loss = ((&nll * (1.0 - smoothing))? + (uniform * smoothing)?)?;
     // Not every device has f64.
     let scalar = |t: Tensor| match t.dtype() {
         DType::F64 => t.to_scalar::<f64>(),
         _ => Ok(f64::from(t.to_scalar::<f32>()?)),
     };
-    let sums = Sums { smoothed: scalar(loss.detach())?, likelihood: scalar(likelihood.detach())? };
+    let sums = Sums { smoothed: scalar(loss.detach())?, nll: scalar(nll.detach())? };
     Ok((loss, sums))
 }
 
@@ -104,8 +104,8 @@ vectorised! {
         let exp_sum = simd::exp_shifted(logits, largest);
         // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
         let log_sum = exp_sum.ln();
-        let likelihood = log_sum + (largest - chosen);
-        let smoothed = (1.0 - smoothing) * likelihood + smoothing * (log_sum + (largest - total / v));
+        let nll = log_sum + (largest - chosen);
+        let smoothed = (1.0 - smoothing) * nll + smoothing * (log_sum + (largest - total / v));
         if gradient {
             let (inverse, uniform) = (1.0 / exp_sum, smoothing / v);
             for x in logits.iter_mut() {
@@ -113,7 +113,7 @@ vectorised! {
             }
             logits[label] -= 1.0 - smoothing;
         }
-        (smoothed, likelihood)
+        (smoothed, nll)
     }
 }
 
@@ -183,9 +183,9 @@ fn chunks(x: &[f32], d: usize, weights: &Weights, targets: &Targets, mut gradien
         let dx = gradients.as_mut().map(|g| &mut g.dx[start * d..end * d]);
         let parts = chunk_rows(x, d, weights, labels, targets, logits, dx);
         // Added in the order of the rows, whichever thread was first.
-        for (smoothed, likelihood) in parts {
+        for (smoothed, nll) in parts {
             sums.smoothed += smoothed;
-            sums.likelihood += likelihood;
+            sums.nll += nll;
         }
         if let Some(g) = gradients.as_mut() {
             transposed_product(logits, x, end - start, g.d_weight, start > 0, weights.precision);
@@ -228,9 +228,9 @@ fn chunk_rows(
             let mut sums = (0.0, 0.0);
             let timer = profile::kernel("softmax and loss", "", Work::floats(2 * logits.len()));
             for (row, &label) in logits.chunks_exact_mut(v).zip(&labels[a..b]) {
-                let (smoothed, likelihood) = row_loss(row, label as usize, targets.smoothing, wanted);
+                let (smoothed, nll) = row_loss(row, label as usize, targets.smoothing, wanted);
                 sums.0 += smoothed as f64;
-                sums.1 += likelihood as f64;
+                sums.1 += nll as f64;
             }
             drop(timer);
             if let Some(backward) = &weights.backward {
@@ -308,8 +308,8 @@ mod tests {
     /// Losses of one row and, beside them, the gradient of the smoothed one.
     fn row(logits: &[f32], label: usize, smoothing: f32) -> (f32, f32, Vec<f32>) {
         let mut gradient = logits.to_vec();
-        let (smoothed, likelihood) = row_loss(&mut gradient, label, smoothing, true);
-        (smoothed, likelihood, gradient)
+        let (smoothed, nll) = row_loss(&mut gradient, label, smoothing, true);
+        (smoothed, nll, gradient)
     }
 
     fn near(got: &[f32], want: &[f32]) {
@@ -323,8 +323,8 @@ mod tests {
     #[test]
     fn cross_entropy_of_one_two_three() {
         for label in 0..3 {
-            let (smoothed, likelihood, gradient) = row(&[1.0, 2.0, 3.0], label, 0.0);
-            near(&[smoothed, likelihood], &[CROSS_ENTROPY[label]; 2]);
+            let (smoothed, nll, gradient) = row(&[1.0, 2.0, 3.0], label, 0.0);
+            near(&[smoothed, nll], &[CROSS_ENTROPY[label]; 2]);
             let mut want = SOFTMAX;
             want[label] -= 1.0;
             near(&gradient, &want);
@@ -376,7 +376,7 @@ mod tests {
             };
             let (fused, plain) = (run(Implementation::Fused), run(Implementation::Reference));
             assert!((fused.0.smoothed - plain.0.smoothed).abs() < 1e-5);
-            assert!((fused.0.likelihood - plain.0.likelihood).abs() < 1e-5);
+            assert!((fused.0.nll - plain.0.nll).abs() < 1e-5);
             near(&fused.1, &plain.1);
             near(&fused.2, &plain.2);
         }
@@ -388,7 +388,7 @@ mod tests {
         let logits = candle_core::Var::from_tensor(&logits).unwrap();
         let targets = Targets { labels: vec![2, 0, 1], padding: 0, smoothing: 0.0 };
         let (loss, sums) = reference(&logits, &targets).unwrap();
-        near(&[sums.likelihood as f32, sums.smoothed as f32], &[CROSS_ENTROPY[2] + CROSS_ENTROPY[1]; 2]);
+        near(&[sums.nll as f32, sums.smoothed as f32], &[CROSS_ENTROPY[2] + CROSS_ENTROPY[1]; 2]);
         let gradient = loss.backward().unwrap().get(&logits).unwrap().to_vec2::<f32>().unwrap();
         assert_eq!(gradient[1], [0.0; 3]);
         near(&gradient[0], &[SOFTMAX[0], SOFTMAX[1], SOFTMAX[2] - 1.0]);

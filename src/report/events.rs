@@ -297,6 +297,7 @@ fn summary(entry: &Value) -> Vec<Tagged> {
                 ("valid/label_smoothed_loss", "loss", 1.0),
                 ("valid/perplexity", "perplexity", 1.0),
                 ("valid/bleu", "bleu", 1.0),
+                ("valid/chrf", "chrf", 1.0),
                 ("speed/validation_seconds", "validation_seconds", 1.0),
             ]);
             values.extend(likelihood("valid/cross_entropy"));
@@ -310,6 +311,7 @@ fn summary(entry: &Value) -> Vec<Tagged> {
             ("final/label_smoothed_loss", "loss", 1.0),
             ("final/perplexity", "perplexity", 1.0),
             ("final/bleu", "bleu", 1.0),
+            ("final/chrf", "chrf", 1.0),
         ]),
         Some("spike") => numbers(&[("train/spike", "loss", 1.0)]),
         _ => Vec::new(),

@@ -1,8 +1,10 @@
 //! What the training loop asks of its surroundings: batches, validation, checkpoints, signals.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::evaluate::Evaluator;
 use super::optimizer::Optimizer;
@@ -21,14 +23,53 @@ pub struct Validation {
     pub loss: f64,
     /// e^(mean negative log-likelihood a target token).
     pub perplexity: f64,
-    /// BLEU of translations, where they were made.
-    pub bleu: Option<f64>,
+    /// What `valid.metric` judges the model by: the loss, or one of the scores.
+    pub value: f64,
+    /// Scores of translations, where they were made.
+    pub scores: Vec<Score>,
     /// The translations.
     pub translations: Vec<String>,
     /// Lines to show: sample translations.
     pub samples: Vec<String>,
     /// The first of these, explained.
     pub explained: Vec<Explanation>,
+}
+
+/// A score of a validation set's translations.
+#[derive(Clone, Debug)]
+pub struct Score {
+    /// Its key in the log.
+    pub key: &'static str,
+    /// Its name beside the value.
+    pub name: String,
+    /// In per cent.
+    pub value: f64,
+}
+
+impl Validation {
+    /// Its numbers by their keys in the log and in `--json`.
+    pub fn numbers(&self) -> Map<String, Value> {
+        let always = [("loss", self.loss), ("perplexity", self.perplexity)];
+        let scores = self.scores.iter().map(|score| (score.key, score.value));
+        always.into_iter().chain(scores).map(|(key, value)| (key.to_owned(), json!(value))).collect()
+    }
+
+    /// An entry of the log with its numbers, and the fields of the object `more`.
+    pub fn entry(&self, event: &str, update: u64, more: Value) -> Value {
+        let mut entry = json!({ "event": event, "update": update });
+        for (key, value) in self.numbers().into_iter().chain(more.as_object().cloned().unwrap_or_default()) {
+            entry[key] = value;
+        }
+        entry
+    }
+}
+
+/// Its numbers in a line.
+impl Display for Validation {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "loss {:.3} ppl {:.2}", self.loss, self.perplexity)?;
+        self.scores.iter().try_for_each(|score| write!(f, " {} {:.2}", score.name, score.value))
+    }
 }
 
 /// Why training ended.

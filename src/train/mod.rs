@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::config::{TrainConfig, ValidConfig, ValidMetric};
+use crate::config::{TrainConfig, ValidConfig};
 use crate::data::batch::Batch;
 use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
@@ -35,7 +35,7 @@ use crate::ops::loss::Targets;
 use crate::ops::profile as counters;
 use evaluate::Evaluator;
 use host::{Batches, Lines};
-pub use host::{End, Host, Validation};
+pub use host::{End, Host, Score, Validation};
 use log::{Log, Progress, Samples};
 use optimizer::Optimizer;
 use passes::Passes;
@@ -98,6 +98,18 @@ pub struct Session {
     limit: Limit,
     /// … and in validation.
     limit_of_evaluation: Limit,
+}
+
+/// How a validation went.
+enum Validated {
+    /// It is the best so far, and a checkpoint was written.
+    Saved,
+    /// There was a better one.
+    NotSaved,
+    /// By a signal: it is made when the run goes on.
+    CutShort,
+    /// The loss is not finite.
+    NotFinite,
 }
 
 /// The time spent on a run.
@@ -185,11 +197,9 @@ impl Trainer<'_> {
         if self.state.validation_due && self.valid.every > 0 {
             match self.validate(host, &clock)? {
                 // Else it would be made again, and stand in the log twice, if the process ended now.
-                Some(is_saved) if !is_saved && !self.state.validation_due => self.save(host)?,
-                Some(_) => {}
-                None => {
-                    batches = self.go_back(NO_LOSS, host)?;
-                }
+                Validated::NotSaved => self.save(host)?,
+                Validated::Saved | Validated::CutShort => {}
+                Validated::NotFinite => batches = self.go_back(NO_LOSS, host)?,
             }
         }
         let end = loop {
@@ -228,11 +238,14 @@ impl Trainer<'_> {
             let mut saved = false;
             if validation {
                 let _timer = counters::phase("validation");
-                let Some(is_saved) = self.validate(host, &clock)? else {
-                    batches = self.go_back(NO_LOSS, host)?;
-                    continue;
+                saved = match self.validate(host, &clock)? {
+                    Validated::Saved => true,
+                    Validated::NotSaved | Validated::CutShort => false,
+                    Validated::NotFinite => {
+                        batches = self.go_back(NO_LOSS, host)?;
+                        continue;
+                    }
                 };
-                saved = is_saved;
             }
             if checkpoint && !saved {
                 let _timer = counters::phase("checkpoint");
@@ -352,11 +365,11 @@ impl Trainer<'_> {
         }
         let window = &mut self.state.window;
         window.smoothed += update.outcome.sums.smoothed;
-        window.likelihood += update.outcome.sums.likelihood;
+        window.nll += update.outcome.sums.nll;
         window.tokens += update.tokens();
         let important = step.is_multiple_of(self.config.log_every);
         let tokens = window.tokens as f64;
-        let (loss, perplexity) = (window.smoothed / tokens, (window.likelihood / tokens).exp());
+        let (loss, perplexity) = (window.smoothed / tokens, (window.nll / tokens).exp());
         let rate = tokens / (self.state.seconds - window.since).max(1e-9);
         let text = format!(
             "epoch {} loss {loss:.3} ppl {perplexity:.2} lr {:.2e} {rate:.0} tok/s",
@@ -382,9 +395,8 @@ impl Trainer<'_> {
         self.state.window = Window { since: self.state.seconds, ..Window::default() };
     }
 
-    /// Validates, saves if it is the best so far, and says so. Returns whether a checkpoint was written; `None` if the loss is
-    /// not finite. What a signal cuts short is done when the run goes on.
-    fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<Option<bool>> {
+    /// Validates, saves if it is the best so far, and says so.
+    fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<Validated> {
         let step = self.state.step;
         let model = self.model;
         self.state.validation_due = true;
@@ -395,26 +407,20 @@ impl Trainer<'_> {
         let values = self.optimizer.begin_model_values()?;
         let result = host.validate(model, &mut self.evaluator());
         self.optimizer.end_model_values(values)?;
-        let Some(result) = result? else { return Ok(Some(false)) };
+        let Some(result) = result? else { return Ok(Validated::CutShort) };
         if !result.loss.is_finite() {
-            return Ok(None);
+            return Ok(Validated::NotFinite);
         }
         self.state.validation_due = false;
-        let loss = result.loss;
-        // Equal BLEU is common while it is 0: the loss tells which model has learnt more.
-        let (value, better) = match (self.valid.metric, result.bleu) {
-            (ValidMetric::Bleu, Some(bleu)) => {
-                (bleu, self.state.best.as_ref().is_none_or(|best| (bleu, -loss) > (best.value, -best.loss)))
-            }
-            _ => (loss, self.state.best.as_ref().is_none_or(|best| loss < best.value)),
-        };
+        let (loss, value) = (result.loss, result.value);
+        let best = self.state.best.as_ref().map(|best| (best.value, best.loss));
+        let better = best.is_none_or(|best| self.valid.metric.is_better((value, loss), best));
         if better {
             self.state.best = Some(Best { step, value, loss });
             self.state.stale = 0;
         } else {
             self.state.stale += 1;
         }
-        let bleu = result.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
         let note = match (better, self.valid.patience) {
             (true, _) => " (best so far)".to_owned(),
             (false, 0) => String::new(),
@@ -422,25 +428,23 @@ impl Trainer<'_> {
         };
         let seconds = clock.seconds() - self.state.seconds;
         self.state.seconds += seconds;
-        self.log.line(&format!(
-            "valid at {step}: loss {:.3} ppl {:.2}{bleu}{note} [{seconds:.1} s]",
-            result.loss, result.perplexity
-        ));
+        self.log.line(&format!("valid at {step}: {result}{note} [{seconds:.1} s]"));
         for sample in &result.samples {
             self.log.line(sample);
         }
         self.log.samples(Samples { update: step, is_final: false, explained: &result.explained });
-        self.log.entry(&json!({
-            "event": "valid", "update": step, "loss": result.loss, "perplexity": result.perplexity, "bleu": result.bleu,
+        let more = json!({
             "best": better, "stale": self.state.stale, "samples": result.samples, "seconds": self.state.seconds,
             "validation_seconds": seconds,
-        }))?;
+        });
+        self.log.entry(&result.entry("valid", step, more))?;
         // What showing the samples has taken is no training either.
         self.state.seconds = clock.seconds();
         self.begin_window();
         if better {
             self.save(host)?;
+            return Ok(Validated::Saved);
         }
-        Ok(Some(better))
+        Ok(Validated::NotSaved)
     }
 }

@@ -103,7 +103,7 @@ impl Passes for Tape {
             drop(loss);
         }
         self.sums.smoothed += sums.smoothed;
-        self.sums.likelihood += sums.likelihood;
+        self.sums.nll += sums.nll;
         Ok(())
     }
 

@@ -47,8 +47,9 @@ pub struct TrainState {
 pub struct Window {
     /// Label-smoothed cross-entropy, in nats.
     pub smoothed: f64,
-    /// Negative log-likelihood, in nats.
-    pub likelihood: f64,
+    /// Negative log-likelihood, in nats. Its former name is in the checkpoints of older versions.
+    #[serde(alias = "likelihood")]
+    pub nll: f64,
     /// Target tokens.
     pub tokens: u64,
     /// When it began, in [`TrainState::seconds`].
@@ -100,7 +101,7 @@ impl TrainState {
 pub struct Best {
     /// After this update.
     pub step: u64,
-    /// Value of the chosen metric.
+    /// Its value of `valid.metric`.
     pub value: f64,
     /// The loss, which decides between equal values.
     pub loss: f64,
@@ -117,7 +118,7 @@ mod tests {
             best: Some(Best { step: 5, value: 0.1 + 0.2, loss: 1.5 }),
             stale: 1,
             seconds: 1.0 / 3.0,
-            window: Window { smoothed: 2.0 / 7.0, likelihood: 1e-300, tokens: 9, since: 0.1 },
+            window: Window { smoothed: 2.0 / 7.0, nll: 1e-300, tokens: 9, since: 0.1 },
             text: TextChecksums { train: "ab".to_owned(), valid: None },
             ..TrainState::default()
         };
@@ -126,5 +127,12 @@ mod tests {
         let read: Value = serde_json::from_str(&json.to_string()).unwrap();
         assert_eq!(TrainState::from_json(read).unwrap(), state);
         assert!(TrainState::from_json(json!({ "step": 7 })).is_err());
+    }
+
+    #[test]
+    fn reads_what_older_versions_wrote() {
+        let state = TrainState { window: Window { nll: 2.5, ..Window::default() }, ..TrainState::default() };
+        let text = state.to_json(3).unwrap().to_string().replace("\"nll\"", "\"likelihood\"");
+        assert_eq!(TrainState::from_json(serde_json::from_str(&text).unwrap()).unwrap(), state);
     }
 }

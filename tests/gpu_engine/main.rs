@@ -60,7 +60,7 @@ fn batch() -> (Sequences, Sequences, Targets) {
     (source, target, Targets { labels, padding: 0, smoothing: 0.1 })
 }
 
-/// Smoothed loss, likelihood and gradients of a pass on the processor.
+/// Smoothed loss, negative log-likelihood and gradients of a pass on the processor.
 fn want(config: &ModelConfig, mode: &Mode) -> (f64, f64, Vec<f32>) {
     let model = model(config, &Device::Cpu);
     let (source, target, targets) = batch();
@@ -69,7 +69,7 @@ fn want(config: &ModelConfig, mode: &Mode) -> (f64, f64, Vec<f32>) {
     if mode.is_training() {
         loss.backward().unwrap();
     }
-    (sums.smoothed, sums.likelihood, model.parameters().gradients().to_vec1().unwrap())
+    (sums.smoothed, sums.nll, model.parameters().gradients().to_vec1().unwrap())
 }
 
 /// The same by the engine.
@@ -79,7 +79,7 @@ fn got(config: &ModelConfig, mode: &Mode, compute: DType) -> (f64, f64, Vec<f32>
     engine.begin().unwrap();
     engine.pass(&source, &target, &targets, mode).unwrap();
     let sums = engine.sums().unwrap();
-    (sums.smoothed, sums.likelihood, model.parameters().gradients().to_vec1().unwrap())
+    (sums.smoothed, sums.nll, model.parameters().gradients().to_vec1().unwrap())
 }
 
 /// ‖a − b‖ / ‖b‖.

@@ -25,10 +25,12 @@ SHOWN = {
         "valid/label_smoothed_loss": lambda entry: entry["loss"],
         "valid/perplexity": lambda entry: entry["perplexity"],
         "valid/bleu": lambda entry: entry["bleu"],
+        "valid/chrf": lambda entry: entry["chrf"],
     },
     "final": {
         "final/perplexity": lambda entry: entry["perplexity"],
         "final/bleu": lambda entry: entry["bleu"],
+        "final/chrf": lambda entry: entry["chrf"],
     },
 }
 

@@ -217,6 +217,7 @@ fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
                 number("loss").map(|loss| format!("validation loss {loss:.4}")),
                 number("perplexity").map(|perplexity| format!("perplexity {perplexity:.2}")),
                 number("bleu").map(|bleu| format!("BLEU {bleu:.2}")),
+                number("chrf").map(|chrf| format!("chrF2 {chrf:.2}")),
             ];
             let scores: Vec<String> = scores.into_iter().flatten().collect();
             format!("final model is: {}; {}", event["model"].as_str().unwrap_or_default(), scores.join(", "))
@@ -232,11 +233,8 @@ fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
 
 /// The line of the best validation, as far as the checkpoint tells of it.
 fn best_line(best: &Map<String, Value>, metric: ValidMetric) -> String {
-    let score = match (best.get("value").and_then(Value::as_f64), metric) {
-        (Some(bleu), ValidMetric::Bleu) => format!("BLEU {bleu:.2}"),
-        (Some(loss), ValidMetric::Loss) => format!("loss {loss:.4}"),
-        (None, _) => "unknown".to_owned(),
-    };
+    let score =
+        best.get("value").and_then(Value::as_f64).map_or_else(|| "unknown".to_owned(), |value| metric.with(value));
     let step = best.get("step").map_or_else(String::new, |step| format!(" at update {step}"));
     format!("best validation: {score}{step}")
 }
@@ -274,6 +272,7 @@ mod tests {
         let line = |best: Value, metric| history_line("best", &best, metric);
         let whole = json!({ "value": 31.25, "step": 7, "loss": 2.0 });
         assert_eq!(line(whole.clone(), ValidMetric::Bleu), "best validation: BLEU 31.25 at update 7");
+        assert_eq!(line(whole.clone(), ValidMetric::Chrf), "best validation: chrF2 31.25 at update 7");
         assert_eq!(line(whole, ValidMetric::Loss), "best validation: loss 31.2500 at update 7");
         assert_eq!(line(json!({ "step": 7 }), ValidMetric::Bleu), "best validation: unknown at update 7");
         assert_eq!(line(json!({ "value": 1.0 }), ValidMetric::Loss), "best validation: loss 1.0000");

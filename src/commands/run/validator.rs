@@ -1,10 +1,10 @@
-//! The validation set and its score: loss, translations, BLEU.
+//! The validation set and its scores: loss, translations, BLEU and chrF.
 
 use sha2::{Digest, Sha256};
 
 use super::signals::Signals;
 use crate::commands::texts::Texts;
-use crate::config::Config;
+use crate::config::{Config, ValidMetric};
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
 use crate::data::tokenizer::{Normalization, TokenizerKind};
@@ -15,10 +15,10 @@ use crate::decode::source::Reader;
 use crate::decode::translate::{TranslateOptions, Translation, Translator};
 use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, bleu};
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu};
 use crate::model::Transformer;
-use crate::train::Validation;
 use crate::train::evaluate::Evaluator;
+use crate::train::{Score, Validation};
 
 /// Sample translations that are explained, and the most tokens of a source, and those of its translation from the beginning that are shown: pictures are to be taken in at a glance.
 const EXPLAINED: (usize, usize) = (3, 60);
@@ -78,7 +78,10 @@ pub struct Validator {
     tokenizers: Tokenizers,
     options: TranslateOptions,
     samples: usize,
-    metric: BleuOptions,
+    /// What decides which model is the best.
+    metric: ValidMetric,
+    bleu: BleuOptions,
+    chrf: ChrfOptions,
     fingerprint: String,
 }
 
@@ -132,6 +135,8 @@ impl Validator {
         let plain = |line: String| tokenizers.target.plain(&line).into_owned();
         let references: Vec<String> = references.into_iter().map(plain).collect();
         warnings(config, tokenizers, &references).into_iter().for_each(warn);
+        let bleu = scoring(config, tokenizers);
+        let chrf = ChrfOptions { lowercase: bleu.lowercase, ..ChrfOptions::default() };
         Ok(Some(Self {
             sources,
             references,
@@ -145,7 +150,9 @@ impl Validator {
                 ..TranslateOptions::of(&config.decode)
             },
             samples: config.valid.samples,
-            metric: scoring(config, tokenizers),
+            metric: config.valid.metric,
+            bleu,
+            chrf,
             fingerprint: format!("{:x}", hash.finalize()),
         }))
     }
@@ -160,7 +167,14 @@ impl Validator {
         &self.references
     }
 
-    /// Loss over the whole set, translations and their BLEU; `None` if it is to stop first. A model whose loss is not finite
+    /// The score of the set's translations by a metric.
+    fn score_of(&self, metric: &dyn Metric, texts: &[&str]) -> Result<Score> {
+        let references = self.references.iter().map(String::as_str).collect();
+        let statistics = Statistics::new(metric, texts, &[references])?;
+        Ok(Score { key: metric.key(), name: metric.name(), value: metric.score(&statistics.sum()) })
+    }
+
+    /// Loss over the whole set, translations and their scores; `None` if it is to stop first. A model whose loss is not finite
     /// is not asked for translations.
     pub fn score(
         &self,
@@ -172,11 +186,8 @@ impl Validator {
         let Some(sums) = evaluator.losses(&self.batches, &stops)? else { return Ok(None) };
         evaluator.rest();
         let tokens = self.batches.iter().map(|batch| batch.target_tokens).sum::<usize>().max(1) as f64;
-        let mut validation = Validation {
-            loss: sums.smoothed / tokens,
-            perplexity: (sums.likelihood / tokens).exp(),
-            ..Validation::default()
-        };
+        let mut validation =
+            Validation { loss: sums.smoothed / tokens, perplexity: (sums.nll / tokens).exp(), ..Validation::default() };
         if !validation.loss.is_finite() {
             return Ok(Some(validation));
         }
@@ -186,8 +197,13 @@ impl Validator {
         let translations = translator.translate_while(&self.sources, &self.options, |_| !stops())?;
         let Some(translations) = translations else { return Ok(None) };
         let texts: Vec<&str> = translations.iter().map(|t| t.best().text.as_str()).collect();
-        let references: Vec<&str> = self.references.iter().map(String::as_str).collect();
-        validation.bleu = Some(bleu::corpus_bleu(&texts, &[references], &self.metric)?.score);
+        let [bleu, chrf] = [self.score_of(&self.bleu, &texts)?, self.score_of(&self.chrf, &texts)?];
+        validation.value = match self.metric {
+            ValidMetric::Bleu => bleu.value,
+            ValidMetric::Chrf => chrf.value,
+            ValidMetric::Loss => validation.loss,
+        };
+        validation.scores = vec![bleu, chrf];
         let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);
         validation.samples = samples
             .map(|((source, reference), text)| {

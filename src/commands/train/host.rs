@@ -154,15 +154,11 @@ impl RunHost<'_> {
         if self.validator.is_some()
             && let Some(validation) = self.validate(model, &mut trainer.evaluator())?
         {
-            let bleu = validation.bleu.map(|b| format!(" BLEU {b:.2}")).unwrap_or_default();
-            result = format!("; valid loss {:.3} ppl {:.2}{bleu}", validation.loss, validation.perplexity);
+            result = format!("; valid {validation}");
             self.keep_translations(files::FINAL);
             let log = &mut trainer.log;
             log.samples(Samples { update: step, is_final: true, explained: &validation.explained });
-            log.entry(&json!({
-                "event": "final", "update": step, "model": what, "loss": validation.loss,
-                "perplexity": validation.perplexity, "bleu": validation.bleu,
-            }))?;
+            log.entry(&validation.entry("final", step, json!({ "model": what })))?;
             validated = Some(validation);
         }
         let log = &trainer.log;

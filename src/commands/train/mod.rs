@@ -148,6 +148,14 @@ fn resumed_state(
         state.health.rate = 1.0;
     }
     let (step, last) = (state.step, config.train.max_updates);
+    if let Some(best) = state.best.take_if(|_| old.is_some_and(|old| old.valid.metric != config.valid.metric)) {
+        let metric = config.valid.metric;
+        message(format_args!(
+            "note: the best validation so far, that of update {}, was not the best by {metric}: the next one counts as it",
+            best.step
+        ));
+        state.stale = 0;
+    }
     if last > 0 && step > last {
         message(format_args!("note: the run has come to update {step} already, past `train.max_updates` = {last}"));
     }
@@ -266,9 +274,7 @@ fn conclude(
     if common.json {
         let mut result = serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": why, "model": what });
         if let Some(validation) = validation {
-            result["valid"] = serde_json::json!({
-                "loss": validation.loss, "perplexity": validation.perplexity, "bleu": validation.bleu,
-            });
+            result["valid"] = validation.numbers().into();
         }
         if let Some(profile) = profile {
             result["profile"] = profile.json();

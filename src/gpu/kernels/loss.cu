@@ -73,10 +73,10 @@ __device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, 
     // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
     const float log_sum = logf(exponentials);
     if (threadIdx.x == 0) {
-        const float likelihood = log_sum + (largest - chosen);
+        const float nll = log_sum + (largest - chosen);
         losses[2 * blockIdx.x] =
-            (1.0f - smoothing) * likelihood + smoothing * (log_sum + (largest - total / vocabulary));
-        losses[2 * blockIdx.x + 1] = likelihood;
+            (1.0f - smoothing) * nll + smoothing * (log_sum + (largest - total / vocabulary));
+        losses[2 * blockIdx.x + 1] = nll;
     }
     if (!gradient) return;
     const float inverse = 1.0f / exponentials, uniform = smoothing / vocabulary;
@@ -92,16 +92,16 @@ __device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, 
     }
 }
 
-// sums[0] += Σ smoothed losses, sums[1] += Σ likelihoods, in one order. One block.
+// sums[0] += Σ smoothed losses, sums[1] += Σ negative log-likelihoods, in one order. One block.
 KERNEL add_losses(double* sums, const float* losses, unsigned rows) {
     __shared__ double parts[2 * LOSS_WARPS * WARP];
-    double smoothed = 0, likelihood = 0;
+    double smoothed = 0, nll = 0;
     for (unsigned row = threadIdx.x; row < rows; row += blockDim.x) {
         smoothed += losses[2 * row];
-        likelihood += losses[2 * row + 1];
+        nll += losses[2 * row + 1];
     }
     parts[2 * threadIdx.x] = smoothed;
-    parts[2 * threadIdx.x + 1] = likelihood;
+    parts[2 * threadIdx.x + 1] = nll;
     __syncthreads();
     if (threadIdx.x < 2) {
         double sum = 0;

@@ -27,7 +27,7 @@ LAUNCHABLE(squares)
 
 // What is decided of an update: src/gpu/mod.rs.
 struct Decision {
-    double smoothed, likelihood, norm;
+    double smoothed, nll, norm;
     // What the gradients are multiplied with.
     float scale;
     unsigned is_made;

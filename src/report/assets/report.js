@@ -5,11 +5,14 @@ const CHARTS = [
   { title: "Loss", unit: "nats a token, label-smoothed", train: e => e.loss, valid: e => e.loss },
   { title: "Perplexity", unit: "a token", logarithmic: true, train: e => e.perplexity, valid: e => e.perplexity },
   { title: "BLEU", unit: "of the validation set", valid: e => e.bleu },
+  { title: "chrF", unit: "of the validation set", valid: e => e.chrf },
   { title: "Learning rate", train: e => e.learning_rate },
   { title: "Gradient norm", unit: "before clipping", train: e => e.gradient_norm },
   { title: "Speed", unit: "target tokens a second", train: e => e.tokens_per_second },
   { title: "Memory", unit: "MiB", train: e => e.memory == null ? null : e.memory / 1048576 },
 ];
+/* Scores of translations, and their keys in the log. */
+const SCORES = [["BLEU", "bleu"], ["chrF", "chrf"]];
 const AXES = {
   update: ["updates", e => e.update],
   hours: ["hours", e => e.seconds == null ? null : e.seconds / 3600],
@@ -194,9 +197,11 @@ function summary(run) {
   if (best) {
     out["best validation"] = `update ${best.update}`;
     out["its perplexity"] = short(best.perplexity);
-    if (best.bleu != null) out["its BLEU"] = best.bleu.toFixed(2);
+    for (const [name, key] of SCORES) if (best[key] != null) out[`its ${name}`] = best[key].toFixed(2);
   }
-  if (final && final.bleu != null) out["BLEU of the final model"] = final.bleu.toFixed(2);
+  for (const [name, key] of SCORES) {
+    if (final && final[key] != null) out[`${name} of the final model`] = final[key].toFixed(2);
+  }
   return out;
 }
 
@@ -317,8 +322,8 @@ function samples() {
     const at = make("span", { className: "soft" }), list = make("div");
     const show = () => {
       const entry = valid[slider.value];
-      const bleu = entry.bleu == null ? "" : `, BLEU ${entry.bleu.toFixed(2)}`;
-      at.textContent = `after update ${entry.update}: perplexity ${short(entry.perplexity)}${bleu}`;
+      const scores = SCORES.map(([name, key]) => entry[key] == null ? "" : `, ${name} ${entry[key].toFixed(2)}`);
+      at.textContent = `after update ${entry.update}: perplexity ${short(entry.perplexity)}${scores.join("")}`;
       list.replaceChildren(...entry.samples.map(sample => {
         const rows = make("dl");
         for (const line of sample.split("\n").filter(line => line.trim())) {

@@ -45,11 +45,13 @@ struct Chart {
 
 const BOTH: &[&str] = &["train", "valid"];
 const TRAIN: &[&str] = &["train"];
+const VALID: &[&str] = &["valid"];
 
 const CHARTS: &[Chart] = &[
     Chart { title: "loss, nats a token, label-smoothed", key: "loss", events: BOTH, is_logarithmic: false },
     Chart { title: "perplexity", key: "perplexity", events: BOTH, is_logarithmic: true },
-    Chart { title: "BLEU of the validation set", key: "bleu", events: &["valid"], is_logarithmic: false },
+    Chart { title: "BLEU of the validation set", key: "bleu", events: VALID, is_logarithmic: false },
+    Chart { title: "chrF of the validation set", key: "chrf", events: VALID, is_logarithmic: false },
     Chart { title: "learning rate", key: "learning_rate", events: TRAIN, is_logarithmic: false },
     Chart { title: "gradient norm", key: "gradient_norm", events: TRAIN, is_logarithmic: false },
     Chart { title: "target tokens a second", key: "tokens_per_second", events: TRAIN, is_logarithmic: false },
