@@ -66,7 +66,7 @@ pub fn temperatures() -> impl Iterator<Item = f64> {
     (1..=20).map(|tenths| f64::from(tenths) / 10.0)
 }
 
-/// The layer whose attention to the source tells best what is translated by what, of so many: the last but one.
+/// Of `layers` layers, the one whose attention to the source tells best what is translated by what: the last but one.
 pub fn aligning_layer(layers: usize) -> usize {
     layers.saturating_sub(2)
 }

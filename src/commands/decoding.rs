@@ -1,4 +1,4 @@
-//! From flags to what translates, for the commands that decode.
+//! Builds a `Translator` and its options from the flags of the commands that decode.
 
 use super::model::Loaded;
 use crate::cli::{Common, DecodeArgs};

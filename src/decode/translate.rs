@@ -86,7 +86,7 @@ impl TranslateOptions {
         SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, sentences }
     }
 
-    /// Most tokens of the translation of so many, the end counted.
+    /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
     fn limit(&self, source: usize, prefix: usize) -> usize {
         let by_source = (self.max_length_ratio * source as f64) as usize;
         // What must be there has room, and the end too.

@@ -32,7 +32,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// Bytes of so many numbers.
+    /// Bytes of `count` numbers.
     pub fn bytes(self, count: usize) -> usize {
         match self {
             Self::F32 => 4 * count,

@@ -39,9 +39,9 @@ pub use weights::{Lookup, Precision, of_model};
 #[derive(Debug)]
 pub struct Engine {
     config: ModelConfig,
-    /// Embeddings, [V, D]; the output's, where there are none.
+    /// Source embedding, [V, D]; `None` where it shares the matrix of the output projection.
     source_table: Option<Weight>,
-    /// As `source_table`.
+    /// Target embedding, [V, D]; `None` as for the source.
     target_table: Option<Weight>,
     encoder: Stack,
     decoder: Stack,

@@ -99,7 +99,7 @@ pub struct NewRows {
 unsafe impl Sync for NewRows {}
 
 impl NewRows {
-    /// Memory for so many rows.
+    /// Memory for `rows` rows.
     pub fn new(rows: usize, width: usize) -> Self {
         let mut buffer = Vec::with_capacity(rows * width);
         Self { start: buffer.as_mut_ptr(), buffer, rows, width, cleared: AtomicUsize::new(0) }

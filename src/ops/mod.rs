@@ -5,7 +5,7 @@
 //! 1. a *reference* in plain differentiable Candle operations, right on any device;
 //! 2. a *fused* form for the CPU with its own backward, that adds the gradients of parameters straight into the flat
 //!    buffer of [`params::Parameters`];
-//! 3. a test that holds one against the other.
+//! 3. a test that holds one against the other, in its file or in tests/gradients.rs.
 //!
 //! Kernels for NVIDIA's GPUs are in [`crate::gpu`], which composes them itself.
 //!

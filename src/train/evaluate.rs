@@ -1,4 +1,4 @@
-//! Losses without training, by what trains and in its memory.
+//! The loss of a validation set, computed by what trains, in its memory.
 
 use super::log::Log;
 use super::passes::Passes;

@@ -1,6 +1,6 @@
 //! How much memory training takes, estimated before it begins.
 
-use crate::config::{Config, ModelConfig};
+use crate::config::Config;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::{Vocabulary, layout};
@@ -11,9 +11,11 @@ const REUSE: usize = 2;
 /// What the process holds whatever the model: code, threads, tokenizer with its cache. From the same measurements.
 const PROCESS: usize = 200 << 20;
 
-/// Bytes of training one micro-batch of `tokens` padded tokens a side: parameters, gradients and moments; what every
-/// sub-layer keeps for backward and needs while in it; and the logits of one chunk of the loss.
-pub fn estimate(model: &ModelConfig, parameters: usize, vocabulary: usize, tokens: usize) -> usize {
+/// Bytes of training one micro-batch of `tokens` padded tokens a side: parameters, gradients and moments; the copy of what a
+/// checkpoint holds, while it is written; what every sub-layer keeps for backward and needs while in it; and the logits of one
+/// chunk of the loss.
+pub fn estimate(config: &Config, parameters: usize, vocabulary: usize, tokens: usize) -> usize {
+    let model = &config.model;
     let (d, f) = (model.d_model, model.d_ff);
     let (keys, values) = (model.heads * model.d_k, model.heads * model.d_v);
     // Kept a token: packed projections, head outputs, output before the norm, and the tensor handed on.
@@ -26,7 +28,10 @@ pub fn estimate(model: &ModelConfig, parameters: usize, vocabulary: usize, token
     let backward = (attention + cross).max(feed_forward) + 6 * d;
     let activations = tokens.saturating_mul(encoder + decoder + backward + 4 * d);
     let logits = tokens.min(1024) * vocabulary + 2 * vocabulary * d;
-    let numbers = activations.saturating_add(logits).saturating_mul(REUSE).saturating_add(4 * parameters);
+    // An average is one more, in training and in a checkpoint.
+    let average = usize::from(config.train.exponential_average > 0.0);
+    let of_optimizer = parameters.saturating_mul((4 + average) + (3 + average));
+    let numbers = activations.saturating_add(logits).saturating_mul(REUSE).saturating_add(of_optimizer);
     numbers.saturating_mul(4).saturating_add(PROCESS)
 }
 

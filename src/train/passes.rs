@@ -28,8 +28,9 @@ pub struct Ceilings {
 /// The passes of training.
 ///
 /// An update is [`Passes::begin`], [`Passes::pass`] for each batch, [`Passes::decide`], and then the optimizer's. Each may
-/// only be queued on a device; [`Passes::outcome`] tells what came of it. Where that is nothing, updates queued behind it
-/// come to nothing too, until they are forgotten: they would have had other numbers.
+/// only be queued on a device; [`Passes::outcome`] tells what came of it. If an update is rejected (its loss or gradient is
+/// not finite), every update queued behind it is rejected too, because it was computed with parameters and random numbers
+/// that assumed success. They are to be forgotten with [`Passes::forget`], and queued again.
 pub trait Passes {
     /// Updates that may be queued before the outcome of the oldest is asked for.
     fn depth(&self) -> usize;

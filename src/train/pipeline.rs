@@ -167,9 +167,9 @@ impl Trainer<'_> {
         Ok((!drawn.batches.is_empty()).then_some(drawn))
     }
 
-    /// Queues an update; `false` when the data are at their end, or a signal comes before its batches are through: what was
-    /// drawn for it, `state.sampler` is not behind yet. Where its loss or gradient turns out not to be finite,
-    /// neither it nor those queued behind it move the parameters.
+    /// Queues an update; `false` when the data are at their end, or a signal comes before its batches are through:
+    /// `state.sampler` has not advanced past these, so that a resumed run draws them again. Where its loss or gradient turns
+    /// out not to be finite, neither it nor those queued behind it move the parameters.
     fn queue(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<bool> {
         let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
         let Some(Drawn { batches, position }) = self.draw(host, batches)? else { return Ok(false) };

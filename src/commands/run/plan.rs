@@ -40,7 +40,7 @@ impl Plan {
         let limits = [train.max_updates, train.max_epochs.saturating_mul(updates_per_epoch as u64)];
         let [source_tokens, target_tokens] = data.corpus.token_counts().map(|count| count as usize);
         let (rows, tokens) = batches::largest_shape(data, config);
-        let memory_bytes = memory::estimate(&config.model, parameters.total(), vocabulary.target, rows * tokens);
+        let memory_bytes = memory::estimate(config, parameters.total(), vocabulary.target, rows * tokens);
         Ok(Self {
             parameters,
             source_tokens,

@@ -89,7 +89,7 @@ impl<'a> Workplace<'a> {
         Self { cache: cache.to_path_buf(), always_cache: false, say: &|_| (), signals: None, shows_progress: false }
     }
 
-    /// How many of so many pairs are done.
+    /// Shows how many of `pairs` pairs are done.
     fn bar(&self, pairs: usize) -> ProgressBar {
         if !self.shows_progress {
             return ProgressBar::hidden();

@@ -87,7 +87,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     let parameters = model.parameters().values().elem_count();
     let (rows, tokens) = batches::largest_shape(&data, &config);
-    let needed = memory::estimate(&config.model, parameters, vocabulary.target, rows * tokens);
+    let needed = memory::estimate(&config, parameters, vocabulary.target, rows * tokens);
     if device.is_cpu() {
         memory::warning(needed).into_iter().for_each(|text| say(format!("warning: {text}")));
     }

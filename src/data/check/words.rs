@@ -1,7 +1,7 @@
 //! Which words are of the source's language and which of the target's, learnt from the corpora themselves.
 //!
-//! Pairs that are exchanged blur that, a whole corpus of them among others most of all. So the pairs are turned round, in
-//! thought, whose words say that they are exchanged, and the words are learnt anew, until nothing changes.
+//! Pairs whose sides are exchanged spoil these statistics. So pairs that look exchanged are counted the other way round, and
+//! the statistics are taken anew, until no pair changes.
 
 use std::collections::HashMap;
 

@@ -49,12 +49,14 @@ template <class T, int V> struct PlainRow {
 
 // x·Φ(x) and the like: src/ops/feed_forward.rs.
 template <unsigned KIND> __device__ inline float activation(float x) {
+    static_assert(KIND <= 2, "an activation that is not written yet");
     if (KIND == 0) return fmaxf(x, 0.0f);
     if (KIND == 1) return x * 0.5f * (1.0f + erff(x * 0.70710678f));
     return x / (1.0f + expf(-x));
 }
 
 template <unsigned KIND> __device__ inline float derivative(float x) {
+    static_assert(KIND <= 2, "an activation whose derivative is not written yet");
     if (KIND == 0) return x > 0.0f ? 1.0f : 0.0f;
     if (KIND == 1) return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
     const float s = 1.0f / (1.0f + expf(-x));

@@ -133,14 +133,6 @@ impl Kernels {
         }
     }
 
-    fn activation(activation: Activation) -> &'static str {
-        match activation {
-            Activation::Relu => "relu",
-            Activation::Gelu => "gelu",
-            Activation::Swish => "swish",
-        }
-    }
-
     /// a = dropout(activation(u)), [N, width]; a may be u.
     pub fn activate(
         &self,
@@ -151,7 +143,7 @@ impl Kernels {
         width: usize,
     ) -> Result<()> {
         let bytes = 2 * self.number.bytes(side.rows * width);
-        let kernel = self.name(Self::activation(activation));
+        let kernel = self.name(activation.name());
         let grid = [self.blocks((side.rows * width / self.vector()).div_ceil(256), 32), 1, 1];
         let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
         // SAFETY: the types are those of the activations in columns.cu.
@@ -173,7 +165,7 @@ impl Kernels {
         width: usize,
     ) -> Result<()> {
         let bytes = 3 * self.number.bytes(side.rows * width);
-        let kernel = self.name(&format!("{}_backward", Self::activation(activation)));
+        let kernel = self.name(&format!("{}_backward", activation.name()));
         let grid = self.column_grid(side.rows, width);
         let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
         let arguments = arguments![g, partial, u, dropout, side.padded, rows, width];

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json, write_text};
 use crate::checkpoint::format::{self, Elements, NamedTensor};
 use crate::checkpoint::whole_directory;
-use crate::config::{NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
+use crate::config::{Activation, NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -100,13 +100,19 @@ pub fn notes(tokenizers: &Tokenizers) -> Vec<&'static str> {
 
 fn config(model: &Model) -> Value {
     let (config, target) = (&model.config.model, &model.tokenizers.target);
+    // As transformers names them, in `ACT2FN`.
+    let activation = match config.activation {
+        Activation::Relu => "relu",
+        Activation::Gelu => "gelu",
+        Activation::Swish => "swish",
+    };
     json!({
         "architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": true, "dtype": "float32",
         "vocab_size": model.tokenizers.source.vocab_size(), "decoder_vocab_size": target.vocab_size(),
         "d_model": config.d_model, "encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers,
         "num_hidden_layers": config.encoder_layers, "encoder_attention_heads": config.heads,
         "decoder_attention_heads": config.heads, "encoder_ffn_dim": config.d_ff, "decoder_ffn_dim": config.d_ff,
-        "activation_function": config.activation.name(), "dropout": config.dropout,
+        "activation_function": activation, "dropout": config.dropout,
         "attention_dropout": config.attention_dropout, "activation_dropout": config.activation_dropout,
         "max_position_embeddings": config.max_length, "scale_embedding": config.scale_embedding,
         "static_position_embeddings": true, "share_encoder_decoder_embeddings": config.tie == Tie::All,
