@@ -18,7 +18,7 @@ use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Source;
 use mt::decode::translate::{Prefix, TranslateOptions};
-use mt::infer::{Engine, Precision, of_model};
+use mt::infer::{ComputeType, Engine, of_model};
 use mt::model::{Transformer, Vocabulary, layout};
 use mt::rng::Stream;
 
@@ -55,7 +55,7 @@ struct Args {
     threads: usize,
     /// f32, bf16 or int8.
     #[arg(long, value_parser = precision, default_value = "f32")]
-    precision: Precision,
+    precision: ComputeType,
     #[arg(long, default_value_t = 1)]
     beam: usize,
     /// Sentences translated together.
@@ -84,8 +84,8 @@ struct Args {
     bench: bool,
 }
 
-fn precision(name: &str) -> Result<Precision, String> {
-    Precision::named(name).ok_or_else(|| format!("one of {}", Precision::NAMES.join(", ")))
+fn precision(name: &str) -> Result<ComputeType, String> {
+    ComputeType::named(name).ok_or_else(|| format!("one of {}", ComputeType::NAMES.join(", ")))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -12,14 +12,14 @@ use std::time::Instant;
 
 use candle_core::DType;
 use clap::{Parser, ValueEnum};
-use mt::commands::model::passes;
+use mt::commands::model::training_backend;
 use mt::config::{ModelConfig, Precision, Preset};
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::Targets;
 use mt::rng::{self, Stream};
+use mt::train::backend::Backend;
 use mt::train::optimizer::{Optimizer, OptimizerConfig};
-use mt::train::passes::Passes;
 use mt::train::profile::Profiler;
 
 #[global_allocator]
@@ -96,7 +96,7 @@ struct Time {
 type Batch = (Sequences, Sequences, Targets);
 
 struct Timing<'a> {
-    passes: &'a mut dyn Passes,
+    backend: &'a mut dyn Backend,
     optimizer: &'a mut Optimizer,
     /// Updates made.
     seen: u64,
@@ -107,19 +107,19 @@ impl Timing<'_> {
         let (mut times, mut under_way, mut before) = (Vec::new(), 0, Instant::now());
         for (number, (source, target, targets)) in (1..).zip(batches) {
             self.seen += 1;
-            self.passes.begin()?;
+            self.backend.begin()?;
             let mode = Mode::training(rng::key(1, "dropout", &[self.seen]));
-            self.passes.pass(source, target, targets, &mode)?;
-            self.passes.decide(1.0 / targets.labels.len() as f64, CLIP)?;
-            self.optimizer.step_with(self.passes, self.seen, 1e-4)?;
+            self.backend.pass(source, target, targets, &mode)?;
+            self.backend.decide(1.0 / targets.labels.len() as f64, CLIP)?;
+            self.optimizer.step_with(self.backend, self.seen, 1e-4)?;
             under_way += 1;
             // As in training, a device has the next update before the outcome of the last is asked for.
             let is_last = number == batches.len();
             let waits = is_last || profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way));
-            let stay = if waits { 0 } else { self.passes.depth() - 1 };
+            let stay = if waits { 0 } else { self.backend.depth() - 1 };
             while under_way > stay {
                 let asked = Instant::now();
-                let outcome = self.passes.outcome()?;
+                let outcome = self.backend.outcome()?;
                 under_way -= 1;
                 let known = Instant::now();
                 times.push(Time { update: (known - before).as_secs_f64(), waited: (known - asked).as_secs_f64() });
@@ -157,7 +157,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let vocabulary = Vocabulary { source: vocabulary, target: vocabulary, source_padding: 0, target_padding: 0 };
     let model = Transformer::with_precision(&config, vocabulary, &device, compute)?;
     model.initialise(1)?;
-    let mut passes = passes(&model)?;
+    let mut backend = training_backend(&model)?;
     let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0)?;
     let mut stream = Stream::new(1, "batches");
     let mut batch_of = || {
@@ -172,12 +172,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         (sequences(source), sequences(target), Targets { labels, padding: 0, smoothing: 0.1 })
     };
     let batches: Vec<_> = (0..args.warmup + args.updates).map(|_| batch_of()).collect();
-    let mut timing = Timing { passes: &mut *passes, optimizer: &mut optimizer, seen: 0 };
+    let mut timing = Timing { backend: &mut *backend, optimizer: &mut optimizer, seen: 0 };
     let mut times = timing.run(&batches, None)?.split_off(args.warmup);
     let profile = if args.profile {
         let mut profiler = Profiler::default();
         timing.run(&batches, Some(&mut profiler))?;
-        profiler.finish(&mut *passes)?
+        profiler.finish(&mut *backend)?
     } else {
         None
     };

@@ -11,7 +11,7 @@ use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::{Continuation, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
 use mt::error::Result;
-use mt::infer::{Engine, Precision, of_model};
+use mt::infer::{ComputeType, Engine, of_model};
 use mt::model::{Memory, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::rng::Stream;
@@ -109,7 +109,7 @@ fn translate(model: &Transformer, sources: &[Vec<u32>], beam: usize) -> Vec<Vec<
 #[test]
 fn a_batch_equals_its_sentences_alone() {
     for model in models() {
-        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        for precision in [ComputeType::F32, ComputeType::Bf16, ComputeType::Int8] {
             let engine = || Engine::new(model.config(), &of_model(&model), precision).unwrap();
             let neural = Neural::of_engine(engine(), special());
             for beam in [1, 4] {

@@ -20,11 +20,11 @@ use mt::ops::Mode;
 use mt::ops::loss::{Sums, Targets};
 use mt::ops::optimizer::{AdamStep, Outcome};
 use mt::rng::Stream;
+use mt::train::backend::{Backend, Ceilings, Tape};
 use mt::train::evaluate::Evaluator;
 use mt::train::host::{Batches, Lines};
 use mt::train::log::Log;
 use mt::train::optimizer::Optimizer;
-use mt::train::passes::{Ceilings, Passes, Tape};
 use mt::train::state::TrainState;
 use mt::train::{Alone, End, Host, Pipeline, Session, Trainer, Validation};
 use serde_json::Value;
@@ -49,7 +49,7 @@ struct Late {
     most: Rc<Cell<usize>>,
 }
 
-impl Passes for Late {
+impl Backend for Late {
     fn depth(&self) -> usize {
         self.depth
     }
@@ -161,7 +161,7 @@ impl Host for Surroundings {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn wait_until_saved(&mut self) -> Result<()> {
         Ok(())
     }
 
@@ -233,7 +233,7 @@ fn run(depth: usize, config: &TrainConfig, trouble: Trouble<'_>) -> (Left, usize
     };
     let folder = tempfile::tempdir().unwrap();
     let (state, most) = (TrainState::default(), Rc::new(Cell::new(0)));
-    let passes = Late {
+    let backend = Late {
         tape: Tape::new(&model),
         model: model.clone(),
         depth,
@@ -250,7 +250,7 @@ fn run(depth: usize, config: &TrainConfig, trouble: Trouble<'_>) -> (Left, usize
         state,
         communicator: &Alone,
         padding: 0,
-        passes: Box::new(passes),
+        backend: Box::new(backend),
         profiler: None,
         session: Session::default(),
         pipeline: Pipeline::default(),

@@ -1,6 +1,6 @@
 //! Builds a `Translator` and its options from the flags of the commands that decode.
 
-use super::model::Loaded;
+use super::model::ModelFiles;
 use crate::cli::{Common, DecodeArgs};
 use crate::config::Config;
 use crate::console::message;
@@ -107,7 +107,12 @@ fn check(options: &TranslateOptions, positions: usize) -> Result<()> {
 }
 
 /// A translator of one or more models, the first of which is `first`.
-pub fn translator(first: &Loaded, others: &[Loaded], precision: Option<&str>, common: &Common) -> Result<Translator> {
+pub fn translator(
+    first: &ModelFiles,
+    others: &[ModelFiles],
+    precision: Option<&str>,
+    common: &Common,
+) -> Result<Translator> {
     for other in others {
         same_target(first, other)?;
     }
@@ -117,7 +122,7 @@ pub fn translator(first: &Loaded, others: &[Loaded], precision: Option<&str>, co
 }
 
 /// Refuses models whose outputs are not of one vocabulary.
-fn same_target(first: &Loaded, other: &Loaded) -> Result<()> {
+fn same_target(first: &ModelFiles, other: &ModelFiles) -> Result<()> {
     let [a, b] = [first, other].map(|model| &model.tokenizers.target);
     let Some(why) = a.difference(b) else { return Ok(()) };
     let what = format!(
@@ -130,8 +135,8 @@ fn same_target(first: &Loaded, other: &Loaded) -> Result<()> {
 
 /// What translates as the flags say: with a shortlist where one is given, which allows the tokens of `prefix` too.
 pub fn translator_with_flags(
-    first: &Loaded,
-    others: &[Loaded],
+    first: &ModelFiles,
+    others: &[ModelFiles],
     args: &DecodeArgs,
     prefix: &str,
     common: &Common,

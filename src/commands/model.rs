@@ -22,10 +22,10 @@ use crate::interop::import::marian;
 use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
-use crate::train::passes::{Passes, Tape};
+use crate::train::backend::{Backend, Tape};
 
 /// A model that was found, with what is needed to use it. Its weights are still on disk.
-pub struct Loaded {
+pub struct ModelFiles {
     /// Its resolved configuration.
     pub config: Config,
     /// Its tokenizers.
@@ -36,7 +36,7 @@ pub struct Loaded {
     directory: PathBuf,
 }
 
-impl Loaded {
+impl ModelFiles {
     /// The model in plain and fused operations, on its device.
     pub fn transformer(&self) -> Result<Transformer> {
         self.transformer_in(inference_type(self.config.runtime.precision, &self.device))
@@ -64,9 +64,9 @@ impl Loaded {
         if !self.device.is_cpu() {
             let compute = match wanted {
                 None => inference_type(self.config.runtime.precision, &self.device),
-                Some(Wanted::Auto | Wanted::This(infer::Precision::Bf16)) => DType::BF16,
-                Some(Wanted::This(infer::Precision::F32)) => DType::F32,
-                Some(Wanted::This(infer::Precision::Int8)) => {
+                Some(Wanted::Auto | Wanted::This(infer::ComputeType::Bf16)) => DType::BF16,
+                Some(Wanted::This(infer::ComputeType::F32)) => DType::F32,
+                Some(Wanted::This(infer::ComputeType::Int8)) => {
                     let error = Error::usage("--precision int8 is for the processor");
                     return Err(error.help("give --device cpu as well, or --precision bf16"));
                 }
@@ -75,14 +75,14 @@ impl Loaded {
         }
         let (layout, file) = self.stored()?;
         let precision = match wanted {
-            None if file.is_quantised() => infer::Precision::Int8,
-            None => infer::Precision::F32,
-            Some(Wanted::Auto) => infer::Precision::fastest(),
-            Some(Wanted::This(infer::Precision::Bf16)) if !Precision::Bf16.is_native() => {
+            None if file.is_quantised() => infer::ComputeType::Int8,
+            None => infer::ComputeType::F32,
+            Some(Wanted::Auto) => infer::ComputeType::fastest(),
+            Some(Wanted::This(infer::ComputeType::Bf16)) if !Precision::Bf16.is_native() => {
                 if !common.quiet {
                     message("note: this processor has no instructions for bfloat16 products: computing in f32");
                 }
-                infer::Precision::F32
+                infer::ComputeType::F32
             }
             Some(Wanted::This(precision)) => precision,
         };
@@ -123,7 +123,7 @@ pub fn engine(
     config: &ModelConfig,
     layout: &ParameterLayout,
     file: TensorFile,
-    precision: infer::Precision,
+    precision: infer::ComputeType,
 ) -> Result<Engine> {
     let names = layout.entries().iter().enumerate().map(|(i, entry)| (entry.name.as_str(), i));
     let numbers: HashMap<&str, usize> = names.collect();
@@ -140,7 +140,7 @@ pub fn engine(
 /// The value of `--precision`.
 enum Wanted {
     Auto,
-    This(infer::Precision),
+    This(infer::ComputeType),
 }
 
 impl FromStr for Wanted {
@@ -150,16 +150,16 @@ impl FromStr for Wanted {
         if name == "auto" {
             return Ok(Self::Auto);
         }
-        infer::Precision::named(name).map(Self::This).ok_or_else(|| {
+        infer::ComputeType::named(name).map(Self::This).ok_or_else(|| {
             let error = Error::usage(format!("--precision cannot be `{name}`"));
-            error.help(format!("one of {}, auto", infer::Precision::NAMES.join(", ")))
+            error.help(format!("one of {}, auto", infer::ComputeType::NAMES.join(", ")))
         })
     }
 }
 
 /// The files of models, which no output may replace.
-pub fn files_of(first: &Loaded, others: &[Loaded]) -> Vec<PathBuf> {
-    std::iter::once(first).chain(others).flat_map(Loaded::files).collect()
+pub fn files_of(first: &ModelFiles, others: &[ModelFiles]) -> Vec<PathBuf> {
+    std::iter::once(first).chain(others).flat_map(ModelFiles::files).collect()
 }
 
 /// Sizes of the vocabularies and their padding.
@@ -201,7 +201,7 @@ pub fn training_type(precision: Precision, device: &Device, common: &Common) -> 
 }
 
 /// What trains a model on its device, in the type that its products are computed in: the engine for GPUs where there is one.
-pub fn passes(model: &Transformer) -> Result<Box<dyn Passes>> {
+pub fn training_backend(model: &Transformer) -> Result<Box<dyn Backend>> {
     #[cfg(feature = "cuda")]
     if model.parameters().device().is_cuda() {
         let (queue, compute) = (crate::gpu::cuda::Cuda::of(model.parameters().device())?, model.parameters().compute());
@@ -219,12 +219,12 @@ fn inference_type(precision: Precision, device: &Device) -> DType {
 }
 
 /// Finds the model that the flags name.
-pub fn load(args: &ModelArgs, common: &Common) -> Result<Loaded> {
+pub fn load(args: &ModelArgs, common: &Common) -> Result<ModelFiles> {
     load_from(args.model.as_deref(), args.checkpoint.as_deref(), common)
 }
 
 /// Finds the models that the flags name, at least one.
-pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(Loaded, Vec<Loaded>)> {
+pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(ModelFiles, Vec<ModelFiles>)> {
     let load = |model: Option<&Path>| load_from(model, args.checkpoint.as_deref(), common);
     let first = load(args.model.first().map(PathBuf::as_path))?;
     let others = args.model.iter().skip(1).map(|model| load(Some(model))).collect::<Result<_>>()?;
@@ -232,7 +232,7 @@ pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(Loaded, Vec<Loade
 }
 
 /// Finds the model in a directory, or the one that is taken where none is named.
-pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common) -> Result<Loaded> {
+pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common) -> Result<ModelFiles> {
     let which = checkpoint.map(str::parse::<Which>).transpose()?;
     let directory = directory(named, common)?;
     let config = config_of(&directory)?;
@@ -246,7 +246,7 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
         message(format_args!("model: {} ({})", directory.display(), located.what));
     }
     let tokenizers = Tokenizers::load(&directory)?;
-    Ok(Loaded { config, tokenizers, device, file: located.model, directory })
+    Ok(ModelFiles { config, tokenizers, device, file: located.model, directory })
 }
 
 /// The resolved configuration of a run or model directory.

@@ -11,7 +11,7 @@ use super::attention::AttentionFile;
 use super::cut::CutLines;
 use super::decoding;
 use super::input::Lines;
-use super::model::{self, Loaded};
+use super::model::{self, ModelFiles};
 use super::output::{Output, is_same_place, refuse_inputs};
 use super::tags::Tags;
 use crate::cli::{Common, TranslateArgs};
@@ -76,7 +76,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
 struct Writer<'a> {
     args: &'a TranslateArgs,
     common: &'a Common,
-    model: &'a Loaded,
+    model: &'a ModelFiles,
     /// What explains and aligns, where that is asked for.
     explainer: Option<(Transformer, Reader)>,
     output: Output,
@@ -87,7 +87,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn open(args: &'a TranslateArgs, common: &'a Common, model: &'a Loaded) -> Result<Self> {
+    fn open(args: &'a TranslateArgs, common: &'a Common, model: &'a ModelFiles) -> Result<Self> {
         let explains = args.attention.is_some() || args.alignment;
         Ok(Self {
             args,

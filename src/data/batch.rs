@@ -44,7 +44,7 @@ pub struct Batch {
     /// Source tokens that are not padding.
     pub source_tokens: usize,
     /// `[B]`: which pairs these are, as [`Self::with_origin`] was told.
-    pub lines: Vec<usize>,
+    pub pairs: Vec<usize>,
     /// The epoch that they were drawn in, as [`Self::with_origin`] was told.
     pub epoch: u64,
 }
@@ -96,8 +96,8 @@ impl Batch {
     }
 
     /// Says which pairs the rows are, and in which epoch they were drawn.
-    pub fn with_origin(mut self, lines: Vec<usize>, epoch: u64) -> Self {
-        self.lines = lines;
+    pub fn with_origin(mut self, pairs: Vec<usize>, epoch: u64) -> Self {
+        self.pairs = pairs;
         self.epoch = epoch;
         self
     }
@@ -125,7 +125,7 @@ impl Batch {
             target_lengths,
             source_length,
             target_length,
-            lines: self.lines.get(rows.clone()).unwrap_or_default().to_vec(),
+            pairs: self.pairs.get(rows.clone()).unwrap_or_default().to_vec(),
             epoch: self.epoch,
         }
     }
@@ -200,7 +200,7 @@ mod tests {
                 target_length: 3,
                 target_tokens: 6,
                 source_tokens: 7,
-                lines: vec![30, 10, 20],
+                pairs: vec![30, 10, 20],
                 epoch: 2,
             }
         );
@@ -211,8 +211,8 @@ mod tests {
         let pairs = [(vec![1, 2, 3], vec![4]), (vec![5], vec![6, 7]), (vec![], vec![]), (vec![9], vec![8])];
         let batch = Batch::new(&pairs, &IDS).with_origin(vec![30, 10, 20, 40], 2);
         for rows in [0..4, 0..2, 1..3, 2..4, 3..4, 1..1] {
-            let lines = batch.lines[rows.clone()].to_vec();
-            assert_eq!(batch.rows(rows.clone()), Batch::new(&pairs[rows], &IDS).with_origin(lines, 2));
+            let origin = batch.pairs[rows.clone()].to_vec();
+            assert_eq!(batch.rows(rows.clone()), Batch::new(&pairs[rows], &IDS).with_origin(origin, 2));
         }
         let sources = Batch::source_only(&[&[1, 2][..], &[3][..]], &IDS);
         assert_eq!(sources.rows(1..2), Batch::source_only(&[&[3][..]], &IDS));

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::gpu;
 use crate::gpu::decode::{Excluded, InferenceEngine, Step};
 use crate::gpu::launch::Exclusions;
-use crate::infer::{Engine, Precision, Session, of_model};
+use crate::infer::{ComputeType, Engine, Session, of_model};
 use crate::model::cache::{Decoder, State};
 use crate::model::{Sequences, Transformer};
 use crate::ops::simd::vectorised;
@@ -76,7 +76,7 @@ impl Neural {
         if !parameters.device().is_cpu() {
             return Self::plain(model, special);
         }
-        Ok(Self::of_engine(Engine::new(model.config(), &of_model(model), Precision::F32)?, special))
+        Ok(Self::of_engine(Engine::new(model.config(), &of_model(model), ComputeType::F32)?, special))
     }
 
     /// With the processor's engine.

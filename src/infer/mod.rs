@@ -32,8 +32,8 @@ use crate::ops::dropout::Dropout;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::NormPlacement;
+pub use weights::{ComputeType, Lookup, of_model};
 use weights::{FeedForward, Layer, Linear, Weight};
-pub use weights::{Lookup, Precision, of_model};
 
 /// A model's weights, ready to translate with.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Engine {
     ///
     /// # Errors
     /// A parameter cannot be had.
-    pub fn new(config: &ModelConfig, parameters: &Lookup<'_>, precision: Precision) -> Result<Self> {
+    pub fn new(config: &ModelConfig, parameters: &Lookup<'_>, precision: ComputeType) -> Result<Self> {
         let (length, halves) = (config.max_length, config.sinusoid == Sinusoid::Halves);
         let positions = |stack: &str| -> Result<Vec<f32>> {
             match config.positions {

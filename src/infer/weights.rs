@@ -24,7 +24,7 @@ pub fn of_model(model: &Transformer) -> impl Fn(&str) -> Result<Values> + use<> 
 
 choice! {
     /// The type that operands of products are rounded to.
-    pub enum Precision {
+    pub enum ComputeType {
         /// float32.
         F32 = "f32",
         /// bfloat16.
@@ -34,7 +34,7 @@ choice! {
     }
 }
 
-impl Precision {
+impl ComputeType {
     /// The fastest on this machine.
     pub fn fastest() -> Self {
         if int8::is_native() { Self::Int8 } else { Self::F32 }
@@ -65,13 +65,13 @@ impl Weight {
         parameters: &Lookup<'_>,
         names: &[impl AsRef<str>],
         input: usize,
-        precision: Precision,
+        precision: ComputeType,
     ) -> Result<Self> {
         let parts = names.iter().map(|name| parameters(name.as_ref())).collect::<Result<Vec<_>>>()?;
         let precision = match precision {
-            Precision::F32 => matmul::Precision::F32,
-            Precision::Bf16 => matmul::Precision::Bf16,
-            Precision::Int8 => {
+            ComputeType::F32 => matmul::Precision::F32,
+            ComputeType::Bf16 => matmul::Precision::Bf16,
+            ComputeType::Int8 => {
                 let parts = parts.into_iter().map(|part| part.integers(input));
                 let (values, scales) = parts.map(|Quantised { values, scales }| (values, scales)).unzip();
                 let whole = Quantised { values: joined(values), scales: joined(scales) };
@@ -106,7 +106,7 @@ impl Linear {
         weights: &[impl AsRef<str>],
         biases: &[impl AsRef<str>],
         input: usize,
-        precision: Precision,
+        precision: ComputeType,
     ) -> Result<Self> {
         let biases = biases.iter().map(|name| parameters(name.as_ref()).map(Values::floats)).collect::<Result<_>>()?;
         Ok(Self { weight: Weight::new(parameters, weights, input, precision)?, bias: joined(biases) })
@@ -203,7 +203,7 @@ impl Layer {
         parameters: &Lookup<'_>,
         name: &str,
         cross: bool,
-        precision: Precision,
+        precision: ComputeType,
     ) -> Result<Self> {
         let projection = |attention: &str, parts: &[&str], input: usize| {
             let weights: Vec<String> = parts.iter().map(|part| format!("{name}.{attention}.{part}.weight")).collect();

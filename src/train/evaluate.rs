@@ -1,7 +1,7 @@
 //! The loss of a validation set, computed by what trains, in its memory.
 
+use super::backend::Backend;
 use super::log::Log;
-use super::passes::Passes;
 use super::split::Limit;
 use super::{accumulate, tell_limit};
 use crate::data::batch::Batch;
@@ -11,7 +11,7 @@ use crate::ops::loss::Sums;
 
 /// Computes losses between two updates.
 pub struct Evaluator<'a> {
-    pub(super) passes: &'a mut dyn Passes,
+    pub(super) backend: &'a mut dyn Backend,
     pub(super) limit: &'a mut Limit,
     pub(super) log: &'a Log,
     /// The label that is padding, and label smoothing.
@@ -21,10 +21,10 @@ pub struct Evaluator<'a> {
 impl Evaluator<'_> {
     /// The sums of the losses over batches; `None` where `stops` has said so before the last.
     pub fn losses(&mut self, batches: &[Batch], stops: &dyn Fn() -> bool) -> Result<Option<Sums>> {
-        let Self { passes, limit, log, of_targets } = self;
+        let Self { backend, limit, log, of_targets } = self;
         let mut stopped = false;
         let work = |batches: &[Batch]| {
-            accumulate(&mut **passes, batches, *of_targets, |_| {
+            accumulate(&mut **backend, batches, *of_targets, |_| {
                 stopped = stops();
                 (!stopped).then_some(Mode::INFERENCE)
             })
@@ -34,11 +34,11 @@ impl Evaluator<'_> {
                         model.max_length";
             if error.is_out_of_memory() { error.help(help) } else { error }
         })?;
-        if stopped { Ok(None) } else { Ok(Some(self.passes.sums()?)) }
+        if stopped { Ok(None) } else { Ok(Some(self.backend.sums()?)) }
     }
 
     /// Gives a device's memory back, for other things to be done before the next update.
     pub fn rest(&mut self) {
-        self.passes.rest();
+        self.backend.rest();
     }
 }

@@ -108,7 +108,7 @@ pub trait Host {
     /// Fails where a checkpoint could not be written.
     fn check(&mut self) -> Result<()>;
     /// Waits until the last checkpoint is written.
-    fn settle(&mut self) -> Result<()>;
+    fn wait_until_saved(&mut self) -> Result<()>;
     /// Brings back the model and the optimizer of the last sound checkpoint, and returns its state; `None` where there is
     /// none. Those of update `before` and later are not sound, nor are those saved while updates were being skipped: they are
     /// removed.

@@ -1,20 +1,20 @@
 //! The training loop.
 //!
 //! ```text
-//! batches → passes → gradients (summed over micro-batches and ranks) → clip → Adam → log, validate, save
+//! batches → backend: forward, back → gradients (summed over micro-batches and ranks) → clip → Adam → log, validate, save
 //! ```
 //!
 //! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and
 //! ranks change nothing. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
 //! metrics, and of files only the log.
 
+pub mod backend;
 pub mod evaluate;
 pub mod health;
 pub mod host;
 pub mod log;
 pub mod memory;
 pub mod optimizer;
-pub mod passes;
 pub mod pipeline;
 pub mod profile;
 pub mod schedule;
@@ -33,12 +33,12 @@ use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::Targets;
 use crate::ops::profile as counters;
+use backend::Backend;
 use evaluate::Evaluator;
 use host::{Batches, Lines};
 pub use host::{End, Host, Score, Validation};
 use log::{Log, Progress, Samples};
 use optimizer::Optimizer;
-use passes::Passes;
 pub use pipeline::Pipeline;
 use pipeline::Update;
 use split::Limit;
@@ -78,7 +78,7 @@ pub struct Trainer<'a> {
     /// The label that is padding.
     pub padding: u32,
     /// What computes losses and gradients.
-    pub passes: Box<dyn Passes>,
+    pub backend: Box<dyn Backend>,
     /// Counts where the time goes, if asked for.
     pub profiler: Option<profile::Profiler>,
     /// What is known of this start of the run alone; nothing at its beginning.
@@ -154,16 +154,16 @@ fn in_words(lines: &[Lines]) -> String {
 
 /// Begins an update and goes over batches, in the mode of each, until there is none.
 pub fn accumulate(
-    passes: &mut dyn Passes,
+    backend: &mut dyn Backend,
     batches: &[Batch],
     (padding, smoothing): (u32, f64),
     mut mode: impl FnMut(u64) -> Option<Mode>,
 ) -> Result<()> {
-    passes.begin()?;
+    backend.begin()?;
     for (number, batch) in (0u64..).zip(batches) {
         let Some(mode) = mode(number) else { break };
         let (source, target, targets) = inputs(batch, padding, smoothing);
-        passes.pass(&source, &target, &targets, &mode)?;
+        backend.pass(&source, &target, &targets, &mode)?;
     }
     Ok(())
 }
@@ -185,9 +185,9 @@ fn diverged(why: String) -> Error {
 impl Trainer<'_> {
     /// What computes losses between two updates.
     pub fn evaluator(&mut self) -> Evaluator<'_> {
-        let Self { passes, session, log, padding, config, .. } = self;
+        let Self { backend, session, log, padding, config, .. } = self;
         let limit = &mut session.limit_of_evaluation;
-        Evaluator { passes: &mut **passes, limit, log, of_targets: (*padding, config.label_smoothing) }
+        Evaluator { backend: &mut **backend, limit, log, of_targets: (*padding, config.label_smoothing) }
     }
 
     /// Trains until a limit, patience or a signal ends it.
@@ -231,7 +231,7 @@ impl Trainer<'_> {
                 profiler.updated();
             }
             let (validation, checkpoint) = self.due(self.state.step);
-            if (validation || checkpoint) && !self.optimizer.is_finite(&mut *self.passes)? {
+            if (validation || checkpoint) && !self.optimizer.is_finite(&mut *self.backend)? {
                 batches = self.go_back("values of the model or the optimizer are not finite", host)?;
                 continue;
             }
@@ -257,8 +257,8 @@ impl Trainer<'_> {
             self.save(host)?;
         }
         // The final model is made next.
-        self.passes.rest();
-        let done = host.settle();
+        self.backend.rest();
+        let done = host.wait_until_saved();
         self.log.finish();
         done?;
         Ok(end)
@@ -324,7 +324,7 @@ impl Trainer<'_> {
         if self.state.health.has_gone_back() {
             return Err(report(", though the learning rate has been lowered"));
         }
-        self.passes.rest();
+        self.backend.rest();
         let Some(state) = host.go_back(self.model, &self.optimizer, step)? else {
             let error = report(", and there is no checkpoint to go back to");
             return Err(error.help(
@@ -402,7 +402,7 @@ impl Trainer<'_> {
         self.state.validation_due = true;
         if self.optimizer.average().is_some() {
             // They are all copied.
-            self.passes.rest();
+            self.backend.rest();
         }
         let values = self.optimizer.begin_model_values()?;
         let result = host.validate(model, &mut self.evaluator());

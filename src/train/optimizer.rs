@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::{ABOVE_ZERO, Kind as Holds, NOT_NEGATIVE, Range as Bounds, Variant, key};
 use crate::ops::optimizer::{self, AdamStep};
 use crate::ops::params::{Kind, Parameters};
-use crate::train::passes::Passes;
+use crate::train::backend::Backend;
 
 /// `[train.optimizer]`: how gradients move parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,12 +97,17 @@ impl Optimizer {
         Ok(())
     }
 
-    /// [`Optimizer::step`] by what computes the passes, which has decided on the scale and on whether there is an update.
-    pub fn step_with(&mut self, passes: &mut dyn Passes, update: u64, learning_rate: f64) -> crate::error::Result<()> {
+    /// [`Optimizer::step`] by the backend, which has decided on the scale and on whether there is an update.
+    pub fn step_with(
+        &mut self,
+        backend: &mut dyn Backend,
+        update: u64,
+        learning_rate: f64,
+    ) -> crate::error::Result<()> {
         let step = self.adam_step(update, learning_rate);
-        passes.adam([&self.first, &self.second], &step, &self.decayed)?;
+        backend.adam([&self.first, &self.second], &step, &self.decayed)?;
         if let Some((average, decay)) = self.average_at(update) {
-            passes.average(average, decay)?;
+            backend.average(average, decay)?;
         }
         Ok(())
     }
@@ -138,11 +143,11 @@ impl Optimizer {
         self.average.as_ref().map_or(self.parameters.values(), |(average, _)| average)
     }
 
-    /// Whether every value of the model and of the optimizer's state is finite, as what computes the passes tells.
-    pub fn is_finite(&self, passes: &mut dyn Passes) -> crate::error::Result<bool> {
+    /// Whether every value of the model and of the optimizer's state is finite, as the backend tells.
+    pub fn is_finite(&self, backend: &mut dyn Backend) -> crate::error::Result<bool> {
         // With an average, `tensors` has the parameters too.
         let tensors = self.tensors().into_iter().map(|(_, tensor)| tensor).chain([self.model_values()]);
-        passes.is_finite(&tensors.collect::<Vec<_>>())
+        backend.is_finite(&tensors.collect::<Vec<_>>())
     }
 
     /// Replaces the parameters by those the model is judged by; returns what [`Optimizer::end_model_values`] brings back.

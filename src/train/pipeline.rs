@@ -66,7 +66,7 @@ impl Update {
 
     /// The pairs it was made of.
     pub(super) fn pairs(&self) -> Vec<usize> {
-        self.queued.drawn.batches.iter().flat_map(|batch| batch.lines.iter().copied()).collect()
+        self.queued.drawn.batches.iter().flat_map(|batch| batch.pairs.iter().copied()).collect()
     }
 }
 
@@ -101,18 +101,18 @@ impl Trainer<'_> {
     /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
     pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
         self.go_over(vec![batch], 0, &|| false)?;
-        self.passes.sums()?;
+        self.backend.sums()?;
         Ok(())
     }
 
     /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory. Returns
     /// the parts; `None` where a signal `stops` it between two of them.
     fn go_over(&mut self, batches: Vec<Batch>, step: u64, stops: &dyn Fn() -> bool) -> Result<Option<Vec<Batch>>> {
-        let Self { passes, session, config, log, padding, .. } = self;
+        let Self { backend, session, config, log, padding, .. } = self;
         let of_targets = (*padding, config.label_smoothing);
         let mut is_cut = false;
         let work = |batches: &[Batch]| {
-            accumulate(&mut **passes, batches, of_targets, |pass| {
+            accumulate(&mut **backend, batches, of_targets, |pass| {
                 is_cut = pass > 0 && stops();
                 (!is_cut).then(|| training(config.seed, step, pass))
             })
@@ -141,7 +141,7 @@ impl Trainer<'_> {
     fn may_queue(&self, host: &dyn Host) -> bool {
         let Some(last) = self.pipeline.queued.back().map(|queued| queued.step) else { return true };
         let under_way = self.pipeline.queued.len();
-        under_way < self.passes.depth()
+        under_way < self.backend.depth()
             && self.due(last) == (false, false)
             && last != self.config.max_updates
             && host.stop().is_none()
@@ -179,10 +179,10 @@ impl Trainer<'_> {
         let _timer = counters::phase("optimizer");
         let gradients = self.model.parameters().gradients();
         let tokens = self.communicator.sum(gradients, tokens(&drawn.batches))?;
-        self.passes.decide(1.0 / tokens as f64, self.config.clip_norm)?;
+        self.backend.decide(1.0 / tokens as f64, self.config.clip_norm)?;
         let scheduled = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
         let learning_rate = scheduled * self.state.health.rate;
-        self.optimizer.step_with(&mut *self.passes, step, learning_rate)?;
+        self.optimizer.step_with(&mut *self.backend, step, learning_rate)?;
         self.pipeline.queued.push_back(Queued { drawn, step, tokens, learning_rate });
         Ok(true)
     }
@@ -191,13 +191,13 @@ impl Trainer<'_> {
     /// made, the state stays as it is but for the position in the data, and those queued behind it will be queued again.
     pub(super) fn settle(&mut self) -> Result<Option<Update>> {
         let Some(queued) = self.pipeline.queued.pop_front() else { return Ok(None) };
-        let outcome = self.passes.outcome()?;
+        let outcome = self.backend.outcome()?;
         self.state.sampler = queued.drawn.position;
         if outcome.is_made {
             self.state.step = queued.step;
             self.state.target_tokens += queued.tokens;
         } else {
-            self.passes.forget()?;
+            self.backend.forget()?;
             // Before what is there already, which was drawn later.
             let Pipeline { queued, again, .. } = &mut self.pipeline;
             queued.drain(..).rev().for_each(|queued| again.push_front(queued.drawn));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::passes::{Ceilings, Passes};
+use super::backend::{Backend, Ceilings};
 use crate::error::Result;
 use crate::ops::matmul::{self, Precision};
 use crate::ops::memory;
@@ -36,11 +36,11 @@ impl Profiler {
         self.seen + updates as u64 == WARMUP
     }
 
-    /// Ends counting and measures the machine, or the device of the passes; `None` if there was nothing to count.
-    pub fn finish(self, passes: &mut dyn Passes) -> Result<Option<Profile>> {
+    /// Ends counting and measures the machine, or the backend's device; `None` if there was nothing to count.
+    pub fn finish(self, backend: &mut dyn Backend) -> Result<Option<Profile>> {
         let Some(started) = self.started else { return Ok(None) };
         // What a device is still doing belongs to it.
-        passes.sums()?;
+        backend.sums()?;
         let seconds = started.elapsed().as_secs_f64();
         let entries = profile::entries();
         profile::enable(false);
@@ -48,7 +48,7 @@ impl Profiler {
         if updates == 0 {
             return Ok(None);
         }
-        let machine = match passes.ceilings()? {
+        let machine = match backend.ceilings()? {
             Some(device) => device.into(),
             None => Machine::measure(),
         };

@@ -73,7 +73,7 @@ mod tests {
     }
 
     fn rows(batches: &[Batch]) -> Vec<usize> {
-        batches.iter().flat_map(|batch| batch.lines.clone()).collect()
+        batches.iter().flat_map(|batch| batch.pairs.clone()).collect()
     }
 
     #[test]

@@ -24,8 +24,8 @@ use mt::ops::loss::Targets;
 use mt::ops::sublayer::NormPlacement;
 use mt::ops::{Implementation, Mode};
 use mt::rng::Stream;
+use mt::train::backend::{Backend, Tape};
 use mt::train::optimizer::Optimizer;
-use mt::train::passes::{Passes, Tape};
 
 /// No multiple of eight, as vocabularies of small corpora are.
 const V: usize = 61;
@@ -160,7 +160,7 @@ fn passes_accumulate_and_repeat() {
 fn the_optimizer_moves_parameters_alike() {
     let config = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
     let run = |on_device: bool| {
-        let (model, mut passes): (_, Box<dyn Passes>) = if on_device {
+        let (model, mut backend): (_, Box<dyn Backend>) = if on_device {
             let (model, engine) = engine(&small_model(), DType::F32);
             (model, Box::new(engine))
         } else {
@@ -174,12 +174,12 @@ fn the_optimizer_moves_parameters_alike() {
         for update in 1..=3 {
             let gradients: Vec<f32> = (0..count).map(|_| stream.normal() as f32).collect();
             let gradients = Tensor::from_vec(gradients, count, model.parameters().device()).unwrap();
-            passes.begin().unwrap();
+            backend.begin().unwrap();
             model.parameters().gradients().slice_set(&gradients, 0, 0).unwrap();
             // The first is not clipped.
-            passes.decide(0.5, if update == 1 { 1e9 } else { 10.0 }).unwrap();
-            optimizer.step_with(&mut *passes, update, 1e-3).unwrap();
-            outcomes.push(passes.outcome().unwrap());
+            backend.decide(0.5, if update == 1 { 1e9 } else { 10.0 }).unwrap();
+            optimizer.step_with(&mut *backend, update, 1e-3).unwrap();
+            outcomes.push(backend.outcome().unwrap());
         }
         let average: Vec<f32> = optimizer.average().unwrap().to_vec1().unwrap();
         (outcomes, model.parameters().values().to_vec1::<f32>().unwrap(), average)

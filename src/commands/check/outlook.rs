@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::cli::Common;
 use crate::commands::info::grouped;
-use crate::commands::model::{passes, training_type, vocabulary};
+use crate::commands::model::{training_backend, training_type, vocabulary};
 use crate::commands::run::batches;
 use crate::commands::run::plan::Plan;
 use crate::commands::run::training_data::Data;
@@ -152,7 +152,7 @@ fn duration(seconds: f64) -> String {
 /// Target tokens a second of forward and backward over the largest batch.
 fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     let batch = batches::largest_batch(data, config);
-    let (mut passes, mut limit) = (passes(model)?, Limit::default());
+    let (mut backend, mut limit) = (training_backend(model)?, Limit::default());
     let tokens = batch.target_tokens as f64;
     let of_targets = (data.tokenizers.target.pad_id(), config.train.label_smoothing);
     let mut parts = vec![batch];
@@ -162,9 +162,9 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
         let mode =
             Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
         // In parts, where it does not fit: as training does.
-        let work = |batches: &[Batch]| accumulate(&mut *passes, batches, of_targets, |_| Some(mode));
+        let work = |batches: &[Batch]| accumulate(&mut *backend, batches, of_targets, |_| Some(mode));
         parts = limit.within(parts, |_| (), work)?;
-        passes.sums()?;
+        backend.sums()?;
         seconds = seconds.min(started.elapsed().as_secs_f64());
     }
     Ok(tokens / seconds)

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
 use crate::commands::cut::CutLines;
 use crate::commands::decoding;
-use crate::commands::model::{self, Loaded};
+use crate::commands::model::{self, ModelFiles};
 use crate::commands::output::{Output, refuse_inputs};
 use crate::commands::run::validator;
 use crate::commands::tags::Tags;
@@ -167,7 +167,7 @@ struct Text {
 
 impl Text {
     /// Reads the one that the flags name, else the one of the model's configuration.
-    fn find(args: &EvalArgs, loaded: &Loaded, common: &Common) -> Result<Self> {
+    fn find(args: &EvalArgs, loaded: &ModelFiles, common: &Common) -> Result<Self> {
         let location = match (&args.src, &loaded.config.data.test) {
             (Some(source), _) => CorpusLocation::files(source, args.reference.first().cloned().unwrap_or_default()),
             (None, Some(test)) => test.clone(),
@@ -199,7 +199,7 @@ fn translations(
     translator: &Translator,
     sources: &[String],
     options: &TranslateOptions,
-    loaded: &Loaded,
+    loaded: &ModelFiles,
     args: &EvalArgs,
     common: &Common,
 ) -> Result<Vec<String>> {

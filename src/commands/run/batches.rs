@@ -114,7 +114,7 @@ mod tests {
         for batch in cut.iter().chain(&whole).flatten() {
             assert!(batch.batch_size * batch.source_length.max(batch.target_length) <= 128);
         }
-        let mut lines: Vec<usize> = cut.iter().flatten().flat_map(|batch| batch.lines.clone()).collect();
+        let mut lines: Vec<usize> = cut.iter().flatten().flat_map(|batch| batch.pairs.clone()).collect();
         lines.sort_unstable();
         assert_eq!(lines, (0..200).collect::<Vec<_>>());
     }

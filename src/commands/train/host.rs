@@ -86,7 +86,7 @@ impl Host for RunHost<'_> {
         self.saver.check()
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn wait_until_saved(&mut self) -> Result<()> {
         self.saver.finish()
     }
 

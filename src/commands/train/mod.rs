@@ -26,9 +26,9 @@ use crate::model::Transformer;
 use crate::report::events::Events;
 use crate::report::files;
 use crate::report::page::{self, Page};
+use crate::train::backend::Backend;
 use crate::train::log::{Log, Watcher};
 use crate::train::optimizer::Optimizer;
-use crate::train::passes::Passes;
 use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Pipeline, Session, Trainer, memory};
@@ -125,8 +125,8 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         directory::start(&run, &config, &data.tokenizers)?;
     }
     say(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
-    let passes = super::model::passes(&model)?;
-    train(&run, &config, args, common, Prepared { data, validator, model, passes, optimizer, state, lock }, signals)
+    let backend = super::model::training_backend(&model)?;
+    train(&run, &config, args, common, Prepared { data, validator, model, backend, optimizer, state, lock }, signals)
 }
 
 /// The state that a run under this configuration goes on from, which was `old`'s.
@@ -167,7 +167,7 @@ struct Prepared {
     data: Data,
     validator: Option<Validator>,
     model: Transformer,
-    passes: Box<dyn Passes>,
+    backend: Box<dyn Backend>,
     optimizer: Optimizer,
     state: TrainState,
     lock: Lock,
@@ -181,7 +181,7 @@ fn train(
     prepared: Prepared,
     signals: Signals,
 ) -> Result<()> {
-    let Prepared { data, validator, model, passes, optimizer, state, lock } = prepared;
+    let Prepared { data, validator, model, backend, optimizer, state, lock } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::model::vocabulary(&data.tokenizers);
@@ -211,7 +211,7 @@ fn train(
         log,
         communicator: &Alone,
         padding: data.tokenizers.target.pad_id(),
-        passes,
+        backend,
         profiler: args.profile.then(Profiler::default),
         session: Session::default(),
         pipeline: Pipeline::default(),
@@ -243,7 +243,7 @@ fn conclude(
     let (step, run) = (trainer.state.step, host.run.display());
     let profiler = trainer.profiler.take();
     let profile = match profiler {
-        Some(profiler) => profiler.finish(&mut *trainer.passes)?,
+        Some(profiler) => profiler.finish(&mut *trainer.backend)?,
         None => None,
     };
     if args.profile && profile.is_none() {

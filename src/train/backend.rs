@@ -25,20 +25,21 @@ pub struct Ceilings {
     pub memory: f64,
 }
 
-/// The passes of training.
+/// What computes losses, gradients and updates: on Candle's tape ([`Tape`]), or on a GPU by kernels of our own
+/// ([`gpu::Engine`]).
 ///
-/// An update is [`Passes::begin`], [`Passes::pass`] for each batch, [`Passes::decide`], and then the optimizer's. Each may
-/// only be queued on a device; [`Passes::outcome`] tells what came of it. If an update is rejected (its loss or gradient is
+/// An update is [`Backend::begin`], [`Backend::pass`] for each batch, [`Backend::decide`], and then the optimizer's. Each may
+/// only be queued on a device; [`Backend::outcome`] tells what came of it. If an update is rejected (its loss or gradient is
 /// not finite), every update queued behind it is rejected too, because it was computed with parameters and random numbers
-/// that assumed success. They are to be forgotten with [`Passes::forget`], and queued again.
-pub trait Passes {
+/// that assumed success. They are to be forgotten with [`Backend::forget`], and queued again.
+pub trait Backend {
     /// Updates that may be queued before the outcome of the oldest is asked for.
     fn depth(&self) -> usize;
     /// Begins an update: gradients and sums are zero, and the parameters are taken as they are.
     fn begin(&mut self) -> Result<()>;
     /// Goes forward over a batch, adding to the sums, and in training back, adding to the gradients.
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()>;
-    /// The sums of the losses since [`Passes::begin`]. Waits for them.
+    /// The sums of the losses since [`Backend::begin`]. Waits for them.
     fn sums(&mut self) -> Result<Sums>;
     /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and where its norm is then
     /// above `clip_norm` > 0, what brings it down to that.
@@ -77,13 +78,13 @@ pub struct Tape {
 }
 
 impl Tape {
-    /// The passes of a model on its device.
+    /// The backend of a model on its device.
     pub fn new(model: &Transformer) -> Self {
         Self { model: model.clone(), sums: Sums::default(), scale: None, outcome: None }
     }
 }
 
-impl Passes for Tape {
+impl Backend for Tape {
     fn depth(&self) -> usize {
         1
     }
@@ -147,7 +148,7 @@ impl Passes for Tape {
     }
 }
 
-impl Passes for gpu::Engine {
+impl Backend for gpu::Engine {
     /// One under way, one behind it: the device never waits for the host.
     fn depth(&self) -> usize {
         2
