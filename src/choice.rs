@@ -1,6 +1,8 @@
 //! Enumerations with names in a configuration. Each stands in the module that implements it, the one place that spells
 //! its names.
 
+use crate::error::Error;
+
 /// An enumeration whose variants have names in a configuration.
 macro_rules! choice {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -17,6 +19,14 @@ macro_rules! choice {
             /// The variant of that name.
             pub fn named(name: &str) -> Option<Self> {
                 [$(Self::$variant),+].into_iter().find(|variant| variant.name() == name)
+            }
+
+            /// The variant that a flag names.
+            ///
+            /// # Errors
+            /// There is none of that name.
+            pub fn of_flag(flag: &str, name: &str) -> crate::error::Result<Self> {
+                Self::named(name).ok_or_else(|| crate::choice::not_among(flag, name, Self::NAMES))
             }
 
             /// The name as a configuration writes it.
@@ -36,3 +46,8 @@ macro_rules! choice {
 }
 
 pub(crate) use choice;
+
+/// A flag has a value that is none of these.
+pub(crate) fn not_among(flag: &str, value: &str, names: &[&str]) -> Error {
+    Error::usage(format!("{flag} cannot be `{value}`")).help(format!("one of {}", names.join(", ")))
+}

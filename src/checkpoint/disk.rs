@@ -192,10 +192,7 @@ impl Drop for Scratch {
 /// # Errors
 /// It is there already, or something cannot be written.
 pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let exists = || Error::usage("the output directory exists").at(out).help("name a new directory with --out");
-    if std::fs::symlink_metadata(out).is_ok() {
-        return Err(exists());
-    }
+    refuse_existing(out)?;
     let name = out.file_name().ok_or_else(|| Error::usage("this is no directory name").at(out))?.to_string_lossy();
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
@@ -215,9 +212,19 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
     fill(scratch.path())?;
     sync_directory(scratch.path())?;
     // A directory takes the place of none but an empty one.
-    scratch.rename_to(out).map_err(|error| if out.exists() { exists() } else { error })?;
+    scratch.rename_to(out).map_err(|error| if out.exists() { exists(out) } else { error })?;
     drop(lock);
     sync_directory(parent)
+}
+
+/// Refuses an output directory that is there.
+pub fn refuse_existing(out: &Path) -> Result<()> {
+    // A link to nothing is there too.
+    if fs::symlink_metadata(out).is_ok() { Err(exists(out)) } else { Ok(()) }
+}
+
+fn exists(out: &Path) -> Error {
+    Error::usage("the output directory exists").at(out).help("name a new directory with --out")
 }
 
 /// Removes the temporary directories of `name` whose processes were killed: those that still run have them locked. Where

@@ -24,8 +24,8 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use average::average;
-pub use disk::whole_directory;
 pub(crate) use disk::write_error;
+pub use disk::{refuse_existing, whole_directory};
 pub use format::{Elements, NamedTensor, Slot, TensorFile, load_into, scale_name};
 pub use locate::{Located, Saved, Which, list, locate, newest_valid, pointer, regular};
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, verify};

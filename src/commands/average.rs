@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::model::{config_of, named, slots, vocabulary, write_model};
-use super::output::Output;
+use super::output::print;
 use crate::checkpoint;
 use crate::cli::{AverageArgs, Common};
 use crate::config::Config;
@@ -23,9 +23,7 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
         Some(wanted) => last(wanted, args, &config)?,
         None => of_updates(args)?,
     };
-    if args.out.exists() {
-        return Err(Error::usage("the output directory exists").at(&args.out).help("name a new directory with --out"));
-    }
+    checkpoint::refuse_existing(&args.out)?;
     let directories: Vec<_> = chosen.iter().map(|(_, path)| path.clone()).collect();
     let tokenizers = Tokenizers::load(&args.run)?;
     let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
@@ -35,9 +33,7 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat))?;
     if common.json {
         let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();
-        let mut output = Output::open(None)?;
-        output.line(&serde_json::json!({ "out": args.out.display().to_string(), "updates": updates }).to_string())?;
-        output.flush()?;
+        print(serde_json::json!({ "out": args.out.display().to_string(), "updates": updates }))?;
     }
     if !common.quiet {
         let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();

@@ -20,12 +20,8 @@ pub fn translate_options(
     let (positions, seed) = (config.model.max_length, config.train.seed);
     let config = &config.decode;
     let of_config = TranslateOptions::of(config);
-    let kind = args.length_penalty_kind.as_deref().map(|name| {
-        PenaltyKind::named(name).ok_or_else(|| {
-            let error = Error::usage(format!("there is no length penalty {name:?}"));
-            error.help(format!("--length-penalty-kind is one of {}", PenaltyKind::NAMES.join(", ")))
-        })
-    });
+    let kind = args.length_penalty_kind.as_deref().map(|name| PenaltyKind::of_flag("--length-penalty-kind", name));
+    let long = args.long.as_deref().map(|name| Long::of_flag("--long", name));
     let n_best = n_best.unwrap_or(1);
     let width = args.beam.unwrap_or(config.beam);
     let strategy = match args.beam_groups {
@@ -53,13 +49,7 @@ pub fn translate_options(
         max_length_ratio: args.max_length_ratio.unwrap_or(config.max_length_ratio),
         max_length_extra: args.max_length_extra.unwrap_or(config.max_length_extra),
         batch_tokens: args.batch_tokens.unwrap_or(config.batch_tokens),
-        long: match args.long.as_deref() {
-            Some(name) => Long::named(name).ok_or_else(|| {
-                let error = Error::usage(format!("--long cannot be `{name}`"));
-                error.help(format!("one of {}", Long::NAMES.join(", ")))
-            })?,
-            None => of_config.long,
-        },
+        long: long.transpose()?.unwrap_or(of_config.long),
         ..of_config
     };
     check(&options, positions)?;

@@ -18,7 +18,7 @@ use crate::model::pooling::Pooling;
 
 /// Writes one vector for each line, in order: as JSON, or all together as the tensor `embeddings` [lines, D].
 pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
-    let pooling = pooling(&args.pool)?;
+    let pooling = Pooling::of_flag("--pool", &args.pool)?;
     if args.batch_tokens == Some(0) {
         return Err(Error::usage("--batch-tokens must be at least 1"));
     }
@@ -69,13 +69,6 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         }
     }
     refused.map_or(Ok(()), Err)
-}
-
-fn pooling(name: &str) -> Result<Pooling> {
-    Pooling::named(name).ok_or_else(|| {
-        let error = Error::usage(format!("--pool cannot be `{name}`"));
-        error.help(format!("one of {}", Pooling::NAMES.join(", ")))
-    })
 }
 
 /// Vectors of lines, in order, and the first line that was cut.

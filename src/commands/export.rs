@@ -1,7 +1,7 @@
 //! `mt export`
 
 use super::model;
-use super::output::Output;
+use super::output::print;
 use crate::cli::{Common, ExportArgs};
 use crate::console::message;
 use crate::error::{Error, Result};
@@ -10,14 +10,8 @@ use crate::interop::marian_search;
 
 /// Writes a model as another program reads it.
 pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
-    let format = Format::named(&args.format).ok_or_else(|| {
-        let error = Error::usage(format!("--format cannot be `{}`", args.format));
-        error.help(format!("one of {}", Format::NAMES.join(", ")))
-    })?;
-    let quantization = ct2::Quantization::named(&args.quantization).ok_or_else(|| {
-        let error = Error::usage(format!("--quantization cannot be `{}`", args.quantization));
-        error.help(format!("one of {}", ct2::Quantization::NAMES.join(", ")))
-    })?;
+    let format = Format::of_flag("--format", &args.format)?;
+    let quantization = ct2::Quantization::of_flag("--quantization", &args.quantization)?;
     if format != Format::Ct2 && quantization != ct2::Quantization::Float32 {
         return Err(Error::usage(format!("--quantization {quantization} is for --format ct2")).help("leave it out"));
     }
@@ -34,10 +28,8 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
         Format::HfMarian => hf_marian::export(&exported, &args.out)?,
     }
     if common.json {
-        let mut output = Output::open(None)?;
         let json = serde_json::json!({ "out": args.out.to_string_lossy(), "format": format });
-        output.line(&json.to_string())?;
-        return output.flush();
+        return print(json);
     }
     if !common.quiet {
         message(format_args!("written to {}", args.out.display()));

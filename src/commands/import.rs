@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::hub_model;
 use super::model::{named, write_model};
-use super::output::Output;
+use super::output::print;
 use crate::cli::{Common, ImportArgs};
 use crate::console::message;
 use crate::error::Result;
@@ -20,10 +20,8 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     write(&imported, &args.out)?;
     let parameters = imported.layout.total();
     if common.json {
-        let mut output = Output::open(None)?;
         let json = serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters });
-        output.line(&json.to_string())?;
-        return output.flush();
+        return print(json);
     }
     if !common.quiet {
         let parameters = super::info::grouped(parameters);

@@ -9,6 +9,7 @@ use candle_core::{DType, Device};
 
 use super::hub_model;
 use crate::checkpoint::{self, Elements, NamedTensor, Slot, TensorFile, Which};
+use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, ModelConfig, Precision};
 use crate::console::message;
@@ -150,10 +151,8 @@ impl FromStr for Wanted {
         if name == "auto" {
             return Ok(Self::Auto);
         }
-        infer::ComputeType::named(name).map(Self::This).ok_or_else(|| {
-            let error = Error::usage(format!("--precision cannot be `{name}`"));
-            error.help(format!("one of {}, auto", infer::ComputeType::NAMES.join(", ")))
-        })
+        let all = || [infer::ComputeType::NAMES, &["auto"]].concat();
+        infer::ComputeType::named(name).map(Self::This).ok_or_else(|| not_among("--precision", name, &all()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where commands write.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -66,6 +67,13 @@ impl Output {
             Err(e) => Err(Error::io("write", &self.name, e)),
         }
     }
+}
+
+/// A line on standard output.
+pub fn print(text: impl Display) -> Result<()> {
+    let mut output = Output::open(None)?;
+    output.line(&text.to_string())?;
+    output.flush()
 }
 
 /// A file that is replaced when all of it is written: until then, and after an error, the one that was there stays. What is

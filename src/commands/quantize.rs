@@ -1,8 +1,8 @@
 //! `mt quantize`
 
 use super::model::{self, write_model};
-use super::output::Output;
-use crate::checkpoint::{Elements, NamedTensor, scale_name};
+use super::output::print;
+use crate::checkpoint::{Elements, NamedTensor, refuse_existing, scale_name};
 use crate::cli::{Common, QuantizeArgs};
 use crate::console::message;
 use crate::error::{Error, Result};
@@ -11,9 +11,7 @@ use crate::ops::params::Kind;
 
 /// Writes a model whose matrices are 8-bit integers into a directory of its own.
 pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
-    if args.out.exists() {
-        return Err(Error::usage("the output directory exists").at(&args.out).help("name a new directory with --out"));
-    }
+    refuse_existing(&args.out)?;
     let loaded = model::load_from(Some(&args.model), args.checkpoint.as_deref(), common)?;
     let (layout, mut file) = loaded.stored()?;
     if file.is_quantised() {
@@ -47,12 +45,10 @@ pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
     let before = 4 * layout.total();
     let after: usize = tensors.iter().map(|tensor| tensor.data.bytes()).sum();
     if common.json {
-        let mut output = Output::open(None)?;
         let json = serde_json::json!({
             "out": args.out.display().to_string(), "bytes_before": before, "bytes_after": after,
         });
-        output.line(&json.to_string())?;
-        output.flush()?;
+        print(json)?;
     }
     if !common.quiet {
         let megabytes = |bytes: usize| bytes as f64 / 1e6;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::model;
-use super::output::{Output, Replacement, refuse_inputs};
+use super::output::{Replacement, print, refuse_inputs};
 use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, ShortlistArgs};
@@ -62,12 +62,10 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     file.output().bytes(&list.to_bytes(&loaded.tokenizers)?)?;
     file.finish()?;
     if common.json {
-        let mut output = Output::open(None)?;
         let json = serde_json::json!({
             "out": args.out.display().to_string(), "average_tokens": list.average(), "pairs": pairs.len(),
         });
-        output.line(&json.to_string())?;
-        output.flush()?;
+        print(json)?;
     }
     say(format!(
         "{}: {:.1} target tokens for a source token, learnt from {} pairs; use it with `mt translate --shortlist`",

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::cli::{Common, TrainArgs};
-use crate::commands::output::Output;
+use crate::commands::output::print;
 use crate::commands::run::directory::Lock;
 use crate::commands::run::init::{self, Start};
 use crate::commands::run::signals::Signals;
@@ -250,9 +250,7 @@ fn conclude(
         message("note: nothing to profile: the first three updates are not counted, and there were no more");
     }
     if let (Some(profile), false) = (&profile, common.json) {
-        let mut output = Output::open(None)?;
-        output.line(&profile.to_string())?;
-        output.flush()?;
+        print(profile)?;
     }
     let why = match end {
         End::Interrupted | End::Terminated => {
@@ -279,9 +277,7 @@ fn conclude(
         if let Some(profile) = profile {
             result["profile"] = profile.json();
         }
-        let mut output = Output::open(None)?;
-        output.line(&result.to_string())?;
-        output.flush()?;
+        print(result)?;
     }
     Ok(())
 }
