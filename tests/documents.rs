@@ -1,0 +1,67 @@
+//! What documents say of the code is there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// README.md, CONTRIBUTING.md and `docs/`.
+fn documents() -> Vec<PathBuf> {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let docs = docs.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    docs.chain(["README.md", "CONTRIBUTING.md"].map(|name| root().join(name))).collect()
+}
+
+/// What stands between backticks, of one line.
+fn code(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn paths_that_documents_name_exist() {
+    let (mut named, mut missing) = (0, Vec::new());
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for (number, line) in (1..).zip(text.lines()) {
+            let is_path = |code: &&str| {
+                let begins =
+                    ["src/", "tests/", "configs/", "scripts/", "docs/"].iter().any(|top| code.starts_with(top));
+                begins && !code.contains([' ', '*', '{', '…', '<', '$'])
+            };
+            for path in code(line).filter(is_path) {
+                named += 1;
+                if !root().join(path).exists() {
+                    missing.push(format!("{}:{number}: {path}", document.display()));
+                }
+            }
+        }
+    }
+    assert!(named > 100, "only {named} paths found");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// A row of its tables ends with a function or type and the file that it is in.
+#[test]
+fn the_hops_of_the_architecture_are_in_their_files() {
+    let text = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let mut rows = 0;
+    for line in text.lines() {
+        let found: Vec<&str> = code(line).collect();
+        let [.., item, path] = &found[..] else { continue };
+        if !line.ends_with(&format!("| `{item}` | `{path}` |")) {
+            continue;
+        }
+        rows += 1;
+        let source = fs::read_to_string(root().join(path)).unwrap();
+        let is_here = ["fn", "struct", "trait", "enum"].iter().any(|kind| {
+            let declared = format!("{kind} {item}");
+            let ends =
+                |at: usize| !source[at + declared.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_');
+            source.match_indices(&declared).any(|(at, _)| ends(at))
+        });
+        assert!(is_here, "{path} has no {item}");
+    }
+    assert!(rows > 30, "only {rows} rows found");
+}
