@@ -61,6 +61,8 @@ pub(crate) enum Range {
     Fraction,
     /// x > 0.
     Positive,
+    /// 0 < x < 1.
+    Factor,
     /// 0 < x ≤ 10⁶: how often an epoch draws a pair.
     Weight,
     /// x ≥ 0.
@@ -79,6 +81,7 @@ impl Range {
         match self {
             Self::Fraction => (0.0..1.0).contains(&x),
             Self::Positive => x > 0.0,
+            Self::Factor => x > 0.0 && x < 1.0,
             Self::Weight => x > 0.0 && x <= 1e6,
             Self::NonNegative => x >= 0.0,
             Self::OffOrRatio => x == 0.0 || x >= 1.0,
@@ -92,6 +95,7 @@ impl Range {
         let words = match self {
             Self::Fraction => "at least 0 and below 1",
             Self::Positive => "above 0",
+            Self::Factor => "above 0 and below 1",
             Self::Weight => "above 0 and at most 1000000",
             Self::NonNegative => "at least 0",
             Self::OffOrRatio => "0 (off), or at least 1",

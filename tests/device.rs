@@ -194,7 +194,7 @@ fn learns_to_reverse() {
             let mode = Mode { training: Some(key(17, "dropout", &[step])), implementation: Implementation::Reference };
             let (loss, _) = model.loss(&source, &target, &targets, &mode).unwrap();
             loss.backward().unwrap();
-            let rate = schedule::learning_rate(&rates, config.d_model, step);
+            let rate = schedule::learning_rate(&rates, config.d_model, step, 0);
             optimizer.step(step, rate, 1.0 / batch.target_tokens as f64).unwrap();
         }
         let pairs = reversals(200, &mut stream);

@@ -75,7 +75,7 @@ impl Task {
             let (source, target, targets) = inputs(batch, self.padding, 0.1);
             let (loss, sums) = model.loss(&source, &target, &targets, &mode).unwrap();
             loss.backward().unwrap();
-            let rate = schedule::learning_rate(&self.schedule, config.d_model, step);
+            let rate = schedule::learning_rate(&self.schedule, config.d_model, step, 0);
             optimizer.step(step, rate, 1.0 / batch.target_tokens as f64).unwrap();
             losses.push(sums.smoothed / batch.target_tokens as f64);
             if step % 50 == 0 {

@@ -69,7 +69,7 @@ fn learn(config: ModelConfig, seed: u64) -> f64 {
         model.parameters().clear_gradients().unwrap();
         let (loss, _) = model.loss(&source, &target, &targets, &Mode::training(key(seed, "dropout", &[step]))).unwrap();
         loss.backward().unwrap();
-        let rate = schedule::learning_rate(&schedule, 64, step);
+        let rate = schedule::learning_rate(&schedule, 64, step, 0);
         optimizer.step(step, rate, 1.0 / batch.target_tokens as f64).unwrap();
     }
     accuracy(&model, &mut stream)

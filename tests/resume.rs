@@ -291,6 +291,53 @@ fn the_best_model_is_the_best_by_the_metric_of_now() {
     assert!(info().contains(&format!("best validation: loss {:.4} at update 70", number(&last, "loss"))), "{}", info());
 }
 
+/// What validations have made of the learning rate outlives a restart.
+#[test]
+fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
+    let project = Project::new();
+    project.write(
+        "plateau.toml",
+        "extends = \"small.toml\"\n[train]\nsave_every = 7\n[train.schedule]\nkind = \"plateau\"\nlearning_rate = 0.1\n\
+         factor = 0.5\npatience = 2\n[valid]\nevery = 2\nmetric = \"loss\"\npatience = 0\n",
+    );
+    let train = |run: &str, updates: &str, more: &[&str]| {
+        let updates = format!("train.max_updates={updates}");
+        let output =
+            project.mt(&[&["train", "--config", "plateau.toml", "--run-dir", run, "--set", &updates], more].concat());
+        succeeds(&output);
+        stderr(&output)
+    };
+    let said = train("whole", "60", &[]);
+    for updates in ["19", "33", "60"] {
+        train("parts", updates, if updates == "19" { &[] } else { &["--resume"] });
+    }
+    let log = |run: &str| -> Vec<serde_json::Value> {
+        let text = String::from_utf8(file(&project, run, "log.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let rates = |run: &str| -> Vec<(u64, f64)> {
+        let train = log(run).into_iter().filter(|entry| entry["event"] == "train");
+        train.map(|e| (e["update"].as_u64().unwrap(), e["learning_rate"].as_f64().unwrap())).collect()
+    };
+    // By the log's own validations: two in a row that are not the best, since the best or since the rate was lowered.
+    let (mut rate, mut stale, mut wanted) = (0.1, 0, Vec::new());
+    for entry in log("whole") {
+        if entry["event"] == "train" {
+            wanted.push((entry["update"].as_u64().unwrap(), rate));
+        } else if entry["event"] == "valid" {
+            stale = if entry["best"] == true { 0 } else { stale + 1 };
+            if stale == 2 {
+                (rate, stale) = (rate * 0.5, 0);
+            }
+        }
+    }
+    assert_eq!(rates("whole"), wanted);
+    let lowered = said.matches("the learning rate is lowered to").count();
+    assert!(lowered > 1 && rate == 0.1 * 0.5f64.powi(lowered as i32), "{lowered} times, {rate}");
+    assert_eq!(rates("parts"), wanted);
+    assert_eq!(file(&project, "whole", "model.safetensors"), file(&project, "parts", "model.safetensors"));
+}
+
 /// Changes one byte in the middle of a file.
 fn damage(project: &Project, name: &str) {
     let mut bytes = std::fs::read(project.path(name)).unwrap();

@@ -37,6 +37,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.tie(&config);
     together.lengths(&config);
     together.schedule(&config.train.schedule);
+    together.plateau(&config);
     Ok(config)
 }
 
@@ -219,6 +220,28 @@ impl Together<'_> {
         if let Some((what, help)) = schedule.contradiction() {
             let keys = ["train.schedule.total", "train.schedule.warmup", "train.max_updates", "train.schedule"];
             self.add(&keys, Error::usage(what).help(help));
+        }
+    }
+
+    /// A schedule that waits for validations gets them.
+    fn plateau(&mut self, config: &Config) {
+        let ScheduleConfig::Plateau { patience, .. } = config.train.schedule else { return };
+        let (every, stop) = (config.valid.every, config.valid.patience);
+        let kind = "`train.schedule.kind` = \"plateau\"";
+        if every == 0 {
+            let what = format!("{kind} waits for validations, but `valid.every` = 0 makes none");
+            let help = "set `valid.every`, or another `kind`";
+            self.add(&["train.schedule.kind", "valid.every"], Error::usage(what).help(help));
+        } else if stop > 0 && stop <= patience {
+            let what = format!(
+                "{kind} lowers the rate after {patience} validations without an improvement, but `valid.patience` = {stop} \
+                 ends training then"
+            );
+            let help = "raise `valid.patience`, or lower `train.schedule.patience`";
+            self.add(
+                &["train.schedule.patience", "valid.patience", "train.schedule.kind"],
+                Error::usage(what).help(help),
+            );
         }
     }
 }

@@ -432,6 +432,12 @@ impl Trainer<'_> {
         for sample in &result.samples {
             self.log.line(sample);
         }
+        if self.state.plateau.validated(&self.config.schedule, better) {
+            let rate = self.learning_rate(step + 1);
+            self.log.line(&format!(
+                "note: the validations bring no improvement: the learning rate is lowered to {rate:.2e}"
+            ));
+        }
         self.log.samples(Samples { update: step, is_final: false, explained: &result.explained });
         let more = json!({
             "best": better, "stale": self.state.stale, "samples": result.samples, "seconds": self.state.seconds,

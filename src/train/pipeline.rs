@@ -180,11 +180,16 @@ impl Trainer<'_> {
         let gradients = self.model.parameters().gradients();
         let tokens = self.communicator.sum(gradients, tokens(&drawn.batches))?;
         self.backend.decide(1.0 / tokens as f64, self.config.clip_norm)?;
-        let scheduled = schedule::learning_rate(&self.config.schedule, self.model.config().d_model, step);
-        let learning_rate = scheduled * self.state.health.rate;
+        let learning_rate = self.learning_rate(step);
         self.optimizer.step_with(&mut *self.backend, step, learning_rate)?;
         self.pipeline.queued.push_back(Queued { drawn, step, tokens, learning_rate });
         Ok(true)
+    }
+
+    /// The learning rate of update `step`, as far as it is known now: validations may lower it.
+    pub(super) fn learning_rate(&self, step: u64) -> f64 {
+        let (schedule, lowered) = (&self.config.schedule, self.state.plateau.lowered);
+        schedule::learning_rate(schedule, self.model.config().d_model, step, lowered) * self.state.health.rate
     }
 
     /// The outcome of the oldest update that is under way, if there is one, of which the state takes note. Where it was not

@@ -1,8 +1,9 @@
-//! Learning-rate schedules: their keys, and the rate as a pure function of the update, counted from 1.
+//! Learning-rate schedules: their keys, and the rate as a pure function of the update, counted from 1, and of how often
+//! validations have lowered it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::{ABOVE_ZERO, COUNT, Key, NOT_NEGATIVE, POSITIVE, Variant, key, required};
+use crate::key::{ABOVE_ZERO, COUNT, Key, Kind, NOT_NEGATIVE, POSITIVE, Range, Variant, key, required};
 
 /// `[train.schedule]`: the learning rate at each update, counted from 1.
 ///
@@ -42,6 +43,60 @@ pub enum ScheduleConfig {
         #[serde(default)]
         warmup: u64,
     },
+    /// `learning_rate`, multiplied with `factor` whenever `patience` validations in a row have brought no improvement of
+    /// `valid.metric` (as Sockeye's plateau-reduce).
+    Plateau {
+        /// The rate at first.
+        learning_rate: f64,
+        /// Updates of linear rise.
+        #[serde(default)]
+        warmup: u64,
+        /// What the rate is multiplied with.
+        #[serde(default = "plateau_factor")]
+        factor: f64,
+        /// Validations without an improvement, since the best one or since the rate was lowered last, that lower it.
+        #[serde(default = "plateau_patience")]
+        patience: u64,
+        /// The rate is not lowered below this.
+        #[serde(default)]
+        min: f64,
+    },
+}
+
+/// What validations have made of the learning rate: part of a run's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plateau {
+    /// How often the rate has been lowered.
+    pub lowered: u32,
+    /// Validations without an improvement since the best one, or since the rate was lowered last.
+    stale: u64,
+}
+
+impl Plateau {
+    /// Counts validations anew: what was the best is not any more.
+    pub fn forget_the_best(&mut self) {
+        self.stale = 0;
+    }
+
+    /// Takes note of a validation. Returns whether it lowers the rate.
+    pub fn validated(&mut self, schedule: &ScheduleConfig, is_better: bool) -> bool {
+        let ScheduleConfig::Plateau { patience, learning_rate, factor, min, .. } = *schedule else { return false };
+        self.stale = if is_better { 0 } else { self.stale + 1 };
+        if self.stale < patience {
+            return false;
+        }
+        self.stale = 0;
+        let is_above = lowered(learning_rate, factor, min, self.lowered) > min;
+        self.lowered += u32::from(is_above);
+        is_above
+    }
+}
+
+/// A rate that was lowered so often.
+fn lowered(learning_rate: f64, factor: f64, min: f64, times: u32) -> f64 {
+    // A `min` above the rate itself does not raise it.
+    (learning_rate * factor.powf(f64::from(times))).max(min.min(learning_rate))
 }
 
 /// A schedule that comes down to its end.
@@ -85,6 +140,16 @@ pub(crate) const KINDS: &[Variant] = &[
     Variant { kind: "linear", keys: DECAY },
     Variant { kind: "cosine", keys: DECAY },
     Variant { kind: "constant", keys: &[required("learning_rate", ABOVE_ZERO), key("warmup", COUNT)] },
+    Variant {
+        kind: "plateau",
+        keys: &[
+            required("learning_rate", ABOVE_ZERO),
+            key("warmup", COUNT),
+            key("factor", Kind::Number(Range::Factor)),
+            key("patience", POSITIVE),
+            key("min", NOT_NEGATIVE),
+        ],
+    },
 ];
 
 const DECAY: &[Key] =
@@ -123,8 +188,17 @@ fn one() -> f64 {
     1.0
 }
 
-/// The learning rate of update `step` (from 1).
-pub fn learning_rate(schedule: &ScheduleConfig, d_model: usize, step: u64) -> f64 {
+fn plateau_factor() -> f64 {
+    0.7
+}
+
+/// `valid.patience` has room for three of these, by default.
+fn plateau_patience() -> u64 {
+    3
+}
+
+/// The learning rate of update `step` (from 1), which validations have lowered `lowered` times.
+pub fn learning_rate(schedule: &ScheduleConfig, d_model: usize, step: u64, lowered: u32) -> f64 {
     let s = step.max(1) as f64;
     match *schedule {
         ScheduleConfig::Noam { warmup, factor } => {
@@ -141,6 +215,10 @@ pub fn learning_rate(schedule: &ScheduleConfig, d_model: usize, step: u64) -> f6
         }
         ScheduleConfig::Constant { learning_rate, warmup } => {
             rise(s, warmup, 0.0, learning_rate).unwrap_or(learning_rate)
+        }
+        ScheduleConfig::Plateau { learning_rate, warmup, factor, min, .. } => {
+            let top = self::lowered(learning_rate, factor, min, lowered);
+            rise(s, warmup, 0.0, top).unwrap_or(top)
         }
     }
 }
@@ -162,7 +240,7 @@ mod tests {
 
     fn table(schedule: ScheduleConfig, rows: &[(u64, f64)]) {
         for &(step, want) in rows {
-            let got = learning_rate(&schedule, 512, step);
+            let got = learning_rate(&schedule, 512, step, 0);
             assert!((got - want).abs() < 1e-12 + want.abs() * 1e-9, "{schedule:?} at {step}: {got} for {want}");
         }
     }
@@ -200,5 +278,27 @@ mod tests {
     fn constant_with_and_without_warm_up() {
         table(ScheduleConfig::Constant { learning_rate: 0.1, warmup: 0 }, &[(1, 0.1), (999, 0.1)]);
         table(ScheduleConfig::Constant { learning_rate: 0.1, warmup: 10 }, &[(1, 0.01), (10, 0.1)]);
+    }
+
+    #[test]
+    fn a_plateau_lowers_the_rate() {
+        let schedule = ScheduleConfig::Plateau { learning_rate: 1.0, warmup: 4, factor: 0.5, patience: 2, min: 0.2 };
+        table(schedule.clone(), &[(1, 0.25), (4, 1.0), (9, 1.0)]);
+        let mut plateau = Plateau::default();
+        let (good, bad) = (true, false);
+        let validations = [good, bad, good, bad, bad, bad, bad, bad, bad, bad, bad];
+        let rates = validations.map(|is_better| {
+            let is_lowered = plateau.validated(&schedule, is_better);
+            (is_lowered, learning_rate(&schedule, 512, 9, plateau.lowered))
+        });
+        let want = [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2];
+        assert_eq!(rates.map(|(_, rate)| rate), want);
+        // Not where it stays what it is.
+        assert_eq!(rates.map(|(is_lowered, _)| usize::from(is_lowered)).iter().sum::<usize>(), 3);
+        assert_eq!(learning_rate(&schedule, 512, 2, 1), 0.25);
+        let constant = ScheduleConfig::Constant { learning_rate: 1.0, warmup: 0 };
+        assert!(!Plateau { lowered: 0, stale: 9 }.validated(&constant, bad));
+        let above = ScheduleConfig::Plateau { learning_rate: 0.1, warmup: 0, factor: 0.5, patience: 1, min: 0.2 };
+        assert_eq!(learning_rate(&above, 512, 9, 3), 0.1);
     }
 }

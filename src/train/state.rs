@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::health::Health;
 use super::log::Progress;
+use super::schedule::Plateau;
 use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
 
@@ -31,6 +32,9 @@ pub struct TrainState {
     pub seconds: f64,
     /// What the next line of the log will be about.
     pub window: Window,
+    /// What validations have made of the learning rate; not in the checkpoints of older versions.
+    #[serde(default)]
+    pub plateau: Plateau,
     /// Skipped updates and the usual loss.
     #[serde(default)]
     pub health: Health,

@@ -30,6 +30,7 @@ use crate::train::backend::Backend;
 use crate::train::log::{Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
+use crate::train::schedule::Plateau;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Pipeline, Session, Trainer, memory};
 use host::RunHost;
@@ -146,6 +147,7 @@ fn resumed_state(
     }
     if old.is_some_and(|old| old.train.schedule != config.train.schedule) {
         state.health.rate = 1.0;
+        state.plateau = Plateau::default();
     }
     let (step, last) = (state.step, config.train.max_updates);
     if let Some(best) = state.best.take_if(|_| old.is_some_and(|old| old.valid.metric != config.valid.metric)) {
@@ -155,6 +157,7 @@ fn resumed_state(
             best.step
         ));
         state.stale = 0;
+        state.plateau.forget_the_best();
     }
     if last > 0 && step > last {
         message(format_args!("note: the run has come to update {step} already, past `train.max_updates` = {last}"));

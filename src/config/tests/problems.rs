@@ -83,6 +83,7 @@ fn an_impossible_value_is_refused() {
         ("train", "label_smoothing = 1"),
         ("train.schedule", "warmup = 0"),
         ("train.schedule", "kind = \"inverse_sqrt\"\nlearning_rate = 0"),
+        ("train.schedule", "kind = \"plateau\"\nlearning_rate = 1\nfactor = 1"),
         ("train.optimizer", "betas = [0.9, 1.0]"),
         ("train.optimizer", "eps = 0"),
         ("valid", "beam = 0"),
@@ -156,6 +157,14 @@ fn keys_that_do_not_go_together_are_refused() {
         (
             "[train]\nmax_updates = 0\n[train.schedule]\nkind = \"cosine\"\nlearning_rate = 1\n",
             vec!["`train.schedule.total` is missing"],
+        ),
+        (
+            "[train.schedule]\nkind = \"plateau\"\nlearning_rate = 1\npatience = 10\n",
+            vec!["a.toml:4:12", "after 10 validations", "`valid.patience` = 10 ends training then"],
+        ),
+        (
+            "[train.schedule]\nkind = \"plateau\"\nlearning_rate = 1\n[valid]\nevery = 0\n",
+            vec!["a.toml:2:8", "waits for validations", "`valid.every` = 0"],
         ),
     ] {
         assert_mentions(&problem(text), &parts);
