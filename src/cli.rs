@@ -4,7 +4,7 @@ mod eval;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};
 
@@ -156,7 +156,7 @@ pub struct RunArgs {
 /// Which model.
 #[derive(Args, Debug, Default)]
 pub struct ModelArgs {
-    /// Model or run directory, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -167,8 +167,8 @@ pub struct ModelArgs {
 /// Which models.
 #[derive(Args, Debug, Default)]
 pub struct ModelsArgs {
-    /// Model or run directory, or hf:ORG/NAME; several translate together, as an ensemble [default: $MT_MODEL, else the newest
-    /// run under ./runs]
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME; several translate together, as an ensemble [default:
+    /// $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR")]
     pub model: Vec<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -416,15 +416,16 @@ pub struct InfoArgs {
 
 /// `mt average`
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("which").required(true).args(["last", "checkpoints"]))]
 pub struct AverageArgs {
     /// The run
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// How many of the last checkpoints
-    #[arg(long, value_name = "N", required_unless_present = "checkpoints")]
+    #[arg(long, value_name = "N")]
     pub last: Option<usize>,
     /// Those of these updates, between commas
-    #[arg(long, value_name = "STEP", value_delimiter = ',', conflicts_with = "last")]
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
     pub checkpoints: Vec<u64>,
     /// Directory of the new model
     #[arg(long, value_name = "DIR")]

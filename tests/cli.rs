@@ -620,8 +620,8 @@ fn a_line_without_end_does_not_change_the_vocabulary() {
 fn a_checkpoint_is_no_model_but_tells_which_run_is() {
     let project = Project::new();
     succeeds(&project.train(&[]));
-    let output = project.mt(&["translate", "--model", "runs/small/checkpoints/step-00000012", "x"]);
-    fails(&output, 1, &["a checkpoint of a run", "runs/small with --checkpoint 12"]);
+    let output = project.mt(&["info", "runs/small/checkpoints/step-00000012"]);
+    fails(&output, 1, &["a checkpoint of a run", "name the run, runs/small;"]);
     let output = project.train(&["--run-dir", "other", "--set", "train.init=nowhere"]);
     fails(&output, 1, &["there is no such directory", "nowhere"]);
 }

@@ -236,6 +236,36 @@ fn an_ensemble_of_equals_is_one_of_them() {
     fails(&mixed, 1, &["runs/small", "runs/other", "target vocabularies"]);
 }
 
+/// Also by its path; so two of one run make an ensemble.
+#[test]
+fn a_checkpoint_is_named_by_its_path() {
+    let project = trained();
+    let checkpoints = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap();
+    let mut names: Vec<String> = checkpoints
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|n| n.starts_with("step-"))
+        .collect();
+    names.sort();
+    let (first, last) = (&names[0], &names[names.len() - 1]);
+    assert_ne!(first, last);
+    let path = |name: &str| format!("runs/small/checkpoints/{name}");
+    let step = first.trim_start_matches("step-").trim_start_matches('0');
+    let run = |args: &[&str]| {
+        let output = project.mt(&[&["translate", "--json", "the cat sleeps"], args].concat());
+        succeeds(&output);
+        (json(&stdout(&output)).remove(0), stderr(&output))
+    };
+    let by_path = run(&["--model", &path(first)]);
+    let by_flag = run(&["--model", "runs/small", "--checkpoint", step]);
+    assert_eq!(by_path, by_flag);
+    assert!(by_path.1.contains(&format!("update {step}")) || by_path.1.contains(step), "{}", by_path.1);
+    let (both, said) = run(&["--model", &path(first), "--model", &path(last)]);
+    assert_eq!(said.matches("model: runs/small (").count(), 2, "{said}");
+    assert_ne!(both["log_prob"], by_path.0["log_prob"]);
+    let twice = project.mt(&["translate", "--model", &path(first), "--checkpoint", "last", "the cat"]);
+    fails(&twice, 2, &["this is a checkpoint already", "leave --checkpoint out, or name the run: runs/small"]);
+}
+
 /// With several models and with a shortlist too.
 #[test]
 fn evaluation_translates_as_translate_does() {

@@ -77,6 +77,14 @@ pub fn run_and_step(directory: &Path) -> Option<(&Path, u64)> {
     Some((checkpoints.parent().filter(|run| checkpoints == checkpoints_of(run))?, step))
 }
 
+/// What a path names: a directory of a model or run; or one of a run's checkpoints, which is told apart.
+pub fn directory_and_step(named: &Path) -> (&Path, Option<Which>) {
+    match run_and_step(named) {
+        Some((run, step)) if !named.join(CONFIG_FILE).exists() => (run, Some(Which::Step(step))),
+        _ => (named, None),
+    }
+}
+
 fn checkpoints_of(run: &Path) -> PathBuf {
     run.join("checkpoints")
 }

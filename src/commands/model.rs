@@ -232,8 +232,14 @@ pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(ModelFiles, Vec<M
 
 /// Finds the model in a directory, or the one that is taken where none is named.
 pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common) -> Result<ModelFiles> {
-    let which = checkpoint.map(str::parse::<Which>).transpose()?;
-    let directory = directory(named, common)?;
+    let asked = checkpoint.map(str::parse::<Which>).transpose()?;
+    let named = directory(named, common)?;
+    let (directory, of_path) = checkpoint::directory_and_step(&named);
+    if of_path.is_some() && asked.is_some() {
+        let error = Error::usage("this is a checkpoint already, and --checkpoint names another").at(&named);
+        return Err(error.help(format!("leave --checkpoint out, or name the run: {}", directory.display())));
+    }
+    let (directory, which) = (directory.to_path_buf(), of_path.or(asked));
     let config = config_of(&directory)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
     let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
@@ -258,7 +264,9 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     }
     if let (false, Some((run, step))) = (file.exists(), checkpoint::run_and_step(directory)) {
         let error = Error::failure("this is a checkpoint of a run, not a model directory").at(directory);
-        return Err(error.help(format!("name the run, and the checkpoint: {} with --checkpoint {step}", run.display())));
+        return Err(
+            error.help(format!("name the run, {}; its checkpoint of update {step} is one of its parts", run.display()))
+        );
     }
     if !file.exists() {
         let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);

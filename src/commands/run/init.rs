@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::checkpoint::{self, Located, Slot, Which};
+use crate::checkpoint::{self, Located, Slot};
 use crate::commands::model::{config_of, vocabulary};
 use crate::config::{self, Config, PositionKind, TokenizerConfig};
 use crate::data::tokenizer::Tokenizer;
@@ -94,10 +94,7 @@ impl Start {
     pub fn open(config: &Config) -> Result<Option<Self>> {
         let Some(named) = &config.train.init else { return Ok(None) };
         // One of a run's checkpoints, or the directory of a model.
-        let (directory, which) = match checkpoint::run_and_step(named) {
-            Some((run, step)) if !named.join(checkpoint::CONFIG_FILE).exists() => (run, Some(Which::Step(step))),
-            _ => (named.as_path(), None),
-        };
+        let (directory, which) = checkpoint::directory_and_step(named);
         let context = |error: Error| error.context("`train.init`");
         let other = config_of(directory).map_err(context)?;
         let is_free = |key: &str| {
