@@ -73,6 +73,10 @@ impl Backend for Late {
         self.tape.sums()
     }
 
+    fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()> {
+        self.tape.clear_gradients(of)
+    }
+
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
         self.tape.decide(scale, clip_norm)?;
         let outcome = self.tape.outcome()?;

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use common::project::{Project, fails, file, stderr, stdout, succeeds, wait_for_log};
+use safetensors::SafeTensors;
 
 #[test]
 fn resumed_training_equals_uninterrupted_training() {
@@ -336,6 +337,43 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
     assert!(lowered > 1 && rate == 0.1 * 0.5f64.powi(lowered as i32), "{lowered} times, {rate}");
     assert_eq!(rates("parts"), wanted);
     assert_eq!(file(&project, "whole", "model.safetensors"), file(&project, "parts", "model.safetensors"));
+}
+
+/// Also with weight decay, and in a run that goes on.
+#[test]
+fn what_is_frozen_stays_as_it_is() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=8"]));
+    let sets = [
+        "train.init=runs/small",
+        "train.optimizer.weight_decay=0.1",
+        "train.freeze=['encoder', 'decoder.layers.0.cross_attn']",
+    ];
+    let train = |run: &str, updates: &str, more: &[&str]| {
+        let updates = format!("train.max_updates={updates}");
+        let sets = sets.iter().chain([&updates.as_str()]).flat_map(|set| ["--set", set]).collect::<Vec<_>>();
+        succeeds(&project.train(&[&["--run-dir", run], &sets[..], more].concat()));
+    };
+    train("tuned", "12", &[]);
+    train("parts", "5", &[]);
+    train("parts", "12", &["--resume"]);
+    assert_eq!(file(&project, "tuned", "model.safetensors"), file(&project, "parts", "model.safetensors"));
+    let [before, after] = ["runs/small", "tuned"].map(|run| file(&project, run, "model.safetensors"));
+    let [before, after] = [&before, &after].map(|bytes| SafeTensors::deserialize(bytes).unwrap());
+    let (mut frozen, mut moved) = (0, 0);
+    for (name, tensor) in before.tensors() {
+        let is_frozen = name.starts_with("encoder.") || name.starts_with("decoder.layers.0.cross_attn.");
+        // The biases of keys have no gradient: no query sees a difference.
+        if !is_frozen && name.contains("k_proj.bias") {
+            continue;
+        }
+        assert_eq!(tensor.data() == after.tensor(&name).unwrap().data(), is_frozen, "{name}");
+        frozen += usize::from(is_frozen);
+        moved += usize::from(!is_frozen);
+    }
+    assert!(frozen > 10 && moved > 10, "{frozen} {moved}");
+    let output = project.train(&["--run-dir", "tuned", "--resume", "--set", "train.init=runs/small"]);
+    fails(&output, 2, &["`train.freeze` was"]);
 }
 
 /// Changes one byte in the middle of a file.

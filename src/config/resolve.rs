@@ -11,6 +11,7 @@ use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
 use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
 use crate::error::{Error, Result};
+use crate::model::layout::{self, Vocabulary};
 
 /// Fills in what the document leaves out and checks how keys go together. `root` is the absolute `data.root`.
 ///
@@ -38,6 +39,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.lengths(&config);
     together.schedule(&config.train.schedule);
     together.plateau(&config);
+    together.freeze(&config);
     Ok(config)
 }
 
@@ -220,6 +222,44 @@ impl Together<'_> {
         if let Some((what, help)) = schedule.contradiction() {
             let keys = ["train.schedule.total", "train.schedule.warmup", "train.max_updates", "train.schedule"];
             self.add(&keys, Error::usage(what).help(help));
+        }
+    }
+
+    /// What is frozen is there, and not all there is.
+    fn freeze(&mut self, config: &Config) {
+        let freeze = &config.train.freeze;
+        if freeze.is_empty() {
+            return;
+        }
+        // Names do not depend on the vocabulary.
+        let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
+        let layout = layout::layout(&config.model, any);
+        let names = || layout.entries().iter().map(|entry| entry.name.as_str());
+        let ties = layout::ties(config.model.tie);
+        for part in freeze.iter().filter(|part| !names().any(|name| layout::is_within(name, part))) {
+            let tied = ties.iter().find(|(name, _)| name == part || format!("{name}.weight") == **part);
+            let (what, help) = match tied {
+                Some((name, owner)) => {
+                    let tie = config.model.tie;
+                    let what = format!("`train.freeze`: {name} has no matrix of its own (`model.tie` = \"{tie}\")");
+                    (what, format!("freeze \"{owner}\", which is the same matrix"))
+                }
+                None => {
+                    let mut parts: Vec<&str> = names().filter_map(|name| name.split('.').next()).collect();
+                    parts.sort_unstable();
+                    parts.dedup();
+                    let help = format!(
+                        "parts are {}, and below them what `mt info -v` lists, such as encoder.layers.0",
+                        parts.join(", ")
+                    );
+                    (format!("`train.freeze`: the model has no {part}"), help)
+                }
+            };
+            self.add(&["train.freeze"], Error::usage(what).help(help));
+        }
+        if names().all(|name| freeze.iter().any(|part| layout::is_within(name, part))) {
+            let error = Error::usage("`train.freeze` leaves no parameter to be trained");
+            self.add(&["train.freeze"], error.help("leave something out of it"));
         }
     }
 

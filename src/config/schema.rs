@@ -110,6 +110,7 @@ const MODEL: &[Key] = &[
 
 const TRAIN: &[Key] = &[
     key("init", Kind::Path),
+    key("freeze", Kind::Texts),
     key("batch_tokens", POSITIVE),
     key("accumulate", POSITIVE),
     key("max_updates", COUNT),

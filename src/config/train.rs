@@ -14,6 +14,8 @@ pub struct TrainConfig {
     /// A model directory whose weights and tokenizers training begins with; none: random weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<PathBuf>,
+    /// Parameters that stay as they are: parts of the model by name, such as `encoder` or `decoder.layers.0`.
+    pub freeze: Vec<String>,
     /// The most padded tokens on the larger side of one micro-batch.
     pub batch_tokens: usize,
     /// Micro-batches in an update; the loss is divided by the update's real target tokens.
@@ -53,6 +55,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             init: None,
+            freeze: Vec::new(),
             batch_tokens: 4096,
             accumulate: 1,
             max_updates: 100_000,

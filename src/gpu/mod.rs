@@ -199,6 +199,11 @@ impl Engine {
         Ok(Sums { smoothed, nll })
     }
 
+    /// Clears the gradients of some parameters.
+    pub fn clear_gradients(&self, of: &[Range<usize>]) -> Result<()> {
+        of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
+    }
+
     /// Decides whether the update is made, and what the gradients are multiplied with: [`crate::ops::optimizer::decide`],
     /// and never while an update before it was not made and is not forgotten.
     pub fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {

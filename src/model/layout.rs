@@ -50,6 +50,11 @@ pub fn ties(tie: Tie) -> Vec<(&'static str, &'static str)> {
     owners.into_iter().filter(|(name, owner)| name != owner).collect()
 }
 
+/// Whether a parameter belongs to a part of the model: is of that name, or below it.
+pub fn is_within(parameter: &str, part: &str) -> bool {
+    parameter.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// All parameters of a model.
 pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
     let mut layout = ParameterLayout::default();

@@ -10,7 +10,7 @@ use crate::gpu;
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
-use crate::ops::memory::on_host;
+use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::optimizer::{self, AdamStep, Outcome};
 use crate::ops::profile as counters;
 
@@ -41,6 +41,8 @@ pub trait Backend {
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()>;
     /// The sums of the losses since [`Backend::begin`]. Waits for them.
     fn sums(&mut self) -> Result<Sums>;
+    /// Clears the gradients of some parameters.
+    fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()>;
     /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and where its norm is then
     /// above `clip_norm` > 0, what brings it down to that.
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()>;
@@ -113,6 +115,14 @@ impl Backend for Tape {
         Ok(self.sums)
     }
 
+    fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()> {
+        if of.is_empty() {
+            return Ok(());
+        }
+        let clear = |gradients: &mut [f32]| of.iter().for_each(|range| gradients[range.clone()].fill(0.0));
+        Ok(change_on_host(self.model.parameters().gradients(), clear)?)
+    }
+
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
         let gradient_norm = optimizer::norm(self.model.parameters().gradients())? * scale;
         self.scale = optimizer::decide(self.sums.smoothed, gradient_norm, scale, clip_norm);
@@ -166,6 +176,10 @@ impl Backend for gpu::Engine {
     fn sums(&mut self) -> Result<Sums> {
         let _timer = counters::phase("wait for the device");
         gpu::Engine::sums(self)
+    }
+
+    fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()> {
+        gpu::Engine::clear_gradients(self, of)
     }
 
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {

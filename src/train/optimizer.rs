@@ -7,8 +7,10 @@ use candle_core::{Result, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::key::{ABOVE_ZERO, Kind as Holds, NOT_NEGATIVE, Range as Bounds, Variant, key};
+use crate::model::layout::is_within;
+use crate::ops::memory::change_on_host;
 use crate::ops::optimizer::{self, AdamStep};
-use crate::ops::params::{Kind, Parameters};
+use crate::ops::params::{Entry, Kind, Parameters};
 use crate::train::backend::Backend;
 
 /// `[train.optimizer]`: how gradients move parameters.
@@ -60,21 +62,29 @@ pub struct Optimizer {
     second: Tensor,
     /// The parameters with weight decay, in order.
     decayed: Vec<Range<usize>>,
+    /// The parameters that stay as they are, in order.
+    frozen: Vec<Range<usize>>,
     average: Option<(Tensor, f64)>,
+}
+
+/// The places of some parameters, neighbours as one.
+fn ranges<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for range in entries.map(Entry::range) {
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
 }
 
 impl Optimizer {
     /// Fresh state: all moments zero. `average_decay` > 0 keeps an exponential average of the parameters.
     pub fn new(config: &OptimizerConfig, parameters: &Arc<Parameters>, average_decay: f64) -> Result<Self> {
         let OptimizerConfig::Adam { weight_decay, .. } = *config;
-        let mut decayed: Vec<Range<usize>> = Vec::new();
         let weights = parameters.entries().iter().filter(|entry| entry.kind == Kind::Weight && weight_decay > 0.0);
-        for range in weights.map(|entry| entry.range()) {
-            match decayed.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => decayed.push(range),
-            }
-        }
+        let decayed = ranges(weights);
         let values = parameters.values();
         let average = (average_decay > 0.0).then(|| values.copy().map(|copy| (copy, average_decay))).transpose()?;
         Ok(Self {
@@ -83,8 +93,34 @@ impl Optimizer {
             first: values.zeros_like()?,
             second: values.zeros_like()?,
             decayed,
+            frozen: Vec::new(),
             average,
         })
+    }
+
+    /// Leaves some parts of the model as they are from now on: their gradients are to be cleared ([`Self::frozen`]), and
+    /// Adam, which has no moments of them, then does not move them.
+    pub fn freeze(&mut self, parts: &[String]) -> Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let is_frozen = |entry: &&Entry| parts.iter().any(|part| is_within(&entry.name, part));
+        let entries = self.parameters.entries();
+        self.frozen = ranges(entries.iter().filter(is_frozen));
+        let is_decayed = |entry: &&Entry| self.decayed.iter().any(|range| range.contains(&entry.offset));
+        self.decayed = ranges(entries.iter().filter(is_decayed).filter(|entry| !is_frozen(entry)));
+        let clear = |values: &mut [f32]| self.frozen.iter().for_each(|range| values[range.clone()].fill(0.0));
+        [&self.first, &self.second].into_iter().try_for_each(|moment| change_on_host(moment, clear))
+    }
+
+    /// The parameters that stay as they are, in order.
+    pub fn frozen(&self) -> &[Range<usize>] {
+        &self.frozen
+    }
+
+    /// How many these are.
+    pub fn frozen_count(&self) -> usize {
+        self.frozen.iter().map(Range::len).sum()
     }
 
     /// One update from the accumulated gradients times `scale`, by the model's own operations.

@@ -179,6 +179,7 @@ impl Trainer<'_> {
         let _timer = counters::phase("optimizer");
         let gradients = self.model.parameters().gradients();
         let tokens = self.communicator.sum(gradients, tokens(&drawn.batches))?;
+        self.backend.clear_gradients(self.optimizer.frozen())?;
         self.backend.decide(1.0 / tokens as f64, self.config.clip_norm)?;
         let learning_rate = self.learning_rate(step);
         self.optimizer.step_with(&mut *self.backend, step, learning_rate)?;

@@ -168,6 +168,8 @@ fn the_optimizer_moves_parameters_alike() {
             (model.clone(), Box::new(Tape::new(&model)))
         };
         let mut optimizer = Optimizer::new(&config, model.parameters(), 0.9).unwrap();
+        optimizer.freeze(&["decoder.layers.0".to_owned(), "source_embedding".to_owned()]).unwrap();
+        let before: Vec<f32> = model.parameters().values().to_vec1().unwrap();
         let mut stream = Stream::new(2, "gradients");
         let count = model.parameters().values().elem_count();
         let mut outcomes = Vec::new();
@@ -176,13 +178,19 @@ fn the_optimizer_moves_parameters_alike() {
             let gradients = Tensor::from_vec(gradients, count, model.parameters().device()).unwrap();
             backend.begin().unwrap();
             model.parameters().gradients().slice_set(&gradients, 0, 0).unwrap();
+            backend.clear_gradients(optimizer.frozen()).unwrap();
             // The first is not clipped.
             backend.decide(0.5, if update == 1 { 1e9 } else { 10.0 }).unwrap();
             optimizer.step_with(&mut *backend, update, 1e-3).unwrap();
             outcomes.push(backend.outcome().unwrap());
         }
         let average: Vec<f32> = optimizer.average().unwrap().to_vec1().unwrap();
-        (outcomes, model.parameters().values().to_vec1::<f32>().unwrap(), average)
+        let values: Vec<f32> = model.parameters().values().to_vec1().unwrap();
+        assert!(optimizer.frozen().len() == 2 && optimizer.frozen_count() < count);
+        for (i, (now, before)) in values.iter().zip(&before).enumerate() {
+            assert_eq!(now == before, optimizer.frozen().iter().any(|range| range.contains(&i)), "{i}");
+        }
+        (outcomes, values, average)
     };
     let (want, got) = (run(false), run(true));
     for (got, want) in got.0.iter().zip(&want.0) {

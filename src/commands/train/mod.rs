@@ -93,7 +93,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         memory::warning(needed).into_iter().for_each(|text| say(format!("warning: {text}")));
     }
     model.initialise(config.train.seed)?;
-    let optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
+    let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text =
         TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
     // A damaged checkpoint is told also where little is to be said: updates are made again.
@@ -113,6 +113,11 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         say(start.describe());
     }
     let begun = TrainState { text, ..loaded.unwrap_or_default() };
+    optimizer.freeze(&config.train.freeze)?;
+    if optimizer.frozen_count() > 0 {
+        let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
+        say(format!("frozen: {frozen} of {all} parameters"));
+    }
     let state = resumed_state(begun, old.as_ref(), &config, &data, args.force)?;
     if state.health.has_gone_back() {
         say(format!("note: {} times the schedule's learning rate, as since the run went back", state.health.rate));

@@ -159,6 +159,18 @@ fn keys_that_do_not_go_together_are_refused() {
             vec!["`train.schedule.total` is missing"],
         ),
         (
+            "[train]\nfreeze = [\"encoder\", \"decoder.layer\"]\n",
+            vec!["a.toml:2:10", "the model has no decoder.layer", "decoder, encoder, source_"],
+        ),
+        (
+            "[train]\nfreeze = [\"target_embedding\"]\n",
+            vec!["a.toml:2:10", "no matrix of its own (`model.tie` = \"all\")", "freeze \"source_embedding\""],
+        ),
+        (
+            "[train]\nfreeze = [\"source_embedding\", \"encoder\", \"decoder\"]\n[model]\noutput_bias = false\n",
+            vec!["a.toml:2:10", "leaves no parameter to be trained"],
+        ),
+        (
             "[train.schedule]\nkind = \"plateau\"\nlearning_rate = 1\npatience = 10\n",
             vec!["a.toml:4:12", "after 10 validations", "`valid.patience` = 10 ends training then"],
         ),
