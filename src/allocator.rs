@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mimalloc::MiMalloc;
 
-/// Keeps freed memory for the next step instead of giving every buffer back to the system. Where the system gives none, the
-/// process ends and says so: what is on disk is whole at any time.
+/// Keeps freed memory for the next step instead of giving every buffer back to the system. If the system has no memory left,
+/// the process ends with a message; this is safe because the files on disk are complete at any time.
 pub struct Allocator;
 
-// SAFETY: what is given and taken back is all mimalloc's.
+// SAFETY: all memory comes from mimalloc and goes back to it.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.

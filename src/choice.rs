@@ -1,5 +1,5 @@
-//! Enumerations with names in a configuration. Each stands in the module that implements it, the one place that spells
-//! its names.
+//! Enumerations whose variants have names in a configuration. Each is defined in the module that implements it, the only
+//! place that spells its names.
 
 use crate::error::Error;
 
@@ -24,7 +24,7 @@ macro_rules! choice {
             /// The variant that a flag names.
             ///
             /// # Errors
-            /// There is none of that name.
+            /// No variant has that name.
             pub fn of_flag(flag: &str, name: &str) -> crate::error::Result<Self> {
                 Self::named(name).ok_or_else(|| crate::choice::not_among(flag, name, Self::NAMES))
             }
@@ -47,7 +47,7 @@ macro_rules! choice {
 
 pub(crate) use choice;
 
-/// A flag has a value that is none of these.
+/// The error for a flag whose value is not one of these.
 pub(crate) fn not_among(flag: &str, value: &str, names: &[&str]) -> Error {
     Error::usage(format!("{flag} cannot be `{value}`")).help(format!("one of {}", names.join(", ")))
 }

@@ -1,4 +1,4 @@
-//! Messages to the user on stderr. A reader that has gone away (`mt train … 2>&1 | head`) ends nothing.
+//! Messages to the user on stderr. A reader that has gone away (`mt train … 2>&1 | head`) does not end the program.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -58,7 +58,7 @@ struct Inner {
 }
 
 impl Error {
-    /// Whether a device had no memory left. Candle passes on the text of the driver's error.
+    /// Whether a device ran out of memory. Candle passes on only the text of the driver's error.
     pub fn is_out_of_memory(&self) -> bool {
         let said = |text: String| text.to_ascii_lowercase().replace('_', " ").contains("out of memory");
         let first: &dyn std::error::Error = self;
@@ -112,8 +112,8 @@ impl Error {
         error
     }
 
-    /// Several errors reported at once, with those that each of them was reported with. An empty list is a bug of the caller
-    /// and becomes a generic failure.
+    /// Several errors reported at once, each with the others it already carries. An empty list is a bug of the caller and
+    /// becomes a generic failure.
     pub fn many(errors: Vec<Error>) -> Self {
         let mut all = errors.into_iter().flat_map(|mut error| {
             let others = std::mem::take(&mut error.inner.others);
@@ -141,13 +141,13 @@ impl Error {
         self
     }
 
-    /// Adds to what the user can do, or to nothing.
+    /// Appends to the help, or sets it if there is none.
     pub fn more_help(mut self, more: &str) -> Self {
         let help = self.inner.help.take().map_or_else(|| more.to_owned(), |help| format!("{help}; {more}"));
         self.help(help)
     }
 
-    /// Whether a disk was full, or refused what was written for another reason.
+    /// Whether the disk was full or refused the write for another reason.
     pub fn is_of_disk(&self) -> bool {
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let first: &dyn std::error::Error = self;
@@ -183,7 +183,7 @@ impl Error {
         self.inner.place.as_ref()
     }
 
-    /// What the first error's reader can do about it.
+    /// The first error's help.
     pub fn helps(&self) -> Option<&str> {
         self.inner.help.as_deref()
     }

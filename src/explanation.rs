@@ -22,7 +22,7 @@ pub struct SentenceAttention {
     pub cross: Weights,
 }
 
-/// Everything there is to see of one translation. That of a blank line is empty.
+/// Everything there is to show of one translation. That of a blank line is empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Explanation {
     /// The line.
@@ -32,7 +32,7 @@ pub struct Explanation {
     /// Tokens, and every layer's and head's attention weights.
     #[serde(flatten)]
     pub attention: SentenceAttention,
-    /// What the model thought at each position of the translation.
+    /// The model's distribution at each position of the translation.
     pub steps: Vec<Step>,
     /// Pairs of a source word and a word of the translation, counted from 0; words are what white space separates.
     pub alignment: Vec<(usize, usize)>,
@@ -45,15 +45,15 @@ pub struct Step {
     pub log_prob: f32,
     /// Its rank in the vocabulary, from 1.
     pub rank: usize,
-    /// The most probable tokens with their log-probabilities, the first first.
+    /// The most probable tokens with their log-probabilities, the most probable first.
     pub candidates: Vec<(String, f32)>,
-    /// For each of the [`temperatures`] T, log Σ p^(1/T) over the vocabulary: at T a token of log-probability l has the
+    /// For each of the [`temperatures`] T, log Σ p^(1/T) over the vocabulary: at T, a token of log-probability l has the
     /// log-probability l/T minus this.
     pub log_sums: Vec<f32>,
 }
 
 impl Step {
-    /// The probability that a token of this log-probability has at the one of the [`temperatures`] that is nearest to this.
+    /// The probability of a token with this log-probability (at temperature 1) at the nearest of the [`temperatures`].
     pub fn at_temperature(&self, log_prob: f32, temperature: f64) -> f64 {
         let distance = |(other, _): &(f64, &f32)| (other - temperature).abs();
         let nearest = temperatures().zip(&self.log_sums).min_by(|a, b| distance(a).total_cmp(&distance(b)));
@@ -61,12 +61,12 @@ impl Step {
     }
 }
 
-/// The temperatures whose effect is told: 0.1, 0.2, … 2.
+/// The temperatures whose effect can be shown: 0.1, 0.2, … 2.
 pub fn temperatures() -> impl Iterator<Item = f64> {
     (1..=20).map(|tenths| f64::from(tenths) / 10.0)
 }
 
-/// Of `layers` layers, the one whose attention to the source tells best what is translated by what: the last but one.
+/// Of `layers` layers, the one whose attention to the source shows best which word translates which: the last but one.
 pub fn aligning_layer(layers: usize) -> usize {
     layers.saturating_sub(2)
 }

@@ -1,4 +1,4 @@
-//! What a key of the configuration is, and may hold.
+//! The keys of the configuration, and the values they may hold.
 
 /// One key of a table.
 #[derive(Clone, Copy)]
@@ -7,7 +7,7 @@ pub(crate) struct Key {
     pub name: &'static str,
     /// What it may hold.
     pub kind: Kind,
-    /// Whether its table is nothing without it.
+    /// Whether its table must have it.
     pub required: bool,
 }
 
@@ -34,9 +34,9 @@ pub(crate) enum Kind {
     Texts,
     /// A path relative to the file that states it.
     Path,
-    /// A path relative to `data.root` where that is stated, otherwise to the file that states it.
+    /// A path relative to `data.root` if that is set, otherwise to the file that states it.
     Corpus,
-    /// Such a path; beside a key `hub` the name of a column, beside `tsv` its number.
+    /// Such a path; if the table has a key `hub`, the name of a column instead, if `tsv`, its number.
     Side,
     /// A table with these keys.
     Table(&'static [Key]),
@@ -69,7 +69,7 @@ pub(crate) enum Range {
     NonNegative,
     /// x = 0 or x ≥ 1.
     OffOrRatio,
-    /// 1e-30 ≤ x ≤ 1: f32 can tell it from zero.
+    /// 1e-30 ≤ x ≤ 1: distinguishable from zero in f32.
     Epsilon,
     /// 0 ≤ x ≤ this.
     UpTo(f64),
@@ -118,7 +118,7 @@ pub(crate) const fn key(name: &'static str, kind: Kind) -> Key {
     Key { name, kind, required: false }
 }
 
-/// A key its table is nothing without.
+/// A key that its table must have.
 pub(crate) const fn required(name: &'static str, kind: Kind) -> Key {
     Key { name, kind, required: true }
 }

@@ -95,7 +95,7 @@ impl Stream {
 
     /// Uniform in 0..n without bias (Lemire, "Fast Random Integer Generation in an Interval", 2019); 0 for `n` = 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        // Of the 2^64 products' low halves, the first (2^64 mod n) would make some results likelier: draw again.
+        // Accepting low halves below 2^64 mod n would make some results more likely than others: draw again.
         let unfair = if n == 0 { 0 } else { n.wrapping_neg() % n };
         loop {
             let product = u128::from(self.next_u64()) * u128::from(n);
@@ -116,8 +116,8 @@ impl Stream {
 
 /// A keyed permutation of 0..n that needs no memory: any element in any order.
 ///
-/// A Feistel network over the bits that n needs; a result outside 0..n goes round again (cycle walking: Black and
-/// Rogaway, "Ciphers with Arbitrary Finite Domains", 2002), less than twice on average.
+/// A Feistel network over the bits that n needs; a result outside 0..n goes through it again (cycle walking: Black and
+/// Rogaway, "Ciphers with Arbitrary Finite Domains", 2002): fewer than two passes on average.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     n: u64,
@@ -127,7 +127,7 @@ pub struct Permutation {
     round_keys: [u64; ROUNDS],
 }
 
-/// Four rounds look random on large domains; tiny ones need more to even out (the tests hold n = 5).
+/// Four rounds look random on large domains; tiny ones need more to be uniform (tests check n = 5).
 const ROUNDS: usize = 8;
 
 impl Permutation {
@@ -143,7 +143,7 @@ impl Permutation {
 
     /// Where `index` goes. `index` must be less than n.
     pub fn get(&self, index: u64) -> u64 {
-        // From outside 0..n, cycle walking might never come in.
+        // Started outside 0..n, cycle walking might never get inside.
         assert!(index < self.n, "index {index} of a permutation of {}", self.n);
         let mut x = index;
         loop {

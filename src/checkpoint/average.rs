@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Fills `flat` with the mean of the models in these checkpoint or model directories.
 ///
-/// Sums are in `f64`, in the order of the directories, and rounded once; memory beyond `flat` is a chunk for each file
+/// Sums are in `f64`, in the order of the directories, and rounded once. Beyond `flat` it needs one chunk of memory per file,
 /// however large the model. The mean of one model is that model, bit for bit.
 ///
 /// # Errors

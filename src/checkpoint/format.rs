@@ -2,7 +2,7 @@
 //!
 //! Writing streams: the data is never copied as a whole, and its digest is taken on the way. Reading goes tensor by tensor
 //! straight into the caller's flat buffer. Everything is `f32`, little-endian, in the order given; but in a quantised model
-//! a matrix [n, k] may be 8-bit integers, with a tensor NAME_scale [n] of what an integer of each row stands for.
+//! a matrix [n, k] may hold 8-bit integers, with a tensor NAME_scale [n]: the value of 1 in each row.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -99,7 +99,7 @@ fn elements(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size))
 }
 
-/// Writes `tensors`, in this order, to the new file `path`, and syncs it; the entry is listed as `name`.
+/// Writes `tensors`, in this order, to the new file `path`, and syncs it; its manifest entry is called `name`.
 pub(super) fn write(path: &Path, name: &str, tensors: &[NamedTensor]) -> Result<FileEntry> {
     write_with_metadata(path, name, tensors, &[])
 }
@@ -136,7 +136,7 @@ fn write_tensor(file: &mut HashingFile, tensor: &NamedTensor, bytes: &mut [u8]) 
     };
     let bad = non_finite(values);
     if bad > 0 {
-        // Loading would refuse it: better to keep the checkpoint before.
+        // Loading would refuse this file: better to keep the previous checkpoint.
         return Err(Error::failure(format!("not saved: {bad} values of `{}` are NaN or infinite", tensor.name))
             .at(file.path())
             .help("training has diverged: resume from the checkpoint before with a lower learning rate"));
@@ -228,7 +228,7 @@ impl Place {
 #[derive(Debug)]
 pub struct TensorFile {
     data: Data,
-    /// Of each slot; none where the tensor does not fit it.
+    /// One per slot; `None` if its tensor does not fit.
     places: Vec<Option<Place>>,
     /// Elements of each slot.
     sizes: Vec<usize>,
@@ -262,7 +262,7 @@ impl TensorFile {
         Ok(this)
     }
 
-    /// Where a slot's data lies, or what is wrong with it; the names of its tensors are then `expected`.
+    /// Where a slot's data lies, or what is wrong with it; adds the names of its tensors to `expected`.
     fn place(
         &mut self,
         slot: &Slot,
@@ -336,17 +336,17 @@ impl TensorFile {
         Ok(Values::F32(values))
     }
 
-    /// Counts `bad` values of the tensor `name` among the problems, if there are any.
+    /// Notes a problem if the tensor `name` has `bad` > 0 values that are NaN or infinite.
     pub fn note_non_finite(&mut self, name: &str, bad: usize) {
         if bad > 0 {
             self.problems.push(format!("NaN or infinite: {bad} values of `{name}`"));
         }
     }
 
-    /// All problems as one error.
+    /// Reports all problems as one error.
     ///
     /// # Errors
-    /// These.
+    /// There was a problem.
     pub fn finish(self) -> Result<()> {
         let count = self.problems.len();
         if count == 0 {
@@ -366,7 +366,7 @@ impl TensorFile {
     }
 }
 
-/// The file behind the header.
+/// The part of the file after the header.
 #[derive(Debug)]
 struct Data {
     file: File,
@@ -377,7 +377,7 @@ struct Data {
 }
 
 impl Data {
-    /// Floats, beginning with the data's byte `begin`.
+    /// Fills `out` with floats, starting at byte `begin` of the data.
     fn floats(&mut self, begin: u64, out: &mut [f32]) -> Result<()> {
         let read_error = |error| Error::io("read the tensors", &self.path, error);
         self.file.seek(SeekFrom::Start(self.start + begin)).map_err(read_error)?;
@@ -391,7 +391,7 @@ impl Data {
         Ok(())
     }
 
-    /// So many integers, beginning with the data's byte `begin`, in pieces.
+    /// Passes `count` integers, starting at byte `begin` of the data, to `take`, in chunks.
     fn integers(&mut self, begin: u64, count: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
         let read_error = |error| Error::io("read the tensors", &self.path, error);
         self.file.seek(SeekFrom::Start(self.start + begin)).map_err(read_error)?;
@@ -406,7 +406,7 @@ impl Data {
     }
 }
 
-/// Where the tensor begins in the data, if it is what the slot takes.
+/// Where the tensor begins in the data, if it fits the slot.
 fn fit(slot: &Slot, info: Option<&TensorInfo>) -> std::result::Result<u64, String> {
     let Slot { name, shape, .. } = slot;
     match info {
@@ -424,7 +424,7 @@ struct Header {
     tensors: Vec<(String, TensorInfo)>,
 }
 
-/// Reads and checks the header; allocates no more than it takes.
+/// Reads and checks the header; allocates nothing before its length is checked.
 fn read_header(file: &mut File, path: &Path) -> Result<Header> {
     let read_error = |error| Error::io("read the tensors", path, error);
     let invalid = |why: String| {
@@ -451,7 +451,7 @@ fn read_header(file: &mut File, path: &Path) -> Result<Header> {
     let Entries(mut tensors) =
         serde_json::from_slice(&json).map_err(|error| invalid(format!("its header: {error}")))?;
     tensors.sort_by_key(|(_, info)| info.data_offsets);
-    // Checks that the tensors lie one behind the other and have the sizes of their shapes.
+    // Checks that the tensors are contiguous and have the sizes of their shapes.
     let checked = Metadata::new(None, tensors.clone()).map_err(|error| invalid(error.to_string()))?;
     let data = LENGTH_BYTES + length;
     if (checked.data_len() as u64).checked_add(data) != Some(size) {

@@ -15,9 +15,9 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Before the name of a checkpoint that is being written or removed.
+/// Prefix of the name of a checkpoint that is being written or removed.
 const TEMPORARY: &str = ".tmp-";
-/// Before the name of a checkpoint that is being replaced. It still counts while there is none of the plain name.
+/// Prefix of the name of a checkpoint that is being replaced. It still counts until one without the prefix exists.
 pub(super) const REPLACED: &str = ".old-";
 
 /// Writes the checkpoint of `step` and returns its directory.
@@ -25,7 +25,7 @@ pub(super) const REPLACED: &str = ".old-";
 /// It is written to a temporary sibling, every file synced, renamed, and the parent directory synced: a crash at any moment
 /// leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers too. An
 /// existing checkpoint of that step is replaced as safely. What earlier crashes left behind is removed first, so that it
-/// takes no space from this one. Tensors lie in the files in the order given. One save at a time in a run.
+/// takes no space from this one. Tensors are stored in the order given. A run may have only one save at a time.
 ///
 /// # Errors
 /// The disk is full, the directory cannot be written, or a tensor holds NaN or infinities, which loading would refuse. The
@@ -72,12 +72,12 @@ fn put_in_place(scratch: Scratch, checkpoints: &Path, step: u64) -> Result<PathB
         return Err(error);
     }
     disk::sync_directory(checkpoints)?;
-    // One that cannot be removed is hidden behind the new one, and the next save tries again.
+    // If this fails, the new one takes precedence, and the next save tries again.
     let _ = disk::remove(&replaced);
     Ok(target)
 }
 
-/// Removes what earlier crashes left. Nothing here is worth failing a save for: what stays is tried again at the next.
+/// Removes what earlier crashes left. Nothing here is worth failing a save for: the next one tries again.
 fn clean_up(run: &Path, checkpoints: &Path) {
     disk::remove_temporaries(run, &[BEST, LAST, MODEL_FILE, MANIFEST_FILE]);
     let Ok(entries) = fs::read_dir(checkpoints) else { return };
@@ -94,7 +94,7 @@ fn clean_up(run: &Path, checkpoints: &Path) {
 }
 
 /// Writes the final model to the top of a model directory: `model.safetensors`, and a `manifest.json` that also covers the
-/// `config.toml` and `tokenizer*.json` found there, so these come first.
+/// `config.toml` and `tokenizer*.json` found there, so write these first.
 ///
 /// Each file is written beside its place, synced and renamed, and the old manifest goes before the old model: a reader finds
 /// a whole model or one that is "not complete", never a torn one.
@@ -150,8 +150,8 @@ pub fn set_pointer(run: &Path, name: &str, step: u64) -> Result<()> {
     disk::replace_small(run, name, format!("{}\n", step_name(step)).as_bytes())
 }
 
-/// Removes old checkpoints: the newest `keep` (at least one) stay, those of the steps in `protect`, and what the pointers
-/// `best` and `last` name.
+/// Removes old checkpoints, except the newest `keep` (at least one), those of the steps in `protect`, and those that the
+/// pointers `best` and `last` name.
 ///
 /// # Errors
 /// A pointer is damaged: nothing is removed then, since it might name any of them. Or a checkpoint cannot be removed.
@@ -169,13 +169,13 @@ pub fn prune(run: &Path, keep: usize, protect: &[u64]) -> Result<()> {
 }
 
 fn remove(run: &Path, step: u64, path: &Path) -> Result<()> {
-    // Renamed first, so that a crash in between leaves no half of a checkpoint under its name.
+    // Renamed first, so that a crash midway leaves no partial checkpoint under its name.
     let doomed = checkpoints_of(run).join(format!("{TEMPORARY}{}", step_name(step)));
     disk::rename(path, &doomed)?;
     disk::remove(&doomed).map_err(|error| Error::io("remove a checkpoint", &doomed, error))
 }
 
-/// Makes the checkpoint of `step` the newest, by removing those after it, the newest first; `best` is the best one until then.
+/// Makes the checkpoint of `step` the newest, by removing those after it, the newest first; `best` is the best up to `step`.
 ///
 /// # Errors
 /// A pointer cannot be written, or a checkpoint cannot be removed.

@@ -1,4 +1,4 @@
-//! The file of `mt translate --attention`: translations explained, in a form that its name asks for.
+//! The file of `mt translate --attention`: explained translations, in a format that depends on its name.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::explanation::Explanation;
 use crate::report::attention::page;
 use crate::report::picture::{Format, sentence};
 
-/// Sentences that a page shows; each takes as many bytes as it has weights, twice.
+/// The most sentences on a page; each takes two bytes per weight.
 const MOST_ON_A_PAGE: usize = 100;
 
 /// An open file.
@@ -29,7 +29,7 @@ enum Form {
 }
 
 impl Form {
-    /// That of a file's name: JSON where it is neither a page's nor a picture's.
+    /// The form for a file's name: JSON unless it is the name of a page or a picture.
     fn of(path: &Path) -> Self {
         let is_page =
             path.extension().is_some_and(|it| it.eq_ignore_ascii_case("html") || it.eq_ignore_ascii_case("htm"));
@@ -42,12 +42,12 @@ impl Form {
 }
 
 impl AttentionFile {
-    /// Refuses a picture of so many lines, unless they are one.
+    /// Refuses a picture of more than one line.
     pub fn refuse_several(path: &Path, lines: usize) -> Result<()> {
         if lines > 1 && Format::of(path).is_some() { Err(several(path)) } else { Ok(()) }
     }
 
-    /// Begins it; what is there under its name stays until the new one is whole.
+    /// Begins a file; an existing one stays until the new one is complete.
     pub fn open(path: &Path) -> Result<Self> {
         let mut file = Replacement::open(path)?;
         let form = Form::of(path);
@@ -57,7 +57,7 @@ impl AttentionFile {
         Ok(Self { file, path: path.to_path_buf(), form })
     }
 
-    /// Takes the next line's.
+    /// Adds the explanation of the next line.
     pub fn add(&mut self, explanation: Explanation) -> Result<()> {
         match &mut self.form {
             Form::Json { is_empty } => {
@@ -82,7 +82,7 @@ impl AttentionFile {
         }
     }
 
-    /// Brings everything into the file.
+    /// Writes what is left, and replaces the file.
     pub fn finish(mut self) -> Result<()> {
         match self.form {
             Form::Json { .. } => self.file.output().text("\n]\n")?,

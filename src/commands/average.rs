@@ -42,7 +42,7 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// The last ones.
+/// The last `wanted` checkpoints.
 fn last(wanted: usize, args: &AverageArgs, config: &Config) -> Result<Checkpoints> {
     let end = checkpoint::list(&args.run)?.last().map_or(0, |(step, _)| *step);
     let mut checkpoints = checkpoint::regular(&args.run, config.train.save_every, end)?;
@@ -57,7 +57,7 @@ fn last(wanted: usize, args: &AverageArgs, config: &Config) -> Result<Checkpoint
     Ok(checkpoints.split_off(count - wanted))
 }
 
-/// Those of the updates that are named, each once.
+/// The checkpoints of the updates given by flags, each once.
 fn of_updates(args: &AverageArgs) -> Result<Checkpoints> {
     let there = checkpoint::list(&args.run)?;
     if there.is_empty() {

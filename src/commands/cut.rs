@@ -1,10 +1,10 @@
-//! What is said of lines that are too long for a model, and of translations that were cut.
+//! Warnings about lines that are too long for a model, and about translations that were cut.
 
 use crate::console::message;
 use crate::decode::Ending;
 use crate::decode::translate::Translation;
 
-/// Lines that were cut, with the first of them.
+/// Numbers of lines that were cut, and the first of them.
 #[derive(Default)]
 pub struct CutLines {
     lines: usize,
@@ -16,7 +16,7 @@ pub struct CutLines {
 }
 
 impl CutLines {
-    /// Lines counted.
+    /// How many lines have been counted.
     pub fn lines(&self) -> usize {
         self.lines
     }
@@ -44,7 +44,7 @@ impl CutLines {
         self.whole.get_or_insert((self.lines, 0)).1 += 1;
     }
 
-    /// Tells of them.
+    /// Prints the warnings.
     pub fn warn(&self) {
         let all = self.lines;
         if let Some((first, count)) = self.sources {

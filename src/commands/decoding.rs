@@ -59,7 +59,7 @@ pub fn translate_options(
     Ok(options)
 }
 
-/// Refuses options that cannot be, or do not go together.
+/// Refuses options that are impossible or do not go together.
 fn check(options: &TranslateOptions, positions: usize) -> Result<()> {
     let n_best = options.n_best;
     let counts = [
@@ -111,7 +111,7 @@ pub fn translator(
     Ok(Translator::new(models.collect::<Result<_>>()?))
 }
 
-/// Refuses models whose outputs are not of one vocabulary.
+/// Refuses models with different target vocabularies.
 fn same_target(first: &ModelFiles, other: &ModelFiles) -> Result<()> {
     let [a, b] = [first, other].map(|model| &model.tokenizers.target);
     let Some(why) = a.difference(b) else { return Ok(()) };
@@ -123,7 +123,7 @@ fn same_target(first: &ModelFiles, other: &ModelFiles) -> Result<()> {
     Err(Error::failure(what).help("models that translate together need the same target tokenizer"))
 }
 
-/// What translates as the flags say: with a shortlist where one is given, which allows the tokens of `prefix` too.
+/// A translator for the flags: with a shortlist if one is given, to which the tokens of `prefix` are added.
 pub fn translator_with_flags(
     first: &ModelFiles,
     others: &[ModelFiles],

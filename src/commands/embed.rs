@@ -30,7 +30,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
     let as_tensor = args.output.as_deref().is_some_and(is_tensor);
-    // Opening empties a file: not before the input has shown that it can be read.
+    // Opening empties the output file, so first make sure that the input can be read.
     let mut window = lines.next()?;
     let mut output = Output::open(args.output.as_deref())?;
     let mut all: Vec<f32> = Vec::new();

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::interop::export::{Format, Model, ct2, hf_marian};
 use crate::interop::marian_search;
 
-/// Writes a model as another program reads it.
+/// Writes a model in the format of another program.
 pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     let format = Format::of_flag("--format", &args.format)?;
     let quantization = ct2::Quantization::of_flag("--quantization", &args.quantization)?;
@@ -46,7 +46,7 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
             }
         }
         let target = &loaded.tokenizers.target;
-        // Our own writes all text in pieces, so that a model never learns to say `<unk>`.
+        // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
         if format == Format::Ct2 && !target.has_dropout() && target.forbidden().contains(&target.unk_id()) {
             message(format_args!(
                 "note: no translation by mt has an <unk>; CTranslate2 must be told so: translate_batch(…, disable_unk=True)"

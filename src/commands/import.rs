@@ -41,7 +41,7 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// Writes what was read as a model directory, which is not there yet.
+/// Writes an imported model as a new model directory.
 pub fn write(imported: &Imported, out: &Path) -> Result<()> {
     let Imported { config, tokenizers, layout, values } = imported;
     write_model(out, config, tokenizers, &named(layout.entries(), values))

@@ -8,16 +8,16 @@ use crate::data::{lines, packing};
 use crate::decode::source::BeyondPositions;
 use crate::error::{Error, Result};
 
-/// Lines taken together: enough to batch by length, few enough to answer soon and to bound memory.
+/// Lines processed together: enough to batch by length, few enough to answer soon and to bound memory.
 const WINDOW: usize = 2000;
 
-/// Bytes of stdin taken at once: more than a pipe holds.
+/// Bytes of stdin read at once: more than a pipe holds.
 const STDIN_BUFFER: usize = 1 << 18;
 
 /// Where lines come from, and how far they have been read.
 pub struct Lines {
     source: Source,
-    /// Of the input, as a user would name it.
+    /// The name of the input, as a user would state it.
     name: PathBuf,
     /// Lines before the last window.
     before: usize,
@@ -32,7 +32,7 @@ enum Source {
 }
 
 impl Lines {
-    /// The arguments, each a line; without any the file, and without that stdin.
+    /// The arguments, each a line; if there are none, the file; if there is none either, stdin.
     pub fn open(arguments: &[String], input: Option<&Path>) -> Result<Self> {
         let named = input.filter(|path| *path != Path::new("-"));
         let (source, name) = match named {
@@ -49,7 +49,7 @@ impl Lines {
         Ok(Self { source, name: name.to_path_buf(), before: 0, window: 0 })
     }
 
-    /// The file or stdin, where it is one: what an output must not be. Stdin is `-`.
+    /// The path of the file, or `-` for stdin; the output must be another one. `None` for arguments.
     pub fn path(&self) -> Option<&Path> {
         match self.source {
             Source::Arguments(_) => None,
@@ -58,7 +58,7 @@ impl Lines {
         }
     }
 
-    /// How many lines there are, where that can be told beforehand.
+    /// How many lines there are, if that is known beforehand.
     pub fn count(&self) -> Option<usize> {
         match &self.source {
             Source::Arguments(lines) => Some(lines.len()),
@@ -67,7 +67,7 @@ impl Lines {
         }
     }
 
-    /// Further lines; none at the end. On a terminal one at a time, after a prompt.
+    /// The next lines; none at the end. On a terminal one at a time, after a prompt.
     pub fn next(&mut self) -> Result<Vec<String>> {
         let lines = match &mut self.source {
             Source::Arguments(lines) => std::mem::take(lines),
@@ -81,7 +81,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// The lines of the last window up to the one that is refused, if any, and the error that this one is. Those before it
+    /// The lines of the last window before the one that is refused, if any, and the error for that one. The lines before it
     /// can still be answered.
     pub fn split_at_refused<'l>(
         &self,
@@ -93,7 +93,7 @@ impl Lines {
         (&window[..beyond.line], Some(error.help("split the line; the lines before it are done")))
     }
 
-    /// Tells of what was odd in the input.
+    /// Prints warnings about the input.
     pub fn warn(&self) {
         match &self.source {
             Source::Arguments(_) => {}
@@ -110,7 +110,7 @@ pub struct Input {
     started: bool,
     /// Lines read.
     count: usize,
-    /// Why it goes no further, once all before that have been given.
+    /// Why reading has stopped; returned once all lines before that have been given.
     failed: Option<io::Error>,
     /// The first line that held bytes that are not UTF-8, and how many did.
     invalid: Option<(usize, usize)>,
@@ -129,7 +129,7 @@ impl Reader {
         }
     }
 
-    /// Makes what compressed bytes hold of stdin, once: before anything is read from it.
+    /// If stdin is compressed, replaces it with its decompressed contents. Call it once, before anything is read.
     fn unpack(&mut self) -> io::Result<()> {
         if let Self::Stdin(reader) = self
             && packing::is_packed(reader.fill_buf()?)
@@ -159,8 +159,8 @@ impl Input {
         Ok(Self { reader, name, started: false, count: 0, failed: None, invalid: None })
     }
 
-    /// At most `most` further lines, and no more after some megabytes; empty at the end. Of stdin, those that are there
-    /// already, and at least one: a program that writes a line and waits for its translation gets it.
+    /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already arrived,
+    /// but at least one: a program that writes a line and waits for its translation gets it.
     pub fn lines(&mut self, most: usize) -> Result<Vec<String>> {
         const MOST_BYTES: usize = 4 << 20;
         if !self.started {
@@ -206,7 +206,7 @@ impl Input {
         Ok(lines)
     }
 
-    /// Tells of lines that were not UTF-8.
+    /// Warns of lines that were not UTF-8.
     pub fn warn(&self) {
         if let Some((first, count)) = self.invalid {
             let (all, name) = (self.count, &self.name);

@@ -37,7 +37,7 @@ pub fn run(cli: &Cli) -> Result<()> {
     run::signals::end_the_first_process();
     file::fail_at_size_limits();
     let common = &cli.common;
-    // A command that needs no device takes the flag all the same, but not a wrong one.
+    // Commands that need no device accept the flag too, but not a wrong value.
     if let Some(device) = &common.device {
         device.parse::<DeviceName>()?;
     }

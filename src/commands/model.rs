@@ -25,7 +25,7 @@ use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::backend::{Backend, Tape};
 
-/// A model that was found, with what is needed to use it. Its weights are still on disk.
+/// A model that was found, with everything needed to use it. Its weights have not been read.
 pub struct ModelFiles {
     /// Its resolved configuration.
     pub config: Config,
@@ -43,7 +43,7 @@ impl ModelFiles {
         self.transformer_in(inference_type(self.config.runtime.precision, &self.device))
     }
 
-    /// The model on the processor, whatever its device: for views of single sentences.
+    /// The model on the processor, whatever its device: for explaining single sentences.
     pub fn transformer_on_processor(&self) -> Result<Transformer> {
         self.transformer_on(&Device::Cpu, DType::F32)
     }
@@ -100,7 +100,7 @@ impl ModelFiles {
         self.device.is_cpu()
     }
 
-    /// What reads its sources.
+    /// The reader of its sources.
     pub fn reader(&self) -> Reader {
         Reader::new(&self.config.model, &self.tokenizers).with_trained_length(self.config.data.max_length)
     }
@@ -119,7 +119,7 @@ impl ModelFiles {
     }
 }
 
-/// The processor's engine, straight from a file: a tensor at a time.
+/// The processor's engine, loaded from a file one tensor at a time.
 pub fn engine(
     config: &ModelConfig,
     layout: &ParameterLayout,
@@ -182,7 +182,7 @@ pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
     change_on_host(parameters.values(), |flat| checkpoint::load_into(file, &slots(parameters.entries()), flat))?
 }
 
-/// What training computes products in on this device; told where it is not what was asked for.
+/// The number type of matrix products in training on this device; says so if it is not the one asked for.
 pub fn training_type(precision: Precision, device: &Device, common: &Common) -> DType {
     match precision {
         Precision::F32 => DType::F32,
@@ -199,7 +199,7 @@ pub fn training_type(precision: Precision, device: &Device, common: &Common) -> 
     }
 }
 
-/// What trains a model on its device, in the type that its products are computed in: the engine for GPUs where there is one.
+/// The backend that trains a model on its device, in the model's number type: the engine for GPUs if there is one.
 pub fn training_backend(model: &Transformer) -> Result<Box<dyn Backend>> {
     #[cfg(feature = "cuda")]
     if model.parameters().device().is_cuda() {
@@ -209,7 +209,7 @@ pub fn training_backend(model: &Transformer) -> Result<Box<dyn Backend>> {
     Ok(Box::new(Tape::new(model)))
 }
 
-/// What inference computes products in: on the processor always float32.
+/// The number type of matrix products in inference: always float32 on the processor.
 fn inference_type(precision: Precision, device: &Device) -> DType {
     match precision {
         Precision::Bf16 if !device.is_cpu() => DType::BF16,
@@ -230,7 +230,7 @@ pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(ModelFiles, Vec<M
     Ok((first, others))
 }
 
-/// Finds the model in a directory, or the one that is taken where none is named.
+/// Finds the model in a directory, or the default one if none is named.
 pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common) -> Result<ModelFiles> {
     let asked = checkpoint.map(str::parse::<Which>).transpose()?;
     let named = directory(named, common)?;
@@ -278,7 +278,7 @@ pub fn config_of(directory: &Path) -> Result<Config> {
         }));
     }
     config::load_resolved(&file).map_err(|error| match checkpoint::verify(directory) {
-        // Not what somebody has written, but what became of it.
+        // The file is damaged, not badly written by a user.
         Err(damage) if damage.all().any(|one| one.place().is_some_and(|place| place.path == file)) => {
             damage.help("restore the file as training wrote it, from a copy")
         }
@@ -317,11 +317,11 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
     Ok(newest)
 }
 
-/// The run under `root` whose model or newest checkpoint changed last.
+/// The run under `root` whose model or newest checkpoint is the most recent.
 fn newest_run(root: &Path) -> Option<PathBuf> {
     let changed = |run: &Path| {
         let newest = |path: PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-        // A run can have lost the pointers to its checkpoints.
+        // List the checkpoints, because a run can have lost the pointers to them.
         let last = checkpoint::list(run).ok().and_then(|mut all| all.pop());
         let last = last.and_then(|(_, checkpoint)| newest(checkpoint.join(checkpoint::MANIFEST_FILE)));
         newest(run.join(checkpoint::MODEL_FILE)).max(last)
@@ -337,16 +337,16 @@ pub fn named<'a>(entries: &'a [Entry], values: &'a [f32]) -> Vec<NamedTensor<'a>
     entries.iter().map(tensor).collect()
 }
 
-/// Writes a model directory, which is not there yet, whole or not at all.
+/// Writes a new model directory atomically.
 pub fn write_model(out: &Path, config: &Config, tokenizers: &Tokenizers, tensors: &[NamedTensor]) -> Result<()> {
     checkpoint::whole_directory(out, |directory| {
         let file = directory.join(checkpoint::CONFIG_FILE);
         std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
         tokenizers.save(directory)?;
         checkpoint::save_model(directory, tensors)?;
-        // Settings that no configuration may have would be found by whoever uses the model.
+        // Fail now rather than when the model is used.
         let refused = |error: Error| {
-            // Not where: the file goes again.
+            // Omit the path: the file is temporary.
             let what = format!("mt cannot have the settings of this model: {}", error.what());
             Error::failure(what).help("change them in its files")
         };

@@ -9,7 +9,7 @@ use same_file::Handle;
 
 use crate::error::{Error, Result};
 
-/// Where results go. A reader that has gone away (`mt … | head`) is not an error: what follows is dropped.
+/// Where results go. If the reader goes away (`mt … | head`), that is not an error: further output is dropped.
 pub struct Output {
     writer: BufWriter<Box<dyn Write>>,
     name: String,
@@ -76,23 +76,23 @@ pub fn print(text: impl Display) -> Result<()> {
     output.flush()
 }
 
-/// A file that is replaced when all of it is written: until then, and after an error, the one that was there stays. What is
-/// no regular file, as a pipe or a device, is written into as it is.
+/// A file that is replaced when it is complete: until then, and after an error, an existing one stays. Anything but a
+/// regular file, such as a pipe or a device, is written directly.
 pub struct Replacement {
     output: Output,
-    /// What is written, its name, and the one that it shall have.
+    /// The temporary file, its name, and its final name.
     rename: Option<(File, PathBuf, PathBuf)>,
 }
 
 impl Replacement {
-    /// Of a file, or standard output for `-`.
+    /// A replacement of a file; `-` is standard output.
     pub fn open(path: &Path) -> Result<Self> {
         let is_special = path == Path::new("-") || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         let Some(name) = path.file_name().filter(|_| !is_special) else {
             return Ok(Self { output: Output::open(Some(path))?, rename: None });
         };
         refuse_packing(path)?;
-        // Not the link, but what it names.
+        // Replace the target of a link, not the link.
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let new = target.with_file_name(format!(".{}.new", name.to_string_lossy()));
         let file = File::create(&new).map_err(|error| not_created(path, error))?;
@@ -106,7 +106,7 @@ impl Replacement {
         &mut self.output
     }
 
-    /// Brings the file to the disk, and puts it in its place.
+    /// Syncs the file to disk and renames it.
     pub fn finish(mut self) -> Result<()> {
         self.output.flush()?;
         let Some((file, new, target)) = &self.rename else { return Ok(()) };
@@ -120,13 +120,13 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if let Some((_, new, _)) = &self.rename {
-            // What led here matters more than what stays behind.
+            // Ignore a failure: the error that led here matters more than the leftover file.
             let _ = std::fs::remove_file(new);
         }
     }
 }
 
-/// Whether two outputs would be written into one file; no path or `-` is standard output.
+/// Whether two outputs would be the same file; no path or `-` is standard output.
 pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
     let handle = |path: Option<&Path>| match path.filter(|path| *path != Path::new("-")) {
         Some(path) => Handle::from_path(path),
@@ -135,7 +135,7 @@ pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
     if let (Ok(a), Ok(b)) = (handle(a), handle(b)) {
         return a == b;
     }
-    // One that is not there yet: by its name in its directory.
+    // A file that does not exist yet: compare its directory and name.
     let place = |path: &Path| -> Option<PathBuf> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Some(std::fs::canonicalize(parent).ok()?.join(path.file_name()?))
@@ -143,14 +143,14 @@ pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
     matches!((a.and_then(place), b.and_then(place)), (Some(a), Some(b)) if a == b)
 }
 
-/// A file could not be made.
+/// The error for a file that could not be created.
 fn not_created(path: &Path, error: io::Error) -> Error {
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     let error = Error::io("write", path, error);
     if is_missing { error.help("check the path; make its directory first") } else { error }
 }
 
-/// Text is written as it is: under a name that promises otherwise it could not be read again.
+/// Refuses names of compressed files: output is not compressed, so reading it back would fail.
 fn refuse_packing(path: &Path) -> Result<()> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let Some((_, program)) = [("gz", "gzip"), ("xz", "xz"), ("zst", "zstd")].into_iter().find(|(e, _)| *e == extension)

@@ -16,10 +16,10 @@ use crate::console::message;
 use crate::device;
 use crate::error::Result;
 
-/// What is said when a signal comes, and when a second one does.
+/// Messages at the first signal, and at a second one.
 const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 
-/// Prepares the training text in the cache, however small it is: training finds it there.
+/// Prepares the training text in the cache, even if it is small, for training to find it there.
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let config = config::load(&args.config, &args.set)?;
     config::check_for_training(&config)?;
@@ -56,7 +56,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-/// Bytes of the files of a directory.
+/// The total size of the files in a directory, in bytes.
 fn size(directory: &Path) -> u64 {
     let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
     files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()

@@ -20,7 +20,7 @@ pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
     let mut values = Vec::with_capacity(layout.entries().len());
     for (i, entry) in layout.entries().iter().enumerate() {
         let stored = file.parameter(i, &entry.name)?;
-        // Positions are added, not multiplied with.
+        // Position tables are not used in products, so they stay as they are.
         let is_matrix = entry.kind == Kind::Weight && !entry.name.ends_with("positions.weight");
         values.push(match entry.shape[..] {
             [_, columns] if is_matrix && columns > 0 => Values::I8(stored.integers(columns)),

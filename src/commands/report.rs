@@ -53,7 +53,7 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-/// Refuses names of neither pages nor pictures: most of them would be a mistake, as the name of a file of a run.
+/// Refuses names of neither pages nor pictures: most would be mistakes, such as the name of a file of a run.
 fn check_name(file: &Path) -> Result<()> {
     let extension = file.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
     let is_special = std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
@@ -64,8 +64,8 @@ fn check_name(file: &Path) -> Result<()> {
     Err(error.help("name a .html file for the page, a .svg or .png file for the curves, or - for stdout"))
 }
 
-/// Whether runs differ by more than chance from the first, in their translations of the validation set: those of the final
-/// models, or of the best ones where training has not ended. Null for one run; notes on those that cannot be compared.
+/// Whether runs differ from the first by more than chance, in their translations of the validation set: those of the final
+/// models, or of the best ones if training has not ended. Null for one run; notes on those that cannot be compared.
 fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
     if runs.len() < 2 {
         return Ok(Value::Null);
@@ -91,7 +91,7 @@ fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
             let [here, there] = [bleu.tokenize, found.scoring.tokenize].map(Tokenize::name);
             notes.push(format!("{name} was validated by BLEU of {there} words: here it is of {here} words"));
         }
-        // A model that writes lower case can be compared without case only.
+        // A model that writes lower case can only be compared by ignoring case.
         bleu.lowercase |= found.scoring.lowercase;
         systems.push((format!("{name} ({})", found.which), found.lines));
     }
@@ -104,7 +104,7 @@ fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
 
 /// A run's translations of the validation set.
 struct Translations {
-    /// Of which of its models.
+    /// Which of its models they are from.
     which: &'static str,
     lines: Vec<String>,
     reference: Vec<String>,

@@ -13,7 +13,7 @@ use crate::cli::{Common, ScoreArgs};
 use crate::decode::translate::Translator;
 use crate::error::{Error, Result};
 
-/// Writes the log-probability of each translation, one a line, in order.
+/// Writes the log-probability of each translation, one per line, in order.
 pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     if args.batch_tokens == Some(0) {
         return Err(Error::usage("--batch-tokens must be at least 1"));
@@ -32,7 +32,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let mut tags = Tags::new(&first.tokenizers.source);
     loop {
         let (sources, targets, mut refused) = pairs.next(&translator)?;
-        // Opening empties a file: not before the input has shown that it can be read.
+        // Opening empties the output file, so first make sure that the input can be read.
         let output = match &mut output {
             Some(output) => output,
             None => output.insert(Output::open(args.output.as_deref())?),
@@ -82,10 +82,10 @@ impl<'a> Pairs<'a> {
         Ok(Self { paths, inputs: [open(paths[0])?, open(paths[1])?], lines: 0 })
     }
 
-    /// Further lines of both, none at the end; and what is wrong with the pair after them, if that is why they end. That
-    /// the very next pair cannot be read is an error.
+    /// The next lines of both, none at the end; and what is wrong with the pair after them, if that is why they end. If the
+    /// very next pair cannot be read, that is an error.
     fn read(&mut self) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
-        /// Pairs taken together: enough to batch by length, few enough to bound memory.
+        /// Pairs processed together: enough to batch by length, few enough to bound memory.
         const WINDOW: usize = 2000;
         let (mut sources, mut targets) = (Vec::new(), Vec::new());
         let mut refused = None;
@@ -146,12 +146,12 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// What can be read is scored, and where that ends is said.
+    /// Pairs before the damage are scored, and the error names the damaged line.
     #[test]
     fn damage_in_one_file_costs_the_pairs_after_it() {
         let folder = tempfile::tempdir().unwrap();
         let [source, target] = ["source.gz", "target"].map(|name| folder.path().join(name));
-        // The second member of the packed file ends right behind its header.
+        // The second member of the compressed file ends right after its header.
         let cut = gzip("d\ne\n")[..12].to_vec();
         std::fs::write(&target, "A\nB\nC\nD\nE\n").unwrap();
         let lines = |of: &[&str]| -> Vec<String> { of.iter().map(|line| (*line).to_owned()).collect() };

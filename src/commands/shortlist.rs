@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Iterations of expectation maximisation: after these the lists hardly change.
 const ITERATIONS: usize = 5;
 
-/// Learns from a model's training text which target tokens its source tokens are translated with.
+/// Learns from a model's training text into which target tokens its source tokens are translated.
 pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     if args.best == 0 || args.sample_lines == 0 {
         return Err(Error::usage("--best and --sample-lines must be at least 1"));

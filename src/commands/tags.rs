@@ -3,7 +3,7 @@
 use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
 
-/// Tags that a warning lists at most.
+/// The most tags that a warning lists.
 const MOST: usize = 60;
 
 /// Lines without a tag, or with one that the model does not know, and the first of each.
@@ -16,7 +16,7 @@ pub struct Tags<'t> {
 }
 
 impl<'t> Tags<'t> {
-    /// For what a tokenizer reads.
+    /// For lines read by this tokenizer.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
         Self { tokenizer, known: tokenizer.language_tags(), lines: 0, missing: None, unknown: None }
     }
@@ -30,13 +30,13 @@ impl<'t> Tags<'t> {
         match self.tokenizer.language_tag(line) {
             Some(tag) if self.known.contains(&tag) || self.known.contains(&self.tokenizer.normalise(tag).as_str()) => {}
             Some(tag) => self.unknown.get_or_insert_with(|| (self.lines, 0, tag.to_owned())).1 += 1,
-            // With one language alone there is nothing to choose.
+            // With a single language there is nothing to choose.
             None if self.known.len() > 1 => self.missing.get_or_insert((self.lines, 0)).1 += 1,
             None => {}
         }
     }
 
-    /// Tells of them.
+    /// Prints the warnings.
     pub fn warn(&self) {
         let more = if self.known.len() > MOST { " …" } else { "" };
         let known: Vec<&str> = self.known.iter().take(MOST).copied().collect();

@@ -11,7 +11,7 @@ use crate::data::text::Uneven;
 use crate::error::{Error, Result};
 use crate::hub::Hub;
 
-/// A corpus whose files are there.
+/// A corpus whose files exist.
 #[derive(Clone, Debug)]
 pub enum Text {
     /// Two files, aligned line by line.
@@ -33,7 +33,7 @@ pub enum Text {
 }
 
 impl Text {
-    /// Opens it and reads it once; an epoch draws each pair `weight` times. Tells of carriage returns in files.
+    /// Opens it and reads it once; an epoch draws each pair `weight` times. Warns of carriage returns in files.
     pub fn open(&self, weight: f64, say: &dyn Fn(String)) -> Result<Box<dyn PairSource>> {
         let corpus = match self {
             Self::Hub(files) => return Ok(Box::new(files.open(weight)?)),
@@ -54,7 +54,7 @@ impl Text {
         Ok(Box::new(corpus))
     }
 
-    /// Both sides as bytes, for what looks for mistakes.
+    /// Both sides as bytes, for finding mistakes in them.
     pub fn raw(&self) -> Result<[RawLines; 2]> {
         match self {
             Self::Files { source, target } => {
@@ -66,7 +66,7 @@ impl Text {
         }
     }
 
-    /// As messages call it.
+    /// Its name in messages.
     pub fn name(&self) -> &Path {
         match self {
             Self::Files { source: file, .. } | Self::Tsv { file, .. } => file,
@@ -87,10 +87,10 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// Checks that everything the configuration names is there, and fetches what is not in the cache of the hub.
+    /// Checks that everything the configuration names exists, and fetches data sets that are not in the hub's cache.
     ///
     /// # Errors
-    /// All files that are missing, or all data sets that cannot be had: before any work begins.
+    /// Files are missing or data sets cannot be fetched; all of them are named, before any work begins.
     pub fn find(config: &DataConfig, common: &Common) -> Result<Self> {
         let train = config.train.iter().map(|corpus| &corpus.location);
         let named = || train.clone().chain(&config.valid).chain(&config.test);
@@ -118,7 +118,7 @@ impl Texts {
     }
 }
 
-/// One corpus, for what needs no others.
+/// Finds a single corpus.
 pub fn find_one(location: &CorpusLocation, common: &Common) -> Result<Text> {
     let hub = match location {
         CorpusLocation::Files { .. } | CorpusLocation::Tsv { .. } => None,
@@ -138,7 +138,7 @@ fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Text> {
     }
 }
 
-/// Files that are not there.
+/// An error for each file that does not exist.
 fn missing_files(location: &CorpusLocation) -> Vec<Error> {
     let files = match location {
         CorpusLocation::Files { source, target } => vec![source, target],

@@ -13,7 +13,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 
-/// Lines worked on together.
+/// Lines processed together.
 const WINDOW: usize = 10_000;
 
 /// Lines to pieces, separated by spaces.
@@ -27,7 +27,7 @@ pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 
 /// Pieces, separated by spaces, to lines.
 pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
-    // Pieces can spell a line break; a line stays a line.
+    // Pieces can contain a line break, but each input line must give one output line.
     let json = common.json;
     each_line(args, common, |tokenizer, line| {
         let text = tokenizer.decode_pieces(line).replace('\n', " ");

@@ -30,7 +30,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let mut options = decoding::translate_options(&args.decode, args.n_best, &first.config, common)?;
     options.prefix = args.prefix.clone().unwrap_or_default();
     if args.attention.is_some() && options.long == Long::Split {
-        // Weights are those of one sequence.
+        // Attention weights belong to a single sequence.
         options.long = Long::Truncate;
     }
     let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix, common)?;
@@ -48,7 +48,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let (mut writer, mut refused) = (None, None);
     while refused.is_none() {
         let window = lines.next()?;
-        // Opening empties a file: not before the input has shown that it can be read.
+        // Opening empties the output file, so first make sure that the input can be read.
         let writer = match &mut writer {
             Some(writer) => writer,
             None => writer.insert(Writer::open(args, common, &first)?),
@@ -72,15 +72,15 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     refused.map_or(Ok(()), Err)
 }
 
-/// Writes translations in the form that the flags ask for, and counts what there is to warn of.
+/// Writes translations in the form that the flags ask for, and counts what to warn of.
 struct Writer<'a> {
     args: &'a TranslateArgs,
     common: &'a Common,
     model: &'a ModelFiles,
-    /// What explains and aligns, where that is asked for.
+    /// For explanations and alignments, if they are asked for.
     explainer: Option<(Transformer, Reader)>,
     output: Output,
-    /// Where what the lines attended to goes.
+    /// The file of `--attention`.
     attention: Option<AttentionFile>,
     cut: CutLines,
     tags: Tags<'a>,
@@ -169,8 +169,8 @@ fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// A line and its translation, for programs. Log-probabilities are those of the tokens and of the end, where it came to one; of
-/// a line in parts, of each part's tokens and its end, and `joints` are the tokens that parts but the first begin with.
+/// A line and its translation as JSON. Log-probabilities are those of the tokens and, if it was reached, of the end; for a
+/// line in parts, of each part's tokens and end. `joints` are the indices of the tokens with which later parts begin.
 fn json(
     tokenizer: &Tokenizer,
     line: &str,
@@ -198,8 +198,8 @@ fn json(
     json
 }
 
-/// Sentences done, how many a second, and where the input's size is known how long it will take; on a terminal that shows
-/// nothing else.
+/// A progress bar: sentences done, their speed and, if the input's size is known, the remaining time. Only on a terminal
+/// that shows nothing else.
 struct Progress {
     bar: Option<ProgressBar>,
 }
@@ -217,10 +217,10 @@ impl Progress {
             Some(count) => (ProgressBar::new(count as u64), "{wide_bar} {pos}/{len} sentences, {speed}, {eta} left"),
             None => (ProgressBar::new_spinner(), "{spinner} {pos} sentences, {speed}"),
         };
-        // The template is a constant that a test shows to be right.
+        // The template is a constant that a test checks.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         let speed = |state: &ProgressState, text: &mut dyn fmt::Write| {
-            // A formatter that fails has nowhere to say so.
+            // There is nowhere to report a formatter's failure.
             let _ = write!(text, "{:.0}/s", state.per_sec());
         };
         let style = style.with_key("speed", speed);

@@ -1,4 +1,4 @@
-//! Walks a document against the schema and collects every problem, so that a user mends them in one go.
+//! Checks a document against the schema and collects every problem, so that a user can fix them in one go.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::device::DeviceName;
 use crate::error::Error;
 use crate::key::{Key, Kind, Variant};
 
-/// The last column of a file that can be named.
+/// The highest column number that can be stated.
 const MOST_COLUMNS: i128 = 1000;
 
 /// The problems found, and which keys they concern.
@@ -54,7 +54,7 @@ impl Report {
     /// Checks one layer and removes from it what cannot be used.
     ///
     /// `earlier` holds the layers below: a tagged table without `kind` has the kind of the table below it.
-    /// Where a file below could not be read (`earlier` is `None`), such a table is passed over.
+    /// If a file below could not be read (`earlier` is `None`), such a table is not checked.
     pub fn check_layer(&mut self, layer: &mut Table, earlier: Option<&Table>) {
         self.check_table("", layer, schema::ROOT, earlier);
     }
@@ -77,7 +77,7 @@ impl Report {
         });
     }
 
-    /// Whether the item can be used; `below` is the same key in the layers below, which are known or not.
+    /// Whether the item can be used; `below` is the same key in the layers below, if these are `known`.
     fn check_item(&mut self, path: &str, item: &mut Item, kind: &Kind, known: bool, below: Option<&Entry>) -> bool {
         let empty = Table::new();
         let earlier = match below.map(|entry| &entry.item.value) {
@@ -134,7 +134,7 @@ impl Report {
                 Err(error) => {
                     let origin = item.origin.clone();
                     self.add(&origin, error);
-                    // Which keys are right is not known.
+                    // Without a valid kind it is unknown which keys are right.
                     return false;
                 }
             },
@@ -151,7 +151,7 @@ impl Report {
             let near: Vec<_> = std::iter::once("kind").chain(of_any_kind().map(|key| key.name)).collect();
             self.unknown_key(path, name, entry, &near, &format!("the keys are kind, {}", list(keys)));
         }
-        // With `kind` misspelt, which keys are right is not known.
+        // If the key `kind` is misspelt, it is unknown which keys are right.
         if !self.is_bad(&join(path, "kind")) {
             for (name, entry) in &other_kinds {
                 self.key_of_another_kind(path, name, entry, &kind, variants);
@@ -179,7 +179,7 @@ impl Report {
         self.bad.insert(join(path, name));
     }
 
-    /// A key that does not exist: `names` may have been meant, and `all` says which there are.
+    /// A key that does not exist: one of `names` may have been meant, and `all` is the list shown to the user.
     fn unknown_key(&mut self, path: &str, name: &str, entry: &Entry, names: &[&str], all: &str) {
         let value = entry.item.value.show();
         let is_table = matches!(entry.item.value, Value::Table(_));
@@ -204,13 +204,13 @@ impl Report {
         self.add(&entry.key, Error::usage(what).help(help));
         self.bad.insert(join(path, name));
         if let Some((best, _)) = near {
-            // Most likely that key was meant: it is not missing as well.
+            // Most likely that key was meant, so do not report it as missing too.
             self.bad.insert(join(path, best));
         }
     }
 
-    /// Reports required keys that no layer states and removes the tables that are nothing without them, so that
-    /// the rest can still be checked.
+    /// Reports required keys that no layer states and removes the tables that lack them, so that the rest can still be
+    /// checked.
     pub fn require(&mut self, merged: &mut Table) {
         self.require_in("", merged, schema::ROOT);
     }
@@ -252,7 +252,7 @@ impl Report {
         });
     }
 
-    /// Whether the table has what it needs.
+    /// Whether the table has all its required keys; reports those that are missing.
     fn complete(&mut self, path: &str, table: &Table, keys: &[Key], origin: &Origin) -> bool {
         let mut complete = true;
         for key in keys.iter().filter(|key| key.required && !table.contains_key(key.name)) {
@@ -370,12 +370,12 @@ fn keys_help(keys: &[Key]) -> String {
     format!("the keys are {}", list(keys))
 }
 
-/// The keys' names, between commas.
+/// The keys' names, separated by commas.
 fn list(keys: &[Key]) -> String {
     keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The most similar of `names`, and whether it is no more than a slip of the finger away; `None` if none is similar.
+/// The most similar of `names`, and whether the difference is only a typing slip; `None` if none is similar.
 fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<(&'n str, bool)> {
     let plain = |name: &str| name.to_lowercase().replace('-', "_");
     let name = plain(name);
@@ -386,7 +386,7 @@ fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<(&'n str, bool)> {
     {
         return Some((other, true));
     }
-    // One or two letters resemble too much.
+    // Names of one or two letters resemble too many others.
     if name.chars().count() < 3 {
         return None;
     }

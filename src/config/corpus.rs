@@ -27,12 +27,12 @@ pub struct CorpusConfig {
 pub enum CorpusLocation {
     /// Two files, aligned line by line.
     Files {
-        /// The source side, one sentence a line.
+        /// The source side, one sentence per line.
         source: PathBuf,
         /// The target side, line by line the translation of the source.
         target: PathBuf,
     },
-    /// A file of columns that tabs separate, a pair a line.
+    /// A file of tab-separated columns, one pair per line.
     Tsv {
         /// The file.
         file: PathBuf,
@@ -59,7 +59,7 @@ impl CorpusLocation {
     }
 }
 
-/// As messages call it.
+/// As messages show it.
 impl fmt::Display for CorpusLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -95,7 +95,7 @@ impl StatedSide {
     }
 }
 
-/// The keys of all forms, as a file states them; [`check`] has refused what does not go together.
+/// The keys of all forms, as a file states them; [`check`] has refused keys that do not go together.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stated {
@@ -218,7 +218,7 @@ fn check_one(report: &mut Report, path: &str, table: &Table, origin: &Origin) {
     }
     let Some((name, at)) = text("hub") else {
         for key in ["config", "split", "revision"] {
-            // Where `hub` is misspelt, that has been said.
+            // If `hub` is misspelt, that has been reported.
             if let Some((_, origin)) = text(key).filter(|_| !report.is_bad(&format!("{path}.hub"))) {
                 let what = format!("`{path}.{key}` says something of a data set of the hub, and none is named");
                 report.add(origin, Error::usage(what).help("add hub = \"ORG/NAME\", or leave it out"));

@@ -47,7 +47,7 @@ impl Origin {
     }
 }
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone)]
 pub(super) struct Item {
     pub value: Value,
@@ -95,7 +95,7 @@ impl Value {
     pub fn show(&self) -> String {
         const MOST: usize = 60;
         let text = match self {
-            // JSON has neither of these.
+            // JSON lacks non-finite numbers, larger integers and dates.
             Self::Float(x) if !x.is_finite() => x.to_string().to_lowercase(),
             Self::Integer(i) => i.to_string(),
             Self::Datetime(text) => text.clone(),
@@ -129,21 +129,21 @@ pub(super) fn to_json(table: &Table) -> Json {
     Json::Object(table.iter().map(|(name, entry)| (name.clone(), entry.item.value.to_json())).collect())
 }
 
-/// Parses a file's text; the first syntax error of each line, since further ones mostly follow from it.
+/// Parses a file's text. Reports only the first syntax error of each line, since others mostly follow from it.
 pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> {
     let text = source.text.as_deref().unwrap_or_default();
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         return Ok(convert_table(table.into_inner(), source));
     }
-    /// Of a file that is something else, each line is wrong.
+    /// The most errors to report: in a file of another format, every line is wrong.
     const NAMED: usize = 10;
     let mut errors: Vec<(usize, String)> = errors
         .into_iter()
         .map(|error| (error.span().map_or(0, |span| span.start.min(text.len())), error.message().to_owned()))
         .collect();
     errors.sort_by_key(|(offset, _)| *offset);
-    // One a line.
+    // Keep the first of each line.
     let mut line_end = None;
     errors.retain(|&(offset, _)| {
         let is_first = line_end.is_none_or(|end| offset > end);
@@ -208,7 +208,7 @@ pub(super) fn stated_kind(table: &Table) -> Option<&str> {
 }
 
 /// Lays `layer` over `base`: tables key by key, everything else whole. A layer that gives a tagged table another
-/// `kind` replaces the table, because the other kind's keys mean nothing to it; so does one that names another corpus.
+/// `kind` replaces the table, because the old kind's keys do not apply to it; so does one that names another corpus.
 pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
     for (name, entry) in layer {
         let kind = find(keys, &name).map(|key| &key.kind);
@@ -231,7 +231,8 @@ pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
     }
 }
 
-/// Whether the keys of one corpus mean nothing to the other: of two files, of one, and of a data set, or of two data sets.
+/// Whether `above` states another corpus than `below`, so that the keys of `below` do not apply to it: in another form (two
+/// files, a TSV file or a data set), or both sides anew.
 fn is_another_corpus(below: &Table, above: &Table) -> bool {
     let form = |table: &Table| ["hub", "tsv"].into_iter().find(|key| table.contains_key(*key));
     let is_whole = above.contains_key("source") && above.contains_key("target");

@@ -1,4 +1,4 @@
-//! A configuration as text: the dump that a run directory keeps, and what differs between two.
+//! A configuration as text: the dump that a run directory keeps, and the differences between two.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use super::schema::join;
 use super::sections::Config;
 
-/// First line of a resolved configuration: by it a run directory is known.
+/// First line of a resolved configuration; a run directory is recognised by it.
 pub(super) const HEADER: &str = "# Resolved: every key has its value, every path is absolute.";
 
 /// Whether `file` is a configuration that `mt` wrote, not one that a user did.

@@ -60,7 +60,7 @@ pub struct ModelConfig {
     pub sinusoid: Sinusoid,
     /// What padding masks.
     pub padding_mask: PaddingMask,
-    /// Which embedding matrices are one. Default: `all` with a joint vocabulary, otherwise `decoder`.
+    /// Which embedding matrices are shared. Default: `all` with a joint vocabulary, otherwise `decoder`.
     pub tie: Tie,
     /// Multiply embeddings by √d_model.
     pub scale_embedding: bool,
@@ -78,7 +78,7 @@ pub struct ModelConfig {
     pub attention_dropout: f64,
     /// Dropout on the hidden layer of the feed-forward layers.
     pub activation_dropout: f64,
-    /// How matrices start, embeddings and learned positions among them.
+    /// How matrices are initialised, including embeddings and learned positions.
     pub init: Init,
     /// The longest sequence, in tokens, that positions exist for.
     pub max_length: usize,

@@ -24,7 +24,7 @@ impl<'s> Override<'s> {
     ///
     /// # Errors
     ///
-    /// If there is no `=`, or the key is empty, in part or whole, or too deep.
+    /// There is no `=`, or the key or a part of it is empty, or it has too many parts.
     pub fn parse(text: &'s str) -> Result<Self> {
         let wrong = |what: &str| Error::usage(format!("`{}` {what}", shown(text))).at(place(text)).help(HELP);
         let (path, value) = text.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
@@ -32,7 +32,7 @@ impl<'s> Override<'s> {
         if path.iter().any(|part| part.is_empty()) {
             return Err(wrong("does not name a key before the `=`"));
         }
-        // No key is nearly so deep; documents are walked recursively.
+        // No key is nearly so deep, and documents are walked recursively.
         if path.len() > MOST_PARTS {
             return Err(Error::usage(format!("a key has at most {MOST_PARTS} parts, found {}", path.len())).help(HELP));
         }
@@ -62,7 +62,7 @@ impl<'s> Override<'s> {
         table
     }
 
-    /// The value as TOML, or as bare text where it is not TOML or the key holds text.
+    /// The value as TOML, or as bare text if it is not TOML or the key holds text.
     fn value(&self, source: &Rc<Source>) -> Value {
         let bare = || Value::Text(self.value.to_owned());
         let holds_text = self.sets_kind() || lookup(self.path.iter().copied()).is_some_and(|kind| kind.is_text());
@@ -75,12 +75,12 @@ impl<'s> Override<'s> {
     }
 }
 
-/// Where an override stands, as a message names the place.
+/// The place of an override in messages.
 fn place(text: &str) -> PathBuf {
     PathBuf::from(format!("--set {}", shown(text)))
 }
 
-/// An override as a message shows it: of a long one the beginning.
+/// An override as a message shows it: shortened if it is long.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN).and_then(|(end, _)| text.get(..end)) {
         Some(beginning) => format!("{beginning}…"),

@@ -61,8 +61,8 @@ fn from(directory: &Path, path: &str) -> PathBuf {
     normalise(&directory.join(path))
 }
 
-/// Takes `.` and `..` out of an absolute path. Leaving a symbolic link by `..` leads to the parent of where it
-/// points, as it does for the operating system.
+/// Removes `.` and `..` from an absolute path. As in the operating system, `..` after a symbolic link is the parent of the
+/// link's target.
 pub(super) fn normalise(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {

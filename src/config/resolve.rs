@@ -1,4 +1,4 @@
-//! From a checked document to a [`Config`]: computed defaults, and what no key shows alone.
+//! From a checked document to a [`Config`]: computed defaults, and checks that involve several keys.
 
 use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ fn fill_model(model: &mut ModelConfig, joint: bool, stated: impl Fn(&str) -> boo
     }
 }
 
-/// Whether something stands in a configuration that `mt` wrote.
+/// Whether something is stated in a configuration that `mt` wrote.
 fn is_resolved_text(origin: &Origin) -> bool {
     origin.source.text.as_ref().is_some_and(|text| text.starts_with(HEADER))
 }
@@ -91,7 +91,7 @@ struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// Reports a problem where the first stated of `keys` stands, unless one of them is already known to be wrong.
+    /// Reports a problem at the first of `keys` that is stated, unless one of them is already known to be wrong.
     fn add(&mut self, keys: &[&str], error: Error) {
         if keys.iter().any(|key| self.report.is_bad(key)) {
             return;
@@ -102,8 +102,8 @@ impl Together<'_> {
         }
     }
 
-    /// What is learnt from text, and what a file has, do not go together. A layer that names a file may stand above one that
-    /// says how to learn; and what `mt` writes states everything.
+    /// Keys about learning a tokenizer do not go together with a file. Two exceptions: a layer that names a file may be above one
+    /// that says how to learn, and a configuration that `mt` wrote states all keys.
     fn tokenizer(&mut self, tokenizer: &TokenizerConfig) {
         let stated = |key: &str| get(self.merged, &format!("tokenizer.{key}")).map(|entry| &entry.item.origin);
         if let (Some(target), None) = (stated("target_path"), stated("path")) {
@@ -114,7 +114,7 @@ impl Together<'_> {
         if let Some(file) = stated("path") {
             let learnt =
                 ["kind", "vocab_size", "joint", "normalization", "lowercase", "max_piece_length", "sample_lines"];
-            // To the tokenizer of a model that is tuned these can be added.
+            // These can be added to the tokenizer of a model that is fine-tuned.
             let added = if get(self.merged, "train.init").is_none() { &["tags", "symbols"][..] } else { &[] };
             let together = |origin: &Origin| origin.source.order == file.source.order && !is_resolved_text(file);
             for (key, origin) in learnt.iter().chain(added).filter_map(|key| Some((key, stated(key)?))) {
@@ -144,7 +144,7 @@ impl Together<'_> {
         }
     }
 
-    /// Symbols that can be none, and a vocabulary without room for them.
+    /// Reports impossible symbols, and a vocabulary without room for them.
     fn symbols(&mut self, tokenizer: &TokenizerConfig) {
         let options = tokenizer.options();
         let mut usable = true;
@@ -162,7 +162,7 @@ impl Together<'_> {
         }
         let has_any = !tokenizer.tags.is_empty() || !tokenizer.symbols.is_empty();
         if let (true, true, Err(error)) = (has_any, usable, options.check()) {
-            // Of the tags alone, or only with the others.
+            // Blame the tags if there is no room for them alone.
             let of_tags = TrainOptions { symbols: Vec::new(), ..options }.check().is_err();
             let [tags, symbols] = ["tokenizer.tags", "tokenizer.symbols"];
             let keys = if of_tags { [tags, symbols] } else { [symbols, tags] };
@@ -225,7 +225,7 @@ impl Together<'_> {
         }
     }
 
-    /// What is frozen is there, and not all there is.
+    /// Checks that frozen parts exist, and that not everything is frozen.
     fn freeze(&mut self, config: &Config) {
         let freeze = &config.train.freeze;
         if freeze.is_empty() {
@@ -263,7 +263,7 @@ impl Together<'_> {
         }
     }
 
-    /// A schedule that waits for validations gets them.
+    /// Checks that a schedule that depends on validations gets them.
     fn plateau(&mut self, config: &Config) {
         let ScheduleConfig::Plateau { patience, .. } = config.train.schedule else { return };
         let (every, stop) = (config.valid.every, config.valid.patience);

@@ -1,6 +1,6 @@
 //! The table of keys: which exist in which section, and what each may hold.
 //!
-//! Names of choices and defaults come from the types; a test holds the keys here equal to the types' fields.
+//! Names of choices and defaults come from the types; a test checks that the keys here are the types' fields.
 
 use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{MOST_THREADS, ValidMetric};
@@ -22,7 +22,7 @@ pub(super) const ROOT: &[Key] = &[
     key("runtime", Kind::Table(RUNTIME)),
 ];
 
-/// As wide as the search goes.
+/// Up to the widest beam of the search.
 const BEAM: Kind = Kind::Integer { least: 1, most: MAX_BEAM as i128 };
 
 const DATA: &[Key] = &[
@@ -57,7 +57,7 @@ const LOCATION: &[Key] = &[
     HUB[3],
 ];
 
-/// A split of a data set of the hub; `corpus` says how they go together.
+/// A split of a data set of the hub; `corpus` checks how the keys go together.
 const HUB: [Key; 4] =
     [key("hub", Kind::Text), key("config", Kind::Text), key("split", Kind::Text), key("revision", Kind::Text)];
 
@@ -166,7 +166,7 @@ pub(super) fn variant<'v>(variants: &'v [Variant], kind: &str) -> Option<&'v Var
     variants.iter().find(|variant| variant.kind == kind)
 }
 
-/// What the key at the end of a dotted path may hold; `None` where there is no such key (or only with some `kind`).
+/// What the key at the end of a dotted path may hold; `None` if there is no such key (or only with some `kind`).
 pub(super) fn lookup<'p>(path: impl IntoIterator<Item = &'p str>) -> Option<&'static Kind> {
     let mut parts = path.into_iter();
     let mut kind = &find(ROOT, parts.next()?)?.kind;

@@ -53,9 +53,9 @@ pub struct DataConfig {
     pub max_length: usize,
     /// Training pairs whose longer side has more than this times the subwords of the shorter are dropped; 0: none.
     pub max_ratio: f64,
-    /// Training text of this many MiB and more is prepared on disk, once, and not held in memory; 0: any text.
+    /// Training text of at least this many MiB is prepared on disk, once, instead of in memory; 0: any text.
     pub cache_above: u64,
-    /// Where. Default: `data-cache`, beside the run directory.
+    /// The directory for that. Default: `data-cache`, beside the run directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_dir: Option<PathBuf>,
 }
@@ -82,7 +82,7 @@ pub struct TokenizerConfig {
     /// A tokenizer.json or SentencePiece model to use; none: one is learnt from the training text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// That of the target side, where it is another; none: `path` is for both.
+    /// The target side's, if it is a different one; none: `path` is for both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_path: Option<PathBuf>,
     /// How the vocabulary is learnt.
@@ -99,9 +99,9 @@ pub struct TokenizerConfig {
     pub lowercase: bool,
     /// The longest piece learned, in characters.
     pub max_piece_length: usize,
-    /// Strings that every source line begins with one of, such as the `<2de>` of a multilingual model: one piece each.
+    /// Every source line begins with one of these, such as the `<2de>` of a multilingual model; each is one piece.
     pub tags: Vec<String>,
-    /// Other strings that are one piece wherever they stand.
+    /// Other strings that are one piece wherever they occur.
     pub symbols: Vec<String>,
     /// The most lines of each side that the merges are learned from; 0: all.
     pub sample_lines: usize,
@@ -147,14 +147,14 @@ choice! {
         Bleu = "bleu",
         /// A higher chrF of the translated validation set.
         Chrf = "chrf",
-        /// A lower loss a token, label-smoothed as in training.
+        /// A lower loss per token, label-smoothed as in training.
         Loss = "loss",
     }
 }
 
 impl ValidMetric {
-    /// Whether a model with the value `new` and the loss `loss` is better than one with `old` and `old_loss`. Equal scores of
-    /// translations are common while they are 0: the loss tells which model has learnt more.
+    /// Whether a model with the value `new` and the loss `loss` is better than one with `old` and `old_loss`. The loss decides
+    /// between equal scores of translations, which are common early on, when scores are 0.
     pub fn is_better(self, (new, loss): (f64, f64), (old, old_loss): (f64, f64)) -> bool {
         match self {
             Self::Bleu | Self::Chrf => (new, -loss) > (old, -old_loss),
@@ -219,11 +219,11 @@ pub struct DecodeConfig {
     /// Beam search stops when this many times its width have finished; 0: when nothing can become better. Below 1 there may
     /// be fewer translations than the beam is wide.
     pub patience: f64,
-    /// No sequence of so many tokens comes twice in a translation; 0: any may.
+    /// No sequence of this many tokens may repeat within a translation; 0: no limit.
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
     pub min_length: usize,
-    /// A translation has at most this many times the tokens of its source, and `max_length_extra` more. One that is cut
+    /// A translation has at most this many times the tokens of its source, plus `max_length_extra`. One that is cut
     /// there has no end, and competes by its score with those that ended.
     pub max_length_ratio: f64,
     /// See `max_length_ratio`.
@@ -248,7 +248,7 @@ impl Default for DecodeConfig {
     }
 }
 
-/// Beyond any machine's cores; so many more threads would only wait for each other.
+/// More than any machine's cores: further threads would only wait for each other.
 pub const MOST_THREADS: usize = 1024;
 
 /// `[runtime]`: where and how it runs; changes no result beyond rounding.

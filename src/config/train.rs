@@ -18,7 +18,7 @@ pub struct TrainConfig {
     pub freeze: Vec<String>,
     /// The most padded tokens on the larger side of one micro-batch.
     pub batch_tokens: usize,
-    /// Micro-batches in an update; the loss is divided by the update's real target tokens.
+    /// Micro-batches in an update; the loss is divided by the update's target tokens, without padding.
     pub accumulate: usize,
     /// Stop after this many updates; 0: no limit.
     pub max_updates: u64,
@@ -28,7 +28,7 @@ pub struct TrainConfig {
     pub label_smoothing: f64,
     /// Gradients are scaled down to at most this L2 norm; 0: off.
     pub clip_norm: f64,
-    /// The final model is the mean of this many last checkpoints; 0: off.
+    /// How many of the last checkpoints are averaged to the final model; 0: off.
     pub average_last: usize,
     /// Decay, per update, of a running mean of the parameters, for example 0.9999; 0: off. At update t it is at most
     /// (1 + t) / (10 + t).

@@ -19,7 +19,7 @@ pub struct SpecialIds {
 
 /// Sentence pairs as rectangles of token ids, in row-major order.
 ///
-/// Which positions are padding follows from the lengths, never from the ids, for a family may begin its targets with
+/// Which positions are padding follows from the lengths, never from the ids, because some model families begin targets with
 /// `<pad>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
@@ -43,9 +43,9 @@ pub struct Batch {
     pub target_tokens: usize,
     /// Source tokens that are not padding.
     pub source_tokens: usize,
-    /// `[B]`: which pairs these are, as [`Self::with_origin`] was told.
+    /// `[B]`: which pairs these are, as given to [`Self::with_origin`].
     pub pairs: Vec<usize>,
-    /// The epoch that they were drawn in, as [`Self::with_origin`] was told.
+    /// The epoch that they were drawn in, as given to [`Self::with_origin`].
     pub epoch: u64,
 }
 
@@ -102,7 +102,7 @@ impl Batch {
         self
     }
 
-    /// Some of the rows, without the columns that only others need.
+    /// Some of the rows, trimmed to the columns that they need.
     pub fn rows(&self, rows: Range<usize>) -> Self {
         let longest = |lengths: &[u32]| lengths.iter().max().map_or(0, |length| *length as usize);
         let sum = |lengths: &[u32]| lengths.iter().map(|length| *length as usize).sum();

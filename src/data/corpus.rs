@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Most pairs of a block.
 const BLOCK_PAIRS: usize = 1 << 14;
-/// Text of a block, about: one that has more is full.
+/// Bytes of text from which a block counts as full.
 const BLOCK_BYTES: usize = 8 << 20;
 
 /// One of the two languages of a pair.
@@ -21,9 +21,9 @@ pub enum Side {
     Target,
 }
 
-/// Where pairs come from: everything after this reads corpora through it alone.
+/// Where pairs come from: all later stages read corpora only through it.
 ///
-/// A corpus may be larger than memory, so it is read in order, a block after the other, as often as need be.
+/// A corpus may be larger than memory, so it is read in order, block by block, as often as need be.
 pub trait PairSource: Send + Sync {
     /// Number of pairs.
     fn len(&self) -> usize;
@@ -36,7 +36,7 @@ pub trait PairSource: Send + Sync {
     /// Bytes of text on both sides, about.
     fn text_bytes(&self) -> u64;
 
-    /// What the pairs are known by: equal where the pairs are.
+    /// A SHA-256 that identifies the text, wherever it is stored.
     fn digest(&self) -> [u8; 32];
 
     /// All pairs from the first on, in blocks that are the same each time.
@@ -133,7 +133,7 @@ impl Corpus {
     pub fn open_columns(file: impl AsRef<Path>, [source, target]: [usize; 2], weight: f64) -> Result<Self> {
         let file = file.as_ref();
         check_weight(weight, file)?;
-        // What is wrong with a line is wrong for both.
+        // Both scans read the same lines, so one error is enough.
         let (source, target) =
             rayon::join(|| TextFile::scan_column(file, source), || TextFile::scan_column(file, target));
         Self::aligned(source?, target?, weight)
@@ -388,7 +388,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("t.en") && text.contains("t.de") && text.contains("the file is empty"), "{text}");
         assert_eq!(Corpus::open("/absent/a", "/absent/b", 1.0).unwrap_err().all().count(), 2);
-        // Empty beside full: that it is empty says more than the counts.
+        // An empty file beside a full one: "empty" says more than the counts.
         assert_eq!(open("one\n", "", 1.0).1.unwrap_err().what(), "the file is empty");
     }
 

@@ -24,7 +24,7 @@ pub trait Encode: Sync {
     /// The ids of a line, without special tokens.
     fn encode(&self, side: Side, line: &str) -> Vec<u32>;
 
-    /// The line as encoding sees it: it has the same ids.
+    /// The form of the line that encoding works on: it has the same ids.
     fn normalise(&self, side: Side, line: &str) -> String;
 }
 
@@ -49,7 +49,7 @@ pub struct Recipe<'a> {
     pub elements: Elements,
 }
 
-/// Told, now and then, how many pairs of a corpus have been read. An error ends the work.
+/// Called now and then with the number of pairs of a corpus read so far. An error ends the work.
 pub type Progress<'a> = &'a dyn Fn(usize) -> Result<()>;
 
 /// A corpus as shards in memory.
@@ -131,7 +131,7 @@ fn encode_pair((source, target): (&str, &str), recipe: Recipe<'_>) -> Encoded {
     let texts = [normalise(Side::Source, source), normalise(Side::Target, target)];
     let encode = |side, line: &str, text: &str| match recipe.elements {
         _ if line.trim().is_empty() => Vec::new(),
-        // What each epoch will split anew.
+        // The normalised text, because each epoch will split that anew.
         Elements::Text => recipe.encoder.encode(side, text),
         _ => recipe.encoder.encode(side, line),
     };

@@ -115,7 +115,7 @@ impl EncodedCorpus {
         summaries.fold([0; 2], |counts, summary| [0, 1].map(|side| counts[side] + summary.tokens[side]))
     }
 
-    /// Pairs that an epoch draws, and their target subwords: those of a corpus as often as its weight says.
+    /// Pairs that an epoch draws, and their target subwords, each corpus multiplied by its weight.
     pub fn epoch(&self) -> [f64; 2] {
         let pairs = self.ranges.iter().map(|corpus| corpus.weight * corpus.range.len() as f64).sum();
         let of_shard = |placed: &Placed| {
@@ -139,7 +139,7 @@ impl EncodedCorpus {
     /// The shard that pair `index` is in, and its number there.
     #[inline]
     fn find(&self, index: usize) -> (&Placed, usize) {
-        // The last that begins no later: shards of which nothing was kept come before it.
+        // The last shard that begins no later; shards of which nothing was kept come before it.
         let placed = &self.shards[self.shards.partition_point(|placed| placed.first <= index) - 1];
         (placed, index - placed.first)
     }

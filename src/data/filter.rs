@@ -45,7 +45,7 @@ impl DropReason {
 }
 
 impl Filter {
-    /// Why a pair of these lengths is dropped; nothing where it is kept. The first reason of several.
+    /// Why a pair of these lengths is dropped; `None` if it is kept. The first reason of several.
     pub fn check(&self, source_length: usize, target_length: usize) -> Option<DropReason> {
         let too_long = |length| self.max_length > 0 && length > self.max_length;
         let (shorter, longer) = (source_length.min(target_length), source_length.max(target_length));
@@ -93,8 +93,8 @@ impl FilterReport {
         Self { filter, kept: 0, dropped: BTreeMap::new() }
     }
 
-    /// Counts dropped pairs, of which the first came from this file and line. Those counted first are remembered as the
-    /// first of a reason.
+    /// Counts dropped pairs. `first` gives the file and line of the first of them; it is only asked for the first time that a
+    /// reason occurs.
     pub fn drop_pairs(&mut self, reason: DropReason, count: usize, first: impl FnOnce() -> (PathBuf, usize)) {
         let new = || {
             let (path, line) = first();

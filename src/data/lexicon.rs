@@ -1,8 +1,8 @@
 //! Which target tokens translate a source token, learnt from parallel text.
 //!
 //! IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine Translation"): every target token comes from one
-//! source token of its line, or from none (NULL), and t(target | source) is found by expectation maximisation. Each of its two
-//! halves is parallel without sharing what it writes: the expectation over lines, the maximisation over source tokens.
+//! source token of its line, or from none (NULL), and t(target | source) is found by expectation maximisation. Both steps run
+//! in parallel without shared writes: the expectation over lines, the maximisation over source tokens.
 
 use rayon::prelude::*;
 
@@ -18,10 +18,10 @@ pub struct Lexicon {
 }
 
 impl Lexicon {
-    /// Learns from pairs of token ids below `vocabularies` (source, target), by so many iterations.
+    /// Learns from pairs of token ids below `vocabularies` (source, target), in so many iterations.
     pub fn learn(pairs: &[Pair<'_>], vocabularies: [usize; 2], iterations: usize) -> Self {
         let lines = lines_of(pairs, vocabularies[0]);
-        // In the order of the lines: where the target tokens of each begin.
+        // Where each line's target tokens begin among those of all lines.
         let starts: Vec<usize> = pairs
             .iter()
             .scan(0, |sum, (_, target)| {
@@ -96,14 +96,14 @@ impl Lexicon {
     /// The `most` most probable target tokens of a source token, the first the most probable.
     pub fn best(&self, source: u32, most: usize) -> Vec<u32> {
         let mut of = self.of[source as usize].clone();
-        // Those that have all but died out translate nothing.
+        // A probability near 0 is no translation.
         of.retain(|(_, probability)| *probability > 1e-5);
         of.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         of.into_iter().take(most).map(|(token, _)| token).collect()
     }
 }
 
-/// For each source token the lines it stands in, as often as it does; for NULL all.
+/// For each source token the lines it is in, repeated as often as it occurs there; for NULL all lines.
 fn lines_of(pairs: &[Pair<'_>], sources: usize) -> Vec<Vec<u32>> {
     let mut lines = vec![Vec::new(); sources + 1];
     for (line, (source, _)) in (0..).zip(pairs) {

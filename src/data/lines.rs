@@ -1,4 +1,4 @@
-//! Text files as lines, whatever they are packed in (`packing`).
+//! Text files as lines, however they are compressed (`packing`).
 //!
 //! A line ends at `\n` and nowhere else. Parallel corpora are aligned by counting `\n`, so the characters that Unicode
 //! also calls line breaks (U+2028, U+0085, form feed, a lone `\r`) must stay inside their line.
@@ -11,7 +11,7 @@ use super::corpus::{PairSource, Side};
 use super::packing::{open, read_bytes};
 use crate::error::{Error, Result};
 
-/// Characters beyond which a line is no sentence.
+/// A line with more characters is not a sentence.
 const LONG: usize = 10_000;
 
 /// Whether a line is too long for a sentence.
@@ -19,7 +19,7 @@ pub fn is_long(line: &str) -> bool {
     line.len() > LONG && line.chars().count() > LONG
 }
 
-/// Bytes beyond which a line is not read: no sentence is so long, and memory is bounded.
+/// A line with more bytes is not read: no sentence is so long, and memory is bounded.
 const LONGEST: u64 = 64 << 20;
 
 /// What to do about a line that is longer than can be read.
@@ -126,7 +126,7 @@ pub fn bare(line: &[u8], is_first: bool) -> &[u8] {
     if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }
 }
 
-/// Where each line starts, behind a byte order mark, and the end.
+/// Where each line starts, after a byte order mark, and the end.
 fn line_starts(bytes: &[u8]) -> CompactVec {
     let mut start = if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
     let mut starts = CompactVec::new();
@@ -139,9 +139,9 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
     starts
 }
 
-/// The lines of a file as bytes, whatever they are: for what looks for mistakes.
+/// The lines of a file as bytes, valid UTF-8 or not: for checks of the text.
 pub struct RawLines {
-    /// The files that they are of: which of the lines is the first of each, and its number there.
+    /// The files they come from: the index of each file's first line, its path, and that line's number in the file.
     files: Vec<(usize, PathBuf, usize)>,
     bytes: Vec<u8>,
     /// Where each line starts, and the end.
@@ -193,7 +193,7 @@ impl RawLines {
         self.len() == 0
     }
 
-    /// Whether the file begins with a byte order mark, which is no part of the first line.
+    /// Whether the file begins with a byte order mark, which is not part of the first line.
     pub fn byte_order_mark(&self) -> bool {
         self.starts.get(0) > 0
     }
@@ -205,7 +205,7 @@ impl RawLines {
     }
 }
 
-/// What of a file comes before the part that is looked at, which begins with a line.
+/// How much of a file comes before the part being checked, which starts at a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
     pub(super) lines: usize,

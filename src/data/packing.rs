@@ -1,4 +1,4 @@
-//! What text is packed in: nothing, gzip, xz or Zstandard, told apart by the first bytes.
+//! How text is compressed: not at all, or by gzip, xz or Zstandard, told apart by the first bytes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -36,7 +36,7 @@ impl Packing {
         }
     }
 
-    /// Says that a mistake lies in what was unpacked.
+    /// Adds to an error that it lies in the unpacked data.
     pub(super) fn inside(self, error: Error) -> Error {
         match self {
             Self::None => error,
@@ -53,7 +53,7 @@ impl Packing {
         }
     }
 
-    /// What the first bytes say; none of these can begin a UTF-8 text but the last, which needs the file's name too.
+    /// What the first bytes say. All of these but the last are invalid UTF-8; the last needs the file's name too.
     fn of_content(head: &[u8], named: Self) -> Self {
         match head {
             [0x1F, 0x8B, ..] => Self::Gzip,
@@ -89,12 +89,12 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
 
 pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packing)> {
     let mut file = File::open(path).map_err(|e| failed(path, e))?;
-    // Read, not sought back: the file may be a pipe.
+    // The head is kept, not sought back to: the file may be a pipe.
     let mut head = Vec::new();
     file.by_ref().take(6).read_to_end(&mut head).map_err(|e| failed(path, e))?;
     let named = Packing::of_extension(path);
     let packing = Packing::of_content(&head, named);
-    // What common programs make besides.
+    // Other common formats, which are not supported.
     let other = match head[..] {
         [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41] => Some(("bzip2", "bunzip2")),
         [b'P', b'K', 3, 4, ..] => Some(("zip", "unzip")),
@@ -119,18 +119,17 @@ fn packed_otherwise(path: &Path, form: &str, command: &str) -> Error {
     error.help(format!("unpack it with `{command}`; gzip, xz and zstd are read as they are"))
 }
 
-/// Refuses a stream whose first line begins so that it is no text that can be read: of another packing, told by all bytes that
-/// this begins with, or in UTF-16.
+/// Refuses a stream that is not readable text, judged by its first line: bzip2 or zip, by their whole signature, or UTF-16.
 ///
 /// # Errors
-/// It is one; `path` is what it is called.
+/// It is one of these; `path` is its name in the error.
 pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
     match first_line {
         [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => {
             Err(packed_otherwise(path, "bzip2", "bunzip2"))
         }
         [b'P', b'K', 3, 4, ..] => Err(packed_otherwise(path, "zip", "unzip")),
-        // Without a zero byte it is only damaged.
+        // UTF-16 has zero bytes; without any, the text is only damaged.
         [0xFF, 0xFE, rest @ ..] | [0xFE, 0xFF, rest @ ..] if rest.contains(&0) => {
             Err(not_utf8(path, Before::default(), 0, first_line))
         }
@@ -138,7 +137,7 @@ pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
     }
 }
 
-/// Whether a stream that begins so is compressed.
+/// Whether a stream that begins with `head` is compressed.
 pub fn is_packed(head: &[u8]) -> bool {
     Packing::of_content(head, Packing::None) != Packing::None
 }

@@ -67,7 +67,7 @@ struct Draws {
     range: Range<usize>,
     /// Draws an epoch: the weight times the pairs, rounded.
     count: usize,
-    /// The round in which the pairs take their turns where an epoch does not draw all equally often.
+    /// The order in which pairs take turns if an epoch does not draw all of them equally often.
     turns: Permutation,
 }
 
@@ -242,7 +242,7 @@ impl Sampler {
     }
 }
 
-/// What a pool is sorted by: the longer side, for it bounds the batch, then how much longer it is.
+/// What a pool is sorted by: the longer side, because it bounds the batch, then how much longer it is.
 ///
 /// The difference rises with one length and falls with the next: where a batch crosses from one to the next, the pairs
 /// on both sides of the crossing are alike. Against the usual order, target and then source, this raises the share of

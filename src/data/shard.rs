@@ -1,4 +1,4 @@
-//! A stretch of a corpus, ready for training: what pairs have passed the filter, as numbers, in one piece of memory.
+//! A stretch of a corpus, ready for training: the pairs that passed the filter, as numbers, in one piece of memory.
 //!
 //! The memory may be a mapped file, so that a corpus costs address space and no more. Numbers are little-endian:
 //!
@@ -41,7 +41,7 @@ pub enum Elements {
 }
 
 impl Elements {
-    /// Ids of vocabularies of at most so many pieces.
+    /// The narrowest ids for vocabularies of this size.
     pub fn ids(vocabulary: usize) -> Self {
         if vocabulary <= 1 << 16 { Self::NarrowIds } else { Self::WideIds }
     }
@@ -66,9 +66,9 @@ pub struct Summary {
     pub kept: usize,
     /// Subwords of both sides.
     pub tokens: [u64; 2],
-    /// The most subwords of a line of each side.
+    /// Subwords of the longest line of each side.
     pub longest: [u32; 2],
-    /// Of each reason, how many pairs it dropped, and which of the pairs read was the first.
+    /// For each reason, how many pairs it dropped, and which of the pairs read was the first.
     pub dropped: BTreeMap<DropReason, (usize, usize)>,
     /// What the elements are.
     pub elements: Elements,
@@ -94,12 +94,12 @@ pub struct EncodedPair {
     pub source: Vec<u32>,
     /// Target ids, without special tokens.
     pub target: Vec<u32>,
-    /// What the ids are known by.
+    /// A hash that identifies the ids.
     hash: u64,
 }
 
 impl EncodedPair {
-    /// Hashes the ids, which is worth doing on many threads.
+    /// Hashes the ids here, on many threads, rather than in [`Builder`].
     pub fn new(source: Vec<u32>, target: Vec<u32>) -> Self {
         let ids = [&source, &target]
             .into_iter()
@@ -221,7 +221,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Maps a file that was written from [`Self::bytes`]. `None` where it is not the one that `summary` is of.
+    /// Maps a file that was written from [`Self::bytes`]. `None` if it does not match `summary`.
     ///
     /// Fails where the file cannot be read.
     pub fn map(path: &Path, summary: Summary) -> Result<Option<Self>> {
@@ -231,14 +231,14 @@ impl Shard {
         if summary.size().and_then(|size| u64::try_from(size).ok()) != Some(size) {
             return Ok(None);
         }
-        // SAFETY: the file is written once, under another name, and then only read. (Whoever cuts it off while it is in
-        // use ends the process, as with any mapped file.)
+        // SAFETY: the file is written once, under another name, and then only read. (Truncating it while it is in use ends the
+        // process, as with any mapped file.)
         let map = unsafe { Mmap::map(&file) }.map_err(read_error)?;
         let shard = Self { summary, bytes: Bytes::Mapped(map) };
         Ok((crc32c::crc32c(shard.bytes()) == shard.summary.checksum && shard.is_sound()).then_some(shard))
     }
 
-    /// Whether every element lies in its place: a checksum tells of accidents only.
+    /// Whether all offsets are in order and in bounds: a checksum guards against accidents only.
     fn is_sound(&self) -> bool {
         let mut starts = (0..=2 * self.summary.kept).map(|index| self.start(index));
         let mut before = 0;
@@ -307,7 +307,7 @@ impl Shard {
         self.number(3 * self.summary.kept + side) as usize
     }
 
-    /// The 32-bit number at a place before the elements.
+    /// The 32-bit number at index `place`, before the elements.
     #[inline]
     fn number(&self, place: usize) -> u32 {
         let bytes = &self.bytes()[4 * place..4 * place + 4];
@@ -375,7 +375,7 @@ mod tests {
                 let mut bytes = whole.bytes().to_vec();
                 bytes[place] ^= 1;
                 assert!(map(&bytes).is_none(), "{place}");
-                // With a checksum that fits, too, nothing may panic.
+                // Even with a matching checksum, nothing may panic.
                 let mut summary = whole.summary().clone();
                 summary.checksum = crc32c::crc32c(&bytes);
                 if let Some(shard) = Shard::map(&path, summary).unwrap() {

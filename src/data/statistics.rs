@@ -26,7 +26,7 @@ pub struct Statistics {
     pub source: Side,
     /// Target side.
     pub target: Side,
-    /// Target lengths as times the source lengths.
+    /// Ratios of target length to source length.
     pub ratios: Histogram,
 }
 
@@ -54,7 +54,7 @@ pub struct Side {
     pub median: u32,
     /// The longest line.
     pub longest: u32,
-    /// Of the lengths.
+    /// How the lengths are distributed.
     pub lengths: Histogram,
 }
 
@@ -65,12 +65,12 @@ pub struct Histogram {
     pub start: f64,
     /// Width of each.
     pub width: f64,
-    /// Values from the beginning of each to that of the next; in the last one also all that are larger.
+    /// How many values lie in each; the last also counts all larger ones.
     pub counts: Vec<u64>,
 }
 
 impl Histogram {
-    /// Of values and how often each comes.
+    /// From values, each with its count.
     fn new(start: f64, width: f64, bars: usize, values: impl Iterator<Item = (f64, u64)>) -> Self {
         let mut counts = vec![0; bars];
         for (value, count) in values {
@@ -83,12 +83,12 @@ impl Histogram {
 }
 
 impl Side {
-    /// Of at least one length.
+    /// From at least one length.
     fn new(lengths: impl Iterator<Item = u32>, vocabulary: usize) -> Self {
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
         lengths.for_each(|length| *counts.entry(length).or_default() += 1);
         let lines: u64 = counts.values().sum();
-        // The length of which so many lines are shorter or as long.
+        // The length at this rank, from 0, among the sorted lengths.
         let ranked = |rank: u64| {
             let mut before = 0;
             let reaches = |(_, count): &(&u32, &u64)| {
@@ -119,7 +119,7 @@ impl Side {
 }
 
 impl Statistics {
-    /// Of a corpus that is not empty. `vocabularies` are the sizes of source and target.
+    /// From a corpus that is not empty, and the sizes of the source and target vocabularies.
     pub fn new(
         corpus: &EncodedCorpus,
         report: &FilterReport,

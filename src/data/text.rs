@@ -1,7 +1,7 @@
 //! A text file read from beginning to end, as often as wanted, in little memory.
 //!
-//! [`TextFile::scan`] reads it once, finds what is wrong with it and learns what the rest wants to know beforehand: how many
-//! lines it has, and the checksum that its text is known by.
+//! [`TextFile::scan`] reads it once, finds what is wrong with it and learns what later stages need beforehand: how many
+//! lines it has, and the checksum that identifies its text.
 
 use std::io::{self, BufRead, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use super::lines::{self, BYTE_ORDER_MARK, Before};
 use super::packing::{self, Packing};
 use crate::error::{Error, Result};
 
-/// Bytes looked at together.
+/// Bytes checked at a time.
 const CHUNK: usize = 1 << 20;
 
 /// A text file, compressed or not, that has been read once.
 #[derive(Clone, Debug)]
 pub struct TextFile {
     path: PathBuf,
-    /// Which of the columns of its lines is the text, from 1, where tabs separate columns; else whole lines are.
+    /// The tab-separated column that is the text, from 1; `None` if whole lines are.
     column: Option<usize>,
     /// What it holds, unpacked, where it can be read only once: a pipe.
     kept: Option<Arc<[u8]>>,
@@ -32,11 +32,11 @@ pub struct TextFile {
     pub digest: [u8; 32],
     /// Lines that ended in `\r\n`; the `\r` is not part of the line.
     pub carriage_returns: usize,
-    /// Lines that have another number of columns than the first, and which of them is the first, from 1.
+    /// Lines whose number of columns differs from the first line's.
     pub uneven: Option<Uneven>,
 }
 
-/// Lines that have another number of columns than the first of the file.
+/// Lines whose number of columns differs from the first line's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uneven {
     /// How many there are.
@@ -53,9 +53,9 @@ impl TextFile {
         Self::scan_text(path, None)
     }
 
-    /// Reads a file to its end whose lines have columns, separated by tabs, of which number `column` (from 1) is the text.
+    /// Reads a file of tab-separated columns to its end; column `column` (from 1) is the text.
     ///
-    /// Fails as [`TextFile::scan`] does, and where a line has not so many columns.
+    /// Fails as [`TextFile::scan`] does, and where a line has fewer columns.
     pub fn scan_column(path: &Path, column: usize) -> Result<Self> {
         Self::scan_text(path, Some(column))
     }
@@ -132,7 +132,7 @@ pub struct LineReader {
     columns: Option<Columns>,
 }
 
-/// What is read of lines of columns.
+/// What reading lines of columns needs.
 #[derive(Default)]
 struct Columns {
     /// The column that is wanted, from 1.

@@ -46,10 +46,10 @@ impl Tokenizers {
         Ok(Self { source: Arc::new(learn(source)?), target: Arc::new(learn(target)?) })
     }
 
-    /// Those in the files that a configuration names, if it names any.
+    /// Loads the files that a configuration names, if it names any.
     ///
     /// # Errors
-    /// What is wrong with either file, or does not go with the rest of the configuration.
+    /// A file is wrong, or does not go with the rest of the configuration; both files are reported at once.
     pub fn named(config: &TokenizerConfig) -> Result<Option<Self>> {
         let Some(path) = &config.path else { return Ok(None) };
         let files = [("path", Some(path)), ("target_path", config.target_path.as_ref())];
@@ -114,7 +114,7 @@ impl Tokenizers {
         self.target.save(&directory.join(SEPARATE[1]))
     }
 
-    /// The one of a side.
+    /// The tokenizer of a side.
     pub fn of(&self, side: Side) -> &Tokenizer {
         match side {
             Side::Source => &self.source,
@@ -127,7 +127,7 @@ impl Tokenizers {
         Arc::ptr_eq(&self.source, &self.target)
     }
 
-    /// A checksum that tells tokenizers from others.
+    /// A checksum that identifies these tokenizers.
     pub fn digest(&self) -> Result<String> {
         let mut hash = Sha256::new();
         for tokenizer in [&self.source, &self.target] {
@@ -148,8 +148,8 @@ impl Tokenizers {
     }
 }
 
-/// What at most `config.sample_lines` lines of each side (0: all), evenly spread over all corpora, are made of; without
-/// pairs that are no sentences.
+/// The counts of at most `config.sample_lines` lines of each side (0: all), evenly spread over all corpora; without pairs that
+/// are too long for sentences.
 fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[TextCounts; 2]> {
     let total: usize = corpora.iter().map(|corpus| corpus.len()).sum();
     let every = if config.sample_lines == 0 { 1 } else { total.div_ceil(config.sample_lines).max(1) };
@@ -160,7 +160,7 @@ fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[
             let block = block?;
             let first = read.next_multiple_of(every) - read;
             let pairs = (first..block.len()).step_by(every).map(|index| block.get(index));
-            // What is no sentence would have its letters in the vocabulary instead of those of the others.
+            // Their characters would take the place of those of sentences in the vocabulary.
             let pairs: Vec<_> = pairs.filter(|(source, target)| !is_long(source) && !is_long(target)).collect();
             let [source, target] = &mut counts;
             rayon::join(

@@ -1,4 +1,4 @@
-//! Which words of a source the words of a translation come from, by the decoder's attention.
+//! Word alignment: which source word each word of a translation comes from, by the decoder's attention.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use crate::data::tokenizer::Tokenizer;
 use crate::error::Result;
 use crate::model::Transformer;
 
-/// Pairs of a source word and a target word, counted from 0; words are what white space separates.
+/// Pairs of a source word and a target word, both counted from 0; words are separated by white space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alignment(pub Vec<(usize, usize)>);
 
-/// As Pharaoh and its successors write them: `0-0 1-2`.
+/// In the format of Pharaoh and its successors: `0-0 1-2`.
 impl fmt::Display for Alignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (source, target)) in self.0.iter().enumerate() {
@@ -23,10 +23,10 @@ impl fmt::Display for Alignment {
     }
 }
 
-/// Each word of the best translation with the word of its source that it attends to most, in the order of the translation.
+/// Pairs each word of the best translation with the source word that it attends to most, in the order of the translation.
 ///
 /// Attention is the mean over the heads of the last layer but one (Garg et al. 2019, "Jointly Learning to Align and
-/// Translate with Transformer Models"), summed over the pieces of words.
+/// Translate with Transformer Models"), summed over the pieces of each word.
 ///
 /// # Errors
 /// The device fails.
@@ -52,7 +52,7 @@ pub fn align(model: &Transformer, reader: &Reader, translation: &Translation) ->
     Ok(Alignment(pairs))
 }
 
-/// For each target word the source word it attends to most.
+/// The source word that each target word of one part attends to most.
 fn of_part(
     model: &Transformer,
     reader: &Reader,
@@ -78,9 +78,9 @@ fn of_part(
     Ok(sums.chunks_exact(sources).map(largest).collect())
 }
 
-/// The number of the word that each token belongs to; none for one of white space only, and for those before the first word.
+/// The number of the word that each token belongs to; `None` for tokens of white space alone.
 fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<usize>> {
-    /// The word's begin in pieces, and tabs and the like in bytes.
+    /// White space as byte tokens; in ordinary pieces `▁` stands for it.
     const SPACES: [&str; 6] = ["<0x09>", "<0x0A>", "<0x0B>", "<0x0C>", "<0x0D>", "<0x20>"];
     let (mut word, mut in_space) = (None, true);
     let of_token = |piece: &String| {

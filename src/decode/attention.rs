@@ -16,7 +16,7 @@ fn nested(weights: &AttentionWeights) -> Result<Weights> {
     Ok(weights.iter().map(layer).collect::<candle_core::Result<_>>()?)
 }
 
-/// A source and its translation, run through the model once more.
+/// What the model computes for a source and its finished translation.
 pub(super) struct Trace {
     /// Every layer's and head's attention weights.
     pub(super) attention: SentenceAttention,
@@ -26,12 +26,12 @@ pub(super) struct Trace {
     pub(super) produced: Vec<u32>,
 }
 
-/// Runs a source that is not blank and its translation through the model once more.
+/// Runs a source, which must not be blank, and its translation through the model once more.
 pub(super) fn trace(model: &Transformer, reader: &Reader, source: &Source, translation: &Candidate) -> Result<Trace> {
     let tokenizers = reader.tokenizers();
     let (special, target) = (tokenizers.special_ids(), &tokenizers.target);
     let input: Vec<u32> = std::iter::once(special.bos_target).chain(translation.tokens.iter().copied()).collect();
-    // The last token of a translation that was cut is followed by nothing.
+    // If the translation was cut, nothing was produced after its last token, so that token is not an input.
     let mut produced = translation.tokens.clone();
     let input = if translation.finished() {
         produced.push(special.eos_target);
@@ -57,8 +57,8 @@ pub(super) fn trace(model: &Transformer, reader: &Reader, source: &Source, trans
     Ok(Trace { attention, states, produced })
 }
 
-/// The mean over the heads of the weights with which the positions that produce `tokens` attend to a source, in the
-/// [`aligning_layer`]: for each token those of the source's tokens and its end.
+/// The cross-attention weights of the [`aligning_layer`], averaged over its heads: for each of `tokens`, at the position
+/// that produces it, one weight per source token and one for the end of the source.
 pub(super) fn cross_attention(
     model: &Transformer,
     reader: &Reader,

@@ -1,20 +1,19 @@
-//! Batched beam search with a length penalty and an exact stopping rule, in one group or in several that keep away from
-//! each other.
+//! Batched beam search with a length penalty and an exact stopping rule, in one group or in several diverse ones.
 //!
-//! At each step, all continuations of a group's live hypotheses are ranked by the sum of their log-probabilities, less
-//! what they pay for tokens that earlier groups took at this step. From the top down, those that end are set aside as
+//! At each step, all continuations of a group's live hypotheses are ranked by the sum of their log-probabilities, minus
+//! a penalty for tokens that earlier groups took at this step. From the top down, those that end are set aside as
 //! finished, if they are among the first `W`, and the others stay live, until `W` are live: ends take no place in the beam.
-//! Of the hypotheses set aside the `W` best by score are kept. At the maximum length, what is live is cut and joins them on
-//! equal terms.
+//! Of the hypotheses set aside, the `W` with the best scores are kept. At the maximum length, live hypotheses are cut and
+//! compete with them on equal terms.
 //!
 //! A group stops when `patience · W` hypotheses have finished (Kasai et al. 2022, "Beam Decoding with Controlled Patience";
 //! with a patience of 1 this is the rule of fairseq, Marian and CTranslate2), or goes on until nothing can become better
-//! (a patience of 0). In either case it stops before where that cannot change the result: once `W` hypotheses are kept, a
-//! live one is hopeless if it could not displace the worst of them even if everything to come had probability 1 and the
-//! most favourable length. A single group that goes on to the end drops such a hypothesis at once. This is exact: all live
-//! hypotheses of a step are equally long, so whatever takes the place of a dropped one's continuations is less probable
-//! than it was, and hopeless too. Elsewhere a hopeless hypothesis still counts, by finishing or by what it takes from other
-//! groups: there all go on until all are hopeless.
+//! (a patience of 0). In either case it stops earlier if that cannot change the result: once `W` hypotheses are kept, a
+//! live one is hopeless if it could not displace the worst of them even if all its further tokens had probability 1 and
+//! it ended at the most favourable length. A single group with a patience of 0 drops hopeless hypotheses at once. This is
+//! exact: all live hypotheses of a step are equally long, so whatever takes the place of a dropped one's continuations is
+//! less probable than it was, and hopeless too. Otherwise a hopeless hypothesis still matters, because it may finish or
+//! take tokens from other groups: then all go on until all are hopeless.
 
 use std::cmp::Ordering;
 
@@ -26,28 +25,28 @@ use crate::error::Result;
 pub(super) struct Groups {
     /// Number of groups.
     pub count: usize,
-    /// Live hypotheses of a group: `W`.
+    /// Most live hypotheses of a group: `W`.
     pub width: usize,
-    /// Log-probability that a continuation pays for each earlier group's hypothesis that took its token at this step.
+    /// Log-probability subtracted from a continuation for each earlier group's hypothesis that took its token at this step.
     pub penalty: f64,
 }
 
-/// Rows of dropped hypotheses and finished sentences leave the batch at once.
+/// Searches all sentences. Rows of dropped hypotheses and finished sentences leave the batch at once.
 pub(super) fn search(
     model: &mut dyn StepModel,
     options: &SearchOptions,
     groups: Groups,
 ) -> Result<Vec<Vec<Hypothesis>>> {
     let end = model.end_token();
-    // Enough for each row: what stays live is among the W best that do not end and that are not those other groups took,
-    // and a row has one end.
+    // Enough for each row: a group needs at most W of its continuations that neither end nor have a token taken by an
+    // earlier group; those groups take at most W (count - 1) tokens, and one continuation ends.
     let k = groups.width * groups.count + 1;
     let mut history = History::new(model.start_token());
     let mut sentences: Vec<Vec<Beam>> = (0..options.sentences.len())
         .map(|sentence| (0..groups.count).map(|_| Beam::new(sentence, options, groups.width)).collect())
         .collect();
     let exhaustive = options.patience == 0.0;
-    // Finished hypotheses at which a group stops.
+    // A group stops when it has this many finished hypotheses.
     let enough = if exhaustive { usize::MAX } else { (options.patience * groups.width as f64).ceil() as usize };
     let mut candidates = Vec::new();
     let mut taken = Vec::new();
@@ -69,7 +68,7 @@ pub(super) fn search(
                 beam.rank(best, k, &taken, groups.penalty, &mut candidates)?;
                 beam.advance(&candidates, position, end, &mut history);
                 taken.extend(beam.live.iter().map(|live| history.nodes[live.node].token));
-                // At the maximum length first: what is cut there competes with what ends there.
+                // The maximum length is checked first: hypotheses cut there compete with those that end there.
                 if position >= beam.max_length {
                     beam.cut(position, Ending::MaxLength);
                 } else if beam.finished >= enough {
@@ -88,7 +87,7 @@ pub(super) fn search(
     Ok(sentences.into_iter().map(|beams| hypotheses(beams, &history)).collect())
 }
 
-/// What the groups of a sentence kept, the best score first; of equal hypotheses one.
+/// The hypotheses that the groups of a sentence kept, without duplicates, the best score first.
 fn hypotheses(beams: Vec<Beam>, history: &History) -> Vec<Hypothesis> {
     let mut all: Vec<Hypothesis> = Vec::new();
     for Kept { node, end, log_prob, score, ending } in beams.into_iter().flat_map(|beam| beam.kept) {
@@ -98,7 +97,7 @@ fn hypotheses(beams: Vec<Beam>, history: &History) -> Vec<Hypothesis> {
             all.push(Hypothesis { tokens, token_log_probs, log_prob, score, ending });
         }
     }
-    // Stable: of equal scores the one of the earlier group, or set aside first.
+    // Stable: among equal scores, the one from the earlier group or set aside earlier comes first.
     all.sort_by(|a, b| b.score.total_cmp(&a.score));
     all
 }
@@ -111,7 +110,7 @@ struct History {
 
 struct Node {
     token: u32,
-    /// Of the token alone.
+    /// The log-probability of the token alone.
     log_prob: f32,
     before: usize,
 }
@@ -159,14 +158,14 @@ struct Live {
 
 /// A continuation of a live hypothesis.
 struct Candidate {
-    /// Which live hypothesis of the sentence it continues.
+    /// The index of the live hypothesis of the group that it continues.
     rank: usize,
     token: u32,
-    /// Of the token alone.
+    /// The log-probability of the token alone.
     step: f32,
-    /// Of the whole hypothesis, this token included.
+    /// The log-probability of the whole hypothesis, this token included.
     log_prob: f64,
-    /// `log_prob` less what the token pays.
+    /// `log_prob` minus the penalty for tokens of earlier groups.
     rating: f64,
 }
 
@@ -196,12 +195,12 @@ struct Beam<'a> {
     width: usize,
     penalty: LengthPenalty,
     max_length: usize,
-    /// The most probable first; its rows in the batch stand in this order, from `first_row` on.
+    /// The most probable first; their rows in the batch are in this order, from `first_row` on.
     live: Vec<Live>,
     /// Filled at each step and exchanged with `live`.
     next: Vec<Live>,
     first_row: usize,
-    /// At most `width`, the best score first, of equal scores the one set aside first.
+    /// At most `width`, the best score first; among equal scores, the one set aside earlier.
     kept: Vec<Kept>,
     /// Hypotheses that ended so far.
     finished: usize,
@@ -236,8 +235,8 @@ impl<'a> Beam<'a> {
         }
     }
 
-    /// Collects the best continuations of the live hypotheses, the best rating first: enough that `width` of them do not
-    /// end, if there are as many. `best` holds `k` continuations for each row of the whole batch; `taken` are the tokens
+    /// Collects the best continuations of the live hypotheses, the best rating first: enough to have `width` that do not
+    /// end, if so many exist. `best` holds `k` continuations for each row of the whole batch; `taken` are the tokens
     /// of earlier groups, each of which costs `price`.
     fn rank(
         &self,
@@ -271,7 +270,7 @@ impl<'a> Beam<'a> {
     /// Takes one step: `candidates`, in order, have `length` tokens each.
     fn advance(&mut self, candidates: &[Candidate], length: usize, end: u32, history: &mut History) {
         if candidates.is_empty() && self.kept.is_empty() {
-            // Nothing is possible any more: what there is must do.
+            // Nothing can follow and nothing is kept: the live hypotheses are the result.
             return self.cut(length - 1, Ending::Stuck);
         }
         self.next.clear();
@@ -302,7 +301,7 @@ impl<'a> Beam<'a> {
         self.kept.truncate(self.width);
     }
 
-    /// Sets all that is live aside, with `length` tokens.
+    /// Sets all live hypotheses aside; they have `length` tokens.
     fn cut(&mut self, length: usize, ending: Ending) {
         for Live { node, log_prob, .. } in std::mem::take(&mut self.live) {
             self.keep(node, None, log_prob, length, ending);

@@ -1,8 +1,8 @@
-//! What a hypothesis may be continued by: forced beginnings, minimum lengths, n-grams that may not come twice.
+//! Which tokens may continue a hypothesis: forced beginnings, minimum lengths, n-grams that must not repeat.
 
 use super::SearchOptions;
 
-/// What holds for one sentence.
+/// The search options of one sentence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sentence {
     /// The fewest tokens before the end token.
@@ -11,7 +11,7 @@ pub struct Sentence {
     pub max_length: usize,
     /// The tokens that every hypothesis begins with.
     pub prefix: Vec<u32>,
-    /// What random numbers are keyed by, beside the seed.
+    /// The key of its random numbers, together with the seed.
     pub key: u64,
 }
 
@@ -25,7 +25,7 @@ pub struct Constraint {
 }
 
 impl Constraint {
-    /// All may.
+    /// Any token may follow.
     pub const NONE: Self = Self { forced: None, forbidden: Vec::new() };
 
     /// Whether this token may follow.
@@ -35,7 +35,7 @@ impl Constraint {
 }
 
 impl SearchOptions {
-    /// What may follow the `length` tokens of a hypothesis; `tokens` tells them, where they matter.
+    /// What may follow a hypothesis of `length` tokens; `tokens` returns them and is called only if they matter.
     pub(super) fn constraint(
         &self,
         sentence: usize,
@@ -58,7 +58,7 @@ impl SearchOptions {
     }
 }
 
-/// The tokens that would repeat a sequence of `n` tokens.
+/// Adds the tokens that would repeat an n-gram of `tokens`.
 fn forbid_repeats(tokens: &[u32], n: usize, forbidden: &mut Vec<u32>) {
     let last = &tokens[tokens.len() + 1 - n..];
     for ngram in tokens.windows(n) {

@@ -9,7 +9,7 @@ use crate::model::pooling::{Pooling, pool};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 
-/// A model's encoder, in the fastest way that its device has.
+/// A model's encoder, in the fastest implementation for its device.
 pub enum Encoder {
     /// The model's own operations.
     Model(Box<Transformer>),
@@ -18,7 +18,7 @@ pub enum Encoder {
 }
 
 impl Encoder {
-    /// That of a model as it is now.
+    /// The encoder of a model, with its current parameters.
     ///
     /// # Errors
     /// The device fails.
@@ -34,7 +34,7 @@ impl Encoder {
     /// A vector of D numbers for every sentence, [B, D].
     ///
     /// # Errors
-    /// The device fails, or the model's states are not numbers.
+    /// The device fails, or the model's states are not finite.
     pub fn vectors(&self, sources: &Sequences, pooling: Pooling) -> Result<Vec<Vec<f32>>> {
         let vectors = self.pooled(sources, pooling)?;
         if vectors.iter().flatten().all(|x| x.is_finite()) { Ok(vectors) } else { Err(not_a_number()) }

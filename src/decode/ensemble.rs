@@ -19,7 +19,7 @@ impl From<Neural> for Ensemble {
 }
 
 impl Ensemble {
-    /// Of at least one member; their target vocabularies are the same.
+    /// An ensemble of at least one model, all with the same target vocabulary.
     ///
     /// # Panics
     /// There is no member, or the sizes of the vocabularies differ.
@@ -35,20 +35,20 @@ impl Ensemble {
         &self.members
     }
 
-    /// Longest target that the positions of all members reach.
+    /// The longest target that the positions of all members allow.
     pub fn max_positions(&self) -> usize {
         self.members.iter().map(Neural::max_positions).min().unwrap_or(0)
     }
 
-    /// Rows beyond which a batch gains nothing and only takes memory.
+    /// The largest useful number of rows: more only take memory.
     pub fn rows(&self) -> usize {
-        /// Of the log-probabilities of all rows, which several models need.
+        /// Limit on the log-probabilities of a batch, which are stored if there are several models.
         const MOST_VALUES: usize = 16 << 20;
         let rows = self.members.iter().map(Neural::rows).min().unwrap_or(1);
         if self.members.len() == 1 { rows } else { rows.min(MOST_VALUES / self.members[0].vocabulary()).max(1) }
     }
 
-    /// Encodes sentences, for each member the ids of its tokens with the end of the sentence, and begins to decode them.
+    /// Encodes sentences, given for each member as token ids with the end of the sentence, and begins to decode them.
     ///
     /// # Errors
     /// A device fails.
@@ -68,13 +68,13 @@ impl Ensemble {
 pub struct EnsembleStep<'a> {
     ensemble: &'a Ensemble,
     members: Vec<NeuralStep<'a>>,
-    /// Of all rows, [rows, V]: the mean's, and a member's own.
+    /// [rows, V]: of the mean, and in `own` of one member.
     log_probs: Vec<f32>,
     own: Vec<f32>,
 }
 
 impl EnsembleStep<'_> {
-    /// Leaves the logarithm of the mean of the members' probabilities in `log_probs`.
+    /// Writes the logarithm of the mean of the members' probabilities to `log_probs`.
     fn mean(&mut self, rows: &Rows<'_>) -> Result<()> {
         let shift = (self.members.len() as f32).ln();
         for (i, member) in self.members.iter_mut().enumerate() {
@@ -94,7 +94,7 @@ impl EnsembleStep<'_> {
 /// ln(e^a + e^b).
 fn log_add(a: f32, b: f32) -> f32 {
     let (large, small) = (a.max(b), a.min(b));
-    // Where both are impossible, or one is not a number, so is the sum.
+    // The sum is impossible if both are, and NaN if either is.
     if a.is_nan() || b.is_nan() {
         f32::NAN
     } else if small == f32::NEG_INFINITY {

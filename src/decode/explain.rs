@@ -12,10 +12,10 @@ use crate::explanation::{Explanation, Step, temperatures};
 use crate::model::Transformer;
 use crate::ops::Mode;
 
-/// Tokens told of a position.
+/// How many candidate tokens to report for each position.
 const CANDIDATES: usize = 10;
 
-/// What the model thought when it chose a token from these logits.
+/// Describes the choice of a token from these logits.
 fn step(logits: &[f32], chosen: u32, piece: impl Fn(u32) -> String) -> Step {
     let log_sum = log_sum_exp(logits, 1.0);
     let log_prob = |id: usize| (f64::from(logits[id]) - log_sum) as f32;
@@ -40,7 +40,7 @@ fn log_sum_exp(logits: &[f32], temperature: f64) -> f64 {
     scaled.sum::<f64>().ln() + f64::from(largest) / temperature
 }
 
-/// Explains a line's best translation, which is in one part.
+/// Explains the best translation of a line, which must not have been split into parts.
 ///
 /// # Errors
 /// The device fails.
@@ -63,7 +63,7 @@ pub fn explain(model: &Transformer, reader: &Reader, text: &str, translation: &T
 mod tests {
     use super::*;
 
-    /// Probabilities at a temperature are those of the softmax of the logits over it, and the rest of the vocabulary counts.
+    /// At each temperature, probabilities are a softmax over the whole vocabulary, not just the reported candidates.
     #[test]
     fn a_step_is_the_softmax_at_every_temperature() {
         let logits: Vec<f32> = (0..50).map(|i| ((i * 7919) % 50) as f32 / 7.0 - 3.0).collect();

@@ -1,13 +1,13 @@
-//! The log-probabilities of given targets: search with no choice; and how often a model would have chosen the same.
+//! The log-probabilities of given targets (forced decoding), and how often a model would have chosen the same tokens.
 
 use std::iter::Sum;
 
 use super::{Constraint, Continuation, StepModel, StepRows};
 use crate::error::Result;
 
-/// For each sentence of a model the log-probabilities of the tokens of its target, and of the end after them.
+/// For each sentence of a model, the log-probabilities of its target's tokens and of the end after them.
 ///
-/// They are those that a search finds for the same hypothesis: its steps are the same.
+/// A search gives the same hypothesis the same values, as it takes the same steps.
 ///
 /// # Errors
 /// As [`super::search`].
@@ -26,24 +26,24 @@ pub fn force(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Vec<f3
     Ok(log_probs)
 }
 
-/// How well a model knows given targets, the end after each of them counted as a token.
+/// How well a model predicts given targets; the end of each counts as a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Knowledge {
     /// Tokens.
     pub tokens: u64,
-    /// Those that were the most probable ones.
+    /// Those that the model finds most probable.
     pub first: u64,
     /// The sum of their log-probabilities, in nats.
     pub log_prob: f64,
 }
 
 impl Knowledge {
-    /// Perplexity of a token.
+    /// Perplexity per token.
     pub fn perplexity(&self) -> f64 {
         (-self.log_prob / self.tokens as f64).exp()
     }
 
-    /// The share of tokens that were the most probable ones, from 0 to 1.
+    /// The share of tokens that the model finds most probable, from 0 to 1.
     pub fn accuracy(&self) -> f64 {
         self.first as f64 / self.tokens as f64
     }
@@ -59,8 +59,7 @@ impl Sum for Knowledge {
     }
 }
 
-/// How well a model knows the target of each of its sentences: a token that has no place in a translation, but in a target, has
-/// a probability as any other.
+/// How well a model predicts the target of each of its sentences. Target tokens the decoder never emits still count.
 ///
 /// # Errors
 /// As [`super::search`].
@@ -79,8 +78,8 @@ pub fn knowledge(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Kn
     Ok(all)
 }
 
-/// Walks down all targets at once: at each position `look` gets the rows of those that have not ended, and for each the
-/// sentence and the token that comes next.
+/// Walks through all targets in parallel: at each position `look` gets the rows of those that have not ended, and for
+/// each row its sentence and next token.
 fn follow(
     start: u32,
     end: u32,

@@ -9,7 +9,7 @@ pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Resu
     let (start, end) = (model.start_token(), model.end_token());
     let sentences = &options.sentences;
     let mut hypotheses = vec![Hypothesis::EMPTY; sentences.len()];
-    // Of each live row: its sentence, its row at the previous step, its last token.
+    // For each live row: its sentence, its row at the previous step, its last token.
     let mut live: Vec<(usize, usize, u32)> = Vec::with_capacity(hypotheses.len());
     live.extend((0..hypotheses.len()).filter(|&s| sentences[s].max_length > 0).map(|s| (s, s, start)));
     let mut next = Vec::with_capacity(live.len());
@@ -26,7 +26,7 @@ pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Resu
         next.clear();
         for (row, (&(sentence, ..), continuation)) in live.iter().zip(best).enumerate() {
             let hypothesis = &mut hypotheses[sentence];
-            // Where no token is possible the hypothesis is cut as it stands.
+            // If no token is possible, the hypothesis is cut as it stands.
             let Some(log_prob) = continuation.log_prob()? else {
                 hypothesis.ending = Ending::Stuck;
                 continue;

@@ -1,7 +1,7 @@
 //! Search: from a model that extends rows by one token to the best translations of each sentence.
 //!
-//! The search sees a [`StepModel`] and nothing of tensors. It hands the model a batch of rows, one per live hypothesis
-//! of every unfinished sentence, with what each may be continued by, and gets back the `k` best continuations of each row.
+//! The search sees a [`StepModel`], no tensors. It hands the model a batch of rows, one per live hypothesis of every
+//! unfinished sentence, with the constraints on its next token, and gets back the `k` best continuations of each row.
 //! [`search`] follows a [`Strategy`]: beam search ([`greedy`] for a beam of 1), beam search in diverse groups, or sampling.
 //!
 //! A sentence's result depends on nothing but the model's answers for its own rows: ties are broken by rank within the
@@ -35,20 +35,20 @@ pub use penalty::{LengthPenalty, PenaltyKind};
 use crate::choice::choice;
 use crate::error::{Error, Result};
 
-/// The widest beam that [`search`] accepts. Nothing is gained beyond some tens, and memory grows with the square.
+/// The widest beam that [`search`] accepts. Nothing is gained beyond a few dozen, and memory grows quadratically.
 pub const MAX_BEAM: usize = 1000;
 
-/// The largest α of a length penalty: beyond it scores are no numbers for long hypotheses.
+/// The largest α of a length penalty: beyond it, scores of long hypotheses may not be finite.
 pub const MAX_ALPHA: f64 = 50.0;
 
 /// One step of an autoregressive model over rows: the hypotheses of several sentences in one batch.
 ///
-/// A model starts with one row of state for each sentence, in order, and is good for one search.
+/// A model starts with one row of state for each sentence, in order, and serves one search only.
 pub trait StepModel {
     /// Number of sentences this model was prepared for.
     fn sentences(&self) -> usize;
 
-    /// The token that every target starts with; it is fed at the first step and is in no hypothesis.
+    /// The token that every target starts with; it is fed at the first step and is not part of a hypothesis.
     fn start_token(&self) -> u32;
 
     /// The token that ends a hypothesis.
@@ -59,25 +59,24 @@ pub trait StepModel {
     ///
     /// `best` has `rows.len() * k` entries and comes filled with [`Continuation::IMPOSSIBLE`]; where fewer than `k`
     /// tokens are possible, the rest stays so. The tokens of a row are distinct. Log-probabilities are natural
-    /// logarithms and at most 0; what a row's constraint excludes does not change those of the others. The model never
-    /// proposes a token that has no place in a translation (`<pad>`, `<s>`, `<unk>`): that list is its own. Neither the
-    /// other rows nor their number may change a row's answer.
+    /// logarithms and at most 0; tokens that a constraint excludes still count in the normalisation. The model never
+    /// proposes one of its [`Self::forbidden`] tokens. Neither the other rows nor their number may change a row's answer.
     ///
     /// # Errors
-    /// Whatever the computation fails with; the search ends with it.
+    /// Whatever the computation fails with; it ends the search.
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()>;
 
-    /// Extends each row's hypothesis by one token, as [`Self::step`], and writes the log-probabilities of all tokens, a
-    /// row after the other, those included that have no place in a translation. Constraints are not looked at.
+    /// Extends each row's hypothesis by one token, as [`Self::step`], and writes the log-probabilities of all tokens, row
+    /// by row, [`Self::forbidden`] ones included. Ignores constraints.
     ///
     /// # Errors
     /// As [`Self::step`].
     fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()>;
 
-    /// The tokens that have no place in a translation.
+    /// The tokens that may never be in a translation, such as `<pad>`, `<s>` and `<unk>`.
     fn forbidden(&self) -> &[u32];
 
-    /// As [`Self::log_probs`]; negative infinity for a token that has no place in a translation.
+    /// As [`Self::log_probs`], but negative infinity for the [`Self::forbidden`] tokens.
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -91,8 +90,8 @@ pub trait StepModel {
     }
 }
 
-/// The rows of one step. The slices are equally long and never empty; the rows of a sentence stand together, its best
-/// hypothesis first, and sentences stand in order. A sentence that is finished has no rows any more.
+/// The rows of one step. The slices are equally long and never empty; the rows of a sentence are adjacent, its best
+/// hypothesis first, and sentences are in order. A finished sentence has no rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// The token each row's hypothesis is extended with; the start token at the first step.
@@ -102,7 +101,7 @@ pub struct Rows<'a> {
     pub parents: &'a [usize],
     /// The source sentence each row belongs to.
     pub sentences: &'a [usize],
-    /// What each row may be continued by; where nothing is excluded anywhere, there may be none.
+    /// What may follow each row; the slice may be empty if no row is constrained.
     pub constraints: &'a [Constraint],
     /// The number of steps taken before this one: the position, from 0, of `tokens` in the decoder's input.
     pub position: usize,
@@ -114,12 +113,12 @@ impl Rows<'_> {
         self.tokens.len()
     }
 
-    /// Whether there are no rows (never so in a call of [`StepModel::step`]).
+    /// Whether there are no rows; never so in a call of [`StepModel::step`].
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// What a row may be continued by.
+    /// What may follow a row.
     pub fn constraint(&self, row: usize) -> &Constraint {
         static NONE: Constraint = Constraint::NONE;
         self.constraints.get(row).unwrap_or(&NONE)
@@ -135,16 +134,16 @@ pub struct Continuation {
     pub log_prob: f32,
 }
 
-/// The error where a model gives no numbers.
+/// The error for a model whose output is not finite.
 fn not_a_number() -> Error {
     Error::failure("the model's output is not a number")
         .help("its weights are damaged or its training diverged: use an earlier checkpoint")
 }
 
-/// `work` on a batch, whose results come in order; in halves where it does not fit into a device's memory.
+/// Runs `work` on a batch, or on its halves if the device's memory is too small; the results are in the batch's order.
 ///
 /// # Errors
-/// Those of `work`; out of memory only for a single item.
+/// Those of `work`; out of memory only if a single item is too large.
 pub fn in_halves<T, R>(batch: &[T], work: &impl Fn(&[T]) -> Result<Vec<R>>) -> Result<Vec<R>> {
     match work(batch) {
         Err(error) if error.is_out_of_memory() && batch.len() > 1 => {
@@ -158,7 +157,7 @@ pub fn in_halves<T, R>(batch: &[T], work: &impl Fn(&[T]) -> Result<Vec<R>>) -> R
 }
 
 impl Continuation {
-    /// Fills the places of a row that has fewer possible tokens than were asked for.
+    /// Fills up the answer for a row that has fewer possible tokens than were asked for.
     pub const IMPOSSIBLE: Self = Self { token: 0, log_prob: f32::NEG_INFINITY };
 
     /// The log-probability, or `None` where the continuation is impossible. A value just above 0, which rounding in a
@@ -176,14 +175,14 @@ impl Continuation {
 pub enum Strategy {
     /// Beam search; a width of 1 is greedy search.
     Beam {
-        /// Hypotheses extended at each step, and most hypotheses returned: 1 to [`MAX_BEAM`].
+        /// Hypotheses extended at each step, and the most that are returned: 1 to [`MAX_BEAM`].
         width: usize,
     },
-    /// Beam search in groups that keep away from each other (Vijayakumar et al. 2016, "Diverse Beam Search", with Hamming
-    /// diversity): a group's hypotheses pay `penalty` for a token for each time that an earlier group took it at the same
-    /// step. What they pay decides which are extended, and is not in their score.
+    /// Beam search in diverse groups (Vijayakumar et al. 2016, "Diverse Beam Search", with Hamming diversity): a group's
+    /// hypotheses pay `penalty` for a token each time that an earlier group took it at the same step. The penalty affects
+    /// which hypotheses are extended, but not their scores.
     Diverse {
-        /// Hypotheses of all groups together, a multiple of `groups`.
+        /// Beam width of all groups together, a multiple of `groups`.
         width: usize,
         /// Number of groups.
         groups: usize,
@@ -194,18 +193,18 @@ pub enum Strategy {
     Sample(Sampling),
 }
 
-/// How tokens are drawn: from the distribution at a temperature, of that the most probable, renormalised.
+/// How tokens are drawn: from the most probable part of the distribution at a temperature, renormalised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Translations drawn for each sentence, in the order drawn; they may be equal.
     pub count: usize,
-    /// What logits are divided by: below 1 sharper, above 1 flatter.
+    /// Logits are divided by this: below 1 sharper, above 1 flatter.
     pub temperature: f64,
     /// Draw among this many of the most probable tokens; 0: all (Fan et al. 2018).
     pub top_k: usize,
-    /// Draw among the most probable tokens that reach this probability together; 1: all (Holtzman et al. 2020).
+    /// Draw among the fewest most probable tokens that together reach this probability; 1: all (Holtzman et al. 2020).
     pub top_p: f64,
-    /// Seed of what is drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -214,24 +213,24 @@ pub struct Sampling {
 pub struct SearchOptions {
     /// How hypotheses are chosen.
     pub strategy: Strategy,
-    /// What a hypothesis's log-probability is divided by for its score.
+    /// A hypothesis's score is its log-probability divided by this.
     pub length_penalty: LengthPenalty,
-    /// Beams stop when so many times their width have finished; 0: when nothing can become better.
+    /// A beam stops when this many times its width have finished; 0: when nothing can become better.
     pub patience: f64,
-    /// No sequence of so many tokens comes twice in a hypothesis; 0: any may.
+    /// No sequence of this many tokens may repeat within a hypothesis; 0: no limit.
     pub no_repeat_ngram: usize,
-    /// What holds for each sentence.
+    /// The options of each sentence.
     pub sentences: Vec<Sentence>,
 }
 
 choice! {
-    /// Why a hypothesis goes no further.
+    /// Why a hypothesis stopped.
     pub enum Ending {
-        /// It closes with the end token.
+        /// It ended with the end token.
         End = "end",
         /// It was cut at the maximum length.
         MaxLength = "max_length",
-        /// No token was possible any more.
+        /// No further token was possible.
         Stuck = "stuck",
     }
 }
@@ -245,29 +244,29 @@ pub struct Hypothesis {
     pub token_log_probs: Vec<f32>,
     /// The sum of these.
     pub log_prob: f64,
-    /// `log_prob` divided by the length penalty: what hypotheses are ranked by.
+    /// `log_prob` divided by the length penalty; hypotheses are ranked by it.
     pub score: f64,
-    /// Why it goes no further.
+    /// Why it stopped.
     pub ending: Ending,
 }
 
 impl Hypothesis {
-    /// Before the first token.
+    /// A hypothesis before its first token.
     const EMPTY: Self =
         Self { tokens: Vec::new(), token_log_probs: Vec::new(), log_prob: 0.0, score: 0.0, ending: Ending::MaxLength };
 
-    /// Whether it closes with the end token.
+    /// Whether it ended with the end token.
     pub fn finished(&self) -> bool {
         self.ending == Ending::End
     }
 
-    /// The length that penalties count: all tokens, and the end.
+    /// The length for the penalty: all tokens, and the end token if there is one.
     fn length(&self) -> usize {
         self.tokens.len() + usize::from(self.finished())
     }
 }
 
-/// Finds the hypotheses of each sentence, at least one: of a beam up to its width, distinct, the best score first.
+/// Finds the hypotheses of each sentence, at least one. A beam gives up to its width, distinct, the best score first.
 ///
 /// # Errors
 /// If the options are out of range (exit code 2) or do not fit the model, if the model fails, or if it gives a
@@ -296,10 +295,10 @@ impl SearchOptions {
         Self { strategy: Strategy::Beam { width }, length_penalty, patience: 0.0, no_repeat_ngram: 0, sentences }
     }
 
-    /// Refuses what cannot be searched with.
+    /// Checks that the options are in range.
     ///
     /// # Errors
-    /// Names the flag of what is out of range; exit code 2.
+    /// Names the flag of an option that is out of range; exit code 2.
     pub fn check(&self) -> Result<()> {
         let width = match self.strategy {
             Strategy::Beam { width } | Strategy::Diverse { width, .. } => width,
@@ -343,7 +342,7 @@ impl SearchOptions {
     }
 }
 
-/// The rows of the step at hand and the model's answer to them, in buffers kept from step to step.
+/// The rows of the current step and the model's answer to them, in buffers that are reused at each step.
 #[derive(Default)]
 struct StepRows {
     tokens: Vec<u32>,
@@ -378,7 +377,7 @@ impl StepRows {
         Rows { tokens, parents, sentences, constraints, position }
     }
 
-    /// Runs the model on the rows pushed since `clear`; returns `k` continuations a row.
+    /// Runs the model on the rows pushed since `clear`; returns `k` continuations per row.
     fn step(&mut self, model: &mut dyn StepModel, position: usize, k: usize) -> Result<&[Continuation]> {
         let mut best = std::mem::take(&mut self.best);
         best.clear();
@@ -388,8 +387,8 @@ impl StepRows {
         Ok(&self.best)
     }
 
-    /// Runs the model on the rows pushed since `clear`; returns the log-probabilities of all tokens for each: what
-    /// [`StepModel::distributions`] says, or [`StepModel::log_probs`].
+    /// Runs the model on the rows pushed since `clear`; returns the log-probabilities of all tokens for each. `ask` calls
+    /// [`StepModel::distributions`] or [`StepModel::log_probs`].
     fn whole(&mut self, position: usize, ask: impl FnOnce(&Rows<'_>, &mut Vec<f32>) -> Result<()>) -> Result<&[f32]> {
         let mut log_probs = std::mem::take(&mut self.log_probs);
         log_probs.clear();

@@ -18,7 +18,7 @@ use crate::ops::simd::vectorised;
 use crate::ops::softmax::log_sum_exp;
 use crate::ops::{Implementation, Mode};
 
-/// Token ids that search must know.
+/// Token ids that the search needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecialTokens {
     /// Ends a source.
@@ -32,7 +32,7 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// Those of a model with these tokenizers.
+    /// The special tokens of a model with these tokenizers.
     pub fn of(tokenizers: &Tokenizers) -> Self {
         let target = &tokenizers.target;
         Self {
@@ -44,7 +44,7 @@ impl SpecialTokens {
     }
 }
 
-/// A model prepared for search: on the processor the [`Engine`], on NVIDIA's GPUs an [`InferenceEngine`], elsewhere plain operations.
+/// A model prepared for search: an [`Engine`] on the processor, an [`InferenceEngine`] on NVIDIA GPUs, else plain operations.
 #[derive(Debug)]
 pub struct Neural {
     kind: Kind,
@@ -62,7 +62,7 @@ enum Kind {
 }
 
 impl Neural {
-    /// In the fastest way that the model's device has; on the processor in float32.
+    /// In the fastest implementation for the model's device; on the processor in float32.
     ///
     /// # Errors
     /// The device fails.
@@ -102,12 +102,12 @@ impl Neural {
         Ok(Self { kind, special, vocabulary, max_positions, shortlist: None })
     }
 
-    /// Only with the target tokens that a shortlist allows; where there is an engine.
+    /// Allows only the target tokens of a shortlist; has an effect only with the processor's engine.
     pub fn with_shortlist(self, shortlist: Shortlist) -> Self {
         Self { shortlist: Some(shortlist), ..self }
     }
 
-    /// Longest target that the positions reach.
+    /// The longest target that the positions allow.
     pub fn max_positions(&self) -> usize {
         self.max_positions
     }
@@ -117,12 +117,12 @@ impl Neural {
         self.vocabulary
     }
 
-    /// What search must know of the tokens.
+    /// The special tokens.
     pub fn special(&self) -> &SpecialTokens {
         &self.special
     }
 
-    /// Rows beyond which a batch gains nothing and only takes memory.
+    /// The largest useful number of rows: more only take memory.
     pub fn rows(&self) -> usize {
         match &self.kind {
             Kind::Engine(engine) => engine.rows(),
@@ -130,7 +130,7 @@ impl Neural {
         }
     }
 
-    /// Encodes sentences, each the ids of its tokens with the end of the sentence, and begins to decode them.
+    /// Encodes sentences, given as token ids with the end of the sentence, and begins to decode them.
     ///
     /// # Errors
     /// The device fails.
@@ -182,7 +182,8 @@ enum Progress<'a> {
 }
 
 impl NeuralStep<'_> {
-    /// Runs the model on rows; `answer` turns the logits of a row, of these tokens if not of all, into its part of `answers`.
+    /// Runs the model on rows. `answer` gets a row's number, its logits, the tokens they are for (`None`: the whole
+    /// vocabulary) and the row's part of `answers`, which it fills.
     fn run<T: Send>(
         &mut self,
         rows: &Rows<'_>,
@@ -205,7 +206,7 @@ impl NeuralStep<'_> {
         Ok(())
     }
 
-    /// Whether the positions reach so far.
+    /// Fails if the rows are past the model's last position.
     fn check(&self, rows: &Rows<'_>) -> Result<()> {
         if rows.position < self.model.max_positions {
             return Ok(());
@@ -278,7 +279,7 @@ fn excluded(rows: &Rows<'_>, forbidden: &[u32]) -> Excluded {
 
 vectorised! {
     fn any_above(values: &[f32], threshold: f32) -> bool {
-        // Without stopping at the first: that would not vectorise.
+        // No early exit: it would prevent vectorisation.
         let mut any = false;
         for value in values {
             any |= *value > threshold;
@@ -287,7 +288,7 @@ vectorised! {
     }
 }
 
-/// Where the value of a token stands in a row of those of `tokens`, or of all.
+/// The index of a token in a row of values for `tokens` (ascending), or for the whole vocabulary.
 fn place(tokens: Option<&[u32]>, token: u32) -> Option<usize> {
     tokens.map_or(Some(token as usize), |tokens| tokens.binary_search(&token).ok())
 }
@@ -300,8 +301,8 @@ fn forbid(row: &mut [f32], tokens: Option<&[u32]>, forbidden: &[u32]) {
     }
 }
 
-/// The best continuations of one row of logits, of `tokens` (ascending) or of all, the logarithm of whose summed exponentials
-/// is `log_sum`, by falling log-probability, the smaller token first among equals.
+/// The best continuations of one row of logits, by falling log-probability, the smaller token first among equals. The
+/// logits are those of `tokens` (ascending) or of all; `log_sum` is the logarithm of their summed exponentials.
 pub(super) fn best_continuations(
     logits: &mut [f32],
     log_sum: f32,
@@ -311,7 +312,7 @@ pub(super) fn best_continuations(
     best: &mut [Continuation],
 ) {
     if !log_sum.is_finite() {
-        // Not a number: the search tells of it.
+        // Not a number: the search turns this into an error.
         best[0] = Continuation { token: 0, log_prob: f32::NAN };
         return;
     }
@@ -323,7 +324,7 @@ pub(super) fn best_continuations(
     }
     forbid(logits, tokens, forbidden);
     forbid(logits, tokens, &constraint.forbidden);
-    /// Logits looked at together: most have none that counts.
+    /// Logits tested together: most blocks have none above the threshold.
     const BLOCK: usize = 64;
     let k = best.len();
     let mut filled = 0;
@@ -364,7 +365,7 @@ mod tests {
         best_continuations(logits, log_sum_exp(logits), None, forbidden, constraint, best);
     }
 
-    /// A damaged model must not pass for one that has nothing to say.
+    /// A damaged model must not look like one for which no token is possible.
     #[test]
     fn what_is_not_a_number_is_told() {
         for bad in [f32::NAN, f32::INFINITY] {

@@ -1,7 +1,7 @@
-//! Length penalties: what a hypothesis's log-probability is divided by, so that long ones are not put at a disadvantage.
+//! Length penalties: divisors of a hypothesis's log-probability, so that long ones are not put at a disadvantage.
 //!
 //! A length `|Y|` counts every generated token, the end token included; a hypothesis cut at the maximum length has no
-//! end token, and counts the tokens it has.
+//! end token, so its length is just its tokens.
 
 use crate::choice::choice;
 
@@ -9,9 +9,9 @@ choice! {
     /// A formula for the penalty of a length.
     pub enum PenaltyKind {
         /// `((5 + |Y|) / 6)^α`: Wu et al. 2016, "Google's Neural Machine Translation System", equation 14, without the
-        /// coverage term. Tensor2Tensor, Sockeye and OpenNMT have it.
+        /// coverage term. Tensor2Tensor, Sockeye and OpenNMT use it.
         Gnmt = "gnmt",
-        /// `|Y|^α`, as fairseq, Marian, Hugging Face and CTranslate2 have it.
+        /// `|Y|^α`, as in fairseq, Marian, Hugging Face and CTranslate2.
         Power = "power",
         /// `|Y|`: the average of the tokens' log-probabilities, whatever α is.
         Average = "average",
@@ -28,7 +28,7 @@ pub struct LengthPenalty {
 }
 
 impl LengthPenalty {
-    /// What the log-probability of a hypothesis of this length is divided by. An empty one counts as one token.
+    /// The divisor for a hypothesis of this length. Except with `Gnmt`, an empty one counts as one token.
     pub fn of(&self, length: usize) -> f64 {
         let length = length as f64;
         match self.kind {
@@ -43,11 +43,11 @@ impl LengthPenalty {
         log_prob / self.of(length)
     }
 
-    /// No hypothesis that extends one of log-probability `log_prob` and ends with a length in `shortest..=longest` scores
-    /// higher than this.
+    /// An upper bound on the score of any extension of a hypothesis of log-probability `log_prob` to a length in
+    /// `shortest..=longest`.
     ///
-    /// Log-probabilities only fall, and penalties are monotone in the length, so the best case adds nothing to `log_prob`
-    /// and lies at one end of the range.
+    /// Log-probabilities only fall, and penalties are monotone in the length, so the best case keeps `log_prob` as it is
+    /// and has the shortest or the longest length.
     pub fn best_attainable(&self, log_prob: f64, shortest: usize, longest: usize) -> f64 {
         self.score(log_prob, shortest).max(self.score(log_prob, longest))
     }

@@ -13,8 +13,8 @@ struct Live {
     token: u32,
 }
 
-/// Draws `sampling.count` hypotheses of each sentence. What is drawn depends on the seed, the sentence's key, the number of
-/// the hypothesis and the position, and on the model's answers: not on the batch.
+/// Draws `sampling.count` hypotheses of each sentence. The draws depend on the seed, the sentence's key, the number of the
+/// hypothesis, the position and the model's answers, but not on the batch.
 pub(super) fn search(
     model: &mut dyn StepModel,
     options: &SearchOptions,
@@ -39,7 +39,7 @@ pub(super) fn search(
             batch.push(token, parent, sentence, options.constraint(sentence, position, end, tokens));
         }
         let rows = live.len();
-        // Many of the most probable tokens are not sought one by one.
+        // For a large k, the model returns the whole distribution rather than the k best continuations.
         let whole = sampling.top_k == 0 || sampling.top_k > MAX_BEAM;
         if whole {
             batch.whole(position, |rows, log_probs| model.distributions(rows, log_probs))?;
@@ -85,7 +85,7 @@ pub(super) fn search(
     Ok(hypotheses)
 }
 
-/// The tokens of a distribution that a constraint leaves, with their log-probabilities.
+/// Adds the tokens of a distribution that a constraint allows, with their log-probabilities.
 fn possible(log_probs: &[f32], constraint: &Constraint, candidates: &mut Vec<(u32, f64)>) -> Result<()> {
     for (token, &log_prob) in log_probs.iter().enumerate() {
         let token = token as u32;
@@ -103,7 +103,7 @@ fn sort(candidates: &mut [(u32, f64)]) {
     candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
 }
 
-/// One of the candidates, by a number that is uniform in [0, 1).
+/// Draws one of the candidates; `random` is uniform in [0, 1).
 fn draw(candidates: &mut Vec<(u32, f64)>, sampling: &Sampling, random: f64) -> Option<(u32, f64)> {
     if sampling.top_k > 0 && candidates.len() > sampling.top_k {
         sort(candidates);
@@ -131,6 +131,6 @@ fn draw(candidates: &mut Vec<(u32, f64)>, sampling: &Sampling, random: f64) -> O
             return Some(*candidate);
         }
     }
-    // Rounding can leave a little over.
+    // Reached only if rounding leaves a little over.
     candidates.last().copied()
 }

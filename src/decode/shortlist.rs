@@ -1,8 +1,8 @@
-//! Vocabulary shortlists: which target tokens a sentence may be translated with, so that the output layer computes no others.
+//! Vocabulary shortlists: the target tokens that a translation of a sentence may use, so the output layer computes no others.
 //!
-//! A list is made once from the training text ([`crate::data::lexicon`]): for each source token those target tokens that
-//! translate it, and some that are always allowed. The file is safetensors: `starts` [V + 1], `tokens` (of source token s those
-//! from `starts[s]` to `starts[s + 1]`) and `always`, all u32; its metadata name the tokenizers it was made for. (Devlin 2017,
+//! A list is made once from the training text ([`crate::data::lexicon`]): for each source token the target tokens that
+//! translate it, and some that are always allowed. The file is safetensors: `starts` [V + 1], `tokens` (source token s has
+//! those from `starts[s]` to `starts[s + 1]`) and `always`, all u32; its metadata names the tokenizers it is for. (Devlin 2017,
 //! "Sharp Models on Dull Hardware"; Kim et al. 2019, "From Research to Production and Back".)
 
 use std::collections::HashMap;
@@ -16,19 +16,19 @@ use sha2::{Digest, Sha256};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 
-/// Key of the metadata, whose text is JSON.
+/// Key of the metadata; its value is a JSON object.
 const ABOUT: &str = "mt";
 
-/// Key in that which tells which tokenizers a list is for.
+/// Key in that object for the digest of the tokenizers that the list is for.
 const TOKENIZERS: &str = "tokenizers";
 
-/// Key in that with the checksum.
+/// Key in that object for the checksum of the list.
 const DIGEST: &str = "sha256";
 
 /// A shortlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortlist {
-    /// Of source token s, `tokens[starts[s]..starts[s + 1]]`.
+    /// Source token s has `tokens[starts[s]..starts[s + 1]]`.
     starts: Vec<u32>,
     tokens: Vec<u32>,
     always: Vec<u32>,
@@ -50,12 +50,12 @@ impl Shortlist {
         self.always.extend_from_slice(tokens);
     }
 
-    /// Target tokens a source token has on average.
+    /// The average number of target tokens per source token.
     pub fn average(&self) -> f64 {
         self.tokens.len() as f64 / (self.starts.len() - 1).max(1) as f64
     }
 
-    /// The target tokens of a sentence, ascending, but for `forbidden`.
+    /// The target tokens allowed for a sentence, ascending, without `forbidden`.
     pub fn of(&self, source: &[u32], forbidden: &[u32]) -> Vec<u32> {
         let list = |&token: &u32| {
             let [start, end] = [token as usize, token as usize + 1].map(|i| self.starts[i] as usize);
@@ -78,7 +78,7 @@ impl Shortlist {
         let failed = |error| Error::failure("the shortlist cannot be written").caused_by(error);
         let view = |bytes| TensorView::new(Dtype::U32, vec![bytes_len(bytes)], bytes).map_err(failed);
         let views = parts.iter().map(|(name, bytes)| Ok((*name, view(bytes)?))).collect::<Result<Vec<_>>>()?;
-        // One entry: several would come in any order, and the same list in other bytes.
+        // A single entry: several would be written in random order, so equal lists would give different files.
         let about = json!({ TOKENIZERS: tokenizers.digest()?, DIGEST: self.digest() });
         let metadata = HashMap::from([(ABOUT.to_owned(), about.to_string())]);
         safetensors::serialize(views, Some(metadata)).map_err(failed)

@@ -36,9 +36,9 @@ pub struct Source {
     pub part: usize,
     /// Its tokens, without the end of the sentence; none where the line is blank.
     pub ids: Vec<u32>,
-    /// Of these the first ones that do not stand here in the line: its tag, before each part but the first.
+    /// How many leading ids are a repeated tag.
     pub added: usize,
-    /// Whether it had more than the positions reach, or more white space before its text than is read.
+    /// Whether it was cut to fit the positions, or its text follows more white space than is read.
     pub cut: bool,
 }
 
@@ -47,16 +47,16 @@ pub struct Source {
 pub struct BeyondPositions {
     /// Which of the lines it is.
     pub line: usize,
-    /// Its tokens with the end of the sentence; of an enormous line those of its beginning.
+    /// Its tokens with the end of the sentence; only its beginning is counted if it is enormous.
     pub tokens: usize,
-    /// Whether it has more.
+    /// Whether it has more tokens than those.
     pub and_more: bool,
-    /// The positions that the model has.
+    /// The model's number of positions.
     pub positions: usize,
 }
 
 impl BeyondPositions {
-    /// As an error about `file`, in which the first of the lines is number `first`.
+    /// An error about `file`, in which `first` is the number of the first of the lines.
     pub fn error(&self, file: &Path, first: usize) -> Error {
         let Self { line, tokens, and_more, positions } = self;
         let more = if *and_more { "more than " } else { "" };
@@ -67,19 +67,19 @@ impl BeyondPositions {
     }
 }
 
-/// Makes lines into what the encoder takes.
+/// Turns lines into the encoder's input.
 #[derive(Clone, Debug)]
 pub struct Reader {
     tokenizers: Tokenizers,
     /// Most tokens of a line, without the end of the sentence.
     longest: usize,
-    /// Most tokens of a line that the model has learnt to translate.
+    /// Tokens of the longest line that the model has learnt to translate.
     trained: usize,
     learned: bool,
 }
 
-/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little. Of one
-/// that begins with more white space than that, the beginning of what comes behind it: the line is not blank.
+/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little. If
+/// that much is all white space, leading white space is skipped, so that a line with text does not seem blank.
 fn beginning(line: &str, longest: usize) -> &str {
     const LEAST: usize = 1 << 20;
     const BYTES_A_TOKEN: usize = 256;
@@ -100,7 +100,7 @@ impl Reader {
         Self { tokenizers: tokenizers.clone(), longest, trained: longest, learned }
     }
 
-    /// For a model trained on lines of at most so many tokens.
+    /// For a model trained on lines of at most this many tokens.
     pub fn with_trained_length(self, tokens: usize) -> Self {
         Self { trained: tokens.clamp(1, self.longest), ..self }
     }
@@ -110,17 +110,17 @@ impl Reader {
         &self.tokenizers
     }
 
-    /// Whether a source is longer than what the model has learnt to translate.
+    /// Whether a source is longer than any that the model has learnt to translate.
     pub fn is_long(&self, source: &Source) -> bool {
         source.cut || source.ids.len() > self.trained
     }
 
-    /// Whether positions are learned: of those beyond a model then knows nothing.
+    /// Whether positions are learned: if so, positions past the table are undefined.
     pub fn is_learned(&self) -> bool {
         self.learned
     }
 
-    /// One source a line, cut where it must be. A line of nothing but white space has no tokens.
+    /// One source per line, cut if it is too long. A line of nothing but white space has no tokens.
     pub fn read<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<Source> {
         let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest)).collect();
         let encoded = self.tokenizers.source.encode_batch(&beginnings);
@@ -146,7 +146,7 @@ impl Reader {
         Some(BeyondPositions { line, tokens: encoded[line].len() + 1, and_more, positions: self.longest + 1 })
     }
 
-    /// Whether this text has no more tokens than the model has learnt to translate.
+    /// Whether this text is no longer than the model has learnt to translate.
     fn takes(&self, text: &str) -> bool {
         beginning(text, self.longest).len() == text.len() && self.tokenizers.source.encode(text).len() <= self.trained
     }
@@ -159,10 +159,10 @@ impl Reader {
     }
 }
 
-/// Texts that all of these models take behind `leading`, which are this one together but for the white space at their ends; one
-/// after the other. They are its sentences, for these are what most models have learnt from: of several at once they tend to translate
-/// one. A sentence that is too long is halved at a mark, else at white space, else anywhere, the nearest to the middle, again
-/// and again.
+/// Splits text into sentences short enough for every model once `leading` is prepended.
+///
+/// Most models have learnt from single sentences: given several at once, they tend to translate only one. A sentence that is
+/// too long is halved, repeatedly, at the punctuation mark nearest to its middle, else at white space, else anywhere.
 pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t str> {
     let is_taken = |text: &str| {
         let whole = if leading.is_empty() { Cow::from(text) } else { format!("{leading}{text}").into() };
@@ -174,7 +174,7 @@ pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t st
     while let Some(text) = rest.pop() {
         let mut after = text.chars();
         after.next();
-        // A model that takes no character at all gets its beginning.
+        // A single character cannot be split: it is kept even if too long, and cut later.
         if after.as_str().is_empty() || is_taken(text) {
             parts.push(text);
             continue;
@@ -185,7 +185,7 @@ pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t st
     parts
 }
 
-/// The sentences of a text, as Unicode's annex 29 has them, but that no abbreviation ends one.
+/// The sentences of a text by Unicode's annex 29, except that none ends after an abbreviation.
 fn sentences(text: &str) -> impl Iterator<Item = &str> {
     let mut bounds = text.split_sentence_bound_indices();
     let mut first = 0;
@@ -202,8 +202,8 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a text ends in a letter, a number of two digits or a short capitalised word without a vowel, with a full stop: `J.`,
-/// `am 3.`, `Mrs.`
+/// Whether a text ends with a full stop after a single letter or digit, a number of two digits, or a short capitalised word
+/// without a vowel: `J.`, `am 3.`, `Mrs.`
 fn is_abbreviated(text: &str) -> bool {
     let last = text.split_whitespace().next_back().and_then(|word| word.strip_suffix('.'));
     let word = last.unwrap_or_default().trim_start_matches(|c: char| !c.is_alphanumeric());
@@ -222,7 +222,7 @@ fn is_abbreviated(text: &str) -> bool {
 fn middle(text: &str) -> usize {
     let centre = text.len() / 2;
     let nearest = |places: &mut dyn Iterator<Item = usize>| places.min_by_key(|place| place.abs_diff(centre));
-    // Full stops of scripts that put no space after them end a sentence wherever they stand.
+    // These full stops end a sentence even without a space after them.
     let wide = |c: char| matches!(c, '。' | '！' | '？' | '．' | '।' | '؟' | '۔');
     let ends = |c: char| wide(c) || matches!(c, '.' | '!' | '?' | '…' | ';' | ':');
     let closes = |c: char| matches!(c, '"' | '\'' | ')' | ']' | '»' | '”' | '’' | '“' | '」' | '』');
@@ -243,13 +243,13 @@ fn middle(text: &str) -> usize {
         .unwrap_or(centre)
 }
 
-/// Sorts by the number of tokens, the longest first, so that a batch too large shows at once; equal ones stay in order.
+/// Sorts by the number of tokens, the longest first, so that too large a batch fails at once; equal ones stay in order.
 pub fn by_length<T>(items: &mut [T], tokens: impl Fn(&T) -> usize) {
     items.sort_by_key(|item| Reverse(tokens(item)));
 }
 
-/// Items sorted [`by_length`] in batches of at most `batch_tokens` padded tokens, the ends counted, and `most` items, and at
-/// least one.
+/// Batches of items that are sorted [`by_length`]: each has at most `batch_tokens` padded tokens, ends included, and at
+/// most `most` items, but at least one.
 pub fn batches<T>(
     items: &[T],
     tokens: impl Fn(&T) -> usize,

@@ -4,7 +4,7 @@
 use super::{Continuation, Rows, StepModel};
 use crate::error::Result;
 
-/// `<pad>`, `<s>`, `</s>`, `<unk>`; words come after.
+/// Number of special tokens: `<pad>`, `<s>`, `</s>`, `<unk>`. Words come after them.
 const SPECIAL: u32 = 4;
 const START: u32 = 1;
 pub const END: u32 = 2;
@@ -60,7 +60,7 @@ impl Language {
 /// A [`StepModel`] of several sentences in one [`Language`].
 pub struct Toy {
     pub language: Language,
-    /// Of each row of the last step: its sentence and its state.
+    /// Each row of the last step: its sentence and its state.
     rows: Vec<(usize, u64)>,
     sentences: usize,
     /// Number of rows of each step so far.
@@ -116,7 +116,7 @@ impl StepModel for Toy {
 }
 
 impl Toy {
-    /// What can follow each row; its state moves on.
+    /// What can follow each row; advances the states.
     fn answers(&mut self, rows: &Rows<'_>) -> Vec<Vec<Continuation>> {
         assert!(!rows.is_empty() && rows.parents.len() == rows.len() && rows.sentences.len() == rows.len());
         assert!(rows.sentences.is_sorted(), "the rows of a sentence stand together");

@@ -19,17 +19,17 @@ use crate::error::{Error, Result};
 pub struct TranslateOptions {
     /// How translations are chosen.
     pub strategy: Strategy,
-    /// Most translations of a line that are wanted.
+    /// The most translations to return for a line.
     pub n_best: usize,
-    /// What they are ranked by.
+    /// The length penalty by which they are ranked.
     pub length_penalty: LengthPenalty,
     /// See [`SearchOptions::patience`].
     pub patience: f64,
-    /// No sequence of so many tokens comes twice in a translation; 0: any may.
+    /// No sequence of this many tokens may repeat within a translation; 0: no limit.
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
     pub min_length: usize,
-    /// A translation has at most this many times the tokens of its source, and `max_length_extra` more.
+    /// A translation has at most this many times the tokens of its source, plus `max_length_extra`.
     pub max_length_ratio: f64,
     /// See `max_length_ratio`.
     pub max_length_extra: usize,
@@ -37,7 +37,7 @@ pub struct TranslateOptions {
     pub max_length: Option<usize>,
     /// What every translation begins with.
     pub prefix: String,
-    /// Lines before the first: random numbers are keyed by the number of a line.
+    /// Number of lines before the first: random numbers are keyed by line numbers.
     pub lines_before: usize,
     /// Most padded source tokens in one batch.
     pub batch_tokens: usize,
@@ -46,7 +46,7 @@ pub struct TranslateOptions {
 }
 
 impl TranslateOptions {
-    /// As a configuration has it.
+    /// The options of a configuration.
     pub fn of(config: &DecodeConfig) -> Self {
         Self {
             strategy: Strategy::Beam { width: config.beam },
@@ -65,7 +65,7 @@ impl TranslateOptions {
         }
     }
 
-    /// Refuses what cannot be searched with.
+    /// Checks that the options are in range.
     ///
     /// # Errors
     /// As [`SearchOptions::check`].
@@ -73,7 +73,7 @@ impl TranslateOptions {
         self.search(Vec::new()).check()
     }
 
-    /// Rows that a sentence becomes.
+    /// Number of rows per sentence.
     fn rows(&self) -> usize {
         match self.strategy {
             Strategy::Beam { width } | Strategy::Diverse { width, .. } => width,
@@ -89,7 +89,7 @@ impl TranslateOptions {
     /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
     fn limit(&self, source: usize, prefix: usize) -> usize {
         let by_source = (self.max_length_ratio * source as f64) as usize;
-        // What must be there has room, and the end too.
+        // Leaves room for the minimum length or the prefix, and for the end.
         let least = self.min_length.max(prefix).saturating_add(1);
         by_source.saturating_add(self.max_length_extra).max(least).min(self.max_length.unwrap_or(usize::MAX))
     }
@@ -100,26 +100,26 @@ impl TranslateOptions {
 pub struct Translation {
     /// The best first, or in the order they were drawn; at least one.
     pub n_best: Vec<Candidate>,
-    /// Whether the source was cut at what the model's positions reach.
+    /// Whether the source was cut to fit the model's positions.
     pub source_cut: bool,
-    /// The sources of its parts, as the first model takes them: one, but for a line that was split; none for a blank line.
+    /// The sources of its parts, as the first model reads them: one unless the line was split; none for a blank line.
     pub parts: Vec<Source>,
 }
 
 impl Translation {
-    /// Of a blank line: a blank line.
+    /// The translation of a blank line: a blank line.
     fn blank() -> Self {
         Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new() }
     }
 
-    /// One translation behind the other.
+    /// Appends the translation of the next part.
     fn joined(self, next: Self) -> Self {
         let n_best = self.n_best.into_iter().zip(next.n_best).map(|(first, second)| first.joined(second)).collect();
         let parts = [self.parts, next.parts].concat();
         Self { n_best, source_cut: self.source_cut || next.source_cut, parts }
     }
 
-    /// The one that counts.
+    /// The first, and best, translation.
     pub fn best(&self) -> &Candidate {
         &self.n_best[0]
     }
@@ -136,16 +136,16 @@ pub struct Candidate {
     pub token_log_probs: Vec<f32>,
     /// The sum of these.
     pub log_prob: f64,
-    /// That under the length penalty.
+    /// The score under the length penalty; of a line in parts, the sum of their scores.
     pub score: f64,
-    /// Why it goes no further; of a line in parts, the first reason that is not the end.
+    /// Why it stopped; of a line in parts, the first reason other than the end token.
     pub ending: Ending,
-    /// Where the tokens of each part but the first begin.
+    /// The index in `tokens` at which each part after the first begins.
     pub joints: Vec<usize>,
 }
 
 impl Default for Candidate {
-    /// No text.
+    /// An empty, finished translation.
     fn default() -> Self {
         let (text, tokens, token_log_probs, joints) = Default::default();
         Self { text, tokens, token_log_probs, log_prob: 0.0, score: 0.0, ending: Ending::End, joints }
@@ -153,7 +153,7 @@ impl Default for Candidate {
 }
 
 impl Candidate {
-    /// One behind the other.
+    /// Appends the translation of the next part.
     fn joined(mut self, next: Self) -> Self {
         if let (Some(before), Some(after)) = (self.text.chars().next_back(), next.text.chars().next())
             && has_space_between(before, after)
@@ -172,14 +172,14 @@ impl Candidate {
         self
     }
 
-    /// Whether it ended by itself.
+    /// Whether it ended with the end token.
     pub fn finished(&self) -> bool {
         self.ending == Ending::End
     }
 }
 
-/// Whether a space stands between two sentences, of which one ends and the other begins with these characters: it does not
-/// where Chinese and Japanese are written, nor behind their punctuation.
+/// Whether to put a space between two sentences, given the last character of one and the first of the next: not between
+/// Chinese or Japanese text, nor after their punctuation.
 fn has_space_between(before: char, after: char) -> bool {
     let is_east_asian = |c: char| {
         matches!(c, '\u{3000}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' |
@@ -192,13 +192,13 @@ fn has_space_between(before: char, after: char) -> bool {
 #[derive(Debug)]
 pub struct Translator {
     models: Ensemble,
-    /// Of each model.
+    /// One per model.
     readers: Vec<Reader>,
     target: Arc<Tokenizer>,
 }
 
 impl Translator {
-    /// Of at least one model, each with what reads its sources. Their target vocabularies are the same.
+    /// A translator of at least one model, each with the reader of its sources. Their target vocabularies are the same.
     ///
     /// # Panics
     /// As [`Ensemble::new`].
@@ -208,8 +208,8 @@ impl Translator {
         Self { models: Ensemble::new(models), readers, target }
     }
 
-    /// Translates lines; the result has one translation a line, in order. `progress` hears how many lines are done, those in
-    /// parts when all of them are.
+    /// Translates lines; the result has one translation per line, in order. `progress` is told how many lines are done; a line
+    /// in parts is done when all its parts are.
     ///
     /// # Errors
     /// As [`search`].
@@ -226,7 +226,7 @@ impl Translator {
         Ok(whole.unwrap_or_default())
     }
 
-    /// As [`Self::translate`]; asked after each batch, `go_on` may end it, and there is no result then.
+    /// As [`Self::translate`], but stops without a result if `go_on`, asked after each batch, returns false.
     ///
     /// # Errors
     /// As [`search`].
@@ -269,8 +269,8 @@ impl Translator {
         Ok(Some(translations.into_iter().map(|translation| translation.unwrap_or_else(Translation::blank)).collect()))
     }
 
-    /// The log-probabilities of given translations: for each pair of a source and a target, the target's tokens, and of each
-    /// and of the end after them, if the models are to say so.
+    /// Scores given translations: for each pair of a source and a target, returns the
+    /// target tokens, with log-probabilities including the end.
     ///
     /// # Errors
     /// As [`search`].
@@ -285,7 +285,7 @@ impl Translator {
         Ok(targets.into_iter().zip(log_probs).collect())
     }
 
-    /// How well the models know given translations.
+    /// How well the models predict given translations.
     ///
     /// # Errors
     /// As [`search`].
@@ -296,11 +296,12 @@ impl Translator {
         batch_tokens: usize,
     ) -> Result<Knowledge> {
         let targets = self.target.encode_batch(targets);
-        // In the order of the lines, however they were batched.
+        // Summed in the order of the lines, so that batching does not change the rounding.
         Ok(self.follow(sources, &targets, batch_tokens, knowledge)?.into_iter().sum())
     }
 
-    /// What `look` says of each pair of a source and a target, which it is given in batches, with the models at the sources.
+    /// The results of `look` for each pair of a source and a target. It is called for each batch, with the models ready to
+    /// decode its sources, and its targets.
     fn follow<S: AsRef<str> + Sync, T: Clone + Default>(
         &self,
         sources: &[S],
@@ -337,12 +338,12 @@ impl Translator {
         Some(BeyondPositions { line, tokens: encoded[line].len() + 1, and_more: false, positions })
     }
 
-    /// The tokenizer of what comes out.
+    /// The target tokenizer.
     pub fn target(&self) -> &Tokenizer {
         &self.target
     }
 
-    /// For each model the sources of all lines, in order; of a line that is split, those of its parts.
+    /// For each model the sources of all lines, in order; a line that is split has one for each part.
     fn read<'l, S: AsRef<str> + Sync>(&self, lines: &'l [S], long: Long) -> Vec<Vec<Source>> {
         let mut sources: Vec<Vec<Source>> = self.readers.iter().map(|reader| reader.read(lines)).collect();
         let is_cut =
@@ -350,7 +351,7 @@ impl Translator {
         if long != Long::Split || !(0..lines.len()).any(is_cut) {
             return sources;
         }
-        // A tag says into which language the whole line goes. One of the models may know of it alone.
+        // A tag gives the target language of the whole line, so each part needs it. It may be known to only one of the models.
         let leading = |line: &'l str| {
             let known = self.readers.iter().map(|reader| reader.tokenizers().source.leading(line));
             let leading = known.max_by_key(|leading| leading.len()).unwrap_or_default();
@@ -384,7 +385,7 @@ impl Translator {
         sources
     }
 
-    /// Refuses a beginning that has no room.
+    /// Checks that a translation has room for the prefix.
     ///
     /// # Errors
     /// It has more tokens than `options.max_length` or the models' positions allow; exit code 2.
@@ -398,14 +399,14 @@ impl Translator {
         Ok(())
     }
 
-    /// The tokens of a beginning.
+    /// The tokens of a prefix.
     fn prefix(&self, text: &str) -> Prefix {
-        // White space at its end would come twice: pieces bring their own.
+        // White space at its end would be doubled: the next piece begins with its own.
         let [first, later] = [text, self.target.leading(text)].map(|text| self.target.encode(text.trim_end()));
         Prefix { first, later }
     }
 
-    /// Without the first `forced` tokens, which the line has already.
+    /// The candidate of a hypothesis, without its first `forced` tokens, which an earlier part of the line already has.
     fn candidate(&self, hypothesis: Hypothesis, forced: usize) -> Candidate {
         let Hypothesis { mut tokens, mut token_log_probs, mut log_prob, score, ending } = hypothesis;
         tokens.drain(..forced.min(tokens.len()));
@@ -419,16 +420,16 @@ impl Translator {
 /// What translations begin with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
-    /// Those of a line or of its first part.
+    /// The tokens for a line or its first part.
     first: Vec<u32>,
-    /// Those of its other parts: the tags at the beginning of `first`, which say something of the whole line.
+    /// The tokens for its other parts: the tags at the beginning of `first`, which apply to the whole line.
     later: Vec<u32>,
 }
 
 impl Ensemble {
-    /// Up to `options.n_best` hypotheses of each source, in order; none for one without tokens. `sources` has those of each
-    /// member. They are batched by length; asked after each batch, with the numbers of its sources, `go_on` may end it, and
-    /// there is no result then.
+    /// Up to `options.n_best` hypotheses of each source, in order; none for a source without tokens. `sources` has a list for
+    /// each member. They are batched by length. Stops without a result if `go_on`, asked after each batch with the indices of
+    /// its sources, returns false.
     ///
     /// # Errors
     /// As [`search`].
@@ -471,14 +472,14 @@ impl Ensemble {
                 min_length: options.min_length,
                 max_length: options.limit(ids.len(), prefix.len()).clamp(1, self.max_positions()),
                 prefix: prefix.clone(),
-                // No line is so long that its parts come near the next line.
+                // Unique: there are never 2^40 lines.
                 key: ((options.lines_before + line) as u64) + ((*part as u64) << 40),
             }
         };
         search(&mut self.begin_with(sources, batch)?, &options.search(batch.iter().map(sentence).collect()))
     }
 
-    /// Begins to decode some of the sources.
+    /// Begins to decode the sources whose indices are in `batch`.
     fn begin_with(&self, sources: &[Vec<Source>], batch: &[usize]) -> Result<EnsembleStep<'_>> {
         let ids = |(member, sources): (&Neural, &Vec<Source>)| -> Vec<Vec<u32>> {
             let end = member.special().source_end;

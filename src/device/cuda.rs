@@ -31,7 +31,7 @@ pub fn open(index: usize) -> Result<Device> {
     })
 }
 
-/// Candle's device, with a stream of its own: the one that it takes by itself is another in every thread.
+/// Candle's device, with a stream of its own: Candle's default stream is a different one in every thread.
 fn device(index: usize) -> candle_core::Result<Device> {
     let device = Device::new_cuda_with_stream(index)?;
     // SAFETY: there is no other stream that events would have to order its memory with.
@@ -39,7 +39,7 @@ fn device(index: usize) -> candle_core::Result<Device> {
     Ok(device)
 }
 
-/// The first GPU; `None` without a driver or a GPU. An error is that of a GPU that cannot be used.
+/// The first GPU; `None` without a driver or a GPU. An error means that there is a GPU, but it cannot be used.
 pub fn first() -> Result<Option<Device>> {
     if load_driver().is_err() || count()? == 0 {
         return Ok(None);
@@ -116,7 +116,7 @@ fn target(ptx: &str) -> Option<&str> {
     rest.split(|c: char| !c.is_ascii_alphanumeric()).next()
 }
 
-/// Kernels run on their generation of GPUs and on newer ones; those with a letter on their own only.
+/// Kernels run on their generation of GPUs and on newer ones; kernels with a letter run only on their own.
 fn check_capability(index: usize, gpu: usize, target: &str) -> Result<()> {
     let digits = target.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let Ok(built) = digits.parse::<usize>() else { return Ok(()) };
@@ -160,9 +160,9 @@ fn load_libraries() -> Result<()> {
     Ok(())
 }
 
-/// The libraries besides the driver's that Candle calls, those first that others of them need. Named as in CUDA 12 and 13.
+/// The libraries besides the driver's that Candle calls, each before those that need it. Named as in CUDA 12 and 13.
 fn libraries(major: u32) -> [String; 4] {
-    // cuRAND counts its own versions.
+    // cuRAND has version numbers of its own.
     [("cublasLt", major), ("cublas", major), ("curand", 10), ("nvrtc", major)]
         .map(|(name, version)| format!("lib{name}.so.{version}"))
 }

@@ -38,7 +38,7 @@ impl FromStr for DeviceName {
             let error = Error::usage(format!("there is no device `{name}`"));
             return Err(error.help("use auto, cpu, cuda, cuda:N or metal"));
         };
-        // `parse` takes a sign as well.
+        // `parse` would also accept a sign.
         let digits = index.bytes().all(|byte| byte.is_ascii_digit());
         match index.parse() {
             Ok(index) if digits => Ok(Self::Cuda(index)),
@@ -96,8 +96,8 @@ fn open_metal() -> Result<Device> {
     })
 }
 
-/// Sets the number of threads of all parallel work; 0 takes one per core. Must come before any parallel work. Of far more than
-/// there are cores, which wait for each other most of the time, only some are made.
+/// Sets the number of threads of all parallel work; 0 takes one per core. Must come before any parallel work. There are at
+/// most four per core, since more would spend most of their time waiting for each other.
 pub fn set_threads(threads: usize) {
     const A_CORE: usize = 4;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -110,7 +110,7 @@ pub fn set_threads(threads: usize) {
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
 }
 
-/// Settings of libraries that read them from the environment. Must be called before any thread is started.
+/// Sets options of libraries, unless the environment does. Must be called before any thread is started.
 pub fn configure_libraries() {
     // Candle's own pool spins after each large elementwise operation, against our threads: measured at 17 % of the time of
     // an update of transformer-tiny on two cores. Users may still set it.
@@ -119,8 +119,8 @@ pub fn configure_libraries() {
         // SAFETY: the process has one thread.
         unsafe { std::env::set_var(SPIN, "1") };
     }
-    // Without it the allocator gives the buffers of an update back to the system before the next one takes them: the pages
-    // that the system then clears were 15 % of an update of transformer-base. Users may still set MIMALLOC_PURGE_DELAY.
+    // Without it, the allocator gives the buffers of an update back to the system before the next one takes them, and clearing
+    // the pages again took 15 % of an update of transformer-base. Users may still set MIMALLOC_PURGE_DELAY.
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
     const MILLISECONDS: std::ffi::c_long = 60_000;
     // SAFETY: sets a number.
@@ -138,7 +138,7 @@ pub fn machine_memory() -> Option<u64> {
     Some(allowed.min(kilobytes * 1024))
 }
 
-/// Bytes of memory this process holds now, mapped files not counted, for the system takes these back when it needs room; `None`
+/// Bytes of memory this process holds now, without mapped files, since the system takes those back when it needs room; `None`
 /// where the system does not say.
 pub fn resident_memory() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;

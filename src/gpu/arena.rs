@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::queue::{Address, Queue};
 use crate::error::Result;
 
-/// What every piece is aligned to.
+/// Alignment of every piece, in bytes.
 const ALIGNMENT: usize = 256;
 
 /// Memory of one pass.
@@ -13,7 +13,7 @@ pub struct Arena {
     queue: Arc<dyn Queue>,
     slabs: Vec<(Address, usize)>,
     next: Mark,
-    /// Most bytes that were taken at once, with what was left over in slabs before.
+    /// The most bytes ever taken at once, including what was left unused in full slabs.
     most: usize,
 }
 
@@ -30,7 +30,7 @@ impl Arena {
         Self { queue, slabs: Vec::new(), next: Mark::default(), most: 0 }
     }
 
-    /// Takes memory; what is in it is not said.
+    /// Takes memory; its contents are unspecified.
     pub fn take(&mut self, bytes: usize) -> Result<Address> {
         let Some(slab) = self.queue.slab() else { return self.take_alone(bytes) };
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
@@ -44,7 +44,7 @@ impl Arena {
             }
             self.next = Mark { slab: self.next.slab + 1, used: 0 };
         }
-        // One slab for all that was ever taken at once, and where that is not to be had, what is needed now.
+        // The first slab is as large as all that was ever taken at once, or if there is no room for that, as needed now.
         let wanted = if self.slabs.is_empty() { bytes.max(self.most) } else { bytes }.next_multiple_of(slab);
         let slab = match self.queue.allocate(wanted) {
             Ok(address) => (address, wanted),
@@ -62,7 +62,7 @@ impl Arena {
         Ok(address)
     }
 
-    /// All that it has; it is empty afterwards.
+    /// Moves out everything it holds, and leaves it empty.
     pub fn withdraw(&mut self) -> Self {
         let queue = self.queue.clone();
         std::mem::replace(self, Self::new(queue))
@@ -81,7 +81,7 @@ impl Arena {
         }
     }
 
-    /// Gives back all that was taken. What came in several slabs will come in one.
+    /// Gives back all that was taken. If it needed several slabs, the next pass gets a single one.
     pub fn reset(&mut self) {
         if self.slabs.len() > 1 || self.queue.slab().is_none() {
             self.clear();

@@ -1,4 +1,4 @@
-//! The data of a batch on their way to the device.
+//! Sends the data of a batch to the device.
 
 use super::launch::{SegmentsAt, Side};
 use super::queue::Address;
@@ -17,7 +17,7 @@ pub(super) struct Placed {
     pub(super) places: Option<SegmentsAt>,
 }
 
-/// Data of a batch on their way to the device, in one piece.
+/// Data of a batch to be sent to the device, in one piece.
 #[derive(Default)]
 pub(super) struct Cargo(Vec<u32>);
 
@@ -31,7 +31,7 @@ impl Cargo {
 
     fn add_segments(&mut self, values: &[u32]) -> SegmentsAt {
         let segments = Segments::new(values);
-        // Addresses from zero, until the piece has one.
+        // Relative to the piece, until `moved`.
         let mut at = |words: &[u32]| Address(self.add(words) as u64);
         SegmentsAt {
             order: at(&segments.order),
@@ -42,7 +42,7 @@ impl Cargo {
         }
     }
 
-    /// Rows, at addresses from zero until the piece has one ([`Side::moved`]).
+    /// Adds rows; their addresses are relative to the piece until [`Side::moved`].
     pub(super) fn add_rows(&mut self, rows: &Rows) -> Side {
         let mut at = |words: &[u32]| Address(self.add(words) as u64);
         Side {
@@ -56,7 +56,7 @@ impl Cargo {
         }
     }
 
-    /// A side of a batch, at addresses from zero.
+    /// Adds a side of a batch, at addresses relative to the piece.
     pub(super) fn add_side(&mut self, rows: &Rows, learned: bool) -> Placed {
         Placed {
             side: self.add_rows(rows),
@@ -74,7 +74,7 @@ impl Cargo {
 }
 
 impl Side {
-    /// The same where the piece begins at `base`.
+    /// The same at absolute addresses, if the piece begins at `base`.
     pub(super) fn moved(self, base: Address) -> Self {
         let to = |address: Address| base.plus(address.0 as usize);
         Self { ids: to(self.ids), places: to(self.places), padded: to(self.padded), starts: to(self.starts), ..self }
@@ -89,7 +89,7 @@ impl SegmentsAt {
 }
 
 impl Placed {
-    /// The same where the piece begins at `base`.
+    /// The same at absolute addresses, if the piece begins at `base`.
     pub(super) fn moved(self, base: Address) -> Self {
         Self {
             side: self.side.moved(base),

@@ -1,4 +1,4 @@
-//! What a device can do: the rates of a large product and of a large copy, which a profile holds the engine's work against.
+//! The highest rates of a device, measured with a large product and a large copy: a profile compares the engine's work with them.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ const COPIED: usize = 256 << 20;
 /// Numbers that are drawn; larger matrices repeat them. Zeros would be faster than real data.
 const DRAWN: usize = 1 << 20;
 
-/// Floating-point operations a second in float32 and with bfloat16 factors, and bytes a second, read and written.
+/// Floating-point operations per second in float32 and with bfloat16 factors, and bytes per second, read and written.
 pub fn measure(engine: &mut Engine) -> Result<[f64; 3]> {
     let result = engine.rates(SIZE, COPIED);
     engine.arena.forget();
@@ -49,7 +49,7 @@ impl Engine {
     /// Memory that holds numbers between -1 and 1, as float32 and as bfloat16.
     fn random(&mut self, bytes: usize) -> Result<Address> {
         let mut stream = Stream::new(1, "ceilings");
-        // Two of bfloat16, which are one of float32 as well.
+        // Two bfloat16 numbers, which together are also one float32 number.
         let mut half = || {
             let bits = (stream.uniform(-1.0, 1.0) as f32).to_bits();
             bits >> 16
@@ -63,7 +63,7 @@ impl Engine {
         Ok(at)
     }
 
-    /// Seconds that the device takes for one of `times`.
+    /// Seconds that the device takes for `work`, averaged over `times` runs.
     fn seconds(&self, times: usize, work: impl Fn(&dyn Queue) -> Result<()>) -> Result<f64> {
         work(&*self.queue)?;
         self.wait()?;

@@ -1,9 +1,9 @@
 //! Translation on a GPU: the encoder once, the decoder one position at a time, and the best continuations of each row, so
 //! that nothing but these leaves the device.
 //!
-//! The queries, keys and values of a step stay where its product left them. A hypothesis is a chain of rows through the
-//! steps ([`launch::Past`]): a search that changes the order of rows moves these numbers, never keys or values. The source's
-//! keys and values are computed once, and shared by the rows of a sentence, which stand together.
+//! The queries, keys and values of a step stay where its product wrote them. A hypothesis is a chain of rows through the
+//! steps ([`launch::Past`]): when a search reorders rows, only row numbers are moved, never keys or values. The source's
+//! keys and values are computed once, and shared by the rows of a sentence, which are neighbours.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +24,7 @@ use crate::ops::Mode;
 /// A model that translates on a device.
 pub struct InferenceEngine {
     engine: Mutex<Engine>,
-    /// Memory of sessions that are over.
+    /// Memory of finished sessions, for new ones.
     spare: Mutex<Vec<Arena>>,
     plan: Arc<Plan>,
 }
@@ -40,7 +40,7 @@ impl std::fmt::Debug for InferenceEngine {
 pub struct Excluded {
     /// For each row the only token that it may take, or [`Exclusions::NO_TOKEN`].
     pub forced: Vec<u32>,
-    /// For each row where its tokens begin, and where the last one's end.
+    /// Where the tokens of each row begin, and where those of the last row end.
     pub starts: Vec<u32>,
     /// Tokens that rows may not take, row by row.
     pub tokens: Vec<u32>,
@@ -64,7 +64,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl InferenceEngine {
-    /// A model as it is now, whose parameters lie on the queue's device; products are in `compute`.
+    /// For a model with its current parameters, which lie on the queue's device; products are computed in `compute`.
     pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
         let engine = Engine::new(model, queue, compute)?;
         engine.take_weights()?;
@@ -162,7 +162,7 @@ pub struct Session<'a> {
     cross: Vec<Address>,
     /// Addresses of the packed queries, keys and values, [steps, layers].
     steps: Address,
-    /// Two tables [rows, steps] by turns, and for how many rows there is room; the last step's is the first.
+    /// Two tables [rows, steps], used alternately, the last step's first; and the number of rows that they have room for.
     ancestors: Option<([Address; 2], usize)>,
     position: usize,
     capacity: usize,
@@ -199,8 +199,8 @@ impl Session<'_> {
     }
 
     /// Extends rows; returns the tokens of the `k` best continuations of each and their log-probabilities, the best first, the
-    /// smaller token first among equals. Where there are fewer, the rest is impossible; a row whose probabilities are no
-    /// numbers begins with NaN.
+    /// smaller token first among equals. If there are fewer, the rest have log-probability -∞; a row whose probabilities are
+    /// not numbers begins with NaN.
     pub fn best(&mut self, step: &Step<'_>, excluded: &Excluded, k: usize) -> Result<(Vec<u32>, Vec<f32>)> {
         let (rows, output) = (step.tokens.len(), self.engine.plan.output);
         self.run(step, excluded, |pass, logits, excluded| {
@@ -210,7 +210,7 @@ impl Session<'_> {
             let mut values = vec![0f32; 2 * rows * k];
             pass.engine.download_floats(found, &mut values)?;
             let log_probs = values.split_off(rows * k);
-            // The first half are words.
+            // The first half are tokens, stored as bits.
             Ok((values.into_iter().map(f32::to_bits).collect(), log_probs))
         })
     }
@@ -246,7 +246,7 @@ impl Session<'_> {
         let (rows, layers) = (step.tokens.len(), self.cross.len());
         let widths: Vec<usize> = plan.decoder.sublayers.iter().step_by(3).map(own_width).collect();
 
-        // What the next steps need of this one: keys and values, and who came from whom.
+        // What the next steps need of this one: keys and values, and the ancestors of its rows.
         let mut at = pass.numbers(rows, widths.iter().sum())?;
         let mut caches = Vec::with_capacity(layers);
         for width in &widths {
@@ -328,7 +328,7 @@ impl Session<'_> {
         let side = Side {
             ids: tokens,
             places,
-            // Nothing is dropped: not looked at.
+            // Only read for dropout, of which there is none.
             padded: places,
             starts: starts_at,
             rows,
@@ -345,7 +345,7 @@ impl Session<'_> {
             known => {
                 let table = 4 * rows * self.capacity;
                 let (first, second) = (pass.engine.arena.take(table)?, pass.engine.arena.take(table)?);
-                // The next step's spare one is as large as this.
+                // `first` becomes the next step's spare table, so it is as large as this step's.
                 let last = known.map_or(first, |([last, _], _)| last);
                 self.ancestors = Some(([second, first], rows));
                 return Ok([last, second]);

@@ -6,17 +6,17 @@
 //!             └── rows (batches without padding) · arena (memory of a pass)
 //! ```
 //!
-//! What it computes is what [`crate::model`] computes, and tests hold one against the other; how, is its own:
+//! It computes the same as [`crate::model`], and tests compare the two, but it does so in its own way:
 //! - A batch is packed: padding is left out before anything is computed, so that all kernels and products work on real
 //!   tokens alone. Dropout masks are numbered by places in the padded batch, as everywhere.
 //! - No tape: a pass is written out forward and backward, with its memory in one arena that is kept from pass to pass.
-//! - Products read weights in the type of the precision; masters, gradients, statistics, softmax and loss are float32, and
-//!   activations between kernels are in the type of the precision.
+//! - The weights that products read, and activations between kernels, are in the type of the precision; the parameters
+//!   themselves, gradients, statistics, softmax and loss are float32.
 //! - Sums are in a fixed order everywhere: the same seed on the same device gives the same bits.
 //! - The host only queues work. Whether an update is made, and how its gradient is clipped, is decided on the device; the
-//!   host learns it while the next update is under way.
+//!   host learns of it while the next update is under way.
 //!
-//! The kernels are CUDA C++ in `kernels/`, one file an operation of [`crate::ops`]. They are compiled when `mt` is built with
+//! The kernels are CUDA C++ in `kernels/`, one file per operation of [`crate::ops`]. They are compiled when `mt` is built with
 //! CUDA; `tests/gpu_engine` compiles the same files for the processor (`tests/emulator/`), so that they and this module
 //! are tested without a GPU.
 
@@ -59,7 +59,7 @@ pub struct Engine {
     model: Transformer,
     plan: Arc<Plan>,
     arena: Arena,
-    /// Column sums of a pass back that are not added up yet.
+    /// Column sums of a backward pass that are not added up yet.
     column_sums: ColumnSums,
     /// Memory that lasts as long as the engine.
     lasting: Arena,
@@ -73,7 +73,7 @@ pub struct Engine {
     sums: Address,
     /// What [`Engine::decide`] has decided: [`Decision`].
     decision: Address,
-    /// A word, not zero when an update was not made: none is until [`Engine::forget`].
+    /// A word that is not zero once an update was not made: then none is made until [`Engine::forget`].
     stopped: Address,
     /// Which parameters have weight decay, and where the device has their bounds.
     decayed: (Vec<Range<usize>>, Address),
@@ -81,7 +81,7 @@ pub struct Engine {
     decided: VecDeque<Ticket>,
 }
 
-/// What is decided of an update: a struct of kernels/optimizer.cu.
+/// The decision on an update: a struct of kernels/optimizer.cu.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Decision {
@@ -140,7 +140,7 @@ impl Engine {
         })
     }
 
-    /// Takes note of the parameters as they are.
+    /// Converts the current parameters to the type of products.
     fn take_weights(&self) -> Result<()> {
         if self.kernels.number == Number::Bf16 {
             let count = self.model.parameters().values().elem_count();
@@ -149,7 +149,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Calls `f` with other memory for what a pass takes.
+    /// Calls `f` with `arena` as the memory for passes.
     fn with_arena<R>(&mut self, arena: &mut Arena, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         std::mem::swap(&mut self.arena, arena);
         let result = f(self);
@@ -163,7 +163,7 @@ impl Engine {
         self.queue.download(from, unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes) })
     }
 
-    /// Begins an update: takes note of the parameters as they are, and clears the gradients and the sums of losses.
+    /// Begins an update: converts the parameters to the type of products, and clears the gradients and the sums of losses.
     pub fn begin(&mut self) -> Result<()> {
         self.take_weights()?;
         let count = self.model.parameters().values().elem_count();
@@ -171,12 +171,12 @@ impl Engine {
         self.queue.clear(self.sums, 16)
     }
 
-    /// Goes through a batch, and adds its losses to the sums; in training also back, adding to the gradients.
+    /// Runs a batch forward and adds its losses to the sums; in training also backward, adding to the gradients.
     pub fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
         let result = pass::run(self, source, target, targets, mode);
         match result {
             Ok(()) => self.arena.reset(),
-            // Where memory ran out, smaller parts come next: not what the larger ones took.
+            // If memory ran out, smaller parts come next, which should not get as much memory as the larger ones took.
             Err(_) => {
                 self.arena.forget();
                 self.column_sums.rest();
@@ -204,8 +204,8 @@ impl Engine {
         of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
     }
 
-    /// Decides whether the update is made, and what the gradients are multiplied with: [`crate::ops::optimizer::decide`],
-    /// and never while an update before it was not made and is not forgotten.
+    /// Decides whether the update is made, and what the gradients are multiplied by, as [`crate::ops::optimizer::decide`]
+    /// does; but after an update that was not made, none is made until [`Engine::forget`].
     pub fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
         let count = self.model.parameters().values().elem_count();
         let mark = self.arena.mark();
@@ -227,7 +227,7 @@ impl Engine {
         let partial = self.arena.take(bytes.len())?;
         let mut at = partial;
         for (tensor, blocks) in tensors.iter().zip(blocks) {
-            // The square of no float32 is beyond float64.
+            // Squares of finite float32 numbers are finite in float64.
             self.kernels.squares(at, self.queue.address(tensor)?, tensor.elem_count())?;
             at = at.plus(8 * blocks);
         }
@@ -236,7 +236,7 @@ impl Engine {
         Ok(bytes.chunks_exact(8).all(|sum| float64(sum).is_finite()))
     }
 
-    /// One Adam update, if it is made; weight decay is for the parameters of some ranges, in order.
+    /// One Adam update, if it is made; weight decay applies to the parameters in the ranges `decayed`, which are in order.
     pub fn adam(&mut self, [first, second]: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
         if self.decayed.0 != decayed {
             let bounds: Vec<u64> = decayed.iter().flat_map(|range| [range.start as u64, range.end as u64]).collect();
@@ -256,18 +256,18 @@ impl Engine {
         self.kernels.average(self.queue.address(average)?, self.values, self.decision, decay, count)
     }
 
-    /// What came of the oldest update that was decided and not asked for. Waits for it, not for what is queued behind it.
+    /// The outcome of the oldest update that was decided and not asked for. Waits for it, but not for work queued after it.
     pub fn outcome(&mut self) -> Result<Outcome> {
         let ticket = self.decided.pop_front().ok_or_else(no_outcome)?;
         let mut bytes = [0; size_of::<Decision>()];
         self.queue.fetched(ticket, &mut bytes)?;
-        // SAFETY: as many bytes, for which every bit pattern is a decision.
+        // SAFETY: a decision has as many bytes, and every bit pattern of them is one.
         let decision: Decision = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
         let Decision { smoothed, nll, gradient_norm, is_made, .. } = decision;
         Ok(Outcome { sums: Sums { smoothed, nll }, gradient_norm, is_made: is_made != 0 })
     }
 
-    /// Forgets the updates that were not asked for; from then on updates are made again, if one was not.
+    /// Forgets the updates that were not asked for; if one was not made, later updates are made again.
     pub fn forget(&mut self) -> Result<()> {
         self.decided.clear();
         self.queue.clear(self.stopped, size_of::<u32>())

@@ -1,4 +1,4 @@
-//! What a model is made of, as places in its flat parameters.
+//! The parts of a model. A *place* is the offset of a parameter among the flat parameters.
 
 use candle_core::{Result, bail};
 
@@ -15,9 +15,9 @@ pub struct Linear {
     pub bias: Option<usize>,
     /// Width of the result.
     pub out: usize,
-    /// Numbers between two rows of the result.
+    /// Distance from one row of the result to the next, in numbers.
     pub stride: usize,
-    /// Width of what it takes.
+    /// Width of its input.
     pub input: usize,
 }
 
@@ -63,9 +63,9 @@ pub struct Sublayer {
     pub inner: Inner,
     /// Place of the norm's γ; β follows.
     pub norm: usize,
-    /// Place of the bias of what it computes.
+    /// Place of the bias that is added to its output.
     pub bias: Option<usize>,
-    /// Dropout site of what it computes.
+    /// Dropout site of its output.
     pub site: u64,
 }
 
@@ -119,7 +119,7 @@ impl Finder<'_> {
         }
     }
 
-    /// `out` rows from the parameter `name` on, and the bias that begins with it.
+    /// `out` rows of weights from `name` on, and as much of the biases.
     fn linear(&self, name: &str, out: usize, input: usize, has_bias: bool) -> Result<Linear> {
         let bias = has_bias.then(|| self.place(&format!("{name}.bias"))).transpose()?;
         Ok(Linear { weight: self.place(&format!("{name}.weight"))?, bias, out, stride: out, input })
@@ -198,7 +198,7 @@ impl Plan {
                 weight: find.place(output_table(c.tie))?,
                 bias,
                 out: vocabulary.target,
-                // Products and the loss are slow, or not for them, where a row begins anywhere.
+                // Rows begin at multiples of eight: otherwise products are slow, and the loss kernel cannot read them.
                 stride: vocabulary.target.next_multiple_of(8),
                 input: c.d_model,
             },

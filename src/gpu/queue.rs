@@ -12,7 +12,7 @@ use crate::error::Result;
 pub struct Address(pub u64);
 
 impl Address {
-    /// No memory: what a kernel takes as "there is none".
+    /// No memory: how a kernel is told that an argument is missing.
     pub const NONE: Self = Self(0);
 
     /// The address `bytes` further.
@@ -46,7 +46,7 @@ impl Number {
 pub struct Matrix {
     /// Its first number.
     pub at: Address,
-    /// Numbers between two rows.
+    /// Distance from one row to the next, in numbers.
     pub stride: usize,
     /// Whether its transpose is meant.
     pub transposed: bool,
@@ -77,7 +77,7 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
-    /// Whether its bias, if it has one, begins at a multiple of 16 bytes: libraries read so many at a time.
+    /// Whether its bias, if it has one, begins at a multiple of 16 bytes: libraries read 16 bytes at a time.
     pub fn is_aligned(self) -> bool {
         match self {
             Self::None => true,
@@ -107,19 +107,19 @@ pub struct Product {
     pub result: Number,
     /// Whether C is added to.
     pub accumulate: bool,
-    /// What is done with the result; nothing, where C is added to.
+    /// What is done with the result; must be none if C is added to.
     pub epilogue: Epilogue,
 }
 
-/// A product as column-major libraries are asked for it: Cᵀ = Bᵀ·Aᵀ, for a row-major matrix is its transpose column by
-/// column, in the same memory.
+/// A product in the form that column-major libraries take: Cᵀ = Bᵀ·Aᵀ, since a row-major matrix is in memory the same as
+/// its transpose in column-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnMajor {
-    /// Rows and columns of C as it lies in memory, and what is summed over.
+    /// Rows and columns of C as it lies in memory, and how many products each sum has.
     pub sizes: [usize; 3],
     /// Rows and columns of the left factor as it lies in memory, and whether it is transposed.
     pub left: (usize, usize, bool),
-    /// The same of the right factor.
+    /// The same for the right factor.
     pub right: (usize, usize, bool),
 }
 
@@ -127,7 +127,7 @@ impl Product {
     /// The left factor is B, the right one A.
     pub fn column_major(&self) -> ColumnMajor {
         let Self { m, n, k, a, b, .. } = *self;
-        // What is [rows, columns] lies in memory as [columns, rows] column by column, and its transpose the other way round.
+        // A row-major [rows, columns] matrix is a column-major [columns, rows] one; if it is transposed, [rows, columns].
         let lies = |rows: usize, columns: usize, transposed: bool| {
             if transposed { (rows, columns, true) } else { (columns, rows, false) }
         };
@@ -140,7 +140,7 @@ impl Product {
 pub struct Launch<'a> {
     /// The kernel.
     pub kernel: &'a str,
-    /// Its name in profiles, whatever its types.
+    /// Its name in profiles, the same for all number types.
     pub name: &'static str,
     /// Blocks.
     pub grid: [u32; 3],
@@ -148,30 +148,30 @@ pub struct Launch<'a> {
     pub threads: u32,
     /// Bytes of dynamic shared memory.
     pub shared: u32,
-    /// Bytes that it reads and writes at the least, for profiles.
+    /// The bytes that it has to read and write at least, for profiles.
     pub bytes: usize,
 }
 
-/// Bytes on their way from the device: see [`Queue::fetch`]. Later ones are greater.
+/// A copy that is under way from the device: see [`Queue::fetch`]. Later tickets are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
 /// A GPU, or what stands for one in tests. Work is done in the order of the calls; only [`Queue::download`] and
 /// [`Queue::fetched`] wait for it.
 pub trait Queue: Send + Sync {
-    /// Memory, aligned to 256 bytes; what is in it is not said.
+    /// Memory, aligned to 256 bytes, with unspecified contents.
     ///
     /// # Errors
     /// There is none left; the message has "out of memory".
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
-    /// Bytes that memory is best asked for in: few large pieces of a device, for each takes it a while. `None`: every piece
-    /// by itself, given back at once, for tests that watch over each.
+    /// Allocations are best multiples of this many bytes: a device is slow to allocate, so pieces should be few and large.
+    /// `None`: every piece is allocated by itself and freed at once, for tests that check all accesses to it.
     fn slab(&self) -> Option<usize> {
         Some(64 << 20)
     }
 
-    /// Gives memory back that [`Queue::allocate`] gave, when the work before is done.
+    /// Frees memory of [`Queue::allocate`], when the work before is done.
     fn free(&self, address: Address, bytes: usize);
 
     /// Copies to the device; `bytes` may be changed as soon as it returns.
@@ -183,11 +183,11 @@ pub trait Queue: Send + Sync {
     /// Begins to copy from the device, when the work before is done.
     fn fetch(&self, from: Address, bytes: usize) -> Result<Ticket>;
 
-    /// Waits for what [`Queue::fetch`] began to copy, as many `bytes`, not for what was queued behind it. What was to be
-    /// fetched before it is forgotten.
+    /// Waits for the copy that [`Queue::fetch`] began, of as many `bytes`, but not for work queued after it. Fetches begun
+    /// before it are forgotten.
     ///
     /// # Errors
-    /// It was asked for or forgotten before.
+    /// The ticket has already been used or forgotten.
     fn fetched(&self, ticket: Ticket, bytes: &mut [u8]) -> Result<()>;
 
     /// Sets bytes to zero.
@@ -244,7 +244,7 @@ mod tests {
         let (m, n, k) = (3, 4, 5);
         let draw = |count: usize, by: f32| -> Vec<f32> { (0..count).map(|i| (i as f32 * by).sin()).collect() };
         for (a_transposed, b_transposed) in [(false, false), (false, true), (true, false), (true, true)] {
-            // Rows one longer than they need be.
+            // The stride is one more than needed.
             let matrix = |rows: usize, columns: usize, transposed: bool, by: f32| {
                 let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
                 (draw(rows * (columns + 1), by), Matrix { at: Address::NONE, stride: columns + 1, transposed })

@@ -13,14 +13,14 @@ pub struct Rows {
     pub padded: Vec<u32>,
     /// First row of every sentence, and the number of rows.
     pub starts: Vec<u32>,
-    /// The longest sentence, padded length of all.
+    /// Length of the longest sentence, to which all are padded.
     pub longest: usize,
 }
 
-/// Rows by some value that they have: those of one value are a segment.
+/// Rows grouped by some value of theirs: the rows of one value are a segment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// The rows, by value, those of one value in order.
+    /// The rows, sorted by value; those of one value stay in order.
     pub order: Vec<u32>,
     /// Where each segment begins in `order`, and where the last one ends.
     pub starts: Vec<u32>,
@@ -56,10 +56,10 @@ impl Rows {
 }
 
 impl Segments {
-    /// Rows by value: counted, for a batch has about as many rows as there are values, and the device waits for this.
+    /// Groups rows by value. A counting sort, since there are about as many rows as values, and the device waits for this.
     pub fn new(values: &[u32]) -> Self {
         let largest = values.iter().max().map_or(0, |&value| value as usize + 1);
-        // How many rows have a value, then where the next one of them goes.
+        // For each value: first how many rows have it, then where the next one of them goes.
         let mut places = vec![0u32; largest];
         values.iter().for_each(|&value| places[value as usize] += 1);
         let mut segments = Self { order: vec![0; values.len()], ..Self::default() };

@@ -6,7 +6,7 @@ use super::download::{Failure, Web, retrying};
 use super::{Hub, MAIN, Repo, RepoKind, problem};
 use crate::error::{Error, Result};
 
-/// The account of the converter, and the title of its pull requests. Anyone may open one; its weights would be anyone's.
+/// The account of the converter, and the title of its pull requests. Anyone may open one, with any weights: so both must match.
 const AUTHOR: &str = "SFconvertbot";
 const TITLE: &str = "Adding `safetensors` variant of this model";
 /// Pages of a repository's pull requests that are looked at.

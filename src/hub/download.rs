@@ -34,7 +34,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(60);
 /// More than any answer about a repository has.
 const LONGEST_ANSWER: u64 = 1 << 24;
-/// Redirects within the hub, of a repository that was renamed.
+/// Most redirects within the hub, as for a repository that was renamed.
 const RENAMED: usize = 5;
 
 /// The hub, reached over the network.
@@ -43,7 +43,7 @@ pub(super) struct Web {
     pub endpoint: String,
     pub quiet: bool,
     token: Option<HeaderValue>,
-    /// Follows redirects, and does not take the token along to another host.
+    /// Follows redirects, but does not send the token to another host.
     client: Client,
     /// Follows none.
     direct: Client,
@@ -53,11 +53,11 @@ pub(super) struct Web {
 pub(super) enum Failure {
     /// Another try would fail as well.
     Final(Error),
-    /// It may pass, after the pause that the server asks for, if it does.
+    /// Another try may succeed, after the pause that the server asks for, if it does.
     Passing(Error, Option<Duration>),
 }
 
-/// Tries again what may pass.
+/// Tries again after passing failures.
 pub(super) fn retrying<T>(quiet: bool, mut attempt: impl FnMut() -> std::result::Result<T, Failure>) -> Result<T> {
     let mut pause = PAUSE;
     for left in (0..TRIES).rev() {
@@ -159,7 +159,7 @@ impl Web {
             Some(token) => request.header(AUTHORIZATION, token),
             None => request,
         };
-        // Of what is packed on its way, neither size nor place in the file would be known.
+        // If it were compressed in transit, neither size nor place in the file would be known.
         request.header(ACCEPT_ENCODING, "identity").send().map_err(|error| self.unanswered(error))
     }
 
@@ -177,15 +177,15 @@ impl Web {
         Ok(text)
     }
 
-    /// Size and checksum of a file. Of redirects only those within the hub are followed: it says both itself, and the storage
-    /// behind it does not.
+    /// Size and checksum of a file. Only redirects within the hub are followed: the hub states both, and the storage behind it
+    /// does not.
     fn metadata(&self, url: &Url, repo: &Repo, file: &str) -> std::result::Result<Metadata, Failure> {
         let mut url = url.clone();
         for _ in 0..RENAMED {
             let response = self.request(self.direct.head(url.clone()).timeout(ANSWER))?;
             let status = response.status();
             let location = header(response.headers(), LOCATION.as_str());
-            // Without a host: so it stays on the one that the token is for.
+            // A redirect without a host stays on the one that the token is for.
             let within = location.as_ref().filter(|to| to.starts_with('/') && !to.starts_with("//"));
             if let (true, Some(to)) = (status.is_redirection(), within)
                 && header(response.headers(), "x-linked-etag").is_none()
@@ -254,7 +254,7 @@ impl Web {
         let write_failed = |error| Failure::Final(problem::cannot_write(part, error));
         let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(write_failed)?;
         let mut start = file.metadata().map_err(write_failed)?.len();
-        // Beyond the end, or with no end known, nothing there is of use.
+        // A part that is longer than the file, or whose file has no known size, is of no use.
         if start > 0 && size.is_none_or(|size| start > size) {
             (file, start) = (restart(part).map_err(write_failed)?, 0);
         }
@@ -277,7 +277,7 @@ impl Web {
             return Err(self.refusal(&response, repo, Some(name)));
         }
         if start > 0 && status != StatusCode::PARTIAL_CONTENT {
-            // All of it comes, not the rest.
+            // The whole file comes, not the rest.
             (file, start) = (restart(part).map_err(write_failed)?, 0);
         }
         bar.set_position(start);
@@ -326,11 +326,11 @@ impl Web {
         }
         let connects = !error.is_connect();
         let error = problem::unreachable(&self.endpoint, error);
-        // A host that is not there will not be a second later; one that is there but silent may answer.
+        // A host that cannot be reached now will not be a second later; one that is silent may still answer.
         if connects { Failure::Passing(error, None) } else { Failure::Final(error) }
     }
 
-    /// An answer that is no, to a request for a file, if it was one.
+    /// The failure for a refused request, for a file if `file` is given.
     fn refusal(&self, response: &Response, repo: &Repo, file: Option<&str>) -> Failure {
         let headers = response.headers();
         let code = header(headers, "x-error-code");
@@ -340,7 +340,7 @@ impl Web {
         self.refused(&refusal, wait.map(Duration::from_secs))
     }
 
-    /// An answer that is no.
+    /// The failure for a refusal.
     pub fn refused(&self, refusal: &Refusal, wait: Option<Duration>) -> Failure {
         let error = refusal.error(&self.endpoint, self.token.is_some());
         match refusal.status {
@@ -368,7 +368,7 @@ fn restart(part: &Path) -> std::io::Result<File> {
     File::create(part)
 }
 
-/// Holds the whole file against what the hub says of it: its size, and its SHA-256 where the ETag is one.
+/// Compares the whole file with what the hub says of it: its size, and its SHA-256 where the ETag is one.
 fn verify(repo: &Repo, file: &str, metadata: &Metadata, part: &Path) -> Result<()> {
     let read_failed = |error| Error::io("read what was fetched", part, error);
     let length = fs::metadata(part).map_err(read_failed)?.len();

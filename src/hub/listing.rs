@@ -38,7 +38,7 @@ impl Web {
             return Err(problem::not_the_hub(&self.endpoint));
         };
         let mut files: Vec<String> = siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-        // What cannot be a file here is no use to anyone.
+        // Names that cannot be those of files here are left out.
         files.retain(|name| cache::is_safe_path(name));
         files.sort();
         Ok(Listing { commit, files })

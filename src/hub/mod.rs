@@ -1,14 +1,14 @@
-//! The Hugging Face hub: the only home of everything that talks to it.
+//! The Hugging Face hub: all code that talks to it is here.
 //!
 //! ```text
 //! Hub::files ── listing (hf-hub) ── names of a revision's files, and its commit
 //! Hub::fetch ── cache: is it there? ── download: metadata, ranges, retries ── cache: in its place once it is whole
 //! ```
 //!
-//! `hf-hub` 1.0 knows the environment and lists repositories. Its own download is not used: it keeps what an answer held
-//! without a look at the answer's status or size, so that an error page can end in the cache as the file; it begins anew after a
-//! cut; it does not wait for as long as the hub asks; and its metadata of a file follows the redirect to where the headers
-//! with commit and checksum are no longer sent. So that part is ours, over the HTTP client that `hf-hub` brings.
+//! `hf-hub` 1.0 knows the environment and lists repositories. Its own download is not used: it stores an answer without checking
+//! its status or size, so that an error page can end up in the cache as the file; it starts over after an interruption; it does
+//! not wait for as long as the hub asks; and for the metadata of a file it follows the redirect to a host that does not send the
+//! headers with commit and checksum. So that part is ours, over the HTTP client that `hf-hub` brings.
 //! The cache has the layout that all programs of the hub share.
 
 mod cache;
@@ -102,7 +102,7 @@ impl fmt::Display for Repo {
     }
 }
 
-/// The revision where none is named.
+/// The default revision.
 pub const MAIN: &str = "main";
 
 /// Whether this can be the name of a repository.
@@ -127,7 +127,7 @@ pub fn is_revision(revision: &str) -> bool {
 /// The hub, or its cache alone.
 pub struct Hub {
     cache: Cache,
-    /// Not there without a network.
+    /// `None` offline.
     web: Option<Web>,
     /// What has been listed, so that all files come from one commit.
     listings: Mutex<HashMap<Repo, Arc<Listing>>>,
@@ -138,7 +138,7 @@ impl Hub {
     /// hub (`HF_ENDPOINT`, with the token of `HF_TOKEN` or of the token file). Nothing is sent yet.
     ///
     /// # Errors
-    /// `HF_ENDPOINT` is no address, the token cannot be one, or there are no certificates to trust.
+    /// `HF_ENDPOINT` is not an address, the token is malformed, or there are no certificates to trust.
     pub fn open(offline: bool) -> Result<Self> {
         let web = if offline || is_set("HF_HUB_OFFLINE") { None } else { Some(Web::from_environment()?) };
         Ok(Self { cache: Cache::new(hf_hub::resolve_cache_dir()), web, listings: Mutex::default() })
@@ -190,8 +190,8 @@ impl Hub {
         Ok(self.listing(repo)?.commit.clone())
     }
 
-    /// The path in the cache of a file at that revision, fetched if it is not there. What was fetched in part goes on from
-    /// there; a file is in its place only when it is whole.
+    /// The path in the cache of a file at that revision, fetched if it is not there. A partial download is resumed; a file is put
+    /// in its place only when it is whole.
     ///
     /// # Errors
     /// As [`Self::files`]; also where there is no such file, the download breaks off again and again, or the disk is full.
@@ -220,7 +220,7 @@ impl Hub {
         let listing = match &self.web {
             Some(web) => {
                 let listing = web.list(repo)?;
-                // Only work without a network needs it: a cache that others keep, and that cannot be written, is read.
+                // Only offline work needs it, so a shared cache that cannot be written is no error.
                 let _ = self.cache.keep_listing(repo, &listing);
                 listing
             }

@@ -8,7 +8,7 @@ use crate::error::Error;
 /// Names of files listed in an error.
 const NAMED: usize = 12;
 
-/// By these words the error is known again.
+/// The words by which [`is_no_revision`] recognises the error.
 const NO_REVISION: &str = "has no revision";
 
 /// Whether the repository is there, and the revision is not.
@@ -16,7 +16,7 @@ pub(super) fn is_no_revision(error: &Error) -> bool {
     error.what().contains(NO_REVISION)
 }
 
-/// An answer of the hub that is no.
+/// A refusal by the hub.
 pub(super) struct Refusal<'a> {
     /// The status of the answer.
     pub status: u16,
@@ -25,7 +25,7 @@ pub(super) struct Refusal<'a> {
     /// Its header `X-Error-Message`, or what its body says.
     pub message: Option<String>,
     pub repo: &'a Repo,
-    /// The file asked for; none where it was the listing.
+    /// The file asked for; `None` if it was the listing.
     pub file: Option<&'a str>,
 }
 
@@ -43,7 +43,7 @@ impl Refusal<'_> {
         let (repo, noun, page) = (self.repo, self.repo.kind.noun(), page(endpoint, self.repo));
         let name = &repo.name;
         match (self.status, self.code.as_deref(), self.file) {
-            // The hub does not tell what is private from what is not there.
+            // The hub answers for a private repository as if it did not exist.
             (401 | 403 | 404, Some("RepoNotFound"), _) | (404, None, None) => Error::failure(format!(
                 "there is no {noun} `{name}` on {endpoint}, or it is private"
             ))

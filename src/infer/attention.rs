@@ -1,4 +1,4 @@
-//! The kernel of attention: one query row over keys and values that lie apart.
+//! The attention kernel: one query row against keys and values that need not be contiguous.
 
 use crate::ops::simd::{self, vectorised};
 

@@ -9,17 +9,17 @@ use super::weights::Linear;
 use super::{Engine, Sharing, Source, Workspace, blocks, room};
 use crate::ops::memory::{Scratch, SharedRows};
 
-/// Rows of a block: so many that reading the weights costs nothing beside using them.
+/// Rows of a block: enough that reading the weights takes little time compared with using them.
 pub(super) const BLOCK_ROWS: usize = 128;
 
 /// The target tokens that each sentence may be translated with.
 #[derive(Debug)]
 struct Allowed {
-    /// Of each sentence, ascending.
+    /// Those of each sentence, ascending.
     tokens: Vec<Vec<u32>>,
     /// Their columns in `output`.
     columns: Vec<Vec<u32>>,
-    /// The output layer of those of all sentences.
+    /// The output layer, reduced to the allowed tokens of all sentences.
     output: Linear,
 }
 
@@ -40,11 +40,11 @@ impl Allowed {
 pub struct Session<'a> {
     engine: &'a Engine,
     source: Source,
-    /// Where not all tokens are.
+    /// `None` if all tokens are.
     allowed: Option<Allowed>,
-    /// Of every layer.
+    /// Of each layer.
     cached: Vec<Cache>,
-    /// For every row alive, the rows of its ancestors, and its own.
+    /// For every live row, the rows of its ancestors by position, then its own.
     ancestors: Vec<Vec<u32>>,
     /// Number of target positions so far.
     position: usize,
@@ -52,10 +52,10 @@ pub struct Session<'a> {
     work: Vec<Workspace>,
 }
 
-/// Of every position: keys and values of the rows alive at that step, side by side, [rows, H·(K + d_v)].
+/// For every position, the keys and values of the rows that were live at that step, side by side, [rows, H·(K + d_v)].
 ///
-/// They lie in pages of one size, which the next sentences use again: buffers as large as each step's rows would come in too
-/// many sizes.
+/// They lie in pages of one size, so that the next sentences can reuse them: buffers that fit each step's rows would come in
+/// too many sizes.
 #[derive(Debug, Default)]
 struct Cache {
     pages: Vec<Scratch>,
@@ -64,7 +64,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// Room for a further position's `len` numbers, and the positions before it.
+    /// Adds a position of `len` numbers; returns the positions before it, and the new one to be written.
     fn push(&mut self, len: usize) -> (Vec<&[f32]>, &mut [f32]) {
         const PAGE: usize = 1 << 18;
         let end = self.places.last().map_or(0, |(_, range)| range.end);
@@ -94,14 +94,14 @@ struct Step<'a> {
     ancestors: &'a [Vec<u32>],
     position: usize,
     sharing: Sharing,
-    /// Keys and values of every layer: of the positions before.
+    /// Keys and values of the positions before this one, by layer.
     past: Vec<Vec<&'a [f32]>>,
-    /// And of this one, to be written.
+    /// Keys and values of this position, to be written, by layer.
     new: Vec<SharedRows<'a>>,
 }
 
 impl Engine {
-    /// Begins to decode. `allowed` has the target tokens of each sentence, ascending, where not all are.
+    /// Begins to decode. `allowed` has the target tokens that each sentence may use, ascending; `None` allows all.
     pub fn begin(&self, source: Source, allowed: Option<Vec<Vec<u32>>>) -> Session<'_> {
         let cached = self.decoder.layers.iter().map(|_| Cache::default()).collect();
         let allowed = allowed.map(|tokens| Allowed::new(tokens, &self.output));
@@ -110,7 +110,7 @@ impl Engine {
 }
 
 impl Session<'_> {
-    /// Rows of this step continue rows `parents` of the last one.
+    /// Extends the ancestors: the rows of this step continue rows `parents` of the last one.
     fn advance(&mut self, parents: &[usize]) {
         let old = std::mem::take(&mut self.ancestors);
         let line = |(row, &parent): (usize, &usize)| {
@@ -125,8 +125,8 @@ impl Session<'_> {
     }
 
     /// One step: row r continues row `parents[r]` of the last step with `tokens[r]`, for sentence `sentences[r]`; at the
-    /// first step, parents are not looked at. `answer` gets each row's number, its logits, to be changed at will, the
-    /// tokens they are of, where these are not all, and its part of `answers`: as many for every row.
+    /// first step the values in `parents` are ignored. `answer` gets each row's number, its logits (which it may change), the
+    /// tokens that the logits are for if not all are allowed, and the row's part of `answers`, equally long for every row.
     pub fn step<T: Send>(
         &mut self,
         tokens: &[u32],
@@ -171,8 +171,8 @@ impl Session<'_> {
             rest = after;
             tasks.push((block, work, answers));
         }
-        // Few rows, so that their logits stay in a thread's cache; the more, the wider the model, since the whole matrix
-        // passes by for them.
+        // Few rows at a time, so that their logits stay in a thread's cache, but more in wider models, since the whole matrix
+        // is read each time.
         let chunk = (step.engine.config.d_model / 10).max(1).next_multiple_of(12);
         let run = |(block, work, answers): (Range<usize>, &mut Workspace, &mut [T])| {
             step.block(block.clone(), work);
@@ -186,7 +186,7 @@ impl Session<'_> {
                     match allowed {
                         None => answer(row, logits, None, answers),
                         Some(Allowed { tokens, columns, .. }) => {
-                            // Its own alone, side by side: as if the other sentences were not there.
+                            // Only the logits of its own tokens, as if the other sentences were not there.
                             let sentence = sentences[row];
                             wide.clear();
                             wide.extend(columns[sentence].iter().map(|&column| logits[column as usize]));
@@ -235,7 +235,7 @@ impl Step<'_> {
         engine.final_norm(&engine.decoder, work);
     }
 
-    /// Every row over those of its ancestors and itself. packed: queries, keys and values side by side.
+    /// Attention of every row to its ancestors and itself. packed: queries, keys and values side by side.
     fn self_attention<'a>(
         &self,
         layer: usize,
@@ -248,7 +248,7 @@ impl Step<'_> {
         let (keys, cached) = (shape[0] * shape[1], self.engine.cached_width());
         let width = keys + cached;
         if let Some(rotary) = &self.engine.rotary {
-            // One position a step, queries and keys side by side.
+            // One position per step, queries and keys side by side.
             rotary.turn(packed, width, 2 * shape[0], self.position, 1);
         }
         // SAFETY: blocks are disjoint ranges of rows.
@@ -267,7 +267,7 @@ impl Step<'_> {
         out
     }
 
-    /// Every row over its source.
+    /// Attention of every row to its source.
     fn cross_attention<'a>(
         &self,
         layer: usize,

@@ -12,7 +12,7 @@ use crate::ops::memory::{Scratch, SharedRows};
 #[derive(Debug)]
 pub struct Source {
     pub(super) starts: Vec<usize>,
-    /// Of every decoder layer, keys and values side by side, [rows, H·(K + d_v)], and room to spare.
+    /// For each decoder layer, keys and values side by side, [rows, H·(K + d_v)]; the buffers may be longer.
     pub(super) cached: Vec<Scratch>,
 }
 
@@ -24,9 +24,9 @@ impl Source {
 }
 
 impl Engine {
-    /// Encodes sentences, each the ids of its tokens with the end of the sentence.
+    /// Encodes sentences. Each is the ids of its tokens, including the end of the sentence.
     pub fn encode(&self, sentences: &[&[u32]]) -> Source {
-        /// Rows of a block: products are at their best, and its activations stay in a thread's cache.
+        /// Rows of a block: enough for fast products, and few enough that its activations stay in a thread's cache.
         const BLOCK_ROWS: usize = 96;
         let lengths: Vec<usize> = sentences.iter().map(|sentence| sentence.len()).collect();
         let mut starts = vec![0];
@@ -35,7 +35,7 @@ impl Engine {
             Some(*sum)
         }));
         let (rows, width) = (starts[sentences.len()], self.cached_width());
-        // Of few sizes, so that other sentences can use them again.
+        // Rounded to few different sizes, so that buffers are reused for other sentences.
         let buffer = || Scratch::new((rows * width).next_power_of_two());
         let mut cached: Vec<Scratch> = self.decoder.layers.iter().map(|_| buffer()).collect();
         let shared: Vec<SharedRows> =
@@ -82,7 +82,7 @@ impl Engine {
         self.final_norm(&self.encoder, work);
     }
 
-    /// Every row of a sentence over all of its rows. packed: queries, keys and values side by side.
+    /// Attention of every row of a sentence to all of its rows. packed: queries, keys and values side by side.
     fn attend_sentences(&self, sentences: &[&[u32]], packed: &mut [f32], out: &mut [f32]) {
         let shape = [self.config.heads, self.config.d_k, self.config.d_v];
         let (keys, width) = (shape[0] * shape[1], shape[0] * shape[1] + self.cached_width());

@@ -7,10 +7,10 @@
 //!   .begin, .step   Session: one token for every live row        decoder.rs
 //! ```
 //!
-//! It computes what [`crate::model`] does without gradients, and tests hold the two equal. What makes it fast: padding is
-//! never computed; a block of rows goes through all layers on one thread, with buffers kept from step to step, and only
-//! where there are few rows do threads share the columns of a product; keys and values of a source are computed once a
-//! sentence, and those of a target never move: a row remembers, for every position, the row its ancestor had.
+//! It computes the same as [`crate::model`], without gradients, and tests compare the two. What makes it fast: padding is
+//! never computed; a block of rows goes through all layers on one thread, with buffers kept from step to step (only when
+//! there are few rows do threads divide the columns of a product instead); keys and values of a source are computed once per
+//! sentence, and those of a target are never moved: a row remembers, for every position, the row of its ancestor there.
 //!
 //! Sums run in one order for any number of rows and threads: a sentence decodes to the same tokens alone and in a batch.
 
@@ -75,16 +75,16 @@ impl Norm {
 /// How threads divide the work on some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharing {
-    /// The rows are one thread's.
+    /// Each thread has rows of its own.
     Alone,
-    /// They are all there is: threads share the columns of products.
+    /// There are few rows: threads divide the columns of products among them.
     Columns,
 }
 
-/// The blocks of items that threads divide rows into, each of about `aim` rows or more, and how to work on them. `items` are
-/// the numbers of rows of items that stay whole.
+/// Divides items into blocks of about `aim` rows or more, and decides how threads work on them. `items` has the number of
+/// rows of each item; items are never split.
 fn blocks(items: &[usize], aim: usize) -> (Vec<Range<usize>>, Sharing) {
-    /// Rows of a thread below which it is better to share columns: weights are then read more often than used.
+    /// Rows per thread below which dividing columns is better: with fewer, reading the weights would take most of the time.
     const FEWEST: usize = 8;
     let (rows, threads) = (items.iter().sum::<usize>(), rayon::current_num_threads());
     if threads == 1 || rows < FEWEST * threads {
@@ -107,7 +107,7 @@ fn blocks(items: &[usize], aim: usize) -> (Vec<Range<usize>>, Sharing) {
 struct Workspace {
     /// The rows, [rows, D].
     x: Vec<f32>,
-    /// Normalised, or the next rows.
+    /// The normalised rows, or the new ones.
     normal: Vec<f32>,
     /// A sub-layer's output, [rows, D].
     h: Vec<f32>,
@@ -115,11 +115,11 @@ struct Workspace {
     wide: Vec<f32>,
     /// What heads return, [rows, H·d_v].
     heads: Vec<f32>,
-    /// Of some rows, [rows, V].
+    /// Logits of some rows, [rows, V].
     logits: Vec<f32>,
 }
 
-/// The first `len` of a buffer, with whatever is in it.
+/// The first `len` numbers of a buffer, which grows if needed; their contents are unspecified.
 fn room(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if buffer.len() < len {
         buffer.resize(len, 0.0);
@@ -131,7 +131,7 @@ impl Engine {
     /// From a configuration and its parameters by name.
     ///
     /// # Errors
-    /// A parameter cannot be had.
+    /// A parameter cannot be read.
     pub fn new(config: &ModelConfig, parameters: &Lookup<'_>, precision: ComputeType) -> Result<Self> {
         let (length, halves) = (config.max_length, config.sinusoid == Sinusoid::Halves);
         let positions = |stack: &str| -> Result<Vec<f32>> {
@@ -181,12 +181,12 @@ impl Engine {
         self.output.width()
     }
 
-    /// Longest sequence the positions reach.
+    /// The longest sequence that the positions allow.
     pub fn max_positions(&self) -> usize {
         self.config.max_length
     }
 
-    /// Rows that keep all threads busy: more gain nothing.
+    /// The number of rows that keeps all threads busy; more are not faster.
     pub fn rows(&self) -> usize {
         decoder::BLOCK_ROWS * rayon::current_num_threads()
     }
@@ -212,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// One sub-layer on the rows of a workspace: `f` writes its output, still without bias, for its input.
+    /// One sub-layer on the rows of a workspace: `f` computes the sub-layer's output, without bias, from its input.
     fn sublayer(
         &self,
         norm: &Norm,

@@ -29,7 +29,7 @@ choice! {
         F32 = "f32",
         /// bfloat16.
         Bf16 = "bf16",
-        /// 8-bit integers, but for norms and attention.
+        /// 8-bit integers, except in norms and attention.
         Int8 = "int8",
     }
 }
@@ -48,7 +48,7 @@ pub(super) enum Weight {
     Int8(Int8),
 }
 
-/// One list behind the other; the only one as it is.
+/// The lists one after the other; a single list is not copied.
 fn joined<T>(lists: Vec<Vec<T>>) -> Vec<T> {
     lists
         .into_iter()
@@ -82,7 +82,7 @@ impl Weight {
         Ok(Self::Float(Packed::transposed(&whole, whole.len() / input, input, precision)))
     }
 
-    /// Row `i` of the weight: of an embedding, that of a token. out: [in].
+    /// Row `i` of the weight: in an embedding, the row of token `i`. out: [in].
     pub(super) fn row(&self, i: usize, out: &mut [f32]) {
         match self {
             Self::Float(weight) => weight.column(i, out),
@@ -120,7 +120,7 @@ impl Linear {
         }
     }
 
-    /// Some of the outputs.
+    /// The layer with only some of the outputs.
     pub(super) fn subset(&self, outputs: &[u32]) -> Self {
         let weight = match &self.weight {
             Weight::Float(weight) => Weight::Float(weight.subset(outputs)),

@@ -1,6 +1,6 @@
-//! What `transformers` calls the parts of a MarianMT model: for reading one and for writing one.
+//! The names that `transformers` gives to the parts of a MarianMT model, for import and export.
 
-/// The embedding of source and target where they share it.
+/// The embedding of source and target if they share it.
 pub const SHARED: &str = "model.shared.weight";
 /// The embeddings of source and target.
 pub const EMBEDDINGS: [&str; 2] = ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"];
@@ -11,7 +11,7 @@ pub const OUTPUT_WEIGHT: &str = "lm_head.weight";
 /// The bias on the logits, [1, V].
 pub const OUTPUT_BIAS: &str = "final_logits_bias";
 
-/// Parts of a layer: ours, and theirs. Longer names stand before those they begin with.
+/// Names of the parts of a layer: ours, and theirs. The first that occurs in a parameter's name applies.
 const PARTS: [(&str, &str); 7] = [
     (".self_attn_norm.", ".self_attn_layer_norm."),
     (".cross_attn_norm.", ".encoder_attn_layer_norm."),

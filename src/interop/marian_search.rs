@@ -1,24 +1,25 @@
-//! How `transformers` searches with a MarianMT model, as `generation_config.json` says it: for reading one and for writing one.
+//! Search options of a MarianMT model in the `generation_config.json` of `transformers`, for import and export.
 
 use serde_json::{Map, Value, json};
 
 use crate::config::DecodeConfig;
 use crate::decode::PenaltyKind;
 
-/// The key of `config.json` under which a model of ours says what `transformers` cannot.
+/// The key of `config.json` for settings of ours that `transformers` does not have.
 pub const OURS: &str = "mt";
 
-/// The keys of a search by a model that takes `max_length` positions. What cannot be said is left out, and has the default there.
+/// The search keys of a model with `max_length` positions. Options that cannot be expressed are left out and so have the
+/// defaults of `transformers`.
 pub fn keys(decode: &DecodeConfig, max_length: usize) -> Map<String, Value> {
     let mut keys = Map::new();
     keys.insert("num_beams".to_owned(), json!(decode.beam));
     keys.insert("max_length".to_owned(), json!(max_length));
-    // Of one hypothesis neither means anything, and `transformers` warns of them.
+    // With a single hypothesis neither has an effect, and `transformers` warns about them.
     if decode.beam > 1 {
         if let Some(penalty) = length_penalty(decode) {
             keys.insert("length_penalty".to_owned(), json!(penalty));
         }
-        // Other patience than one beam's is not there.
+        // `transformers` has no patience other than 1 or unlimited.
         let stopping = if decode.patience == 1.0 { json!(true) } else { json!("never") };
         keys.insert("early_stopping".to_owned(), stopping);
     }
@@ -26,13 +27,13 @@ pub fn keys(decode: &DecodeConfig, max_length: usize) -> Map<String, Value> {
         keys.insert("no_repeat_ngram_size".to_owned(), json!(decode.no_repeat_ngram));
     }
     if decode.min_length > 0 {
-        // Lengths there count what a translation begins with.
+        // Lengths in `transformers` include the start token.
         keys.insert("min_length".to_owned(), json!(decode.min_length + 1));
     }
     keys
 }
 
-/// What `transformers` does otherwise when it searches as [`keys`] says.
+/// How a search of `transformers` with [`keys`] differs from ours.
 pub fn lost(decode: &DecodeConfig) -> Vec<String> {
     let mut lost = Vec::new();
     if decode.beam > 1 && length_penalty(decode).is_none() {
@@ -48,12 +49,12 @@ pub fn lost(decode: &DecodeConfig) -> Vec<String> {
     lost
 }
 
-/// The exponent of the length by which log-probabilities are divided there, if our penalty is one.
+/// The exponent α of the divisor `length^α` in `transformers`, if our penalty has that form.
 fn length_penalty(decode: &DecodeConfig) -> Option<f64> {
     match decode.length_penalty_kind {
         PenaltyKind::Power => Some(decode.length_penalty),
         PenaltyKind::Average => Some(1.0),
-        // Without a penalty all kinds are the same.
+        // With an exponent of 0 both divide by 1.
         PenaltyKind::Gnmt => (decode.length_penalty == 0.0).then_some(0.0),
     }
 }

@@ -1,4 +1,4 @@
-//! Models between `mt` and other programs: read from theirs ([`import`]), written for them ([`export`]).
+//! Exchanges models with other programs: [`import`] reads theirs, [`export`] writes ours for them.
 
 pub mod export;
 pub mod import;

@@ -1,4 +1,4 @@
-//! Where translations fail: by length, by how rare words are, by what is odd about a line, and line by line.
+//! Where translations fail: by length, by word frequency, and by oddities of single lines.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -6,20 +6,20 @@ use std::ops::RangeInclusive;
 use super::metric::{Metric, Statistics};
 use super::tokenize::{Tokenize, words};
 
-/// Lines that are told of each oddity.
+/// How many lines to list for each oddity.
 const NAMED: usize = 10;
-/// Lengths in words that lines are sorted by: from each to before the next.
+/// Classes of lengths, in words: each begins with a bound and ends before the next.
 const LENGTHS: [usize; 8] = [0, 1, 6, 11, 21, 31, 41, 61];
-/// How often words come in the text, sorted by in the same way.
+/// Classes of word frequencies, in the same way.
 const FREQUENCIES: [usize; 7] = [0, 1, 2, 5, 10, 100, 1000];
-/// A phrase that comes so often in a row is a loop.
+/// A phrase that occurs this many times in a row is a loop.
 const LOOP: usize = 4;
-/// The longest phrase that is looked for in a loop.
+/// The longest phrase, in words, to look for in loops.
 const LONGEST_PHRASE: usize = 8;
 /// Lines of fewer words are too short to be called cut off or untranslated.
 const FEW: usize = 4;
 
-/// Translations with their sources, where these are known, and references.
+/// Translations with their references and, if known, sources.
 #[derive(Clone, Copy)]
 pub struct Texts<'a> {
     /// Sources.
@@ -28,11 +28,11 @@ pub struct Texts<'a> {
     pub references: &'a [String],
     /// Translations.
     pub hypotheses: &'a [String],
-    /// What a word of references and translations is, as for BLEU.
+    /// How references and translations are split into words, as for BLEU.
     pub tokenize: Tokenize,
 }
 
-/// What a word of sources is: as for BLEU by default, and every Chinese character.
+/// How sources are split into words: as for BLEU by default, and every Chinese character is a word.
 const OF_SOURCE: Tokenize = Tokenize::Zh;
 
 /// The words of a line.
@@ -40,7 +40,7 @@ fn tokens(line: &str, tokenize: Tokenize) -> Vec<String> {
     words(&tokenize.separate(line)).map(str::to_owned).collect()
 }
 
-/// Lines of like length.
+/// Lines of similar length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfLength {
     /// Words.
@@ -51,7 +51,7 @@ pub struct OfLength {
     pub scores: Vec<f64>,
 }
 
-/// Scores by the length of the source, or of the reference where there is none; lengths without lines are left out.
+/// Scores by the length of the source, or of the reference if there are no sources; classes without lines are left out.
 pub fn by_length(texts: &Texts, scored: &[(&dyn Metric, &Statistics)]) -> Vec<OfLength> {
     let (measured, tokenize) = texts.sources.map_or((texts.references, texts.tokenize), |sources| (sources, OF_SOURCE));
     let lengths: Vec<usize> = measured.iter().map(|line| tokens(line, tokenize).len()).collect();
@@ -64,16 +64,16 @@ pub fn by_length(texts: &Texts, scored: &[(&dyn Metric, &Statistics)]) -> Vec<Of
     ranges(&LENGTHS).map(of_range).filter(|of| of.lines > 0).collect()
 }
 
-/// Words that come about as often in a text.
+/// Words of similar frequency in a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfFrequency {
-    /// How often they come there.
+    /// How often they occur in that text.
     pub times: RangeInclusive<usize>,
     /// Such words in the references.
     pub in_references: usize,
     /// Such words in the translations.
     pub in_hypotheses: usize,
-    /// Those of them that stand in translation and reference of the same line.
+    /// Those of them that are also in the reference of the same line.
     pub matched: usize,
 }
 
@@ -87,7 +87,7 @@ impl OfFrequency {
     }
 }
 
-/// How often every word of a text comes.
+/// How often each word occurs in a text.
 pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>, tokenize: Tokenize) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
     for line in text {
@@ -98,7 +98,7 @@ pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>, tokenize: Token
     counts
 }
 
-/// How well words are translated by how often they come in a text, for example the training text.
+/// How well words are translated, by their frequency in a text, for example the training text.
 pub fn by_frequency(texts: &Texts, frequencies: &HashMap<String, usize>) -> Vec<OfFrequency> {
     let mut all: Vec<OfFrequency> = ranges(&FREQUENCIES)
         .map(|times| OfFrequency { times, in_references: 0, in_hypotheses: 0, matched: 0 })
@@ -129,9 +129,9 @@ pub fn by_frequency(texts: &Texts, frequencies: &HashMap<String, usize>) -> Vec<
 /// What is odd about a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Oddity {
-    /// There is none, but a reference.
+    /// It is empty, but the reference is not.
     Empty,
-    /// A phrase comes again and again.
+    /// It repeats a phrase several times in a row.
     Looping,
     /// It is the source.
     Copied,
@@ -191,7 +191,7 @@ impl Oddity {
     }
 }
 
-/// How often, at most, a phrase comes in a row.
+/// The most times that any phrase occurs in a row.
 fn repeats(words: &[String]) -> usize {
     let longest = LONGEST_PHRASE.min(words.len());
     let of_length = |length: usize| {
@@ -210,16 +210,16 @@ fn repeats(words: &[String]) -> usize {
 pub struct OddLines {
     /// How many.
     pub count: usize,
-    /// The first ones, from 1.
+    /// The numbers of the first ones, from 1.
     pub lines: Vec<usize>,
 }
 
-/// Of every oddity, the lines that have it.
+/// The lines with each oddity.
 pub fn oddities(texts: &Texts) -> Vec<(Oddity, OddLines)> {
     let mut found: Vec<(Oddity, OddLines)> = Oddity::ALL.map(|oddity| (oddity, OddLines::default())).into();
     for (i, (hypothesis, reference)) in texts.hypotheses.iter().zip(texts.references).enumerate() {
         let [hypothesis, reference] = [hypothesis, reference].map(|line| tokens(line, texts.tokenize));
-        // As the translation, which may be a copy of it.
+        // Split like the translation, so that a copy is recognised.
         let source = texts.sources.map(|sources| tokens(&sources[i], texts.tokenize));
         for (_, lines) in
             found.iter_mut().filter(|(oddity, _)| oddity.is_in(source.as_deref(), &reference, &hypothesis))
@@ -315,7 +315,7 @@ mod tests {
         };
         assert_eq!((matched(Tokenize::V13a), matched(Tokenize::Char)), ((1, 1, 0), (6, 3, 2)));
         assert_eq!(by_length(&of(None, Tokenize::Char), &[])[0].words, 6..=10);
-        // Of a source in Chinese every character is a word, whatever those of the target are.
+        // In a Chinese source every character is a word, whatever the tokenizer of the target.
         assert_eq!(by_length(&of(Some(&sources), Tokenize::V13a), &[])[0].words, 1..=5);
         assert_eq!(tokens(&sources[0], OF_SOURCE).len(), 5);
     }

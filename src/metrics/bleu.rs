@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// What stands in for the logarithm of a precision of zero, as in sacrebleu: the score becomes zero.
 const LOG_OF_ZERO: f64 = -9_999_999_999.0;
 
-/// As many lines that end in a separated period make a hypothesis look tokenized.
+/// Hypotheses look tokenized if at least this many lines end in a separated period.
 const TOKENIZED_LINES: usize = 100;
 
 /// Smoothing of n-gram orders without a match (Chen and Cherry 2014, "A Systematic Comparison of Smoothing Techniques
@@ -96,7 +96,7 @@ pub struct BleuOptions {
 }
 
 impl BleuOptions {
-    /// The line as its words are to be split from it.
+    /// The line with its words separated by white space.
     fn prepare<'a>(&self, line: &'a str) -> Cow<'a, str> {
         if self.lowercase {
             Cow::Owned(self.tokenize.separate(&line.to_lowercase()).into_owned())
@@ -146,7 +146,7 @@ impl BleuStats {
         out.iter_mut().zip(numbers).for_each(|(out, number)| *out = *number as f64);
     }
 
-    /// From numbers that [`Metric::of_line`] has written, or sums of them.
+    /// Reads numbers that [`Metric::of_line`] has written, or sums of them.
     fn read(numbers: &[f64]) -> Self {
         let number = |i: usize| numbers[i] as u64;
         Self {
@@ -256,7 +256,7 @@ impl BleuScore {
     }
 }
 
-/// `min(1, e^(1 − r/c))` for `c` words against `r`; 0 where there are none against some.
+/// `min(1, e^(1 − r/c))` for a hypothesis of `c` words and a reference of `r`; 0 if only the hypothesis is empty.
 fn brevity_penalty(hyp_len: u64, ref_len: u64) -> f64 {
     match hyp_len {
         _ if hyp_len >= ref_len => 1.0,
@@ -265,8 +265,8 @@ fn brevity_penalty(hyp_len: u64, ref_len: u64) -> f64 {
     }
 }
 
-/// Precisions in percent, and how many orders go into the mean. Orders from the first without any n-gram on are left
-/// at zero.
+/// Precisions in percent, and how many orders go into the mean. From the first order without any n-gram on, precisions
+/// are left at zero.
 fn smoothed_precisions(stats: &BleuStats, options: &BleuOptions) -> ([f64; MAX_ORDER], usize) {
     let mut precisions = [0.0; MAX_ORDER];
     let mut orders = MAX_ORDER;
@@ -323,8 +323,8 @@ pub fn sentence_bleu<S: AsRef<str>>(hypothesis: &str, references: &[S], options:
     Ok(BleuScore::new(&stats, options))
 }
 
-/// A warning where the hypotheses look tokenized: 100 or more lines end in a period that stands alone. The caller
-/// leaves the check out under `--force`.
+/// A warning if the hypotheses look tokenized: 100 or more lines end in a separate period. The caller skips the check
+/// under `--force`.
 pub fn tokenized_warning<S: AsRef<str>>(hypotheses: &[S]) -> Option<String> {
     let ends_tokenized = |line: &&S| line.as_ref().trim_end_matches(is_whitespace).ends_with(" .");
     let lines = hypotheses.iter().filter(ends_tokenized).count();
@@ -336,8 +336,8 @@ pub fn tokenized_warning<S: AsRef<str>>(hypotheses: &[S]) -> Option<String> {
     })
 }
 
-/// A warning where a text has no spaces between words, as Chinese, Japanese and Thai, and the words of `tokenize` are those
-/// between spaces: whole clauses then count as a word.
+/// A warning if a text has no spaces between words, as in Chinese, Japanese and Thai, but `tokenize` splits at spaces: whole
+/// clauses then count as a word.
 pub fn spaceless_warning<S: AsRef<str>>(lines: &[S], tokenize: Tokenize) -> Option<String> {
     if matches!(tokenize, Tokenize::Zh | Tokenize::Char) {
         return None;
@@ -351,7 +351,7 @@ pub fn spaceless_warning<S: AsRef<str>>(lines: &[S], tokenize: Tokenize) -> Opti
             spaceless += word.chars().filter(|c| is_spaceless(*c)).count();
         }
     }
-    // Words of Chinese that is split already have about two.
+    // More than three letters per word on average: words of Chinese that is already split have about two.
     (2 * spaceless > letters && letters > 3 * found).then(|| {
         format!(
             "the references are of a script without spaces between words: to BLEU's tokenizer {tokenize} they are words of \

@@ -53,7 +53,7 @@ impl Metric for ChrfOptions {
         ]
     }
 
-    /// Of each order the n-grams of the hypothesis, those of the reference, and those they share.
+    /// For each order, the n-grams of the hypothesis, of the reference, and those they share.
     fn width(&self) -> usize {
         3 * (self.char_order + self.word_order)
     }
@@ -126,8 +126,8 @@ impl ChrfOptions {
     }
 }
 
-/// A word without the ASCII punctuation mark at its end or, if there is none, at its beginning, and that mark. The second
-/// part may be empty.
+/// Splits off the ASCII punctuation mark at the end of a word or, if there is none, at its beginning. The second part may
+/// be empty.
 fn split_punctuation(word: &str) -> [&str; 2] {
     let is_mark = |c: char| c.is_ascii_punctuation();
     let last = word.chars().next_back().filter(|c| word.len() > c.len_utf8());
@@ -141,8 +141,8 @@ fn split_punctuation(word: &str) -> [&str; 2] {
 /// Writes for each order how many n-grams `hypothesis` has (0 where `reference` has none), how many `reference` has, and how
 /// many they share.
 ///
-/// The suffixes of both are sorted together, once: those that begin with the same n-gram then stand side by side, whatever
-/// `n` is.
+/// The suffixes of both are sorted together, once: those that begin with the same n-gram are then adjacent, whatever `n`
+/// is.
 fn count(hypothesis: &[u32], reference: &[u32], orders: usize, statistics: &mut [f64]) {
     let suffixes = |of: &[u32]| (0..of.len()).map(|start| start..of.len().min(start + orders)).collect::<Vec<_>>();
     let mut sorted: Vec<(&[u32], bool)> =
@@ -150,7 +150,7 @@ fn count(hypothesis: &[u32], reference: &[u32], orders: usize, statistics: &mut 
     sorted.extend(suffixes(reference).into_iter().map(|range| (&reference[range], false)));
     sorted.sort_unstable();
     let common = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    // How long the common beginning of each suffix with the one before it is.
+    // The length of the prefix that each suffix shares with the one before it.
     let mut before = vec![0; sorted.len()];
     for i in 1..sorted.len() {
         before[i] = common(sorted[i - 1].0, sorted[i].0);

@@ -10,7 +10,7 @@
 //! | TER | [`ter`] | sacrebleu 2.6.0, after Tercom |
 //! | confidence intervals, paired tests | [`resample`] | sacrebleu 2.6.0, with its random numbers ([`numpy`]) |
 //!
-//! [`analysis`] tells where translations fail. [`tokenize`] holds what the metrics share: how a line becomes words.
+//! [`analysis`] shows where translations fail. [`tokenize`] splits lines into words for all metrics.
 
 pub mod analysis;
 pub mod bleu;

@@ -15,7 +15,7 @@ const POOL: usize = 4;
 pub struct Generator {
     state: u128,
     increment: u128,
-    /// The upper half of the last 64 bits, where only the lower has been used.
+    /// The upper half of the last 64 bits, if only the lower half has been used.
     half: Option<u32>,
 }
 

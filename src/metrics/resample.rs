@@ -13,7 +13,7 @@ pub const SEED: u64 = 12345;
 /// Samples whose line numbers are held in memory at once.
 const BLOCK: usize = 128;
 
-/// Differences of scores that are apart by less are equal: sums of thirds, as lengths of three references are, get rounded.
+/// Score differences closer than this count as equal: sums of thirds, the mean lengths of three references, are rounded.
 const ROUNDING: f64 = 1e-9;
 
 /// The mean of resampled scores, and half the width of the interval that 95 % of them lie in.
@@ -26,7 +26,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// That of the scores of samples, at least one.
+    /// The interval of the scores of samples, at least one.
     pub fn of(scores: &[f64]) -> Self {
         let mut sorted = scores.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -36,11 +36,11 @@ impl Interval {
     }
 }
 
-/// A metric with the statistics of the systems that are compared; all of the same lines.
+/// A metric with its statistics of the systems to be compared, all for the same lines.
 pub struct Systems<'a> {
     /// The metric.
     pub metric: &'a dyn Metric,
-    /// A system's statistics each.
+    /// One per system.
     pub statistics: &'a [Statistics],
 }
 
@@ -72,8 +72,8 @@ pub fn bootstrap(systems: &[Systems], samples: usize, seed: u64) -> Scores {
 }
 
 /// How likely so large a difference from the first system would be by chance, by paired bootstrap: by metric, and by system
-/// after the first. `scores` are those of [`bootstrap`]. Where two systems have the same statistics of every line it is 1, for
-/// which sacrebleu gives its least p-value.
+/// after the first. `scores` are those of [`bootstrap`]. If two systems have the same statistics for every line, the p-value
+/// is 1, whereas sacrebleu gives its smallest one.
 pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
     let of_metric = |(systems, scores): (&Systems, &Vec<Vec<f64>>)| {
         let actual = systems.scores();
@@ -92,7 +92,8 @@ pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
     systems.iter().zip(scores).map(of_metric).collect()
 }
 
-/// As [`paired_bootstrap`], by approximate randomisation: in each trial every line of the two systems is swapped or not, by the toss of a coin.
+/// As [`paired_bootstrap`], by approximate randomisation: in each trial a coin decides for each line whether the two
+/// systems swap it.
 pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Vec<Vec<f64>> {
     let lines = lines_of(systems);
     let mut generator = Generator::new(seed);
@@ -101,7 +102,7 @@ pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Ve
     let actual: Vec<Vec<f64>> = systems.iter().map(Systems::scores).collect();
     let sums: Vec<Vec<Vec<f64>>> =
         systems.iter().map(|of| of.statistics.iter().map(Statistics::sum).collect()).collect();
-    // Whether the shuffled systems differ by more than the actual ones: by metric and system.
+    // By metric and system: whether the shuffled systems differ by more than the actual ones.
     let of_trial = |swapped: &[u32]| -> Vec<Vec<bool>> {
         let of_metric = |((of, sums), actual): ((&Systems, &Vec<Vec<f64>>), &Vec<f64>)| {
             let drawn = || swapped.iter().map(|line| *line as usize);
@@ -130,7 +131,7 @@ pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Ve
     (0..systems.len()).map(of_metric).collect()
 }
 
-/// Draws samples one after the other, and looks at them on all threads; in their order.
+/// Draws samples one after another, but applies `look` to them on all threads; results are in the order of the samples.
 fn sampled<T: Send>(samples: usize, mut draw: impl FnMut() -> Vec<u32>, look: impl Fn(&[u32]) -> T + Sync) -> Vec<T> {
     let mut results = Vec::with_capacity(samples);
     while results.len() < samples {

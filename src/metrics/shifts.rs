@@ -1,19 +1,19 @@
 //! The edit distance with shifts of TER (Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human
 //! Annotation"): insertions, deletions, substitutions, and moves of a block of words, each costing one.
 //!
-//! Finding the fewest is hard, so the search is greedy: of all moves the one that lowers the edit distance most is made, again
-//! and again. Which moves are tried, which wins a tie, and how far from the diagonal the distance is looked for are as in
-//! sacrebleu 2.6.0, which follows Tercom; a score is only comparable where these agree.
+//! Finding the fewest is hard, so the search is greedy: it repeatedly makes the move that lowers the edit distance most.
+//! Which moves are tried, which wins a tie, and how far from the diagonal the distance is computed are as in sacrebleu
+//! 2.6.0, which follows Tercom; scores are only comparable if these agree.
 
 use std::ops::Range;
 
 /// The longest block that is moved.
 const LONGEST_BLOCK: usize = 10;
-/// The furthest that a block is moved.
+/// The furthest that a block is moved, in words.
 const FURTHEST: usize = 50;
-/// Cells looked at on each side of the diagonal.
+/// Cells computed on each side of the diagonal.
 const BEAM: usize = 25;
-/// Moves tried for one line, after which no more is made.
+/// After this many moves have been tried for a line, no more are made.
 const MOST_TRIED: usize = 1000;
 
 /// Beyond any distance; one more does not overflow.
@@ -43,7 +43,7 @@ pub fn edits(hypothesis: &[Word], reference: &[Word]) -> usize {
     }
 }
 
-/// A block of words moved to before a position.
+/// Moves a block of words to just before position `target`.
 #[derive(Clone, Copy)]
 struct Shift {
     start: usize,
@@ -60,7 +60,7 @@ impl Shift {
         } else if target > start + length {
             start..target
         } else {
-            // Within the block itself: as far to the right as the target lies in it.
+            // A target within the block moves it to the right by the target's offset in the block.
             start..(length + target).min(words)
         }
     }
@@ -103,9 +103,9 @@ enum Step {
     Insert,
 }
 
-/// How hypothesis and reference lie beside each other.
+/// An alignment of hypothesis and reference.
 struct Alignment {
-    /// Of each word of the reference, where after the words aligned with it and before it the hypothesis goes on.
+    /// For each word of the reference, the position in the hypothesis after the words aligned with it or with earlier ones.
     behind: Vec<usize>,
     /// Whether a word of the reference is not matched.
     reference_errors: Vec<bool>,
@@ -113,17 +113,17 @@ struct Alignment {
     hypothesis_errors: Vec<bool>,
 }
 
-/// Distances between all beginnings of a hypothesis and of a reference, near the diagonal. Of a row only the cells that are
-/// looked at are kept: a line may have a hundred thousand words.
+/// Distances between all prefixes of a hypothesis and of a reference, near the diagonal. Only the cells that are needed are
+/// stored: a line may have a hundred thousand words.
 struct Table<'a> {
     reference: &'a [Word],
-    /// For each row, from no word of the hypothesis to all, which columns are kept.
+    /// The columns stored for each row; row i is for the first i words of the hypothesis.
     columns: Vec<Range<usize>>,
     /// Where each row's cells begin.
     starts: Vec<usize>,
     /// The cells, row by row.
     cells: Vec<u32>,
-    /// The same after a shift: the rows from the first one that it changes.
+    /// The cells after a shift; only the rows from the first one that it changes are valid.
     shifted: Vec<u32>,
     /// The words after a shift.
     words: Vec<Word>,
@@ -150,7 +150,7 @@ impl<'a> Table<'a> {
         self.columns.len() - 1
     }
 
-    /// Where the cells of a row are.
+    /// Where in `cells` a row is.
     fn place(&self, row: usize) -> Range<usize> {
         self.starts[row]..self.starts[row] + self.columns[row].len()
     }
@@ -163,7 +163,7 @@ impl<'a> Table<'a> {
         self.cells[self.cells.len() - 1]
     }
 
-    /// Computes the rows behind row `from` of a table.
+    /// Computes the rows after row `from` of a table.
     fn rows_from(&self, words: &[Word], from: usize, cells: &mut [u32]) {
         for row in from + 1..=self.rows() {
             let (before, rest) = cells.split_at_mut(self.starts[row]);
@@ -229,22 +229,22 @@ impl<'a> Table<'a> {
         alignment
     }
 
-    /// The shift that lowers the distance most, of all that are worth trying: those of a block with an error in it, to a place
-    /// of the reference where the same words stand and are not matched.
+    /// The shift that lowers the distance most. Only those of a block with an error in it are tried, to where the reference has
+    /// the same words, not all of them matched.
     fn best_shift(&mut self, words: &[Word], distance: u32, tried: &mut usize) -> Option<Candidate> {
         let Alignment { behind, reference_errors, hypothesis_errors } = self.alignment(words);
         let mut best: Option<Candidate> = None;
         let reference = self.reference;
         for (start, at, length) in same_blocks(words, reference) {
             let has_error = |errors: &[bool], from: usize| errors[from..from + length].contains(&true);
-            // The word of the hypothesis before `behind` is the one aligned; there is none before the first.
+            // `behind` is the number of words of the hypothesis up to the aligned one, so that this one's index is one less.
             let is_inside = (start + 1..=start + length).contains(&behind[at]);
             if !has_error(&hypothesis_errors, start) || !has_error(&reference_errors, at) || is_inside {
                 continue;
             }
             let mut last = None;
             for offset in 0..=length {
-                // Before the words that stand in the reference before the block, and after each word of it.
+                // The candidates: after the reference word before the block, and after each word of the block.
                 let target = match (at + offset).checked_sub(1) {
                     None => 0,
                     Some(word) => match behind.get(word) {
@@ -270,7 +270,7 @@ impl<'a> Table<'a> {
         best
     }
 
-    /// The distance that a shift would leave. Rows before the first word it moves are as they are.
+    /// The distance after a shift. Rows before the first word that it moves do not change.
     fn distance_after(&mut self, shift: Shift, words: &[Word]) -> u32 {
         let first = shift.range(words.len()).start;
         let (mut shifted, mut moved) = (std::mem::take(&mut self.shifted), std::mem::take(&mut self.words));
@@ -285,7 +285,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The columns of a row that are looked at. The diagonal is that of a rectangle; the last row is looked at to its end.
+/// The columns of a row to compute, around the diagonal of the (not square) table; the last row extends to its end.
 fn beam(row: usize, rows: usize, reference: usize) -> Range<usize> {
     let ratio = reference as f64 / rows as f64;
     let beam = if (BEAM as f64) < ratio / 2.0 { (ratio / 2.0 + BEAM as f64).ceil() as usize } else { BEAM };
@@ -294,7 +294,7 @@ fn beam(row: usize, rows: usize, reference: usize) -> Range<usize> {
     diagonal.saturating_sub(beam)..end
 }
 
-/// Blocks that stand in both, at different places or the same: start in the hypothesis, start in the reference, length.
+/// Blocks of words that occur in both, at most [`FURTHEST`] apart: start in the hypothesis, start in the reference, length.
 fn same_blocks<'a>(
     hypothesis: &'a [Word],
     reference: &'a [Word],

@@ -99,7 +99,7 @@ enum Outer {
 }
 
 /// Puts a space between two neighbours of which the first satisfies `first` and the second `second`, and one more
-/// outside. Pairs are taken from the left and do not overlap, as a global substitution of a regular expression does.
+/// outside. Pairs are taken from the left and do not overlap, as in a global substitution of a regular expression.
 fn separate_pairs<T: Copy>(
     units: &[T],
     space: T,
@@ -130,13 +130,13 @@ fn separate_pairs<T: Copy>(
 /// The language-dependent rules of mteval-v13a.pl: ASCII punctuation is separated, but a period or a comma only where
 /// no digit is on that side, a dash only after a digit, and an apostrophe never.
 ///
-/// Works on bytes: every rule asks for an ASCII byte beside "not a digit", which the last byte before it and the
-/// first byte after it answer as well as the whole character would.
+/// Works on bytes: every rule tests an ASCII byte and whether its neighbour is a digit, for which the neighbouring byte
+/// of a longer character is enough.
 fn separate_western(line: &str) -> String {
     separate_stops(&separate_punctuation(line))
 }
 
-/// The first of these rules: ASCII punctuation but apostrophe, comma, period and dash.
+/// The first of these rules: ASCII punctuation except apostrophe, comma, period and dash.
 pub(super) fn separate_punctuation(line: &str) -> Vec<u8> {
     let mut separated = Vec::with_capacity(line.len() * 3 / 2);
     for byte in line.bytes() {
@@ -150,7 +150,7 @@ pub(super) fn separate_punctuation(line: &str) -> Vec<u8> {
     separated
 }
 
-/// The others: commas, periods and dashes beside digits or not. `line` is UTF-8.
+/// The other rules: commas, periods and dashes, depending on neighbouring digits. `line` is UTF-8.
 pub(super) fn separate_stops(line: &[u8]) -> String {
     let digit = |byte: u8| byte.is_ascii_digit();
     let not_digit = |byte: u8| !byte.is_ascii_digit();
@@ -158,7 +158,7 @@ pub(super) fn separate_stops(line: &[u8]) -> String {
     let separated = separate_pairs(line, b' ', not_digit, stop, Outer::After);
     let separated = separate_pairs(&separated, b' ', stop, not_digit, Outer::Before);
     let separated = separate_pairs(&separated, b' ', digit, |byte| byte == b'-', Outer::After);
-    // Spaces were only put beside ASCII bytes, never inside a character: nothing is ever replaced here.
+    // Spaces were only inserted next to ASCII bytes, never inside a character, so this cannot be lossy.
     String::from_utf8(separated).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
@@ -173,7 +173,7 @@ enum Class {
 
 impl Class {
     fn of(c: char) -> Self {
-        // Most text needs no search in the tables for most of its characters.
+        // A short cut: most characters of most texts need no table lookup.
         if c.is_ascii_alphabetic() || c == ' ' {
             return Self::Other;
         }

@@ -2,8 +2,8 @@
 //!
 //! The processor's fast counterpart is [`crate::infer`].
 //!
-//! Keys and values of the target are tensors that grow by one position a step, and are put into the order of the new rows
-//! when a search changes it. Those of the source are repeated for the rows of each sentence, anew only when the rows change.
+//! Keys and values of the target are tensors that grow by one position per step, and are reordered when a search changes the
+//! order of rows. Those of the source are repeated for the rows of each sentence; this is redone only when the rows change.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::softmax;
@@ -225,7 +225,7 @@ impl Decoder {
         out.reshape((query.dim(0)?, self.heads * self.d_v))
     }
 
-    /// Puts what is kept of the last step's rows, and of the source, into the order of this step's.
+    /// Puts what is kept of the last step's rows and of the source into the order of this step's rows.
     fn advance(&self, state: &mut State, parents: &[usize], sentences: &[usize]) -> Result<()> {
         let index =
             |rows: &[usize]| Tensor::from_vec(rows.iter().map(|&row| row as u32).collect(), rows.len(), &self.device);

@@ -13,15 +13,15 @@ choice! {
     /// How matrices start. Biases start at zero and norms at one, unless said otherwise.
     pub enum Init {
         /// Uniform within ±√(6 / (inputs + outputs)) (Glorot and Bengio 2010). Queries, keys and values have a gain of
-        /// 1/√2, which at equal widths is the draw of the one matrix [3·D, D] that they form together, as in PyTorch and
-        /// fairseq; with a gain of 1 a deep post-norm model under the usual learning rates is slow to find its source.
+        /// 1/√2: at equal widths, the same as drawing them together as one matrix [3·D, D], as PyTorch and fairseq do. With
+        /// a gain of 1, a deep post-norm model at the usual learning rates is slow to learn to use its source.
         /// Embeddings: N(0, 1/D), the padding row zero.
         XavierUniform = "xavier_uniform",
         /// Uniform within ±√(6 / (inputs + outputs)), queries, keys and values each on their own. Embeddings: N(0, 1/D),
         /// the padding row zero.
         Tensor2Tensor = "tensor2tensor",
         /// Uniform within ±√(6 / (inputs + outputs)) for every matrix, embeddings and their padding row included, as
-        /// hand-written models have it that draw every parameter of two dimensions.
+        /// in hand-written models that draw every two-dimensional parameter this way.
         XavierUniformAll = "xavier_uniform_all",
         /// N(0, 2 / (inputs + outputs)) for matrices. Embeddings: N(0, 1/D), the padding row zero.
         XavierNormal = "xavier_normal",
@@ -76,7 +76,7 @@ fn draw(init: Init, entry: &Entry, parameters: &Parameters) -> Draw {
         [out, input] => [out as f64, input as f64],
         _ if entry.name.ends_with("norm.weight") => return Draw::Constant(1.0),
         _ => {
-            // PyTorch's biases go by the width of what they are added to the product of.
+            // PyTorch draws a bias according to the input width of its weight.
             let weight = entry.name.strip_suffix(".bias").and_then(|name| parameters.entry(&format!("{name}.weight")));
             return match (init, weight.map(|weight| &weight.shape[..])) {
                 (Init::Torch, Some([_, input])) => Draw::Uniform((*input as f64).powf(-0.5)),

@@ -9,13 +9,13 @@ use crate::model::positions::PositionKind;
 use crate::ops::params::{Kind, ParameterLayout};
 
 choice! {
-    /// Which embedding matrices are one.
+    /// Which modules share an embedding matrix.
     pub enum Tie {
         /// Each has its own.
         None = "none",
-        /// The target embedding and the output projection are one.
+        /// The target embedding and the output projection share one.
         Decoder = "decoder",
-        /// Source and target embedding and the output projection are one; needs a joint vocabulary.
+        /// Source and target embedding and the output projection share one; needs a joint vocabulary.
         All = "all",
     }
 }
@@ -50,7 +50,7 @@ pub fn ties(tie: Tie) -> Vec<(&'static str, &'static str)> {
     owners.into_iter().filter(|(name, owner)| name != owner).collect()
 }
 
-/// Whether a parameter belongs to a part of the model: is of that name, or below it.
+/// Whether a parameter belongs to a part of the model: whether it has that name, or one below it.
 pub fn is_within(parameter: &str, part: &str) -> bool {
     parameter.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

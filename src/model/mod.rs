@@ -65,7 +65,7 @@ pub struct Transformer {
     config: ModelConfig,
     vocabulary: Vocabulary,
     parameters: Arc<Parameters>,
-    /// Fixed positions; empty where the model has others.
+    /// Fixed positions; empty if the model has another kind.
     sinusoids: Arc<Vec<f32>>,
     rotary: Option<Rotary>,
 }
@@ -73,7 +73,7 @@ pub struct Transformer {
 /// The attention weights of one kind of attention: a tensor [B, H, L, L] for every layer.
 pub type AttentionWeights = Vec<Tensor>;
 
-/// Keeps attention weights layer by layer, where they are asked for.
+/// Collects attention weights layer by layer, if they are wanted.
 type Recorder<'a> = Option<&'a mut AttentionWeights>;
 
 /// The attention weights of a decoder pass.
@@ -115,8 +115,8 @@ impl Transformer {
         Self::with_precision(config, vocabulary, device, DType::F32)
     }
 
-    /// [`Transformer::new`] whose products are computed in `compute`, f32 or bf16: those of plain operations, of fused ones
-    /// and of the GPU's engine. Parameters, gradients, normalisation, softmax and loss are f32.
+    /// [`Transformer::new`] with products in `compute`, f32 or bf16: in plain operations, in fused ones and in the GPU engine.
+    /// Parameters, gradients, normalisation, softmax and loss are f32.
     pub fn with_precision(
         config: &ModelConfig,
         vocabulary: Vocabulary,
@@ -134,7 +134,7 @@ impl Transformer {
         Ok(Self { config: config.clone(), vocabulary, parameters, sinusoids: Arc::new(sinusoids), rotary })
     }
 
-    /// The same model on the processor, in float32; itself, if it is there.
+    /// The same model on the processor, in float32; if it is already there, the model itself.
     pub fn on_processor(&self) -> Result<Self> {
         if self.parameters.device().is_cpu() {
             return Ok(self.clone());
@@ -186,7 +186,7 @@ impl Transformer {
         Ok(Memory { states, lengths: source.lengths.clone(), length: source.length })
     }
 
-    /// Decoder states [B·T, D] of decoder inputs (targets shifted right), each position seeing those before it.
+    /// Decoder states [B·T, D] of decoder inputs (targets shifted right); a position sees itself and those before it.
     pub fn decode(&self, memory: &Memory, target: &Sequences, mode: &Mode) -> Result<Tensor> {
         self.decode_recording(memory, target, mode, None)
     }
@@ -278,7 +278,7 @@ impl Transformer {
         })
     }
 
-    /// The table of fixed positions, [max_length, D]; empty where the model has others.
+    /// The table of fixed positions, [max_length, D]; empty if the model has another kind.
     pub fn sinusoids(&self) -> &[f32] {
         &self.sinusoids
     }

@@ -15,7 +15,7 @@ choice! {
 }
 
 choice! {
-    /// How sines and cosines share a position's vector; with rotary positions, which components are turned together.
+    /// How sines and cosines are arranged in a position's vector; with rotary positions, which components are turned together.
     pub enum Sinusoid {
         /// Sine on even, cosine on odd components (the paper's section 3.5); neighbours turn together (RoFormer).
         Interleaved = "interleaved",
@@ -30,7 +30,7 @@ choice! {
 /// PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(the same) ("Attention Is All You Need", section 3.5).
 ///
 /// `Interleaved` alternates sine and cosine as the paper writes it; `Halves` puts all sines before all cosines, with the
-/// same frequencies. `Tensor2Tensor` has halves too, and 10000^(-i/(D/2-1)) as the frequencies: the authors' own program.
+/// same frequencies. `Tensor2Tensor` also has halves, with frequencies 10000^(-i/(D/2-1)), as in the authors' own program.
 /// Returns [positions, D], row-major. D is even.
 pub fn sinusoidal(kind: Sinusoid, positions: usize, d: usize) -> Vec<f32> {
     let half = d / 2;
@@ -39,7 +39,7 @@ pub fn sinusoidal(kind: Sinusoid, positions: usize, d: usize) -> Vec<f32> {
         for i in 0..half {
             let exponent = match kind {
                 Sinusoid::Interleaved | Sinusoid::Halves => 2.0 * i as f64 / d as f64,
-                // With one wave alone there is no other to be slower.
+                // A single wave has frequency 1.
                 Sinusoid::Tensor2Tensor => i as f64 / (half as f64 - 1.0).max(1.0),
             };
             let angle = p as f64 / 10_000f64.powf(exponent);

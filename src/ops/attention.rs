@@ -1,9 +1,9 @@
 //! The attention sub-layer: projections, softmax(QKᵀ/√K)·V under padding and causal masks, output projection.
 //!
 //! Self-attention uses one packed matrix for q, k and v; cross-attention one for q and one for k and v. The core works on
-//! one sentence and head at a time; its probabilities are computed anew in backward instead of being kept. With rotary
-//! positions the queries and keys of self-attention are turned between projection and core: q and k are neighbours in the
-//! packed rows, so that one call turns both.
+//! one sentence and head at a time; backward computes its probabilities again, so forward need not keep them. With rotary
+//! positions, the queries and keys of self-attention are turned between projection and core; one call turns both, since q
+//! and k are neighbours in the packed rows.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -30,9 +30,9 @@ pub struct Core {
     pub batch: usize,
     /// Heads.
     pub heads: usize,
-    /// Rows of queries a sentence.
+    /// Query rows per sentence.
     pub queries: usize,
-    /// Rows of keys a sentence.
+    /// Key rows per sentence.
     pub keys: usize,
     /// Width of a head's queries and keys.
     pub d_k: usize,
@@ -44,7 +44,7 @@ pub struct Core {
     pub rotary: Option<Rotary>,
     /// Dropout on the attention weights.
     pub dropout: Dropout,
-    /// Where the attention weights are written, if somebody asked for them.
+    /// Where the attention weights are written, if they are wanted.
     pub record: Option<Record>,
 }
 
@@ -79,7 +79,7 @@ pub struct Attention {
     pub output: Projection,
 }
 
-/// q, k and v of one sentence and head inside packed rows: slice offset and row stride of each.
+/// q, k and v of one sentence and head inside packed rows: slices that begin there, and the row strides.
 #[derive(Clone, Copy)]
 struct Heads<'a> {
     q: &'a [f32],
@@ -120,8 +120,9 @@ impl Core {
         }
     }
 
-    /// The products of so many sentences: how many over the width of a key, and how many over that of a value. Forward has
-    /// one of each; backward the scores again and the gradients of queries and keys, those of the weights and of the values.
+    /// The work of the products of `sentences` sentences: `by_key` over the width of a key, `by_value` over that of a value.
+    /// Forward has one of each. Backward has three by key (the scores again, the gradients of queries and keys) and two by
+    /// value (the gradients of weights and values).
     fn flops(&self, sentences: usize, [by_key, by_value]: [usize; 2]) -> Work {
         let pairs = sentences * self.heads * self.queries * self.keys;
         Work { flops: 2 * (pairs * (by_key * self.d_k + by_value * self.d_v)) as u64, ..Work::NONE }
@@ -143,7 +144,7 @@ impl Core {
         softmax_rows(&mut buffers.weights[..t * keys], keys, mask, 1.0 / (d_k as f32).sqrt());
     }
 
-    /// Keeps the weights of one head.
+    /// Records the weights of one head.
     fn keep(&self, record: &Record, sentence: usize, head: usize, weights: &[f32]) {
         let (t, s, padded) = (self.queries, self.keys, self.padded_keys());
         record.with(self.batch * self.heads * t * s, |all| {

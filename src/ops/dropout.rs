@@ -40,7 +40,7 @@ impl Dropout {
         self.scale
     }
 
-    /// Threshold, key and scale, for kernels elsewhere.
+    /// Threshold, key and scale, for the GPU kernels.
     pub fn parts(&self) -> (u32, u32, f32) {
         (self.threshold, self.key, self.scale)
     }

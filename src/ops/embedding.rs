@@ -57,11 +57,11 @@ impl Positions {
 pub struct Embedding {
     /// Table, [V, D].
     pub table: Param,
-    /// What is added by position.
+    /// What is added to the rows at each position.
     pub positions: Positions,
-    /// Number of positions there are.
+    /// Number of positions.
     pub max_length: usize,
-    /// Factor of the table's rows: √D or 1.
+    /// What the table's rows are multiplied by: √D or 1.
     pub scale: f32,
     /// Dropout on the sum.
     pub dropout: Dropout,

@@ -94,7 +94,7 @@ pub struct FeedForward {
     pub dropout: Dropout,
 }
 
-/// The activation of a const argument, so that loops are compiled for each.
+/// The activation with this number, as a const argument: loops are compiled for each activation.
 #[inline(always)]
 const fn activation_of(number: u8) -> Activation {
     match number {
@@ -206,7 +206,7 @@ impl Inner for FeedForward {
 
     fn widths(&self) -> Widths {
         let hidden = self.hidden();
-        // With relu the hidden layer itself tells where its input was positive.
+        // With relu, the hidden layer itself shows where its input was positive.
         let before = if self.activation == Activation::Relu { 0 } else { hidden };
         Widths { saved: [before, hidden], memory_saved: 0, inner: hidden, sums: hidden }
     }

@@ -22,16 +22,16 @@ use super::{Implementation, Mode};
 /// Rows whose logits are held at once.
 const CHUNK_ROWS: usize = 1024;
 /// Rows of a chunk that one thread takes at a time: few, so that their logits stay in its cache from the product to the
-/// gradient; the more, the wider the model, since the whole weight passes by for every task.
+/// gradient, but more in wider models, since every task reads the whole weight.
 fn task_rows(d: usize) -> usize {
-    // Between 1/3 and 1/10 of d measured alike for d = 128, smaller ones better for d = 512.
+    // For d = 128, d/3 to d/10 were equally fast; for d = 512, fewer were faster.
     (d / 10).next_multiple_of(12).clamp(12, 192)
 }
 
 /// Labels and smoothing.
 #[derive(Clone, Debug)]
 pub struct Targets {
-    /// One label a row, [N].
+    /// One label per row, [N].
     pub labels: Vec<u32>,
     /// The label that is ignored.
     pub padding: u32,
@@ -102,7 +102,7 @@ vectorised! {
         let v = logits.len() as f32;
         let (largest, total, chosen) = (simd::max(logits), simd::sum(logits), logits[label]);
         let exp_sum = simd::exp_shifted(logits, largest);
-        // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
+        // Differences first, for precision: log Σ e^x lies near the largest logit, which may be far from zero.
         let log_sum = exp_sum.ln();
         let nll = log_sum + (largest - chosen);
         let smoothed = (1.0 - smoothing) * nll + smoothing * (log_sum + (largest - total / v));
@@ -149,7 +149,7 @@ fn forward(x: &[f32], projection: &Projection, targets: &Targets, gradients: Opt
     })
 }
 
-/// [`chunks`] of the rows that are not padding; the others have no logits computed, and a gradient of zero.
+/// [`chunks`] of the rows that are not padding; padding gets no logits, and a gradient of zero.
 fn real_rows(x: &[f32], d: usize, weights: &Weights, targets: &Targets, gradients: Option<&mut Gradients>) -> Sums {
     let real: Vec<usize> = (0..targets.labels.len()).filter(|&row| targets.labels[row] != targets.padding).collect();
     let labels = real.iter().map(|&row| targets.labels[row]).collect();
@@ -182,7 +182,7 @@ fn chunks(x: &[f32], d: usize, weights: &Weights, targets: &Targets, mut gradien
         let logits = &mut logits[..(end - start) * v];
         let dx = gradients.as_mut().map(|g| &mut g.dx[start * d..end * d]);
         let parts = chunk_rows(x, d, weights, labels, targets, logits, dx);
-        // Added in the order of the rows, whichever thread was first.
+        // Added in the order of the rows, whichever thread finished first.
         for (smoothed, nll) in parts {
             sums.smoothed += smoothed;
             sums.nll += nll;
@@ -329,7 +329,7 @@ mod tests {
             want[label] -= 1.0;
             near(&gradient, &want);
         }
-        // Far beyond the range of e^x, and all alike.
+        // Far beyond the range of e^x, and with all logits equal.
         near(&row(&[1000.0, 0.0], 1, 0.0).2, &[1.0, -1.0]);
         near(&[row(&[-5e4; 4], 2, 0.3).0], &[4f32.ln()]);
     }

@@ -10,22 +10,22 @@ use crate::choice::choice;
 pub type Lengths = Arc<Vec<u32>>;
 
 choice! {
-    /// What padding masks.
+    /// What is masked because of padding.
     pub enum PaddingMask {
         /// Padded keys: no query sees them.
         Keys = "keys",
-        /// Padded queries too: they see nothing, and what attention gives them is zero. No real position changes.
+        /// Padded queries too: they see nothing, so attention returns zero for them. Real positions are not affected.
         KeysAndQueries = "keys_and_queries",
     }
 }
 
-/// The mask of one attention. A query sees the keys before some point: real ones, and with `causal` none after its own
-/// position. One that sees no key has weights of zero.
+/// The mask of one attention. A query sees the first keys up to some point: only real ones, and with `causal` none after its
+/// own position. A query that sees no key has weights of zero.
 #[derive(Clone, Debug)]
 pub struct Mask {
     /// Real keys of every sentence, [B].
     pub keys: Lengths,
-    /// Real queries of every sentence, [B], where those beyond see nothing.
+    /// Real queries of every sentence, [B], if the queries beyond them are to see nothing.
     pub queries: Option<Lengths>,
     /// Whether query i sees only keys 0..=i.
     pub causal: bool,
@@ -40,7 +40,7 @@ pub struct SentenceMask {
 }
 
 impl SentenceMask {
-    /// Query number `query` sees this many keys, the first ones.
+    /// How many keys query number `query` sees; they are the first ones.
     #[inline(always)]
     pub fn visible(self, query: usize) -> usize {
         match (query < self.queries, self.causal) {
@@ -72,7 +72,7 @@ impl Mask {
     }
 }
 
-/// Length of every sequence of padded ids [B, L]: what stands before its closing run of `padding`.
+/// Length of every sequence of padded ids [B, L], without the `padding` at its end.
 pub fn lengths(ids: &[Vec<u32>], padding: u32) -> Lengths {
     let length = |row: &Vec<u32>| row.iter().rposition(|&id| id != padding).map_or(0, |last| last as u32 + 1);
     Arc::new(ids.iter().map(length).collect())
@@ -91,7 +91,7 @@ mod tests {
         let keys = lengths(&[vec![5, 7, 9, 0, 0], vec![8, 6, 0, 0, 0]], 0);
         assert_eq!(*keys, [3, 2]);
         let mask = Mask { keys, queries: None, causal: false };
-        // For whatever query: [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]].
+        // For any query: [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]].
         assert_eq!(table(&mask, 1, 5), [[[1, 1, 1, 0, 0]], [[1, 1, 0, 0, 0]]]);
         assert_eq!(table(&mask, 2, 5), [[[1, 1, 1, 0, 0], [1, 1, 1, 0, 0]], [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0]]]);
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 use rayon::prelude::*;
 
-/// Buffers waiting to be used again, by capacity class.
+/// Free buffers, by size class.
 static POOL: Mutex<BTreeMap<usize, Vec<Vec<f32>>>> = Mutex::new(BTreeMap::new());
 /// Most bytes the pool keeps; what exceeds it goes back to the allocator.
 const POOL_LIMIT: usize = 2 << 30;
@@ -44,7 +44,7 @@ impl Scratch {
         scratch
     }
 
-    /// The buffer as words, for what is not a number.
+    /// The buffer as 32-bit words, for contents other than floats.
     pub fn words(&self) -> &[u32] {
         // SAFETY: the same size and alignment, and every bit pattern is a word.
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len) }
@@ -85,8 +85,8 @@ impl DerefMut for Scratch {
     }
 }
 
-/// A new matrix of `width` columns whose rows several threads clear and then write, each its own: clearing it in one piece
-/// beforehand would keep the other threads waiting.
+/// A new matrix of `width` columns. Each thread clears and then writes its own rows: if one thread cleared the whole matrix
+/// beforehand, the others would have to wait.
 pub struct NewRows {
     buffer: Vec<f32>,
     start: *mut f32,
@@ -132,7 +132,7 @@ impl NewRows {
     }
 }
 
-/// A matrix of `width` columns whose rows are written by several threads, each its own rows.
+/// A matrix of `width` columns that several threads write, each its own rows.
 #[derive(Clone, Copy)]
 pub struct SharedRows<'a> {
     start: *mut f32,
@@ -147,7 +147,7 @@ unsafe impl Send for SharedRows<'_> {}
 unsafe impl Sync for SharedRows<'_> {}
 
 impl<'a> SharedRows<'a> {
-    /// Shares a buffer of whole rows. Of rows without columns there are as many as anyone asks for.
+    /// Shares a buffer of whole rows. If `width` is 0, any number of (empty) rows can be taken.
     pub fn new(buffer: &'a mut [f32], width: usize) -> Self {
         let rows = buffer.len().checked_div(width).unwrap_or(usize::MAX);
         Self { start: buffer.as_mut_ptr(), rows, width, borrow: PhantomData }
@@ -219,7 +219,7 @@ pub fn with_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Re
     }
 }
 
-/// Calls `f` with the contents of a contiguous f32 tensor of any device; those of another are copied first.
+/// Calls `f` with the contents of a contiguous f32 tensor of any device, copied to the host first if they are not there.
 pub fn on_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     if tensor.device().is_cpu() {
         return with_slice(tensor, f);
@@ -227,8 +227,8 @@ pub fn on_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Resul
     f(&tensor.flatten_all()?.to_vec1::<f32>()?)
 }
 
-/// Calls `f` with the contents of a flat f32 tensor of any device, to be changed; those of another are copied there and
-/// back.
+/// Calls `f` with the contents of a flat f32 tensor of any device, to be changed; if they are not on the host, they are copied
+/// there and back.
 pub fn change_on_host<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
     if tensor.device().is_cpu() {
         return with_slice_mut(tensor, f);
@@ -239,7 +239,7 @@ pub fn change_on_host<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Re
     Ok(result)
 }
 
-/// Bytes a second that all threads together read and write, copying what no cache holds.
+/// Bytes per second that all threads together read and write while they copy more than any cache holds.
 pub fn bandwidth() -> f64 {
     const FLOATS: usize = 32 << 20;
     let (from, mut to) = (Scratch::zeroed(FLOATS), Scratch::zeroed(FLOATS));

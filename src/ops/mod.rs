@@ -5,19 +5,20 @@
 //! 1. a *reference* in plain differentiable Candle operations, right on any device;
 //! 2. a *fused* form for the CPU with its own backward, that adds the gradients of parameters straight into the flat
 //!    buffer of [`params::Parameters`];
-//! 3. a test that holds one against the other, in its file or in tests/gradients.rs.
+//! 3. a test that compares the two, in its file or in tests/gradients.rs.
 //!
 //! Kernels for NVIDIA's GPUs are in [`crate::gpu`], which composes them itself.
 //!
 //! Operations are coarse, one per sub-layer, so that Candle's autograd tape costs next to nothing: [`attention`] and
 //! [`feed_forward`] implement [`sublayer::Inner`] and are wrapped with norm, residual and dropout by [`sublayer`];
 //! [`embedding`] begins and [`loss`] ends the graph; [`optimizer`] works on the flat buffers.
-//! [`matmul`] has the products that all of them are made of, [`profile`] counts what each takes. [`mask`] says which keys a query sees, [`rotary`] turns queries and keys by their positions.
+//! [`matmul`] has the products that all of them are made of, [`profile`] counts what each takes. [`mask`] says which keys a
+//! query sees, [`rotary`] turns queries and keys by their positions.
 //!
 //! Shape letters: `B` batch, `S` source length, `T` target length, `D` d_model, `H` heads, `K` d_k, `F` d_ff,
 //! `V` vocabulary, `N` tokens (B·L).
 
-// Kernels index several slices side by side and take the pieces of an operation one by one; written so, they vectorise.
+// Kernels index several slices side by side and take many arguments: the compiler vectorises loops in this form.
 #![allow(clippy::needless_range_loop, clippy::manual_memcpy, clippy::too_many_arguments)]
 
 pub mod attention;
@@ -48,7 +49,7 @@ pub enum Implementation {
     Reference,
 }
 
-/// How a pass through the model is meant.
+/// How to run a pass through the model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mode {
     /// Key of the dropout masks of this pass; `None` outside training: no dropout, no graph.
@@ -83,7 +84,7 @@ impl Mode {
 impl From<candle_core::Error> for crate::error::Error {
     fn from(error: candle_core::Error) -> Self {
         let mut error = error;
-        // Backtraces, which Candle adds where RUST_BACKTRACE is set, are nothing for users.
+        // Where RUST_BACKTRACE is set, Candle adds backtraces, which do not help users.
         while let candle_core::Error::WithBacktrace { inner, .. } = error {
             error = *inner;
         }

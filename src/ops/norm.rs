@@ -16,7 +16,7 @@ use crate::choice::choice;
 choice! {
     /// What a normalisation divides by.
     pub enum NormKind {
-        /// √(σ² + ε) with the biased variance: layer normalisation (Ba et al. 2016), as everyone's library has it.
+        /// √(σ² + ε) with the biased variance: layer normalisation (Ba et al. 2016), as in most libraries.
         Layer = "layer",
         /// σ + ε with the unbiased standard deviation, as the Annotated Transformer writes it.
         Std = "std",
@@ -106,7 +106,7 @@ struct Statistics {
     mean: f32,
     /// r: 1/√(σ² + ε), or 1/(σ + ε).
     factor: f32,
-    /// With n = (z − μ)·r and t = γ·dy, dz = r·(t − mean(t) − n·Σ(t·n)/divisor): D, or (D − 1)·σ·r.
+    /// D, or (D − 1)·σ·r, for dz = r·(t − mean(t) − n·Σ(t·n)/divisor) with n = (z − μ)·r and t = γ·dy.
     divisor: f32,
 }
 
@@ -132,7 +132,7 @@ fn statistics(z: &[f32], weights: &NormWeights) -> Statistics {
         NormKind::Std => {
             let deviation = (squares / (d - 1.0).max(1.0)).sqrt();
             let factor = 1.0 / (deviation + weights.eps);
-            // A row without any deviation has n = 0: whatever divides it, nothing is left.
+            // A row without any deviation has n = 0, so any positive divisor gives 0.
             Statistics { mean, factor, divisor: ((d - 1.0) * deviation * factor).max(f32::MIN_POSITIVE) }
         }
     }
@@ -248,7 +248,7 @@ pub fn reference(z: &Tensor, both: &Tensor, eps: f64, kind: NormKind) -> Result<
         NormKind::Layer => (squares.mean_keepdim(D::Minus1)? + eps)?.sqrt()?,
         NormKind::Std => {
             let freedom = (z.dim(D::Minus1)? as f64 - 1.0).max(1.0);
-            // The root has no slope at 0: a row without any deviation stays just above.
+            // The root has no finite slope at 0, so a row without any deviation is kept just above it.
             (((squares.sum_keepdim(D::Minus1)? / freedom)? + 1e-30)?.sqrt()? + eps)?
         }
     };
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn rows_of_any_variance_follow_the_formula() {
         let wide = |v: &[f32]| v.iter().map(|&x| x as f64).collect::<Vec<_>>();
-        // Around √ε, ε decides; far above it does not count; at 0 only β is left.
+        // At deviations near √ε, ε decides; far above, it hardly counts; at 0, only β is left.
         use NormKind::{Layer, Std};
         for (kind, deviation, eps) in [
             (Layer, 1.0, 1e-5),
@@ -348,7 +348,7 @@ mod tests {
             (Std, 1e-5, 1e-3),
             (Std, 40.0, 1e-1),
         ] {
-            // One component has no standard deviation, and two have no slope but that of ε.
+            // One component has no standard deviation, and with two only ε gives a slope.
             for d in if kind == Layer { vec![1, 3, 16, 37] } else { vec![3, 16, 37] } {
                 let mut stream = Stream::new(4, "norm");
                 let mut draw = |scale: f64, shift: f64| {

@@ -12,24 +12,24 @@ use crate::error::Error;
 /// Elements that one thread takes at a time.
 const BLOCK: usize = 1 << 16;
 
-/// What came of an update.
+/// The result of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// The sums of its losses.
     pub sums: Sums,
     /// Euclidean norm of the gradient, before it was clipped.
     pub gradient_norm: f64,
-    /// Whether the parameters were moved: loss and norm are finite.
+    /// Whether the parameters were changed, which needs a finite loss and a finite norm.
     pub is_made: bool,
 }
 
-/// The error where an outcome is asked for and no update was queued.
+/// The error for asking for an outcome when no update was queued.
 pub(crate) fn no_outcome() -> Error {
     Error::failure("an outcome was asked for, and no update was queued")
 }
 
-/// What the gradients of an update are multiplied with: `scale`, and where their norm, with that scale, is above
-/// `clip_norm` > 0, what brings it down to it. `None`: loss or norm is not finite, and there is no update.
+/// The factor to multiply the gradients of an update by: `scale`, made smaller where `gradient_norm` (already scaled) exceeds
+/// `clip_norm` > 0, so that the norm becomes `clip_norm`. `None`, for no update, if the loss or the norm is not finite.
 pub fn decide(smoothed: f64, gradient_norm: f64, scale: f64, clip_norm: f64) -> Option<f64> {
     let is_made = smoothed.is_finite() && gradient_norm.is_finite();
     let is_clipped = clip_norm > 0.0 && gradient_norm > clip_norm;
@@ -57,7 +57,7 @@ impl AdamStep {
         self.betas.map(|beta| 1.0 / (1.0 - beta.powf(self.update as f64)))
     }
 
-    /// What kernels take: β₁, β₂, their corrections, ε, the learning rate, what is left of the parameters.
+    /// In the order of the kernels: β₁, β₂, their corrections, ε, the learning rate, what weight decay multiplies parameters by.
     pub fn constants(&self) -> [f32; 7] {
         let [correction1, correction2] = self.corrections();
         let decay = 1.0 - self.learning_rate * self.weight_decay;

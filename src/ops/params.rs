@@ -4,8 +4,8 @@
 //! [`Parameters::gradients`]. So clipping, the optimizer, accumulation and an all-reduce are each one pass over one
 //! buffer, and neighbouring parameters (the q, k and v projections) can be used as one matrix.
 //!
-//! Candle's autograd stays the tape but does not know the parameters: it only has to know that the graph must be walked.
-//! For that the first operation hangs on a dummy variable ([`Parameters::root`]).
+//! Candle's autograd still records the operations but does not know the parameters: it only has to know that there is a
+//! graph to go back through. For that, the first operation depends on a dummy variable ([`Parameters::root`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use super::matmul::Precision;
 use super::memory;
 use super::profile::{self, Work};
 
-/// What a parameter is, as far as training treats kinds differently.
+/// The kinds of parameters that training treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A matrix: weight decay applies.
@@ -40,7 +40,7 @@ pub struct Entry {
     pub shape: Vec<usize>,
     /// First element in the flat tensor.
     pub offset: usize,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
@@ -86,8 +86,8 @@ impl ParameterLayout {
         self.total
     }
 
-    /// Allocates values and gradients, all zero. Products are to be computed in `compute`; with f64 everything is, for checks
-    /// in plain operations.
+    /// Allocates values and gradients, all zero. Products will be computed in `compute`; if that is f64, so is everything else,
+    /// for checks in plain operations.
     pub fn allocate(self, device: &Device, compute: DType) -> Result<Arc<Parameters>> {
         let dtype = if compute == DType::F64 { DType::F64 } else { DType::F32 };
         let index = self.entries.iter().enumerate().map(|(i, e)| (e.name.clone(), i)).collect();
@@ -144,7 +144,7 @@ impl Parameters {
         self.index.get(name).map(|&i| &self.entries[i])
     }
 
-    /// The device all of it lies on.
+    /// The device that all of them are on.
     pub fn device(&self) -> &Device {
         self.values.device()
     }
@@ -215,7 +215,8 @@ impl Param {
         if training { self.tracked() } else { Ok(self.value.clone()) }
     }
 
-    /// The values in the type that products are computed in, tracked when `training`. Masters and gradients stay f32.
+    /// The values in the type that products are computed in, tracked when `training`. The stored parameters and their gradients
+    /// stay f32.
     pub fn computed(&self, training: bool) -> Result<Tensor> {
         self.reference(training)?.to_dtype(self.owner.compute)
     }
@@ -267,7 +268,7 @@ impl CustomOp2 for TrackedParam {
         Ok((CpuStorage::F32(memory::storage_slice(values, at)?.to_vec()), at.shape().clone()))
     }
 
-    // Of the operations that every backend has, 1·x + 0 is the one that copies a view.
+    // To copy a view: 1·x + 0 is an operation that every backend has.
     fn cuda_fwd(&self, _: &CudaStorage, _: &Layout, values: &CudaStorage, at: &Layout) -> Result<(CudaStorage, Shape)> {
         Ok((values.affine(at, 1.0, 0.0)?, at.shape().clone()))
     }

@@ -1,7 +1,8 @@
-//! Where the time goes: counters of the loop's phases, of operations and of the kernels inside them, off unless asked for.
+//! Where the time goes: counters of the training loop's phases, of operations and of the kernels inside them. Off by default.
 //!
-//! A *phase* is a part of the training loop; of phases within one another the outermost counts. An *operation* is timed on the loop's thread, one at a time. A *kernel* is timed
-//! on whatever thread runs it, and its work counts for the operation it belongs to as well.
+//! A *phase* is a part of the training loop; where phases are nested, only the outermost counts. An *operation* is timed on
+//! the loop's thread, one at a time. A *kernel* is timed on whatever thread runs it, and its floating-point operations also
+//! count for the operation that it belongs to.
 
 use std::cell::Cell;
 use std::ops::AddAssign;
@@ -36,19 +37,19 @@ pub enum Level {
     Kernel,
 }
 
-/// What something computes or moves.
+/// An amount of work: numbers computed, bytes moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Floating-point operations of float32 products.
     pub flops: u64,
     /// Floating-point operations of bfloat16 products.
     pub flops_bf16: u64,
-    /// Bytes read and written by what is not a product.
+    /// Bytes read and written outside products.
     pub bytes: u64,
 }
 
 impl Work {
-    /// Nothing that is counted.
+    /// No work.
     pub const NONE: Work = Work { flops: 0, flops_bf16: 0, bytes: 0 };
 
     /// A product of [m, k] and [k, n].
@@ -60,7 +61,7 @@ impl Work {
         }
     }
 
-    /// So many floats, read or written.
+    /// `count` floats, read or written.
     pub fn floats(count: usize) -> Self {
         Self { bytes: 4 * count as u64, ..Self::NONE }
     }
@@ -74,25 +75,25 @@ impl AddAssign for Work {
     }
 }
 
-/// The counters of one name.
+/// The counters of one phase, operation or kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// What is timed.
     pub level: Level,
     /// Its name.
     pub name: &'static str,
-    /// What of it, such as `forward` or `backward`; may be empty.
+    /// Which part of it, such as `forward` or `backward`; may be empty.
     pub part: &'static str,
     /// How often it ran.
     pub calls: u64,
-    /// How long, all calls together.
+    /// Total time of all calls.
     pub time: Duration,
-    /// What it did.
+    /// Total work of all calls.
     pub work: Work,
 }
 
 impl Table {
-    /// The entry's place, made if it is new.
+    /// Index of the entry, which is added if it is new.
     fn place(&mut self, entry: &Entry) -> usize {
         let same = |e: &Entry| (e.level, e.name, e.part) == (entry.level, entry.name, entry.part);
         match self.entries.iter().position(same) {
@@ -141,11 +142,11 @@ fn lock() -> std::sync::MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Counts from when it was made until it is dropped.
+/// Measures the time from its creation until it is dropped.
 #[must_use]
 pub struct Timer(Option<(Instant, Entry)>);
 
-/// Times a part of the loop; nothing within another part.
+/// Times a phase; does nothing inside another phase.
 pub fn phase(name: &'static str) -> Timer {
     if !is_enabled() || IN_PHASE.replace(true) {
         return Timer(None);
@@ -188,7 +189,7 @@ impl Drop for Timer {
         if entry.level == Level::Phase {
             IN_PHASE.set(false);
         }
-        // Counting has ended, and the table with it.
+        // Counting was turned off meanwhile, and the table cleared.
         if !ENABLED.load(Ordering::Relaxed) {
             return;
         }
@@ -201,7 +202,7 @@ impl Drop for Timer {
         match (entry.level, table.operation) {
             (Level::Operation, _) => table.operation = None,
             (Level::Kernel, Some(operation)) if operation < table.entries.len() => {
-                // Bytes between kernels lie in caches: only products add up.
+                // Kernels pass data on in caches, so the sum of their bytes would mean nothing; products do add up.
                 table.entries[operation].work += Work { bytes: 0, ..entry.work };
             }
             _ => {}
@@ -213,7 +214,7 @@ impl Drop for Timer {
 mod tests {
     use super::*;
 
-    /// One test: the table is the process's.
+    /// A single test, since the whole process shares one table.
     #[test]
     fn counts_only_when_asked() {
         let count = || {

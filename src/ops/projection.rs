@@ -11,7 +11,7 @@ use super::sublayer::with_bias;
 /// What a weight is packed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// x·Wᵀ outside training: float32, so that a model scores alike whatever it was trained in.
+    /// x·Wᵀ outside training: always float32, so that a score does not depend on the precision of the training.
     Inference,
     /// x·Wᵀ in training.
     Forward,
@@ -20,7 +20,7 @@ pub enum Pass {
 }
 
 impl Pass {
-    /// The first pass through a model.
+    /// The forward pass, in training or in inference.
     pub fn first(training: bool) -> Self {
         if training { Self::Forward } else { Self::Inference }
     }

@@ -1,5 +1,5 @@
-//! Rotary positions (Su et al. 2021, "RoFormer"): queries and keys are turned by angles that grow with their position, so
-//! that their products depend on distances alone.
+//! Rotary positions (Su et al. 2021, "RoFormer"): queries and keys are turned by angles proportional to their positions, so
+//! that their products depend only on the distance between the two positions.
 //!
 //! Pair i of a head's K components at position p is turned by p / 10000^(2i/K).
 
@@ -40,7 +40,7 @@ impl Rotary {
         (&self.table, self.halves)
     }
 
-    /// Turns the first `heads` heads of rows `stride` wide, in place; row r stands at position `first` + r mod `length`.
+    /// Turns the first `heads` heads of rows `stride` wide, in place. Row r is at position `first` + r mod `length`.
     pub fn turn(&self, rows: &mut [f32], stride: usize, heads: usize, first: usize, length: usize) {
         turn_rows(rows, stride, heads, &self.table[first * self.d_k..], self.d_k, length, 1.0, self.halves);
     }
@@ -60,7 +60,7 @@ impl Rotary {
         let x = if dtype == DType::F64 { x.clone() } else { x.to_dtype(DType::F32)? };
         let angles = angles.to_dtype(x.dtype())?;
         let (cos, sin) = (angles.narrow(3, 0, half)?, angles.narrow(3, half, half)?);
-        // The pairs' components apart, each [B, L, H, K/2].
+        // The first or the second component of every pair, [B, L, H, K/2].
         let shape = (rows / length, length, heads, half);
         let part = |which: usize| -> Result<Tensor> {
             let x = if self.halves {

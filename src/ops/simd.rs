@@ -106,13 +106,13 @@ pub fn normal(x: f32) -> f32 {
     if x < 0.0 { tail } else { 1.0 - tail }
 }
 
-/// Lanes that the reductions below keep apart, so that the compiler can vectorise them.
+/// Number of independent partial results in the reductions below, so that the compiler can vectorise them.
 pub const LANES: usize = 16;
 
 /// Joins lanes pairwise, half by half: four vector steps instead of fifteen scalar ones.
 #[inline(always)]
 fn join(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
-    // Through memory: else the compiler fits the loop that filled the lanes to the narrow steps that follow.
+    // Forced through memory: otherwise the compiler adapts the loop that filled the lanes to the narrow steps below.
     let mut lanes = std::hint::black_box(lanes);
     let mut half = LANES / 2;
     while half > 0 {
@@ -202,7 +202,7 @@ vectorised! {
     }
 }
 
-/// Rows of a 16×16 block as columns, in four rounds of interleaving rows i and i + 8.
+/// Transposes a 16×16 block, in four rounds of interleaving rows i and i + 8.
 #[inline(always)]
 fn transpose_block(mut block: [[f32; 16]; 16]) -> [[f32; 16]; 16] {
     for _ in 0..4 {

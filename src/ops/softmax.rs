@@ -14,21 +14,21 @@ pub fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
     let shifted = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?;
     let weights = shifted.exp()?.broadcast_mul(visible)?;
     let sums = weights.sum_keepdim(D::Minus1)?;
-    // A sum is at least 1, from the largest score, or 0; half keeps the quotient's gradient finite.
+    // A sum is 0, or at least 1 because of the largest score; the floor of 0.5 keeps the quotient's gradient finite.
     weights.broadcast_div(&sums.maximum(0.5)?)
 }
 
-/// Rows whose steps are taken together.
+/// Rows that go through each step together.
 const ROWS: usize = 16;
 
 vectorised! {
     /// log Σ e^x of one row.
     pub fn log_sum_exp(x: &[f32]) -> f32 {
-        /// Values whose powers are summed together: they stay in registers and the first-level cache.
+        /// Values that are exponentiated and summed at a time: they stay in registers and the first-level cache.
         const BLOCK: usize = 256;
         let largest = simd::max(x);
         let (mut powers, mut sum) = ([0f32; BLOCK], 0f32);
-        // A loop: a closure would not be compiled for this machine's instructions.
+        // A loop, because a closure would not be compiled for the chosen instruction set.
         for block in x.chunks(BLOCK) {
             let powers = &mut powers[..block.len()];
             powers.copy_from_slice(block);
@@ -39,8 +39,8 @@ vectorised! {
 
     /// Scales, masks and normalises rows of scores in place.
     pub fn softmax_rows(scores: &mut [f32], width: usize, mask: SentenceMask, scale: f32) {
-        // Whole vectors, masked entries among them: rows are short, and a rest of single ones would cost the most. Step by
-        // step for several rows: one row's steps wait for each other.
+        // Whole vectors, masked entries included: rows are short, and a remainder of single entries would cost the most. Several
+        // rows go through each step together, since the steps of one row have to wait for each other.
         for (block, scores) in scores.chunks_mut(ROWS * width).enumerate() {
             let mut largest = [0f32; ROWS];
             for (i, row) in scores.chunks_exact_mut(width).enumerate() {
@@ -69,8 +69,8 @@ vectorised! {
         }
     }
 
-    /// Multiplies the attention weights by their dropout mask. `columns` of every row's `width` are real; the others are 0,
-    /// whatever multiplies them.
+    /// Multiplies the attention weights by their dropout mask. Only the first `columns` of a row's `width` entries are real; the
+    /// others are 0 and stay 0.
     pub fn drop_rows(weights: &mut [f32], width: usize, columns: usize, dropout: Dropout, base: usize) {
         for (i, row) in weights.chunks_exact_mut(width).enumerate() {
             for (j, v) in row.iter_mut().enumerate() {
@@ -93,7 +93,7 @@ vectorised! {
     }
 }
 
-/// [`softmax_rows_backward`] of at most [`ROWS`] rows. Beyond the real columns p is 0, and so is everything made of it.
+/// [`softmax_rows_backward`] of at most [`ROWS`] rows. Beyond the real columns p is 0, and so are the results.
 #[inline(always)]
 fn backward_of_block(
     weights: &[f32],

@@ -1,4 +1,4 @@
-//! Translations explained, as pages show them: `assets/attention.js` draws.
+//! Explained translations for HTML pages; `assets/attention.js` draws them.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ const PAGE: &str = include_str!("assets/attention.html");
 /// Draws [`packed`] explanations.
 pub(super) const SCRIPT: &str = include_str!("assets/attention.js");
 
-/// A page of its own.
+/// A page of explained translations only.
 pub fn page(explanations: &[Explanation]) -> String {
     let sentences: Vec<Value> = explanations.iter().map(packed).collect();
     let data = json!({ "sentences": sentences, "temperatures": temperatures().collect::<Vec<_>>() });
@@ -25,7 +25,7 @@ pub fn page(explanations: &[Explanation]) -> String {
         .replace("@DATA@", &embedded(&data))
 }
 
-/// An explanation as the script reads it, in little room: weights are two hexadecimal digits, 255 for 1.
+/// An explanation in the script's compact format: weights are two hexadecimal digits, with 255 for 1.
 pub fn packed(explanation: &Explanation) -> Value {
     let Explanation { text, translation, attention, steps, alignment } = explanation;
     let short = |number: f32| (f64::from(number) * 1e4).round() / 1e4;

@@ -19,11 +19,11 @@ use crate::train::log::{Samples, Watcher};
 
 /// The directory in a run directory.
 pub const DIRECTORY: &str = "tensorboard";
-/// Before the numbers of sample translations, their attention's tags.
+/// Prefix of the tags of attention images; the number of the sample translation follows.
 const ATTENTION: &str = "attention/";
-/// What its files begin with, as TensorBoard wants it, and end with.
+/// What the names of its files begin with, as TensorBoard requires, and end with.
 const NAME: (&str, &str) = ("events.out.tfevents.", ".mt");
-/// A file that is not whole yet: TensorBoard passes over such names.
+/// An incomplete file: TensorBoard ignores such names.
 const NEW: &str = ".events.new";
 
 #[derive(Clone, PartialEq, Message)]
@@ -41,7 +41,7 @@ struct Event {
     session_log: Option<SessionLog>,
 }
 
-/// With status 1, the start of a session: what is known of this step and later ones is to be forgotten.
+/// Status 1 is the start of a session: TensorBoard then discards data of this step and later ones.
 #[derive(Clone, PartialEq, Message)]
 struct SessionLog {
     #[prost(int32, tag = "1")]
@@ -151,7 +151,7 @@ impl Tagged {
     }
 }
 
-/// The event file of a run. It is written anew whenever the run goes on, so that it tells what the log tells.
+/// The event file of a run. It is rewritten whenever the run is resumed, so that it agrees with the log.
 pub struct Events {
     directory: PathBuf,
     file: Option<(BufWriter<File>, PathBuf)>,
@@ -160,12 +160,12 @@ pub struct Events {
 }
 
 impl Events {
-    /// That of a run directory.
+    /// The event file of a run directory.
     pub fn new(run: &Path) -> Self {
         Self { directory: run.join(DIRECTORY), file: None, began: 0.0 }
     }
 
-    /// Begins a new file beside those of earlier starts. Returns these, and their events with images, for these are in no log.
+    /// Begins a new file beside those of earlier starts. Returns those, and their events with images, which are not in the log.
     fn create(&mut self) -> Result<(Vec<PathBuf>, Vec<Event>)> {
         self.file = None;
         let (mut earlier, mut images) = (Vec::new(), Vec::<Event>::new());
@@ -175,7 +175,7 @@ impl Events {
             if entry.file_name().to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
                 let bytes = std::fs::read(entry.path()).map_err(failed)?;
                 for event in records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_images) {
-                    // A kill may have left two files that tell the same.
+                    // A killed start may have left two files with the same events.
                     if !images.contains(&event) {
                         images.push(event);
                     }
@@ -189,7 +189,7 @@ impl Events {
         Ok((earlier, images))
     }
 
-    /// Writes what the log tells, and the images of those validations that it tells of.
+    /// Writes the entries of the log, and the images of the validations that are in the log.
     fn fill(&mut self, entries: &[Value], images: &[Event]) -> Result<()> {
         let validations: Vec<&Value> = entries.iter().filter(|entry| entry["event"] == "valid").collect();
         let is_kept = |image: &&Event| validations.iter().any(|entry| entry["update"] == image.step);
@@ -201,15 +201,14 @@ impl Events {
         images.iter().filter(is_kept).try_for_each(|event| self.write(event))
     }
 
-    /// Gives the new file its name, now that it is whole, and removes those of earlier starts at once: in between, readers see
-    /// both.
+    /// Gives the new file, now complete, its name and then removes those of earlier starts; in between, readers see both.
     fn replace(&mut self, earlier: &[PathBuf]) -> Result<()> {
         self.flush()?;
         let Some((file, path)) = &mut self.file else { return Ok(()) };
         let named = self.directory.join(format!("{}{}{}", NAME.0, now() as u64, NAME.1));
         let moved = file.get_ref().sync_all().and_then(|()| std::fs::rename(&*path, &named));
         moved.map_err(|error| Error::io("write TensorBoard's events", &named, error))?;
-        // A start within the same second has replaced its own.
+        // An earlier start within the same second had the same name, and is already replaced.
         for old in earlier.iter().filter(|old| **old != named) {
             std::fs::remove_file(old).map_err(|error| Error::io("write TensorBoard's events", old, error))?;
         }
@@ -245,7 +244,7 @@ impl Watcher for Events {
         self.began = now() - seconds;
         let (earlier, images) = self.create()?;
         let written = self.fill(entries, &images).and_then(|()| self.replace(&earlier));
-        // What is left of it would only take room.
+        // An incomplete file would only take space.
         written.inspect_err(|_| drop(std::fs::remove_file(self.directory.join(NEW))))
     }
 
@@ -270,7 +269,7 @@ impl Watcher for Events {
     }
 }
 
-/// What TensorBoard shows of an entry of the log.
+/// The values that TensorBoard shows for an entry of the log.
 fn summary(entry: &Value) -> Vec<Tagged> {
     let numbers = |tags: &[(&str, &str, f64)]| -> Vec<Tagged> {
         let number = |(tag, key, factor): &(&str, &str, f64)| Some(Tagged::number(tag, entry[*key].as_f64()? * factor));
@@ -318,7 +317,7 @@ fn summary(entry: &Value) -> Vec<Tagged> {
     }
 }
 
-/// A sample translation, its lines as they are: indented text is shown so.
+/// A sample translation as Markdown; indented, so that its lines are shown verbatim.
 fn markdown(sample: &Value) -> Option<String> {
     Some(sample.as_str()?.lines().map(|line| format!("    {}\n", line.trim_start())).collect())
 }
@@ -332,7 +331,7 @@ fn record(out: &mut impl Write, data: &[u8]) -> std::io::Result<()> {
     out.write_all(&masked_checksum(data).to_le_bytes())
 }
 
-/// The records of a file, to its end or to where it is damaged.
+/// The records of a file, up to its end or the first damaged one.
 fn records(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -347,7 +346,7 @@ fn records(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// TFRecord's checksum: one of data that hold a checksum should not be that checksum.
+/// TFRecord's checksum, masked because a plain CRC of data that contain their own CRC is problematic.
 fn masked_checksum(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -409,7 +408,7 @@ mod tests {
         assert_eq!(text[..], [b"    source  a\n    output  b\n".to_vec()]);
     }
 
-    /// Images of updates that are done again go, for they come again; a torn record at the end is no reason to lose others.
+    /// Images of updates that will be repeated are dropped; a torn record at the end must not lose the others.
     #[test]
     fn images_outlive_a_restart() {
         let folder = tempfile::tempdir().unwrap();
@@ -422,7 +421,7 @@ mod tests {
             log.samples(samples(update)).unwrap();
             log.entry(&entry(update)).unwrap();
         }
-        // It will come again.
+        // This update will be repeated.
         log.samples(Samples { is_final: true, ..samples(10) }).unwrap();
         drop(log);
         let file = std::fs::read_dir(folder.path().join(DIRECTORY)).unwrap().next().unwrap().unwrap().path();
@@ -440,7 +439,7 @@ mod tests {
         assert!(image.width > 10 && image.height > 10 && image.encoded_image_string.starts_with(b"\x89PNG"));
     }
 
-    /// What is in no log is not lost when a start fails, nor there twice when a start is killed before the old file is gone.
+    /// Images are not lost if a start fails, nor duplicated if it is killed before the old file is removed.
     #[test]
     fn an_old_file_stays_until_the_new_one_is_whole() {
         let folder = tempfile::tempdir().unwrap();
@@ -453,7 +452,7 @@ mod tests {
         drop(log);
         let images = || events(&directory).into_iter().filter(Event::has_images).count();
         assert_eq!(images(), 1);
-        // No file can be written in the place of a folder.
+        // A folder of that name makes the write fail.
         std::fs::create_dir(directory.join(NEW)).unwrap();
         Events::new(folder.path()).begin(std::slice::from_ref(&entry)).unwrap_err();
         std::fs::remove_dir(directory.join(NEW)).unwrap();

@@ -1,4 +1,4 @@
-//! What a run directory holds for its report beside the log.
+//! The files that a run directory holds for its report, besides the log.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use crate::console::message;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// What the training text is like: [`crate::data::statistics::Statistics`].
+/// [`crate::data::statistics::Statistics`] of the training text.
 pub const CORPUS: &str = "corpus.json";
 /// Sample translations of the last validation, explained.
 pub const ATTENTION: &str = "attention.json";
-/// The directory of the texts below, one sentence a line.
+/// The directory of the texts below, one sentence per line.
 pub const VALIDATION: &str = "validation";
 /// The references of the validation set.
 pub const REFERENCE: &str = "validation/reference.txt";
@@ -24,7 +24,7 @@ pub const FINAL: &str = "validation/final.txt";
 /// All files.
 pub const ALL: [&str; 5] = [CORPUS, ATTENTION, REFERENCE, BEST, FINAL];
 
-/// Replaces one, whole or not at all.
+/// Replaces one of them atomically.
 ///
 /// # Errors
 /// It cannot be written.
@@ -35,25 +35,25 @@ pub fn replace(run: &Path, name: &str, text: &str) -> Result<()> {
     written.map_err(|error| Error::io("write for the report", &file, error))
 }
 
-/// Replaces a file, whole or not at all.
+/// Replaces a file atomically.
 pub(super) fn replace_file(file: &Path, text: &str) -> std::io::Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let new = file.with_file_name(format!(".{name}.new"));
     file::replace(file, &new, text.as_bytes())
 }
 
-/// Lines as such a file has them.
+/// Lines joined into the text of such a file.
 pub fn lines<S: AsRef<str>>(lines: &[S]) -> String {
     lines.iter().flat_map(|line| [line.as_ref(), "\n"]).collect()
 }
 
-/// The lines of one; none where it is not there or cannot be read.
+/// The lines of one; `None` if it is missing or cannot be read.
 pub fn read_lines(run: &Path, name: &str) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(run.join(name)).ok()?;
     Some(text.split_terminator('\n').map(str::to_owned).collect())
 }
 
-/// What one holds; null where it is not there, or cannot be read, which is told.
+/// The content of one; null if it is missing, or cannot be read, which gives a message.
 pub fn read_json(run: &Path, name: &str) -> Value {
     let file = run.join(name);
     if !file.exists() {

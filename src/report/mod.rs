@@ -1,4 +1,4 @@
-//! What a run shows of itself: its log in forms that people look at.
+//! Reports on runs: their logs in forms that people look at.
 //!
 //! | Form | Module |
 //! |---|---|

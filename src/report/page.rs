@@ -1,7 +1,7 @@
-//! `report.html`: the log of one run or several as a page that needs nothing but itself.
+//! `report.html`: the log of one run or several as a self-contained page.
 //!
-//! The page is `assets/report.html`, with its style, its script and the data of the runs put in. The script draws; here
-//! nothing is computed.
+//! The page is `assets/report.html` with its style, its script and the data of the runs inserted. All drawing is done by the
+//! script.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ pub const FILE: &str = "report.html";
 
 const PAGE: &str = include_str!("assets/report.html");
 pub(super) const STYLE: &str = include_str!("assets/report.css");
-/// What the scripts have in common; it comes first.
+/// Code shared by the scripts; it comes before them.
 pub(super) const COMMON_SCRIPT: &str = include_str!("assets/common.js");
 const SCRIPT: &str = include_str!("assets/report.js");
 
-/// Most entries of training that are shown, about: more cannot be told apart, and make a page that browsers are slow with.
+/// About the most training entries to show: more cannot be told apart and make the page slow.
 const MOST_ENTRIES: usize = 4000;
 
 /// A run as the page shows it.
@@ -32,13 +32,13 @@ pub struct Run {
     name: String,
     directory: PathBuf,
     config: Map<String, Value>,
-    /// What is shown of its log.
+    /// The entries of its log that are shown.
     log: Vec<Value>,
-    /// Of how many entries of training two are shown; 1 where all are.
+    /// Of each group of this many training entries at most two are shown; 1 if all are shown.
     thinning: usize,
-    /// [`files::CORPUS`], null where it is not there.
+    /// [`files::CORPUS`], null if it is missing.
     corpus: Value,
-    /// [`files::ATTENTION`], null where it is not there.
+    /// [`files::ATTENTION`], null if it is missing.
     attention: Value,
 }
 
@@ -85,8 +85,8 @@ impl Run {
     }
 }
 
-/// A log with at most about [`MOST_ENTRIES`] entries of training: of every so many the one with the largest gradient norm and
-/// the last one, so that spikes stay. How many that is comes with it, 1 where all are there.
+/// A log with at most about [`MOST_ENTRIES`] training entries: of each group of successive ones, the one with the largest
+/// gradient norm, so that spikes stay, and the last one. Also returns the size of the groups, 1 if all entries are kept.
 fn thinned(log: &[Value]) -> (Vec<Value>, usize) {
     let is_training = |entry: &Value| entry["event"] == "train";
     let places: Vec<usize> = (0..log.len()).filter(|&place| is_training(&log[place])).collect();
@@ -101,7 +101,7 @@ fn thinned(log: &[Value]) -> (Vec<Value>, usize) {
     (shown.map(|place| log[place].clone()).collect(), thinning)
 }
 
-/// A configuration's keys with dots, and its values as TOML has them.
+/// A configuration as dotted keys with values in TOML's notation.
 fn flatten(prefix: &str, value: &toml::Value, flat: &mut Map<String, Value>) {
     match value {
         toml::Value::Table(table) => {
@@ -116,8 +116,8 @@ fn flatten(prefix: &str, value: &toml::Value, flat: &mut Map<String, Value>) {
     }
 }
 
-/// The page of some runs. `compared` is what their translations of the same text are like beside each other, as
-/// `assets/report.js` shows it; null where that is not known.
+/// The page of some runs. `compared` is the comparison of their translations of the same text that `assets/report.js`
+/// shows; null if there is none.
 pub fn page(runs: &[Run], compared: &Value) -> String {
     let names = names(runs);
     let of_runs: Value = runs.iter().zip(&names).map(|(run, name)| run.json(name)).collect();
@@ -128,27 +128,27 @@ pub fn page(runs: &[Run], compared: &Value) -> String {
         .replace("@DATA@", &embedded(&data))
 }
 
-/// What runs are called: by their directory's name, or all of its path where that is not enough.
+/// The names of runs: the name of the directory, or its whole path if names are not unique.
 pub fn names(runs: &[Run]) -> Vec<String> {
     let is_unique = |run: &Run| runs.iter().filter(|other| other.name == run.name).count() == 1;
     let name = |run: &Run| if is_unique(run) { run.name.clone() } else { run.directory.display().to_string() };
     runs.iter().map(name).collect()
 }
 
-/// Data inside a script element, where nothing but its end tag is markup.
+/// Data for the inside of a script element, where only the end tag is markup.
 pub(super) fn embedded(data: &Value) -> String {
     data.to_string().replace('<', "\\u003c")
 }
 
 pub(super) fn escaped(text: &str) -> String {
-    // What changes the direction of a text would change that of others.
+    // Strip bidi controls: they would affect surrounding text.
     let is_direction = |c: char| matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
     let text: String = text.chars().filter(|c| !is_direction(*c)).collect();
-    // No @ either: what else is put into a page is marked by it.
+    // Escape @ too: it marks the places where text is inserted into a page.
     text.replace('&', "&amp;").replace('<', "&lt;").replace('@', "&#64;")
 }
 
-/// Writes a page, whole or not at all.
+/// Writes a page atomically.
 ///
 /// # Errors
 /// It cannot be written.
@@ -157,14 +157,14 @@ pub fn write(file: &Path, runs: &[Run], compared: &Value) -> Result<()> {
     replace_file(file, &page(runs, compared)).map_err(|error| Error::io("write the report", file, error))
 }
 
-/// Writes a run's page anew at every validation.
+/// Rewrites a run's page at every validation.
 pub struct Page {
     run: PathBuf,
     log: Vec<Value>,
 }
 
 impl Page {
-    /// That of a run directory.
+    /// The page of a run directory.
     pub fn new(run: &Path) -> Self {
         Self { run: run.to_path_buf(), log: Vec::new() }
     }

@@ -43,17 +43,17 @@ pub trait Backend {
     fn sums(&mut self) -> Result<Sums>;
     /// Clears the gradients of some parameters.
     fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()>;
-    /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and where its norm is then
-    /// above `clip_norm` > 0, what brings it down to that.
+    /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and, if its norm is then above
+    /// `clip_norm` > 0, the factor that brings it down to `clip_norm`.
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()>;
-    /// One Adam update of the flat parameters with their moments, if it is made; weight decay is for those of some ranges,
+    /// One Adam update of the flat parameters with their moments, if it is made; weight decay applies to the ranges `decayed`,
     /// in order.
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()>;
     /// Moves an average towards the parameters, if the update is made: average = decay · average + (1 - decay) · parameters.
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()>;
-    /// What came of the oldest update that has not been asked for. Waits for it.
+    /// The outcome of the oldest update that has not been asked for yet. Waits for it.
     fn outcome(&mut self) -> Result<Outcome>;
-    /// Forgets the updates that have not been asked for; from then on updates are made again, if one was not.
+    /// Forgets the updates whose outcome has not been asked for; the next ones count again, even after a rejected one.
     fn forget(&mut self) -> Result<()>;
     /// Whether every number of these tensors of the device is finite. Waits for them.
     fn is_finite(&mut self, tensors: &[&Tensor]) -> Result<bool> {
@@ -66,7 +66,7 @@ pub trait Backend {
     }
     /// Gives memory back that is not needed before the next pass.
     fn rest(&mut self);
-    /// What the device can do, measured now; `None` for the processor, which others measure.
+    /// What the device can do, measured now; `None` for the processor, which is measured elsewhere.
     fn ceilings(&mut self) -> Result<Option<Ceilings>>;
 }
 
@@ -74,7 +74,7 @@ pub trait Backend {
 pub struct Tape {
     model: Transformer,
     sums: Sums,
-    /// What the gradient is multiplied with; nothing where there is no update.
+    /// What the gradient is multiplied with; `None` if the update is not made.
     scale: Option<f64>,
     outcome: Option<Outcome>,
 }
@@ -159,7 +159,7 @@ impl Backend for Tape {
 }
 
 impl Backend for gpu::Engine {
-    /// One under way, one behind it: the device never waits for the host.
+    /// One running, one queued behind it: the device never waits for the host.
     fn depth(&self) -> usize {
         2
     }

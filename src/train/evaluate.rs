@@ -1,4 +1,4 @@
-//! The loss of a validation set, computed by what trains, in its memory.
+//! The loss of a validation set, computed by the training backend, in its memory.
 
 use super::backend::Backend;
 use super::log::Log;
@@ -19,7 +19,7 @@ pub struct Evaluator<'a> {
 }
 
 impl Evaluator<'_> {
-    /// The sums of the losses over batches; `None` where `stops` has said so before the last.
+    /// The sums of the losses over batches; `None` if `stops` ended it early.
     pub fn losses(&mut self, batches: &[Batch], stops: &dyn Fn() -> bool) -> Result<Option<Sums>> {
         let Self { backend, limit, log, of_targets } = self;
         let mut stopped = false;
@@ -37,7 +37,7 @@ impl Evaluator<'_> {
         if stopped { Ok(None) } else { Ok(Some(self.backend.sums()?)) }
     }
 
-    /// Gives a device's memory back, for other things to be done before the next update.
+    /// Releases device memory, for other work before the next update.
     pub fn rest(&mut self) {
         self.backend.rest();
     }

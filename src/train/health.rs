@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 /// What the learning rate is multiplied with after going back.
 pub const LOWER_RATE: f64 = 0.5;
-/// Updates that the usual loss is a running mean of, and before which none counts as a jump.
+/// Updates in the running mean that is the usual loss; before this many, none counts as a jump.
 const USUAL: u64 = 100;
-/// A loss jumps that is so many standard deviations above the usual one, …
+/// A loss jumps if it is this many standard deviations above the usual one, …
 const DEVIATIONS: f64 = 6.0;
-/// … and so much, in nats a token.
+/// … and at least this much, in nats a token.
 const JUMP: f64 = 0.5;
 
 /// How the updates of a run have gone; part of its state, so that a resumed run takes the same decisions.
@@ -17,7 +17,7 @@ const JUMP: f64 = 0.5;
 pub struct Health {
     /// Updates skipped since the run began: their loss or gradient was not finite.
     pub skipped: u64,
-    /// Of these the last ones, with none in between that was made.
+    /// Updates skipped since the last one that was made.
     pub in_a_row: u64,
     /// What the schedule's learning rate is multiplied with: 1 until the run has gone back to a checkpoint.
     pub rate: f64,
@@ -50,18 +50,18 @@ impl Health {
         self.in_a_row = 0;
         let (usual, most) = (self.mean, self.mean + (DEVIATIONS * self.variance.sqrt()).max(JUMP));
         let jumps = self.losses >= USUAL && loss > most;
-        // A jump moves the mean too, but not by all it is: else one would hide the next.
+        // A jump moves the mean too, but not in full: otherwise one would hide the next.
         let loss = if jumps { most } else { loss };
         self.losses += 1;
         let share = 1.0 / self.losses.min(USUAL) as f64;
         let above = loss - self.mean;
         self.mean += share * above;
-        // Of what lies above the mean only: the fall at the beginning says nothing of how far a loss may rise.
+        // Only from losses above the mean: the fall at the beginning says nothing about how far a loss may rise.
         self.variance = (1.0 - share) * (self.variance + 2.0 * share * above.max(0.0).powi(2));
         jumps.then_some(usual)
     }
 
-    /// As it stood at a checkpoint, after going back there: what was skipped since is still told, and the rate is lower.
+    /// The state after going back to `checkpoint`: as it was there, but skipped updates still count, and the rate is lower.
     #[must_use]
     pub fn gone_back_to(&self, checkpoint: &Self) -> Self {
         let (rate, returns) = (self.rate * LOWER_RATE, self.returns + 1);

@@ -31,7 +31,7 @@ pub struct Validation {
     pub translations: Vec<String>,
     /// Lines to show: sample translations.
     pub samples: Vec<String>,
-    /// The first of these, explained.
+    /// The first short samples, explained.
     pub explained: Vec<Explanation>,
 }
 

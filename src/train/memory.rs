@@ -28,7 +28,7 @@ pub fn estimate(config: &Config, parameters: usize, vocabulary: usize, tokens: u
     let backward = (attention + cross).max(feed_forward) + 6 * d;
     let activations = tokens.saturating_mul(encoder + decoder + backward + 4 * d);
     let logits = tokens.min(1024) * vocabulary + 2 * vocabulary * d;
-    // An average is one more, in training and in a checkpoint.
+    // An average is one more copy, in training and in a checkpoint.
     let average = usize::from(config.train.exponential_average > 0.0);
     let of_optimizer = parameters.saturating_mul((4 + average) + (3 + average));
     let numbers = activations.saturating_add(logits).saturating_mul(REUSE).saturating_add(of_optimizer);

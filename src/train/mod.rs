@@ -81,13 +81,13 @@ pub struct Trainer<'a> {
     pub backend: Box<dyn Backend>,
     /// Counts where the time goes, if asked for.
     pub profiler: Option<profile::Profiler>,
-    /// What is known of this start of the run alone; nothing at its beginning.
+    /// The state of this start of the run alone; default at its beginning.
     pub session: Session,
-    /// Updates on their way; none at the beginning.
+    /// Updates in flight; none at the beginning.
     pub pipeline: Pipeline,
 }
 
-/// What a start of a run knows of itself.
+/// State of one start of a run, which no checkpoint stores.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Session {
     /// How long saving has kept training waiting.
@@ -106,7 +106,7 @@ enum Validated {
     Saved,
     /// There was a better one.
     NotSaved,
-    /// By a signal: it is made when the run goes on.
+    /// A signal cut it short: it is made when the run goes on.
     CutShort,
     /// The loss is not finite.
     NotFinite,
@@ -152,7 +152,7 @@ fn in_words(lines: &[Lines]) -> String {
     lines.iter().map(all).collect::<Vec<_>>().join("; ")
 }
 
-/// Begins an update and goes over batches, in the mode of each, until there is none.
+/// Begins an update and goes over batches, each in the mode that `mode` gives; ends early if it gives none.
 pub fn accumulate(
     backend: &mut dyn Backend,
     batches: &[Batch],
@@ -196,7 +196,7 @@ impl Trainer<'_> {
         let mut batches = host.batches(self.state.sampler)?;
         if self.state.validation_due && self.valid.every > 0 {
             match self.validate(host, &clock)? {
-                // Else it would be made again, and stand in the log twice, if the process ended now.
+                // Otherwise it would be made again, and be in the log twice, if the process ended now.
                 Validated::NotSaved => self.save(host)?,
                 Validated::Saved | Validated::CutShort => {}
                 Validated::NotFinite => batches = self.go_back(NO_LOSS, host)?,
@@ -294,7 +294,7 @@ impl Trainer<'_> {
     /// Takes note of an update that was not made.
     fn skip(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
         self.state.health.skip();
-        // The checkpoint of this update, if there is one, knows nothing of the skip.
+        // A checkpoint of this step, if there is one, does not know of the skip.
         self.session.saved_at = None;
         let (step, skipped) = (self.state.step + 1, self.state.health.skipped);
         let (loss, norm, lines) = (update.loss(), update.outcome.gradient_norm, host.lines(&update.pairs()));
@@ -312,7 +312,7 @@ impl Trainer<'_> {
     /// Goes on from the last sound checkpoint with a lower learning rate, once; returns the batches from there.
     ///
     /// # Errors
-    /// There is none, or it has done so before.
+    /// There is no sound checkpoint, or the run has gone back before.
     fn go_back(&mut self, why: &str, host: &mut dyn Host) -> Result<Batches> {
         let step = self.state.step;
         let report = |more: &str| {
@@ -344,7 +344,7 @@ impl Trainer<'_> {
             "skipped": health.skipped, "returns": health.returns,
         }))?;
         self.state = TrainState { health, seconds: self.state.seconds, ..state };
-        // Else a kill before the next checkpoint would bring back the old rate.
+        // Otherwise a kill before the next checkpoint would bring back the old rate.
         self.save(host)?;
         host.batches(self.state.sampler)
     }
@@ -401,7 +401,7 @@ impl Trainer<'_> {
         let model = self.model;
         self.state.validation_due = true;
         if self.optimizer.average().is_some() {
-            // They are all copied.
+            // All parameters are about to be copied.
             self.backend.rest();
         }
         let values = self.optimizer.begin_model_values()?;
@@ -444,7 +444,7 @@ impl Trainer<'_> {
             "validation_seconds": seconds,
         });
         self.log.entry(&result.entry("valid", step, more))?;
-        // What showing the samples has taken is no training either.
+        // The time for showing the samples is not counted in the next window.
         self.state.seconds = clock.seconds();
         self.begin_window();
         if better {

@@ -67,7 +67,7 @@ pub struct Optimizer {
     average: Option<(Tensor, f64)>,
 }
 
-/// The places of some parameters, neighbours as one.
+/// The ranges of some parameters, adjacent ones merged.
 fn ranges<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for range in entries.map(Entry::range) {
@@ -98,8 +98,8 @@ impl Optimizer {
         })
     }
 
-    /// Leaves some parts of the model as they are from now on: their gradients are to be cleared ([`Self::frozen`]), and
-    /// Adam, which has no moments of them, then does not move them.
+    /// Freezes some parts of the model: the caller is to clear their gradients ([`Self::frozen`]), so that Adam, whose moments
+    /// for them are zero, does not move them.
     pub fn freeze(&mut self, parts: &[String]) -> Result<()> {
         if parts.is_empty() {
             return Ok(());
@@ -118,7 +118,7 @@ impl Optimizer {
         &self.frozen
     }
 
-    /// How many these are.
+    /// How many parameters are frozen.
     pub fn frozen_count(&self) -> usize {
         self.frozen.iter().map(Range::len).sum()
     }
@@ -160,7 +160,7 @@ impl Optimizer {
         self.average.as_ref().map(|(average, decay)| (average, at(*decay)))
     }
 
-    /// Has the average begin with the parameters as they are now.
+    /// Makes the average equal to the parameters as they are now.
     pub fn begin_average(&self) -> Result<()> {
         self.average.as_ref().map_or(Ok(()), |(average, _)| average.slice_set(self.parameters.values(), 0, 0))
     }

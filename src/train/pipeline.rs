@@ -1,12 +1,12 @@
-//! Updates on their way: on a device, the next is queued before the outcome of the last is known.
+//! Updates in flight: on a device, the next is queued before the outcome of the last is known.
 //!
 //! ```text
 //! draw → go over the batches → decide, optimizer ─┬→ … → settle: made → the state takes note
 //!                                                 └→ next             not made → those behind it are queued again
 //! ```
 //!
-//! Nothing is queued behind an update that validation, a checkpoint or the end comes after, so a run, its log and its
-//! checkpoints are those of one update at a time.
+//! Nothing is queued behind an update that is followed by validation, a checkpoint or the end, so a run, its log and its
+//! checkpoints are the same as with one update at a time.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ use crate::ops::optimizer::Outcome;
 use crate::ops::profile as counters;
 use crate::rng;
 
-/// The data of an update, and the position behind them.
+/// The data of an update, and the position after them.
 #[derive(Default)]
 struct Drawn {
     batches: Vec<Batch>,
@@ -32,7 +32,7 @@ struct Drawn {
 struct Queued {
     drawn: Drawn,
     step: u64,
-    /// Of all ranks.
+    /// Target tokens, of all ranks.
     tokens: u64,
     learning_rate: f64,
 }
@@ -75,13 +75,13 @@ fn tokens(batches: &[Batch]) -> u64 {
     batches.iter().map(|batch| batch.target_tokens as u64).sum()
 }
 
-/// Updates on their way.
+/// Updates in flight.
 #[derive(Default)]
 pub struct Pipeline {
     queued: VecDeque<Queued>,
     /// Data of updates that were queued behind one that was not made: they will be queued again.
     again: VecDeque<Drawn>,
-    /// Why no more could be queued; told when those that are have come to their end.
+    /// Why no more could be queued; reported when those in flight are done.
     failed: Option<Error>,
 }
 
@@ -98,7 +98,7 @@ fn training(seed: u64, step: u64, pass: u64) -> Mode {
 }
 
 impl Trainer<'_> {
-    /// Goes forward and back over a batch, and forgets it: what does not fit into memory shows before the run begins.
+    /// Goes forward and back over a batch and discards the result, so that a lack of memory shows before the run begins.
     pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
         self.go_over(vec![batch], 0, &|| false)?;
         self.backend.sums()?;
@@ -121,10 +121,10 @@ impl Trainer<'_> {
         Ok((!is_cut).then_some(parts))
     }
 
-    /// Queues the next update, and those behind it that may be.
+    /// Queues the next update, and as many behind it as may be queued now.
     ///
     /// # Errors
-    /// What kept the next one from being queued; what kept a later one is told when those before it have come to their end.
+    /// The next one could not be queued. If a later one could not, that is reported when those before it are done.
     pub(super) fn queue_ahead(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<()> {
         while self.pipeline.failed.is_none() && self.may_queue(host) {
             match self.queue(host, batches) {
@@ -193,8 +193,8 @@ impl Trainer<'_> {
         schedule::learning_rate(schedule, self.model.config().d_model, step, lowered) * self.state.health.rate
     }
 
-    /// The outcome of the oldest update that is under way, if there is one, of which the state takes note. Where it was not
-    /// made, the state stays as it is but for the position in the data, and those queued behind it will be queued again.
+    /// Waits for the oldest update in flight, if there is one, and notes its outcome in the state. If it was not made, only the
+    /// position in the data changes, and those queued behind it will be queued again.
     pub(super) fn settle(&mut self) -> Result<Option<Update>> {
         let Some(queued) = self.pipeline.queued.pop_front() else { return Ok(None) };
         let outcome = self.backend.outcome()?;

@@ -14,7 +14,7 @@ use crate::ops::profile::{self, Entry, Level, Work};
 /// Updates that are not counted: the first ones allocate.
 const WARMUP: u64 = 3;
 
-/// Counts from some updates after the start.
+/// Counts time and work, from a few updates after the start.
 #[derive(Debug, Default)]
 pub struct Profiler {
     seen: u64,
@@ -31,7 +31,7 @@ impl Profiler {
         }
     }
 
-    /// Whether counting begins once so many more updates are made: until then nothing is to be queued behind them.
+    /// Whether counting begins after so many more updates: until then nothing is to be queued behind them.
     pub fn begins_after(&self, updates: usize) -> bool {
         self.seen + updates as u64 == WARMUP
     }
@@ -39,7 +39,7 @@ impl Profiler {
     /// Ends counting and measures the machine, or the backend's device; `None` if there was nothing to count.
     pub fn finish(self, backend: &mut dyn Backend) -> Result<Option<Profile>> {
         let Some(started) = self.started else { return Ok(None) };
-        // What a device is still doing belongs to it.
+        // Waits for the device: what it is still doing counts.
         backend.sums()?;
         let seconds = started.elapsed().as_secs_f64();
         let entries = profile::entries();
@@ -87,7 +87,7 @@ impl Machine {
         }
     }
 
-    /// Seconds of one thread that this work takes at the least.
+    /// The least time that this work takes one thread, in seconds.
     fn least(&self, work: &Work) -> f64 {
         let bf16 = work.flops_bf16 as f64 / self.bf16.unwrap_or(self.f32);
         work.flops as f64 / self.f32 + bf16 + work.bytes as f64 / (self.memory / self.threads as f64)
@@ -106,26 +106,26 @@ pub struct Profile {
 /// One line of the table.
 struct Line {
     name: String,
-    /// Calls an update.
+    /// Calls per update.
     calls: f64,
-    /// An update.
+    /// Per update.
     milliseconds: f64,
-    /// Of the time of the loop, or of all threads.
+    /// Share of the loop's time; for a kernel, of the time of all threads.
     share: f64,
     /// Billions a second, and the unit.
     rate: Option<(f64, &'static str)>,
-    /// Of what the machine can do.
+    /// Share of what the machine can do.
     ceiling: Option<f64>,
 }
 
 impl Profile {
-    /// Names of operations that went through plain operations: there should be none on a processor.
+    /// Names of operations that ran as their plain reference: there should be none on a processor.
     pub fn references(&self) -> Vec<&'static str> {
         self.entries.iter().filter(|e| e.level == Level::Reference).map(|e| e.name).collect()
     }
 
-    /// Seconds that an update takes at the least on a device, where work that was timed is one after the other: its arithmetic
-    /// and its bytes at the rates that were measured. `None` on a processor.
+    /// The least time of an update on a device, in seconds, where work that was timed runs one after the other: its arithmetic
+    /// and its bytes at the measured rates. `None` on a processor.
     pub fn floor(&self) -> Option<f64> {
         let counted = self.entries.iter().filter(|entry| entry.level == Level::Operation);
         let least: f64 = counted.map(|entry| self.machine.least(&entry.work)).sum();
@@ -134,7 +134,7 @@ impl Profile {
 
     fn line(&self, entry: &Entry) -> Line {
         let (seconds, updates) = (entry.time.as_secs_f64(), self.updates as f64);
-        // An operation has all threads, a kernel its own; its share is of the time of all.
+        // An operation uses all threads, a kernel only one, so its share is of the time of all.
         let (spent, whole) = match entry.level {
             Level::Kernel => (seconds, self.seconds * self.machine.threads as f64),
             _ => (seconds * self.machine.threads as f64, self.seconds),
@@ -161,7 +161,7 @@ impl Profile {
         entries.into_iter().map(|e| self.line(e)).collect()
     }
 
-    /// Phases, then what is in none of them.
+    /// The phases, then the time outside them.
     fn phases(&self) -> Vec<Line> {
         let mut lines = self.lines(&[Level::Phase]);
         let share = 1.0 - lines.iter().map(|line| line.share).sum::<f64>();

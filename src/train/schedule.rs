@@ -63,7 +63,7 @@ pub enum ScheduleConfig {
     },
 }
 
-/// What validations have made of the learning rate: part of a run's state.
+/// How validations have changed the learning rate: part of a run's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plateau {
@@ -74,7 +74,7 @@ pub struct Plateau {
 }
 
 impl Plateau {
-    /// Counts validations anew: what was the best is not any more.
+    /// Counts validations anew, because the best one so far no longer counts.
     pub fn forget_the_best(&mut self) {
         self.stale = 0;
     }
@@ -93,13 +93,13 @@ impl Plateau {
     }
 }
 
-/// A rate that was lowered so often.
+/// A rate after it was lowered `times` times.
 fn lowered(learning_rate: f64, factor: f64, min: f64, times: u32) -> f64 {
     // A `min` above the rate itself does not raise it.
     (learning_rate * factor.powf(f64::from(times))).max(min.min(learning_rate))
 }
 
-/// A schedule that comes down to its end.
+/// A schedule that falls to a last rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decay {
@@ -156,7 +156,7 @@ const DECAY: &[Key] =
     &[required("learning_rate", ABOVE_ZERO), key("warmup", COUNT), key("total", POSITIVE), key("end", NOT_NEGATIVE)];
 
 impl ScheduleConfig {
-    /// Takes the end of the run for the end of the schedule, where `total` is not stated.
+    /// The schedule ends with the run, if `total` is not stated.
     pub(crate) fn end_at(&mut self, max_updates: u64) {
         if let Self::Linear(decay) | Self::Cosine(decay) = self
             && decay.total == 0
@@ -293,7 +293,7 @@ mod tests {
         });
         let want = [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2];
         assert_eq!(rates.map(|(_, rate)| rate), want);
-        // Not where it stays what it is.
+        // A rate that stays the same is not reported as lowered.
         assert_eq!(rates.map(|(is_lowered, _)| usize::from(is_lowered)).iter().sum::<usize>(), 3);
         assert_eq!(learning_rate(&schedule, 512, 2, 1), 0.25);
         let constant = ScheduleConfig::Constant { learning_rate: 1.0, warmup: 0 };

@@ -15,11 +15,11 @@ impl Default for Limit {
 
 impl Limit {
     /// Runs `work` on the batches, and again on smaller parts of them as long as it runs out of memory; returns the parts.
-    /// What it did before it failed, it must undo when it begins. The limit stays for batches to come; `told` is called when
-    /// it falls.
+    /// When `work` begins, it must undo what a failed try did. The limit stays for later batches; `told` is called when it
+    /// falls.
     ///
     /// # Errors
-    /// Those of `work`; out of memory only where every batch is one row.
+    /// Those of `work`; out of memory only if every batch has just one row.
     pub fn within(
         &mut self,
         batches: Vec<Batch>,

@@ -30,15 +30,15 @@ pub struct TrainState {
     pub validation_due: bool,
     /// Seconds spent training, over all starts of the run.
     pub seconds: f64,
-    /// What the next line of the log will be about.
+    /// Sums for the next line of the log.
     pub window: Window,
-    /// What validations have made of the learning rate; not in the checkpoints of older versions.
+    /// How validations have changed the learning rate; not in the checkpoints of older versions.
     #[serde(default)]
     pub plateau: Plateau,
     /// Skipped updates and the usual loss.
     #[serde(default)]
     pub health: Health,
-    /// Whether `train.save_every`, as it was then, has called for this checkpoint; not in those of older versions.
+    /// Whether `train.save_every`, as it was then, made this checkpoint due; not in those of older versions.
     #[serde(default)]
     pub regular: Option<bool>,
     /// Checksums of the text that the rest refers to.
@@ -60,7 +60,7 @@ pub struct Window {
     pub since: f64,
 }
 
-/// Checksums of the text of a run, by which a resumed run knows it wherever the files lie now.
+/// Checksums of the text of a run, by which a resumed run recognises it, wherever the files are now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextChecksums {
@@ -76,7 +76,7 @@ impl TrainState {
         Progress { step: self.step, skipped: self.health.skipped, returns: self.health.returns }
     }
 
-    /// `state.json`: the fields, with the epoch (from 0) and the generator's key and counter for a reader's eyes.
+    /// `state.json`: the fields, with the epoch (from 0) and the generator's key and counter for human readers.
     pub fn to_json(&self, seed: u64) -> Result<Value> {
         let mut json = serde_json::to_value(self)
             .map_err(|error| Error::failure(format!("cannot write the training state: {error}")))?;

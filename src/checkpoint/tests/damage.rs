@@ -27,7 +27,7 @@ fn every_flipped_bit_is_found_and_named() {
     for name in FILES {
         let path = directory.join(name);
         let size = fs::metadata(&path).unwrap().len() as usize;
-        // The small files are tried throughout; of the larger, enough places, both ends among them.
+        // Every byte of the small files; of the larger, about 300 places, both ends among them.
         let stride = (size / 300).max(1);
         for at in (0..size).step_by(stride).chain([size - 1]) {
             let bit = (at * 5 % 8) as u8;
@@ -60,7 +60,7 @@ fn a_directory_without_a_manifest_is_not_complete() {
     assert_says(&verify(&run.path().join("nowhere")).unwrap_err(), &["no such directory", "nowhere"]);
 }
 
-/// A manifest with another text, signed again.
+/// Replaces text in a manifest and renews its digest.
 fn forge(directory: &Path, from: &str, to: &str) {
     use sha2::{Digest, Sha256};
     let path = directory.join(MANIFEST_FILE);

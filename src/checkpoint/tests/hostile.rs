@@ -1,7 +1,7 @@
 use super::*;
 use crate::ops::matmul::int8::{Quantised, Values};
 
-/// A file of this header (its length stated right) and this many bytes of data.
+/// A file with this header, its length stated correctly, and `data` zero bytes.
 fn file(dir: &Path, header: &str, data: usize) -> PathBuf {
     raw(dir, header.len() as u64, header, &vec![0; data])
 }

@@ -82,7 +82,7 @@ fn steps(run: &Path) -> Vec<u64> {
     list(run).unwrap().iter().map(|(step, _)| *step).collect()
 }
 
-/// Makes a file as long, but different.
+/// Flips one bit of a file.
 fn flip(path: &Path, at: usize, bit: u8) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at] ^= 1 << bit;

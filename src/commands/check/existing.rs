@@ -1,4 +1,4 @@
-//! The run that training would find in its directory, and what `--resume` would say to it.
+//! The run that already exists in the run directory, and whether `--resume` could continue it.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::train::state::{TextChecksums, TrainState};
 
-/// A run that is there already.
+/// A run that already exists.
 pub struct Existing {
     directory: PathBuf,
-    /// Its tokenizers, if they are whole and the run can be continued under this configuration.
+    /// Its tokenizers, if they are undamaged and the run can be continued under this configuration.
     pub tokenizers: Option<Tokenizers>,
     state: Option<TrainState>,
     notes: Vec<String>,
@@ -83,7 +83,7 @@ impl Existing {
         })
     }
 
-    /// A line or more for each thing to know.
+    /// As lines of text.
     pub fn in_words(&self) -> Vec<String> {
         let update = self.update().map(|update| format!(", at update {update}")).unwrap_or_default();
         let directory = self.directory.display();

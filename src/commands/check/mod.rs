@@ -1,4 +1,4 @@
-//! `mt check`: everything that can be known wrong before training, in one pass.
+//! `mt check`: finds everything that can be known to be wrong before training, in one pass.
 //!
 //! ```text
 //! configuration → text (`data::check`) → the run in the run directory (`existing`) → what training will take (`outlook`)
@@ -24,8 +24,8 @@ use crate::error::{Error, Result};
 use existing::Existing;
 use outlook::Outlook;
 
-/// Looks for everything that can be known wrong before training: in the configuration, the text, a run that is there
-/// already, the vocabulary, and what memory and time it will take.
+/// Looks for everything that can be known to be wrong before training: in the configuration, the text, a run that already
+/// exists, the vocabulary, and the memory and time needed.
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let mut is_told = false;
     let result = look(args, common, &mut is_told);
@@ -38,7 +38,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     result
 }
 
-/// Looks and tells; `is_told` is set where that begins, as JSON.
+/// Checks and reports. Sets `is_told` when it writes its JSON, so that an error is not reported twice.
 fn look(args: &RunArgs, common: &Common, is_told: &mut bool) -> Result<()> {
     let config = load(args)?;
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
@@ -58,7 +58,7 @@ fn look(args: &RunArgs, common: &Common, is_told: &mut bool) -> Result<()> {
     } else {
         let saved = existing.as_mut().and_then(|existing| existing.tokenizers.take());
         let said = RefCell::new(Vec::new());
-        // Warnings alone: the rest is told below.
+        // Only warnings: everything else is reported below.
         let say = |line: String| said.borrow_mut().extend(line.strip_prefix("warning: ").map(str::to_owned));
         let data =
             training_data::prepare(&config, &found, saved, &Workplace::beside(&run, &config.data, common, &say))?;
@@ -98,7 +98,7 @@ fn load(args: &RunArgs) -> Result<Config> {
     Ok(config)
 }
 
-/// What is wrong, where, and what to do. Lines and columns count from 1; 0 is none in particular.
+/// What is wrong, where, and what to do. Lines and columns count from 1; 0 means none in particular.
 fn as_json(error: &Error) -> Value {
     let place = error.place();
     json!({
@@ -107,7 +107,7 @@ fn as_json(error: &Error) -> Value {
     })
 }
 
-/// Checks every corpus of the configuration: first those that must not be trained on. With tags lines may go in any direction.
+/// Checks every corpus, first those that must not be trained on. With tags, pairs may be of any language direction.
 fn texts(texts: &Texts, has_tags: bool) -> Result<Findings> {
     let train = || texts.train.iter().map(|(text, _)| text);
     let mut sample = Sample::default();

@@ -23,14 +23,14 @@ use crate::rng;
 use crate::train::split::Limit;
 use crate::train::{accumulate, memory};
 
-/// Pieces that come less often have hardly a chance to be learnt.
+/// Pieces that occur less often than this can hardly be learnt.
 const RARE: u32 = 10;
 
 /// What training will be like.
 pub struct Outlook {
     plan: Plan,
     pairs: usize,
-    /// Target tokens that an epoch draws, with their ends.
+    /// Target tokens of an epoch, including ends of sentences.
     tokens_per_epoch: f64,
     dropped: String,
     pieces: usize,
@@ -40,7 +40,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Tries the largest batch. `warnings` are those of preparing the text.
+    /// Tries the largest batch. `warnings` come from preparing the text.
     pub fn new(
         config: &Config,
         texts: &Texts,
@@ -100,7 +100,7 @@ impl Outlook {
         })
     }
 
-    /// A line or more for each thing to know.
+    /// As lines of text.
     pub fn in_words(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.warnings.iter().map(|text| format!("warning: {text}")).collect();
         lines.push(format!("data: {}", self.dropped));
@@ -118,14 +118,14 @@ impl Outlook {
     }
 }
 
-/// What is odd about the number of target pieces; `rare` of those that are no single bytes are rare.
+/// Warnings about the number of target pieces. Of the `learnt` ones, which are not single bytes, `rare` are rare.
 fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare, learnt]: [usize; 2]) -> Vec<String> {
     let mut warnings = Vec::new();
     if pieces < config.vocab_size && !is_given {
         let wanted = config.vocab_size;
         warnings.push(format!("the text has no more than {pieces} pieces, of tokenizer.vocab_size = {wanted}"));
     }
-    // Of a tokenizer that is there already nobody can choose the size.
+    // The size of a given tokenizer cannot be chosen.
     if rare * 4 > learnt && !is_given {
         warnings.push(format!(
             "{rare} of {learnt} target pieces (bytes apart) come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better"
@@ -134,7 +134,7 @@ fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare,
     warnings
 }
 
-/// What is odd about the validation set.
+/// Warnings about the validation set.
 fn of_validation(config: &Config, texts: &Texts, data: &Data) -> Result<Vec<String>> {
     let said = RefCell::new(Vec::new());
     Validator::open(config, texts, &data.tokenizers, &|text| said.borrow_mut().push(text))?;
@@ -149,7 +149,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Target tokens a second of forward and backward over the largest batch.
+/// Target tokens per second in forward and backward passes over the largest batch.
 fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     let batch = batches::largest_batch(data, config);
     let (mut backend, mut limit) = (training_backend(model)?, Limit::default());
@@ -161,7 +161,7 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
         let started = Instant::now();
         let mode =
             Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
-        // In parts, where it does not fit: as training does.
+        // In parts if it does not fit, as in training.
         let work = |batches: &[Batch]| accumulate(&mut *backend, batches, of_targets, |_| Some(mode));
         parts = limit.within(parts, |_| (), work)?;
         backend.sums()?;
@@ -170,7 +170,7 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     Ok(tokens / seconds)
 }
 
-/// How often the training text has each target piece; of a joint vocabulary, on both sides.
+/// How often each target piece occurs in the training text; on both sides if the vocabulary is joint.
 fn counts(data: &Data) -> Vec<u32> {
     let mut counts = vec![0u32; data.tokenizers.target.vocab_size()];
     for index in 0..data.corpus.len() {
@@ -183,7 +183,7 @@ fn counts(data: &Data) -> Vec<u32> {
     counts
 }
 
-/// A warning of the symbols that a joint vocabulary has for nothing.
+/// A warning about unused symbols in a joint vocabulary.
 fn unused_symbols(config: &TokenizerConfig, data: &Data, counts: &[u32]) -> Option<String> {
     if !data.tokenizers.is_joint() {
         return None;

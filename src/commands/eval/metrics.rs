@@ -5,8 +5,8 @@ use crate::console::message;
 use crate::error::Result;
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
 
-/// How BLEU is computed: as flags say, and where they say nothing as `unsaid` does. Of a single sentence, n-gram orders longer
-/// than it do not count.
+/// How BLEU is computed: by the flags, and by `unsaid` for flags not given. For single sentences, n-gram orders longer than
+/// the sentence do not count.
 ///
 /// # Errors
 /// An option is impossible; exit code 2.
@@ -19,13 +19,13 @@ pub fn bleu(args: &MetricArgs, sentence_level: bool, unsaid: &BleuOptions) -> Re
     })
 }
 
-/// Whether BLEU is computed: where it is asked for, or nothing is.
+/// Whether BLEU is computed: if it is asked for, or if no metric is.
 fn wants_bleu(args: &MetricArgs) -> bool {
     args.bleu || !(args.chrf || args.ter || args.ppl)
 }
 
-/// Tells of flags of BLEU where it is not computed: like sacrebleu's, they have no effect then. What a word is in a report
-/// BLEU's tokenizer says all the same.
+/// Warns of BLEU's flags if it is not computed: they have no effect then, as in sacrebleu. But a report always uses BLEU's
+/// tokenizer to split text into words.
 pub fn tell_idle(args: &MetricArgs, has_report: bool) {
     if wants_bleu(args) {
         return;
@@ -43,7 +43,7 @@ pub fn tell_idle(args: &MetricArgs, has_report: bool) {
     }
 }
 
-/// The metrics in the order they are told: BLEU, chrF, TER; BLEU where nothing is asked for.
+/// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for.
 pub fn chosen(args: &MetricArgs, bleu: BleuOptions) -> Vec<Box<dyn Metric>> {
     let mut metrics: Vec<Box<dyn Metric>> = Vec::new();
     if wants_bleu(args) {

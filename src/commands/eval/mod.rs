@@ -108,7 +108,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-/// Warns of text of which BLEU tells little.
+/// Warns of text for which BLEU is not meaningful.
 fn warn(bleu: &BleuOptions, systems: &[System], references: &[Vec<String>]) {
     for (name, lines) in systems {
         if let Some(warning) = bleu::tokenized_warning(lines) {
@@ -121,8 +121,8 @@ fn warn(bleu: &BleuOptions, systems: &[System], references: &[Vec<String>]) {
     }
 }
 
-/// How often words come, and in what: in the text that is named, else in what the model was trained on, else in the
-/// references.
+/// Word frequencies, and the name of the text they are from: the one given by a flag, else the model's training text, else
+/// the references.
 fn frequencies(
     named: Option<&PathBuf>,
     training: &[CorpusLocation],
@@ -133,7 +133,7 @@ fn frequencies(
     if let Some(file) = named {
         return Ok((analysis::frequencies(read_lines(file)?.iter(), tokenize), file.display().to_string()));
     }
-    // What is not here any more is not fetched for the sake of counting it.
+    // Text that is no longer here is not fetched just to count its words.
     let here = Common { offline: true, quiet: true, ..common.clone() };
     let mut lines = Vec::new();
     for location in training {
@@ -156,7 +156,7 @@ fn frequencies(
     Ok((analysis::frequencies(lines.iter(), tokenize), "the training text".to_owned()))
 }
 
-/// Scores every sentence for itself.
+/// Scores every sentence separately.
 fn sentences(
     metrics: &[Box<dyn Metric>],
     systems: &[System],

@@ -13,9 +13,9 @@ use crate::error::Result;
 use crate::metrics::analysis::{self, OddLines, Oddity, OfFrequency, OfLength, Texts};
 use crate::metrics::{ChrfOptions, Metric, Statistics, Tokenize};
 
-/// Lines shown of the worst, the best, and those that differ most.
+/// How many lines to show of the worst, the best, and those that differ most.
 const SHOWN: usize = 5;
-/// Characters shown of a line.
+/// The most characters to show of a line.
 const LONGEST: usize = 400;
 
 /// Where the translations of some systems fail.
@@ -25,9 +25,9 @@ pub struct Report<'a> {
     systems: &'a [System],
     /// Keys and names.
     metrics: Vec<(&'static str, String)>,
-    /// What a word is.
+    /// How text is split into words.
     tokenize: Tokenize,
-    /// What text the frequencies of words are of.
+    /// The name of the text that word frequencies are from.
     counted: String,
     of_systems: Vec<OfSystem>,
     /// Lines by how much better the second system is than the first, by sentence chrF.
@@ -45,7 +45,7 @@ struct OfSystem {
 }
 
 impl<'a> Report<'a> {
-    /// Looks at all systems. What a word is `tokenize` says; `frequencies` are those of the words of a text, and what text that is.
+    /// Analyses all systems. `tokenize` splits text into words; `frequencies` are those of the words of a text, with its name.
     pub fn new(
         metrics: &[Box<dyn Metric>],
         sources: Option<&'a [String]>,
@@ -131,7 +131,7 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// The systems' names without directories, if they differ so.
+    /// The systems' names, without directories if they still differ.
     fn names(&self) -> Vec<String> {
         let short = |(name, _): &System| {
             Path::new(name).file_name().map_or_else(|| name.clone(), |name| name.to_string_lossy().into_owned())
@@ -214,7 +214,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A line as a terminal can bear it: without control characters, and cut where it is very long.
+/// A line that is safe for a terminal: control characters are replaced, and it is cut if it is very long.
 fn shown(line: &str) -> String {
     let mut shown: String =
         line.chars().take(LONGEST).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
@@ -224,7 +224,7 @@ fn shown(line: &str) -> String {
     shown
 }
 
-/// Two lines with the words in brackets that only one of them has; characters, where words are those.
+/// Two lines, with brackets around words (or characters, depending on the tokenizer) that only one of them has.
 fn marked(a: &str, b: &str, tokenize: Tokenize) -> [String; 2] {
     let of_characters = matches!(tokenize, Tokenize::Char | Tokenize::Zh);
     let parts = |line: &'_ str| -> Vec<String> {

@@ -8,16 +8,16 @@ use crate::error::Result;
 use crate::metrics::resample::{self, Interval, Systems};
 use crate::metrics::{Metric, Statistics, signature};
 
-/// What is asked of the scores beside themselves.
+/// The significance test asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Test {
     /// Nothing.
     None,
-    /// Confidence intervals from so many bootstrap samples.
+    /// Confidence intervals from this many bootstrap samples.
     Confidence(usize),
-    /// Differences from the first system, and intervals, from so many bootstrap samples.
+    /// Differences from the first system, and intervals, from this many bootstrap samples.
     PairedBootstrap(usize),
-    /// Differences from the first system, by so many trials of approximate randomisation.
+    /// Differences from the first system, by this many trials of approximate randomisation.
     PairedRandomisation(usize),
 }
 
@@ -120,7 +120,7 @@ impl<'a> Results<'a> {
         })
     }
 
-    /// `{"bleu": {"score": …, …, "signature": …}, …}`, nothing rounded; of several systems a list of these, with the system's
+    /// `{"bleu": {"score": …, …, "signature": …}, …}`, nothing rounded; for several systems a list of these, with the system's
     /// name as `hyp`.
     pub fn json(&self) -> Value {
         let of_system = |system: usize| {
@@ -151,7 +151,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// As sacrebleu prints it: a line each metric, or a table of several systems.
+    /// In sacrebleu's formats: a line per metric, or a table of several systems.
     pub fn print(&self, format: ScoreFormat, width: usize, score_only: bool) -> String {
         match format {
             ScoreFormat::Json if self.systems.len() == 1 => self.single_json(width),
@@ -162,7 +162,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// A line each metric, aligned.
+    /// A line per metric, aligned.
     fn lines(&self, width: usize, score_only: bool) -> Vec<String> {
         let of_metric = |(i, metric): (usize, &&dyn Metric)| {
             let score = &self.scores[i][0];
@@ -178,7 +178,7 @@ impl<'a> Results<'a> {
         lines.into_iter().map(|(left, right)| format!("{left:>longest$}{right}")).collect()
     }
 
-    /// Rows of a table: its head, then a system each.
+    /// Rows of a table: its head, then one per system.
     fn rows(&self, width: usize) -> Vec<Vec<String>> {
         let has_interval = self.scores.iter().flatten().any(|score| score.interval.is_some());
         let column = |metric: &&dyn Metric| {
@@ -241,7 +241,7 @@ impl<'a> Results<'a> {
         lines.join("\n")
     }
 
-    /// sacrebleu's JSON of one system.
+    /// sacrebleu's JSON for one system.
     fn single_json(&self, width: usize) -> String {
         let of_metric = |(i, metric): (usize, &&dyn Metric)| {
             let score = &self.scores[i][0];
@@ -268,7 +268,7 @@ impl<'a> Results<'a> {
         indented(&json)
     }
 
-    /// sacrebleu's JSON of several systems.
+    /// sacrebleu's JSON for several systems.
     fn table_json(&self, width: usize) -> String {
         let of_system = |(system, name): (usize, &String)| {
             let mut json = Map::from_iter([("system".to_owned(), Value::from(name.clone()))]);

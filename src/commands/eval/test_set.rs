@@ -29,17 +29,17 @@ pub type System = (String, Vec<String>);
 
 /// What is scored.
 pub struct TestSet {
-    /// Sources, where they are known.
+    /// Sources, if they are known.
     pub sources: Option<Vec<String>>,
     /// One or more for each source.
     pub references: Vec<Vec<String>>,
-    /// Who translated, and how.
+    /// The systems with their translations.
     pub systems: Vec<System>,
-    /// How well the model knows the first reference, if that was asked for.
+    /// How well the model predicts the first reference, if that was asked for.
     pub knowledge: Option<Knowledge>,
     /// The text that the model was trained on.
     pub training: Vec<CorpusLocation>,
-    /// How BLEU is computed where flags say nothing.
+    /// How BLEU is computed if flags do not say otherwise.
     pub scoring: BleuOptions,
 }
 
@@ -73,7 +73,7 @@ fn nothing_to_score(file: &Path) -> Error {
     Error::failure("there are no lines to score").at(file).help("give a file with a sentence on each line")
 }
 
-/// The test set as each of several models translates it by itself, so that they can be compared.
+/// The test set, translated by each of several models separately so that they can be compared.
 pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     let refuse = |flag: &str, help: &str| {
         let what = format!("{flag} is of one translation, and a paired test of several models has one of each");
@@ -107,7 +107,7 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     whole.ok_or_else(|| Error::usage("there is no model").help("give several --model"))
 }
 
-/// The test set as a model (an ensemble, of several) translates it, if that is wanted.
+/// The test set, translated by a model (or an ensemble of several) if translations are wanted.
 pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
     if args.src.is_some() == args.reference.is_empty() {
         let error =
@@ -157,7 +157,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
     Ok(TestSet { sources: Some(sources), references, systems, knowledge, training, scoring })
 }
 
-/// A test set that a model is to translate, and where it lies.
+/// A test set to be translated by a model, and its files.
 struct Text {
     source: PathBuf,
     reference: Vec<PathBuf>,
@@ -166,7 +166,7 @@ struct Text {
 }
 
 impl Text {
-    /// Reads the one that the flags name, else the one of the model's configuration.
+    /// Reads the test set that the flags name, else the one of the model's configuration.
     fn find(args: &EvalArgs, loaded: &ModelFiles, common: &Common) -> Result<Self> {
         let location = match (&args.src, &loaded.config.data.test) {
             (Some(source), _) => CorpusLocation::files(source, args.reference.first().cloned().unwrap_or_default()),
@@ -194,7 +194,7 @@ impl Text {
     }
 }
 
-/// Translates the sources, and writes the translations where the flags want them.
+/// Translates the sources, and writes the translations to a file if the flags name one.
 fn translations(
     translator: &Translator,
     sources: &[String],
@@ -249,7 +249,7 @@ fn read_to_score(path: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// As sacrebleu reads lines: without white space at their ends.
+/// Removes white space at the end of a line, as sacrebleu does.
 fn trimmed(line: &str) -> String {
     line.trim_end_matches(is_whitespace).to_owned()
 }
@@ -258,7 +258,7 @@ fn read_references(paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
     paths.iter().map(|path| read_to_score(path)).collect()
 }
 
-/// Every reference must have as many lines as what is scored.
+/// Checks that every reference has as many lines as the text to be scored.
 fn check_counts(path: &Path, lines: usize, reference_paths: &[PathBuf], references: &[Vec<String>]) -> Result<()> {
     for (reference, reference_lines) in reference_paths.iter().zip(references) {
         if reference_lines.len() != lines {

@@ -19,7 +19,7 @@ use crate::model::{Vocabulary, layout};
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::log::{self, LOG_FILE};
 
-/// What a run's newest checkpoint tells of its training, by key.
+/// The training history in a run's newest checkpoint, by key.
 type History = Vec<(String, Value)>;
 
 /// Describes a model directory or a configuration.
@@ -87,7 +87,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
     Ok((config, vocabulary(&tokenizers), history))
 }
 
-/// What the log of a finished run says of its final model: which it is, and its validation.
+/// The entry on the final model in the log of a finished run: which it is, and its validation.
 fn final_event(run: &Path) -> Option<Value> {
     log::entries(&run.join(LOG_FILE)).ok()?.into_iter().rfind(|event| event["event"] == "final")
 }
@@ -181,7 +181,7 @@ fn as_text(
     lines
 }
 
-/// What is in a part, as far as its name does not say.
+/// What a part consists of, unless its name already says so.
 fn remark(config: &Config, parameters: &ParameterLayout, part: &str) -> String {
     let ties = layout::ties(config.model.tie);
     let users: Vec<_> = ties.iter().filter(|(_, owner)| *owner == part).map(|(name, _)| *name).collect();
@@ -231,7 +231,7 @@ fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
     }
 }
 
-/// The line of the best validation, as far as the checkpoint tells of it.
+/// The line on the best validation, as far as the checkpoint has it.
 fn best_line(best: &Map<String, Value>, metric: ValidMetric) -> String {
     let score =
         best.get("value").and_then(Value::as_f64).map_or_else(|| "unknown".to_owned(), |value| metric.with(value));

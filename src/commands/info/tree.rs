@@ -1,11 +1,11 @@
-//! A model as a tree of modules, the way PyTorch prints one. Names are those of the tensors; what has no parameters
-//! (dropout, positions, activation) stands where it acts.
+//! A model as a tree of modules, the way PyTorch prints one. Names are those of the tensors; modules without parameters
+//! (dropout, positions, activation) are shown where they act.
 
 use crate::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Tie};
 use crate::model::Vocabulary;
 use crate::model::layout;
 
-/// A module: its name, and what it is. One with modules inside is closed below them.
+/// A module: its name, and what it is. If it has inner modules, its closing bracket follows them.
 struct Module {
     name: String,
     what: String,
@@ -66,7 +66,7 @@ fn model(c: &ModelConfig, vocabulary: Vocabulary) -> Vec<Module> {
     ]
 }
 
-/// Says so if the matrix of module `name` is another's.
+/// A remark if module `name` uses the matrix of another module.
 fn tied(name: &str, tie: Tie) -> String {
     let owner = layout::ties(tie).into_iter().find(|(module, _)| *module == name);
     owner.map(|(_, owner)| format!(", tied to {owner}")).unwrap_or_default()
@@ -86,7 +86,7 @@ fn stack(c: &ModelConfig, stack: Stack) -> Module {
         PositionKind::Learned => {
             inside.push(Module::new("positions", format!("Embedding({}, {}), learned", c.max_length, c.d_model)));
         }
-        // In each self-attention.
+        // Applied in each self-attention.
         PositionKind::Rotary => {}
     }
     inside.extend(dropout("embedding_dropout", c.embedding_dropout));
@@ -163,7 +163,7 @@ fn norm(name: &str, c: &ModelConfig) -> Module {
     Module::new(name, format!("{kind}(({},), eps={})", c.d_model, python_float(c.norm_eps)))
 }
 
-/// A dropout; none where nothing is dropped.
+/// A dropout; `None` if its probability is 0.
 fn dropout(name: &str, p: f64) -> Option<Module> {
     (p > 0.0).then(|| Module::new(name, format!("Dropout(p={p})")))
 }

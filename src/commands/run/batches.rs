@@ -10,11 +10,11 @@ use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
 use crate::error::Result;
 use crate::rng;
 
-/// Batches made ahead of the training loop.
+/// How many batches to prepare ahead of the training loop.
 const AHEAD: usize = 4;
 
-/// Rows and tokens a row of the largest batch without BPE-dropout: the longest pair again and again, as often as there is room
-/// for, and as an epoch has pairs.
+/// Rows, and tokens per row, of the largest batch without BPE-dropout: as many copies of the longest pair as there is room
+/// for, but no more than an epoch has pairs.
 pub fn largest_shape(data: &Data, config: &Config) -> (usize, usize) {
     let [source, target] = data.corpus.longest();
     let tokens = source.max(target) as usize + 1;
@@ -30,7 +30,7 @@ pub fn largest_batch(data: &Data, config: &Config) -> Batch {
     Batch::new(&vec![pair; rows], &special)
 }
 
-/// A position from which batches can go on: this one, or the beginning of its epoch where it is not one of these batches.
+/// A position from which batches can continue: this one, or the beginning of its epoch if it does not fit these batches.
 pub fn nearest(data: &Data, config: &Config, position: SamplerPosition) -> Result<SamplerPosition> {
     let train = &config.train;
     let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
@@ -88,7 +88,7 @@ mod tests {
     use crate::commands::texts::{Text, Texts};
     use crate::config::{ModelConfig, Preset};
 
-    /// With half of all merges undone pairs grow, but no batch beyond its bound; and every pair comes once an epoch.
+    /// With half of all merges undone, pairs grow, but no batch exceeds its bound, and every pair still occurs once per epoch.
     #[test]
     fn dropout_does_not_make_batches_too_large() {
         let folder = tempfile::tempdir().unwrap();

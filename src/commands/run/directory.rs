@@ -1,4 +1,4 @@
-//! The run directory: whose it is, starting, replacing and continuing a run in it.
+//! The run directory: finding and locking it, and starting, replacing and continuing a run in it.
 
 use std::fs::{File, TryLockError};
 use std::io::Write;
@@ -20,10 +20,10 @@ use crate::train::state::TrainState;
 
 /// Locked by the process that trains.
 const LOCK: &str = ".lock";
-/// A configuration on its way to becoming [`CONFIG_FILE`].
+/// The temporary file that becomes [`CONFIG_FILE`].
 const NEW_CONFIG: &str = ".config.toml.new";
 
-/// `--run-dir`, else the run whose resolved configuration the last configuration file is, else `runs/<its name>`.
+/// `--run-dir`; else, if the last configuration file is the resolved one of a run, that run; else `runs/<name of the file>`.
 pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
     if let Some(directory) = run_dir {
         return Ok(directory.to_path_buf());
@@ -42,7 +42,7 @@ pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
     Ok(Path::new("runs").join(name))
 }
 
-/// Refuses a run directory that a run can never be in: it could not be made or written into, or holds something else.
+/// Refuses an unusable run directory: it cannot be created or written into, or holds something else.
 pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
     refuse_models(run, config)?;
     if run.is_dir() && !config::is_resolved(&run.join(CONFIG_FILE)) && holds_something_else(run)? {
@@ -80,14 +80,14 @@ fn is_writable(_: &Path) -> bool {
 
 /// Held while a process trains in a run directory.
 pub struct Lock {
-    /// The file that is locked, where files can be.
+    /// The locked file, if the file system supports locks.
     file: Option<Handle>,
     directory: Handle,
 }
 
 impl Lock {
-    /// Makes sure that this is still the directory that was locked: what is written into another of its name would be no run;
-    /// and that no other process trains there because the lock was removed.
+    /// Makes sure that this is still the directory that was locked (files written into another one of that name would not make
+    /// a run), and that no other process trains there because the lock file was removed.
     pub fn check(&self, run: &Path) -> Result<()> {
         if Handle::from_path(run).is_ok_and(|now| now == self.directory) {
             return match (&self.file, Handle::from_path(run.join(LOCK))) {
@@ -100,8 +100,8 @@ impl Lock {
     }
 }
 
-/// Makes sure that a run can be in the directory, and that no other process trains in it. Returns the configuration of the
-/// run that is continued, if one is. Nothing of a run in it changes yet.
+/// Makes sure that the directory can hold a run and that no other process trains in it. Returns the configuration of the
+/// run to be continued, if any. Does not change a run in it.
 pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Config>, Lock)> {
     let config_file = run.join(CONFIG_FILE);
     let exists = config::is_resolved(&config_file);
@@ -119,10 +119,10 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Con
     Ok((None, lock(run)?))
 }
 
-/// The configuration of the run in the directory, if there is one and it is continued: this one may go on with it.
+/// The configuration of the run in the directory, if there is one to be continued.
 ///
 /// # Errors
-/// It may not: everything that stands in the way.
+/// It may not be continued with `config`; all reasons are named.
 pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option<Config>> {
     let config_file = run.join(CONFIG_FILE);
     if !args.resume || !config::is_resolved(&config_file) {
@@ -141,8 +141,8 @@ pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option
     Ok(Some(old))
 }
 
-/// Refuses a directory with a model that no run in it has made, and the one that training begins with: replacing the run would
-/// replace the model.
+/// Refuses a directory whose model was not made by a run in it, and the directory of the model that training begins with:
+/// replacing the run would replace the model.
 fn refuse_models(run: &Path, config: &Config) -> Result<()> {
     let is_start = |init: &Path| {
         // It may be one of the run's own checkpoints.
@@ -159,7 +159,7 @@ fn refuse_models(run: &Path, config: &Config) -> Result<()> {
     Err(Error::usage(what).at(run).help("name another with --run-dir"))
 }
 
-/// Locks the directory. The lock goes with the process, however it ends; the file stays.
+/// Locks the directory. The lock is released when the process ends, in whatever way; the file stays.
 fn lock(run: &Path) -> Result<Lock> {
     let path = run.join(LOCK);
     let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
@@ -177,10 +177,10 @@ fn lock(run: &Path) -> Result<Lock> {
     }
 }
 
-/// Another process has the lock.
+/// The error if another process has the lock.
 fn held(lock: &Path, run: &Path) -> Error {
     let holder = std::fs::read_to_string(lock).unwrap_or_default();
-    // It has not yet written its number when it has just begun.
+    // A process that has only just begun has not yet written its number.
     let who = match holder.trim() {
         "" => "another process".to_owned(),
         number => format!("process {number}"),
@@ -192,7 +192,7 @@ fn held(lock: &Path, run: &Path) -> Error {
 /// The tokenizers of the run in a directory.
 ///
 /// # Errors
-/// They are not there any more, or damaged.
+/// They are missing or damaged.
 pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
     if !Tokenizers::exist(run) {
         let error =
@@ -202,17 +202,17 @@ pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
     Tokenizers::load(run)
 }
 
-/// Whether a directory that is no run holds anything but tokenizers, which a run killed at its very start leaves.
+/// Whether a directory that is not a run holds anything but the files that a run killed at its very start leaves.
 fn holds_something_else(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|e| Error::io("read the run directory", directory, e))?;
-    // What a start leaves that was killed before there was a configuration.
+    // Besides tokenizers, left by a start that was killed before it wrote a configuration.
     let left = [LOCK, NEW_CONFIG, files::VALIDATION, events::DIRECTORY];
     let ours = |name: std::ffi::OsString| tokenizers::FILES.iter().chain(&left).any(|file| name == *file);
     Ok(entries.flatten().any(|entry| !ours(entry.file_name())))
 }
 
-/// Begins a run, when all data have been read. Of a run that is replaced only what `mt` writes is removed: the directory may
-/// be a link or a mounted disk, and other files in it are the user's.
+/// Begins a run, after all data have been read. If it replaces a run, only files that `mt` writes are removed: the directory
+/// may be a link or a mounted disk, and other files in it are the user's.
 pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
     let checkpoints = run.join("checkpoints");
     if checkpoints.exists() {
@@ -224,7 +224,7 @@ pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()>
     write_config(run, config)
 }
 
-/// Writes again what was removed from the run directory and is needed to use what training saves.
+/// Rewrites files that were removed from the run directory but are needed to use its checkpoints.
 pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
     let warn = |what: &str| {
         message(format_args!("warning: {what} of the run in {} was removed: it is written again", run.display()));
@@ -240,8 +240,8 @@ pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Re
     Ok(())
 }
 
-/// Continues a run at `state`: the configuration becomes what it is now, `best` what the state says (a kill may have come
-/// between the two), and the final model goes, for the end makes a new one.
+/// Continues a run at `state`: stores the present configuration, sets `best` to that of the state (they may differ if the run
+/// was killed between saving the two), and removes the final model, since a new one is made at the end.
 pub fn resume(run: &Path, config: &Config, state: &TrainState) -> Result<()> {
     write_config(run, config)?;
     match &state.best {
@@ -266,7 +266,7 @@ fn remove<'a>(run: &Path, names: impl IntoIterator<Item = &'a &'a str>) -> Resul
     Ok(())
 }
 
-/// Writes the resolved configuration, whole or not at all.
+/// Writes the resolved configuration atomically.
 fn write_config(run: &Path, config: &Config) -> Result<()> {
     let (file, new) = (run.join(CONFIG_FILE), run.join(NEW_CONFIG));
     file::replace(&file, &new, config::to_toml(config).as_bytes())

@@ -1,4 +1,4 @@
-//! What a run will be, worked out before it begins.
+//! The size of a run, computed before it begins.
 
 use super::batches;
 use super::training_data::Data;
@@ -10,7 +10,7 @@ use crate::model::layout;
 use crate::ops::params::ParameterLayout;
 use crate::train::memory;
 
-/// What a run will be.
+/// The size of a run.
 pub struct Plan {
     /// The model's parameters.
     pub parameters: ParameterLayout,
@@ -18,18 +18,18 @@ pub struct Plan {
     pub source_tokens: usize,
     /// Its target subwords.
     pub target_tokens: usize,
-    /// Micro-batches an epoch, about.
+    /// Micro-batches per epoch, about.
     pub batches_per_epoch: usize,
-    /// Updates an epoch, about.
+    /// Updates per epoch, about.
     pub updates_per_epoch: usize,
     /// Updates after which the run ends, if `train.max_updates` or `train.max_epochs` say so.
     pub updates: Option<u64>,
-    /// Memory in training, about.
+    /// Memory needed in training, about.
     pub memory_bytes: usize,
 }
 
 impl Plan {
-    /// Counts what is there.
+    /// Computes the plan from the data.
     pub fn new(config: &Config, data: &Data) -> Result<Self> {
         let train = &config.train;
         let vocabulary = vocabulary(&data.tokenizers);
@@ -51,7 +51,7 @@ impl Plan {
             memory_bytes,
         })
     }
-    /// Warnings: of too little memory, and of updates that are larger than the text.
+    /// Warnings about too little memory, and about updates larger than the text.
     pub fn warnings(&self, config: &Config) -> impl Iterator<Item = String> {
         let (accumulate, batches) = (config.train.accumulate, self.batches_per_epoch);
         let is_more = accumulate > batches;

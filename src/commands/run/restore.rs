@@ -1,4 +1,4 @@
-//! Back to a checkpoint: parameters, the optimizer's tensors and the state of the run.
+//! Restores a checkpoint: parameters, the optimizer's tensors and the state of the run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn load_from(directory: &Path, model: &Transformer, optimizer: &Optimizer) -> Re
     load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())
 }
 
-/// Loads the newest whole checkpoint that is sound, and removes those after it: the run would go on from them.
+/// Loads the newest whole checkpoint that is sound, and removes those after it, so that a resume does not start from them.
 pub fn go_back(
     run: &Path,
     model: &Transformer,
@@ -81,10 +81,10 @@ pub fn go_back(
     Ok(None)
 }
 
-/// Fills the optimizer's tensors (and, with an exponential average, sorts out which parameters are which).
+/// Fills the optimizer's tensors, and its exponential average if there is one.
 fn load_optimizer(file: &Path, optimizer: &Optimizer, parameters: &Arc<Parameters>) -> Result<()> {
     if let Some(average) = optimizer.average() {
-        // model.safetensors holds the average; the parameters being trained are beside the moments.
+        // model.safetensors holds the average; the parameters being trained are stored with the moments.
         average.slice_set(parameters.values(), 0, 0)?;
     }
     let tensors = optimizer.tensors();

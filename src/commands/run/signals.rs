@@ -10,26 +10,26 @@ use crate::console::message;
 use crate::error::{Error, Result};
 use crate::train::End;
 
-/// Signals that come this soon after the first are the same wish: `timeout` sends two, and so do nervous fingers.
+/// Signals this soon after the first count as the same request: `timeout` sends two, and so do nervous fingers.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
-/// Whether signals end this process though it is the first of a container, and nothing listens for them.
+/// Set if this is the first process of a container: whether signals end it, as long as nothing listens for them.
 static ENDS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Has signals end the first process of a container, which they do not by themselves.
+/// Makes signals end the first process of a container, which they do not do by default.
 pub fn end_the_first_process() {
     if std::process::id() != 1 {
         return;
     }
     let ends = ENDS.get_or_init(|| Arc::new(AtomicBool::new(true)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // What cannot be listened for stays without effect.
+        // If this fails, the signal stays without effect.
         let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, ends.clone());
     }
 }
 
-/// Listens for SIGINT, SIGTERM, SIGHUP, and SIGUSR1, which batch systems send some time before SIGTERM: the first asks for a
-/// clean stop, one that comes later ends the process at once.
+/// Listens for SIGINT, SIGTERM, SIGHUP, and SIGUSR1, which batch systems send some time before SIGTERM. The first signal asks
+/// for a clean stop, a later one ends the process at once.
 pub struct Signals {
     /// The first signal; 0 before it.
     first: Arc<AtomicI32>,
@@ -60,7 +60,7 @@ impl Signals {
                         message(first_says);
                     }
                     Some((_, since)) if signal == SIGUSR1 || since.elapsed() < SAME_WISH => {}
-                    // The time that was announced is up: what was asked for is under way.
+                    // The signal that SIGUSR1 announced: a clean stop is already under way.
                     Some((SIGUSR1, _)) => since = Some((signal, Instant::now())),
                     Some(_) => {
                         message(second_says);
@@ -83,7 +83,7 @@ impl Signals {
     }
 }
 
-/// Whether a signal is ignored, as SIGHUP is under `nohup`. Where the system does not say, it is left as it is.
+/// Whether a signal is ignored, as SIGHUP is under `nohup`. If the system does not say, it counts as ignored.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -31,9 +31,9 @@ pub struct Data {
     pub tokenizers: Tokenizers,
     /// The pairs that passed the filters.
     pub corpus: Arc<EncodedCorpus>,
-    /// Those that did not.
+    /// What the filters dropped.
     pub report: FilterReport,
-    /// Where the prepared text lies, a directory for each corpus; of those in memory none.
+    /// The directories of prepared text, one for each corpus that is not in memory.
     pub directories: Vec<PathBuf>,
 }
 
@@ -48,24 +48,24 @@ impl Data {
     }
 }
 
-/// Pairs whose tokens are counted.
+/// About how many pairs to sample for warnings.
 const SAMPLED: usize = 1000;
-/// Per cent of tokens that may well be unknown.
+/// Warn from this per cent of unknown tokens on.
 const MANY_UNKNOWN: usize = 10;
-/// Tokens at the beginning of a line that its tag is among.
+/// A line's tag is among this many tokens at its beginning.
 const FIRST: usize = 16;
 
-/// Where text is prepared, and who hears of it.
+/// Where text is prepared, and how progress is reported.
 pub struct Workplace<'a> {
     /// The directory of prepared text.
     cache: PathBuf,
-    /// Whether text goes there however small it is.
+    /// Whether even small text goes there.
     pub always_cache: bool,
-    /// Hears what there is to say.
+    /// Receives messages.
     say: &'a dyn Fn(String),
     /// Asks to stop.
     signals: Option<&'a Signals>,
-    /// Whether to show how far it is.
+    /// Whether to show a progress bar.
     shows_progress: bool,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Workplace<'a> {
             return ProgressBar::hidden();
         }
         let template = "preparing {wide_bar} {human_pos}/{human_len} pairs, {per_sec}, {eta} left";
-        // The template is a constant that a test shows to be right.
+        // The template is a constant that a test checks.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         ProgressBar::new(pairs as u64).with_style(style)
     }
@@ -111,8 +111,8 @@ impl<'a> Workplace<'a> {
     }
 }
 
-/// The tokenizers that need not be learnt: those of the run that goes on, else of the model that training begins with, else
-/// those that the configuration names.
+/// The tokenizers, if they need not be learnt: those of the run being continued, else of the model that training begins with,
+/// else those that the configuration names.
 fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) -> Result<Option<Tokenizers>> {
     let Some(saved) = saved else {
         if let Some(start) = Start::open(config)? {
@@ -136,7 +136,7 @@ fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) 
         }
         return Ok(named);
     };
-    // The run has its own copy; the file may have gone.
+    // The run has its own copy; the original file may be gone.
     let config = &config.tokenizer;
     let is_there = |path: &Option<PathBuf>| path.as_ref().is_none_or(|path| path.exists());
     if let (Some(path), true, true) = (&config.path, is_there(&config.path), is_there(&config.target_path))
@@ -182,7 +182,7 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     Ok(data)
 }
 
-/// A warning where source lines begin with no tag although there are tags, in pairs spread evenly.
+/// A warning if source lines of sampled pairs begin with no tag although there are tags.
 fn untagged(data: &Data) -> Option<String> {
     let source = &data.tokenizers.source;
     let names = source.language_tags();
@@ -205,7 +205,7 @@ fn sampled(data: &Data) -> impl Iterator<Item = usize> {
     (0..pairs).step_by(pairs.div_ceil(SAMPLED).max(1))
 }
 
-/// A warning for each side of whose tokens many are unknown, in pairs spread evenly: a tokenizer of other text.
+/// A warning for each side with many unknown tokens in sampled pairs: the tokenizer may be one of other text.
 fn unknown(data: &Data) -> Vec<String> {
     let mut counts = [(0, 0); 2];
     for index in sampled(data) {
@@ -225,7 +225,7 @@ fn unknown(data: &Data) -> Vec<String> {
     ["source", "target"].into_iter().zip(counts).filter_map(warning).collect()
 }
 
-/// Tokenizers learned from the corpora, now or when these were prepared before.
+/// Tokenizers learned from the corpora, now or when the corpora were prepared earlier.
 fn learn(
     config: &TokenizerConfig,
     corpora: &[Box<dyn PairSource>],
@@ -251,7 +251,7 @@ fn learn(
     Ok(tokenizers)
 }
 
-/// The shards of a corpus, as they lie on the disk or made now, and whether they are mapped from there.
+/// The shards of a corpus, from disk or made now, and whether they are mapped from disk.
 fn shards(
     corpus: &dyn PairSource,
     recipe: Recipe<'_>,
@@ -259,7 +259,7 @@ fn shards(
     on_disk: bool,
     workplace: &Workplace<'_>,
 ) -> Result<(Vec<Shard>, bool)> {
-    // What is damaged is made again.
+    // Damaged shards are made again.
     if let Ok(Some(shards)) = entry.load() {
         return Ok((shards, true));
     }

@@ -20,26 +20,26 @@ use crate::model::Transformer;
 use crate::train::evaluate::Evaluator;
 use crate::train::{Score, Validation};
 
-/// Sample translations that are explained, and the most tokens of a source, and those of its translation from the beginning that are shown: pictures are to be taken in at a glance.
+/// How many samples to explain, and the longest shown, in tokens.
 const EXPLAINED: (usize, usize) = (3, 60);
 
-/// How BLEU is computed of a model's translations, in validation and wherever nothing else is asked for.
+/// How BLEU is computed for a model's translations, in validation and as the default elsewhere.
 pub fn scoring(config: &Config, tokenizers: &Tokenizers) -> BleuOptions {
     let lowercase = tokenizers.target.lowers_case();
     BleuOptions { tokenize: config.valid.tokenize, lowercase, ..BleuOptions::default() }
 }
 
-/// Per cent of references that normalisation may well change.
+/// Warn if normalisation changes more than this per cent of references.
 const MANY_CHANGED: usize = 10;
 
-/// What makes BLEU tell little of this text.
+/// Warnings about why BLEU is not meaningful for this text.
 fn warnings(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> Vec<String> {
     let spaceless = bleu::spaceless_warning(references, config.valid.tokenize);
     let spaceless = spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""));
     spaceless.into_iter().chain(of_normalisation(config, tokenizers, references)).collect()
 }
 
-/// That the tokenizer changes much of the text that translations are held to.
+/// A warning if the tokenizer changes many references: no translation can equal those.
 fn of_normalisation(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> Option<String> {
     let target = &tokenizers.target;
     let words = |line: &str| -> Vec<String> {
@@ -78,7 +78,7 @@ pub struct Validator {
     tokenizers: Tokenizers,
     options: TranslateOptions,
     samples: usize,
-    /// What decides which model is the best.
+    /// Decides which model is the best.
     metric: ValidMetric,
     bleu: BleuOptions,
     chrf: ChrfOptions,
@@ -86,8 +86,8 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Reads the validation set, if validation is wanted. Pairs that the model cannot take are left out of the loss, and
-    /// counted; `warn` hears of these, and of text that BLEU tells little of.
+    /// Reads the validation set, if validation is wanted. Pairs that are too long for the model are left out of the loss; `warn`
+    /// is called with their number, and about text for which BLEU is not meaningful.
     pub fn open(
         config: &Config,
         texts: &Texts,
@@ -128,7 +128,7 @@ impl Validator {
         let batch_tokens = config.train.batch_tokens;
         let mut hash = Sha256::new();
         for (source, target) in &pairs {
-            // No line has a line feed.
+            // Lines contain no line feed, so this is unambiguous.
             [source, "\n", target, "\n"].iter().for_each(|text| hash.update(text));
         }
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
@@ -157,12 +157,12 @@ impl Validator {
         }))
     }
 
-    /// A checksum of the pairs, whatever they are cut and batched by.
+    /// A checksum of the pairs, independent of how they are cut and batched.
     pub fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }
 
-    /// The references of what is translated.
+    /// The references of the sentences that are translated.
     pub fn references(&self) -> &[String] {
         &self.references
     }
@@ -174,8 +174,8 @@ impl Validator {
         Ok(Score { key: metric.key(), name: metric.name(), value: metric.score(&statistics.sum()) })
     }
 
-    /// Loss over the whole set, translations and their scores; `None` if it is to stop first. A model whose loss is not finite
-    /// is not asked for translations.
+    /// Loss over the whole set, translations and their scores; `None` if a signal stops it. If the loss is not finite, nothing
+    /// is translated.
     pub fn score(
         &self,
         model: &Transformer,
@@ -213,7 +213,7 @@ impl Validator {
             .collect();
         validation.translations = texts.iter().map(|text| (*text).to_owned()).collect();
         let (count, longest) = EXPLAINED;
-        // By their sources alone, so that they are the same at every validation.
+        // Chosen by their sources alone, so that they are the same at every validation.
         let is_short =
             |translation: &Translation| matches!(&translation.parts[..], [source] if source.ids.len() < longest);
         let beginning = |translation: &Translation| {
@@ -226,7 +226,7 @@ impl Validator {
             translation
         };
         let explained = count.min(self.samples);
-        // Views of single sentences are the processor's work on every device.
+        // Single sentences are explained on the processor, whatever the device.
         let model = if explained > 0 { model.on_processor()? } else { model.clone() };
         let samples = self.sources.iter().zip(&translations).take(self.samples);
         validation.explained = samples

@@ -1,4 +1,4 @@
-//! `mt train --dry-run`: what would be done, without training. Text beyond `data.cache_above` is prepared all the same.
+//! `mt train --dry-run`: shows what would be done. Text beyond `data.cache_above` is still prepared on disk.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved` are the
-/// tokenizers of the run that would be continued; one that is there otherwise is replaced if this run `overwrites` it.
+/// tokenizers of the run that would be continued; any other existing run is replaced if this one `overwrites` it.
 pub fn print(
     run: &Path,
     config: &Config,

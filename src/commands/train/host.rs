@@ -1,4 +1,4 @@
-//! What the training loop asks for: validation, checkpoints, signals, and the final model.
+//! What the training loop needs: validation, checkpoints, signals, and the final model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::train::state::TrainState;
 pub struct RunHost<'a> {
     /// Run directory.
     pub run: &'a Path,
-    /// Nobody else trains there.
+    /// Keeps other processes from training there.
     pub lock: Lock,
     /// Resolved configuration.
     pub config: &'a Config,
@@ -49,7 +49,7 @@ pub struct RunHost<'a> {
     pub parameters: Arc<Parameters>,
     /// Writes checkpoints.
     pub saver: Saver,
-    /// The last validation's, until they are written.
+    /// The last validation's translations, until they are written.
     pub translations: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl Host for RunHost<'_> {
 
     fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer, before: u64) -> Result<Option<TrainState>> {
         self.saver.finish()?;
-        // They are of what is undone.
+        // They belong to updates that are undone.
         self.translations.clear();
         let is_sound = |state: &TrainState| state.step < before && state.health.in_a_row == 0;
         restore::go_back(self.run, model, optimizer, is_sound, &|line| message(line))
@@ -180,7 +180,7 @@ impl RunHost<'_> {
         Ok(format!("best, update {best}"))
     }
 
-    /// Averages the last checkpoints into the model; damaged ones are reported, and those before them taken.
+    /// Averages the last checkpoints into the model; damaged ones are reported and replaced by earlier ones.
     fn average(&self, model: &Transformer, log: &Log, step: u64) -> Result<String> {
         let is_whole = |(number, path): &(u64, PathBuf)| match checkpoint::verify(path) {
             Ok(_) => true,

@@ -36,7 +36,7 @@ use crate::train::{Alone, End, Pipeline, Session, Trainer, memory};
 use host::RunHost;
 use saver::Saver;
 
-/// What is said when a signal comes, and when a second one does.
+/// Messages at the first signal, and at a second one.
 const ON_SIGNALS: [&str; 2] = [
     "stopping and saving; a second signal stops at once",
     "stopped at once; --resume continues from the last checkpoint, or starts again where there is none",
@@ -96,7 +96,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text =
         TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
-    // A damaged checkpoint is told also where little is to be said: updates are made again.
+    // Report a damaged checkpoint even with `--quiet`, because updates will be repeated.
     let say_damage = |text: String| if text.starts_with("warning: ") { message(text) } else { say(text) };
     let loaded = if resumed { restore::load(&run, &model, &optimizer, &say_damage)? } else { None };
     if let Some(state) = &loaded {
@@ -135,7 +135,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     train(&run, &config, args, common, Prepared { data, validator, model, backend, optimizer, state, lock }, signals)
 }
 
-/// The state that a run under this configuration goes on from, which was `old`'s.
+/// The state from which a run continues with this configuration; it was trained with `old`.
 fn resumed_state(
     mut state: TrainState,
     old: Option<&Config>,
@@ -232,7 +232,7 @@ fn train(
         message(format_args!("largest batch: {shape}, tried; {mebibytes} MiB of memory in use"));
     }
     let end = trainer.run(&mut host)?;
-    // Also where there was no validation since, or none at all.
+    // Even if there was no validation since the last page, or none at all.
     if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page], &Value::Null))
     {
         trainer.log.line(&format!("warning: {error}"));
@@ -240,7 +240,7 @@ fn train(
     conclude(end, &mut trainer, &mut host, args, common)
 }
 
-/// Tells how training has ended, and where it was not by a signal makes the final model.
+/// Reports how training has ended, and makes the final model unless it was ended by a signal.
 fn conclude(
     end: End,
     trainer: &mut Trainer<'_>,

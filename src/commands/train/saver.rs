@@ -1,4 +1,4 @@
-//! Checkpoints written while training goes on: the loop waits for a copy in memory, and for the save before if that is
+//! Checkpoints written while training goes on: the loop waits for a copy in memory, and for the previous save if that is
 //! not done yet; hashing, writing and syncing happen on another thread.
 
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use crate::ops::params::Parameters;
 pub struct Snapshot {
     /// Run directory.
     pub run: PathBuf,
-    /// The update it is of.
+    /// Its update.
     pub step: u64,
-    /// The best validation's update so far.
+    /// The update of the best validation so far.
     pub best: Option<u64>,
     /// Where each parameter lies in `values`.
     pub parameters: Arc<Parameters>,
@@ -30,12 +30,12 @@ pub struct Snapshot {
     pub moments: Vec<(&'static str, Vec<f32>)>,
     /// `state.json`.
     pub state: Value,
-    /// `[train]`: how many checkpoints stay.
+    /// `[train]`, for how many checkpoints to keep.
     pub config: TrainConfig,
 }
 
 impl Snapshot {
-    /// Writes the checkpoint, lets the pointers name it, and only then removes those that it makes superfluous.
+    /// Writes the checkpoint, updates the pointers, and only then removes checkpoints that are no longer needed.
     fn write(&self) -> Result<()> {
         let length = [self.values.len()];
         let moments: Vec<NamedTensor> = self
@@ -67,10 +67,10 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// Begins to write a checkpoint, when the one before is written.
+    /// Waits for the previous checkpoint, then begins to write this one.
     ///
     /// # Errors
-    /// The one before could not be written.
+    /// The previous one could not be written.
     pub fn begin(&mut self, snapshot: Snapshot) -> Result<()> {
         self.finish()?;
         let writing = Builder::new().name("save".to_owned()).spawn(move || snapshot.write());
@@ -79,7 +79,7 @@ impl Saver {
         Ok(())
     }
 
-    /// Fails where the last save has failed; does not wait for one that goes on.
+    /// Fails if the last save has failed; does not wait for one that is still running.
     pub fn check(&mut self) -> Result<()> {
         if self.writing.as_ref().is_some_and(JoinHandle::is_finished) { self.finish() } else { Ok(()) }
     }
@@ -97,7 +97,7 @@ impl Saver {
 impl Drop for Saver {
     fn drop(&mut self) {
         if let Some(writing) = self.writing.take() {
-            // Whatever ended training is told already.
+            // Ignore a failure: whatever ended training has already been reported.
             let _ = writing.join();
         }
     }

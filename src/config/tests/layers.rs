@@ -118,7 +118,7 @@ fn paths_start_at_the_file_that_states_them() {
     let data = folder.load(&["child.toml"], &["data.root=./y/../z"]).unwrap().data;
     let [source, _] = data.train[0].location.sides();
     assert_eq!((data.root, source), (working.join("z"), working.join("z/t.en")));
-    // No root: names start at the file they stand in, not at the one that extends it.
+    // No root: names are relative to the file that states them, not to the one that extends it.
     let data = folder.load(&["user.toml"], &[]).unwrap().data;
     let valid = CorpusLocation::files(folder.path("configs/v.en"), folder.path("v.de"));
     assert_eq!((data.root, data.valid), (folder.0.path().to_path_buf(), Some(valid)));

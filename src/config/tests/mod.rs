@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::{Config, load};
 use crate::error::{ErrorKind, Result};
 
-/// A folder of configurations that goes away at the end of the test.
+/// A folder of configurations that is removed at the end of the test.
 struct Folder(tempfile::TempDir);
 
 impl Folder {

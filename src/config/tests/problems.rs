@@ -1,4 +1,4 @@
-//! What is refused, and what is said about it.
+//! Configurations that are refused, and the messages about them.
 
 use std::fs;
 
@@ -228,9 +228,9 @@ fn syntax_errors_have_a_place_and_do_not_hide_other_files() {
     assert_eq!(problems.len(), 3, "{problems:#?}");
     assert_mentions(&problems[0], &["bad.toml:2:", "not valid TOML"]);
     assert_mentions(&problems[1], &["twice.toml:3:1", "duplicate key"]);
-    // The schedule's kind may stand in a file that could not be read: nothing is said about `learning_rate`.
+    // The file that could not be read may state the schedule's kind: nothing is reported about `learning_rate`.
     assert_mentions(&problems[2], &["other.toml:2:1", "`haeds`"]);
-    // Seven errors for the parser, most of them echoes.
+    // The parser finds seven errors, most of which follow from others.
     let lines = folder.problems(&["lines.toml"], &[]);
     assert_eq!(lines.len(), 2, "{lines:#?}");
     assert_mentions(&lines[1], &["lines.toml:3:1"]);

@@ -194,7 +194,7 @@ fn variant_defaults(section: &str, variant: &Variant) -> Json {
     defaults
 }
 
-/// Holds the schema's keys against what the types write.
+/// Compares the schema's keys with what the types write.
 fn assert_same_keys(path: &str, keys: &[Key], written: &Json) {
     let mut written: BTreeMap<_, _> = written.as_object().unwrap().iter().collect();
     for key in keys {

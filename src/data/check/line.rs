@@ -43,7 +43,7 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     if text.contains('\u{FFFD}') {
         found.push(Kind::Replacement);
     }
-    // Joiners have a meaning in Persian and in Indic scripts, marks of direction in Arabic and Hebrew.
+    // Zero-width joiners and direction marks are left out: Persian, Indic scripts, Arabic and Hebrew need them.
     if text.contains(['\u{200B}', '\u{2060}', '\u{FEFF}', '\u{AD}']) {
         found.push(Kind::Invisible);
     }
@@ -75,8 +75,8 @@ fn has_entity(text: &str) -> bool {
     })
 }
 
-/// Whether characters that are bytes in Windows-1252 make up a letter of UTF-8 where they stand: a lead byte and what must
-/// follow it.
+/// Whether the text holds characters whose Windows-1252 bytes are the UTF-8 of a letter: a lead byte and what must follow
+/// it.
 fn is_misread(text: &str) -> bool {
     let mut bytes = Vec::new();
     for c in text.chars() {
@@ -89,9 +89,9 @@ fn is_misread(text: &str) -> bool {
     is_utf8_of_letters(&bytes)
 }
 
-/// Whether bytes beyond ASCII, one behind the other, are UTF-8, where they are read from any lead byte on.
+/// Whether a run of bytes beyond ASCII holds UTF-8 of Latin or Cyrillic letters, or of punctuation such as dashes.
 fn is_utf8_of_letters(bytes: &[u8]) -> bool {
-    // Two bytes make many a pair of real characters, as in «Â»; those of letters in use do not stand together.
+    // Many byte pairs are also real characters side by side, such as C2 BB in «Â»; those below hardly ever are.
     (0..bytes.len()).any(|start| match bytes[start] {
         0xC3 => bytes.get(start + 1).is_some_and(|byte| (0x80..0xC0).contains(byte)),
         0xE2 => bytes.get(start + 1..start + 3).is_some_and(|rest| rest[0] == 0x80 && (0x80..0xC0).contains(&rest[1])),
@@ -106,7 +106,7 @@ fn is_utf8_of_letters(bytes: &[u8]) -> bool {
     })
 }
 
-/// The byte of a character beyond ASCII in Windows-1252; bytes that it leaves open are those of Latin-1.
+/// The Windows-1252 byte of a character beyond ASCII; bytes that Windows-1252 leaves undefined are taken as Latin-1.
 fn byte_of(c: char) -> Option<u8> {
     /// 0x80 to 0x9F.
     const UPPER: [char; 32] = [

@@ -6,8 +6,8 @@
 //!                             → what the corpus shows (`shift`; duplicates, pairs of the validation and test set)
 //! ```
 //!
-//! Languages are told apart by the corpora themselves: which words stand mostly on the one side, and which on the other
-//! (`words`), in all corpora of a configuration together, so that one whose sides are exchanged shows among the others.
+//! Languages are learnt from the corpora themselves: which words are mostly on one side, and which on the other (`words`),
+//! over all corpora of a configuration, so that one with exchanged sides stands out.
 
 mod line;
 mod pair;
@@ -28,7 +28,7 @@ use crate::error::Result;
 use pair::Languages;
 use words::{Sample, Words};
 
-/// Places named of each kind of finding.
+/// Places listed for each kind of finding.
 const NAMED: usize = 5;
 /// Lines that one task looks at.
 const CHUNK: usize = 4096;
@@ -72,15 +72,15 @@ choice! {
         WhiteSpace = "white_space",
         /// Longer than any sentence.
         LongLine = "long_line",
-        /// From here on lines belong to other lines than those opposite.
+        /// From here on, lines are not aligned with those opposite.
         Shifted = "shifted",
-        /// U+FFFD, what stands for bytes that could not be read.
+        /// U+FFFD, which replaces bytes that could not be decoded.
         Replacement = "replacement",
         /// UTF-8 that was read as Latin-1 or Windows-1252.
         Mojibake = "mojibake",
         /// `&amp;` and the like.
         Entity = "entity",
-        /// Characters of no width that are no part of any word.
+        /// Zero-width characters that belong to no word.
         Invisible = "invisible",
         /// Source and target are the same.
         Identical = "identical",
@@ -195,7 +195,7 @@ impl Findings {
         self.add(kind, file, line);
     }
 
-    /// So many lines, the first of which is named.
+    /// Adds `count` lines, of which only the first is listed.
     fn add_many(&mut self, kind: Kind, file: &Path, line: usize, count: usize) {
         let finding = self.0.entry(kind).or_default();
         finding.count += count;
@@ -241,8 +241,8 @@ impl Seen {
     }
 }
 
-/// Checks two files that are translations of each other line by line. `seen` are pairs that must not be in training text; those
-/// of a validation or test set are added to them.
+/// Checks two files that are translations of each other line by line. `seen` holds the pairs of earlier files, to find duplicates
+/// and held-out pairs in training text; the pairs of these files are added to it.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -254,7 +254,7 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
     Ok(check_lines(&lines, is_training, seen, &sample.learn(false)))
 }
 
-/// As [`check`], of lines that have been read, and of whose languages `words` knows.
+/// As [`check`], for lines already read; `words` tells the languages apart.
 pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &mut Seen, words: &Words) -> Findings {
     let mut findings = Findings::default();
     for file in [source, target] {
@@ -267,7 +267,7 @@ pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &m
     }
     if source.len() != target.len() {
         let longer = if source.len() > target.len() { source } else { target };
-        // The first line that has no other side.
+        // The first line without a counterpart.
         findings.add_at(Kind::LineCounts, longer.place(source.len().min(target.len())));
     }
     for file in [source, target] {

@@ -1,4 +1,4 @@
-//! What a pair shows: its lengths, scripts and languages, beside those of its corpus.
+//! What a pair shows: its lengths, scripts and languages, compared with those of its corpus.
 
 use std::collections::HashMap;
 
@@ -11,17 +11,17 @@ use crate::data::lines::RawLines;
 
 /// Lines that a script is learnt from.
 const LEARNT: usize = 200_000;
-/// A side that is so many times longer, in characters, is no translation.
+/// A side more than this many times longer than the other, in characters, is no translation …
 const RATIO: usize = 9;
-/// … from so many characters on: short lines differ by chance.
+/// … if it has at least this many characters: short lines differ by chance.
 const RATIO_FROM: usize = 30;
-/// Letters below which a line has no script of its own.
+/// A line with fewer letters has no script of its own.
 const LETTERS: usize = 5;
-/// A script that so many of a file's lines are mostly in is the file's.
+/// Share of a file's lines that must be mostly in one script for it to be the file's.
 const USUAL: f64 = 0.9;
-/// Words that must speak for a language, …
+/// Known words that a line needs to be judged by its language, …
 const WORDS: usize = 4;
-/// … and how clearly: the mean log-odds of a line, in nats.
+/// … and the mean log-odds that it needs, in nats.
 const CLEAR: f64 = 1.5;
 
 /// The scripts of a corpus, and the words of each side.
@@ -31,7 +31,7 @@ pub(super) struct Languages<'w> {
 }
 
 impl<'w> Languages<'w> {
-    /// Those of a corpus, whose scripts are learnt from itself.
+    /// Learns the scripts from the corpus itself.
     pub(super) fn of(source: &RawLines, target: &RawLines, words: &'w Words) -> Self {
         Self { scripts: [source, target].map(usual_script), words }
     }

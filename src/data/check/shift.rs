@@ -1,15 +1,15 @@
 //! Whether two sides are shifted against each other: a line lost or added on one side, and every pair after it is wrong.
 //!
-//! Lengths tell it, in any two languages: a translation of a long line is long. In blocks of lines the correlation of the
+//! Lengths show it, in any two languages: a translation of a long line is long. In blocks of lines the correlation of the
 //! lengths is high where lines belong together, and near 0 where they do not.
 
 /// Lines of a block.
 const BLOCK: usize = 100;
-/// The farthest that lines are looked for.
+/// The largest offset that is tried.
 const FARTHEST: isize = 10;
-/// A correlation that lines that belong together have, …
+/// Lines belong together if their correlation is at least this, …
 const TOGETHER: f64 = 0.5;
-/// … beyond chance: so many standard errors, 1/√n each.
+/// … and beyond chance: at least this many standard errors, 1/√n each.
 const ERRORS: f64 = 5.0;
 /// Fewer lines say nothing.
 const LEAST: usize = 30;
@@ -19,7 +19,7 @@ const LEAST: usize = 30;
 pub(super) struct Shift {
     /// The first of them, from 0.
     pub(super) start: usize,
-    /// Behind the last of them.
+    /// One past the last of them.
     pub(super) end: usize,
     /// Line i of the source belongs to line i + offset of the target.
     pub(super) offset: isize,
@@ -34,13 +34,13 @@ pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
     let mut found: Vec<Shift> = Vec::new();
     let mut start = 0;
     while pairs - start >= LEAST {
-        // What is left over belongs to the last block.
+        // A short remainder joins the last block.
         let end = if pairs - start < BLOCK + LEAST { pairs } else { start + BLOCK };
         if let Some(offset) = lengths.offset(start, end) {
             match found.last_mut() {
                 Some(last) if last.end == start && last.offset == offset => last.end = end,
                 last => {
-                    // It may begin in the block before, which was mostly right.
+                    // The shift may begin in the previous block, most of which was aligned.
                     let from = last.map_or(0, |last| last.end).max(start.saturating_sub(BLOCK));
                     found.push(Shift { start: lengths.beginning(from, end, offset), end, offset });
                 }
@@ -58,7 +58,7 @@ struct Lengths {
 }
 
 impl Lengths {
-    /// How far the lines of a block are from those they belong to, if they are not opposite.
+    /// The offset of a block's lines from those they belong to, if it is not 0.
     fn offset(&self, start: usize, end: usize) -> Option<isize> {
         let opposite = self.correlation(start, end, 0)?.0;
         let shifted = (-FARTHEST..=FARTHEST).filter(|offset| *offset != 0).filter_map(|offset| {
@@ -69,7 +69,7 @@ impl Lengths {
         shifted.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, offset)| offset)
     }
 
-    /// Pearson's correlation of the lines of a block with those so far on, and how many there are.
+    /// Pearson's correlation of a block's lines with those `offset` lines further on, and the number of lines compared.
     fn correlation(&self, start: usize, end: usize, offset: isize) -> Option<(f64, usize)> {
         let opposite = |i: usize| i.checked_add_signed(offset).and_then(|j| self.target.get(j));
         let pairs: Vec<(f64, f64)> = (start..end).filter_map(|i| Some((self.source[i], *opposite(i)?))).collect();
@@ -85,8 +85,8 @@ impl Lengths {
         Some(if spread > 1e-9 { (sum(&|a, b| a * b) / spread, pairs.len()) } else { (0.0, pairs.len()) })
     }
 
-    /// The line from which on lines are this far from those they belong to: before it the differences of lengths that are
-    /// opposite are smaller, behind it those of lengths that are shifted.
+    /// The line at which a shift by `offset` begins: before it, opposite lines differ less in length; from it on, shifted lines
+    /// do.
     fn beginning(&self, from: usize, end: usize, offset: isize) -> usize {
         let usual = self.source.iter().sum::<f64>() / self.source.len() as f64
             - self.target.iter().sum::<f64>() / self.target.len() as f64;
@@ -94,7 +94,7 @@ impl Lengths {
             let opposite = i.checked_add_signed(offset).and_then(|j| self.target.get(j));
             opposite.map_or(0.0, |target| (self.source[i] - target - usual).abs())
         };
-        // The sum of what a beginning at each line would cost more than one at `from`.
+        // How much more a beginning at line i + 1 costs than one at `from`.
         let (mut cost, mut best) = (0.0, (0.0, from));
         for i in from..end {
             cost += difference(i, 0) - difference(i, offset);
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::rng::key;
 
-    /// Lengths of lines as translations have them: a fifth longer or shorter.
+    /// Lengths of lines, and of translations that are 90 to 129 % as long.
     fn lengths(lines: usize) -> (Vec<usize>, Vec<usize>) {
         let draw = |what: &str, i: usize, range: u64| key(3, what, &[i as u64]) % range;
         let source: Vec<usize> = (0..lines).map(|i| 10 + draw("length", i, 120) as usize).collect();

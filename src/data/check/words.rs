@@ -11,13 +11,13 @@ use crate::data::lines::RawLines;
 const LEARNT: usize = 100_000;
 /// Words seen less often say nothing about a language.
 const OFTEN: u32 = 5;
-/// Words of one line that count: a line of a thousand equal words is no language.
+/// Words counted per line: one line that repeats a word a thousand times must not decide.
 const OF_A_LINE: usize = 100;
-/// What one word can say at most, in nats.
+/// Limit of one word's log-odds, in nats.
 const MOST: f64 = 5.0;
-/// Times that pairs are turned round.
+/// Most rounds of turning pairs round.
 const ROUNDS: usize = 8;
-/// Where more of the pairs seem exchanged, both directions are meant to be there.
+/// If a larger share of the pairs seems exchanged, both directions are taken to be intended.
 const EXCHANGED: f64 = 0.35;
 
 /// Pairs of all corpora, as the numbers of their words.
@@ -65,7 +65,7 @@ impl Sample {
         self.pairs.iter().map(|[source, target]| sum(source) < sum(target)).collect()
     }
 
-    /// What the words say. With `has_both` directions no pair is taken for exchanged.
+    /// Learns the words of each side. If the corpora have both directions (`has_both`), no pair counts as exchanged.
     pub fn learn(self, has_both: bool) -> Words {
         let as_they_are = vec![false; self.pairs.len()];
         let mut is_turned = as_they_are.clone();
@@ -101,7 +101,7 @@ fn odds(counts: &[[u32; 2]]) -> Vec<f64> {
 pub struct Words(HashMap<String, f64>);
 
 impl Words {
-    /// Mean log-odds, in nats, of the words of a line being the source's rather than the target's, where at least so many are
+    /// Mean log-odds, in nats, of a line's words being the source's rather than the target's; `None` if fewer than `least` are
     /// known.
     pub(super) fn language(&self, text: &str, least: usize) -> Option<f64> {
         let known: Vec<f64> = words(text).filter_map(|word| self.0.get(&word).copied()).collect();

@@ -15,7 +15,7 @@ const DEEPEST: usize = 32;
 pub struct CardConfig {
     /// Its name.
     pub name: String,
-    /// Whether it is meant where none is named.
+    /// Whether it is used if none is named.
     pub is_default: bool,
     /// The folder that its files are in.
     pub folder: String,
@@ -23,10 +23,10 @@ pub struct CardConfig {
     pub splits: Vec<(String, Vec<String>)>,
 }
 
-/// The configurations that the header of the page states; none where it states none, or cannot be read.
+/// The configurations that the header of the page states; empty if it states none or cannot be read.
 pub fn configs(page: &str) -> Vec<CardConfig> {
     let Some(text) = block(page) else { return Vec::new() };
-    // Without an anchor nothing can be repeated, so that a small header cannot stand for a huge one.
+    // Anchors are refused, so that a small header cannot expand into a huge one.
     if text.len() > LONGEST || text.contains('&') || !is_shallow(&text) {
         return Vec::new();
     }
@@ -35,7 +35,7 @@ pub fn configs(page: &str) -> Vec<CardConfig> {
     list.iter().filter_map(config).collect()
 }
 
-/// Whether this is YAML that does not nest deeply. The library's events come without recursion.
+/// Whether this is YAML that does not nest deeply. Reading the library's events does not recurse.
 fn is_shallow(text: &str) -> bool {
     let mut parser = Parser::new_from_str(text);
     let mut depth = 0;
@@ -51,7 +51,7 @@ fn is_shallow(text: &str) -> bool {
     false
 }
 
-/// The part of the header that says `configs:`.
+/// The `configs:` section of the header.
 fn block(page: &str) -> Option<String> {
     let page = page.trim_start_matches('\u{feff}').replace("\r\n", "\n");
     let header = page.strip_prefix("---\n")?.split("\n---").next()?;
@@ -70,7 +70,7 @@ fn config(yaml: &Yaml) -> Option<CardConfig> {
         Some(list) if list.iter().any(|entry| entry.as_hash().is_some()) => {
             list.iter().filter_map(|entry| Some((text(&entry["split"])?, patterns(&entry["path"])))).collect()
         }
-        // Bare patterns are all of the training set.
+        // Bare patterns belong to the training set.
         _ => match patterns(files) {
             patterns if patterns.is_empty() => Vec::new(),
             patterns => vec![("train".to_owned(), patterns)],
@@ -132,10 +132,10 @@ mod tests {
         for page in ["", "# Title", "---\n", "---\nlicense: mit\n---\n", "---\nconfigs: {\n---\n", "configs:\n- a\n"] {
             assert_eq!(configs(page), [], "{page:?}");
         }
-        // What would be repeated a thousandfold.
+        // Anchors that would expand a thousandfold.
         let bomb = "---\nconfigs:\n- &a [x, x]\n- &b [*a, *a]\n- config_name: *b\n---\n";
         assert_eq!(configs(bomb), []);
-        // As deep as a stack is not.
+        // Deeper than the stack.
         for nested in ["- ", "? ", "- ? ", "[", "{a: "] {
             assert_eq!(configs(&format!("---\nconfigs:\n{}a\n---\n", nested.repeat(LONGEST / 5))), [], "{nested}");
         }

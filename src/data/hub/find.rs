@@ -23,7 +23,7 @@ pub struct Wanted<'a> {
     pub languages: [&'a str; 2],
 }
 
-/// How a file holds its rows; the best comes first.
+/// How a file holds its rows, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
     /// Apache Parquet.
@@ -43,7 +43,7 @@ pub enum Format {
 pub struct Found {
     /// How they hold their rows.
     pub format: Format,
-    /// The names; of text, the source and the target file by turns.
+    /// The names; for text, source and target files alternate.
     pub files: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ fn names_of(split: &str) -> impl Iterator<Item = &str> {
     std::iter::once(split).chain(group.iter().copied().filter(move |name| *name != split))
 }
 
-/// By the header of the data set's page.
+/// Finds the files of a split by the header of the data set's page.
 pub fn by_card(configs: &[CardConfig], files: &[String], wanted: Wanted) -> Result<Found, Missing> {
     let named = match wanted.config {
         Some(name) => configs.iter().find(|config| config.name == name),
@@ -107,7 +107,7 @@ pub fn by_card(configs: &[CardConfig], files: &[String], wanted: Wanted) -> Resu
     best(&matched, wanted).ok_or_else(|| Missing::Form(matched.iter().map(|name| (*name).to_owned()).collect()))
 }
 
-/// By the names of the files.
+/// Finds the files of a split by their names.
 pub fn by_name(files: &[String], wanted: Wanted) -> Result<Found, Missing> {
     let scopes: Vec<String> = match wanted.config {
         Some(config) => scopes_of(config).collect(),
@@ -188,12 +188,12 @@ fn is_shard(text: &str) -> bool {
     text.split_once("-of-").map_or_else(|| is_number(text), |(of, all)| is_number(of) && is_number(all))
 }
 
-/// Without the endings that say how it is packed.
+/// The name without an extension of a compression format.
 fn unpacked(file: &str) -> &str {
     [".gz", ".xz", ".zst"].iter().find_map(|ending| file.strip_suffix(ending)).unwrap_or(file)
 }
 
-/// Without all endings that say what it holds.
+/// The name without extensions of compression, format and language.
 fn stem(file: &str) -> &str {
     let file = unpacked(file);
     match file.rsplit_once('.') {
@@ -219,11 +219,11 @@ fn format_of_ending(ending: &str) -> Option<Format> {
 fn format_of(file: &str) -> Option<Format> {
     let name = unpacked(file);
     let format = format_of_ending(name.rsplit_once('.')?.1)?;
-    // Parquet packs within.
+    // Parquet is compressed inside, never as a whole.
     (format != Format::Parquet || name == file).then_some(format)
 }
 
-/// Of these files those of the best format there is.
+/// Those of the files that have the best format among them.
 fn best(files: &[&str], wanted: Wanted) -> Option<Found> {
     let mut by_format: BTreeMap<Format, BTreeSet<&str>> = BTreeMap::new();
     for file in files {
@@ -262,7 +262,7 @@ fn matching<'f>(pattern: &str, files: &'f [String]) -> Vec<&'f str> {
     files.iter().map(String::as_str).filter(|file| *file == pattern || glob.is_match(file)).collect()
 }
 
-/// Folders that hold files of data, or a split's folder: the configurations.
+/// The configurations: top folders with data files below (or such folders in `data/`), unless named like a split.
 fn configs(files: &[String]) -> Vec<String> {
     let mut found = BTreeSet::new();
     for file in files.iter().filter(|file| format_of(file).is_some()) {
@@ -275,7 +275,7 @@ fn configs(files: &[String]) -> Vec<String> {
     found.into_iter().filter(|name| !is_split(name)).collect()
 }
 
-/// What splits the files in these places seem to be of.
+/// The splits that the files in these places seem to belong to.
 fn splits(files: &[String], scopes: &[String]) -> Vec<String> {
     let mut found = BTreeSet::new();
     for file in files.iter().filter(|file| format_of(file).is_some()) {
@@ -318,7 +318,7 @@ fn in_order(a: &str, b: &str) -> Ordering {
     parts(a).cmp(&parts(b)).then_with(|| a.cmp(b))
 }
 
-/// Of `…-00000-of-00003…` what comes before the number, the number, the count, and what follows.
+/// Splits `…-00000-of-00003…` into what comes before the number, the number, the count, and what follows.
 fn numbered(file: &str) -> Option<[&str; 4]> {
     let (before, after) = file.rsplit_once("-of-")?;
     let prefix = before.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -334,7 +334,7 @@ pub fn missing_shard(files: &[String]) -> Option<String> {
     let (width, all) = (number.len(), count.parse::<usize>().ok()?);
     let of_these = files.iter().filter_map(|file| numbered(file)).filter(|name| name[0] == prefix && name[2] == count);
     let there: BTreeSet<usize> = of_these.filter_map(|[_, number, ..]| number.parse().ok()).collect();
-    // No more than could be listed.
+    // Bounded, whatever count the name claims.
     let missing = (0..all.min(1 << 20)).find(|index| !there.contains(index))?;
     let ending = rest.find('.').and_then(|at| rest.get(at..)).unwrap_or_default();
     // The checksum of a shard that is not there is not known.
@@ -471,7 +471,7 @@ mod tests {
         let missing = |index: usize| Some(format!("data/train-0000{index}-of-00002*.parquet"));
         assert_eq!(missing_shard(&hashed[..1]), missing(1));
         assert_eq!(missing_shard(&hashed[1..]), missing(0));
-        // Shards of another split or number are none of these.
+        // Shards of another split or count do not belong to these.
         let other = names(&["data/test-00000-of-00002-0a1b.parquet", "data/train-00000-of-00003-0a1b.parquet"]);
         assert_eq!(missing_shard(&[&other[..], &hashed[1..]].concat()), missing(0));
     }

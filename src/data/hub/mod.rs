@@ -33,7 +33,7 @@ pub struct HubSplit {
     pub config: Option<String>,
     /// The split.
     pub split: String,
-    /// A branch, tag or commit; the newest state where none is named.
+    /// A branch, tag or commit; by default the newest state.
     pub revision: Option<String>,
     /// The column, or language within a nested column, of the source.
     pub source: String,
@@ -89,16 +89,16 @@ pub struct HubFiles {
     /// `hub:wmt/wmt14 de-en train`.
     name: PathBuf,
     format: Format,
-    /// Of text the source and the target file by turns.
+    /// For text, source and target files alternate.
     shards: Vec<Shard>,
     columns: Columns,
 }
 
 impl HubFiles {
-    /// Finds the split's files and fetches those, and no others, that are not in the cache.
+    /// Finds the split's files and fetches only those that are not in the cache.
     ///
     /// # Errors
-    /// There is no such data set, configuration, split or column, with what there is instead; what [`Hub::fetch`] says.
+    /// There is no such data set, configuration, split or column (the error says what there is); or as [`Hub::fetch`].
     pub fn fetch(hub: &Hub, split: &HubSplit) -> Result<Self> {
         let (repo, found) = locate(hub, split)?;
         if let Some(missing) = find::missing_shard(&found.files) {
@@ -113,14 +113,14 @@ impl HubFiles {
         let shards = found.files.iter().map(shard).collect::<Result<Vec<_>>>()?;
         let columns = Columns { source: split.source.clone(), target: split.target.clone() };
         let files = Self { name: split.to_string().into(), format: found.format, shards, columns };
-        // That a column is missing is found out before any work.
+        // One row is read now, so that a missing column is found before any work.
         if let Some(unit) = files.units().next() {
             files.rows(unit)?.push(&mut PairBlock::default())?;
         }
         Ok(files)
     }
 
-    /// As messages call it.
+    /// Its name in messages.
     pub fn name(&self) -> &PathBuf {
         &self.name
     }
@@ -155,7 +155,7 @@ impl HubFiles {
             let error = Error::failure("there is no row in any of the split's files").at(&self.name);
             return Err(error.help("a corpus needs at least one pair"));
         }
-        // As for two files with this text, so that a run may go on with either.
+        // The same as for two files with this text, so that a run may be resumed with either.
         let [source, target] = hashes.map(Digest::finalize);
         corpus.digest = Sha256::new().chain_update(source).chain_update(target).finalize().into();
         Ok(corpus)
@@ -242,7 +242,7 @@ impl PairSource for HubCorpus {
 struct Pass<'a> {
     files: &'a HubFiles,
     units: std::slice::Chunks<'a, Shard>,
-    /// Of the file that is being read.
+    /// The rows of the file being read.
     rows: Option<Box<dyn Rows>>,
 }
 
@@ -285,7 +285,7 @@ fn locate(hub: &Hub, split: &HubSplit) -> Result<(Repo, Found)> {
         return Ok((repo, found));
     }
     let by_name = find::by_name(&files, wanted);
-    // Files beside a loading script need not be what it would make of them.
+    // With a loading script, the files may differ from what the script would make of them.
     let script = format!("{}.py", split.name.rsplit('/').next().unwrap_or_default());
     let is_script = files.contains(&script);
     match by_name {
@@ -305,7 +305,7 @@ fn locate(hub: &Hub, split: &HubSplit) -> Result<(Repo, Found)> {
     }
 }
 
-/// What the header of the data set's page says; nothing where there is none to be had.
+/// What the header of the data set's page says; empty if there is no page.
 fn configs(hub: &Hub, repo: &Repo, files: &[String]) -> Result<Vec<CardConfig>> {
     if !files.iter().any(|file| file == card::FILE) {
         return Ok(Vec::new());

@@ -97,7 +97,7 @@ impl Rows for ParquetRows {
 
 fn open(shard: &Shard) -> Result<ParquetRecordBatchReaderBuilder<File>> {
     let file = File::open(&shard.path).map_err(|error| Error::io("read the corpus", &shard.name, error))?;
-    // Without the writer's own types: text is text then, whether it was a dictionary or had long offsets.
+    // Ignores the writer's Arrow types, so that text is plain text even if it was a dictionary or had long offsets.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(|error| damaged(shard, &error))
 }
@@ -140,7 +140,7 @@ fn column(batch: &RecordBatch, path: &[String]) -> Option<Vec<ArrayRef>> {
     Some(levels)
 }
 
-/// The text of a row, empty where it is null; `None` where it is no text.
+/// The text of a row, empty where it is null; `None` where it is not text.
 fn value(levels: &[ArrayRef], row: usize) -> Option<&str> {
     if levels.iter().any(|level| level.is_null(row)) {
         return Some("");

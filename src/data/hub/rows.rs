@@ -176,14 +176,14 @@ impl TableRows {
     pub fn open(shard: &Shard, columns: &Columns, separator: u8) -> Result<Self> {
         let file = packing::open(&shard.path).map_err(|error| error.at(&shard.name))?;
         let mut builder = csv::ReaderBuilder::new();
-        // In tab-separated values a quote is mostly just one.
+        // In tab-separated values a quote is usually an ordinary character.
         let mut reader = builder.delimiter(separator).quoting(separator == b',').from_reader(file);
         let header = reader.headers().map_err(|error| bad_table(shard, 0, 0, &error))?.clone();
         let position = |name: &str| header.iter().position(|column| column.trim_start_matches('\u{feff}') == name);
         let (Some(source), Some(target)) = (position(&columns.source), position(&columns.target)) else {
             return Err(columns.missing(shard, &header.iter().map(str::to_owned).collect::<Vec<_>>()));
         };
-        // Behind a header that ends in `\n` the next line begins.
+        // The line after the header; the reader has counted it only if the header ends in `\n`.
         let next_line = 2 + header.iter().map(|name| name.matches('\n').count() as u64).sum::<u64>();
         let uncounted = next_line.saturating_sub(reader.position().line());
         let record = csv::StringRecord::new();
@@ -204,9 +204,9 @@ impl Rows for TableRows {
     }
 }
 
-/// A row cannot be read. It is at `line` where the reader does not say; what that says is too few by `uncounted`.
+/// The error for a row that cannot be read, at the reader's line plus `uncounted`, or at `line` if the reader gives none.
 fn bad_table(shard: &Shard, line: usize, uncounted: u64, error: &csv::Error) -> Error {
-    // Without the reader's own count of lines.
+    // The reader's own messages would give its wrong line number.
     let what = match error.kind() {
         csv::ErrorKind::Utf8 { .. } => "the text is not UTF-8".to_owned(),
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {

@@ -37,10 +37,10 @@ impl Bpe {
         Ok(Self { pipeline, vocabulary, cache_owner: cache::new_owner() })
     }
 
-    /// The `tokenizer.json` of this one, which `file` is, with further tags and symbols behind its vocabulary.
+    /// `file`, the `tokenizer.json` of this tokenizer, with further tags and symbols at the end of its vocabulary.
     ///
     /// # Errors
-    /// One of them can be none; or the file cuts words in another way than ours.
+    /// A symbol is invalid; or the file cuts words in another way than ours.
     pub(super) fn with_symbols(&self, mut file: Value, tags: &[String], others: &[String]) -> Result<Value> {
         let mut symbols = self.pipeline.symbols().clone();
         for (stated, own) in [(tags, &mut symbols.tags), (others, &mut symbols.others)] {
@@ -112,7 +112,7 @@ impl Bpe {
             let start = symbols.len();
             let whole = self.vocabulary.word(word);
             match whole {
-                // No dropout splits these.
+                // Dropout never splits these.
                 Some(id) if self.pipeline.symbols().contains(word) => symbols.push(id),
                 _ => self.vocabulary.push_symbols(word, &mut symbols),
             }

@@ -13,7 +13,7 @@ use super::merge::Scratch;
 
 /// The most stretches remembered by a thread for a tokenizer; at about 200 bytes each, some 13 MB.
 const CAPACITY: usize = 1 << 16;
-/// The most of one generation.
+/// The most stretches of one generation.
 const GENERATION: usize = CAPACITY / 2;
 /// The longest stretch remembered, in bytes: longer ones hardly come again.
 pub(super) const MAX_STRETCH: usize = 128;
@@ -40,7 +40,7 @@ pub(super) struct Cache {
 
 type Table = HashMap<Box<str>, Stretch, FixedState>;
 
-/// Stretches in two generations: when the young one is full the old one is forgotten, but for what was met again meanwhile.
+/// Stretches in two generations: when the young one is full the old one is forgotten, except for what was met again meanwhile.
 #[derive(Default)]
 pub(super) struct Remembered {
     young: Table,

@@ -56,13 +56,12 @@ pub(super) trait Engine: Send + Sync {
         Cow::Borrowed(line)
     }
 
-    /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces go together.
+    /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces join.
     fn marked(&self, ids: &[u32]) -> Vec<String> {
         ids.iter().map(|&id| self.piece(id).unwrap_or_default().to_owned()).collect()
     }
 
-    /// Whether what comes out is in lower case: no piece but those in brackets has a capital, and most of those with letters
-    /// have such as could be one. Most scripts have no case.
+    /// Whether output is lower-case: no unbracketed piece has a capital, and most pieces with letters are in a cased script.
     fn lowers_case(&self) -> bool {
         let is_bracketed = |piece: &str| piece.starts_with(['<', '[']) && piece.ends_with(['>', ']']);
         let pieces = (0..self.len() as u32).filter_map(|id| self.piece(id)).filter(|piece| !is_bracketed(piece));
@@ -77,22 +76,22 @@ pub(super) trait Engine: Send + Sync {
         2 * with_case > with_letters
     }
 
-    /// The special tokens that the file lacked and that were put behind its vocabulary.
+    /// The special tokens that the file lacked and that were added after its vocabulary.
     fn appended(&self) -> &[String] {
         &[]
     }
 
-    /// The file of the SentencePiece model that this is, whole.
+    /// The whole file of the model, if this is SentencePiece.
     fn sentencepiece(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// The tags that a source line begins with one of.
+    /// The tags, one of which begins each source line.
     fn language_tags(&self) -> Vec<&str> {
         Vec::new()
     }
 
-    /// The symbols of the user's own that are no tags.
+    /// The user's own symbols that are not tags.
     fn symbols(&self) -> Vec<&str> {
         Vec::new()
     }
@@ -102,7 +101,7 @@ pub(super) trait Engine: Send + Sync {
         None
     }
 
-    /// What a line begins with that says something of all of it, and the white space behind that.
+    /// The tag or symbols at the beginning of a line, which apply to all of it, and the white space after them.
     fn leading<'t>(&self, line: &'t str) -> &'t str {
         let after = line.strip_prefix(self.language_tag(line).unwrap_or_default()).unwrap_or(line);
         if after.len() < line.len() { &line[..line.len() - after.trim_start().len()] } else { "" }

@@ -27,7 +27,7 @@ enum Marking {
     Space,
     /// By `Ġ` for a space, as in byte-level BPE.
     ByteLevel,
-    /// By `##` inside words, as in WordPiece, or by nothing: each is a word.
+    /// By `##` inside words, as in WordPiece, or by nothing: then each piece is a word.
     Inside,
 }
 
@@ -48,7 +48,7 @@ impl Marking {
 }
 
 impl Library {
-    /// Reads a `tokenizer.json`; special tokens that it lacks are put behind its vocabulary.
+    /// Reads a `tokenizer.json`; special tokens that it lacks are added after its vocabulary.
     ///
     /// # Errors
     /// The library cannot read it, its ids have gaps, or it cannot encode any text.
@@ -115,7 +115,7 @@ impl Engine for Library {
 
     fn encode(&self, line: &str) -> Vec<u32> {
         let [_, _, _, unk] = self.specials;
-        // A regular expression of someone else's may give up: the line is unknown then.
+        // A foreign regular expression may give up: the whole line is then unknown.
         let encoded = self.inner.encode_fast(line, false);
         encoded.map_or_else(|_| vec![unk], |encoded| encoded.get_ids().to_vec())
     }
@@ -150,7 +150,7 @@ impl Engine for Library {
     }
 }
 
-/// The pieces by their ids, which must be all from 0 on.
+/// The pieces by their ids, which must be 0, 1, 2, … without gaps.
 fn in_order(vocabulary: HashMap<String, u32>) -> Result<Vec<Box<str>>> {
     let count = vocabulary.len();
     let mut pieces: Vec<Option<Box<str>>> = vec![None; count];

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Most symbols that are looked through one after the other.
+/// Longest word, in symbols, whose candidates are searched one by one.
 const SHORT: usize = 32;
 
 /// No neighbour.
@@ -82,8 +82,8 @@ impl Merges {
         }
     }
 
-    /// What [`Self::apply`] does to at most [`SHORT`] symbols: looking for the first of the candidates in a row of few takes
-    /// less than keeping them in order.
+    /// [`Self::apply`] for at most [`SHORT`] symbols: searching so few candidates for the first one takes less time than a
+    /// queue.
     fn apply_short(&self, word: &[u32], out: &mut Vec<u32>) {
         let (mut ids, mut ranks, mut results) = ([0; SHORT], [u32::MAX; SHORT], [0; SHORT]);
         let mut length = word.len();
@@ -106,7 +106,7 @@ impl Merges {
             ranks.copy_within(at + 1..length, at);
             results.copy_within(at + 1..length, at);
             length -= 1;
-            // The pairs that the new symbol is the left and the right of.
+            // The pairs in which the new symbol is the left and the right one.
             for left in [at, at.wrapping_sub(1)] {
                 if left.saturating_add(1) < length {
                     (ranks[left], results[left]) = look_up(&ids, left);

@@ -92,8 +92,8 @@ const WORD: &str = "\u{2581}?(?:";
 /// The regular expression whose matches are the words' parts; together they cover any text.
 ///
 /// Letters and marks that belong to no script (`Common`: ー, ʼ; `Inherited`: combining marks) stay with the letters
-/// around them, a mark after a digit or punctuation stays with that. Symbols of the user's begin with neither letter, digit
-/// nor mark, so that only what is none of these has to end before one.
+/// around them, a mark after a digit or punctuation stays with that. The user's symbols begin with neither letter, digit nor
+/// mark, so only a run of other characters could run into one: it has to end before it.
 fn border_pattern(symbols: &Symbols) -> String {
     let neutral = format!(r"[[\p{{Common}}\p{{Inherited}}]&&{LETTER}]");
     let mut groups: Vec<String> = SCRIPTS
@@ -237,7 +237,7 @@ impl Pipeline {
         &self.symbols
     }
 
-    /// As it is in a file, the pre-tokeniser with other symbols, if it is the one of this module.
+    /// The JSON of the pre-tokeniser with other symbols, if it is the one of this module.
     pub(super) fn pre_tokenizer_with(&self, symbols: &Symbols) -> Option<Value> {
         self.ours.then(|| serde_json::to_value(pre_tokenizer(symbols).ok()?).ok()).flatten()
     }
@@ -290,7 +290,7 @@ impl Pipeline {
                 .get_splits(OffsetReferential::Normalized, OffsetType::None)
                 .iter()
                 .for_each(|(text, ..)| word(text)),
-            // A regular expression of someone else's may give up; the text is kept all the same, as one word.
+            // A foreign regular expression may give up: the text is then kept as one word.
             None => word(&normalized.get().replace(' ', SPACE_PIECE)),
         }
     }
@@ -389,7 +389,7 @@ mod tests {
                 let any = |_| char::from(stream.below(128) as u8);
                 let text: String =
                     if round < 128 { char::from(round as u8).to_string() } else { (0..length).map(any).collect() };
-                // A space is between stretches.
+                // A stretch has no space in it.
                 let text = text.replace(' ', "-");
                 let (mut ours, mut library) = (Vec::new(), Vec::new());
                 pipeline.for_each_word(&text, |word| ours.push(word.to_owned()));

@@ -1,5 +1,5 @@
-//! Symbols of the user's own: strings that are one piece wherever they stand in a text. Those that every source line begins
-//! with, such as the `<2de>` of a multilingual model, are its tags; others are masks of names and the like.
+//! The user's own symbols: strings that are one piece wherever they occur in a text. Those that begin source lines, such as
+//! the `<2de>` of a multilingual model, are tags; others are masks of names and the like.
 //!
 //! In `tokenizer.json` they are the first alternatives of the regular expression that cuts words, the tags in a group, and
 //! stand in the vocabulary without merges, where `ignore_merges` of the model finds them. They are text like any other:
@@ -13,13 +13,13 @@ use super::pipeline::{ESCAPE, SPACE};
 use super::vocabulary::{SPECIALS, byte_of_piece};
 use crate::error::{Error, Result};
 
-/// What has a meaning of its own in a regular expression.
+/// Characters with a special meaning in a regular expression.
 const META: &str = r"\.+*?()|[]{}^$";
 /// What the group of the tags begins with.
 const GROUP: &str = "(?:";
-/// Symbols at the beginning of a line that may be for all of it; more are not.
+/// At most so many symbols at the beginning of a line apply to all of it.
 const MOST_LEADING: usize = 8;
-/// What to do about one that cannot be.
+/// Help for an invalid symbol.
 const HELP: &str = "write a symbol as `<name>` or alike: no spaces, and a sign at its beginning";
 
 /// The symbols of a tokenizer, as normalising leaves them.
@@ -35,7 +35,7 @@ impl Symbols {
     /// These tags and others, as normalising has left them.
     ///
     /// # Errors
-    /// A usage error: one is there twice, or would be found in place of another.
+    /// A usage error: one occurs twice, or would be found in place of another.
     pub(super) fn new(tags: Vec<String>, others: Vec<String>) -> Result<Self> {
         let symbols = Self { tags, others };
         let mut seen = HashSet::new();
@@ -74,7 +74,7 @@ impl Symbols {
         }
     }
 
-    /// Those of an expression that [`Self::pattern`] and `|` stand at the beginning of, before `rest`.
+    /// The symbols of an expression that begins with [`Self::pattern`] and `|`, followed by `rest`.
     pub(super) fn of_pattern(expression: &str, rest: &str) -> Self {
         let mut chars = expression.find(rest).map_or("", |end| &expression[..end]).chars();
         let mut symbols = Self::default();
@@ -85,7 +85,7 @@ impl Symbols {
         let mut symbol = String::new();
         while let Some(c) = chars.next() {
             match c {
-                // Behind the group.
+                // After the group.
                 '|' if symbol.is_empty() => {}
                 '|' | ')' => {
                     let group = if is_tag { &mut symbols.tags } else { &mut symbols.others };
@@ -99,7 +99,7 @@ impl Symbols {
         symbols
     }
 
-    /// The symbols that a line begins with, and the white space about them. `normalise` makes of a word what text has.
+    /// The symbols that a line begins with, and the white space about them. `normalise` gives a word the form that symbols have.
     pub(super) fn leading<'t>(&self, line: &'t str, normalise: impl Fn(&str) -> String) -> &'t str {
         let mut rest = line;
         for _ in 0..MOST_LEADING {
@@ -119,7 +119,7 @@ impl Symbols {
         })
     }
 
-    /// The first word of a line, if it is a tag or looks like one.
+    /// The first word of a line, after other symbols, if it is a tag or looks like one.
     pub(super) fn tag_of<'t>(&self, line: &'t str, normalise: impl Fn(&str) -> String) -> Option<&'t str> {
         let mut line = line.trim_start();
         while let Some(rest) = self.others.iter().find_map(|symbol| line.strip_prefix(symbol.as_str())) {
@@ -147,10 +147,10 @@ fn alternatives(symbols: &[String]) -> String {
     escaped.collect::<Vec<_>>().join("|")
 }
 
-/// A symbol as text has it, from `stated` and what normalising makes of that.
+/// Checks `symbol`, the normalised form of `stated`, and returns it.
 ///
 /// # Errors
-/// A usage error that says why it can be none.
+/// A usage error that says why it is invalid.
 pub(super) fn checked(stated: &str, symbol: String) -> Result<String> {
     match fault(&symbol) {
         Some(fault) => Err(Error::usage(format!("the symbol {stated:?} {fault}")).help(HELP)),
@@ -158,7 +158,7 @@ pub(super) fn checked(stated: &str, symbol: String) -> Result<String> {
     }
 }
 
-/// Why a string cannot be a symbol, if it cannot; completes "the symbol …". It is as normalising leaves it.
+/// Why a normalised string cannot be a symbol, if it cannot; completes "the symbol …".
 fn fault(symbol: &str) -> Option<&'static str> {
     use GeneralCategoryGroup::{Letter, Mark, Number};
     let first = symbol.chars().next();

@@ -23,8 +23,8 @@ const MIN_FREQUENCY: u64 = 2;
 /// Characters get pieces of their own, most frequent first, until all but one in this many of the text have one. The
 /// others are written in bytes.
 const UNCOVERED: u64 = 10_000;
-/// The longest word that the trainer sees, in characters; longer ones, which are no words, are cut. The time it takes grows
-/// with the square of a word's length.
+/// The longest word that the trainer sees, in characters; longer ones are not real words and are cut. Training time grows with
+/// the square of a word's length.
 const LONGEST_WORD: usize = 256;
 
 /// How to learn a tokenizer.
@@ -58,21 +58,21 @@ impl Default for TrainOptions {
 }
 
 impl TrainOptions {
-    /// A symbol as text has it once it is normalised.
+    /// The normalised form of a symbol.
     ///
     /// # Errors
-    /// A usage error that says why it can be none.
+    /// A usage error that says why it is invalid.
     pub fn symbol(&self, stated: &str) -> Result<String> {
         symbols::checked(stated, pipeline::normalise(stated, self.normalization, self.lowercase))
     }
 
-    /// Tags and other symbols as text has them.
+    /// Tags and other symbols, normalised.
     fn symbols(&self) -> Result<Symbols> {
         let as_text = |stated: &[String]| stated.iter().map(|stated| self.symbol(stated)).collect::<Result<Vec<_>>>();
         Symbols::new(as_text(&self.tags)?, as_text(&self.symbols)?)
     }
 
-    /// Whether a vocabulary of that size and kind can be.
+    /// Checks that a vocabulary of that size and kind is possible.
     ///
     /// # Errors
     /// A usage error that says what to change.
@@ -94,7 +94,7 @@ impl TrainOptions {
     }
 }
 
-/// What a text is made of: how often each stretch between two spaces comes. It grows with the different ones alone.
+/// What a text is made of: how often each stretch between two spaces occurs. Its size depends on the distinct ones alone.
 #[derive(Clone, Debug, Default)]
 pub struct TextCounts(HashMap<Box<str>, u64>);
 

@@ -1,5 +1,5 @@
-//! Text that is split already, by subword-nmt: the pieces are what white space is between, `@@` at the end of one joins it
-//! to the next.
+//! Text that subword-nmt has split already: white space separates the pieces, and `@@` at the end of one joins it to the
+//! next.
 //!
 //! The file is a `tokenizer.json` of words ("WordLevel"), which the `tokenizers` library reads as we do.
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// Joins a piece to the next.
 const JOINER: &str = "@@";
 
-/// Pieces that stand in the text.
+/// Pieces that the text already consists of.
 pub(super) struct Words {
     pieces: Vec<Box<str>>,
     ids: HashMap<Box<str>, u32>,
@@ -31,7 +31,7 @@ fn specials(id: impl Fn(&str) -> Option<u32>) -> Option<[u32; 4]> {
     Some([pad?, bos.or(pad)?, eos?, unk?])
 }
 
-/// The file but for its vocabulary: cut at white space; put together with spaces, without the joiner and the space after it.
+/// The file without its vocabulary: lines are cut at white space, and joined with spaces, without `@@` and the space after it.
 fn pipeline(ids: [u32; 4]) -> Value {
     let replace = |pattern: &str, content: &str| json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content });
     let special = |(content, id): (&str, u32)| {
@@ -87,7 +87,7 @@ pub(super) fn file(pieces: Vec<(String, u32)>) -> Result<String> {
 }
 
 impl Words {
-    /// A file that [`file`] wrote, if this is one.
+    /// Reads a file that [`file`] wrote; `None` for any other.
     pub(super) fn from_json(file: &Value) -> Option<Self> {
         if file["model"]["type"] != "WordLevel" || file["model"]["unk_token"] != SPECIALS[3] {
             return None;

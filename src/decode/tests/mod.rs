@@ -27,7 +27,7 @@ fn beam_options(width: usize, alpha: f64, max_lengths: &[usize]) -> SearchOption
     SearchOptions::beam(width, gnmt(alpha), max_lengths.iter().copied())
 }
 
-/// Every hypothesis there is, in no order.
+/// Every possible hypothesis, in no particular order.
 fn enumerate(language: &Language, key: u64, max_length: usize, penalty: LengthPenalty) -> Vec<Hypothesis> {
     let mut found = Vec::new();
     let mut open = vec![(Vec::new(), Vec::new())];
@@ -63,7 +63,7 @@ fn penalties() -> impl Strategy<Value = LengthPenalty> {
     (kinds, alphas).prop_map(|(kind, alpha)| LengthPenalty { kind, alpha })
 }
 
-/// Sentences, of which half are free and half have a minimum length and begin in a given way.
+/// Sentences, of which half are free and half have a minimum length and a given beginning.
 fn sentences() -> impl Strategy<Value = Vec<Sentence>> {
     let prefix = prop::collection::vec(4..7u32, 0..4);
     let sentence = (any::<bool>(), 0..6usize, 0..9usize, prefix, 0..1000u64);
@@ -140,7 +140,7 @@ proptest! {
         }
     }
 
-    /// What a search found scores the same when it is forced.
+    /// The hypotheses of a search score the same in forced decoding.
     #[test]
     fn forced_scores_are_those_of_the_search((language, options) in problems()) {
         let found = run(&language, &options);
@@ -180,7 +180,7 @@ proptest! {
             let plain = Plain { language: &language, options: &options, sentence };
             prop_assert_eq!(found, vec![plain.greedy()]);
         }
-        // With no penalty an end that comes first cannot be beaten, so the beam's own code comes to the same.
+        // Without a penalty, an end that ranks first cannot be beaten, so the beam's own code gives the same result.
         let plain = SearchOptions { length_penalty: gnmt(0.0), patience: 0.0, ..options };
         let keys: Vec<u64> = plain.sentences.iter().map(|sentence| sentence.key).collect();
         let groups = beam::Groups { count: 1, width: 1, penalty: 0.0 };
@@ -266,7 +266,7 @@ fn samples_follow_the_distribution_they_claim() {
             assert!(expected.contains_key(&tokens), "{tokens:?} cannot be drawn: {sampling:?}");
             *counts.entry(tokens).or_default() += 1.0;
         }
-        // What is rare goes together: χ² wants five of each.
+        // Rare outcomes are pooled: χ² needs at least five expected of each.
         let (mut table, mut rare) = (Vec::new(), (0.0, 0.0));
         for (tokens, probability) in &expected {
             let count = counts.get(tokens).copied().unwrap_or_default();
@@ -279,7 +279,7 @@ fn samples_follow_the_distribution_they_claim() {
         table.extend((rare.1 > 0.0).then_some(rare));
         let surprise = surprise(&table, DRAWS as f64);
         assert!(table.len() > 3 && surprise < 4.0, "{surprise} over {} outcomes: {sampling:?}", table.len());
-        // And no less than chance: draws that are not independent can fit too well.
+        // Nor may the fit be too good: draws that are not independent can fit too well.
         assert!(surprise > -4.0, "{surprise}: {sampling:?}");
     }
 }
@@ -381,8 +381,8 @@ fn ends_do_not_starve_the_beam() {
         vec![continuation(END, -0.5), continuation(4, -3.0), continuation(5, -9.0)],
         vec![continuation(4, -1.0)],
     ];
-    // With no penalty nothing live can reach -3.5 after step 2. With a strong one (1, 3.4 and 10 for the three lengths)
-    // `4 4 4`, though cut, passes `4 </s>`: it is judged by its score alone.
+    // Without a penalty nothing live can reach -3.5 after step 2. With a strong one (1, 3.4 and 10 for the three lengths)
+    // `4 4 4`, though cut, overtakes `4 </s>`: only its score counts.
     let second_best = [(0.0, vec![4], true, vec![1, 2]), (8.0, vec![4, 4, 4], false, vec![1, 2, 2])];
     for (alpha, tokens, finished, row_counts) in second_best {
         let mut model = fixed(answers.clone());
@@ -393,11 +393,11 @@ fn ends_do_not_starve_the_beam() {
     }
 }
 
-/// `transformers` and CTranslate2 do the same: a search that has enough only at its last step has come to its end as well.
+/// `transformers` and CTranslate2 do the same: at the last step, having enough finished hypotheses does not exclude the cut ones.
 #[test]
 fn what_is_cut_competes_with_what_ends_at_the_same_step() {
     // By hand, W = 2, scores by length. Step 1: `4` -1, `</s>` -1.2, `5` -1.5. Step 2, the last: `4 4` -1.1, `4 </s>` -1.2.
-    // The second end is enough to stop for, but `4 4` has the best score, -0.55, before `4 </s>` -0.6 and `</s>` -1.2.
+    // The second end would stop the search, but `4 4` has the best score, -0.55, before `4 </s>` -0.6 and `</s>` -1.2.
     let answers = vec![
         vec![continuation(4, -1.0), continuation(END, -1.2), continuation(5, -1.5)],
         vec![continuation(4, -0.1), continuation(END, -0.2)],

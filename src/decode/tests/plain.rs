@@ -1,4 +1,4 @@
-//! The searches written down as plainly as can be: one sentence, no back-pointers, no early stops.
+//! The searches written as plainly as possible: one sentence, no back-pointers, no early stops.
 
 use super::super::toy::{END, Language};
 use super::super::{Continuation, Ending, Hypothesis, LengthPenalty, SearchOptions, Sentence};
@@ -9,7 +9,7 @@ pub fn hypothesis(tokens: &[u32], token_log_probs: &[f32], penalty: LengthPenalt
     Hypothesis { tokens: tokens.to_vec(), token_log_probs: token_log_probs.to_vec(), log_prob, score, ending }
 }
 
-/// A sentence of a language, searched as plainly as can be.
+/// A sentence of a language, to be searched.
 pub struct Plain<'a> {
     pub language: &'a Language,
     pub options: &'a SearchOptions,
@@ -35,7 +35,7 @@ impl Plain<'_> {
         next
     }
 
-    /// The hypothesis of these tokens, every number of it worked out anew.
+    /// The hypothesis of these tokens, with all its numbers computed from scratch.
     pub fn made(&self, tokens: &[u32], ending: Ending) -> Hypothesis {
         let last = (ending == Ending::End).then_some(END);
         let all = tokens.iter().copied().chain(last).enumerate();
@@ -67,7 +67,7 @@ impl Plain<'_> {
                         candidates.push((prefix.clone(), next.token, log_prob, log_prob - penalty * times as f64));
                     }
                 }
-                // Stable, and built by rank and then by token: ties keep that order.
+                // Stable, and the candidates come by rank, then by token: ties keep that order.
                 candidates.sort_by(|a, b| b.3.total_cmp(&a.3));
                 if candidates.is_empty() && all.is_empty() {
                     all.extend(live.iter().map(|(tokens, _)| self.made(tokens, Ending::Stuck)));
@@ -103,7 +103,7 @@ impl Plain<'_> {
         found
     }
 
-    /// The most probable token, again and again.
+    /// Takes the most probable token at each step.
     pub fn greedy(&self) -> Hypothesis {
         let mut tokens = Vec::new();
         while tokens.len() < self.sentence.max_length {

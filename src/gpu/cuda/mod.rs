@@ -36,14 +36,14 @@ pub struct Cuda {
     functions: Mutex<HashMap<String, CudaFunction>>,
     lt: lts::cublasLtHandle_t,
     workspace: Address,
-    /// By [`typical`] shape.
+    /// Algorithms by [`typical`] shape.
     algorithms: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
-    /// For shapes that the typical one's algorithm is not for.
+    /// Algorithms by exact shape, where that of the typical shape does not work.
     untypical: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
     staging: Mutex<Staging>,
-    /// What is timed for a profile, until the device is waited for.
+    /// Timed work that is not in the profile yet: counted when the host waits for the device.
     timed: Mutex<VecDeque<Timed>>,
-    /// Events that have been used: making one takes longer than a launch.
+    /// Used events, to be used again: making one takes longer than a launch.
     spare: Mutex<Vec<[CudaEvent; 2]>>,
     multiprocessors: u32,
 }
@@ -83,7 +83,7 @@ fn work(product: &Product) -> Work {
     Work::product(m, n, k, if number == Number::Bf16 { Precision::Bf16 } else { Precision::F32 })
 }
 
-// SAFETY: the driver and cuBLASLt may be called from any thread to which the context is bound, which every call sees to; the
+// SAFETY: the driver and cuBLASLt may be called from any thread to which the context is bound, which every call ensures; the
 // pointers to pinned memory are behind a lock.
 unsafe impl Send for Cuda {}
 // SAFETY: as above.
@@ -114,7 +114,7 @@ fn product_error(product: &Product, error: lt::CublasError) -> Error {
     Error::failure(format!("{what}: {which}")).caused_by(error)
 }
 
-/// Whether cuBLASLt has not computed a product since its algorithm is not for it.
+/// Whether cuBLASLt refused a product because the algorithm does not support it.
 fn is_refusal(error: &lt::CublasError) -> bool {
     use lts::cublasStatus_t as status;
     matches!(
@@ -171,7 +171,7 @@ impl Cuda {
         self.stream.context().bind_to_thread().map_err(driver_error)
     }
 
-    /// Times what is queued until it is dropped, where there is to be a profile.
+    /// Times the work that is queued until the timer is dropped, if there is to be a profile.
     fn timer(&self, name: &'static str, part: &'static str, work: Work) -> Result<Timer<'_>> {
         if !profile::is_enabled() {
             return Ok(Timer(None));
@@ -187,7 +187,7 @@ impl Cuda {
         Ok(Timer(Some((self, Timed { name, part, work, events }))))
     }
 
-    /// cuBLASLt's choice for a product: that for its typical shape, unless there is none or it is not for this one.
+    /// cuBLASLt's choice for a product: that for its typical shape, unless there is none or it did not work for this one.
     fn algorithm(&self, product: &Product) -> LtResult<lts::cublasLtMatmulAlgo_t> {
         if let Some(known) = locked(&self.untypical).get(&Shape::new(product)) {
             return Ok(*known);
@@ -240,7 +240,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Counts for the profile what is done of the work that is timed.
+    /// Adds the timed work that is done to the profile.
     fn count(&self) -> Result<()> {
         let mut timed = locked(&self.timed);
         while let Some(Timed { name, part, work, events }) = timed.pop_front_if(|timed| timed.events[1].is_complete()) {
@@ -275,12 +275,12 @@ impl Drop for Cuda {
 impl Queue for Cuda {
     fn allocate(&self, bytes: usize) -> Result<Address> {
         self.bind()?;
-        // SAFETY: what is in it is not said.
+        // SAFETY: its contents are unspecified.
         unsafe { result::malloc_sync(bytes) }.map(Address).map_err(driver_error)
     }
 
     fn free(&self, address: Address, _: usize) {
-        // Where one of these fails, the device has failed, and the next call says so.
+        // If one of these fails, the device has failed, and the next call reports it.
         let _ = self.bind();
         let _ = self.synchronize();
         // SAFETY: `allocate` gave it, and no work is under way.
@@ -289,7 +289,7 @@ impl Queue for Cuda {
 
     fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
         self.bind()?;
-        // Locked until the copy is queued: what is settled meanwhile would not have waited for it.
+        // Locked until the copy is queued: settling before that would free its memory without waiting for it.
         let mut staging = locked(&self.staging);
         if staging.under_way + bytes.len() > STAGING_LIMIT {
             self.settle(&mut staging)?;
@@ -388,7 +388,7 @@ impl Queue for Cuda {
         let algorithm = self.algorithm(product).map_err(failed)?;
         let _timer = self.timer("product", part(product), work(product))?;
         match call.run(self, &algorithm) {
-            // That choice is not for this shape; any other error is the device's.
+            // The algorithm does not support this shape; any other error is the device's.
             Err(error) if is_refusal(&error) => {}
             outcome => return outcome.map_err(failed),
         }

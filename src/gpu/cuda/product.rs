@@ -46,16 +46,16 @@ impl Shape {
     }
 }
 
-/// The product whose algorithm is used for this one. Batches differ in their rows, so numbers of rows are rounded. Whichever
-/// batch comes first, the choice is the same, as it must be for a run that goes on to be the run without a pause.
+/// The product whose algorithm is used for this one. Batches differ in their rows, so numbers of rows are rounded. The choice
+/// does not depend on which batch came first, so that a resumed run gives the same results as an uninterrupted one.
 pub(super) fn typical(p: &Product) -> Product {
     let rounded = |n: usize| n.next_multiple_of(if n > 1024 { 512 } else { 64 });
-    // Weight gradients sum over rows, other products have them in the result.
+    // Weight gradients sum over the rows of a batch; other products have them as rows of the result.
     let (m, k) = if p.a.transposed { (p.m, rounded(p.k)) } else { (rounded(p.m), p.k) };
     Product { m, k, ..*p }
 }
 
-/// What an address is a multiple of, as far as cuBLASLt's kernels ask.
+/// The largest power of two, up to 256, that an address is a multiple of: cuBLASLt's kernels need no more.
 pub(super) fn alignment(address: Address) -> u32 {
     1 << address.0.trailing_zeros().min(8)
 }
@@ -78,7 +78,7 @@ fn data_type(number: Number) -> lts::cudaDataType {
     }
 }
 
-/// A column-major matrix of so many rows and columns.
+/// The descriptor of a column-major matrix.
 fn layout((rows, columns): (usize, usize), ld: usize, number: Number) -> LtResult<lts::cublasLtMatrixLayout_t> {
     lt::create_matrix_layout(data_type(number), rows as u64, columns as u64, ld as i64)
 }
@@ -118,10 +118,10 @@ impl<'a> Call<'a> {
         use lts::cublasLtMatmulPreferenceAttributes_t as attribute;
         let preference = Preference(lt::create_matmul_pref()?);
         preference.set(attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE)?;
-        // Parts of a sum are added up in the workspace in float32, never in the result in its type.
+        // Partial sums are added up in the workspace in float32, never in the result in its own type.
         let in_float32 = lts::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_float32)?;
-        // Without these it expects more than parameters in the middle of a flat tensor have.
+        // By default it expects a larger alignment than parameters in the middle of a flat tensor have.
         let [a, b, c] = [self.product.a.at, self.product.b.at, self.product.c.at].map(alignment);
         preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b)?;
         preference.set(attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a)?;

@@ -8,9 +8,9 @@ use candle_core::cuda_backend::cudarc::driver::{CudaEvent, result};
 use crate::error::{Error, Result};
 use crate::gpu::queue::Ticket;
 
-/// Pinned memory for copies to the device is asked for in pieces of this size, …
+/// Smallest size of the pieces in which pinned memory is allocated.
 const STAGING: usize = 4 << 20;
-/// … and when so much is under way, a copy waits for those before it.
+/// When more bytes than this would be under way, a copy to the device first waits for those before it.
 pub(super) const STAGING_LIMIT: usize = 64 << 20;
 
 /// Pinned memory.
@@ -25,9 +25,9 @@ pub(super) struct Piece {
 pub(super) struct Staging {
     /// Not in use.
     pub(super) free: Vec<Piece>,
-    /// In use by copies since the last fetch. The last one is filled up to …
+    /// In use by copies since the last fetch.
     pub(super) filling: Vec<Piece>,
-    /// … here.
+    /// Bytes used of the last piece of `filling`.
     pub(super) used: usize,
     pub(super) under_way: usize,
     /// Copies to the host, oldest first.
@@ -46,7 +46,7 @@ pub(super) struct Fetch {
 }
 
 impl Staging {
-    /// Takes so many bytes, aligned to 256.
+    /// Takes `bytes`, aligned to 256.
     pub(super) fn take(&mut self, bytes: usize) -> Result<*mut u8> {
         let size = bytes.next_multiple_of(256);
         self.under_way += size;
@@ -64,7 +64,7 @@ impl Staging {
                 let bytes = size.max(STAGING);
                 // SAFETY: it is written before it is read.
                 let memory = unsafe { result::malloc_host(bytes, 0) }.map_err(|error| {
-                    // Not the GPU's memory, which smaller batches would help.
+                    // This is not the GPU's memory, where smaller batches would help.
                     Error::failure(format!("no memory of this machine is left for copies to the GPU ({:?})", error.0))
                         .help("stop other programs")
                 })?;

@@ -4,25 +4,25 @@
 // With scores x = q·k/√K, weights p = softmax(x) and dropout's mask m, backward is
 //   δ = Σ dout·out,  dv = Σ_t p·m·dout,  dx = p·(m·(dout·v) − δ)/√K,  dq = Σ_s dx·k,  dk = Σ_t dx·q.
 //
-// A warp owns some rows (of queries, or of keys in the last kernel of training), which lie in shared memory; the other side
-// passes by in tiles of 32 rows and CHUNK columns, as floats, that the warps of a block fill together. In products a lane
-// has a row of the tile and all rows of the warp, in sums of weighted rows the columns `lane`, `lane + 32`, ….
+// A warp owns some rows (of queries, or in attend_backward_keys of keys), which lie in shared memory. The rows of the other
+// side are read in tiles of 32 rows and CHUNK columns, as floats, which the warps of a block fill together. In products, a
+// lane handles one row of the tile and all rows of the warp; in sums of weighted rows, the columns `lane`, `lane + 32`, ….
 #include "attention.cuh"
 
-// Each kernel is made for heads of at most 32·PARTS numbers, of which a lane holds PARTS.
+// Each kernel is compiled for heads of at most 32·PARTS numbers, of which a lane holds PARTS.
 constexpr unsigned ATTENTION_WARPS = 4;
 constexpr unsigned CHUNK = 2 * WARP;
-// Lanes that read one below the other, four numbers each, read different banks.
+// Four more than CHUNK, so that lanes that read four numbers each from rows below each other read different banks.
 constexpr unsigned PITCH = CHUNK + 4;
 // Rows that a warp owns. `OWN` in src/gpu/launch/attention.rs.
 template <int PARTS> constexpr int OWN = PARTS > 4 ? 2 : 4;
 
-// What the rows of a warp have to do with one row of a tile.
+// The weight of one row of a tile for each row of a warp.
 template <int ROWS> struct alignas(4 * ROWS) Weights {
     float of[ROWS];
 };
 
-// The block's share of a tile: the first `columns` of `rows` rows. The others are zero.
+// Fills a tile with the first `columns` of `rows` rows, and with zeros elsewhere. The whole block calls this.
 template <int V, class T>
 __device__ inline void fill(float* tile, const T* from, size_t stride, unsigned rows, unsigned columns) {
     for (unsigned i = threadIdx.x * V; i < WARP * CHUNK; i += blockDim.x * V) {
@@ -79,7 +79,7 @@ __device__ inline void add_rows(float (&acc)[ROWS][PARTS], const Weights<ROWS>* 
     }
 }
 
-// Numbers between two rows of a warp, whose last are zero.
+// Distance from one of a warp's rows to the next, in numbers: rows are padded with zeros to a multiple of four.
 __device__ inline unsigned pitch_of(unsigned d) { return (d + 3) / 4 * 4; }
 
 template <class T> __device__ inline void fetch(float* to, const T* from, unsigned d) {
@@ -94,14 +94,14 @@ template <class T, int PARTS> __device__ inline void put(T* to, const float (&ac
     }
 }
 
-// The rows of a block and of a warp among those of a sentence. Beyond the last there is the last again, for nothing.
+// The rows of a block and of a warp among those of a sentence. Beyond the last row, the last one is repeated and not written.
 template <int ROWS> struct Owned {
     unsigned of_block, first, rows;
     __device__ explicit Owned(unsigned rows) : rows(rows) {
         const unsigned warps = blockDim.x / WARP;
         of_block = blockIdx.z * warps * ROWS, first = of_block + threadIdx.x / WARP * ROWS;
     }
-    // All of a block's threads, or none: they fill tiles together.
+    // The same for all threads of a block, since they fill tiles together.
     __device__ bool is_none() const { return of_block >= rows; }
     __device__ unsigned last_of_block() const { return min(of_block + blockDim.x / WARP * ROWS, rows) - 1; }
     __device__ unsigned row(int o) const { return min(first + o, rows - 1); }
@@ -139,7 +139,7 @@ __device__ void attend(T* out, float* log_sums, const T* q, const T* k, const T*
 #pragma unroll
         for (int o = 0; o < ROWS; o++) {
             const unsigned query = queries.row(o);
-            // Every query sees a key of the first tile.
+            // Finite from the first tile on, in which every query sees a key.
             x[o] = key < place.visible(shape, query) ? shape.scale * x[o] : -INFINITY;
             const float most = fmaxf(largest[o], warp_max(x[o])), shrink = expf(largest[o] - most);
             p.of[o] = expf(x[o] - most);
@@ -286,7 +286,7 @@ template <int V, class T> __device__ inline float dot(const float* a, const T* b
     return sum;
 }
 
-// acc[c] += Σ_j weight of lane j · row(j)[lane + 32c]. Four rows are on their way at a time.
+// acc[c] += Σ_j weight of lane j · row(j)[lane + 32c]. Four rows are loaded at a time.
 template <class T, int PARTS, class Row>
 __device__ inline void add_scattered(float (&acc)[PARTS], float weight, Row row, unsigned count, unsigned d) {
     constexpr unsigned AHEAD = 4;
@@ -295,7 +295,7 @@ __device__ inline void add_scattered(float (&acc)[PARTS], float weight, Row row,
         T x[AHEAD][PARTS];
 #pragma unroll
         for (unsigned a = 0; a < AHEAD; a++) {
-            // Beyond the last row it is the last one again, for nothing.
+            // Beyond the last row, the last one is loaded again and not used.
             const T* from = row(min(j + a, count - 1));
 #pragma unroll
             for (int c = 0; c < PARTS; c++) {
@@ -314,9 +314,9 @@ __device__ inline void add_scattered(float (&acc)[PARTS], float weight, Row row,
     }
 }
 
-// One new position of every row: a row's query over the keys and values of its hypothesis, each of which lies where the step
-// that made it left it. `steps[t·layers + layer]` is the address of the packed queries, keys and values of step t, and
-// `ancestors[row·capacity + t]` the row of that step that the hypothesis went through. One warp a row and head.
+// Attention of one new position of every row to the keys and values of its hypothesis, each still where its step wrote it.
+// `steps[t·layers + layer]` is the address of the packed queries, keys and values of step t, and
+// `ancestors[row·capacity + t]` the row of that step that the hypothesis went through. One warp per row and head.
 struct Past {
     const unsigned long long* steps;
     const unsigned* ancestors;

@@ -5,16 +5,16 @@
 
 struct AttentionShape {
     const unsigned *q_starts, *k_starts;
-    // Numbers between two rows of queries (and their gradients), of keys and values, and of outputs.
+    // Distance from one row to the next, in numbers: of queries (and their gradients), of keys and values, of outputs.
     unsigned q_stride, k_stride, out_stride;
     unsigned heads, d_k, d_v, causal;
-    // Longest sentences of the batch, for the indices of dropout masks; rows of queries in all, for the statistics.
+    // Lengths of the longest sentences, for the indices of dropout masks; number of all query rows, for the statistics.
     unsigned queries, keys, rows;
     float scale;
     Dropout dropout;
 };
 
-// One sentence and head. A batch may have more sentences than blocks fit into a grid's y and z.
+// One sentence and head. Sentences are counted by the grid's x: a batch may have more of them than y and z allow.
 struct Place {
     unsigned sentence, head, q_first, k_first, queries, keys;
     __device__ Place(const AttentionShape& shape) {
@@ -22,7 +22,7 @@ struct Place {
         q_first = shape.q_starts[sentence], k_first = shape.k_starts[sentence];
         queries = shape.q_starts[sentence + 1] - q_first, keys = shape.k_starts[sentence + 1] - k_first;
     }
-    // Keys that a query sees: the first ones.
+    // How many keys a query sees; they are the first ones.
     __device__ unsigned visible(const AttentionShape& shape, unsigned query) const {
         return shape.causal ? min(keys, query + 1) : keys;
     }

@@ -1,9 +1,9 @@
 // The core of attention in bf16 on tensor cores, for heads of 16, 32, 64 or 128 numbers: attention.cu says what is computed.
 //
 // A warp owns 16 rows (of queries, or of keys in the last kernel) and keeps them in registers as the left operands of
-// products; the other side passes by in tiles of TILE rows through shared memory, as right operands. Tiles lie there row by
-// row: what is contracted over a head's width reads pairs of neighbours (`pair_at`), what is contracted over the tile's
-// rows is transposed while it is loaded. Sums are in float and in a fixed order, so results are the same in every run.
+// products; the rows of the other side are read through shared memory in tiles of TILE rows, as right operands. Tiles are
+// stored row by row: products that sum over a head's width read pairs of neighbours (`pair_at`), those that sum over the
+// tile's rows transpose it while loading. Sums are in float and in a fixed order, so results are the same in every run.
 #include "attention.cuh"
 
 constexpr int TILE = 32;
@@ -83,7 +83,7 @@ __device__ inline void add_tile(float (&acc)[D / 8][4], const float (&weights)[T
 __device__ inline unsigned row_of(int i) { return threadIdx.x % WARP / 4 + i / 2 * 8; }
 __device__ inline unsigned column_of(int n, int i) { return 8 * n + threadIdx.x % 4 * 2 + i % 2; }
 
-// Over the four lanes that hold a row.
+// Over the four lanes that together hold a row.
 __device__ inline float row_sum(float x) {
     x += shuffle_xor(x, 1);
     return x + shuffle_xor(x, 2);
@@ -93,7 +93,7 @@ __device__ inline float row_max(float x) {
     return fmaxf(x, shuffle_xor(x, 2));
 }
 
-// Writes the warp's 16 rows, those below `rows`, each times its factor.
+// Writes those of the warp's 16 rows that are below `rows`, each times its factor.
 template <int D>
 __device__ inline void put_rows(bf16* to, size_t stride, unsigned first, unsigned rows, const float (&acc)[D / 8][4],
                                 float factor, float factor_below) {
@@ -110,7 +110,7 @@ __device__ inline void put_rows(bf16* to, size_t stride, unsigned first, unsigne
     }
 }
 
-// The sentence and head's matrices.
+// Where the matrices of the sentence and head begin.
 struct Matrices {
     size_t q, k, v, out;
     __device__ Matrices(const AttentionShape& shape, const Place& place) {
@@ -127,7 +127,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
     const Place place(shape);
     const Matrices at(shape, place);
     const unsigned of_block = blockIdx.z * (blockDim.x / WARP) * 16;
-    // All of a block's threads, or none: they fill tiles together.
+    // The same for all threads of a block, since they fill tiles together.
     if (of_block >= place.queries) return;
     const unsigned first = of_block + threadIdx.x / WARP * 16;
     const Tile<D> keys = {shared}, values = {shared + TILE * Tile<D>::STRIDE};
@@ -155,7 +155,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             most[half] = row_max(most[half]);
-            // Every query sees a key of the first tile, unless there is none.
+            // `most` is finite: every query sees a key of the first tile.
             shrink[half] = expf(largest[half] - most[half]);
             largest[half] = most[half];
             total[half] *= shrink[half];
@@ -255,12 +255,12 @@ __device__ void attend_tiles_backward_queries(bf16* dq, float* deltas, const flo
     put_rows<D>(dq + at.q, shape.q_stride, first, place.queries, acc, shape.scale, shape.scale);
 }
 
-// dk and dv: rows are keys, tiles pass by with queries and the gradients of outputs.
+// dk and dv: the rows of a warp are keys, the tiles hold queries and the gradients of outputs.
 template <int D>
 __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* deltas, const float* log_sums, const bf16* dout,
                                            const bf16* q, const bf16* k, const bf16* v, AttentionShape shape) {
     __shared__ __align__(16) bf16 shared[2 * TILE * Tile<D>::STRIDE];
-    // Of the tile's queries. Those beyond the last have weights of zero.
+    // Of the tile's queries. Queries beyond the last get weights of zero.
     __shared__ float log_sums_of[TILE], deltas_of[TILE];
     const Place place(shape);
     const Matrices at(shape, place);
@@ -290,7 +290,7 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
         for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                // What rows beyond the last key get is not written.
+                // The results of rows beyond the last key are not written.
                 const unsigned column = column_of(n, i), key = first + row_of(i), query = start + column;
                 float p = expf(x[n][i] * shape.scale - log_sums_of[column]), factor = 1;
                 if (shape.causal != 0 && key > query) p = 0;

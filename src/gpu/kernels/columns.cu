@@ -1,12 +1,12 @@
-// Column sums in two stages: the gradients of biases and norms. Stage one leaves a row of partial sums a block, stage two
-// adds these in their order, so that a result is the same in every run. And what is done with rows column by column: biases
+// Column sums in two stages: the gradients of biases and norms. Stage one writes a row of partial sums per block, stage two
+// adds these in a fixed order, so that a result is the same in every run. Also other work on rows, column by column: biases
 // and activations.
 #include "common.cuh"
 
 constexpr unsigned COLUMN_WARPS = 8;
 
-// Stage one for rows of any kind: `row(r, j, x)` fills x with V neighbours of row r, of which those beyond the width do not
-// count. A block takes 32·V columns of every gridDim.y-th run of eight rows.
+// Stage one for rows of any kind: `row(r, j, x)` fills x with V numbers of row r from column j on; those beyond the width are
+// ignored. A block takes 32·V columns of every gridDim.y-th run of eight rows.
 template <int V, class Row>
 __device__ void sum_columns(float* partial, unsigned rows, unsigned width, Row row) {
     __shared__ float sums[COLUMN_WARPS * WARP * V];
@@ -113,9 +113,9 @@ __device__ void activate_backward(T* g, float* partial, const T* u, Dropout drop
 }
 
 // Stage two, of many sums at once: adds the columns of `partial` [blocks, Σ widths] to two targets, either of which may be
-// missing. There are hundreds of blocks, and few columns: each warp has several of its rows on their way.
+// missing. There are hundreds of blocks but few columns, so each warp loads several rows at a time.
 constexpr unsigned PARTIAL_WARPS = 32;
-// As many as src/gpu/launch/columns.rs gives at once.
+// The same as in src/gpu/launch/columns.rs.
 constexpr unsigned MOST_PARTIAL_SUMS = 48;
 
 struct PartialSum {
@@ -123,7 +123,7 @@ struct PartialSum {
     const float* partial;
     unsigned widths[2];
     unsigned blocks;
-    // Blocks of threads of this sum and those before it.
+    // Number of thread blocks for this sum and all before it.
     unsigned end;
 };
 
@@ -155,7 +155,7 @@ KERNEL add_partial_sums(GRID_CONSTANT const PartialSums all) {
 }
 LAUNCHABLE(add_partial_sums)
 
-// Adds a bias to rows that lie `stride` apart, where the product's epilogue could not.
+// Adds a bias to rows that lie `stride` apart, where the product's epilogue could not do it.
 template <class T> __device__ void add_bias(T* y, const T* bias, unsigned relu, unsigned rows, unsigned width, unsigned stride) {
     const size_t all = size_t(rows) * width;
     for (size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x; at < all; at += size_t(gridDim.x) * blockDim.x) {

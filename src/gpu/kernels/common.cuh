@@ -14,7 +14,7 @@ typedef __nv_bfloat16 bf16;
 #define KERNEL extern "C" __global__ void
 // The emulator keeps a table of kernels; CUDA finds them by name.
 #define LAUNCHABLE(name)
-// Of a large argument: it is read where it is, by any index.
+// For a large argument that is indexed at run time: it is read in place instead of being copied by each thread.
 #define GRID_CONSTANT __grid_constant__
 #define DYNAMIC_SHARED(type, name)                                      \
     extern __shared__ __align__(16) unsigned char dynamic_shared[];     \
@@ -28,7 +28,7 @@ __device__ inline float shuffle(float x, unsigned lane) { return __shfl_sync(0xf
 __device__ inline void sync_warp() { __syncwarp(); }
 
 // c += a·b: a is 16×16 (row-major), b 16×8 (column-major), c 16×8 in float, each spread over the lanes as PTX's
-// mma.m16n8k16 has it. Lane l holds of c the elements (l/4, 2(l%4)), its right neighbour, and the two eight rows below.
+// mma.m16n8k16 has it. Lane l holds the element (l/4, 2(l%4)) of c, its right neighbour, and the two that are eight rows below.
 __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
@@ -36,8 +36,8 @@ __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsig
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two 8×8 matrices from shared memory, transposed: lane l < 16 names the row l%8 of matrix l/8, and every lane gets of each
-// the elements (2(l%4), l/4) and the one below.
+// Two 8×8 matrices from shared memory, transposed: lane l < 16 gives the address of row l%8 of matrix l/8, and every lane
+// gets from each matrix the element (2(l%4), l/4) and the one below it.
 __device__ inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n" : "=r"(x0), "=r"(x1) : "r"(address));
@@ -98,7 +98,7 @@ template <> __device__ inline void store<8, bf16>(bf16* to, const float (&x)[8])
         make_uint4(pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]), pair_of(x[6], x[7]));
 }
 
-// What x becomes when it is stored as T.
+// x as rounded by storing it as T.
 template <class T> __device__ inline float rounded(float x) { return to_float(from_float<T>(x)); }
 
 __device__ inline float warp_sum(float x) {

@@ -1,4 +1,4 @@
-// Embedding: src/ops/embedding.rs. One warp a row forward, one block a token backward.
+// Embedding: src/ops/embedding.rs. Forward: one warp per row. Backward: one block per token and run of columns.
 #include "common.cuh"
 
 // out = dropout(scale·table[id] + positions[place]).
@@ -30,7 +30,7 @@ __device__ void embed(T* out, const float* table, const float* positions, const 
 }
 
 constexpr unsigned EMBED_WARPS = 8;
-// Rows that a warp reads at once: alone, each would wait for the one before.
+// Rows that a warp loads together, so that they do not wait for each other.
 constexpr unsigned EMBED_ROWS = 4;
 
 // gradient[token] += scale·Σ mask·g over the rows of one token, `order[starts[k]]` to `order[starts[k + 1] - 1]`. Each warp

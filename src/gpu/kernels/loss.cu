@@ -1,9 +1,9 @@
-// Label-smoothed cross-entropy of rows of logits: src/ops/loss.rs. One block a row.
+// Label-smoothed cross-entropy of rows of logits: src/ops/loss.rs. One block per row.
 #include "common.cuh"
 
 constexpr unsigned LOSS_WARPS = 8;
 
-// The largest of the warps' maxima, their sums scaled to it, and the sum of the plain sums; all threads get all.
+// Over the block: the largest maximum, the sum of the exponentials rescaled to it, and the plain total. All threads get all.
 __device__ inline void combine(float& largest, float& exponentials, float& total) {
     __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -25,7 +25,7 @@ __device__ inline void combine(float& largest, float& exponentials, float& total
 // Numbers that a thread takes at once.
 constexpr int LOGITS = 8;
 
-// Eight logits of a row of which `left` are left; what is beyond becomes -∞.
+// Eight logits of a row, of which only the first `left` are there; the others become -∞.
 template <class T> __device__ inline void load_logits(const T* from, unsigned left, float (&x)[LOGITS]) {
     load<LOGITS>(from, x);
     if (left >= LOGITS) return;
@@ -35,11 +35,11 @@ template <class T> __device__ inline void load_logits(const T* from, unsigned le
     }
 }
 
-// A label that is none: the row costs nothing.
+// Stands for no label: the row has no loss.
 constexpr unsigned NO_LABEL = ~0u;
 
 // losses[row] = smoothed loss and negative log-likelihood; with `gradient` the logits become the smoothed loss's gradient, and
-// what fills a row up to its stride, a multiple of eight, becomes zero.
+// the rest of a row, up to the stride (a multiple of eight), becomes zero.
 template <class T>
 __device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, float smoothing, unsigned vocabulary,
                               unsigned stride, unsigned gradient) {
@@ -70,7 +70,7 @@ __device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, 
         }
     }
     combine(largest, exponentials, total);
-    // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
+    // Differences first, for precision: log Σ e^x lies near the largest logit, which may be far from zero.
     const float log_sum = logf(exponentials);
     if (threadIdx.x == 0) {
         const float nll = log_sum + (largest - chosen);
@@ -92,7 +92,7 @@ __device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, 
     }
 }
 
-// sums[0] += Σ smoothed losses, sums[1] += Σ negative log-likelihoods, in one order. One block.
+// sums[0] += Σ smoothed losses, sums[1] += Σ negative log-likelihoods, in a fixed order. One block.
 KERNEL add_losses(double* sums, const float* losses, unsigned rows) {
     __shared__ double parts[2 * LOSS_WARPS * WARP];
     double smoothed = 0, nll = 0;

@@ -1,4 +1,4 @@
-// Normalisation joined with the residual sum: src/ops/norm.rs. One warp a row.
+// Normalisation joined with the residual sum: src/ops/norm.rs. One warp per row.
 #include "common.cuh"
 
 struct Norm {
@@ -16,8 +16,8 @@ template <int V> __device__ inline void add_to(float* sums, const float (&x)[V])
     store<V>(sums, y);
 }
 
-// Forward: s = x + dropout(h + bias), y = norm(s). Without h, s is x and not written; without y there is no norm. Keeps of
-// every row μ and the factor that it is normalised with. Shared memory: a row of floats a warp.
+// Forward: s = x + dropout(h + bias), y = norm(s). Without h, s is x and not written; without y there is no norm. Stores μ
+// and the normalising factor of every row. Shared memory: one row of floats per warp.
 template <class T, int V>
 __device__ void add_norm(T* y, T* s, float* statistics, const T* x, const T* h, const float* bias, Norm norm,
                          Dropout dropout, const unsigned* padded, unsigned rows, unsigned d) {
@@ -45,7 +45,7 @@ __device__ void add_norm(T* y, T* s, float* statistics, const T* x, const T* h, 
 #pragma unroll
                     for (int i = 0; i < V; i++) u[i] *= keep(dropout, base + i);
                 }
-                // As it is stored, so that backward sees the same.
+                // Rounded as it is stored, so that backward sees the same.
 #pragma unroll
                 for (int i = 0; i < V; i++) v[i] = rounded<T>(v[i] + u[i]);
                 store<V>(s + at + j, v);
@@ -82,8 +82,8 @@ __device__ void add_norm(T* y, T* s, float* statistics, const T* x, const T* h, 
     }
 }
 
-// Backward: ds = norm'(dy) + addend, dh = mask·ds, and of every block the column sums [dγ, dβ, dbias], 3·D wide. Without dy
-// there was no norm; without dh it is ds. Shared memory: four rows of floats a warp.
+// Backward: ds = norm'(dy) + addend, dh = mask·ds, and the column sums [dγ, dβ, dbias] of every block, 3·D wide. Without dy
+// there was no norm; without dh, h's gradient is ds. Shared memory: four rows of floats per warp.
 template <class T, int V>
 __device__ void add_norm_backward(T* ds, T* dh, float* partial, const T* dy, const T* addend, const T* s,
                                   const float* statistics, Norm norm, Dropout dropout, const unsigned* padded,

@@ -3,7 +3,7 @@
 
 constexpr unsigned SQUARE_THREADS = 256;
 
-// The sum over the threads of a block, for all of them.
+// The sum over the threads of a block; all of them get it.
 __device__ inline double sum_of_block(double x) {
     __shared__ double parts[SQUARE_THREADS];
     parts[threadIdx.x] = x;
@@ -15,7 +15,7 @@ __device__ inline double sum_of_block(double x) {
     return parts[0];
 }
 
-// partial[block] = the sum of squares of its share.
+// partial[block] = the sum of squares of the block's share of x.
 KERNEL squares(double* partial, const float* x, unsigned long long count) {
     double sum = 0;
     const size_t stride = size_t(gridDim.x) * blockDim.x;
@@ -25,15 +25,15 @@ KERNEL squares(double* partial, const float* x, unsigned long long count) {
 }
 LAUNCHABLE(squares)
 
-// What is decided of an update: src/gpu/mod.rs.
+// The decision on an update: src/gpu/mod.rs.
 struct Decision {
     double smoothed, nll, norm;
-    // What the gradients are multiplied with.
+    // What the gradients are multiplied by.
     float scale;
     unsigned is_made;
 };
 
-// Decides from the sums of the losses and the sums of the gradients' squares; as long as `stopped` is set, against. One block.
+// Decides from the sums of the losses and of the gradients' squares; while `stopped` is set, no update is made. One block.
 KERNEL decide(Decision* decision, unsigned* stopped, const double* partial, const double* losses, double scale,
               double clip_norm, unsigned blocks) {
     double sum = 0;
@@ -52,7 +52,7 @@ struct Adam {
     float beta1, beta2, correction1, correction2, eps, rate, decay;
 };
 
-// Weight decay begins and ends, by turns, at `bounds`.
+// `bounds` are the places where weight decay begins and ends, alternately.
 KERNEL adam(float* values, const float* gradients, float* first, float* second, const Decision* decision, Adam step,
             const unsigned long long* bounds, unsigned bound_count, unsigned long long count) {
     if (!decision->is_made) return;
@@ -64,7 +64,7 @@ KERNEL adam(float* values, const float* gradients, float* first, float* second, 
         const float v = step.beta2 * second[i] + (1.0f - step.beta2) * g * g;
         first[i] = m;
         second[i] = v;
-        // How many bounds lie at i or before.
+        // The number of bounds at or before i.
         unsigned before = 0;
         for (unsigned above = bound_count; before < above;) {
             const unsigned middle = (before + above) / 2;

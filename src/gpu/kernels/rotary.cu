@@ -1,7 +1,7 @@
-// Rotary positions: src/ops/rotary.rs. One thread a pair.
+// Rotary positions: src/ops/rotary.rs. One thread per pair.
 #include "common.cuh"
 
-// Turns the first `heads` heads of rows `stride` wide, in place, by their places in the sentence; `sign` -1 turns back.
+// Turns the first `heads` heads of each row, in place, by its position in the sentence; `sign` -1 turns back.
 template <class T>
 __device__ void turn(T* x, const float* table, const unsigned* places, unsigned rows, unsigned stride, unsigned heads,
                      unsigned d_k, float sign, unsigned halves) {

@@ -1,4 +1,4 @@
-// What search needs of a step: src/decode/neural.rs.
+// What the search needs from a decoding step: src/decode/neural.rs.
 #include "common.cuh"
 
 // The rows that each row's hypothesis went through, position by position: those of its parent, and itself.
@@ -14,7 +14,7 @@ LAUNCHABLE(advance)
 
 constexpr unsigned NO_TOKEN = ~0u;
 
-// A token and its logit; among equals the smaller token is better.
+// A token and its logit; of equal logits, the smaller token is better.
 struct Candidate {
     float logit;
     unsigned token;
@@ -33,7 +33,7 @@ __device__ inline Candidate best_of_warp(Candidate mine) {
     return mine;
 }
 
-// Of a block of at most 32 warps: what `mine` is in the lane of this number, `none` where there is no such warp.
+// In a block of at most 32 warps: lane i gets the `mine` of warp i, or `none` if there is no such warp.
 template <class T> __device__ inline T of_warps(T* shared, T mine, T none) {
     const unsigned lane = threadIdx.x % WARP;
     __syncthreads();
@@ -49,7 +49,7 @@ __device__ inline Candidate best_of_block(Candidate mine) {
     return best_of_warp(of_warps(bests, best_of_warp(mine), none));
 }
 
-// The largest of all threads' numbers, and the sum of their sums, each scaled from its own number to the largest. All get it.
+// The largest of all threads' `largest`, and the sum of their `sum`s, each rescaled to it. All threads get both.
 __device__ inline void combine_exponentials(float& largest, float& sum) {
     __shared__ float maxima[WARP], sums[WARP];
     const float most = warp_max(of_warps(maxima, warp_max(largest), -INFINITY));
@@ -60,7 +60,7 @@ __device__ inline void combine_exponentials(float& largest, float& sum) {
 // Logits that a thread takes at once.
 constexpr unsigned SEARCH_LOGITS = 4;
 
-// Four logits from token `j` on, which is a multiple of four as the stride is; what is beyond the vocabulary is -∞.
+// Four logits from token `j` on; `j` and the stride are multiples of four. Beyond the vocabulary, x is -∞.
 __device__ inline void load_some(const float* row, unsigned j, unsigned vocabulary, float (&x)[SEARCH_LOGITS]) {
     const float4 all = *reinterpret_cast<const float4*>(row + j);
     x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
@@ -73,23 +73,23 @@ __device__ inline void load_some(const float* row, unsigned j, unsigned vocabula
 struct Exclusions {
     // The one token that a row may be continued by, or NO_TOKEN.
     const unsigned* forced;
-    // Of row r the tokens starts[r] to starts[r + 1] - 1.
+    // Row r may not be continued by tokens[starts[r]] to tokens[starts[r + 1] - 1].
     const unsigned *starts, *tokens;
-    // For all rows.
+    // Tokens by which no row may be continued.
     const unsigned* always;
     unsigned always_count;
 };
 
-// The k best continuations of each row, with their log-probabilities, of which what is excluded takes none; then tokens with
-// the log-probability -∞. A row whose probabilities are no numbers begins with NaN. One block of at most 32 warps a row; the logits
-// are used up. The stride is a multiple of four.
+// The k best continuations of each row that are not excluded, with their log-probabilities (over all tokens, excluded ones
+// too). If there are fewer, tokens with the log-probability -∞ follow. A row whose probabilities are not numbers begins with
+// NaN. One block of at most 32 warps per row; the logits are overwritten. The stride is a multiple of four.
 KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exclusions excluded, unsigned vocabulary,
                           unsigned stride, unsigned k) {
     const unsigned row = blockIdx.x, none = 0;
     float* x = logits + size_t(row) * stride;
     tokens += size_t(row) * k;
     log_probs += size_t(row) * k;
-    // A thread has four tokens of every 4·blockDim.x.
+    // Each thread takes four tokens out of every 4·blockDim.x.
     float largest = -INFINITY, sum = 0;
     bool is_nan = false;
     for (unsigned j = threadIdx.x * SEARCH_LOGITS; j < vocabulary; j += blockDim.x * SEARCH_LOGITS) {
@@ -119,7 +119,7 @@ KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exc
         tokens[i] = by_force ? forced : none;
         log_probs[i] = first && !is_number ? NAN : by_force ? x[forced] - log_sum : -INFINITY;
     }
-    // Alike for all threads.
+    // The same for all threads of the block.
     if (!is_number || forced != NO_TOKEN) return;
     __syncthreads();
     for (unsigned i = threadIdx.x; i < excluded.always_count; i += blockDim.x) {
@@ -129,7 +129,7 @@ KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exc
         if (excluded.tokens[i] < vocabulary) x[excluded.tokens[i]] = -INFINITY;
     }
     __syncthreads();
-    // Each thread shows its best; whose is taken looks for its next.
+    // Each thread offers its best candidate; the thread whose candidate is taken looks for its next best.
     Candidate mine = {-INFINITY, NO_TOKEN}, taken = {INFINITY, 0};
     bool look = true;
     for (unsigned i = 0; i < k; i++) {

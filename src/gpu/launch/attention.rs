@@ -7,11 +7,11 @@ use crate::error::Result;
 use crate::gpu::queue::{Address, Launch, Number};
 use crate::ops::dropout::Dropout;
 
-/// Numbers of a head that a lane holds at most, in each of the forms that the kernels of attention.cu come in.
+/// The most numbers of a head that a lane holds, in each variant of the kernels of attention.cu.
 const PARTS: [usize; 3] = [2, 4, MOST_PARTS];
 /// Heads are up to 512 wide.
 const MOST_PARTS: usize = 16;
-/// Warps of a block at most.
+/// The most warps of a block.
 const WARPS: usize = 4;
 
 /// Rows that a warp of attention.cu owns in training: `OWN` there.
@@ -26,9 +26,9 @@ pub struct AttentionSizes {
     pub queries: Side,
     /// Keys.
     pub keys: Side,
-    /// Numbers between two rows of queries.
+    /// Distance from one row of queries to the next, in numbers.
     pub q_stride: usize,
-    /// Numbers between two rows of keys, and of values.
+    /// Distance from one row of keys to the next, and of values, in numbers.
     pub k_stride: usize,
     /// Heads.
     pub heads: usize,
@@ -93,7 +93,7 @@ pub struct Heads {
     pub v: Address,
 }
 
-/// What the self-attention of one step of decoding looks at.
+/// What the self-attention of one decoding step attends to.
 #[derive(Clone, Copy, Debug)]
 pub struct Past {
     /// Addresses of the packed queries, keys and values of every step and layer, [steps, layers].
@@ -104,13 +104,13 @@ pub struct Past {
     pub layer: usize,
     /// How many layers.
     pub layers: usize,
-    /// Most steps.
+    /// The most steps that there is room for.
     pub capacity: usize,
-    /// Steps so far, with this one.
+    /// Steps so far, including this one.
     pub positions: usize,
     /// Rows of this step.
     pub rows: usize,
-    /// Numbers between two packed rows.
+    /// Distance from one packed row to the next, in numbers.
     pub stride: usize,
     /// Heads.
     pub heads: usize,
@@ -138,14 +138,14 @@ struct PastArgument {
 }
 
 impl Kernels {
-    /// In which form a kernel of attention.cu takes heads of this width.
+    /// The variant of a kernel of attention.cu for heads of this width: one of [`PARTS`].
     fn parts(width: usize) -> usize {
         let needed = width.div_ceil(WARP as usize);
         PARTS.into_iter().find(|parts| *parts >= needed).unwrap_or(MOST_PARTS)
     }
 
-    /// Name of an attention kernel, its grid over `longest` rows, its threads and shared memory, for these sizes. Of each of
-    /// its rows it keeps vectors of `kept` numbers.
+    /// Name of an attention kernel, its grid over `longest` rows, its threads and shared memory, for these sizes. For each of
+    /// its rows, the kernel keeps vectors of `kept` numbers in shared memory.
     fn attention(
         &self,
         kernel: &str,
@@ -162,7 +162,7 @@ impl Kernels {
         let (name, rows, shared) = match of_tiles {
             true => (format!("attend_tiles{kernel}_{}", sizes.d_k), 16, 0),
             false => {
-                // In floats, to a multiple of four.
+                // As floats, each vector padded to a multiple of four.
                 let numbers: usize = kept.iter().map(|width| width.next_multiple_of(4)).sum();
                 (format!("{}_{parts}", self.name(&format!("attend{kernel}"))), own(parts), 4 * own(parts) * numbers)
             }

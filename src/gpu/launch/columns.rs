@@ -8,7 +8,7 @@ use crate::gpu::queue::{Address, Launch, Matrix, Number};
 use crate::ops::dropout::Dropout;
 use crate::ops::feed_forward::Activation;
 
-/// Most sums that [`Kernels::add_partial_sums`] takes at once: a kernel's arguments have 4,096 bytes.
+/// The most sums that [`Kernels::add_partial_sums`] takes at once: a kernel's arguments have at most 4,096 bytes.
 pub const MOST_PARTIAL_SUMS: usize = 48;
 
 /// Rows of partial sums, [blocks, Σ widths], and what their columns are to be added to.
@@ -18,12 +18,12 @@ pub struct PartialSum {
     pub targets: [(Address, usize); 2],
     /// The rows.
     pub partial: Address,
-    /// How many.
+    /// Number of rows.
     pub blocks: usize,
 }
 
 impl PartialSum {
-    /// Columns.
+    /// Number of columns.
     pub fn width(&self) -> usize {
         self.targets[0].1 + self.targets[1].1
     }
@@ -37,7 +37,7 @@ struct PartialSumArgument {
     partial: Address,
     widths: [u32; 2],
     blocks: u32,
-    /// Blocks of threads of this sum and those before it.
+    /// Number of thread blocks for this sum and all before it.
     end: u32,
 }
 
@@ -52,7 +52,7 @@ struct PartialSumsArgument {
 }
 
 impl Kernels {
-    /// Rows of partial sums that column sums over so many rows are made of.
+    /// How many rows of partial sums stage one makes of `rows` rows.
     pub fn column_blocks(&self, rows: usize, width: usize) -> usize {
         let across = width.div_ceil(WARP as usize * self.vector());
         // About as many blocks as keep the device busy.
@@ -108,7 +108,7 @@ impl Kernels {
         }
     }
 
-    /// y += bias in every row of y [N, width], then max(0, y) where that is wanted: what the epilogue of a product does.
+    /// y += bias in every row of y [N, width], then max(0, y) if `relu`: what the epilogue of a product does.
     pub fn add_bias(
         &self,
         y: Matrix,
@@ -155,7 +155,7 @@ impl Kernels {
         }
     }
 
-    /// g, the gradient of the hidden layer, becomes that of its input u; and partial sums of its columns.
+    /// g, the gradient of the hidden layer, becomes that of its input u; `partial` gets partial sums of its columns.
     pub fn activate_backward(
         &self,
         activation: Activation,

@@ -1,6 +1,6 @@
 //! The kernels of `kernels/`, each as a function with the types of its parameters. `N` rows, `D` columns.
 
-// Kernels take many things one by one, and so do these.
+// Kernels take many arguments, and so do these functions.
 #![allow(clippy::too_many_arguments)]
 
 /// Pointers to the arguments of a kernel.
@@ -102,18 +102,18 @@ impl Side {
     };
 }
 
-/// Rows by value, on the device.
+/// Rows grouped by value, on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentsAt {
-    /// Rows by value.
+    /// The rows, sorted by value.
     pub order: Address,
-    /// Beginnings.
+    /// Where each segment of one value begins, and where the last one ends.
     pub starts: Address,
-    /// Values.
+    /// The value of each segment.
     pub values: Address,
-    /// How many.
+    /// Number of segments.
     pub count: usize,
-    /// Rows of all together.
+    /// Number of rows.
     pub rows: usize,
 }
 
@@ -148,7 +148,7 @@ impl Kernels {
         if self.wide { 8 } else { 1 }
     }
 
-    /// Blocks for so many pieces of work, at most `each` a multiprocessor.
+    /// Number of blocks for `pieces` of work, at most `each` per multiprocessor.
     fn blocks(&self, pieces: usize, each: u32) -> u32 {
         (pieces.max(1) as u64).min(u64::from(self.queue.multiprocessors() * each)) as u32
     }
@@ -210,7 +210,7 @@ impl Kernels {
         }
     }
 
-    /// Warps of a block that each need so many floats of shared memory.
+    /// How many warps a block has if each needs `floats` floats of shared memory.
     fn warps(floats: usize) -> usize {
         (SHARED / (4 * floats)).clamp(1, 4)
     }

@@ -12,12 +12,12 @@ use crate::gpu::queue::{Address, Launch};
 pub struct AdamArgument(pub [f32; 7]);
 
 impl Kernels {
-    /// Blocks of [`Self::squares`]: float64 that `partial` must hold.
+    /// Blocks of [`Self::squares`]: `partial` must have room for as many float64.
     pub fn square_blocks(&self, count: usize) -> usize {
         self.blocks(count.div_ceil(256), 8) as usize
     }
 
-    /// partial = Σ x² of shares, float64.
+    /// partial = Σ x² over each block's share of x, float64.
     pub fn squares(&self, partial: Address, x: Address, count: usize) -> Result<()> {
         let (blocks, bytes, count) = (self.square_blocks(count) as u32, 4 * count, count as u64);
         let grid = [blocks, 1, 1];
@@ -51,7 +51,7 @@ impl Kernels {
         }
     }
 
-    /// One Adam update of `count` parameters, if it is made. Weight decay begins and ends, by turns, at so many `bounds`.
+    /// One Adam update of `count` parameters, if it is made. Weight decay begins and ends, alternately, at the `bounds`.
     pub fn adam(
         &self,
         [values, gradients, first, second]: [Address; 4],

@@ -12,13 +12,13 @@ use crate::gpu::queue::{Address, Launch};
 pub struct Exclusions {
     /// The only token a row may take, or [`Exclusions::NO_TOKEN`], [rows].
     pub forced: Address,
-    /// Where the tokens of every row begin, and where the last ones end.
+    /// Where the tokens of every row begin, and where those of the last row end.
     pub starts: Address,
     /// Tokens that single rows may not take.
     pub tokens: Address,
     /// Tokens that no row may take.
     pub always: Address,
-    /// How many of these.
+    /// Number of tokens in `always`.
     pub always_count: u32,
 }
 
@@ -28,7 +28,7 @@ impl Exclusions {
 }
 
 impl Kernels {
-    /// The rows of earlier steps that each row's hypothesis went through, [rows, capacity], from those of the last step's.
+    /// The rows that each row's hypothesis went through, [rows, capacity], from the same table of the last step, `before`.
     pub fn advance(
         &self,
         [ancestors, before, parents]: [Address; 3],
@@ -48,7 +48,7 @@ impl Kernels {
         }
     }
 
-    /// The k best continuations of rows of logits (float32, used up) that lie `stride` apart, a multiple of four, and their
+    /// The k best continuations of rows of logits (float32, overwritten) that lie `stride` apart, a multiple of four, and their
     /// log-probabilities.
     pub fn best_continuations(
         &self,
@@ -65,7 +65,7 @@ impl Kernels {
                     kernel: "best_continuations",
                     name: "best continuations",
                     grid: [rows as u32, 1, 1],
-                    // Each takes four logits at once.
+                    // Each thread takes four logits at a time.
                     threads: vocabulary.div_ceil(4).next_multiple_of(WARP).min(32 * WARP),
                     shared: 0,
                     bytes: 0,

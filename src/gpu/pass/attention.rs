@@ -7,7 +7,7 @@ use crate::gpu::plan;
 use crate::gpu::queue::{Address, Epilogue};
 
 impl Pass<'_> {
-    /// What the attention kernels take, and the places of k and v in rows of `query` and `key_value`.
+    /// The sizes, strides and masks that the attention kernels take.
     pub(in crate::gpu) fn sizes(
         &self,
         attention: &plan::Attention,

@@ -1,4 +1,4 @@
-//! Back over joints and stacks.
+//! The backward pass over joints and stacks.
 
 use super::{Joint, Memory, Pass, Trail};
 use crate::error::{Error, Result};
@@ -10,8 +10,8 @@ use crate::ops::dropout::Dropout;
 use crate::ops::sublayer::NormPlacement;
 
 impl Pass<'_> {
-    /// Back over a joint: from the gradients of y and of s (either may be missing) to `ds`, that of x, and that of h, which
-    /// is `ds` itself where nothing is dropped.
+    /// Back over a joint: from the gradients of y and of s (either may be missing), writes that of x to `ds`, and returns
+    /// where that of h is: in `dh`, or in `ds` if nothing is dropped.
     fn join_back(
         &mut self,
         joint: &Joint,
@@ -37,7 +37,7 @@ impl Pass<'_> {
         Ok(if dropout.is_on() { dh } else { ds })
     }
 
-    /// Back over a stack, from the gradient `g` of its output; `g`'s memory is used.
+    /// Back over a stack, from the gradient `g` of its output; `g`'s memory is overwritten.
     pub(super) fn backward(
         &mut self,
         layers: &Layers,
@@ -67,7 +67,7 @@ impl Pass<'_> {
         for (sublayer, kept) in layers.sublayers.iter().zip(&trail.kept).rev() {
             let joint = joints.next().ok_or_else(&mut missing)?;
             let inner = self.engine.arena.mark();
-            // The stream's gradient stays where it is; else it goes where the one before last was.
+            // The stream's gradient is updated in place; without a stream, ds overwrites the gradient before last.
             let ds = stream.unwrap_or(other);
             let dh = self.join_back(joint, dy, stream, ds, dropped, side)?;
             let spent = dy.unwrap_or(other);

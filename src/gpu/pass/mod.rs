@@ -1,8 +1,8 @@
 //! One pass through a model, forward and back.
 //!
-//! Between two sub-layers stands a *joint*: s = x + dropout(h + bias), y = norm(s), where h is what the sub-layer before
-//! computed. With post-norm y goes on, as residual stream and as input; with pre-norm s is the stream, and y, normalised
-//! with the norm of the sub-layer that comes next, its input. So one kernel serves both.
+//! Between two sub-layers is a *joint*: s = x + dropout(h + bias), y = norm(s), where h is what the sub-layer before it
+//! computed. With post-norm, y is both the residual stream and the next sub-layer's input. With pre-norm, s is the stream,
+//! and y, which uses the norm of the next sub-layer, is that sub-layer's input. So one kernel serves both.
 
 mod attention;
 mod backward;
@@ -22,9 +22,9 @@ use crate::ops::feed_forward::Activation;
 use crate::ops::loss::Targets;
 use crate::ops::sublayer::NormPlacement;
 
-/// Bytes of logits that are held at once, about.
+/// About how many bytes of logits are held at once.
 const LOGIT_BYTES: usize = 256 << 20;
-/// The label that is none, for rows that cost nothing.
+/// Stands for no label: such rows have no loss.
 const NO_LABEL: u32 = u32::MAX;
 
 /// Computes an attention sub-layer of [`Pass::walk`].
@@ -102,14 +102,14 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
         return Ok(());
     }
     pass.backward(&plan.decoder, &decoded, &target, Some(memory), g)?;
-    // Else nothing looked at the memory.
+    // A decoder without sub-layers does not read the memory.
     if !plan.decoder.sublayers.is_empty() {
         pass.backward(&plan.encoder, &encoded, &source, None, gradient)?;
     }
     engine.column_sums.add_up(&engine.kernels)
 }
 
-/// What would have kernels read outside their memory, on one side.
+/// Rejects what would make kernels read outside their memory, on one side.
 pub(super) fn check_side(engine: &Engine, layers: &Layers, tokens: &Sequences) -> Result<()> {
     if let Some(id) = tokens.ids.iter().find(|&&id| id as usize >= layers.vocabulary) {
         return Err(Error::failure(format!("token {id} is outside the vocabulary of {}", layers.vocabulary)));
@@ -122,7 +122,7 @@ pub(super) fn check_side(engine: &Engine, layers: &Layers, tokens: &Sequences) -
     Ok(())
 }
 
-/// What would have kernels read outside their memory.
+/// Rejects what would make kernels read outside their memory.
 fn check(engine: &Engine, plan: &Plan, source: &Sequences, target: &Sequences, targets: &Targets) -> Result<()> {
     check_side(engine, &plan.encoder, source)?;
     check_side(engine, &plan.decoder, target)?;
@@ -158,7 +158,7 @@ impl Pass<'_> {
         self.engine.arena.take(4 * count)
     }
 
-    /// The number `count` after an address.
+    /// The address `count` numbers further.
     pub(super) fn after(&self, address: Address, count: usize) -> Address {
         address.plus(self.number.bytes(count))
     }
@@ -284,7 +284,7 @@ impl Pass<'_> {
         self.engine.kernels.column_sums(partial, g, rows, linear.out, linear.stride)
     }
 
-    /// A joint after `h`; returns s and y as well. h's memory becomes s.
+    /// A joint after `h`; returns s and y as well. s overwrites h.
     fn join(
         &mut self,
         x: Address,
@@ -313,8 +313,8 @@ impl Pass<'_> {
         self.walk(layers, side, &mut |pass, _, attention, input, h| pass.attend(attention, input, side, memory, h))
     }
 
-    /// Goes through a stack. `attend` computes an attention sub-layer, whose number in the stack it gets, from its input
-    /// into its output.
+    /// Runs a stack forward. `attend` computes an attention sub-layer: it gets its number in the stack, its input and where
+    /// its output goes.
     pub(super) fn walk(&mut self, layers: &Layers, side: &Side, attend: &mut Attend<'_>) -> Result<Trail> {
         let config = self.engine.model.config();
         let (pre, scale) = (config.norm == NormPlacement::Pre, self.engine.model.embedding_scale());
@@ -351,7 +351,7 @@ impl Pass<'_> {
             joints.push(joint);
             input = y;
         }
-        // Pre-norm without a last one: the stream itself.
+        // With pre-norm but no final norm, the output is the stream itself.
         let output = if input == Address::NONE { x } else { input };
         Ok(Trail { joints, kept, output })
     }
@@ -373,7 +373,7 @@ impl Pass<'_> {
             epilogue => epilogue,
         };
         self.project(input, side.rows, &layer.fc1, before, epilogue)?;
-        // With relu the hidden layer itself tells where its input was positive.
+        // With relu, the hidden layer itself shows where its input was positive.
         let hidden = if relu { before } else { self.numbers(side.rows, width)? };
         if !relu || dropout.is_on() || epilogue == Epilogue::None {
             self.engine.kernels.activate(activation, [hidden, before], dropout, side, width)?;
@@ -407,7 +407,7 @@ impl Pass<'_> {
         self.project_back(g, rows, &layer.fc1, dx, accumulate)
     }
 
-    /// Adds the losses to the sums; in training also the gradients of the projection, and returns that of the states.
+    /// Adds the losses to the sums. In training, also adds to the gradients of the projection; returns that of the states.
     fn loss(
         &mut self,
         output: &Linear,
@@ -440,8 +440,8 @@ impl Pass<'_> {
     }
 }
 
-/// Rows of each of the chunks that so many are shared out to, of about `most`: evenly, since a short one leaves the device
-/// partly idle, and in numbers that products are good at.
+/// Rows per chunk when `rows` are divided into chunks of about `most`: evenly, since a short chunk would leave the device
+/// partly idle, and rounded to a number at which products are fast.
 fn rows_of_chunks(rows: usize, most: usize) -> usize {
     let chunks = rows.div_ceil(most.max(1)).max(1);
     rows.div_ceil(chunks).next_multiple_of(256).clamp(1, rows.max(1))

@@ -1,5 +1,5 @@
-//! The second stage of column sums, put off: one kernel adds up what many have left, for its work is little and starting it
-//! is most of its time.
+//! The second stage of column sums, deferred: one kernel adds up the partial sums of many, since there is little work and most
+//! of the time goes into starting a kernel.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::gpu::arena::Arena;
 use crate::gpu::launch::{Kernels, MOST_PARTIAL_SUMS, PartialSum};
 use crate::gpu::queue::{Address, Queue};
 
-/// Bytes of partial sums that are put off at most: caches hold them until they are read.
+/// The most bytes of deferred partial sums, so that caches hold them until they are read.
 const MOST_BYTES: usize = 16 << 20;
 
 /// Partial sums that are to be added to their targets.
@@ -24,7 +24,7 @@ impl Sums {
         Self { arena: Arena::new(queue), bytes: 0, waiting: Vec::new() }
     }
 
-    /// Forgets what a pass that failed has left.
+    /// Forgets what a failed pass has left behind.
     pub fn begin(&mut self) {
         self.waiting.clear();
         self.bytes = 0;
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Launches, and the blocks of all, of sums of these targets, each so wide, of so many rows.
+    /// The number of launches, and of their thread blocks, for sums into `targets`, each `width` wide, from `blocks` rows.
     fn launched(targets: impl Iterator<Item = u64>, width: usize, blocks: usize) -> (usize, usize) {
         let queue = Arc::new(Counting::default());
         let (kernels, mut sums) = (Kernels::new(queue.clone(), Number::F32, false), Sums::new(queue.clone()));

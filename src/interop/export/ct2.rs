@@ -1,10 +1,10 @@
 //! A CTranslate2 model directory: `model.bin`, `config.json`, vocabularies; and our tokenizers beside them.
 //!
 //! `model.bin` is little-endian: a version (u32), the name and revision of the specification, then a count of variables, each a
-//! name, the number of its dimensions (u8), these (u32), a type (u8), the number of its bytes (u32) and these; then a count of
-//! aliases, each two names. A name is its length with the final zero (u16), its bytes, and the zero. Types: 0 float32, 1 int8,
-//! 2 int16. Weights are [out, in]; q, k and v of self-attention are one matrix, k and v of cross-attention too; an 8-bit matrix
-//! has a `_scale` for each row, which its numbers were multiplied with.
+//! name, the number of its dimensions (u8), the dimensions (u32), a type (u8), the number of bytes (u32) and the bytes; then a
+//! count of aliases, each two names. A name is its length with the final zero (u16), its bytes, and the zero. Types: 0 float32,
+//! 1 int8, 2 int16. Weights are [out, in]; q, k and v of self-attention are one matrix, k and v of cross-attention too; an 8-bit
+//! matrix has a `_scale` for each row, by which the original numbers were multiplied.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::model::layout::output_table;
 use crate::model::positions::sinusoidal;
 use crate::ops::matmul::int8::Quantised;
 
-/// Of the file, and of `TransformerSpec`.
+/// The version of the file, and the revision of `TransformerSpec`.
 const VERSIONS: (u32, u32) = (6, 7);
 
 choice! {
@@ -92,7 +92,7 @@ struct Variables<'a> {
 /// Writes the model into a new directory.
 ///
 /// # Errors
-/// CTranslate2 has no such model: everything that stands in the way is named. Or the directory exists or cannot be written.
+/// CTranslate2 cannot run such a model (every obstacle is named), or the directory exists or cannot be written.
 pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<()> {
     refuse(model)?;
     let config = &model.config.model;
@@ -145,7 +145,7 @@ impl<'a> Variables<'a> {
         self.variables.insert(name, variable);
     }
 
-    /// The weights and biases of these projections, one below the other.
+    /// The weights and biases of these projections, concatenated along their rows.
     fn linear(&mut self, name: &str, of: &[String]) -> Result<()> {
         let mut weight = Vec::new();
         let mut columns = 0;
@@ -163,7 +163,7 @@ impl<'a> Variables<'a> {
         Ok(())
     }
 
-    /// A matrix as the quantization has it.
+    /// A matrix, quantised if asked for.
     fn matrix(&mut self, name: &str, shape: &[usize], values: Cow<'a, [f32]>) {
         match self.quantization {
             Quantization::Float32 => self.set(name.to_owned(), Variable::Floats(shape.to_vec(), values)),
@@ -251,7 +251,7 @@ impl<'a> Variables<'a> {
         Ok(())
     }
 
-    /// One matrix under two names, with its scales where it has some.
+    /// One matrix under two names, with its scales if it has any.
     fn alias(&mut self, name: &'static str, of: &'static str) {
         self.aliases.push((name, of));
     }

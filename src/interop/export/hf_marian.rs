@@ -1,8 +1,8 @@
 //! A MarianMT folder of Hugging Face `transformers`: `config.json`, `generation_config.json`, `model.safetensors`, and a
 //! tokenizer that `AutoTokenizer` loads.
 //!
-//! Marian puts all sines of a position before all cosines. Where ours alternate, the model's width is permuted instead: every
-//! matrix, bias and norm that touches it, which changes the order of sums and nothing else.
+//! Marian puts all sines of a position before all cosines. If ours alternate, the components of the model's width are permuted
+//! in every matrix, bias and norm that has them, which changes nothing but the order of sums.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSIT
 use crate::interop::marian_search::{self, OURS};
 use crate::model::positions::sinusoidal;
 
-/// What `transformers` takes for the ε of norms.
+/// The ε of norms in `transformers`.
 const EPSILON: f64 = 1e-5;
 
 /// Which of a parameter's axes is the model's width.
@@ -39,7 +39,7 @@ enum Width {
 /// Writes the model into a new directory.
 ///
 /// # Errors
-/// MarianMT has no such model: everything that stands in the way is named. Or the directory exists or cannot be written.
+/// MarianMT cannot express such a model (every obstacle is named), or the directory exists or cannot be written.
 pub fn export(model: &Model, out: &Path) -> Result<()> {
     refuse(model)?;
     let tensors = Tensors::new(model)?;
@@ -78,7 +78,7 @@ fn refuse(model: &Model) -> Result<()> {
     obstacles.check()
 }
 
-/// What a user of `transformers` must know of the folder's tokenizers, because it is not as everywhere.
+/// What is unusual about the folder's tokenizers, for users of `transformers`.
 #[must_use]
 pub fn notes(tokenizers: &Tokenizers) -> Vec<&'static str> {
     let Tokenizers { source, target } = tokenizers;
@@ -119,12 +119,12 @@ fn config(model: &Model) -> Value {
         "tie_word_embeddings": config.tie != Tie::None, "use_cache": true,
         "pad_token_id": target.pad_id(), "bos_token_id": target.bos_id(), "eos_token_id": target.eos_id(),
         "decoder_start_token_id": target.bos_id(), "forced_eos_token_id": null,
-        // For `mt import`: what has no place here.
+        // For `mt import`: settings that have no place elsewhere in these files.
         (OURS): { "max_length": model.config.data.max_length, "decode": model.config.decode },
     })
 }
 
-/// How `generate` searches: as our own configuration says, as far as it can.
+/// The search options of `generate`, as close to our own configuration as they can be.
 fn generation(model: &Model) -> Value {
     let (config, target) = (model.config, &model.tokenizers.target);
     let mut keys = json!({
@@ -139,8 +139,7 @@ fn generation(model: &Model) -> Value {
     keys
 }
 
-/// The tokenizer of the source, with the end of the sentence that a model wants behind it; another one of the target, where it
-/// has its own.
+/// Writes the tokenizer of the source, which appends the end of the sentence, and that of the target if it has its own.
 fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
     let tokenizers = model.tokenizers;
     if let (Some(source), Some(target)) = (tokenizers.source.sentencepiece(), tokenizers.target.sentencepiece()) {
@@ -191,7 +190,7 @@ fn sentencepiece(model: &Model, [source_model, target_model]: [&[u8]; 2], direct
     )
 }
 
-/// A tokenizer.json that puts the end of the sentence behind a line.
+/// A tokenizer.json that appends the end of the sentence to each line.
 fn with_end(tokenizer: &Tokenizer) -> Result<String> {
     let mut json: Value = serde_json::from_str(&tokenizer.to_json()?)
         .map_err(|error| Error::failure("the tokenizer is no JSON").caused_by(error))?;
@@ -262,7 +261,7 @@ impl<'a> Tensors<'a> {
         self.norm(model, &format!("{layer}.feed_forward_norm"))
     }
 
-    /// A projection from the model's width, or to it. One without a bias has one of zeros.
+    /// A projection from the model's width, or to it. A missing bias is written as zeros.
     fn linear(&mut self, model: &Model<'a>, name: &str, to_width: bool) -> Result<()> {
         let (weight, bias) = if to_width { (Width::Rows, Width::Vector) } else { (Width::Columns, Width::Nowhere) };
         let [matrix, vector] = ["weight", "bias"].map(|part| format!("{name}.{part}"));
@@ -294,7 +293,7 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// Components of the model's width that alternate, the even ones first.
+/// A parameter with the even components of the model's width before the odd ones.
 fn permuted<'a>(shape: &[usize], values: &'a [f32], width: Width) -> Cow<'a, [f32]> {
     let place = |i: usize, d: usize| if i < d / 2 { 2 * i } else { 2 * (i - d / 2) + 1 };
     match (width, shape) {

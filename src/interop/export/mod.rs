@@ -1,12 +1,12 @@
-//! Models of ours as other programs want them. One file for each kind.
+//! Exports our models to the formats of other programs. One module for each format.
 //!
 //! | Format | Module | Read by |
 //! |---|---|---|
 //! | `ct2` | [`ct2`] | CTranslate2 |
 //! | `hf-marian` | [`hf_marian`] | Hugging Face `transformers` |
 //!
-//! An exporter first says everything that stands in the way ([`Obstacles`]); what it writes computes what the model here
-//! computes, up to the rounding of sums in another order.
+//! An exporter first reports everything that the format cannot express ([`Obstacles`]). The exported model computes the same
+//! as ours, up to the rounding of sums in another order.
 
 pub mod ct2;
 pub mod hf_marian;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::ops::params::ParameterLayout;
 
 choice! {
-    /// What another program reads.
+    /// A format that another program reads.
     pub enum Format {
         /// A CTranslate2 model directory.
         Ct2 = "ct2",
@@ -44,13 +44,13 @@ pub struct Model<'a> {
 }
 
 impl<'a> Model<'a> {
-    /// A parameter's shape and values; none where the model has no such.
+    /// A parameter's shape and values, if the model has it.
     fn get(&self, name: &str) -> Option<(&'a [usize], &'a [f32])> {
         let entry = self.layout.entries().iter().find(|entry| entry.name == name)?;
         Some((&entry.shape, self.values.get(entry.range())?))
     }
 
-    /// As [`Model::get`], of a parameter that every model of its configuration has.
+    /// As [`Model::get`], for a parameter that a model with this configuration must have.
     fn parameter(&self, name: &str) -> Result<(&'a [usize], &'a [f32])> {
         self.get(name).ok_or_else(|| Error::failure(format!("the model has no {name}")))
     }
@@ -67,7 +67,7 @@ impl Obstacles {
         Self { format, found: Vec::new() }
     }
 
-    /// Notes an option where it stands in the way.
+    /// Notes an option as an obstacle unless `holds`.
     fn unless(&mut self, holds: bool, option: &str, why: &str) {
         if !holds {
             self.add(option, why);
@@ -86,7 +86,7 @@ impl Obstacles {
     }
 }
 
-/// The key by which heads do not share the model's width evenly, as most programs take for granted.
+/// The key that breaks the rule that heads share the model's width evenly, which most programs take for granted.
 fn uneven_width(config: &ModelConfig) -> Option<&'static str> {
     let is_uneven = |width: usize| width * config.heads != config.d_model;
     if is_uneven(config.d_k) { Some("model.d_k") } else { is_uneven(config.d_v).then_some("model.d_v") }

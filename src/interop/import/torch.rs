@@ -1,8 +1,8 @@
-//! A PyTorch module around `torch.nn.Transformer`, from its `state_dict` saved as safetensors. For tests only, which hold our
-//! models to hand-written ones of PyTorch (docs/parity.md): `mt import` does not know it.
+//! A PyTorch module around `torch.nn.Transformer`, from its `state_dict` saved as safetensors. Only for tests that compare our
+//! models with hand-written PyTorch ones (docs/parity.md); `mt import` does not offer it.
 //!
-//! Queries, keys and values lie there in one matrix `in_proj_weight` [3·D, D]; ours are neighbours in the same order, so
-//! that this matrix is their place as it is. Norms are numbered by their order in the layer.
+//! PyTorch has queries, keys and values in one matrix `in_proj_weight` [3·D, D]; ours are adjacent and in the same order, so
+//! the matrix can be copied as it is. Norms are numbered by their order in the layer.
 
 use std::path::Path;
 
@@ -22,14 +22,14 @@ pub struct Names<'a> {
     pub output: &'a str,
 }
 
-/// Fills `flat`, whose parameters lie as `layout` says, from a `state_dict`. The model must be one that `nn.Transformer` can
+/// Fills `flat`, with parameters at the places in `layout`, from a `state_dict`. The model must be one that `nn.Transformer` can
 /// be: `final_norm`, attention with biases and heads of D/H, `tie = "none"`, no learned positions.
 ///
 /// # Errors
 /// As [`load_into`]: every tensor that is missing, left over or of another shape is named. A parameter that
 /// `nn.Transformer` does not have.
 pub fn load_transformer(file: &Path, layout: &[Slot], names: &Names, flat: &mut [f32]) -> Result<()> {
-    // Name there, shape and offset; runs of q, k and v become one.
+    // Name in PyTorch, shape and offset; adjacent q, k and v become one place.
     let mut places: Vec<(String, Vec<usize>, usize)> = Vec::new();
     for slot in layout {
         let name = torch_name(slot.name, names).ok_or_else(|| {
@@ -45,7 +45,7 @@ pub fn load_transformer(file: &Path, layout: &[Slot], names: &Names, flat: &mut 
     load_into(file, &slots, flat)
 }
 
-/// The name that a parameter of ours is found under, or under which it is a part.
+/// The PyTorch tensor that is, or contains, a parameter of ours.
 fn torch_name(name: &str, names: &Names) -> Option<String> {
     let (module, kind) = name.rsplit_once('.')?;
     let outside = |prefix: &str| Some(format!("{prefix}.{kind}"));

@@ -1,9 +1,10 @@
 //! Products with 8-bit integers: weights with a scale for each output, inputs with one for each row.
 //!
-//! A weight w of output j stands for the integer round(w / s_j), s_j = max|w| / 127; an input x of a row for round(x / r),
-//! r = max|x| / 127, found as the row comes. Integers are multiplied and summed exactly in 32 bits, so that a result depends
-//! neither on the instruction set nor on the other rows: y_j = r·s_j·Σ. (Symmetric quantisation as in Bhandare et al. 2019,
-//! "Efficient 8-Bit Quantization of Transformer Neural Machine Language Translation Model".)
+//! A weight w of output j becomes the integer round(w / s_j), where s_j = max|w| / 127 over the output's weights. An input x
+//! becomes round(x / r), where r = max|x| / 127 is computed for each row when it is multiplied. Integers are multiplied and
+//! summed exactly in 32 bits, so that a result y_j = r·s_j·Σ depends neither on the instruction set nor on the other rows.
+//! (Symmetric quantisation as in Bhandare et al. 2019, "Efficient 8-Bit Quantization of Transformer Neural Machine Language
+//! Translation Model".)
 
 use std::ops::Range;
 
@@ -20,7 +21,7 @@ const POSITIONS: usize = 4;
 /// Rows longer than this could overflow their 32-bit sums.
 const LONGEST: usize = 1 << 16;
 
-/// A matrix [rows, k] as integers, and what an integer of each row stands for.
+/// A matrix [rows, k] as integers, and the scale of each row: element = integer · scale.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quantised {
     /// [rows, k], -127 to 127.
@@ -40,7 +41,7 @@ impl Quantised {
         Self { values: matrix.chunks_exact(k).zip(&scales).flat_map(rounded).collect(), scales }
     }
 
-    /// What the integers stand for.
+    /// The numbers that the integers stand for.
     pub fn floats(&self) -> Vec<f32> {
         let k = self.values.len() / self.scales.len().max(1);
         let rows = self.values.chunks_exact(k.max(1)).zip(&self.scales);
@@ -53,7 +54,7 @@ impl Quantised {
 pub enum Values {
     /// float32.
     F32(Vec<f32>),
-    /// 8-bit integers; of matrices only.
+    /// 8-bit integers; only matrices have them.
     I8(Quantised),
 }
 
@@ -66,7 +67,7 @@ impl Values {
         }
     }
 
-    /// As integers; of a matrix with rows of `k` numbers.
+    /// As integers, if it is a matrix with rows of `k` numbers.
     pub fn integers(self, k: usize) -> Quantised {
         match self {
             Self::F32(values) => Quantised::new(&values, k),
@@ -76,7 +77,7 @@ impl Values {
 }
 
 vectorised! {
-    /// max|x| / 127; not a number if one of the row is not finite.
+    /// max|x| / 127; NaN if any number of the row is not finite.
     fn scale_of(row: &[f32]) -> f32 {
         let (mut largest, mut poison) = (0f32, 0f32);
         for x in row {
@@ -86,7 +87,7 @@ vectorised! {
         largest / MOST + poison
     }
 
-    /// Rounds a row to integers, four a word, the first in the lowest byte; each byte is changed by `flip`.
+    /// Rounds a row to integers, four per word, the first in the lowest byte; the words are XORed with `flip`.
     fn round_row(row: &[f32], inverse: f32, flip: u32, to: &mut [u32]) {
         // Adding 1.5·2^23 rounds to an integer, ties to even, and leaves it in the low bits.
         const ROUND: f32 = 12_582_912.0;
@@ -104,7 +105,7 @@ vectorised! {
         }
     }
 
-    /// Integers, in the bits of a row, as what they stand for.
+    /// Turns the integers that are in the bits of `row` into the numbers that they stand for.
     fn scale_row(row: &mut [f32], offsets: &[i32], scales: &[f32], scale: f32) {
         for ((x, offset), of_column) in row.iter_mut().zip(offsets).zip(scales) {
             *x = (x.to_bits() as i32).wrapping_sub(*offset) as f32 * (scale * of_column);
@@ -127,7 +128,7 @@ pub struct Int8 {
     panels: Panels,
     k: usize,
     scales: Vec<f32>,
-    /// What the kernel adds to each column too much.
+    /// For each column, what the kernel adds too much: subtracted afterwards.
     offsets: Vec<i32>,
 }
 
@@ -157,7 +158,7 @@ impl Int8 {
         Ok(Self { panels: Panels { words, steps, n }, k, scales: weight.scales.clone(), offsets })
     }
 
-    /// Number of columns: of outputs.
+    /// Number of columns, that is, of outputs.
     pub fn columns(&self) -> usize {
         self.panels.n
     }
@@ -190,7 +191,7 @@ impl Int8 {
         unsafe { self.multiply(&tiles, &scales, 0..self.panels.n, &shared) };
     }
 
-    /// C = A·B over the threads, which share the columns.
+    /// C = A·B on all threads, each of which computes some of the columns.
     pub fn product_by_columns(&self, a: &[f32], c: &mut [f32]) {
         use rayon::prelude::*;
         let (tiles, scales) = self.tiles(a, c.len());
@@ -199,14 +200,14 @@ impl Int8 {
         self.panels.tasks().for_each(|columns| unsafe { self.multiply(&tiles, &scales, columns, &shared) });
     }
 
-    /// The rows of A as integers, and what an integer of each stands for.
+    /// The rows of A as packed integers, and the scale of each row.
     fn tiles(&self, a: &[f32], c: usize) -> (Tiles, Vec<f32>) {
         let (kernel, offset) = kernel::choose_int8();
         let m = c / self.panels.n.max(1);
         assert!(a.len() == m * self.k && c == m * self.panels.n, "sizes of a product differ");
         let rows: Vec<&[f32]> = a.chunks_exact(self.k.max(1)).collect();
         let scales: Vec<f32> = rows.iter().map(|row| scale_of(row)).collect();
-        // Adding 128 to a byte is turning its highest bit over.
+        // Flipping the highest bit of a byte adds 128 to it.
         let flip = if offset == 0 { 0 } else { 0x8080_8080 };
         let tiles = Tiles::new(m, 0..self.panels.steps, kernel, |piece, to| {
             let positions = piece.start * POSITIONS..self.k.min(piece.end * POSITIONS);
@@ -220,7 +221,7 @@ impl Int8 {
         (tiles, scales)
     }
 
-    /// Some columns of C. `columns` begins at a panel.
+    /// Computes `columns` of C, from the first of a panel on.
     ///
     /// # Safety
     /// C has as many rows as the tiles; no other thread touches those columns.

@@ -1,10 +1,10 @@
 //! Micro-kernels: a tile of C, up to [`TILE_ROWS`] rows by [`PANEL`] columns, held in registers over a run of steps.
 //!
-//! A *step* is one position of the inner dimension, or with bfloat16 a pair of positions: 32 bits of A and of B either way,
-//! so that everything but packing and the multiplication itself is the same for both types.
+//! A *step* is one position of the inner dimension with float32, two with bfloat16, four with 8-bit integers: always 32 bits
+//! of A and of B, so that everything but packing and the multiplication itself is the same for all types.
 //!
-//! Every element of C is one chain of fused multiply-adds over the inner dimension from its beginning to its end, whatever
-//! the tile it falls into: a row's result depends neither on the rows beside it, nor on the number of threads, nor (in
+//! Every element of C is one chain of fused multiply-adds over the inner dimension, from its beginning to its end, whichever
+//! tile it falls into: a row's result depends neither on the rows beside it, nor on the number of threads, nor (in
 //! float32) on the instruction set.
 
 use super::Precision;
@@ -14,7 +14,7 @@ use crate::ops::simd::{Level, level};
 pub const TILE_ROWS: usize = 12;
 /// Columns of a tile of C, and of a packed panel of B.
 pub const PANEL: usize = 32;
-/// Steps that a tile of A holds: with it, a tile takes 12 KiB and the piece of a panel beside it 32 KiB.
+/// Steps that a tile of A holds: 12 KiB for the tile, and 32 KiB for the piece of a panel that it is multiplied by.
 pub const DEPTH: usize = 256;
 /// Distance of a tile's rows, where A is packed by rows: more than [`DEPTH`], so that rows do not share cache sets.
 pub const ROW_STRIDE: usize = DEPTH + 16;
@@ -49,7 +49,7 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// The part from a row and a column on.
+    /// The part of the tile from `row` and `column` on.
     ///
     /// # Safety
     /// Both lie in the tile.
@@ -67,7 +67,7 @@ impl Tile {
     }
 }
 
-/// Computes so many rows of a tile.
+/// Computes a number of rows of a tile.
 ///
 /// # Safety
 /// Rows are 1 to [`TILE_ROWS`]; A and B hold the tile's steps, C that many rows of [`PANEL`] columns; the machine has the
@@ -97,8 +97,8 @@ pub fn choose(precision: Precision, order: Order) -> Kernel {
     }
 }
 
-/// The kernel for this machine for pairs of 8-bit integers, four a step, with A packed by rows and its sums as 32-bit
-/// integers in the bits of C; and what it takes A's integers to be too large by, since some take them as unsigned.
+/// This machine's kernel for 8-bit integers, four per step, with A packed by rows and the sums as 32-bit integers in the bits
+/// of C. Also the number that must be added to A's integers beforehand: 128 if the kernel takes them as unsigned, else 0.
 pub fn choose_int8() -> (Kernel, i32) {
     #[cfg(target_arch = "x86_64")]
     match level() {
@@ -296,7 +296,7 @@ mod x86 {
         |x, b, sum| _mm512_dpbf16_ps(sum, transmute::<__m512, __m512bh>(x), transmute::<__m512, __m512bh>(b))
     );
     kernel!(
-        /// 8-bit integers with AVX-512's dot product of fours; A's are unsigned.
+        /// 8-bit integers with AVX-512's dot product of fours; those of A are unsigned.
         avx512_vnni, avx512_vnni_piece, "avx512f,avx512vnni,avx2,fma", __m512, 16, [12: 1 2 3 4 5 6 7 8 9 10 11 12],
         _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps,
         |x, b, sum| _mm512_castsi512_ps(_mm512_dpbusd_epi32(

@@ -34,8 +34,8 @@ use panels::{Panels, Tiles};
 pub use small::fixed;
 
 choice! {
-    /// The type that operands of products are rounded to. Their sums are float32, and so are parameters, gradients,
-    /// normalisation, softmax and loss always.
+    /// The type that operands of products are rounded to. Sums in products are always float32, and so are parameters,
+    /// gradients, normalisation, softmax and loss.
     pub enum Precision {
         /// float32.
         F32 = "f32",
@@ -131,7 +131,7 @@ impl Packed {
         Self::pack(k, n, precision, |block, columns, to| pack::transposed_panel(b, columns, block, to, precision))
     }
 
-    /// `panel` writes some columns into a panel, with a thread's block of [`PANEL`] packed rows for its own use.
+    /// `panel` packs some columns into a panel. It also gets scratch for [`PANEL`] packed rows, one for each thread.
     fn pack(
         k: usize,
         n: usize,
@@ -164,7 +164,7 @@ impl Packed {
         Self { panels: self.panels.subset(columns), n: columns.len(), ..*self }
     }
 
-    /// Column `j`, as it was rounded. out: [k].
+    /// Column `j`, with the rounding of packing. out: [k].
     pub fn column(&self, j: usize, out: &mut [f32]) {
         match self.precision {
             Precision::F32 => out.iter_mut().zip(self.panels.column(j)).for_each(|(x, word)| *x = f32::from_bits(word)),
@@ -184,7 +184,7 @@ impl Packed {
         self.multiply(Matrix::new(a, m, self.k), Order::Rows, 0..m, c, accumulate);
     }
 
-    /// C = A·B over the threads, which share the columns: for so few rows that sharing them would leave threads idle.
+    /// C = A·B on all threads, each of which computes some of the columns: for too few rows to divide among the threads.
     /// A: [m, k] row-major, C: [m, n] row-major.
     pub fn product_by_columns(&self, a: &[f32], c: &mut [f32]) {
         let m = c.len() / self.n.max(1);
@@ -202,7 +202,7 @@ impl Packed {
         });
     }
 
-    /// Rows of C: those of A (`Order::Rows`, A: [m, k]) or the columns of its transpose (`Order::Steps`, A: [k, m]).
+    /// Computes `rows` of C = A·B (`Order::Rows`, A: [m, k]) or of C = Aᵀ·B (`Order::Steps`, A: [k, m]).
     fn multiply(&self, a: Matrix, order: Order, rows: Range<usize>, c: &mut [f32], accumulate: bool) {
         /// Steps whose tiles of A are packed at once.
         const GROUP: usize = 8 * DEPTH;
@@ -241,8 +241,8 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     assert!(a.len() == rows * m && b.len() == rows * n && c.len() == m * n, "sizes of a product differ");
     let packed = Packed::new(b, rows, n, precision);
     let a = Matrix::new(a, rows, m);
-    // As few rows that a task's tiles of A stay in a thread's cache, but no fewer, for all of B passes by in each; and as
-    // many tasks for one thread as for another. Which element is computed where changes none.
+    // A task has few enough rows for its tiles of A to stay in a thread's cache, but no fewer, since each task reads all of B;
+    // and all threads get the same number of tasks. How the rows are divided does not change any result.
     let tasks = m.div_ceil(pack::MOST_COLUMNS).next_multiple_of(rayon::current_num_threads());
     let task = m.div_ceil(tasks).next_multiple_of(4).min(pack::MOST_COLUMNS);
     let shared = SharedRows::new(c, n);
@@ -254,8 +254,8 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     });
 }
 
-/// Floating-point operations a second of each thread, all of them at once, with operands in the first-level cache: what
-/// products are measured against.
+/// Floating-point operations per second of each thread while all of them run, with operands in the first-level cache: the peak
+/// that products are measured against.
 pub fn peak(precision: Precision) -> f64 {
     const CALLS: usize = 4_000;
     const FLOPS: usize = 2 * CALLS * TILE_ROWS * PANEL * DEPTH;
@@ -275,7 +275,7 @@ pub fn peak(precision: Precision) -> f64 {
         rayon::broadcast(|_| run());
         (FLOPS * precision.positions()) as f64 / started.elapsed().as_secs_f64()
     };
-    // The best of a few turns: others may use the machine as well.
+    // The best of a few turns, since other programs may be using the machine.
     (0..8).map(|_| turn()).fold(0.0, f64::max)
 }
 
@@ -289,7 +289,7 @@ mod tests {
             .collect()
     }
 
-    /// A·B in f64, and the sum of the products' sizes, which bounds what rounding can do.
+    /// A·B in f64, and the sum of the products' absolute values, which bounds the rounding error.
     pub(super) fn naive(a: Matrix, b: Matrix) -> Vec<(f64, f64)> {
         let mut c = Vec::new();
         for i in 0..a.rows {
@@ -396,7 +396,7 @@ mod tests {
                 assert_eq!(one, all[i * n..(i + 1) * n]);
             }
             if precision == Precision::F32 {
-                // The chain of the unpacked product.
+                // The unpacked product sums in the same order.
                 let mut fixed_order = vec![0f32; m * n];
                 fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut fixed_order, n, false);
                 assert_eq!(fixed_order, all);

@@ -6,7 +6,7 @@ use super::kernel::{PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS};
 use super::{Matrix, Precision};
 use crate::ops::simd::vectorised;
 
-/// Most columns that [`tiles`] takes at once.
+/// The most columns that [`tiles`] can take at once.
 pub const MOST_COLUMNS: usize = 8 * TILE_ROWS;
 
 /// Rows of A (row-major) at some positions of the inner dimension, packed row after row.
@@ -45,7 +45,7 @@ pub fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precis
 
 /// As [`panel`], of the transpose of a row-major matrix: its rows become columns. `block` holds [`PANEL`] packed rows.
 pub fn transposed_panel(b: Matrix, columns: Range<usize>, block: &mut [u32], to: &mut [u32], precision: Precision) {
-    /// Words taken at a time: a block of rows lies in the first-level cache.
+    /// Words taken at a time, so that a block of rows stays in the first-level cache.
     const BLOCK: usize = 64;
     let (per_step, all) = (precision.positions(), b.columns);
     for start in (0..all).step_by(BLOCK * per_step) {
@@ -61,7 +61,7 @@ pub fn transposed_panel(b: Matrix, columns: Range<usize>, block: &mut [u32], to:
 fn rounded(x: f32) -> u32 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    // Rounding could carry a NaN over into a number.
+    // Rounding could overflow and turn a NaN into a number.
     if x.is_nan() { bits | 0x0040_0000 } else { rounded }
 }
 
@@ -71,7 +71,7 @@ fn pair(first: f32, second: f32) -> u32 {
     (rounded(first) >> 16) | (rounded(second) & 0xffff_0000)
 }
 
-/// Cuts a row into pieces of [`TILE_ROWS`], each at `step` of its own tile.
+/// Cuts a row into pieces of [`TILE_ROWS`] and writes each to place `step` of its own tile.
 #[inline(always)]
 fn deal<T: Copy>(row: &[T], tiles: &mut [u32], step: usize, bits: impl Fn(T) -> u32) {
     let (pieces, rest) = row.as_chunks::<TILE_ROWS>();
@@ -152,7 +152,7 @@ vectorised! {
     }
 }
 
-/// `to[j]` = the pair of `first[j]` and `second[j]`, or 0.
+/// `to[j]` = the pair of `first[j]` and `second[j]`, or of `first[j]` and 0.
 #[inline(always)]
 fn pair_words(first: &[f32], second: Option<&[f32]>, to: &mut [u32]) {
     match second {
@@ -169,7 +169,7 @@ fn pair_words(first: &[f32], second: Option<&[f32]>, to: &mut [u32]) {
     }
 }
 
-/// With the instructions that round to bfloat16.
+/// The same with AVX-512's instructions for rounding to bfloat16.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
@@ -201,7 +201,7 @@ mod x86 {
     /// The first `count` of 16 floats at `from`, the others 0.
     ///
     /// # Safety
-    /// AVX-512; as many floats can be read.
+    /// AVX-512; `count` floats can be read at `from`.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn load(from: *const f32, count: usize) -> __m512 {
@@ -235,11 +235,11 @@ mod x86 {
     /// [`super::pair_words`].
     ///
     /// # Safety
-    /// AVX-512 with bfloat16; `second`, if given, is as long as `first`, and `to` too.
+    /// AVX-512 with bfloat16; `to`, and `second` if given, are as long as `first`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     unsafe fn pair_words(first: &[f32], second: Option<&[f32]>, to: &mut [u32]) {
-        // Word 2j from the lower half, word 2j + 1 from the upper: rows side by side become pairs.
+        // 16-bit number 2j comes from the lower half, 2j + 1 from the upper half: the two rows become a row of pairs.
         #[rustfmt::skip]
         let interleave = _mm512_set_epi16(
             31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0,
@@ -274,7 +274,7 @@ mod x86 {
         let mut words = [0u32; MOST_COLUMNS];
         let words = &mut words[..columns.len()];
         for (step, position) in positions.clone().step_by(2).enumerate() {
-            // SAFETY: all have as many columns.
+            // SAFETY: all have the same number of columns.
             unsafe {
                 pair_words(&a.row(position)[columns.clone()], second(&a, position, &positions, &columns), words);
             }
@@ -290,7 +290,7 @@ mod x86 {
     pub unsafe fn pair_panel(b: Matrix, columns: Range<usize>, to: &mut [u32]) {
         for (row, to) in (0..b.rows).step_by(2).zip(to.chunks_exact_mut(PANEL)) {
             let to = &mut to[..columns.len()];
-            // SAFETY: all have as many columns.
+            // SAFETY: all have the same number of columns.
             unsafe { pair_words(&b.row(row)[columns.clone()], second(&b, row, &(0..b.rows), &columns), to) };
         }
     }

@@ -1,4 +1,4 @@
-//! Packed operands of any type, and what multiplies them tile by tile.
+//! Packed operands of any type, and their multiplication tile by tile.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::kernel::{self, DEPTH, Order, PANEL, TILE_ROWS, TILE_WORDS, Tile};
 use super::{Matrix, Precision, Scratch, pack};
 
-/// Panels of [`PANEL`] columns, each step after step.
+/// The right operand B, packed in panels of [`PANEL`] columns. A panel is stored step after step.
 #[derive(Debug)]
 pub(super) struct Panels {
     pub(super) words: Scratch,
@@ -17,7 +17,7 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// The columns in a few tasks a thread, each of whole panels.
+    /// The columns, divided into a few tasks per thread; each has whole panels.
     pub(super) fn tasks(&self) -> impl ParallelIterator<Item = Range<usize>> + use<> {
         let n = self.n;
         let width = n.div_ceil(PANEL).div_ceil(4 * rayon::current_num_threads()) * PANEL;
@@ -42,10 +42,10 @@ impl Panels {
         Self { words, steps, n }
     }
 
-    /// Some columns of C from some steps of A and B. `columns` begins at a panel.
+    /// Computes `columns` of C, from the first of a panel on, over the tiles' steps of A and B.
     ///
     /// # Safety
-    /// C points to as many rows as the tiles have, of all columns; no other thread touches those of `columns`.
+    /// C points to as many rows as the tiles have, with all columns; no other thread touches the columns in `columns`.
     pub(super) unsafe fn multiply(&self, tiles: &Tiles, columns: Range<usize>, c: *mut f32, accumulate: bool) {
         let ldc = self.n;
         for column in columns.clone().step_by(PANEL) {
@@ -91,7 +91,7 @@ impl Tiles {
         })
     }
 
-    /// `pack` writes the tiles, [`TILE_WORDS`] apart, of a piece of the steps.
+    /// `pack` is called for each piece of the steps and writes its tiles, [`TILE_WORDS`] apart.
     pub(super) fn new(
         rows: usize,
         steps: Range<usize>,
@@ -107,7 +107,7 @@ impl Tiles {
         tiles
     }
 
-    /// The steps in pieces that a tile holds.
+    /// The steps, cut into pieces that fit into a tile.
     fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let Range { start, end } = self.steps;
         (start..end).step_by(DEPTH).map(move |start| start..end.min(start + DEPTH))
@@ -119,10 +119,10 @@ impl Tiles {
     }
 }
 
-/// One tile of C of which only `columns` columns are there.
+/// Computes a tile of a C that has only `columns` columns there.
 ///
 /// # Safety
-/// As for [`kernel::Kernel`], but that C holds only so many columns.
+/// As for [`kernel::Kernel`], except that C holds only `columns` columns.
 #[inline(always)]
 unsafe fn run(kernel: kernel::Kernel, rows: usize, tile: Tile, columns: usize) {
     if columns == PANEL {

@@ -1,4 +1,4 @@
-//! Products that read both matrices where they lie.
+//! Products that read both matrices in place, without packing.
 
 use super::Matrix;
 use crate::ops::simd::vectorised;

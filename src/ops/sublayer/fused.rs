@@ -1,8 +1,8 @@
 //! The fused form, for the processor.
 //!
 //! Blocks of whole sentences go through the entire sub-layer on one thread, so that activations stay in its cache; the
-//! gradients of the weights follow in products over all rows. Blocks depend on the shape alone, never on the number of
-//! threads, so neither do results.
+//! gradients of the weights follow in products over all rows. The division into blocks depends only on the shape, never on
+//! the number of threads, and so results do not depend on it either.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use crate::ops::params::Param;
 use crate::ops::profile::{self, Work};
 use crate::ops::projection::Pass;
 
-/// Rows (tokens) that a block aims at: 64 to 256 measured alike within noise, 512 slower.
+/// The intended rows (tokens) of a block: 64 to 256 were equally fast within noise, 512 was slower.
 const BLOCK_ROWS: usize = 128;
 
 /// What forward keeps for backward.
@@ -244,7 +244,7 @@ impl<I: Inner> Fused<I> {
         })
     }
 
-    /// Puts what forward kept, or takes it.
+    /// Stores what forward kept, or takes it out.
     fn keep(&self, put: Option<Kept>) -> Option<Kept> {
         let mut guard = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         std::mem::replace(&mut *guard, put)

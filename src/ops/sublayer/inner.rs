@@ -1,4 +1,4 @@
-//! What a sub-layer is without its wrapper, and the pieces that the fused form hands it.
+//! A sub-layer without its wrapper, and the data that the fused form hands it.
 
 use std::ops::Range;
 
@@ -43,7 +43,7 @@ pub struct BackwardBlock<'a> {
     pub sums: &'a mut [f32],
 }
 
-/// Everything of all rows, for the gradients of the weights.
+/// The data of all rows, for the gradients of the weights.
 pub struct WholeBatch<'a> {
     /// Number of input rows.
     pub rows: usize,
@@ -80,7 +80,7 @@ pub struct Widths {
 
 /// A sub-layer without its wrapper.
 pub trait Inner: Send + Sync {
-    /// Weights in the form that products want.
+    /// Weights in the form that products need.
     type Prepared: Send + Sync;
 
     /// Name, for messages and profiles.

@@ -1,5 +1,5 @@
-//! The wrapper around every sub-layer: the order of norm, residual and dropout in training. (Decoding on the processor and the
-//! GPU engine have forms of their own, held equal by tests: `infer`, `gpu::pass`.)
+//! The wrapper around every sub-layer: the order of norm, residual and dropout in training. (Decoding on the processor,
+//! `infer`, and the GPU engine, `gpu::pass`, have their own versions; tests compare them with this one.)
 //!
 //! - post-norm (the paper): y = norm(x + dropout(f(x)))
 //! - pre-norm: y = x + dropout(f(norm(x)))

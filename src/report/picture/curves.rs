@@ -15,7 +15,7 @@ use crate::report::page::Run;
 const INK: RGBColor = RGBColor(29, 33, 38);
 const SOFT: RGBColor = RGBColor(93, 102, 112);
 const GRID: RGBColor = RGBColor(225, 228, 232);
-/// Of the runs, in turn.
+/// Colours of the runs, reused if there are more.
 const COLORS: [RGBColor; 8] = [
     RGBColor(37, 99, 176),
     RGBColor(194, 65, 12),
@@ -26,10 +26,10 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(190, 24, 93),
     RGBColor(77, 87, 97),
 ];
-/// Of one chart, in pixels.
+/// Size of one chart, in pixels.
 const SIZE: (u32, u32) = (480, 280);
 const LEGEND: u32 = 34;
-/// A curve of training with more points than this is noise, drawn fainter where validation's would drown in it.
+/// A training curve with more points than this looks like noise: it is drawn fainter, so that it does not hide validation's.
 const CROWDED: usize = 400;
 const ACROSS: usize = 2;
 
@@ -64,7 +64,7 @@ struct Curve {
     points: Vec<(f64, f64)>,
 }
 
-/// The upright axis of a chart: of values, or of their logarithms to the base ten.
+/// The vertical axis of a chart: values, or their logarithms to base ten.
 struct Axis {
     numbers: RangedCoordf64,
     is_logarithmic: bool,
@@ -183,7 +183,7 @@ fn legend(area: &DrawingArea<SVGBackend, Shift>, names: &[String]) -> Result<()>
     let text = |text: &str, x: i32, color: RGBColor| {
         area.draw_text(text, &letters(LETTER, color), (x, height - LETTER / 2)).map_err(failed)
     };
-    // The ends of names tell them apart.
+    // Keep the ends of long names, which tell them apart.
     let short = |name: &String| {
         let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
         if letters.len() <= 20 {
@@ -201,7 +201,7 @@ fn legend(area: &DrawingArea<SVGBackend, Shift>, names: &[String]) -> Result<()>
     text("by updates; solid: training, dashed: validation", x, SOFT)
 }
 
-/// All values, with some room where they are one.
+/// The range of all values, with a margin.
 fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
     let room = if high - low > 1e-9 * high.abs() {
@@ -212,8 +212,7 @@ fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     low - room..high + room
 }
 
-/// Where an axis of powers of ten is marked: at round numbers, evenly where few of these lie on it, and at whole powers where
-/// too many do.
+/// The marks of a logarithmic axis: at round numbers; if these are too few, evenly spaced; if too many, at whole powers of ten.
 fn logarithmic_marks(powers: &Range<f64>, most: usize) -> Vec<f64> {
     let marks = |factors: &[f64]| -> Vec<f64> {
         let whole = powers.start.floor() as i32..=powers.end.ceil() as i32;

@@ -1,12 +1,12 @@
-//! Pictures for papers and slides: SVG drawn by `plotters`, and PNG made of it by `resvg`.
+//! Pictures for papers and slides: SVG drawn by `plotters`, and PNG made from it by `resvg`.
 //!
 //! | What is drawn | Module |
 //! |---|---|
 //! | a translation explained | [`sentence`] |
 //! | the curves of runs | [`curves`] |
 //!
-//! An SVG names typefaces and leaves them to who shows it; for a PNG there is one in the program, and those of the system
-//! where it has no letter.
+//! An SVG only names typefaces; its viewer provides them. For a PNG there is one in the program, and those of the system are
+//! used for letters that it lacks.
 
 pub mod curves;
 pub mod sentence;
@@ -23,26 +23,26 @@ use resvg::usvg::{Group, Node, Options, Tree};
 use crate::console::message;
 use crate::error::{Error, Result};
 
-/// Pixels of a PNG for one of the SVG, so that small type can be read.
+/// Pixels of a PNG per pixel of the SVG: more than 1, so that small letters are legible.
 const SCALE: f32 = 1.5;
 
 /// The longest side of a PNG, in pixels; at four bytes a pixel that bounds memory.
 const MOST_PIXELS: f32 = 16384.0;
 
-/// Letters without a typeface that a message names.
+/// The most letters without a typeface that a message lists.
 const MOST_NAMED: usize = 12;
 
 /// A picture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Lines and letters.
+    /// A vector graphic.
     Svg,
     /// Pixels.
     Png,
 }
 
 impl Format {
-    /// What a file's name asks for; none where it is no picture's.
+    /// The format by a file's extension; `None` if it is not a picture.
     pub fn of(file: &Path) -> Option<Self> {
         match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "svg" => Some(Self::Svg),
@@ -51,10 +51,10 @@ impl Format {
         }
     }
 
-    /// A drawing in this format, for a file. A message says which letters could not be drawn.
+    /// A drawing in this format, for `file`. Prints a message if there are letters that could not be drawn.
     ///
     /// # Errors
-    /// It is too large for pixels.
+    /// It is too large for a PNG.
     pub fn encode(self, svg: String, file: &Path) -> Result<Vec<u8>> {
         if self == Self::Svg {
             return Ok(svg.into_bytes());
@@ -73,10 +73,10 @@ impl Format {
     }
 }
 
-/// The drawing as a PNG, smaller than [`SCALE`] would have it where that is too large; and the letters that no typeface has.
+/// The drawing as a PNG, scaled by less than [`SCALE`] if it is too large; and the letters that no typeface has.
 ///
 /// # Errors
-/// Its sides are too unequal, or memory is short.
+/// Its aspect ratio is too extreme, or memory is short.
 pub fn png(svg: &str) -> Result<(Vec<u8>, BTreeSet<char>)> {
     let failed = |why: String| {
         let error = Error::failure(format!("cannot turn the picture into PNG: {why}"));
@@ -96,7 +96,7 @@ pub fn png(svg: &str) -> Result<(Vec<u8>, BTreeSet<char>)> {
     Ok((png, boxes))
 }
 
-/// Letters of a drawing that stand as boxes there.
+/// Finds letters that are drawn as boxes because no typeface has them.
 fn find_boxes(group: &Group, found: &mut BTreeSet<char>) {
     for node in group.children() {
         match node {
@@ -127,7 +127,7 @@ fn typefaces() -> Arc<Database> {
 mod tests {
     use super::*;
 
-    /// The letters are drawn, on a machine with no typeface too: the one in the program has them.
+    /// Letters are drawn even on a machine without typefaces, with the one in the program.
     #[test]
     fn a_picture_has_letters() {
         let picture = |text: &str| {

@@ -1,4 +1,4 @@
-//! A translation explained, as a picture: which words belong together, what attended to what, and how sure each token was.
+//! An explained translation as a picture: which words belong together, what attended to what, and how sure each token was.
 
 use plotters::style::RGBColor;
 
@@ -14,21 +14,21 @@ const STRONG: RGBColor = RGBColor(20, 74, 150);
 /// The first candidates of a step; the rest of the vocabulary is faint.
 const CANDIDATES: [RGBColor; 4] =
     [RGBColor(37, 99, 176), RGBColor(194, 65, 12), RGBColor(21, 128, 61), RGBColor(126, 34, 206)];
-/// Those whose effect is drawn.
+/// The temperatures whose effect is drawn.
 const TEMPERATURES: [f64; 3] = [0.5, 1.0, 1.5];
 const SMALL: i32 = 10;
-/// The longest sentence, in tokens of a side, of which a picture can still be looked at.
+/// The longest sentence, in tokens of a side, whose picture is still legible.
 const MOST_TOKENS: usize = 150;
 /// Between parts of the picture.
 const GAP: i32 = 26;
 
-/// One layer's and head's weights, or a mean of some: a row a query.
+/// The weights of one layer and head, or a mean of several: one row per query.
 type Map = Vec<Vec<f32>>;
 
 /// The whole picture, as SVG.
 ///
 /// # Errors
-/// The sentence is too long to be taken in.
+/// The sentence is too long for a legible picture.
 pub fn whole(explanation: &Explanation) -> Result<String> {
     let mut sketch = Sketch::default();
     let tokens = explanation.attention.source.len().max(explanation.attention.target.len());
@@ -66,8 +66,8 @@ fn title(sketch: &mut Sketch, text: &str, at: (i32, i32)) {
     sketch.text(text, at, Anchor::Start, LETTER, SOFT);
 }
 
-/// Words of the source beside those of the translation, and lines between those that belong together. Returns how far to
-/// the right it reaches.
+/// Words of the source and of the translation in two columns, with lines between those that belong together. Returns the
+/// x coordinate of its right edge.
 fn words(sketch: &mut Sketch, explanation: &Explanation) -> i32 {
     let [source, target]: [Vec<String>; 2] =
         [&explanation.text, &explanation.translation].map(|text| text.split_whitespace().map(word).collect());
@@ -123,7 +123,7 @@ fn heads(sketch: &mut Sketch, explanation: &Explanation) {
     }
 }
 
-/// How sure each token was, and what else could have been, at several temperatures.
+/// How sure each token was, and its alternatives, at several temperatures.
 fn steps(sketch: &mut Sketch, explanation: &Explanation) {
     let pieces = &explanation.attention.target;
     let top = sketch.height() + GAP;
@@ -165,7 +165,7 @@ fn stacked(sketch: &mut Sketch, step: &Step, temperature: f64, at: (i32, i32), s
     }
 }
 
-/// A word, or as much of it as there is room for.
+/// A word, shortened to the space there is.
 fn word(word: &str) -> String {
     let mut letters = word.chars();
     let beginning: String = letters.by_ref().take(30).collect();
@@ -176,7 +176,7 @@ fn cells(sketch: &mut Sketch, map: &Map, corner: (i32, i32), cell: i32) {
     let columns = map.first().map_or(0, Vec::len);
     sketch.rectangle(corner, (columns as i32 * cell, map.len() as i32 * cell), shade(0.0));
     for (i, row) in map.iter().enumerate() {
-        // Most are as good as nothing.
+        // Most weights are practically zero.
         for (j, weight) in row.iter().enumerate().filter(|(_, weight)| **weight > 5e-4) {
             let at = (corner.0 + j as i32 * cell, corner.1 + i as i32 * cell);
             sketch.rectangle(at, (cell, cell), shade(*weight));
@@ -184,7 +184,7 @@ fn cells(sketch: &mut Sketch, map: &Map, corner: (i32, i32), cell: i32) {
     }
 }
 
-/// From the ground to full attention. The root lets small weights be seen.
+/// A colour between the background's and that of full attention. The square root makes small weights visible.
 fn shade(weight: f32) -> RGBColor {
     let share = weight.clamp(0.0, 1.0).sqrt();
     let mixed = |strong: u8| (245.0 + share * (f32::from(strong) - 245.0)).round() as u8;

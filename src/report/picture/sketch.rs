@@ -1,4 +1,4 @@
-//! A drawing that finds its size as it grows.
+//! A drawing that grows as shapes are added.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -12,17 +12,17 @@ pub const LETTER: i32 = 12;
 pub const LINE: i32 = 18;
 /// Around everything.
 const MARGIN: i32 = 14;
-/// plotters writes a height of letters as so many times what it then means in CSS.
+/// plotters' font size per CSS pixel.
 const PER_PIXEL: f64 = 1.24;
 
-/// Where a text lies from the point that is given.
+/// Where a text is relative to its point.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     /// To the right of it.
     Start,
     /// To the left of it.
     End,
-    /// Above it, read from below.
+    /// Above it, rotated to read upwards.
     Up,
 }
 
@@ -40,7 +40,7 @@ pub struct Sketch {
     height: i32,
 }
 
-/// A text as it can be drawn: what is no letter is replaced, and a long one is cut.
+/// A text that can be drawn: control characters are replaced, and a long text is cut.
 pub fn shown(text: &str) -> String {
     const LONGEST: usize = 120;
     let mut letters = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
@@ -51,7 +51,7 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// How wide a text is: letters are equally wide, those of East Asia twice.
+/// The width of a text in a monospaced typeface, in which East Asian letters are twice as wide.
 pub fn width_of(text: &str, size: i32) -> i32 {
     (text.width() as f64 * f64::from(size) * 0.61).ceil() as i32
 }
@@ -62,7 +62,7 @@ impl Sketch {
         self.height = self.height.max(y);
     }
 
-    /// A text whose middle is at the height of a point; what cannot be shown in it is replaced.
+    /// A text, vertically centred at a point; passes it through [`shown`].
     pub fn text(&mut self, text: &str, at: (i32, i32), anchor: Anchor, size: i32, color: RGBColor) {
         let text = shown(text);
         let width = width_of(&text, size);
@@ -86,7 +86,7 @@ impl Sketch {
         self.shapes.push(Shape::Line { ends: [from, to], color });
     }
 
-    /// How far down it reaches.
+    /// Its height so far.
     pub fn height(&self) -> i32 {
         self.height
     }
@@ -112,7 +112,7 @@ pub(super) fn failed(error: impl std::error::Error) -> Error {
     Error::failure("cannot draw the picture").context(error)
 }
 
-/// A typeface for letters of so many pixels.
+/// A text style for letters of this many pixels.
 pub(super) fn letters<'a>(size: i32, color: RGBColor) -> TextStyle<'a> {
     TextStyle { color: color.to_backend_color(), ..TextStyle::from(("monospace", f64::from(size) * PER_PIXEL)) }
 }

@@ -16,12 +16,12 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// The text of pieces, each its text and its id in the model. One that the model lacks stands for its own text; bytes
+    /// The text of pieces, each given as text and its id in the model. One that the model lacks stands for its own text; bytes
     /// that are not UTF-8 become U+FFFD, one each.
     pub(super) fn decode<'p>(&self, pieces: &Pieces, sequence: impl IntoIterator<Item = (&'p str, u32)>) -> String {
         let mut text = String::new();
         let mut bytes = Vec::new();
-        // Whether the space before the line may still come, and whether it came.
+        // Whether the space before the line may still come, and whether it just came.
         let (mut at_start, mut prefix_seen) = (true, false);
         for (piece, id) in sequence {
             if let Some(byte) = pieces.byte(id) {
@@ -41,7 +41,7 @@ impl Decoder {
                     let mut piece = piece;
                     if at_start && (self.has_dummy_prefix || self.removes_extra_spaces) {
                         let rest = piece.strip_prefix(SPACE_PIECE);
-                        // Where extra spaces go, all those before the line do.
+                        // If extra spaces are removed, so are all those before the line.
                         prefix_seen = rest.is_some() && !self.removes_extra_spaces;
                         piece = rest.unwrap_or(piece);
                     }

@@ -30,7 +30,7 @@ struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Of both together, in bytes: one of them may have grown since.
+    /// Length of both together, in bytes: it shows whether one of them has changed since.
     length: usize,
 }
 
@@ -56,13 +56,13 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// A line on its way.
+/// A line being merged.
 struct Line<'a> {
     text: &'a str,
     pieces: &'a Pieces,
     symbols: Vec<Symbol>,
     agenda: BinaryHeap<Pair>,
-    /// Where the unused pieces that came up divide, counted from their beginning.
+    /// For each unused piece that came up, the length of its left part.
     divided: HashMap<&'a str, usize>,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Line<'a> {
         Self { text, pieces, symbols, agenda: BinaryHeap::new(), divided: HashMap::new() }
     }
 
-    /// Notes a pair that makes a piece.
+    /// Queues a pair if it makes a piece.
     fn offer(&mut self, left: Option<usize>, right: Option<usize>) {
         let (Some(left), Some(right)) = (left, right) else { return };
         let (Some(a), Some(b)) = (self.symbols.get(left), self.symbols.get(right)) else { return };
@@ -113,7 +113,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Merges a pair, unless one of its symbols has changed since it was noted.
+    /// Merges a pair, unless one of its symbols has changed since it was queued.
     fn merge(&mut self, left: usize, right: usize, length: usize) {
         let (Some(a), Some(b)) = (self.symbols.get(left), self.symbols.get(right)) else { return };
         if a.len() == 0 || b.len() == 0 || a.len() + b.len() != length {
@@ -142,7 +142,7 @@ impl<'a> Line<'a> {
             open.push((symbol.start, symbol.end));
             while let Some((start, end)) = open.pop() {
                 let text = self.text.get(start..end).unwrap_or_default();
-                // A control symbol is none in text, whatever it looks like.
+                // Text that looks like a control symbol is not one.
                 let id = self.pieces.of_text(text).unwrap_or(self.pieces.unknown());
                 match self.divided.get(text).filter(|_| self.pieces.is_unused(id)) {
                     Some(&left) => open.extend([(start + left, end), (start, start + left)]),

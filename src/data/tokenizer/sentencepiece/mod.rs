@@ -8,10 +8,10 @@
 //!   "appended": ["<pad>"], "special": { "pad": 1, "bos": 1, "eos": 0, "unk": 2 }, "forbidden": [1], "language_tags": true }
 //! ```
 //!
-//! `vocabulary`, a table or a list, says which ids the pieces have where these are not the model's own (Marian's do; a piece
-//! without one is unknown), `appended` which special tokens come behind them. `special` need not name all four; `forbidden`
-//! are the ids that a translation never has, unless padding, beginning and unknown. With `language_tags` a `>>fra<<` that a
-//! line begins with is a piece.
+//! `vocabulary`, a table or a list, gives the ids of the pieces if they are not the model's own (Marian's are not; a piece
+//! without one is unknown); `appended` lists the special tokens after them. `special` need not name all four; `forbidden` are
+//! the ids that a translation never has, by default padding, beginning and unknown. With `language_tags` a `>>fra<<` at the
+//! beginning of a line is a piece.
 
 mod decode;
 mod merges;
@@ -89,13 +89,13 @@ pub(super) struct Stored {
     language_tags: bool,
 }
 
-/// Which ids the pieces of a model have, where these are not its own.
+/// Which ids the pieces of a model have, if these are not its own.
 pub struct OwnIds {
     /// The ids of all pieces: a list, or a table.
     pub vocabulary: Value,
-    /// Those of padding, of what a target begins with, of the end and of unknown text.
+    /// The ids of padding, of what a target begins with, of the end and of unknown text.
     pub special: [u32; 4],
-    /// Those that a translation never has.
+    /// The ids that a translation never has.
     pub forbidden: Vec<u32>,
     /// Whether a `>>fra<<` that a line begins with is a piece.
     pub language_tags: bool,
@@ -141,13 +141,13 @@ impl Special {
     }
 }
 
-/// The ids that the outside sees.
+/// The ids that callers see.
 struct Vocabulary {
     pieces: Vec<Box<str>>,
     ids: HashMap<Box<str>, u32>,
-    /// The model's id of every id.
+    /// The model's id for each of our ids.
     to_model: Vec<u32>,
-    /// The id of every id of the model.
+    /// Our id for each of the model's ids.
     of_model: Vec<u32>,
     /// Whether the pieces have other ids than in the model.
     is_foreign: bool,
@@ -158,7 +158,7 @@ impl SentencePiece {
     /// Reads a model's own file.
     ///
     /// # Errors
-    /// It is no model, or one of words or characters.
+    /// It is not a model, or is one of words or characters.
     pub(super) fn from_file(bytes: &[u8]) -> Result<Self> {
         let stored = Stored::of(bytes);
         let mut new = Self::new(bytes, stored)?;
@@ -194,7 +194,7 @@ impl SentencePiece {
     /// Reads our JSON.
     ///
     /// # Errors
-    /// It is not that, or the model in it is none.
+    /// It is not our JSON, or the model in it is invalid.
     pub(super) fn from_json(json: &str) -> Result<Self> {
         let stored: Stored = serde_json::from_str(json)
             .map_err(|error| Error::failure(format!("its keys are wrong: {error}")).caused_by(error))?;
@@ -236,7 +236,7 @@ impl SentencePiece {
         Ok(Self { pieces, normaliser, algorithm, decoder, vocabulary, stored })
     }
 
-    /// Puts the special tokens that the model lacks behind its pieces.
+    /// Adds the special tokens that the model lacks after its pieces.
     fn append(&mut self) {
         let vocabulary = &mut self.vocabulary;
         let missing = vocabulary.specials.iter_mut().zip(SPECIALS).filter(|(id, _)| **id == u32::MAX);
@@ -258,8 +258,8 @@ impl SentencePiece {
         }
     }
 
-    /// Calls `piece` with each piece of a line and its id in the model: unknown text that follows unknown text as one, or in
-    /// bytes where the model has them.
+    /// Calls `piece` with each piece of a line and its id in the model. Adjacent unknown text is one piece, or bytes if the model
+    /// has byte pieces.
     fn each_piece(&self, line: &str, mut piece: impl FnMut(&str, u32)) {
         let line = self.normaliser.normalise(line);
         let unknown = self.pieces.unknown();
@@ -323,7 +323,7 @@ impl Engine for SentencePiece {
     }
 
     fn decode_pieces(&self, line: &str) -> String {
-        // Other white space than this may be part of a piece that is unknown.
+        // Other white space may be part of an unknown piece.
         let pieces = line.split(' ').filter(|piece| !piece.is_empty());
         let pieces = pieces.map(|piece| (piece, self.pieces.id(piece)));
         self.vocabulary.finish(self.decoder.decode(&self.pieces, pieces))
@@ -446,8 +446,8 @@ impl Vocabulary {
         self.ids.get(piece).copied().unwrap_or(unk)
     }
 
-    /// The id of a piece that has this one in the model. Text that is unknown to the model may have one all the same, where
-    /// the vocabulary is that of two models.
+    /// Our id for a piece with this model id. In a vocabulary shared by two models, text that is unknown to this one may have an
+    /// id too.
     fn of_piece(&self, piece: &str, in_model: u32, unknown: u32) -> u32 {
         let [_, _, _, unk] = self.specials;
         match self.of_model.get(in_model as usize) {
@@ -463,7 +463,7 @@ impl Vocabulary {
         }
     }
 
-    /// Pieces that only the vocabulary has were written as they are.
+    /// Pieces that only the vocabulary has were written as they are, with `▁` for spaces.
     fn finish(&self, text: String) -> String {
         if !self.is_foreign {
             return text;
@@ -472,7 +472,7 @@ impl Vocabulary {
     }
 }
 
-/// The pieces of a list, or of a table with their ids, which must be all from 0 on.
+/// The pieces of a list, or of a table with their ids, which must be 0, 1, 2, … without gaps.
 fn in_order(list: &Value) -> Result<Vec<Box<str>>> {
     let wrong = || Error::failure("its `vocabulary` is neither a list of pieces nor a table of all ids from 0 on");
     if let Some(list) = list.as_array() {

@@ -11,7 +11,7 @@ pub(super) struct Pieces {
     texts: Vec<Box<str>>,
     scores: Vec<f32>,
     kinds: Vec<PieceKind>,
-    /// Those that text can have.
+    /// Those that text can contain.
     of_text: HashMap<Box<str>, u32>,
     /// All others: control symbols, bytes, the unknown.
     reserved: HashMap<Box<str>, u32>,
@@ -21,10 +21,10 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Of a model.
+    /// From a model.
     ///
     /// # Errors
-    /// A piece is there twice or empty, or one that is needed is missing.
+    /// A piece is empty or occurs twice, or one that is needed is missing.
     pub(super) fn new(model: &ModelProto) -> Result<Self> {
         let byte_fallback = model.trainer.as_ref().is_some_and(|trainer| trainer.byte_fallback);
         let mut pieces = Self {
@@ -94,17 +94,17 @@ impl Pieces {
         self.unknown
     }
 
-    /// The pieces of a character's bytes, where there are any.
+    /// The ids of the 256 bytes, if the model has byte fallback.
     pub(super) fn bytes(&self) -> Option<&[u32; 256]> {
         self.bytes.as_deref()
     }
 
-    /// The id of a piece that text can have.
+    /// The id of a piece that text can contain.
     pub(super) fn of_text(&self, text: &str) -> Option<u32> {
         self.of_text.get(text).copied()
     }
 
-    /// The id of any piece; of text that is none, the unknown.
+    /// The id of any piece; the unknown id if there is no such piece.
     pub(super) fn id(&self, text: &str) -> u32 {
         let found = self.reserved.get(text).or_else(|| self.of_text.get(text));
         found.copied().unwrap_or(self.unknown)

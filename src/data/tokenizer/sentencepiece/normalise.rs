@@ -1,8 +1,8 @@
 //! SentencePiece's normaliser: characters replaced by a table, white space tidied and marked.
 //!
 //! The table ("precompiled charsmap") is a double-array trie (Aoe 1989, in the layout of the Darts library) from strings to
-//! places in a blob of replacements; at each place of the text the longest string that it has is replaced, and what was
-//! replaced is not looked at again.
+//! places in a blob of replacements; at each place of the text the longest string in the table is replaced, and the
+//! replacement is not looked at again.
 
 use super::proto::NormalizerProto;
 use super::trie::Trie;
@@ -24,7 +24,7 @@ pub(super) struct Normaliser {
 }
 
 impl Normaliser {
-    /// As a model's file has it; `kept` is never changed. Where spaces end words the dummy space comes last.
+    /// From a model's file; `kept` is never changed. Where spaces end words the dummy space comes last.
     pub(super) fn new(spec: &NormalizerProto, kept: Option<Trie>, spaces_end_words: bool) -> Result<Self> {
         let table = &spec.precompiled_charsmap;
         Ok(Self {
@@ -42,7 +42,7 @@ impl Normaliser {
         self.dummy_prefix
     }
 
-    /// Whether spaces at the ends go and others become one.
+    /// Whether spaces at the ends are removed and runs of others become one.
     pub(super) fn removes_extra_spaces(&self) -> bool {
         self.remove_extra_spaces
     }
@@ -133,7 +133,7 @@ impl Table {
         for (length, byte) in (1..).zip(text.bytes()) {
             at ^= u32::from(byte);
             let Some(&unit) = self.units.get(at as usize) else { break };
-            // The bit of a value is set in no label.
+            // Bit 31 marks a value; no label has it.
             if unit & (1 << 31 | 0xFF) != u32::from(byte) {
                 break;
             }

@@ -38,7 +38,7 @@ pub(super) enum PieceKind {
     Control = 3,
     /// Its own text, which is never split nor normalised.
     UserDefined = 4,
-    /// Its own text, of which merges go on but which is never given.
+    /// Its own text: merges may pass through it, but it is never output.
     Unused = 5,
     /// One byte of UTF-8.
     Byte = 6,
@@ -71,9 +71,9 @@ pub(super) enum ModelKind {
     Unigram = 1,
     /// Byte-pair encoding (Sennrich et al. 2016).
     Bpe = 2,
-    /// A piece a word.
+    /// One piece per word.
     Word = 3,
-    /// A piece a character.
+    /// One piece per character.
     Char = 4,
 }
 

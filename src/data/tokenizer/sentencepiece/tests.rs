@@ -50,7 +50,7 @@ fn the_likeliest_segmentation_is_found() {
     for (line, pieces) in [
         ("ab", &["▁ab"][..]),
         ("aab b", &["▁", "a", "ab", "▁", "b"]),
-        // An unused piece is none; what has no piece is one unknown stretch.
+        // An unused piece is never chosen; adjacent unknown text is one piece.
         ("abc", &["▁ab", "c"]),
         ("a語語<x>a", &["▁", "a", "語語", "<x>", "a"]),
         ("  a   b ", &["▁", "a", "▁", "b"]),
@@ -109,7 +109,7 @@ fn unknown_text_can_be_written_in_bytes() {
     let tokenizer = tokenizer(&model);
     assert_eq!(tokenizer.pieces("aé"), ["▁", "a", "<0xC3>", "<0xA9>"]);
     assert_eq!(tokenizer.decode(&tokenizer.encode("aé語")), "aé語");
-    // Each byte that is no text becomes one character.
+    // Each byte that is not valid UTF-8 becomes one character.
     assert_eq!(tokenizer.decode_pieces("▁ a <0xE8> <0xAA> b <0xC3> <0xA9>"), "a\u{FFFD}\u{FFFD}bé");
     model.pieces.pop();
     assert!(refused(&model).contains("byte piece <0xFF> is missing"));
@@ -182,7 +182,7 @@ fn a_vocabulary_of_its_own_gives_the_ids() {
     let tokenizer = Tokenizer::from_json(json(special.clone()).to_string()).unwrap();
     assert_eq!([tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()], [7, 7, 0, 1]);
     assert_eq!(tokenizer.forbidden(), [7]);
-    // `b` has no id; what is unknown to the model has one.
+    // `b` has no id; `語`, unknown to the model, has one.
     assert_eq!(tokenizer.encode("ab語 b"), [2, 4, 1, 1]);
     assert_eq!(tokenizer.encode(">>fra<< ab"), [5, 2]);
     assert_eq!(tokenizer.encode(">>deu<<ab"), [1, 2]);
@@ -215,7 +215,7 @@ fn broken_models_are_refused() {
         model.normalizer.as_mut().unwrap().precompiled_charsmap = bad.to_vec();
         assert!(refused(&model).contains("table of replaced characters is damaged"));
     }
-    // Links anywhere lead nowhere.
+    // Links to anywhere must do no harm.
     let mut model = model(ModelKind::Unigram, &UNIGRAM);
     let mut wild = table();
     wild[4..4100].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 37 % 251) as u8);

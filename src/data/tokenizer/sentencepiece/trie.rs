@@ -21,12 +21,12 @@ struct Node {
 }
 
 impl Trie {
-    /// Of keys, none of them empty or there twice, with their values.
+    /// From keys and their values; no key may be empty or occur twice.
     pub(super) fn new(mut keys: Vec<(&[u8], u32)>) -> Self {
         keys.sort_unstable();
         let leaf = |byte| Node { first: 0, children: 0, byte, value: NONE };
         let mut nodes = vec![leaf(0)];
-        // Nodes to complete: their number, the keys below them, the bytes that these share.
+        // Nodes to complete: their number, the keys below them, how many bytes these share.
         let mut open = VecDeque::from([(0, &keys[..], 0)]);
         while let Some((number, mut below, depth)) = open.pop_front() {
             let first = nodes.len();

@@ -1,8 +1,7 @@
 //! The likeliest segmentation under a unigram language model (Kudo 2018).
 //!
 //! Scores are summed as SentencePiece's optimised encoder does, in single precision and from the left, so that ties fall
-//! alike: of equals that end at one place the one that begins first stays, and a sum that has become large is counted from 0
-//! again.
+//! alike: of equals that end at one place the one that begins first wins, and a sum that has grown large restarts at 0.
 
 use super::Segment;
 use super::trie::Trie;
@@ -11,7 +10,7 @@ use super::trie::Trie;
 const LARGE: f32 = 100_000.0;
 /// What an unknown character costs, below the worst piece.
 const UNKNOWN_PENALTY: f32 = 10.0;
-/// What each byte of a user-defined piece but the first counts, where others count less than nothing.
+/// Score of each byte of a user-defined piece after the first; other pieces have negative scores.
 const USER_DEFINED: f64 = 0.1;
 
 /// A unigram model.

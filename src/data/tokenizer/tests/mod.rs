@@ -136,7 +136,7 @@ fn awkward_lines_come_back() {
     }
 }
 
-/// Strings in which the awkward is frequent: our markers, control tokens, spaces of all kinds, marks, scripts.
+/// Strings with many awkward parts: our markers, control tokens, spaces of all kinds, marks, scripts.
 fn awkward() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         4 => any::<char>().prop_map(String::from),
@@ -229,7 +229,7 @@ fn text_stays_in_its_form_where_that_is_asked_for() {
         assert_eq!(tokenizer.decode(&tokenizer.encode(text)), expected);
         holds(&tokenizer, &library(&tokenizer), text);
         LINES.iter().for_each(|line| holds(&tokenizer, &library(&tokenizer), line));
-        // As it is in a file.
+        // Also after it was read back.
         let read = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
         assert_eq!(read.encode(text), tokenizer.encode(text));
     }
@@ -242,7 +242,7 @@ fn with_symbols(lowercase: bool, symbols: &[&str]) -> Tokenizer {
     Tokenizer::train(&[&LINES], &TrainOptions { tags, symbols, ..options(800, lowercase) }).unwrap()
 }
 
-/// Of several shapes, one the beginning of another, one a single character, one of signs that expressions are made of.
+/// Of several shapes: one the beginning of another, one a single character, one with regular-expression characters.
 const SYMBOLS: [&str; 8] = ["<2de>", "<2de", "[ENT]", ">>fra<<", "__x__", "¦", r".*(\|$", "@-@"];
 
 #[test]
@@ -323,7 +323,7 @@ fn saving_and_loading_keeps_every_byte() {
 
 #[test]
 fn ids_come_from_the_file() {
-    // Another family's order: every id moved by a rotation.
+    // Another order of ids: all are rotated.
     let mut file: serde_json::Value = serde_json::from_str(&CASED.to_json().unwrap()).unwrap();
     let size = CASED.vocab_size() as u64;
     let moved = |id: &serde_json::Value| serde_json::Value::from((id.as_u64().unwrap() + 100) % size);
@@ -424,13 +424,13 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     assert_eq!(tokenizer.decode(&[]), "");
     assert_eq!(tokenizer.marked(&ids[..3]), ["▁the", "▁dog", "s"]);
     assert!(!tokenizer.has_dropout() && tokenizer.lowers_case());
-    // Where a script has no case nothing is written in lower case.
+    // A vocabulary of mostly caseless script does not count as lower-casing.
     let mut caseless = foreign();
     caseless["model"]["vocab"] =
         serde_json::json!({ "[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "บ้าน": 3, "แดง": 4, "ok": 5, ".": 6 });
     assert!(!Tokenizer::from_json(caseless.to_string()).unwrap().lowers_case());
     assert_eq!(tokenizer.encode_with_dropout("the dogs", 0.9, 1), [3, 4, 5]);
-    // Padding was lacking, and the file says so from now on.
+    // The file lacked padding; it has it from now on.
     assert_eq!(tokenizer.appended(), ["<pad>"]);
     assert_eq!([tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()], [9, 1, 2, 0]);
     assert_eq!((tokenizer.vocab_size(), tokenizer.piece(9)), (10, Some("<pad>")));

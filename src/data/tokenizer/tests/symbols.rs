@@ -1,4 +1,4 @@
-//! Symbols of the user's own.
+//! The user's own symbols.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn symbols_are_one_piece_wherever_they_stand() {
     // What only looks like one is text.
     assert!(!tokenizer.pieces("<2DE> [ent] <2 de>").iter().any(|piece| SYMBOLS.contains(&piece.as_str())));
     LINES.iter().for_each(|line| holds(&tokenizer, &library(&tokenizer), line));
-    // As it is in a file; and other symbols are other files.
+    // Also after it was read back; and other symbols give another file.
     let read = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
     assert_eq!(read.encode("(<2de>) A"), tokenizer.encode("(<2de>) A"));
     assert_ne!(with_symbols(false, &SYMBOLS[..7]).to_json().unwrap(), tokenizer.to_json().unwrap());
@@ -75,7 +75,7 @@ fn symbols_can_be_added_to_what_was_learnt() {
         let error = more.with_symbols(&[], &owned(&["<2it>"])).unwrap_err();
         assert!(error.to_string().contains("twice"), "{error}");
     }
-    // One that is a piece already is that piece.
+    // A symbol that is a piece already keeps its id.
     let known = CASED.with_symbols(&[], &owned(&["!"])).unwrap();
     assert_eq!(known.vocab_size(), CASED.vocab_size());
     assert_eq!(known.pieces("?!!")[2..], ["!", "!"]);

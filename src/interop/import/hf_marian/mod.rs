@@ -1,9 +1,9 @@
-//! A MarianMT folder of Hugging Face `transformers`, which OPUS-MT's models are: `config.json`, `generation_config.json`,
-//! `model.safetensors`, and subwords: `source.spm`, `target.spm`, `vocab.json` and, where the target has its own,
-//! `target_vocab.json`; or, as `mt export` writes those of our own kind, `tokenizer.json` and `tokenizer.tgt.json`.
+//! A MarianMT folder of Hugging Face `transformers`, such as OPUS-MT's models: `config.json`, `generation_config.json`,
+//! `model.safetensors`, and subwords: `source.spm`, `target.spm`, `vocab.json` and, if the target has its own,
+//! `target_vocab.json`; or `tokenizer.json` and `tokenizer.tgt.json`, which `mt export` writes for our own tokenizers.
 //!
-//! All that stands in the way is said at once: what `config.json` asks for that we do not have, tensors without a place and
-//! places without a tensor, files that are missing.
+//! All problems are reported together: unsupported settings in `config.json`, missing and superfluous tensors, and missing
+//! files.
 
 mod settings;
 mod tensors;
@@ -23,7 +23,7 @@ use settings::Settings;
 pub const WEIGHTS: &str = "model.safetensors";
 /// The weights in a form that is not read.
 pub const PICKLE: &str = "pytorch_model.bin";
-/// All files that a folder may have for us.
+/// All files of a folder that we may use.
 pub const FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
@@ -40,7 +40,7 @@ pub const FILES: &[&str] = &[
 /// Reads a folder.
 ///
 /// # Errors
-/// It is no such folder, or one of a model that we do not have: everything that is wrong with it.
+/// It is not such a folder, or its model is not supported; all problems are named.
 pub fn import(directory: &Path) -> Result<Imported> {
     check_files(directory)?;
     let config_file = directory.join("config.json");

@@ -18,7 +18,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "classif_dropout",
     "classifier_dropout",
     "dtype",
-    // Left over from another family; real models have the size of their vocabulary here.
+    // A leftover of another model family; real models state the size of their vocabulary here.
     "extra_pos_embeddings",
     "gradient_checkpointing",
     "id2label",
@@ -35,7 +35,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "use_cache",
 ];
 
-/// Keys that may be there with this value, or without one, and which mean another model or search with any other.
+/// Keys that may be absent or have this value; any other value means a different model or search.
 const ONLY: &[(&str, &[Value])] = &[
     ("add_bias_logits", &[Value::Bool(false)]),
     ("add_cross_attention", &[Value::Bool(false)]),
@@ -55,7 +55,7 @@ const ONLY: &[(&str, &[Value])] = &[
     ("remove_invalid_values", &[Value::Bool(false)]),
 ];
 
-/// Numbers that mean nothing with this value, and another model or search with any other.
+/// Numbers that have no effect with this value; any other value means a different model or search.
 const ONLY_NUMBERS: &[(&str, f64)] = &[
     ("encoder_layerdrop", 0.0),
     ("decoder_layerdrop", 0.0),
@@ -71,13 +71,13 @@ const ONLY_NUMBERS: &[(&str, f64)] = &[
     ("typical_p", 1.0),
 ];
 
-/// More positions than any such model has. For each a row of sines is computed.
+/// More positions than any such model has; the limit matters because a row of sines is computed for each.
 const MOST_POSITIONS: usize = 1 << 16;
 
 /// What the two files say.
 pub(super) struct Settings {
     pub(super) config: Config,
-    /// Of the source's vocabulary and of the target's.
+    /// The sizes of the source's and the target's vocabulary.
     pub(super) sizes: [usize; 2],
     /// Whether source and target have one embedding.
     pub(super) is_shared: bool,
@@ -85,28 +85,28 @@ pub(super) struct Settings {
     pub(super) eos: u32,
     /// What a translation begins with.
     pub(super) start: u32,
-    /// What a translation never has.
+    /// Tokens that are never in a translation.
     pub(super) forbidden: Vec<u32>,
 }
 
 /// The keys of a file, and what is wrong with them.
 struct Keys<'a> {
-    /// The first that has a key counts.
+    /// The first file that has a key takes precedence.
     files: [(&'a Path, &'a Map<String, Value>); 2],
     known: HashSet<&'static str>,
-    /// Those whose values cannot be used: what follows from them is not told.
+    /// Keys whose values cannot be used: errors that merely follow from them are not reported.
     bad: HashSet<&'static str>,
     problems: Vec<Error>,
 }
 
 impl<'a> Keys<'a> {
-    /// A value that is not null, and the file it stands in.
+    /// A value that is not null, and its file.
     fn get(&mut self, key: &'static str) -> Option<(&'a Value, &'a Path)> {
         self.known.insert(key);
         self.files.iter().find_map(|(file, keys)| keys.get(key).filter(|value| !value.is_null()).map(|v| (v, *file)))
     }
 
-    /// The file that a key stands in.
+    /// The file that has a key.
     fn file_of(&self, key: &str) -> &'a Path {
         let found = self.files.iter().find(|(_, keys)| keys.get(key).is_some_and(|value| !value.is_null()));
         found.map_or(self.files[1].0, |(file, _)| file)
@@ -120,7 +120,7 @@ impl<'a> Keys<'a> {
         self.problems.push(Error::failure(what).at(file));
     }
 
-    /// A value as `read` takes it; where it is missing `default`, without which it must be there.
+    /// A value converted by `read`; if it is missing, `default`, or an error if there is no default.
     fn value<T: Default>(
         &mut self,
         key: &'static str,
@@ -172,7 +172,7 @@ impl<'a> Keys<'a> {
         a
     }
 
-    /// Checks what may have one value alone.
+    /// Checks the keys that may only have one value.
     fn only(&mut self) {
         for (key, allowed) in ONLY {
             if let Some((value, file)) = self.get(key).filter(|(value, _)| !allowed.contains(value)) {
@@ -189,7 +189,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Everything that is left is unknown to us: it may mean another model.
+    /// Reports all other keys: since we do not know them, they may mean a different model.
     fn unknown(&mut self) {
         for (file, keys) in self.files {
             let is_known =
@@ -207,7 +207,7 @@ impl Settings {
     /// Reads both files.
     ///
     /// # Errors
-    /// Everything that we cannot express, and everything that is missing.
+    /// Something is missing or not supported; all problems are named.
     pub(super) fn read(config: (&Path, &Map<String, Value>), generation: (&Path, &Map<String, Value>)) -> Result<Self> {
         let (known, bad) = (HashSet::new(), HashSet::new());
         let mut keys = Keys { files: [generation, config], known, bad, problems: Vec::new() };
@@ -232,7 +232,7 @@ impl Settings {
         keys.known.insert(OURS);
         keys.unknown();
         let positions = new.config.model.max_length;
-        // As many as there are positions, but for the end and a tag: longer lines are translated in parts.
+        // The positions, minus two for the end and a tag. Longer lines are translated in parts.
         new.config.data.max_length = positions.saturating_sub(2).max(1);
         new.restore(config.1);
         new.config.tokenizer.joint = is_shared;
@@ -250,8 +250,8 @@ impl Settings {
         Err(Error::many(keys.problems))
     }
 
-    /// What a model of ours was exported with: the length of the lines it was trained on, and its search, unless that has been
-    /// changed since.
+    /// Restores what `mt export` stored: the length of the lines that the model was trained on, and its search options unless
+    /// the other keys have been changed since.
     fn restore(&mut self, config: &Map<String, Value>) {
         let Some(ours) = config.get(OURS) else { return };
         let longest = ours["max_length"].as_u64().and_then(|length| usize::try_from(length).ok());
@@ -280,14 +280,14 @@ impl Settings {
         decode.length_penalty = keys.value("length_penalty", Some(1.0), "a number from 0 on", |value| {
             value.as_f64().filter(|x| x.is_finite() && *x >= 0.0)
         });
-        // `true` stops with as many as the beam is wide; `false` nearly, "never" exactly when nothing can become better.
+        // `true` stops when as many as the beam is wide have finished; "never" when nothing can become better, `false` nearly so.
         decode.patience = keys.value("early_stopping", Some(0.0), "true, false or \"never\"", |value| match value {
             Value::Bool(stops) => Some(if *stops { 1.0 } else { 0.0 }),
             Value::String(text) if text == "never" => Some(0.0),
             _ => None,
         });
         decode.no_repeat_ngram = keys.size("no_repeat_ngram_size", Some(0));
-        // Lengths there count what a translation begins with.
+        // Lengths in `transformers` include the start token.
         decode.min_length = keys.size("min_length", Some(0)).saturating_sub(1);
         let forced = keys.get("forced_eos_token_id");
         if let Some((id, file)) = forced.filter(|(id, _)| id.as_u64() != Some(self.eos.into())) {
@@ -297,7 +297,7 @@ impl Settings {
         decode.max_length_ratio = 0.0;
         decode.max_length_extra = longest.saturating_sub(if forced.is_some() { 2 } else { 1 }).max(1);
         decode.min_length = decode.min_length.min(decode.max_length_extra);
-        // Only their scores would differ, by the little that padding had.
+        // Does not affect the search: scores would only differ by the small probability of padding.
         keys.flag("renormalize_logits", false);
     }
 }

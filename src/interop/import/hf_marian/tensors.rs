@@ -1,4 +1,4 @@
-//! The weights: every tensor of the file has its place, and every place its tensor.
+//! The weights: each tensor of the file must belong to a parameter, and each parameter must have a tensor.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::interop::marian_names::{self, EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT,
 use crate::model::positions::sinusoidal;
 use crate::ops::params::ParameterLayout;
 
-/// A table of sines in the file may differ from ours by this much: float32 has rounded it, or float16.
+/// How much a table of sines in the file may differ from ours, due to rounding to float32 or float16.
 const POSITION_TOLERANCE: f32 = 1e-3;
 
 /// The file.
@@ -38,7 +38,7 @@ impl Stored {
         self.tensors.contains_key(OUTPUT_BIAS)
     }
 
-    /// Which sines and cosines the positions are: a folder without a table of them has those of `transformers`.
+    /// Which layout of sines and cosines the positions have; without a table in the file, that of `transformers`.
     pub(super) fn sinusoid(&self, config: &ModelConfig) -> Sinusoid {
         let kind = Sinusoid::Tensor2Tensor;
         let is_other = |name: &&str| {
@@ -48,10 +48,10 @@ impl Stored {
         if POSITIONS.iter().any(is_other) { kind } else { Sinusoid::Halves }
     }
 
-    /// All parameters, as `layout` has them.
+    /// All parameters, in the order of `layout`.
     ///
     /// # Errors
-    /// Everything that is missing, left over, of another shape, or contradicts itself.
+    /// Tensors are missing, superfluous, of another shape, or contradictory; all of them are named.
     pub(super) fn read(mut self, config: &ModelConfig, is_shared: bool, layout: &ParameterLayout) -> Result<Vec<f32>> {
         let mut problems = Vec::new();
         let mut values = vec![0f32; layout.total()];
@@ -59,7 +59,7 @@ impl Stored {
             let sources = sources(&entry.name, config.tie, is_shared);
             let mut first: Option<(&String, Vec<f32>)> = None;
             for name in &sources {
-                // Tensors that are one may be stored once or several times; they stay for the others that use them.
+                // A shared tensor may be stored once or several times; it is not removed yet, as other parameters may use it.
                 let Some(tensor) = self.tensors.get(name) else { continue };
                 let dims = tensor.dims();
                 let is_bias = name == OUTPUT_BIAS && dims.len() == 2 && dims.first() == Some(&1);
@@ -120,7 +120,7 @@ fn sources(name: &str, tie: Tie, is_shared: bool) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// A stored table of positions must be the one that we compute.
+/// Checks that a stored table of positions is the one that we compute.
 fn check_positions(name: &str, table: &Tensor, config: &ModelConfig) -> std::result::Result<(), String> {
     let shape = [config.max_length, config.d_model];
     if table.dims() != shape {
@@ -135,7 +135,7 @@ fn check_positions(name: &str, table: &Tensor, config: &ModelConfig) -> std::res
 
 /// Whether these are the positions that we compute.
 fn is_table(found: &[f32], kind: Sinusoid, [positions, width]: [usize; 2]) -> bool {
-    // What a file says of itself must not fill the memory.
+    // Compare sizes first: those stated by a damaged file must not exhaust memory.
     if positions.checked_mul(width) != Some(found.len()) {
         return false;
     }
@@ -153,7 +153,7 @@ mod tests {
         let table = sinusoidal(kind, 3, 4);
         assert!(is_table(&table, kind, [3, 4]));
         assert!(!is_table(&table, Sinusoid::Interleaved, [3, 4]));
-        // Of the first two no table could be computed.
+        // The first two are too large for a table to be computed.
         for shape in [[1 << 30, 1 << 20], [usize::MAX, 2], [4, 4]] {
             assert!(!is_table(&table, kind, shape), "{shape:?}");
         }

@@ -1,4 +1,4 @@
-//! The tokenizers: a SentencePiece model for each side, and the ids that its pieces have; or a `tokenizer.json`.
+//! The tokenizers: a SentencePiece model for each side with the ids of its pieces, or a `tokenizer.json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 
-/// The subwords of a model that is not SentencePiece's: those of both sides, or of the source.
+/// The tokenizer of a model without SentencePiece: for both sides, or for the source.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
-/// Those of the target, where it has its own.
+/// The target's tokenizer, if it has its own.
 pub(super) const TARGET_TOKENIZER: &str = "tokenizer.tgt.json";
 
-/// Whether a folder's subwords are in a `tokenizer.json` alone.
+/// Whether a folder has a `tokenizer.json` and no SentencePiece model.
 pub(super) fn is_in_json(directory: &Path) -> bool {
     let is_there = |name: &str| directory.join(name).is_file();
     is_there(TOKENIZER) && !is_there("source.spm")
@@ -64,7 +64,7 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     Ok(Tokenizers { source: Arc::new(source), target: Arc::new(target) })
 }
 
-/// Reads those of a folder whose subwords are in a `tokenizer.json`.
+/// Reads the tokenizers of a folder that has a `tokenizer.json`.
 fn in_json(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
     let source_file = directory.join(TOKENIZER);
     let target_file = directory.join(TARGET_TOKENIZER);
@@ -99,14 +99,14 @@ fn in_json(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
     Ok(Tokenizers { source, target })
 }
 
-/// A tokenizer without the step that puts the end of the sentence behind a line, which is ours to do.
+/// A tokenizer without the step that appends the end of the sentence, because our code does that.
 fn without_end(file: &Path) -> Result<Tokenizer> {
     let mut json = read_json(file)?;
     json.insert("post_processor".to_owned(), Value::Null);
     Tokenizer::from_json(format!("{:#}", Value::Object(json))).map_err(|error| error.at(file))
 }
 
-/// The tokenizer of a side, 0 for the source.
+/// The tokenizer of a side: 0 is the source, 1 the target.
 fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, side: usize) -> Result<Tokenizer> {
     let pieces = read_json(vocabulary)?;
     let size = settings.sizes[side];
@@ -128,7 +128,7 @@ fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, sid
         id.ok_or_else(|| Error::failure(format!("the vocabulary has no {name}")).at(vocabulary))
     };
     let (pad, eos, unk) = (id(&names.pad)?, id(&names.eos)?, id(&names.unk)?);
-    // The source's tokens are only those that the tokenizer puts there.
+    // Not checked for the source: its special tokens only come from its own tokenizer.
     for (name, found, stated) in [("pad_token_id", pad, settings.pad), ("eos_token_id", eos, settings.eos)] {
         if side == 1 && found != stated {
             let what = format!("`{name}` of config.json is {stated}, but that piece has the id {found}");

@@ -14,11 +14,11 @@ pub(super) struct Files {
     pub(super) decoder: Option<PathBuf>,
     /// The vocabularies of source and target: `.spm` or `.yml`.
     pub(super) vocabularies: [PathBuf; 2],
-    /// SentencePiece models beside vocabularies in YAML, as OPUS-MT has them.
+    /// SentencePiece models that go with vocabularies in YAML, as in OPUS-MT's releases.
     pub(super) models: Option<[PathBuf; 2]>,
 }
 
-/// Whether a file has weights, by its name. `model.npz.optimizer.npz` has what training keeps beside them.
+/// Whether a file has weights, judging by its name. `model.npz.optimizer.npz` has only the state of the training.
 pub(super) fn is_weights(file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     // Validation writes `model.npz.best-perplexity.npz`.
@@ -34,7 +34,7 @@ pub(super) fn weights_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl Files {
-    /// The files of the model that is `source`, or in it.
+    /// The files of the model at `source`, which is its file of weights or its folder.
     ///
     /// # Errors
     /// There are several models; vocabularies are missing.
@@ -66,7 +66,7 @@ pub(super) fn is_model(vocabulary: &Path) -> bool {
     vocabulary.extension().is_some_and(|extension| extension == "spm" || extension == "model")
 }
 
-/// The search options of a model: Marian's name for them, or the one that releases have.
+/// The file of a model's search options, under Marian's name for it or the one used in releases.
 fn decoder_of(weights: &Path) -> Option<PathBuf> {
     let mut own = weights.as_os_str().to_owned();
     own.push(".decoder.yml");
@@ -74,7 +74,7 @@ fn decoder_of(weights: &Path) -> Option<PathBuf> {
     [PathBuf::from(own), common].into_iter().find(|file| file.is_file())
 }
 
-/// The model of a folder that has one, or whose `decoder.yml` names one.
+/// The model of a folder: the one that its `decoder.yml` names, or else the only one.
 fn in_folder(folder: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
     let decoder = folder.join("decoder.yml");
     if decoder.is_file() {
@@ -118,7 +118,7 @@ pub(super) fn entries(file: &Path) -> Result<Vec<(String, Value)>> {
     yaml::table(text).map_err(|error| error.at(file))
 }
 
-/// A file that a `decoder.yml` names: the paths are those of the machine that wrote it.
+/// Finds a file that a `decoder.yml` names: its path may be that of another machine.
 fn locate(folder: &Path, named: &str, by: &Path) -> Result<PathBuf> {
     let named = Path::new(named);
     let beside = named.file_name().map(|name| folder.join(name));
@@ -129,7 +129,7 @@ fn locate(folder: &Path, named: &str, by: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The vocabularies of a folder without a `decoder.yml`: one for both sides.
+/// The vocabularies of a folder without a `decoder.yml`: a single one, used for both sides.
 fn lone_vocabularies(folder: &Path) -> Result<[PathBuf; 2]> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();

@@ -1,8 +1,8 @@
 //! A model of Marian itself: `model.npz`, with the options it was trained with inside, and the vocabularies and search options
 //! that its `decoder.yml` names. OPUS-MT's own releases are of this kind.
 //!
-//! Marian begins a translation with a vector of zeros; here padding, which Marian has no piece for, is put behind the
-//! vocabulary with an embedding of zeros, and begins it.
+//! Marian begins a translation with a vector of zeros and has no piece for padding. Here padding is added at the end of the
+//! vocabulary, with an embedding of zeros, and serves as the start token.
 
 mod files;
 mod npz;
@@ -20,7 +20,7 @@ use files::Files;
 use npz::Npz;
 use settings::{Search, Settings};
 
-/// Whether this is a `.npz`, or a folder that has some and is not one of `transformers`.
+/// Whether this is a `.npz`, or a folder that has one and is not a folder of `transformers`.
 pub fn is_model(source: &Path) -> bool {
     let is_transformers = ["config.json", super::hf_marian::WEIGHTS].iter().any(|name| source.join(name).exists());
     files::is_weights(source) || (!is_transformers && !files::weights_in(source).is_empty())
@@ -29,7 +29,7 @@ pub fn is_model(source: &Path) -> bool {
 /// Reads a model: its `.npz`, or the folder that it is in.
 ///
 /// # Errors
-/// Files are missing, or the model is one that we do not have: everything that is wrong with it.
+/// Files are missing or the model is not supported; all problems are named.
 pub fn import(source: &Path) -> Result<Imported> {
     let files = Files::find(source)?;
     let stored = Npz::open(&files.weights)?;

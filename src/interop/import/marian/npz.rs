@@ -36,7 +36,7 @@ impl Npz {
         Ok(new)
     }
 
-    /// Reads all of it to its end, where the archive's checksums are compared.
+    /// Reads the whole archive, because a checksum is compared only when its entry has been read to the end.
     fn verify(&self) -> Result<()> {
         let mut archive = self.archive()?;
         for index in 0..archive.len() {
@@ -64,10 +64,10 @@ impl Npz {
         self.arrays.names().into_iter().map(String::as_str).filter(|name| *name != OPTIONS).collect()
     }
 
-    /// The options that the model was trained with, in YAML. It is an array of signed bytes, which candle does not read.
+    /// The options that the model was trained with, in YAML. They are an array of signed bytes, which candle cannot read.
     ///
     /// # Errors
-    /// There are none, or not as Marian writes them.
+    /// There are none, or they are not in Marian's format.
     pub(super) fn options(&self) -> Result<String> {
         let broken = |what: String| {
             let help = "Marian writes it; for a model without one, mt cannot know what it is";
@@ -92,7 +92,7 @@ impl Npz {
     /// What is wrong with it.
     pub(super) fn values(&self, name: &str, shape: &[usize]) -> std::result::Result<Vec<f32>, String> {
         let cannot = |error: candle_core::Error| format!("`{name}` cannot be read: {error}");
-        // Before anything is allocated.
+        // Check before anything is allocated.
         let (found, kind) = self.arrays.get_shape_and_dtype(name).map_err(cannot)?;
         if found.dims() != shape {
             return Err(format!("`{name}` is {:?}, the model has {shape:?}", found.dims()));

@@ -9,12 +9,12 @@ use crate::config::{Activation, Config, DecodeConfig, ModelConfig, NormPlacement
 use crate::decode::{MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 
-/// Positions that the model gets: sines can be had for any number, and Marian translates no more than this by default.
+/// The model's number of positions: sines exist for any number, and Marian translates no more than this by default.
 const POSITIONS: usize = 1024;
 /// ε of Marian's normalisations.
 const NORM_EPS: f64 = 1e-6;
 
-/// Options that change nothing we do, whatever they say: of recurrent models, of training, of other attention than `default`.
+/// Options that do not affect us: those of recurrent models, of training, and of attention other than `default`.
 const WITHOUT_EFFECT: &[&str] = &[
     "bert-train-type-embeddings",
     "bert-type-vocab-size",
@@ -45,7 +45,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "version",
 ];
 
-/// Options that may have these values; with any other they mean a model that we do not have.
+/// Options that may have these values; any other value means a model that we do not support.
 const ONLY: &[(&str, &[&str])] = &[
     ("type", &["transformer"]),
     ("right-left", &["false"]),
@@ -67,7 +67,7 @@ pub(super) struct Arrays {
 /// What the options say.
 pub(super) struct Settings {
     pub(super) config: Config,
-    /// Of the source's vocabulary and of the target's, without padding.
+    /// The sizes of the source's and the target's vocabulary, without padding.
     pub(super) sizes: [usize; 2],
     pub(super) arrays: Arrays,
 }
@@ -102,7 +102,7 @@ impl<'a> Options<'a> {
         matches!(self.get(key), Some("true" | "yes" | "1"))
     }
 
-    /// The operations of a place between layers, without dropout.
+    /// The operations between layers that an option lists, without dropout.
     fn operations(&mut self, key: &'a str) -> String {
         self.get(key).unwrap_or_default().replace('d', "")
     }
@@ -122,7 +122,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Checks what may have some values alone; and whatever is left, which may mean another model if it asks for anything.
+    /// Checks options limited to certain values, then any unknown ones.
     fn only(&mut self) {
         for (key, allowed) in ONLY {
             if let Some(value) = self.get(key).filter(|value| !allowed.contains(value)) {
@@ -154,7 +154,7 @@ impl Settings {
     /// Reads the options.
     ///
     /// # Errors
-    /// Everything that we cannot express, and everything that is missing.
+    /// Something is missing or not supported; all problems are named.
     pub(super) fn read(weights: &Path, options: &[(String, Value)]) -> Result<Self> {
         let values = options.iter().map(|(key, value)| (key.as_str(), value)).collect();
         let mut options = Options { values, known: HashSet::new(), problems: Vec::new() };
@@ -258,17 +258,17 @@ pub(super) struct Search {
 }
 
 impl Default for Search {
-    /// Marian's own defaults, but for its beam of 12.
+    /// Marian's own defaults, except that its beam is 12.
     fn default() -> Self {
         Self { beam: 6, length_penalty: 0.0, length_factor: 3.0, allows_unknown: false }
     }
 }
 
 impl Search {
-    /// Takes what a `decoder.yml` says.
+    /// Takes over the options of a `decoder.yml`.
     ///
     /// # Errors
-    /// Everything in it that is no number, or that would search otherwise than we can.
+    /// Options are not numbers or ask for a search that we do not have; all of them are named.
     pub(super) fn read(&mut self, file: &Path) -> Result<()> {
         let mut problems = Vec::new();
         for (key, value) in &files::entries(file)? {
@@ -298,7 +298,7 @@ impl Search {
         decode.beam = self.beam;
         decode.length_penalty_kind = PenaltyKind::Power;
         decode.length_penalty = self.length_penalty;
-        // Marian ends with as many translations as the beam is wide.
+        // Marian stops when as many translations as the beam is wide have finished.
         decode.patience = 1.0;
         decode.max_length_ratio = self.length_factor;
         decode.max_length_extra = self.length_factor.ceil() as usize;

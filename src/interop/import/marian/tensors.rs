@@ -1,4 +1,4 @@
-//! The weights: every array of the file has its place, and every place its array.
+//! The weights: each array of the file must belong to a parameter, and each parameter must have an array.
 
 use super::npz::Npz;
 use super::settings::Arrays;
@@ -9,19 +9,19 @@ use crate::ops::params::ParameterLayout;
 
 /// The bias on the logits.
 const OUTPUT_BIAS: &str = "decoder_ff_logit_out_b";
-/// The bias on the logit of padding, which Marian does not have. Its embedding is zeros, so that this is its whole logit, and
-/// its share of a probability about e^-30 = 1e-13, less than single precision keeps of a sum near 1. Not -∞: no file of ours
-/// may hold that, and with label smoothing, which takes the mean of all logits, fine-tuning would have an infinite loss.
+/// The bias on the logit of padding, which Marian does not have. As padding's embedding is zeros, this is its whole logit, so
+/// its probability is about e^-30 = 1e-13, too small to change a float32 sum near 1. Not -∞: our files must not hold that, and
+/// with label smoothing, which takes the mean of all logits, fine-tuning would have an infinite loss.
 const PADDING_BIAS: f32 = -30.0;
 
-/// How an array lies in the file.
+/// The shape of an array in the file.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     /// [inputs, outputs]: the transpose of ours.
     Transposed,
     /// [1, N].
     Row,
-    /// [V, D], a vector for each piece; ours has one more, of padding.
+    /// [V, D], a vector for each piece; ours has one more, for padding.
     Table,
     /// [D, V].
     TransposedTable,
@@ -29,10 +29,10 @@ enum Form {
     TableRow,
 }
 
-/// All parameters, as `layout` has them.
+/// All parameters, in the order of `layout`.
 ///
 /// # Errors
-/// Everything that is missing, left over, or of another shape.
+/// Arrays are missing, superfluous or of another shape; all of them are named.
 pub(super) fn read(npz: &Npz, config: &ModelConfig, arrays: Arrays, layout: &ParameterLayout) -> Result<Vec<f32>> {
     let mut values = vec![0f32; layout.total()];
     let mut problems = Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn read(npz: &Npz, config: &ModelConfig, arrays: Arrays, layout: &Par
             Ok(found) if matches!(form, Form::Transposed | Form::TransposedTable) => {
                 transpose(&found, shape[1], place);
             }
-            // What the file does not have, padding, stays as it is.
+            // Padding, which the file does not have, keeps its initial values.
             Ok(found) => place.iter_mut().zip(&found).for_each(|(place, value)| *place = *value),
             Err(problem) => problems.push(problem),
         }

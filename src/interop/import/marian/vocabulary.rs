@@ -1,5 +1,5 @@
-//! The tokenizers: what `vocab.spm` says, or a `vocab.yml` about the pieces of SentencePiece models or of text that is split
-//! already. Behind the pieces comes padding.
+//! The tokenizers: from `vocab.spm`, or from a `vocab.yml` that lists the pieces of SentencePiece models or of text that is
+//! already split. Padding is added after the pieces.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) fn read_tokenizers(files: &Files, settings: &Settings, allows_unknown
 fn read_side(vocabulary: &Path, model: Option<&Path>, size: usize, allows_unknown: bool) -> Result<Tokenizer> {
     let (mut pieces, model) = if files::is_model(vocabulary) {
         let tokenizer = Tokenizer::load(vocabulary)?;
-        // Those that were put behind its own, `<pad>` among them, are ours.
+        // Pieces that our loader has appended, such as `<pad>`, are not in the file.
         let own = tokenizer.vocab_size() - tokenizer.appended().len();
         let pieces = (0..own as u32).map(|id| (tokenizer.piece(id).unwrap_or_default().to_owned(), id)).collect();
         (pieces, Some(vocabulary))
@@ -75,7 +75,7 @@ fn read_side(vocabulary: &Path, model: Option<&Path>, size: usize, allows_unknow
     Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
 }
 
-/// The pieces of a `vocab.yml` with ids below `size`: Marian leaves out the others.
+/// The pieces of a `vocab.yml` with ids below `size`; Marian ignores the others.
 fn pieces_of(vocabulary: &Path, size: usize) -> Result<Vec<(String, u32)>> {
     let mut pieces = Vec::new();
     for (piece, value) in files::entries(vocabulary)? {

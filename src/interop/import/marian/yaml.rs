@@ -1,7 +1,7 @@
 //! The YAML that Marian writes: one table of single values and lists of them.
 //!
-//! Taken from the library's events, not its tree: that one recurses as deep as the text nests, and lets a few lines stand for
-//! gigabytes.
+//! Built from the library's events, not its tree: its tree builder recurses as deep as the text nests, and aliases can expand
+//! a few lines to gigabytes.
 
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub(super) enum Value {
     /// `~`, or nothing.
     Null,
-    /// Text, a number or a truth, as it is written.
+    /// Text, a number or a boolean, as it is written.
     Scalar(String),
     /// A list of these.
     List(Vec<String>),
