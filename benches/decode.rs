@@ -26,7 +26,7 @@ use mt::rng::Stream;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const END: u32 = 2;
-/// Ids below are special tokens.
+/// Smaller ids are special tokens.
 const FIRST_WORD: u64 = 4;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -25,7 +25,7 @@ use mt::train::profile::Profiler;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Ids below are special tokens.
+/// Smaller ids are special tokens.
 const FIRST_WORD: u64 = 4;
 const CLIP: f64 = 1.0;
 
@@ -87,9 +87,9 @@ fn precision(name: &str) -> Result<Precision, String> {
 
 /// What an update took, in seconds.
 struct Time {
-    /// From when the losses of the one before were known until those of this one were.
+    /// From the time the losses of the update before were known until those of this one were.
     update: f64,
-    /// Of that, what the device was waited for. A device that waits for the host instead leaves next to nothing.
+    /// Of that, the time spent waiting for the device: next to nothing if the device waits for the host instead.
     waited: f64,
 }
 
@@ -113,7 +113,7 @@ impl Timing<'_> {
             self.backend.decide(1.0 / targets.labels.len() as f64, CLIP)?;
             self.optimizer.step_with(self.backend, self.seen, 1e-4)?;
             under_way += 1;
-            // As in training, a device has the next update before the outcome of the last is asked for.
+            // As in training, a device gets the next update before the outcome of the last one is asked for.
             let is_last = number == batches.len();
             let waits = is_last || profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way));
             let stay = if waits { 0 } else { self.backend.depth() - 1 };

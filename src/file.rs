@@ -1,18 +1,18 @@
-//! Files that are there whole or not at all.
+//! Atomic replacement of files, locks between processes, and bounded reads.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// From now on a write beyond a limit on file sizes fails, with an error that names the file, where it would end the process.
+/// Makes a write beyond a limit on file sizes fail with an error that names the file, instead of ending the process.
 pub(crate) fn fail_at_size_limits() {
-    // Where it cannot be registered, all is as it was.
+    // If this fails, the default behaviour stays.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// Replaces a file: `temporary`, beside it, is written and brought to the disk, and takes its place. Readers see the old file or
-/// the new one, also after a crash.
+/// Replaces a file: writes `temporary`, in the same directory, syncs it to disk, and renames it. Readers see the old file or
+/// the new one, even after a crash.
 pub(crate) fn replace(path: &Path, temporary: &Path, contents: &[u8]) -> io::Result<()> {
     let write = || {
         let mut file = File::create(temporary)?;
@@ -21,9 +21,38 @@ pub(crate) fn replace(path: &Path, temporary: &Path, contents: &[u8]) -> io::Res
         fs::rename(temporary, path)
     };
     write().inspect_err(|_| {
-        // What is left of it would only take room.
+        // An incomplete file would only take space.
         let _ = fs::remove_file(temporary);
     })
+}
+
+/// Locks a file, which is created if it is missing. If another process holds the lock, calls `on_wait` and waits. The lock
+/// lasts until the file is closed. Returns `None` if the file system has no locks, as is the case for some network ones.
+pub(crate) fn lock_or_wait(path: &Path, on_wait: impl FnOnce()) -> io::Result<Option<File>> {
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => {
+            on_wait();
+            Ok(file.lock().ok().map(|()| file))
+        }
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Reads a regular file of at most `most` bytes. Anything else is an error: reading a pipe might never end, and a hostile
+/// file might exhaust memory.
+pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    // Checked before opening, because opening a pipe can block.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("larger than {most} bytes")));
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -41,5 +70,30 @@ mod tests {
         fs::create_dir_all(taken.join("x")).unwrap();
         replace(&taken, &temporary, b"three").unwrap_err();
         assert!(!temporary.exists() && taken.join("x").exists());
+    }
+
+    #[test]
+    fn reads_no_more_than_is_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, b"four").unwrap();
+        assert_eq!(read_at_most(&path, 4).unwrap(), b"four");
+        assert!(read_at_most(&path, 3).unwrap_err().to_string().contains("larger than 3 bytes"));
+        assert!(read_at_most(folder.path(), 3).unwrap_err().to_string().contains("not a regular file"));
+    }
+
+    #[test]
+    fn a_lock_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".lock");
+        let (told, heard) = std::sync::mpsc::channel();
+        let first = lock_or_wait(&path, || panic!("nobody has it")).unwrap().expect("a file system with locks");
+        let waiting = std::thread::spawn({
+            let path = path.clone();
+            move || lock_or_wait(&path, || told.send(()).unwrap()).unwrap().is_some()
+        });
+        heard.recv().unwrap();
+        drop(first);
+        assert!(waiting.join().unwrap());
     }
 }

@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Held while files of a run or model directory are replaced: a save in another thread cleans up there.
+/// Held while files of a run or model directory are replaced: a save in another thread would remove the temporary files.
 static REPLACING: Mutex<()> = Mutex::new(());
 
-/// A new file whose digest grows with it.
+/// A new file, hashed as it is written.
 pub(super) struct HashingFile {
     file: File,
     path: PathBuf,
@@ -41,7 +41,7 @@ impl HashingFile {
         Ok(())
     }
 
-    /// Brings everything to the disk; the entry is listed as `name`.
+    /// Syncs the file; its manifest entry is called `name`.
     pub(super) fn finish(self, name: &str) -> Result<FileEntry> {
         // Some file systems report a full disk only here.
         self.file.sync_all().map_err(|error| write_error(&self.path, error))?;
@@ -54,7 +54,7 @@ pub(super) fn hex(hash: Sha256) -> String {
     format!("{:x}", hash.finalize())
 }
 
-/// Size and digest of an existing file, which is also brought to the disk.
+/// Size and digest of an existing file, which is also synced.
 pub(super) fn synced_entry(directory: &Path, name: &str) -> Result<FileEntry> {
     let path = directory.join(name);
     let read_error = |error| Error::io("read a file of the model", &path, error);
@@ -80,22 +80,6 @@ pub(super) fn digest(file: &mut File) -> std::io::Result<(u64, String)> {
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Reads a file that should be small; `doing` completes "cannot …".
-pub(super) fn read_small(doing: &str, path: &Path, most: u64) -> Result<Vec<u8>> {
-    let read_error = |error| Error::io(doing, path, error);
-    let file = File::open(path).map_err(read_error)?;
-    // A pipe or a device in its place could make the read wait for ever.
-    if !file.metadata().map_err(read_error)?.is_file() {
-        return Err(Error::failure(format!("cannot {doing}: not a regular file")).at(path));
-    }
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes).map_err(read_error)?;
-    if bytes.len() as u64 > most {
-        return Err(Error::failure(format!("cannot {doing}: it is larger than {most} bytes")).at(path));
-    }
-    Ok(bytes)
 }
 
 /// Keeps [`remove_temporaries`] away while the temporary files of a run or model directory are in use.
@@ -128,7 +112,7 @@ pub(super) fn remove_temporaries(directory: &Path, names: &[&str]) {
     }
 }
 
-/// Brings the names in a directory to the disk.
+/// Syncs a directory, so that new and renamed entries survive a crash.
 pub(super) fn sync_directory(path: &Path) -> Result<()> {
     // Windows cannot open a directory as a file, and needs no such call.
     if cfg!(unix) {
@@ -180,17 +164,17 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !self.in_place {
-            // The error that led here matters more than one of this removal; the next save tries again.
+            // The error that led here matters more than a failed removal; the next save tries again.
             let _ = remove(&self.path);
         }
     }
 }
 
-/// Makes a directory whole or not at all: `fill` writes into a temporary sibling, which then gets its name. Of several processes
-/// that make the same one, the first that is done does.
+/// Makes a directory whole or not at all: `fill` writes into a temporary sibling, which then gets its name. If several
+/// processes make the same one, the first to finish wins.
 ///
 /// # Errors
-/// It is there already, or something cannot be written.
+/// It exists already, or something cannot be written.
 pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     refuse_existing(out)?;
     let name = out.file_name().ok_or_else(|| Error::usage("this is no directory name").at(out))?.to_string_lossy();
@@ -198,7 +182,7 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
     std::fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
     remove_left_by_kills(parent, &name);
     let temporary = parent.join(temporary_name(&format!("{name}.{}", std::process::id())));
-    // In other containers there are processes of the same number.
+    // A process in another container may have the same id.
     let made = std::fs::create_dir(&temporary).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {
             let error = Error::failure("another process is making this directory").at(out);
@@ -211,15 +195,15 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
     let lock = File::open(scratch.path()).ok().filter(|directory| directory.try_lock().is_ok());
     fill(scratch.path())?;
     sync_directory(scratch.path())?;
-    // A directory takes the place of none but an empty one.
+    // rename() replaces a directory only if it is empty.
     scratch.rename_to(out).map_err(|error| if out.exists() { exists(out) } else { error })?;
     drop(lock);
     sync_directory(parent)
 }
 
-/// Refuses an output directory that is there.
+/// Refuses an output directory that exists.
 pub fn refuse_existing(out: &Path) -> Result<()> {
-    // A link to nothing is there too.
+    // A dangling link counts as existing.
     if fs::symlink_metadata(out).is_ok() { Err(exists(out)) } else { Ok(()) }
 }
 
@@ -227,7 +211,7 @@ fn exists(out: &Path) -> Error {
     Error::usage("the output directory exists").at(out).help("name a new directory with --out")
 }
 
-/// Removes the temporary directories of `name` whose processes were killed: those that still run have them locked. Where
+/// Removes the temporary directories of `name` that killed processes left: a running process holds a lock on its own. Where
 /// directories cannot be locked, they stay.
 fn remove_left_by_kills(parent: &Path, name: &str) {
     let Ok(entries) = fs::read_dir(parent) else { return };
@@ -241,7 +225,7 @@ fn remove_left_by_kills(parent: &Path, name: &str) {
     }
 }
 
-/// Free and all bytes of the disk that a path lies on, whether it exists yet or not.
+/// Free and total bytes of the file system of `path`, which need not exist yet.
 #[cfg(unix)]
 fn room(path: &Path) -> Option<(u64, u64)> {
     let there = path.ancestors().find(|path| path.exists())?;
@@ -254,7 +238,7 @@ fn room(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// A failure to write, with the room there is where that is too little.
+/// A write error; on a full disk it says how much is free.
 pub(crate) fn write_error(path: &Path, error: std::io::Error) -> Error {
     let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let error = Error::io("write", path, error);

@@ -10,10 +10,10 @@ use std::str::FromStr;
 use super::manifest::verify_holding;
 use super::save::REPLACED;
 use super::{
-    BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, disk, parse_step_name,
-    read_state,
+    BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name, read_state,
 };
 use crate::error::{Error, Place, Result};
+use crate::file;
 
 /// A pointer is one short line.
 const MAX_POINTER_BYTES: u64 = 256;
@@ -79,7 +79,7 @@ pub type Saved = (u64, PathBuf);
 /// All checkpoints of a run that have a manifest, ascending by step. They are not verified.
 ///
 /// # Errors
-/// The directory cannot be read. A run without checkpoints is none.
+/// The directory cannot be read. A run without checkpoints is not an error.
 pub fn list(run: &Path) -> Result<Vec<Saved>> {
     let all = directories(run)?.into_iter();
     Ok(all.filter(|(_, path)| path.join(MANIFEST_FILE).exists()).collect())
@@ -109,7 +109,7 @@ pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     Ok(found)
 }
 
-/// The step that the pointer `name` ([`BEST`] or [`LAST`]) of a run names; none if there is no such file.
+/// The step that the pointer `name` ([`BEST`] or [`LAST`]) of a run names; `None` if there is no such file.
 ///
 /// # Errors
 /// The file cannot be read or does not name a checkpoint.
@@ -120,7 +120,8 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
     {
         return Ok(None);
     }
-    let bytes = disk::read_small("read the pointer", &path, MAX_POINTER_BYTES)?;
+    let bytes =
+        file::read_at_most(&path, MAX_POINTER_BYTES).map_err(|error| Error::io("read the pointer", &path, error))?;
     let step = std::str::from_utf8(&bytes).ok().and_then(|text| parse_step_name(text.trim()));
     step.map(Some).ok_or_else(|| {
         Error::failure(format!("`{name}` does not name a checkpoint"))
@@ -146,8 +147,8 @@ pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
     Ok((None, warnings))
 }
 
-/// The checkpoints of the regular rhythm up to update `step`, and the very last; not those saved in between for being best,
-/// or by a signal. The rhythm is the one that each was saved in; where it does not say, that of `save_every`.
+/// The checkpoints up to update `step` that were saved because `save_every` was due, and that of `step` itself; not those saved
+/// as the best, or by a signal. Each says whether it is regular; where it does not, `save_every` decides.
 pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
     let is_regular = |(s, directory): &Saved| {
         let said = read_state(directory).ok().and_then(|state| state["regular"].as_bool());
@@ -158,11 +159,11 @@ pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
     Ok(checkpoints)
 }
 
-/// Finds and verifies the model that is meant in a run or model directory.
+/// Finds and verifies the model that `which` asks for in a run or model directory.
 ///
 /// None means the final model if there is one, else the best checkpoint, else the last. With None or [`Which::Last`] a damaged
 /// checkpoint is reported in [`Located::warnings`] and the next in line is used; a final model, or one that was named exactly,
-/// must be good.
+/// must be intact.
 ///
 /// # Errors
 /// There is no such model, or it is damaged; the help says what can be found.
@@ -192,9 +193,9 @@ fn any(dir: &Path) -> Result<Located> {
             Ok(found) => return Ok(found),
             // Its writing was interrupted: the run has not ended.
             Err(error) if !dir.join(MANIFEST_FILE).exists() => warnings.push(passed_over("the final model", &error)),
-            // No other model in its place: it would be a worse one.
+            // Falling back to a checkpoint would silently give a worse model.
             Err(error) => {
-                // Checkpoints are of the same subwords.
+                // Checkpoints need the same tokenizer, so naming one would not help.
                 let is_tokenizer = |place: &Place| {
                     place.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
                 };
@@ -224,7 +225,7 @@ fn any(dir: &Path) -> Result<Located> {
     last(dir, warnings)
 }
 
-/// What `last` names, else the newest that is valid.
+/// The checkpoint that `last` names, else the newest valid one.
 fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
     let named_step = pointer(dir, LAST).unwrap_or_else(|error| {
         warnings.push(passed_over("the pointer to the last checkpoint", &error));

@@ -10,7 +10,7 @@
 //! }
 //! ```
 //!
-//! `run_files` stands in checkpoints only, for files at the top of their run. `digest` is the SHA-256 of every byte before
+//! `run_files` is in checkpoints only, for files at the top of their run. `digest` is the SHA-256 of every byte before
 //! its own value; what follows it is fixed. So any changed byte shows.
 
 use std::fs::File;
@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 
 use super::{MANIFEST_FILE, disk};
 use crate::error::{Error, Result};
+use crate::file;
 
 /// The version of the files' format that is written and read. It covers the manifest and the files it lists.
 pub const FORMAT_VERSION: u32 = 1;
@@ -41,7 +42,7 @@ pub struct Manifest {
     pub written_by: String,
     /// The files that belong together.
     pub files: Vec<FileEntry>,
-    /// In a checkpoint: the files at the top of its run that it is nothing without.
+    /// In a checkpoint: the files at the top of its run that it needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run_files: Vec<FileEntry>,
 }
@@ -125,7 +126,8 @@ pub(super) fn verify_holding(dir: &Path, required: &[&str]) -> Result<Manifest> 
             Error::io("read the manifest", &path, error)
         });
     }
-    let bytes = disk::read_small("read the manifest", &path, MAX_MANIFEST_BYTES)?;
+    let bytes =
+        file::read_at_most(&path, MAX_MANIFEST_BYTES).map_err(|error| Error::io("read the manifest", &path, error))?;
     let manifest = Manifest::parse(&bytes, &path)?;
     let mut problems: Vec<Error> =
         manifest.files.iter().filter_map(|entry| check_file(dir, entry, &path).err()).collect();

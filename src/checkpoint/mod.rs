@@ -32,6 +32,7 @@ pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, verify};
 pub use save::{prune, remove_after, save, save_model, set_pointer};
 
 use crate::error::{Error, Result};
+use crate::file;
 
 /// The weights, in a checkpoint and in a model directory.
 pub const MODEL_FILE: &str = "model.safetensors";
@@ -62,7 +63,8 @@ pub fn directory_of(run: &Path, step: u64) -> PathBuf {
 /// The file cannot be read, is larger than 64 MiB or is not JSON.
 pub fn read_state(dir: &Path) -> Result<serde_json::Value> {
     let path = dir.join(STATE_FILE);
-    let bytes = disk::read_small("read the training state", &path, MAX_STATE_BYTES)?;
+    let bytes = file::read_at_most(&path, MAX_STATE_BYTES)
+        .map_err(|error| Error::io("read the training state", &path, error))?;
     serde_json::from_slice(&bytes).map_err(|error| {
         Error::failure(format!("the training state is damaged: {error}"))
             .at_line(&path, error.line(), error.column())
@@ -70,14 +72,14 @@ pub fn read_state(dir: &Path) -> Result<serde_json::Value> {
     })
 }
 
-/// The run and the step of a path that is that of a checkpoint.
+/// The run and the step, if the path is that of a checkpoint.
 pub fn run_and_step(directory: &Path) -> Option<(&Path, u64)> {
     let step = parse_step_name(directory.file_name()?.to_str()?)?;
     let checkpoints = directory.parent()?;
     Some((checkpoints.parent().filter(|run| checkpoints == checkpoints_of(run))?, step))
 }
 
-/// What a path names: a directory of a model or run; or one of a run's checkpoints, which is told apart.
+/// What a path names: a model or run directory, or one checkpoint of a run, whose step is then returned too.
 pub fn directory_and_step(named: &Path) -> (&Path, Option<Which>) {
     match run_and_step(named) {
         Some((run, step)) if !named.join(CONFIG_FILE).exists() => (run, Some(Which::Step(step))),

@@ -1,8 +1,8 @@
 //! Models of the Hugging Face hub: `hf:ORG/NAME`, fetched into the hub's cache and imported once for each commit.
 //!
-//! What was imported lies in `$XDG_CACHE_HOME/mt/models/ORG--NAME/COMMIT-vN`, where N tells importers that differ apart.
+//! Imported models are in `$XDG_CACHE_HOME/mt/models/ORG--NAME/COMMIT-vN`, where N is the version of the importer.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::import;
@@ -14,20 +14,20 @@ use crate::file;
 use crate::hub::{Hub, Repo, is_revision};
 use crate::interop::import::hf_marian;
 
-/// What the name of a model of the hub begins with.
+/// The prefix of the name of a model of the hub.
 pub const PREFIX: &str = "hf:";
-/// Changes when what is imported would be another model.
+/// Must change when the importer would produce another model from the same files.
 const VERSION: u32 = 1;
 
 /// The files of a repository, in the hub's cache.
 pub struct Fetched {
-    /// The folder they lie in.
+    /// Their folder.
     pub folder: PathBuf,
-    /// The commit that they are of.
+    /// Their commit.
     commit: String,
 }
 
-/// The repository that a model's name means, if it is one of the hub: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`.
+/// The repository of a model, if its name is one of the hub: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`.
 pub fn repository(name: &Path) -> Option<Repo> {
     let name = name.to_str()?.strip_prefix(PREFIX)?;
     Some(match name.split_once('@') {
@@ -36,11 +36,11 @@ pub fn repository(name: &Path) -> Option<Repo> {
     })
 }
 
-/// Fetches the files of a MarianMT model that are not in the cache. Where `main` has its weights as a pickle alone, from the pull
-/// request of the hub's converter.
+/// Fetches the files of a MarianMT model that are not in the cache. If `main` has its weights only as a pickle, fetches them
+/// from the pull request of the hub's converter.
 ///
 /// # Errors
-/// Those of the hub; also where the repository has no such model.
+/// Those of the hub; or the repository has no such model.
 pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
     let hub = Hub::open(common.offline)?.quiet(common.quiet);
     let mut files = hub.files(repo)?;
@@ -79,7 +79,7 @@ fn pickle_alone(repo: &Repo) -> Error {
     )
 }
 
-/// The converter's pull request. What the hub said is kept: the next time, and offline, it need not be asked.
+/// The converter's pull request. The hub's answer is kept, so that it need not be asked again and offline use works.
 fn conversion(hub: &Hub, repo: &Repo) -> Result<Option<String>> {
     let kept = models(repo)?.join(format!("{}.conversion", hub.commit(repo)?));
     if let Ok(revision) = fs::read_to_string(&kept) {
@@ -95,7 +95,7 @@ fn conversion(hub: &Hub, repo: &Repo) -> Result<Option<String>> {
     Ok(found)
 }
 
-/// Where what was imported from a repository lies.
+/// The directory of models imported from a repository.
 fn models(repo: &Repo) -> Result<PathBuf> {
     Ok(cache()?.join("models").join(repo.name.replace('/', "--")))
 }
@@ -110,10 +110,14 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     let directory = models.join(format!("{}-v{VERSION}", fetched.commit));
     let write_error = |error| Error::io("write the imported model", &models, error);
     fs::create_dir_all(&models).map_err(write_error)?;
-    let lock = File::create(models.join(".lock")).map_err(write_error)?;
-    // Some network file systems have no locks; then the one that ends first wins, with the same model.
-    let _ = lock.lock();
-    // What was damaged since is made anew.
+    // Without locks, the process that ends first wins, but all import the same model.
+    let locked = file::lock_or_wait(&models.join(".lock"), || {
+        if !common.quiet {
+            message(format_args!("{repo}: another process is importing it: waiting"));
+        }
+    });
+    let _lock = locked.map_err(write_error)?;
+    // A model that has been damaged since is imported again.
     if directory.exists() && checkpoint::verify(&directory).is_err() {
         let removed = if directory.is_dir() { fs::remove_dir_all(&directory) } else { fs::remove_file(&directory) };
         removed.map_err(|error| Error::io("remove a damaged model", &directory, error))?;
@@ -128,7 +132,7 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Where programs of the user keep what they can make again.
+/// The user's cache directory for `mt`.
 fn cache() -> Result<PathBuf> {
     let named = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The key is a checksum of everything that decides what comes out: the text, the tokenizers, the filter. So an entry never
-//! has to be renewed, runs share it, and it can be deleted at any time. A shard counts with its summary, which is written
-//! after it and holds its checksum; both are synced and renamed into place. Preparing that was cut short goes on behind the
-//! last shard that counts, and so does the mending of a damaged entry.
+//! has to be renewed, runs share it, and it can be deleted at any time. A shard counts once its summary exists, which is
+//! written after it and holds its checksum; both are synced and renamed into place. Interrupted preparing resumes after the
+//! last shard that counts, and so does the repair of a damaged entry.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -26,11 +26,11 @@ use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// Changes when shards or what is in them come to mean something else.
+/// To be raised when the meaning of shards or their contents changes.
 const FORMAT: u32 = 1;
 /// File with the checksum of tokenizers.
 const DIGEST: &str = "digest";
-/// Ending of a file on its way to another name.
+/// Extension of a file that is not yet renamed into place.
 const TEMPORARY: &str = "tmp";
 /// Locked by the process that adds to an entry.
 const LOCK: &str = ".lock";
@@ -69,7 +69,7 @@ impl Cache {
     /// The entry of the tokenizers learned from these corpora.
     pub fn vocabulary(&self, corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Vocabulary {
         let texts: Vec<_> = corpora.iter().map(|corpus| hex(corpus.digest())).collect();
-        // What is dropped in training has no part in learning.
+        // Dropout affects training only, not the learnt vocabulary.
         let config = TokenizerConfig { dropout: 0.0, ..config.clone() };
         let key = json!({ "format": FORMAT, "texts": texts, "tokenizer": config });
         Vocabulary { directory: self.directory.join(named("vocabulary", &key)) }
@@ -82,7 +82,7 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The tokenizers, if they are there and as they were saved.
+    /// The tokenizers, if they exist and are unchanged since they were saved.
     pub fn load(&self) -> Option<Tokenizers> {
         let digest = fs::read_to_string(self.directory.join(DIGEST)).ok()?;
         let tokenizers = Tokenizers::load(&self.directory).ok()?;
@@ -98,7 +98,7 @@ impl Vocabulary {
     }
 }
 
-/// What an entry with this key is called.
+/// The directory name of an entry with this key.
 fn named(kind: &str, key: &Value) -> String {
     let hash = hex(Sha256::digest(key.to_string()).into());
     format!("{kind}-{}", &hash[..16])
@@ -120,8 +120,8 @@ impl Entry {
         Ok(self.is_complete(&shards).then_some(shards))
     }
 
-    /// The shards: those that are there and whole from the first on, and after them new ones made of the corpus. `say` is told
-    /// what the user may wonder about.
+    /// The shards: the leading ones that are there and whole, and then new ones made from the corpus. `say` gets messages for
+    /// the user.
     pub fn load_or_make(
         &self,
         corpus: &dyn PairSource,
@@ -150,11 +150,11 @@ impl Entry {
         Ok(shards)
     }
 
-    /// Removes what a process that was killed left.
+    /// Removes temporary files that a killed process left.
     fn remove_temporaries(&self) {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|file| file.path());
         for file in files.filter(|file| file.extension().is_some_and(|ending| ending == TEMPORARY)) {
-            // It is in nobody's way.
+            // One that cannot be removed does no harm.
             let _ = fs::remove_file(file);
         }
     }
@@ -182,7 +182,7 @@ impl Entry {
         bytes.exists().then_some(summary)
     }
 
-    /// Writes a shard, and maps what was written in place of it.
+    /// Writes a shard, and returns it mapped from the file.
     fn store(&self, number: usize, shard: &Shard) -> Result<Shard> {
         let [bytes, summary] = self.files(number);
         write_whole(&bytes, shard.bytes())?;
@@ -196,17 +196,12 @@ impl Entry {
     /// Waits until no other process adds to the entry.
     fn lock(&self, say: &dyn Fn(String)) -> Result<Option<File>> {
         let path = self.directory.join(LOCK);
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(|error| Error::io("write the prepared data", &path, error))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => {
-                say(format!("waiting for another process that prepares the same text in {}", self.directory.display()));
-                // Without locks, as on some network file systems, two processes write the same bytes.
-                Ok(file.lock().ok().map(|()| file))
-            }
-            Err(TryLockError::Error(_)) => Ok(None),
-        }
+        let directory = self.directory.display();
+        // Without locks both processes write the same bytes: harmless.
+        let locked = file::lock_or_wait(&path, || {
+            say(format!("waiting for another process that prepares the same text in {directory}"));
+        });
+        locked.map_err(|error| Error::io("write the prepared data", &path, error))
     }
 }
 

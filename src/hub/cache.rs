@@ -25,7 +25,7 @@ pub(super) struct Cache {
 pub(super) fn is_safe_path(path: &str) -> bool {
     let plain = !path.is_empty() && !path.contains(['\\', '\0']) && !path.split('/').any(str::is_empty);
     plain && Path::new(path).components().all(|component| matches!(component, Component::Normal(_)))
-        // `components` leaves out a dot.
+        // `components` skips `.` parts.
         && !path.split('/').any(|part| part == ".")
 }
 
@@ -60,27 +60,21 @@ impl Cache {
         self.folder(repo).join("blobs").join(etag)
     }
 
-    /// Waits until no other process fetches these contents; they are ours until the file is closed. Where the file system has
-    /// no locks nobody waits; what two processes have spoilt for each other is found out before it is in its place.
-    pub fn lock(&self, repo: &Repo, etag: &str, quiet: bool) -> Result<File> {
+    /// Waits until no other process fetches these contents, and locks them until the file is closed. Where the file system has no
+    /// locks nobody waits; what two processes corrupt for each other is detected before it is put in its place.
+    pub fn lock(&self, repo: &Repo, etag: &str, quiet: bool) -> Result<Option<File>> {
         let folder = self.root.join(".locks").join(self.folder(repo).file_name().unwrap_or_default());
         create_folder(&folder)?;
         let path = folder.join(format!("{etag}.lock"));
-        let failed = |error| Error::io("lock the cache", &path, error);
-        let file = File::create(&path).map_err(failed)?;
-        match file.try_lock() {
-            // Some network file systems have no locks.
-            Ok(()) | Err(fs::TryLockError::Error(_)) => return Ok(file),
-            Err(fs::TryLockError::WouldBlock) => {}
-        }
-        if !quiet {
-            message(format_args!("hub: another process is fetching the same file of {repo}: waiting for it"));
-        }
-        file.lock().map_err(failed)?;
-        Ok(file)
+        let locked = file::lock_or_wait(&path, || {
+            if !quiet {
+                message(format_args!("hub: another process is fetching the same file of {repo}: waiting for it"));
+            }
+        });
+        locked.map_err(|error| Error::io("lock the cache", &path, error))
     }
 
-    /// Makes contents that are there the file of that commit.
+    /// Links contents that are in the cache as `file` of that commit.
     pub fn place(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
         let pointer = self.snapshot(repo, commit).join(file);
         let blob = self.blob(repo, etag);
@@ -101,7 +95,7 @@ impl Cache {
     /// Remembers the names of a revision's files and the commit that it stands for.
     pub fn keep_listing(&self, repo: &Repo, listing: &Listing) -> Result<()> {
         let folder = self.folder(repo);
-        // First: without its names a commit would seem to have the files alone that are in the cache.
+        // The names first: without them a commit would seem to have only the files that are in the cache.
         replace(&folder.join(".listings").join(&listing.commit), &listing.files.join("\n"))?;
         if is_commit(&repo.revision) {
             return Ok(());
@@ -138,7 +132,7 @@ impl Cache {
     }
 }
 
-/// A relative link, so that the cache may be moved; a copy where there are none.
+/// A relative link, so that the cache may be moved; outside Unix a hard link or a copy.
 #[cfg(unix)]
 fn link(up: &str, etag: &str, _: &Path, new: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), new)
@@ -166,7 +160,8 @@ fn walk(folder: &Path, prefix: &str, files: &mut Vec<String>) {
 fn replace(path: &Path, text: &str) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     create_folder(folder)?;
-    let new = folder.join(format!(".{}.new", std::process::id()));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = folder.join(format!(".{name}.{}.new", std::process::id()));
     file::replace(path, &new, text.as_bytes()).map_err(|error| problem::cannot_write(path, error))
 }
 
@@ -226,7 +221,7 @@ mod tests {
         let repo = Repo::dataset("org/name");
         let [old, new] = ["0", "1"].map(|digit| Listing { commit: digit.repeat(40), files: vec!["a".to_owned()] });
         cache.keep_listing(&repo, &old).unwrap();
-        // No file can be written in the place of a folder.
+        // A folder in the place of a file makes writing fail.
         create_folder(&cache.folder(&repo).join(".listings").join(&new.commit)).unwrap();
         cache.keep_listing(&repo, &new).unwrap_err();
         assert_eq!(cache.listing(&repo).unwrap().commit, old.commit);

@@ -16,7 +16,7 @@ pub trait Metric: Sync {
     /// How it is computed, as sacrebleu's signature has it, without the number of references and the version.
     fn options(&self) -> Vec<(&'static str, String)>;
 
-    /// How many numbers the statistics of a line are.
+    /// How many numbers the statistics of a line have.
     fn width(&self) -> usize;
 
     /// Writes the statistics of a line. `references` are those that the line has, at least one.
@@ -32,11 +32,6 @@ pub trait Metric: Sync {
 
     /// What else goes into JSON beside score and signature.
     fn add_to_json(&self, _statistics: &[f64], _json: &mut Map<String, Value>) {}
-
-    /// Whether a lower score is a better one.
-    fn lower_is_better(&self) -> bool {
-        false
-    }
 }
 
 /// The statistics of every line of a corpus.
@@ -44,12 +39,12 @@ pub trait Metric: Sync {
 pub struct Statistics {
     width: usize,
     values: Vec<f64>,
-    /// References of every line; 0 where lines differ in their number.
+    /// Number of references of every line; 0 if it differs between lines.
     pub references: usize,
 }
 
 impl Statistics {
-    /// Those of a corpus; `references[r][i]` is line `i` of reference stream `r`.
+    /// The statistics of a corpus; `references[r][i]` is line `i` of reference stream `r`.
     ///
     /// # Errors
     /// There is nothing to score, or the streams differ in length.
@@ -59,8 +54,8 @@ impl Statistics {
         Ok(Self::of_lines(metric, hypotheses, of_line, references.len()))
     }
 
-    /// Those of a corpus whose lines differ in their number of references: `None` is a missing one. An empty string is a
-    /// reference of length zero.
+    /// The statistics of a corpus whose lines differ in their number of references: `None` is a missing one. An empty string
+    /// is a reference of length zero.
     ///
     /// # Errors
     /// As [`Statistics::new`], and where a line has no reference at all.
@@ -95,7 +90,7 @@ impl Statistics {
         Self { width, values, references }
     }
 
-    /// Lines.
+    /// Number of lines.
     pub fn len(&self) -> usize {
         self.values.len() / self.width
     }
@@ -120,7 +115,7 @@ impl Statistics {
         self.sum_of(0..self.len())
     }
 
-    /// The sum over some lines, each as often as it is named.
+    /// The sum over some lines; a line given several times counts each time.
     pub fn sum_of(&self, lines: impl IntoIterator<Item = usize>) -> Vec<f64> {
         let mut sum = vec![0.0; self.width];
         for index in lines {
@@ -145,7 +140,7 @@ pub fn signature(metric: &dyn Metric, references: usize, resampling: &[(&str, St
     parts.join("|")
 }
 
-/// Checks what every way to score a corpus needs; `L` is a line or a line that may be missing.
+/// Checks that there are lines to score, and as many in each reference; `L` is a line or a line that may be missing.
 fn check<L>(hypotheses: usize, references: &[Vec<L>]) -> Result<()> {
     if references.is_empty() {
         return Err(Error::usage("a score needs at least one reference"));

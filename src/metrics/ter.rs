@@ -12,11 +12,11 @@ use super::tokenize::{separate_punctuation, separate_stops, words};
 /// How TER is computed. The default is sacrebleu's: words are what white space separates, case is ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TerOptions {
-    /// Whether punctuation is parted from words, and entities are undone.
+    /// Whether punctuation is separated from words, and entities are decoded.
     pub normalized: bool,
     /// Whether punctuation is left out.
     pub no_punct: bool,
-    /// Whether the two above know Chinese and Japanese.
+    /// Whether these two also handle Chinese and Japanese.
     pub asian_support: bool,
     /// Whether case counts.
     pub case_sensitive: bool,
@@ -77,15 +77,11 @@ impl Metric for TerOptions {
         json.insert("num_edits".to_owned(), statistics[0].into());
         json.insert("ref_length".to_owned(), statistics[1].into());
     }
-
-    fn lower_is_better(&self) -> bool {
-        true
-    }
 }
 
 impl TerOptions {
-    /// As [`Self::prepare`]. sacrebleu normalizes references twice, which parts a few more words: those that only white space
-    /// other than a space followed.
+    /// As [`Self::prepare`]. sacrebleu normalizes references twice, which separates a few more words: those followed by white
+    /// space other than a space.
     fn prepare_reference<'a>(&self, line: &'a str) -> Cow<'a, str> {
         let line = self.prepare(line);
         if !self.normalized {
@@ -94,7 +90,7 @@ impl TerOptions {
         Cow::Owned(self.prepare(&words(&line).collect::<Vec<_>>().join(" ")).into_owned())
     }
 
-    /// The line as its words are to be split from it.
+    /// The line with its words separated by white space.
     fn prepare<'a>(&self, line: &'a str) -> Cow<'a, str> {
         let mut line = Cow::Borrowed(line);
         if !self.case_sensitive {
@@ -114,7 +110,7 @@ impl TerOptions {
     }
 }
 
-/// Undoes entities and parts punctuation and possessives from words, as Tercom does.
+/// Decodes entities and separates punctuation and possessives from words, as Tercom does.
 fn normalize(line: &str) -> String {
     let mut line = line.trim_end_matches(super::tokenize::is_whitespace).to_owned();
     for (from, to) in [("\n-", ""), ("\n", " "), ("&quot;", "\""), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")] {
@@ -133,7 +129,7 @@ fn normalize(line: &str) -> String {
     separate_stops(&parted)
 }
 
-/// Chinese characters and Japanese ones but kana stand alone, and so does their punctuation.
+/// Separates Chinese characters, Japanese ones except kana, and their punctuation.
 fn separated_asian(c: char) -> impl Iterator<Item = char> {
     let alone = matches!(c,
         '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{31c0}'..='\u{31ef}' | '\u{2e80}'..='\u{2eff}'

@@ -1,4 +1,4 @@
-//! What a run tells: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
+//! What a run reports: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -11,13 +11,14 @@ use serde_json::Value;
 use crate::console::message;
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
+use crate::file;
 
 /// The log in a run directory.
 pub const LOG_FILE: &str = "log.jsonl";
 
-/// Shows the entries of a log in another form. Where it fails, a warning is all that comes of it: the log has everything.
+/// Shows the entries of a log in another form. If it fails, there is only a warning: the log has everything.
 pub trait Watcher {
-    /// The run goes on behind these entries; others that were there before do not count any more.
+    /// The run goes on after these entries; others that were shown before no longer count.
     fn begin(&mut self, entries: &[Value]) -> Result<()>;
 
     /// There is another entry.
@@ -54,15 +55,15 @@ pub struct Log {
 pub struct Progress {
     /// Updates made.
     pub step: u64,
-    /// Updates skipped, those before it went back to a checkpoint among them.
+    /// Updates skipped, including those before it went back to a checkpoint.
     pub skipped: u64,
     /// How often it has gone back to a checkpoint.
     pub returns: u64,
 }
 
 impl Progress {
-    /// Whether an entry of the log tells of what was done until then. Skipped updates stay known when a run goes back: they
-    /// are told by their count, not by the number of the update.
+    /// Whether an entry of the log is about what was done until then. Skipped updates stay known when a run goes back: they are
+    /// compared by their count, not by the number of the update.
     fn covers(self, entry: &Value) -> bool {
         let is_within = |key: &str, most: u64| entry[key].as_u64().is_none_or(|number| number <= most);
         match entry["event"].as_str() {
@@ -108,7 +109,7 @@ impl Log {
         Ok(())
     }
 
-    /// Shows sample translations to who can draw them; what explains them stands in no entry.
+    /// Shows sample translations to the watchers; their explanations are in no entry.
     pub fn samples(&mut self, samples: Samples) {
         if !samples.explained.is_empty() {
             tell(&mut self.watchers, |watcher| watcher.samples(samples));
@@ -144,7 +145,7 @@ impl Log {
     }
 }
 
-/// Tells all watchers; one that fails is told no more.
+/// Calls all watchers; one that fails is dropped.
 fn tell(watchers: &mut Vec<Box<dyn Watcher>>, tell: impl Fn(&mut dyn Watcher) -> Result<()>) {
     watchers.retain_mut(|watcher| match tell(watcher.as_mut()) {
         Ok(()) => true,
@@ -158,16 +159,9 @@ fn tell(watchers: &mut Vec<Box<dyn Watcher>>, tell: impl Fn(&mut dyn Watcher) ->
 /// Opens a log to go on after `progress`; what follows that is dropped.
 fn cut(path: &Path, progress: Progress, watchers: &mut Vec<Box<dyn Watcher>>) -> Result<File> {
     let kept = entries_until(path, progress)?;
-    let temporary = path.with_file_name(".log.jsonl.new");
-    let write = |file: &mut File| {
-        for line in &kept {
-            writeln!(file, "{line}")?;
-        }
-        file.sync_all()
-    };
-    let mut file = File::create(&temporary).map_err(|e| Error::io("write the log", &temporary, e))?;
-    write(&mut file).map_err(|e| Error::io("write the log", &temporary, e))?;
-    std::fs::rename(&temporary, path).map_err(|e| Error::io("write the log", path, e))?;
+    let lines: String = kept.iter().map(|line| format!("{line}\n")).collect();
+    let replaced = file::replace(path, &path.with_file_name(".log.jsonl.new"), lines.as_bytes());
+    replaced.map_err(|e| Error::io("write the log", path, e))?;
     tell(watchers, |watcher| watcher.begin(&kept));
     OpenOptions::new().append(true).open(path).map_err(|e| Error::io("write the log", path, e))
 }
@@ -184,7 +178,7 @@ fn entries_until(path: &Path, progress: Progress) -> Result<Vec<Value>> {
     }
 }
 
-/// The entries of a log. Damaged lines are left out and told of, but for the last one: that of a run that was killed may be
+/// The entries of a log. Damaged lines are left out with a warning, except for the last one, which a killed run may have
 /// torn.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Subwords: text to ids and back, and learning how.
+//! Subwords: text to ids and back, and learning a vocabulary.
 //!
 //! A [`Tokenizer`] is one of several engines:
 //!
@@ -17,8 +17,8 @@
 //!
 //! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. Normalising is NFKC
 //! (or another [`Normalization`]), and lower case where the tokenizer was trained so; white space stays as it is, except
-//! that NFKC itself turns some of it (U+00A0, U+3000 and the like) into U+0020. So U+0020 alone is written `▁`, one for each, leading and trailing ones too;
-//! tabs and other white space are written in bytes. What looks like a special token, a byte piece or a `▁` in the text is
+//! that NFKC itself turns some of it (U+00A0, U+3000 and the like) into U+0020. So only U+0020 is written `▁`, one for each,
+//! leading and trailing ones too; other white space is written in bytes. A special token, byte piece or `▁` in the text is
 //! text: encoding never yields a special id. (In the library, that is `encode_special_tokens = true`; by its default it
 //! does find special tokens in text.)
 //!
@@ -49,6 +49,7 @@ use rayon::prelude::*;
 
 use crate::choice::choice;
 use crate::error::{Error, Result};
+use crate::file;
 use bpe::Bpe;
 use engine::{Dropout, Engine};
 use library::Library;
@@ -125,7 +126,7 @@ impl Tokenizer {
         Self::from_json(train::train(text, options)?)
     }
 
-    /// Counts the pieces of text that is split already; see [`TokenizerKind::SubwordNmt`].
+    /// Counts the pieces of text that has been split already; see [`TokenizerKind::SubwordNmt`].
     ///
     /// # Errors
     /// A usage error if the vocabulary has no room for any.
@@ -138,14 +139,8 @@ impl Tokenizer {
     /// # Errors
     /// The file cannot be read, is no tokenizer, or is one that mt cannot use. The error names the file.
     pub fn load(path: &Path) -> Result<Self> {
-        let read_error = |error| Error::io("read the tokenizer", path, error);
-        // A pipe in its place could be waited for for ever, and a hostile file fill the memory.
-        let metadata = std::fs::metadata(path).map_err(read_error)?;
-        if !metadata.is_file() || metadata.len() > MOST_BYTES {
-            let what = format!("this is not a tokenizer: not a regular file of at most {MOST_BYTES} bytes");
-            return Err(Error::failure(what).at(path));
-        }
-        let bytes = std::fs::read(path).map_err(read_error)?;
+        let bytes =
+            file::read_at_most(path, MOST_BYTES).map_err(|error| Error::io("read the tokenizer", path, error))?;
         let help = "use a tokenizer.json, a SentencePiece .model, or what mt wrote; or train one from the corpus";
         Self::from_bytes(bytes).map_err(|error| error.at(path).help(help))
     }
@@ -158,7 +153,7 @@ impl Tokenizer {
         if bytes.is_empty() {
             return Err(Error::failure("this is not a tokenizer: it is empty"));
         }
-        // A SentencePiece model begins with a line feed, for that is the number of its first field.
+        // A SentencePiece model begins with a line feed, the protobuf tag of its first field.
         if bytes.trim_ascii_start().starts_with(b"{") {
             let json = String::from_utf8(bytes).map_err(|error| {
                 Error::failure("this is not a tokenizer.json: it is not UTF-8 text").caused_by(error)
@@ -222,10 +217,10 @@ impl Tokenizer {
         Ok(Self { json, engine: Box::new(library) })
     }
 
-    /// This one with further tags and other symbols, whose ids come behind those that there are.
+    /// This tokenizer with further tags and symbols, whose ids follow the existing ones.
     ///
     /// # Errors
-    /// One of them can be none, or is there already; or the tokenizer is none that [`Tokenizer::train`] has made.
+    /// A symbol is invalid or already present; or the tokenizer was not made by [`Tokenizer::train`].
     pub fn with_symbols(&self, tags: &[String], symbols: &[String]) -> Result<Self> {
         let file: serde_json::Value = serde_json::from_str(&self.json)
             .map_err(|error| Error::failure("the tokenizer is no JSON").caused_by(error))?;
@@ -235,8 +230,8 @@ impl Tokenizer {
         Self::from_json(format!("{:#}", bpe.with_symbols(file, tags, symbols)?))
     }
 
-    /// Writes the tokenizer as `tokenizer.json`, the same bytes every time: those it was read from. They are on the disk
-    /// before what counts on them is written: the configuration of a run, a digest, the name of a model's directory.
+    /// Writes the tokenizer as `tokenizer.json`, the same bytes every time: those it was read from. They are synced, because
+    /// files written later rely on them: the configuration of a run, a digest, the name of a model's directory.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -312,12 +307,12 @@ impl Tokenizer {
         self.engine.piece(id)
     }
 
-    /// Whether an id is a byte's, which all vocabularies of a kind have, however rare it is.
+    /// Whether an id is a byte piece: every vocabulary with byte fallback has all of them, however rare.
     pub fn is_byte(&self, id: u32) -> bool {
         self.piece(id).is_some_and(|piece| vocabulary::byte_of_piece(piece).is_some())
     }
 
-    /// The ids of these pieces, ascending; of one that is not in the vocabulary none.
+    /// The ids of these pieces, ascending; pieces that are not in the vocabulary are left out.
     pub fn ids_of(&self, pieces: &[&str]) -> Vec<u32> {
         let is_one = |id: &u32| self.piece(*id).is_some_and(|piece| pieces.contains(&piece));
         (0..self.vocab_size() as u32).filter(is_one).collect()
@@ -357,27 +352,27 @@ impl Tokenizer {
         Some(format!("piece {id} is {:?}, and {:?}", self.piece(id).unwrap_or(""), other.piece(id).unwrap_or("")))
     }
 
-    /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces go together.
+    /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces join.
     pub fn marked(&self, ids: &[u32]) -> Vec<String> {
         self.engine.marked(ids)
     }
 
-    /// Whether what comes out is in lower case, whatever went in.
+    /// Whether output is lower-case, whatever the input.
     pub fn lowers_case(&self) -> bool {
         self.engine.lowers_case()
     }
 
-    /// The file of the SentencePiece model that this is, whole; none for other kinds.
+    /// The whole file of the model, if this is SentencePiece.
     pub fn sentencepiece(&self) -> Option<Vec<u8>> {
         self.engine.sentencepiece()
     }
 
-    /// The tags, such as `>>fra<<` or `<2de>`, that a source line begins with one of.
+    /// The tags, such as `>>fra<<` or `<2de>`, one of which begins each source line.
     pub fn language_tags(&self) -> Vec<&str> {
         self.engine.language_tags()
     }
 
-    /// The symbols of the user's own that are no tags; see [`TrainOptions::symbols`].
+    /// The user's own symbols that are not tags; see [`TrainOptions::symbols`].
     pub fn symbols(&self) -> Vec<&str> {
         self.engine.symbols()
     }
@@ -388,8 +383,8 @@ impl Tokenizer {
         self.engine.language_tag(line)
     }
 
-    /// What a line begins with that says something of all of it, and that its parts are to begin with: its tag, or symbols,
-    /// with the white space behind them.
+    /// The tag or symbols at the beginning of a line, and the white space after them. They apply to all of it: if it is split,
+    /// its parts are to begin with them.
     pub fn leading<'t>(&self, line: &'t str) -> &'t str {
         self.engine.leading(line)
     }
@@ -399,7 +394,7 @@ impl Tokenizer {
         self.engine.has_dropout()
     }
 
-    /// The special tokens that the file lacked, and that were put behind its vocabulary.
+    /// The special tokens that the file lacked, and that were added after its vocabulary.
     pub fn appended(&self) -> &[String] {
         self.engine.appended()
     }

@@ -1,7 +1,7 @@
 //! Weights of other programs, read into a model of ours. One module for each kind of source.
 //!
-//! Only data is read, never a pickle, which can run code. A source is described as a layout of *its* names over *our* flat
-//! buffer: every tensor of the file must have its place, and every place its tensor, of the right shape.
+//! Only data is read, never a pickle, which can run code. Each importer maps the names in the file to places in our flat
+//! buffer: every tensor of the file must have a place and every place a tensor, of the right shape.
 
 pub mod hf_marian;
 pub mod marian;
@@ -14,11 +14,12 @@ use candle_core::{DType, Tensor};
 use crate::config::{Config, ModelConfig};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::key;
 use crate::model::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
 
-/// More than any of the small files beside the weights has.
+/// Larger than any of the small files that go with the weights.
 const MOST_BYTES: u64 = 1 << 26;
 
 /// A model that was read.
@@ -36,23 +37,18 @@ pub struct Imported {
 /// Reads a MarianMT folder of `transformers`, or a model of Marian itself: its `.npz`, or the folder that it is in.
 ///
 /// # Errors
-/// There is none, or one that we do not have: everything that is wrong with it.
+/// There is no model, or it is not supported; all problems are named.
 pub fn import(source: &Path) -> Result<Imported> {
     if marian::is_model(source) { marian::import(source) } else { hf_marian::import(source) }
 }
 
-/// Reads a file that fits into memory.
+/// Reads one of the small files.
 fn read(file: &Path) -> Result<Vec<u8>> {
-    let read_error = |error| Error::io("read the model", file, error);
-    let metadata = std::fs::metadata(file).map_err(read_error)?;
-    if !metadata.is_file() || metadata.len() > MOST_BYTES {
-        return Err(Error::failure(format!("not a regular file of at most {MOST_BYTES} bytes")).at(file));
-    }
-    std::fs::read(file).map_err(read_error)
+    file::read_at_most(file, MOST_BYTES).map_err(|error| Error::io("read the model", file, error))
 }
 
-/// The parameters of a model whose weights are in `weights`, if that is large enough to hold them: what a file says of itself
-/// must not fill the memory.
+/// The parameters of a model whose weights are in `weights`. Fails if that file is too small to hold them, so that sizes
+/// stated by a damaged file cannot exhaust memory.
 fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -> Result<ParameterLayout> {
     let unlikely = |what: String| {
         Error::failure(what).at(weights).help("the files are of different models, or damaged: fetch them again")
@@ -71,7 +67,7 @@ fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -
     }
     let layout = layout::layout(config, vocabulary);
     let length = std::fs::metadata(weights).map_err(|error| Error::io("read the model", weights, error))?.len();
-    // Two bytes for each is the least.
+    // A parameter takes at least two bytes.
     if layout.total() as u64 > length {
         return Err(unlikely(format!("{} parameters cannot be in a file of {length} bytes", layout.total())));
     }
