@@ -151,11 +151,9 @@ fn all_that_is_wrong_is_said_at_once() {
     fails(&project.mt(&["import", "good", "--out", "model"]), 1, &["source.spm", "not a SentencePiece model"]);
 }
 
-/// The configuration of fine-tuning: the model's own, and our corpus.
+/// The configuration of fine-tuning: the model, and our corpus.
 const FINE_TUNING: &str = r#"
-extends = "model/config.toml"
 [data]
-root = "."
 train = [{ source = "train.en", target = "train.de" }]
 valid = { source = "valid.en", target = "valid.de" }
 max_length = 50
@@ -198,8 +196,11 @@ fn fine_tuning_begins_with_the_weights() {
     fails(&train(&["--run-dir", "runs/tune", "--overwrite", "--set", checkpoint]), 2, &says);
     // The model may have gone when the run goes on.
     std::fs::rename(project.path("model"), project.path("moved")).unwrap();
-    project.write("tune.toml", FINE_TUNING.replace("extends = \"model/", "extends = \"moved/"));
-    succeeds(&train(&["--resume", "--set", "train.max_updates=10"]));
+    let more = ["--resume", "--set", "train.max_updates=10"];
+    let says =
+        ["`model.d_ff` was 32", "has gone: go on with the run's own configuration, --config", "runs/tune/config.toml"];
+    fails(&train(&more), 2, &says);
+    succeeds(&project.mt(&[&["train", "--config", "runs/tune/config.toml"][..], &more].concat()));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The configuration: typed sections, read strictly from TOML files and `--set` overrides.
 //!
 //! Each file is parsed with positions (`document`), checked against the table of keys (`schema`, `check`) and
-//! laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`), computed defaults
-//! are filled in (`resolve`), and the result can be written out and compared (`dump`). All problems of all files
-//! are reported at once.
+//! laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`), the configuration of the model
+//! that training begins with is laid below (`tuned`), computed defaults are filled in (`resolve`), and the result can be
+//! written out and compared (`dump`). All problems of all files are reported at once.
 
 mod check;
 mod corpus;
@@ -18,6 +18,7 @@ mod sections;
 #[cfg(test)]
 mod tests;
 mod train;
+mod tuned;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -44,7 +45,8 @@ use crate::error::{Error, Result};
 /// A value of `sets` is TOML, or bare text. A table's `kind` set to another value replaces the table. A file that
 /// several files extend counts once, where it is first extended. In the result every path is absolute: `data.root`
 /// starts at the file that states it (in `sets`, at the working directory), names of corpora at `data.root`, or, where
-/// no root is stated, at the file that states them.
+/// no root is stated, at the file that states them. Keys of `[model]` and `[decode]` that are not stated are those of the model
+/// that `train.init` names.
 ///
 /// # Errors
 ///
@@ -72,7 +74,7 @@ pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
 ///
 /// # Errors
 ///
-/// What is missing, all of it.
+/// Something is missing; everything is named.
 pub fn check_for_training(config: &Config) -> Result<()> {
     let mut errors = Vec::new();
     if config.data.train.is_empty() {
@@ -104,8 +106,8 @@ struct Loader {
 }
 
 impl Loader {
-    /// Adds a file, after what it extends. `chain` holds the files that led here by `extends`, and `from` is where
-    /// the last of them says so.
+    /// Adds a file, after what it extends. `chain` holds the files that led here by `extends`, and `from` is the position of
+    /// the last `extends`.
     fn file(&mut self, shown: &Path, from: Option<&Origin>, chain: &mut Vec<PathBuf>) {
         let path = paths::normalise(&self.working.join(shown));
         if let Some(from) = from {
@@ -221,12 +223,13 @@ impl Loader {
             }
         }
         if !all_read {
-            // What an unreadable file would have stated is not known: no use to look for what is missing.
+            // An unreadable file may state what seems missing, so do not look for missing keys.
             return Err(self.report.into_error());
         }
         self.report.require(&mut merged);
         let directory = self.directory.as_deref().unwrap_or(&self.working);
         let root = paths::absolutise(&mut merged, directory, &mut self.report);
+        let merged = tuned::lay_over_init(merged, self.sources + 1);
         let config = resolve::resolve(&merged, root, &mut self.report);
         if self.report.is_empty() { config } else { Err(self.report.into_error()) }
     }

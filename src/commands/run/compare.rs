@@ -1,4 +1,4 @@
-//! Whether a run may go on under another configuration, and on the text that is there now.
+//! Whether a run may continue with another configuration, and with the present text.
 
 use std::path::Path;
 
@@ -26,10 +26,10 @@ const MAY_CHANGE: &[&str] = &[
     "train.keep",
     "train.log_every",
 ];
-/// Keys that may change too, but are told of: they change what comes, as the user may want.
+/// Keys that may change too, but with a note: they affect further training, which may be intended.
 const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "train.clip_norm", "valid.beam"];
 
-/// Keys that nothing comes of when a run is continued, not even by force: its vocabulary is learnt.
+/// Keys that have no effect when a run is continued, even with `--force`, because its vocabulary exists already.
 fn is_of_vocabulary(key: &str) -> bool {
     key.starts_with("tokenizer.") && key != "tokenizer.dropout"
 }
@@ -52,7 +52,7 @@ const SHAPE: &[&str] = &[
     "model.attention_bias",
 ];
 
-/// Whether a model of one configuration cannot have the parameters of the other, whatever the vocabulary.
+/// Whether the parameters of two configurations have different shapes, whatever the vocabulary.
 fn is_other_shape(a: &Config, b: &Config) -> bool {
     let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
     let [a, b] = [a, b].map(|config| layout(&config.model, any));
@@ -62,26 +62,35 @@ fn is_other_shape(a: &Config, b: &Config) -> bool {
     shapes(&a) != shapes(&b)
 }
 
-/// How the configuration of a run differs from the one that it shall go on with.
+/// How the configuration of a run differs from the one to continue it with.
 #[derive(Default)]
 pub struct Comparison {
-    /// What may change, but should be told.
+    /// Changes that are allowed but worth mentioning.
     pub notes: Vec<String>,
-    /// What would train something else.
+    /// Changes that would make it a different training, and need `--force`.
     pub refused: Vec<Error>,
-    /// What force does not help with: it would change nothing, or the parameters are of another shape.
+    /// Changes that even `--force` cannot allow: they would have no effect, or the parameters would have another shape.
     pub impossible: Vec<Error>,
 }
 
-/// Compares the configuration of a run, stored in `config_file`, with the one that it shall go on with.
+/// Compares the configuration of a run, stored in `config_file`, with the one to continue it with.
 pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Comparison {
     let mut comparison = Comparison::default();
     let is_other_shape = is_other_shape(old, new);
+    let gone = new.train.init.as_deref().filter(|init| !init.exists());
     for (key, before, now) in config::differences(old, &with_text_of(new, old)) {
         let is_in = |keys: &[&str]| keys.iter().any(|allowed| key.starts_with(allowed));
         let what = format!("`{key}` was {before} when the run began and is {now} now");
         if is_in(MAY_CHANGE_ALOUD) {
             comparison.notes.push(what);
+        } else if let (Some(init), true) = (gone, key.starts_with("model.")) {
+            let help = format!(
+                "what [model] leaves out is taken from `train.init`, and {} has gone: go on with the run's own \
+                 configuration, --config {}",
+                init.display(),
+                config_file.display()
+            );
+            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
         } else if is_of_vocabulary(&key) {
             let help =
                 "a run keeps the vocabulary that it began with: restore the value, or start another run with --run-dir";
@@ -99,7 +108,7 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
     comparison
 }
 
-/// The configuration with the corpora of `old` in place of its own: text may have moved, and is known by its checksum.
+/// The configuration with the corpora of `old` in place of its own: text may have moved, and is compared by its checksum.
 fn with_text_of(config: &Config, old: &Config) -> Config {
     let mut config = config.clone();
     for (new, old) in config.data.train.iter_mut().zip(&old.data.train) {
@@ -108,12 +117,12 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
         *new = old.clone();
     }
-    // Of a model that was tuned the run has written down all symbols, stated or not.
+    // A run that fine-tunes a model has recorded all symbols, whether the user stated them or not.
     if config.train.init.is_some() && old.train.init.is_some() {
         config.tokenizer.tags.clone_from(&old.tokenizer.tags);
         config.tokenizer.symbols.clone_from(&old.tokenizer.symbols);
     }
-    // So may a tokenizer: the run has a copy, to compare with.
+    // A tokenizer may have moved too: the run has a copy to compare it with.
     if config.tokenizer.path.is_some() && old.tokenizer.path.is_some() {
         config.tokenizer.path.clone_from(&old.tokenizer.path);
         if config.tokenizer.target_path.is_some() && old.tokenizer.target_path.is_some() {
@@ -123,7 +132,7 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     config
 }
 
-/// Refuses to continue a run on other text than it began with.
+/// Refuses to continue a run with other text than it began with.
 pub fn text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Result<()> {
     let train = old.train != new.train;
     let valid = old.valid.is_some() && new.valid.is_some() && old.valid != new.valid;

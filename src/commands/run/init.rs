@@ -13,7 +13,7 @@ use crate::model::{Transformer, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::ParameterLayout;
 
-/// Keys of `[model]` that another training may have otherwise: no weight depends on them.
+/// Keys of `[model]` that may differ from the other model's: no weight depends on them.
 const FREE: &[&str] = &[
     "model.preset",
     "model.dropout",
@@ -23,8 +23,8 @@ const FREE: &[&str] = &[
     "model.init",
 ];
 
-/// Keys of `[tokenizer]` that are not what the model has, nor left as they are by default: nothing would come of them. Tags and
-/// symbols may be added.
+/// Errors for keys of `[tokenizer]` that are neither the model's nor the default: they would have no effect. Tags and symbols
+/// may be added.
 fn idle_keys(other: &Config, config: &Config) -> Vec<Error> {
     let default = Config::default();
     let is_stated = |key: &str| config::differences(&default, config).iter().any(|(other, _, _)| other == key);
@@ -64,11 +64,11 @@ fn extended(tokenizers: &Tokenizers, config: &TokenizerConfig) -> Result<Option<
     Ok(Some(Tokenizers { source: source.unwrap_or(old_source), target: target.unwrap_or(old_target) }))
 }
 
-/// The configuration with all tags and symbols that the tokenizers have, where those are of another model: what a run writes
-/// down is true.
+/// The configuration with all tags and symbols of the tokenizers, if those are another model's, so that a run records the ones
+/// it really has.
 pub fn stating_symbols(mut config: Config, tokenizers: &Tokenizers) -> Config {
     let source = &tokenizers.source;
-    // Only our own have any that a configuration can state.
+    // Only our own tokenizers have symbols that a configuration can state.
     if config.train.init.is_some() && config.tokenizer.path.is_none() && source.has_dropout() {
         config.tokenizer.tags = source.language_tags().into_iter().map(str::to_owned).collect();
         config.tokenizer.symbols = source.symbols().into_iter().map(str::to_owned).collect();
@@ -80,7 +80,7 @@ pub fn stating_symbols(mut config: Config, tokenizers: &Tokenizers) -> Config {
 pub struct Start {
     /// Its tokenizers, with what the configuration adds to them.
     pub tokenizers: Tokenizers,
-    /// How its parameters lie.
+    /// The layout of its parameters.
     layout: ParameterLayout,
     directory: PathBuf,
     located: Located,
@@ -106,7 +106,7 @@ impl Start {
             .map(|(key, there, here)| {
                 let what = format!("`{key}` is {there} in the model that training begins with, and {here} here");
                 let file = directory.join(checkpoint::CONFIG_FILE);
-                let help = "take its [model], as `extends` of its config.toml does; or leave out `train.init`";
+                let help = "leave the key out, and it is as in that model; or leave out `train.init`";
                 Error::usage(what).at(file).help(help)
             })
             .collect();
@@ -144,8 +144,8 @@ impl Start {
         format!("beginning with the weights of {} ({})", self.directory.display(), self.located.what)
     }
 
-    /// Fills a model's parameters. Of a table with more rows than there were the first are filled: what was added to a
-    /// vocabulary stands behind it.
+    /// Fills a model's parameters. In a table with more rows than before, the first ones are filled: pieces added to a
+    /// vocabulary come at its end.
     ///
     /// # Errors
     /// The weights do not fit it.
