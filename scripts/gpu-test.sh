@@ -141,6 +141,7 @@ case ${1:-cuda} in
 build) build ;;
 run) run "${2:-cuda}" ;;
 end-to-end) end_to_end "$2" "$3" ;;
+libraries) libraries ;;
 cuda | cuda:*)
     build
     run "${1:-cuda}"
