@@ -79,6 +79,8 @@ pub struct Engine {
     decayed: (Vec<Range<usize>>, Address),
     /// Decisions on their way to the host, oldest first.
     decided: VecDeque<Ticket>,
+    /// Bytes of logits that are held at once at most; fewer, once there was no room for them.
+    logit_bytes: usize,
 }
 
 /// The decision on an update: a struct of kernels/optimizer.cu.
@@ -134,6 +136,7 @@ impl Engine {
             stopped,
             decayed: (Vec::new(), Address::NONE),
             decided: VecDeque::new(),
+            logit_bytes: pass::LOGIT_BYTES,
             lasting,
             model: model.clone(),
             queue,

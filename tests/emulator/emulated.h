@@ -47,6 +47,9 @@ struct Dim3 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(16) float4 {
     float x, y, z, w;
 };
@@ -262,6 +265,7 @@ struct Registration {
 
 // Not by their C names: libraries have some of these too.
 #define KERNEL static void
+#define KERNEL_OF(...) static void
 #define LAUNCHABLE(name) static emulator::Registration registration_of_##name(#name, {emulator::Launch<&name>::run, emulator::Launch<&name>::copy});
 #define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::block.shared.data())
 
@@ -269,6 +273,8 @@ UNWATCHED inline void __syncthreads() { emulator::wait(emulator::block.all); }
 UNWATCHED inline void sync_warp() {
     if (emulator::wait_warp()) emulator::block.warp_meetings[threadIdx.x / emulator::LANES]++;
 }
+
+inline float exp2_fast(float x) { return exp2f(x); }
 
 UNWATCHED inline float shuffle(float x, unsigned lane) {
     emulator::slot(emulator::lane()).value = x;

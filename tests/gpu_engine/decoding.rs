@@ -116,6 +116,9 @@ fn the_best_continuations() {
     for token in [2, 3, 4097] {
         logits[token] = 50.0;
     }
+    // The best of all is excluded, for all rows and for one.
+    logits[273] = 60.0;
+    logits[vocabulary + 999] = 70.0;
     let forced = [Exclusions::NO_TOKEN, Exclusions::NO_TOKEN, 77, Exclusions::NO_TOKEN, Exclusions::NO_TOKEN];
     let (starts, tokens, always) = ([0u32, 0, 2, 2, 2, 2], [4u32, 999], [0u32, 1, 273]);
     let [out_tokens, out_log_probs] = [0; 2].map(|_| queue.allocate(4 * 5 * k).unwrap());

@@ -5,6 +5,7 @@ mod attention;
 #[path = "../common/mod.rs"]
 mod common;
 mod decoding;
+mod loss;
 
 use std::sync::Arc;
 
@@ -337,6 +338,35 @@ fn numbers_that_are_not_finite_are_seen() {
 }
 
 /// What does not fit fails with a message that training splits batches at, and leaves room for the parts.
+/// Logits are the largest part of this model's memory: where there is none for those of all rows, parts of them give the same.
+#[test]
+fn logits_that_do_not_fit_are_computed_in_parts() {
+    if !on_emulator("logits_that_do_not_fit_are_computed_in_parts") {
+        return;
+    }
+    const MANY: usize = 2048;
+    let lengths = [30; 40];
+    let (source, target) = (random_sequences(&lengths, MANY, "source"), random_sequences(&lengths, MANY, "target"));
+    let targets = Targets { labels: random_sequences(&lengths, MANY, "labels").ids, padding: 0, smoothing: 0.1 };
+    let logits = 4 * MANY * target.ids.len();
+    let pass = |bytes: usize| {
+        let vocabulary = Vocabulary { source: MANY, target: MANY, ..VOCABULARY };
+        let config = ModelConfig { encoder_layers: 1, decoder_layers: 1, ..small_model() };
+        let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
+        model.initialise(3).unwrap();
+        let mut engine = Engine::new(&model, Arc::new(Emulator::with_memory(bytes)), DType::F32).unwrap();
+        engine.begin().unwrap();
+        engine.pass(&source, &target, &targets, &Mode::training(1)).unwrap();
+        let gradients: Vec<f32> = model.parameters().gradients().to_vec1().unwrap();
+        (engine.sums().unwrap().smoothed, gradients)
+    };
+    let (want, got) = (pass(1 << 30), pass(logits));
+    assert!((got.0 - want.0).abs() < 1e-9 * want.0, "{}, not {}", got.0, want.0);
+    assert!(error_by_norm(&got.1, &want.1) < 1e-6);
+    // Sums of parts are other bits than one sum.
+    assert!(got.1 != want.1);
+}
+
 #[test]
 fn running_out_of_memory_leaves_room_for_less() {
     if !on_emulator("running_out_of_memory_leaves_room_for_less") {

@@ -121,6 +121,11 @@ struct Matrices {
     }
 };
 
+// How many keys the warp that owns the 16 queries from `first` on looks at: later tiles hold nothing for it.
+__device__ inline unsigned seen_by_warp(const AttentionShape& shape, const Place& place, unsigned first) {
+    return first < place.queries ? place.visible(shape, min(first + 16, place.queries) - 1) : 0;
+}
+
 template <int D>
 __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf16* k, const bf16* v, AttentionShape shape) {
     __shared__ __align__(16) bf16 shared[2 * TILE * Tile<D>::STRIDE];
@@ -133,13 +138,16 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
     const Tile<D> keys = {shared}, values = {shared + TILE * Tile<D>::STRIDE};
     const Rows<D> queries(q + at.q, shape.q_stride, first, place.queries);
     const unsigned last = min(of_block + blockDim.x / WARP * 16, place.queries) - 1;
-    const unsigned visible = place.visible(shape, last);
+    const unsigned visible = place.visible(shape, last), seen = seen_by_warp(shape, place, first);
+    // For powers of two in place of exponentials.
+    const float scale = shape.scale * LOG2_E;
     float acc[D / 8][4] = {}, largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
     for (unsigned start = 0; start < visible; start += TILE) {
         __syncthreads();
         keys.fill(k + at.k, shape.k_stride, start, place.keys);
         values.fill(v + at.v, shape.k_stride, start, place.keys);
         __syncthreads();
+        if (start >= seen) continue;
         float x[TILE / 8][4], most[2] = {largest[0], largest[1]};
         with_tile(x, queries, keys);
 #pragma unroll
@@ -147,7 +155,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const unsigned query = first + row_of(i), key = start + column_of(n, i);
-                x[n][i] = key < place.visible(shape, query) ? x[n][i] * shape.scale : -INFINITY;
+                x[n][i] = key < place.visible(shape, query) ? x[n][i] * scale : -INFINITY;
                 most[i / 2] = fmaxf(most[i / 2], x[n][i]);
             }
         }
@@ -156,7 +164,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
         for (int half = 0; half < 2; half++) {
             most[half] = row_max(most[half]);
             // `most` is finite: every query sees a key of the first tile.
-            shrink[half] = expf(largest[half] - most[half]);
+            shrink[half] = exp2_fast(largest[half] - most[half]);
             largest[half] = most[half];
             total[half] *= shrink[half];
         }
@@ -164,7 +172,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
         for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float p = expf(x[n][i] - most[i / 2]);
+                const float p = exp2_fast(x[n][i] - most[i / 2]);
                 total[i / 2] += p;
                 x[n][i] = p;
                 if (shape.dropout.threshold > 0) {
@@ -186,7 +194,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
         factor[half] = total[half] > 0 ? 1.0f / total[half] : 0.0f;
         const unsigned query = first + row_of(2 * half);
         if (threadIdx.x % 4 == 0 && query < place.queries) {
-            log_sums[place.statistics(shape, query)] = total[half] > 0 ? largest[half] + logf(total[half]) : 0.0f;
+            log_sums[place.statistics(shape, query)] = total[half] > 0 ? largest[half] * LN_2 + logf(total[half]) : 0.0f;
         }
     }
     put_rows<D>(out + at.out, shape.out_stride, first, place.queries, acc, factor[0], factor[1]);
@@ -224,18 +232,20 @@ __device__ void attend_tiles_backward_queries(bf16* dq, float* deltas, const flo
         delta[half] = row_sum(delta[half]);
         const unsigned query = first + row_of(2 * half);
         if (query < place.queries) {
-            log_sum[half] = log_sums[place.statistics(shape, query)];
+            log_sum[half] = log_sums[place.statistics(shape, query)] * LOG2_E;
             if (threadIdx.x % 4 == 0) deltas[place.statistics(shape, query)] = delta[half];
         }
     }
     const unsigned last = min(of_block + blockDim.x / WARP * 16, place.queries) - 1;
-    const unsigned visible = place.visible(shape, last);
+    const unsigned visible = place.visible(shape, last), seen = seen_by_warp(shape, place, first);
+    const float scale = shape.scale * LOG2_E;
     float acc[D / 8][4] = {};
     for (unsigned start = 0; start < visible; start += TILE) {
         __syncthreads();
         keys.fill(k + at.k, shape.k_stride, start, place.keys);
         values.fill(v + at.v, shape.k_stride, start, place.keys);
         __syncthreads();
+        if (start >= seen) continue;
         float x[TILE / 8][4], dp[TILE / 8][4];
         with_tile(x, queries, keys);
         with_tile(dp, gradients, values);
@@ -246,7 +256,7 @@ __device__ void attend_tiles_backward_queries(bf16* dq, float* deltas, const flo
                 const unsigned query = first + row_of(i), key = start + column_of(n, i);
                 float g = dp[n][i];
                 if (shape.dropout.threshold > 0) g *= keep(shape.dropout, place.mask_index(shape, query, key));
-                const float p = expf(x[n][i] * shape.scale - log_sum[i / 2]);
+                const float p = exp2_fast(x[n][i] * scale - log_sum[i / 2]);
                 x[n][i] = key < place.visible(shape, query) ? p * (g - delta[i / 2]) : 0.0f;
             }
         }
@@ -270,6 +280,7 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
     const Tile<D> queries = {shared}, gradients = {shared + TILE * Tile<D>::STRIDE};
     const Rows<D> keys(k + at.k, shape.k_stride, first, place.keys);
     const Rows<D> values(v + at.v, shape.k_stride, first, place.keys);
+    const float scale = shape.scale * LOG2_E;
     float acc_k[D / 8][4] = {}, acc_v[D / 8][4] = {};
     // Under the causal mask earlier queries see none of the block's keys.
     for (unsigned start = shape.causal ? of_block / TILE * TILE : 0; start < place.queries; start += TILE) {
@@ -279,10 +290,12 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
         if (threadIdx.x < TILE) {
             const unsigned query = start + threadIdx.x;
             const bool is_there = query < place.queries;
-            log_sums_of[threadIdx.x] = is_there ? log_sums[place.statistics(shape, query)] : INFINITY;
+            log_sums_of[threadIdx.x] = is_there ? log_sums[place.statistics(shape, query)] * LOG2_E : INFINITY;
             deltas_of[threadIdx.x] = is_there ? deltas[place.statistics(shape, query)] : 0.0f;
         }
         __syncthreads();
+        // The warp has no keys, or none that a query of this tile sees.
+        if (first >= place.keys || (shape.causal && start + TILE <= first)) continue;
         float x[TILE / 8][4], dp[TILE / 8][4];
         with_tile(x, keys, queries);
         with_tile(dp, values, gradients);
@@ -292,7 +305,7 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
             for (int i = 0; i < 4; i++) {
                 // The results of rows beyond the last key are not written.
                 const unsigned column = column_of(n, i), key = first + row_of(i), query = start + column;
-                float p = expf(x[n][i] * shape.scale - log_sums_of[column]), factor = 1;
+                float p = exp2_fast(x[n][i] * scale - log_sums_of[column]), factor = 1;
                 if (shape.causal != 0 && key > query) p = 0;
                 if (shape.dropout.threshold > 0) factor = keep(shape.dropout, place.mask_index(shape, query, key));
                 x[n][i] = p * (dp[n][i] * factor - deltas_of[column]);

@@ -131,7 +131,7 @@ struct PartialSums {
     PartialSum each[MOST_PARTIAL_SUMS];
 };
 
-KERNEL add_partial_sums(GRID_CONSTANT const PartialSums all) {
+KERNEL_OF(PARTIAL_WARPS * WARP) add_partial_sums(GRID_CONSTANT const PartialSums all) {
     __shared__ float sums[PARTIAL_WARPS * WARP];
     unsigned which = 0, begin = 0;
     for (; blockIdx.x >= all.each[which].end; which++) begin = all.each[which].end;

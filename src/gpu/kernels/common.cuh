@@ -12,6 +12,8 @@
 typedef __nv_bfloat16 bf16;
 
 #define KERNEL extern "C" __global__ void
+// For blocks of more than 256 threads: limits the registers so that a block (or a given number of them) fits.
+#define KERNEL_OF(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 // The emulator keeps a table of kernels; CUDA finds them by name.
 #define LAUNCHABLE(name)
 // For a large argument that is indexed at run time: it is read in place instead of being copied by each thread.
@@ -26,6 +28,13 @@ __device__ inline bf16 to_bf16(float x) { return __float2bfloat16_rn(x); }
 __device__ inline float shuffle_xor(float x, unsigned lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
 __device__ inline float shuffle(float x, unsigned lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ inline void sync_warp() { __syncwarp(); }
+
+// 2^x with a relative error of about 2^-22, in one instruction: exact enough wherever the result is rounded to bf16.
+__device__ inline float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 // c += a·b: a is 16×16 (row-major), b 16×8 (column-major), c 16×8 in float, each spread over the lanes as PTX's
 // mma.m16n8k16 has it. Lane l holds the element (l/4, 2(l%4)) of c, its right neighbour, and the two that are eight rows below.
@@ -45,6 +54,13 @@ __device__ inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* r
 #endif
 
 constexpr unsigned WARP = 32;
+// log₂ e and ln 2.
+constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
+
+// e^x, as exactly as a result that is stored as T needs it.
+template <class T> __device__ inline float exponential(float x);
+template <> __device__ inline float exponential<float>(float x) { return expf(x); }
+template <> __device__ inline float exponential<bf16>(float x) { return exp2_fast(x * LOG2_E); }
 
 __device__ inline float to_float(float x) { return x; }
 template <class T> __device__ T from_float(float x);

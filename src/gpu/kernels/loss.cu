@@ -1,25 +1,17 @@
 // Label-smoothed cross-entropy of rows of logits: src/ops/loss.rs. One block per row.
 #include "common.cuh"
 
-constexpr unsigned LOSS_WARPS = 8;
+constexpr unsigned LOSS_WARPS = 16;
 
-// Over the block: the largest maximum, the sum of the exponentials rescaled to it, and the plain total. All threads get all.
-__device__ inline void combine(float& largest, float& exponentials, float& total) {
-    __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const float most = warp_max(largest);
-    // A lane without a number has a maximum of -∞, and nothing to scale.
-    const float sum = warp_sum(largest > -INFINITY ? exponentials * expf(largest - most) : 0.0f);
-    total = warp_sum(total);
-    if (lane == 0) maxima[warp] = most, sums[warp] = sum, totals[warp] = total;
+// The largest of all threads' numbers or, with ADD, their sum; all threads get it. No other call may use the same `parts`.
+template <bool ADD> __device__ inline float of_block(float (&parts)[LOSS_WARPS], float x) {
+    x = ADD ? warp_sum(x) : warp_max(x);
+    if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP] = x;
     __syncthreads();
-    largest = -INFINITY;
-    for (unsigned w = 0; w < LOSS_WARPS; w++) largest = fmaxf(largest, maxima[w]);
-    exponentials = total = 0;
-    for (unsigned w = 0; w < LOSS_WARPS; w++) {
-        if (maxima[w] > -INFINITY) exponentials += sums[w] * expf(maxima[w] - largest);
-        total += totals[w];
-    }
+    x = parts[0];
+#pragma unroll
+    for (unsigned w = 1; w < LOSS_WARPS; w++) x = ADD ? x + parts[w] : fmaxf(x, parts[w]);
+    return x;
 }
 
 // Numbers that a thread takes at once.
@@ -38,81 +30,163 @@ template <class T> __device__ inline void load_logits(const T* from, unsigned le
 // Stands for no label: the row has no loss.
 constexpr unsigned NO_LABEL = ~0u;
 
+// What a block knows of its row of logits.
+struct LogitRow {
+    // The largest, Σ e^(x - largest), Σ x, and the label's.
+    float largest, exponentials, total, chosen;
+};
+
+// losses[0] = smoothed loss, losses[1] = negative log-likelihood.
+__device__ inline void put_losses(float* losses, const LogitRow& row, float smoothing, unsigned vocabulary) {
+    // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
+    const float log_sum = logf(row.exponentials), nll = log_sum + (row.largest - row.chosen);
+    losses[0] = (1.0f - smoothing) * nll + smoothing * (log_sum + (row.largest - row.total / vocabulary));
+    losses[1] = nll;
+}
+
+// Eight logits from token `j` on become gradients; those beyond the vocabulary, zero.
+template <class T>
+__device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& row, float smoothing, unsigned vocabulary,
+                                    unsigned j, unsigned label) {
+    const float inverse = 1.0f / row.exponentials, uniform = smoothing / vocabulary;
+#pragma unroll
+    for (int i = 0; i < LOGITS; i++) {
+        x[i] = i < vocabulary - j ? exponential<T>(x[i] - row.largest) * inverse - uniform : 0.0f;
+        if (j + i == label) x[i] -= 1.0f - smoothing;
+    }
+    store<LOGITS>(to + j, x);
+}
+
+// A thread keeps up to this many times eight bf16 logits in registers, so that a row is read only once.
+constexpr int HELD = 8;
+
+__device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsigned label, float smoothing,
+                                             unsigned vocabulary, unsigned gradient) {
+    __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
+    LogitRow row = {-INFINITY, 0, 0, to_float(logits[label])};
+    uint4 held[HELD];
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
+        if (j < vocabulary) held[k] = *reinterpret_cast<const uint4*>(logits + j);
+    }
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
+        if (j >= vocabulary) continue;
+        float x[LOGITS];
+        load_logits(reinterpret_cast<const bf16*>(&held[k]), vocabulary - j, x);
+#pragma unroll
+        for (int i = 0; i < LOGITS; i++) {
+            row.largest = fmaxf(row.largest, x[i]);
+            if (i < vocabulary - j) row.total += x[i];
+        }
+    }
+    row.largest = of_block<false>(maxima, row.largest);
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
+        if (j >= vocabulary) continue;
+        float x[LOGITS];
+        load_logits(reinterpret_cast<const bf16*>(&held[k]), vocabulary - j, x);
+#pragma unroll
+        for (int i = 0; i < LOGITS; i++) row.exponentials += exponential<bf16>(x[i] - row.largest);
+    }
+    row.exponentials = of_block<true>(sums, row.exponentials);
+    row.total = of_block<true>(totals, row.total);
+    if (threadIdx.x == 0) put_losses(losses, row, smoothing, vocabulary);
+    if (!gradient) return;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
+        if (j >= vocabulary) continue;
+        float x[LOGITS];
+        load_logits(reinterpret_cast<const bf16*>(&held[k]), vocabulary - j, x);
+        put_gradient(logits, x, row, smoothing, vocabulary, j, label);
+    }
+}
+
 // losses[row] = smoothed loss and negative log-likelihood; with `gradient` the logits become the smoothed loss's gradient, and
 // the rest of a row, up to the stride (a multiple of eight), becomes zero.
 template <class T>
-__device__ void smoothed_loss(T* logits, float* losses, const unsigned* labels, float smoothing, unsigned vocabulary,
+__device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* labels, float smoothing, unsigned vocabulary,
                               unsigned stride, unsigned gradient) {
-    T* row = logits + size_t(blockIdx.x) * stride;
+    __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
+    T* logits = all_logits + size_t(blockIdx.x) * stride;
+    float* losses = all_losses + 2 * size_t(blockIdx.x);
     const unsigned label = labels[blockIdx.x];
     if (label == NO_LABEL) {
-        if (threadIdx.x < 2) losses[2 * blockIdx.x + threadIdx.x] = 0;
+        if (threadIdx.x < 2) losses[threadIdx.x] = 0;
         const float none[LOGITS] = {};
-        for (unsigned j = threadIdx.x * LOGITS; gradient && j < vocabulary; j += blockDim.x * LOGITS) store<LOGITS>(row + j, none);
+        for (unsigned j = threadIdx.x * LOGITS; gradient && j < vocabulary; j += blockDim.x * LOGITS) store<LOGITS>(logits + j, none);
         return;
     }
-    const float chosen = to_float(row[label]);
-    float largest = -INFINITY, exponentials = 0, total = 0;
+    if constexpr (sizeof(T) == sizeof(bf16)) {
+        if (vocabulary <= HELD * LOGITS * blockDim.x) {
+            smoothed_loss_of_held(logits, losses, label, smoothing, vocabulary, gradient);
+            return;
+        }
+    }
+    LogitRow row = {-INFINITY, 0, 0, to_float(logits[label])};
     for (unsigned j = threadIdx.x * LOGITS; j < vocabulary; j += blockDim.x * LOGITS) {
         float x[LOGITS];
-        load_logits(row + j, vocabulary - j, x);
+        load_logits(logits + j, vocabulary - j, x);
         float most = x[0];
 #pragma unroll
         for (int i = 1; i < LOGITS; i++) most = fmaxf(most, x[i]);
-        if (most > largest) {
-            exponentials *= expf(largest - most);
-            largest = most;
+        if (most > row.largest) {
+            row.exponentials *= exponential<T>(row.largest - most);
+            row.largest = most;
         }
 #pragma unroll
         for (int i = 0; i < LOGITS; i++) {
-            exponentials += expf(x[i] - largest);
-            if (i < vocabulary - j) total += x[i];
+            row.exponentials += exponential<T>(x[i] - row.largest);
+            if (i < vocabulary - j) row.total += x[i];
         }
     }
-    combine(largest, exponentials, total);
-    // Differences first, for precision: log Σ e^x lies near the largest logit, which may be far from zero.
-    const float log_sum = logf(exponentials);
-    if (threadIdx.x == 0) {
-        const float nll = log_sum + (largest - chosen);
-        losses[2 * blockIdx.x] =
-            (1.0f - smoothing) * nll + smoothing * (log_sum + (largest - total / vocabulary));
-        losses[2 * blockIdx.x + 1] = nll;
-    }
+    const float largest = of_block<false>(maxima, row.largest);
+    // A thread without a number has a maximum of -∞, and nothing to scale.
+    const float scaled = row.largest > -INFINITY ? row.exponentials * exponential<T>(row.largest - largest) : 0.0f;
+    row.largest = largest;
+    row.exponentials = of_block<true>(sums, scaled);
+    row.total = of_block<true>(totals, row.total);
+    if (threadIdx.x == 0) put_losses(losses, row, smoothing, vocabulary);
     if (!gradient) return;
-    const float inverse = 1.0f / exponentials, uniform = smoothing / vocabulary;
     for (unsigned j = threadIdx.x * LOGITS; j < vocabulary; j += blockDim.x * LOGITS) {
         float x[LOGITS];
-        load_logits(row + j, vocabulary - j, x);
-#pragma unroll
-        for (int i = 0; i < LOGITS; i++) {
-            x[i] = i < vocabulary - j ? expf(x[i] - largest) * inverse - uniform : 0.0f;
-            if (j + i == label) x[i] -= 1.0f - smoothing;
-        }
-        store<LOGITS>(row + j, x);
+        load_logits(logits + j, vocabulary - j, x);
+        put_gradient(logits, x, row, smoothing, vocabulary, j, label);
     }
 }
 
 // sums[0] += Σ smoothed losses, sums[1] += Σ negative log-likelihoods, in a fixed order. One block.
-KERNEL add_losses(double* sums, const float* losses, unsigned rows) {
-    __shared__ double parts[2 * LOSS_WARPS * WARP];
+constexpr unsigned ADD_THREADS = 1024;
+
+KERNEL_OF(ADD_THREADS) add_losses(double* sums, const float* losses, unsigned rows) {
+    __shared__ double parts[2][ADD_THREADS];
     double smoothed = 0, nll = 0;
-    for (unsigned row = threadIdx.x; row < rows; row += blockDim.x) {
-        smoothed += losses[2 * row];
-        nll += losses[2 * row + 1];
+#pragma unroll 4
+    for (unsigned row = threadIdx.x; row < rows; row += ADD_THREADS) {
+        const float2 both = reinterpret_cast<const float2*>(losses)[row];
+        smoothed += both.x;
+        nll += both.y;
     }
-    parts[2 * threadIdx.x] = smoothed;
-    parts[2 * threadIdx.x + 1] = nll;
+    parts[0][threadIdx.x] = smoothed;
+    parts[1][threadIdx.x] = nll;
     __syncthreads();
-    if (threadIdx.x < 2) {
-        double sum = 0;
-        for (unsigned t = 0; t < blockDim.x; t++) sum += parts[2 * t + threadIdx.x];
-        sums[threadIdx.x] += sum;
+    for (unsigned half = ADD_THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) {
+            parts[0][threadIdx.x] += parts[0][threadIdx.x + half];
+            parts[1][threadIdx.x] += parts[1][threadIdx.x + half];
+        }
+        __syncthreads();
     }
+    if (threadIdx.x < 2) sums[threadIdx.x] += parts[threadIdx.x][0];
 }
 LAUNCHABLE(add_losses)
 
 #define DEFINE(T, name)                                                                                                 \
-    KERNEL smoothed_loss_##name(T* logits, float* losses, const unsigned* labels, float smoothing,                      \
+    KERNEL_OF(LOSS_WARPS * WARP, 2) smoothed_loss_##name(T* logits, float* losses, const unsigned* labels, float smoothing,                      \
                                 unsigned vocabulary, unsigned stride, unsigned gradient) {                              \
         smoothed_loss<T>(logits, losses, labels, smoothing, vocabulary, stride, gradient);                              \
     }                                                                                                                   \

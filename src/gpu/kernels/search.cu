@@ -83,13 +83,17 @@ struct Exclusions {
 // The k best continuations of each row that are not excluded, with their log-probabilities (over all tokens, excluded ones
 // too). If there are fewer, tokens with the log-probability -∞ follow. A row whose probabilities are not numbers begins with
 // NaN. One block of at most 32 warps per row; the logits are overwritten. The stride is a multiple of four.
-KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exclusions excluded, unsigned vocabulary,
-                          unsigned stride, unsigned k) {
+KERNEL_OF(32 * WARP) best_continuations(unsigned* tokens, float* log_probs, float* logits, Exclusions excluded,
+                                        unsigned vocabulary, unsigned stride, unsigned k) {
     const unsigned row = blockIdx.x, none = 0;
     float* x = logits + size_t(row) * stride;
     tokens += size_t(row) * k;
     log_probs += size_t(row) * k;
-    // Each thread takes four tokens out of every 4·blockDim.x.
+    // Whether one of a thread's tokens is excluded.
+    __shared__ bool is_excluded[32 * WARP];
+    is_excluded[threadIdx.x] = false;
+    // Each thread takes four tokens out of every 4·blockDim.x, and offers its best.
+    Candidate mine = {-INFINITY, NO_TOKEN}, taken = {INFINITY, 0};
     float largest = -INFINITY, sum = 0;
     bool is_nan = false;
     for (unsigned j = threadIdx.x * SEARCH_LOGITS; j < vocabulary; j += blockDim.x * SEARCH_LOGITS) {
@@ -100,6 +104,8 @@ KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exc
         for (unsigned i = 0; i < SEARCH_LOGITS; i++) {
             is_nan |= logits[i] != logits[i];
             most = fmaxf(most, logits[i]);
+            const Candidate candidate = {logits[i], j + i};
+            if (candidate.better(mine)) mine = candidate;
         }
         if (!(most > -INFINITY)) continue;
         if (most > largest) {
@@ -122,16 +128,18 @@ KERNEL best_continuations(unsigned* tokens, float* log_probs, float* logits, Exc
     // The same for all threads of the block.
     if (!is_number || forced != NO_TOKEN) return;
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < excluded.always_count; i += blockDim.x) {
-        if (excluded.always[i] < vocabulary) x[excluded.always[i]] = -INFINITY;
-    }
+    const auto exclude = [&](unsigned token) {
+        if (token >= vocabulary) return;
+        x[token] = -INFINITY;
+        is_excluded[token / SEARCH_LOGITS % blockDim.x] = true;
+    };
+    for (unsigned i = threadIdx.x; i < excluded.always_count; i += blockDim.x) exclude(excluded.always[i]);
     for (unsigned i = excluded.starts[row] + threadIdx.x; i < excluded.starts[row + 1]; i += blockDim.x) {
-        if (excluded.tokens[i] < vocabulary) x[excluded.tokens[i]] = -INFINITY;
+        exclude(excluded.tokens[i]);
     }
     __syncthreads();
-    // Each thread offers its best candidate; the thread whose candidate is taken looks for its next best.
-    Candidate mine = {-INFINITY, NO_TOKEN}, taken = {INFINITY, 0};
-    bool look = true;
+    // A thread whose best may be excluded, or was taken, looks for another.
+    bool look = is_excluded[threadIdx.x];
     for (unsigned i = 0; i < k; i++) {
         if (look) {
             mine = {-INFINITY, NO_TOKEN};

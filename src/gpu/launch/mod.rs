@@ -328,7 +328,7 @@ impl Kernels {
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &kernel, name: "loss", grid: [rows, 1, 1], threads: 8 * WARP, shared: 0, bytes },
+                &Launch { kernel: &kernel, name: "loss", grid: [rows, 1, 1], threads: 16 * WARP, shared: 0, bytes },
                 arguments,
             )
         }
@@ -341,7 +341,7 @@ impl Kernels {
         // SAFETY: the types are those of `add_losses` in loss.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "add_losses", name: "loss", grid: [1, 1, 1], threads: 8 * WARP, shared: 0, bytes },
+                &Launch { kernel: "add_losses", name: "loss", grid: [1, 1, 1], threads: 32 * WARP, shared: 0, bytes },
                 arguments![sums, losses, rows],
             )
         }

@@ -22,9 +22,12 @@ use crate::ops::feed_forward::Activation;
 use crate::ops::loss::Targets;
 use crate::ops::sublayer::NormPlacement;
 
-/// About how many bytes of logits are held at once.
-const LOGIT_BYTES: usize = 256 << 20;
-/// Stands for no label: such rows have no loss.
+/// Bytes of logits that are held at once at most: those of a whole batch, if it is not very large. Each chunk adds to all of the
+/// projection's gradient, and its products keep a GPU busy only if they are large.
+pub(super) const LOGIT_BYTES: usize = 2 << 30;
+/// The fewest rows of a chunk of logits, where memory is short.
+const FEWEST_LOGIT_ROWS: usize = 256;
+/// The label that is none, for rows that cost nothing.
 const NO_LABEL: u32 = u32::MAX;
 
 /// Computes an attention sub-layer of [`Pass::walk`].
@@ -419,8 +422,8 @@ impl Pass<'_> {
         let (rows, training) = (side.rows, self.mode.is_training());
         let dx = if training { self.numbers(rows, self.d)? } else { Address::NONE };
         let mark = self.engine.arena.mark();
-        let chunk = rows_of_chunks(rows, LOGIT_BYTES / self.number.bytes(output.stride));
-        let (logits, losses) = (self.numbers(chunk, output.stride)?, self.floats(2 * rows)?);
+        let losses = self.floats(2 * rows)?;
+        let (logits, chunk) = self.logits(rows, output.stride)?;
         for start in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - start);
             let x = self.after(states, start * self.d);
@@ -437,6 +440,21 @@ impl Pass<'_> {
         self.engine.kernels.add_losses(self.engine.sums, losses, rows)?;
         self.engine.arena.release(mark);
         Ok(dx)
+    }
+
+    /// Memory for a chunk of `rows` rows of logits, and how many rows it has: all, or as many as there is room for.
+    fn logits(&mut self, rows: usize, stride: usize) -> Result<(Address, usize)> {
+        loop {
+            let chunk = rows_of_chunks(rows, self.engine.logit_bytes / self.number.bytes(stride));
+            let mark = self.engine.arena.mark();
+            match self.numbers(chunk, stride) {
+                Err(error) if error.is_out_of_memory() && chunk > FEWEST_LOGIT_ROWS => {
+                    self.engine.arena.release(mark);
+                    self.engine.logit_bytes = self.number.bytes(chunk / 2 * stride);
+                }
+                taken => return Ok((taken?, chunk)),
+            }
+        }
     }
 }
 

@@ -1,0 +1,94 @@
+//! The kernels of the loss by themselves, for vocabularies of every size.
+
+use mt::gpu::launch::Kernels;
+use mt::gpu::queue::Number;
+use mt::rng::Stream;
+
+use crate::common::emulator::{device, get, put, to_bf16};
+
+const SMOOTHING: f32 = 0.1;
+/// The label that is none.
+const NO_LABEL: u32 = u32::MAX;
+
+/// Smoothed loss, negative log-likelihood and the smoothed loss's gradient of a row, by their definition.
+fn by_definition(x: &[f64], label: usize) -> (f64, f64, Vec<f64>) {
+    let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let log_sum = largest + x.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
+    let (smoothing, v) = (f64::from(SMOOTHING), x.len() as f64);
+    let nll = log_sum - x[label];
+    let uniform: f64 = x.iter().map(|x| log_sum - x).sum::<f64>() / v;
+    let target = |j: usize| smoothing / v + if j == label { 1.0 - smoothing } else { 0.0 };
+    let gradient = x.iter().enumerate().map(|(j, x)| (x - log_sum).exp() - target(j)).collect();
+    ((1.0 - smoothing) * nll + smoothing * uniform, nll, gradient)
+}
+
+/// Vocabularies of one access of few threads, of several of all, no multiple of eight, and in bf16 more than is kept in
+/// registers. Logits are hundreds away from zero in one row.
+#[test]
+fn the_smoothed_loss_is_its_definition() {
+    let queue = device().1;
+    for number in [Number::F32, Number::Bf16] {
+        for v in [5usize, 61, 4096, 9001, 33_000] {
+            let stride = v.next_multiple_of(8);
+            let labels = [v as u32 - 1, NO_LABEL, 3];
+            let mut stream = Stream::new(v as u64, "logits");
+            let bits: Vec<u16> = (0..3 * stride)
+                .map(|i| to_bf16(3.0 * stream.normal() as f32 + if i < stride { 300.0 } else { 0.0 }))
+                .collect();
+            let exact: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect();
+            let logits = match number {
+                Number::F32 => put(&*queue, &exact),
+                Number::Bf16 => put(&*queue, &bits),
+            };
+            let losses = queue.allocate(4 * 6).unwrap();
+            let kernels = Kernels::new(queue.clone(), number, true);
+            let at = [logits, losses, put(&*queue, &labels)];
+            kernels.smoothed_loss(at, SMOOTHING, [3, v, stride], false).unwrap();
+            let evaluated = get::<f32>(&*queue, losses, 6);
+            kernels.smoothed_loss(at, SMOOTHING, [3, v, stride], true).unwrap();
+            let losses = get::<f32>(&*queue, losses, 6);
+            assert_eq!(losses, evaluated);
+            let gradients: Vec<f32> = match number {
+                Number::F32 => get::<f32>(&*queue, logits, 3 * stride),
+                Number::Bf16 => {
+                    let bits = get::<u16>(&*queue, logits, 3 * stride);
+                    bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect()
+                }
+            };
+            for (row, &label) in labels.iter().enumerate() {
+                let got = &gradients[row * stride..][..stride];
+                assert!(got[v..].iter().all(|&g| g == 0.0), "v {v}, row {row}");
+                if label == NO_LABEL {
+                    assert!(losses[2 * row..][..2].iter().chain(got).all(|&x| x == 0.0), "v {v}, row {row}");
+                    continue;
+                }
+                let x: Vec<f64> = exact[row * stride..][..v].iter().map(|&x| f64::from(x)).collect();
+                let (smoothed, nll, want) = by_definition(&x, label as usize);
+                let near = |got: f32, want: f64| (f64::from(got) - want).abs() < 1e-5 * want.abs().max(1.0);
+                assert!(near(losses[2 * row], smoothed) && near(losses[2 * row + 1], nll), "v {v}, row {row}");
+                // A gradient that is stored as bf16 has eight significant bits.
+                let most = if number == Number::Bf16 { 4e-3 } else { 1e-5 };
+                let scale = want.iter().fold(0.0, |most: f64, g| most.max(g.abs()));
+                let off = got.iter().zip(&want).map(|(g, w)| (f64::from(*g) - w).abs()).fold(0.0, f64::max);
+                assert!(off < most * scale, "{number:?}, v {v}, row {row}: {off} of {scale}");
+            }
+        }
+    }
+}
+
+#[test]
+fn losses_of_any_number_of_rows_add_up() {
+    let queue = device().1;
+    let kernels = Kernels::new(queue.clone(), Number::F32, true);
+    for rows in [1usize, 1023, 5000] {
+        let mut stream = Stream::new(rows as u64, "losses");
+        let losses: Vec<f32> = (0..2 * rows).map(|_| stream.normal() as f32).collect();
+        let sums = put(&*queue, &[10f64, 20.0]);
+        kernels.add_losses(sums, put(&*queue, &losses), rows).unwrap();
+        let got = get::<f64>(&*queue, sums, 2);
+        for column in 0..2 {
+            let want: f64 = losses.iter().skip(column).step_by(2).map(|&loss| f64::from(loss)).sum();
+            assert!((got[column] - 10.0 * (column as f64 + 1.0) - want).abs() < 1e-9, "{rows} rows");
+        }
+    }
+}
