@@ -14,11 +14,18 @@
 //!
 //! # Modules
 //!
-//! Dependencies point one way: `main → commands → {interop, report} → {config, train, decode, metrics, checkpoint} → {infer, gpu} → {model, data} →
-//! {ops, hub, device} → rng`. Beside them, [`cli`] is what [`commands`] and `main` read the command line with, and imports nothing of ours; [`metrics`], [`hub`], [`device`] and
-//! [`rng`] import nothing of ours but [`error`], [`console`], `file` and `choice`. What a configuration may say of a thing
-//! (its names, `choice`; its keys, `key`, which import nothing either) stands in the module that implements it; [`config`] composes the sections of these, and what it makes of them,
-//! plain structs, is what every module may take. So is an [`explanation`], which [`decode`] makes, [`train`] passes on and [`report`] draws.
+//! Dependencies point one way: `main → commands → {interop, report} → {config, train, decode, metrics, checkpoint} →
+//! {infer, gpu} → {model, data} → {ops, hub, device} → rng`. Beside this order, [`cli`], with which [`commands`] and `main`
+//! read the command line, imports nothing of ours; [`metrics`], [`hub`], [`device`] and [`rng`] import nothing of ours but
+//! [`error`], [`console`], `file` and `choice`.
+//!
+//! The configuration is an exception to the order. The names that it may use for a thing (`choice`, which imports [`error`]
+//! alone) stand in the module that implements the thing, and so do the keys of schedules and optimizers. All other keys
+//! stand in `config/schema.rs`, in the terms of `key`, which imports nothing. So [`config`] and the modules whose sections it
+//! composes ([`model`], [`train`], [`decode`], [`data`], [`metrics`] and others) refer to each other: [`config`] to their plain
+//! types, and most of them to the plain structs that it makes of those sections. ([`gpu`] reads them through the model.)
+//!
+//! An [`explanation`] is plain data too, which [`decode`] makes, [`train`] passes on and [`report`] draws.
 
 pub mod allocator;
 pub mod checkpoint;
