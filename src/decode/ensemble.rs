@@ -40,6 +40,16 @@ impl Ensemble {
         self.members.iter().map(Neural::max_positions).min().unwrap_or(0)
     }
 
+    /// Whether steps are computed by a device that works by itself while the host goes on.
+    pub fn is_on_device(&self) -> bool {
+        self.members.iter().any(Neural::is_on_device)
+    }
+
+    /// Gives memory back that is kept for further batches.
+    pub fn release_memory(&self) {
+        self.members.iter().for_each(Neural::release_memory);
+    }
+
     /// The largest useful number of rows: more only take memory.
     pub fn rows(&self) -> usize {
         /// Limit on the log-probabilities of a batch, which are stored if there are several models.

@@ -10,6 +10,7 @@
 
 pub mod alignment;
 pub mod attention;
+mod batches;
 mod beam;
 mod constraint;
 pub mod encode;

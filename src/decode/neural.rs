@@ -92,6 +92,18 @@ impl Neural {
         Self { kind, special, vocabulary, max_positions, shortlist: None }
     }
 
+    /// Whether a GPU's engine computes.
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.kind, Kind::Device(_))
+    }
+
+    /// Gives memory back that is kept for further batches.
+    pub fn release_memory(&self) {
+        if let Kind::Device(device) = &self.kind {
+            device.0.release_memory();
+        }
+    }
+
     /// In plain operations, on any device.
     ///
     /// # Errors

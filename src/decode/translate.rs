@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::ensemble::{Ensemble, EnsembleStep};
+use super::ensemble::Ensemble;
 use super::neural::Neural;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
 use super::{
     Ending, Hypothesis, Knowledge, LengthPenalty, SearchOptions, Sentence, StepModel, Strategy, force, in_halves,
-    knowledge, search,
+    knowledge,
 };
 use crate::config::DecodeConfig;
 use crate::data::tokenizer::Tokenizer;
@@ -74,20 +74,20 @@ impl TranslateOptions {
     }
 
     /// Number of rows per sentence.
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         match self.strategy {
             Strategy::Beam { width } | Strategy::Diverse { width, .. } => width,
             Strategy::Sample(sampling) => sampling.count,
         }
     }
 
-    fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
+    pub(super) fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
         let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
         SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, sentences }
     }
 
     /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
-    fn limit(&self, source: usize, prefix: usize) -> usize {
+    pub(super) fn limit(&self, source: usize, prefix: usize) -> usize {
         let by_source = (self.max_length_ratio * source as f64) as usize;
         // Leaves room for the minimum length or the prefix, and for the end.
         let least = self.min_length.max(prefix).saturating_add(1);
@@ -212,7 +212,7 @@ impl Translator {
     /// in parts is done when all its parts are.
     ///
     /// # Errors
-    /// As [`search`].
+    /// As [`super::search`].
     pub fn translate<S: AsRef<str> + Sync>(
         &self,
         lines: &[S],
@@ -229,7 +229,7 @@ impl Translator {
     /// As [`Self::translate`], but stops without a result if `go_on`, asked after each batch, returns false.
     ///
     /// # Errors
-    /// As [`search`].
+    /// As [`super::search`].
     pub fn translate_while<S: AsRef<str> + Sync>(
         &self,
         lines: &[S],
@@ -273,7 +273,7 @@ impl Translator {
     /// target tokens, with log-probabilities including the end.
     ///
     /// # Errors
-    /// As [`search`].
+    /// As [`super::search`].
     pub fn score<S: AsRef<str> + Sync>(
         &self,
         sources: &[S],
@@ -288,7 +288,7 @@ impl Translator {
     /// How well the models predict given translations.
     ///
     /// # Errors
-    /// As [`search`].
+    /// As [`super::search`].
     pub fn knowledge<S: AsRef<str> + Sync>(
         &self,
         sources: &[S],
@@ -421,73 +421,9 @@ impl Translator {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
     /// The tokens for a line or its first part.
-    first: Vec<u32>,
+    pub(super) first: Vec<u32>,
     /// The tokens for its other parts: the tags at the beginning of `first`, which apply to the whole line.
-    later: Vec<u32>,
-}
-
-impl Ensemble {
-    /// Up to `options.n_best` hypotheses of each source, in order; none for a source without tokens. `sources` has a list for
-    /// each member. They are batched by length. Stops without a result if `go_on`, asked after each batch with the indices of
-    /// its sources, returns false.
-    ///
-    /// # Errors
-    /// As [`search`].
-    pub fn translate(
-        &self,
-        sources: &[Vec<Source>],
-        prefix: &Prefix,
-        options: &TranslateOptions,
-        mut go_on: impl FnMut(&[usize]) -> bool,
-    ) -> Result<Option<Vec<Vec<Hypothesis>>>> {
-        let first = &sources[0];
-        let mut results = vec![Vec::new(); first.len()];
-        let mut order: Vec<usize> = (0..first.len()).filter(|&i| !first[i].ids.is_empty()).collect();
-        source::by_length(&mut order, |&i| first[i].ids.len());
-        let most = self.rows() / options.rows();
-        for batch in source::batches(&order, |&i| first[i].ids.len(), options.batch_tokens, most) {
-            let found = in_halves(batch, &|batch| self.batch(sources, batch, prefix, options))?;
-            for (&i, mut hypotheses) in batch.iter().zip(found) {
-                hypotheses.truncate(options.n_best);
-                results[i] = hypotheses;
-            }
-            if !go_on(batch) {
-                return Ok(None);
-            }
-        }
-        Ok(Some(results))
-    }
-
-    fn batch(
-        &self,
-        sources: &[Vec<Source>],
-        batch: &[usize],
-        prefix: &Prefix,
-        options: &TranslateOptions,
-    ) -> Result<Vec<Vec<Hypothesis>>> {
-        let sentence = |&i: &usize| {
-            let Source { line, part, ids, .. } = &sources[0][i];
-            let prefix = if *part == 0 { &prefix.first } else { &prefix.later };
-            Sentence {
-                min_length: options.min_length,
-                max_length: options.limit(ids.len(), prefix.len()).clamp(1, self.max_positions()),
-                prefix: prefix.clone(),
-                // Unique: there are never 2^40 lines.
-                key: ((options.lines_before + line) as u64) + ((*part as u64) << 40),
-            }
-        };
-        search(&mut self.begin_with(sources, batch)?, &options.search(batch.iter().map(sentence).collect()))
-    }
-
-    /// Begins to decode the sources whose indices are in `batch`.
-    fn begin_with(&self, sources: &[Vec<Source>], batch: &[usize]) -> Result<EnsembleStep<'_>> {
-        let ids = |(member, sources): (&Neural, &Vec<Source>)| -> Vec<Vec<u32>> {
-            let end = member.special().source_end;
-            batch.iter().map(|&i| [&sources[i].ids[..], &[end]].concat()).collect()
-        };
-        let ids: Vec<Vec<Vec<u32>>> = self.members().iter().zip(sources).map(ids).collect();
-        self.begin(&ids.iter().map(|ids| ids.iter().map(Vec::as_slice).collect()).collect::<Vec<_>>())
-    }
+    pub(super) later: Vec<u32>,
 }
 
 #[cfg(test)]

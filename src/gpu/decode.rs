@@ -103,6 +103,11 @@ impl InferenceEngine {
         Ok((states, d))
     }
 
+    /// Gives the memory of finished sessions back to the device.
+    pub fn release_memory(&self) {
+        locked(&self.spare).clear();
+    }
+
     /// Encodes sentences and begins to decode them.
     pub fn begin(&self, sources: &Sequences) -> Result<Session<'_>> {
         let mut engine = locked(&self.engine);

@@ -176,7 +176,9 @@ fn a_batch_that_does_not_fit_is_translated_in_parts() {
         let translator = InferenceEngine::new(&model, Arc::new(Emulator::with_memory(bytes)), DType::F32).unwrap();
         Ensemble::new(vec![Neural::on_device(&model, translator, special())])
     };
-    let translate = |bytes: usize| -> Vec<Vec<u32>> {
+    // One batch, or several, of which two are translated at a time.
+    let translate = |bytes: usize, batch_tokens: usize| -> Vec<Vec<u32>> {
+        let options = TranslateOptions { batch_tokens, ..options.clone() };
         let found = ensemble(bytes)
             .translate(std::slice::from_ref(&sources), &Prefix::default(), &options, |_| true)
             .unwrap()
@@ -193,5 +195,8 @@ fn a_batch_that_does_not_fit_is_translated_in_parts() {
     };
     assert!(all(&ensemble(LITTLE)).unwrap_err().is_out_of_memory());
     all(&ensemble(usize::MAX)).unwrap();
-    assert_eq!(translate(LITTLE), translate(usize::MAX));
+    let want = translate(usize::MAX, 1000);
+    for (bytes, batch_tokens) in [(LITTLE, 1000), (usize::MAX, 20), (LITTLE, 20), (LITTLE, 50)] {
+        assert_eq!(translate(bytes, batch_tokens), want, "{bytes} bytes, batches of {batch_tokens} tokens");
+    }
 }

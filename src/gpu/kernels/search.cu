@@ -89,9 +89,6 @@ KERNEL_OF(32 * WARP) best_continuations(unsigned* tokens, float* log_probs, floa
     float* x = logits + size_t(row) * stride;
     tokens += size_t(row) * k;
     log_probs += size_t(row) * k;
-    // Whether one of a thread's tokens is excluded.
-    __shared__ bool is_excluded[32 * WARP];
-    is_excluded[threadIdx.x] = false;
     // Each thread takes four tokens out of every 4·blockDim.x, and offers its best.
     Candidate mine = {-INFINITY, NO_TOKEN}, taken = {INFINITY, 0};
     float largest = -INFINITY, sum = 0;
@@ -128,18 +125,15 @@ KERNEL_OF(32 * WARP) best_continuations(unsigned* tokens, float* log_probs, floa
     // The same for all threads of the block.
     if (!is_number || forced != NO_TOKEN) return;
     __syncthreads();
-    const auto exclude = [&](unsigned token) {
-        if (token >= vocabulary) return;
-        x[token] = -INFINITY;
-        is_excluded[token / SEARCH_LOGITS % blockDim.x] = true;
-    };
-    for (unsigned i = threadIdx.x; i < excluded.always_count; i += blockDim.x) exclude(excluded.always[i]);
-    for (unsigned i = excluded.starts[row] + threadIdx.x; i < excluded.starts[row + 1]; i += blockDim.x) {
-        exclude(excluded.tokens[i]);
-    }
-    __syncthreads();
     // A thread whose best may be excluded, or was taken, looks for another.
-    bool look = is_excluded[threadIdx.x];
+    bool look = false;
+    const auto exclude = [&](unsigned token) {
+        if (token >= vocabulary || token / SEARCH_LOGITS % blockDim.x != threadIdx.x) return;
+        x[token] = -INFINITY;
+        look = true;
+    };
+    for (unsigned i = 0; i < excluded.always_count; i++) exclude(excluded.always[i]);
+    for (unsigned i = excluded.starts[row]; i < excluded.starts[row + 1]; i++) exclude(excluded.tokens[i]);
     for (unsigned i = 0; i < k; i++) {
         if (look) {
             mine = {-INFINITY, NO_TOKEN};

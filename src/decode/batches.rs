@@ -1,0 +1,176 @@
+//! Many sentences through a search: in batches, on a device two at a time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use super::ensemble::{Ensemble, EnsembleStep};
+use super::neural::Neural;
+use super::source::{self, Source};
+use super::translate::{Prefix, TranslateOptions};
+use super::{Hypothesis, Sentence, in_halves, search};
+use crate::error::Result;
+
+/// Batches that a device has at once: while it computes a step of one, the host ranks what the last step of the other found.
+const AT_ONCE: usize = 2;
+
+/// Runs `work` on batches, [`AT_ONCE`] at a time, each on a thread of its own, and calls `finish` with each batch and its result,
+/// on the thread that calls. Returns the batches that there was not enough memory for beside another; nothing if `finish` said
+/// to stop, by returning false.
+///
+/// # Errors
+/// Those of `work`, but for out of memory.
+fn overlapped<'b, T: Sync, R: Send>(
+    batches: &[&'b [T]],
+    work: &(impl Fn(&[T]) -> Result<R> + Sync),
+    finish: &mut impl FnMut(&[T], R) -> bool,
+) -> Result<Option<Vec<&'b [T]>>> {
+    let next = AtomicUsize::new(0);
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                while let Some(&batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // Nobody receives any more: stop.
+                    if sender.send((batch, work(batch))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut too_large = Vec::new();
+        for (batch, result) in receiver {
+            match result {
+                Err(error) if error.is_out_of_memory() => too_large.push(batch),
+                Err(error) => return Err(error),
+                Ok(result) => {
+                    if !finish(batch, result) {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Ok(Some(too_large))
+    })
+}
+
+impl Ensemble {
+    /// Up to `options.n_best` hypotheses of each source, in order; none for a source without tokens. `sources` has a list for
+    /// each member. They are batched by length. Stops without a result if `go_on`, asked after each batch with the indices of
+    /// its sources, returns false.
+    ///
+    /// # Errors
+    /// As [`search`].
+    pub fn translate(
+        &self,
+        sources: &[Vec<Source>],
+        prefix: &Prefix,
+        options: &TranslateOptions,
+        mut go_on: impl FnMut(&[usize]) -> bool,
+    ) -> Result<Option<Vec<Vec<Hypothesis>>>> {
+        let first = &sources[0];
+        let mut results = vec![Vec::new(); first.len()];
+        let mut order: Vec<usize> = (0..first.len()).filter(|&i| !first[i].ids.is_empty()).collect();
+        source::by_length(&mut order, |&i| first[i].ids.len());
+        let most = self.rows() / options.rows();
+        let batches: Vec<_> = source::batches(&order, |&i| first[i].ids.len(), options.batch_tokens, most).collect();
+        let mut finish = |batch: &[usize], found: Vec<Vec<Hypothesis>>| {
+            for (&i, mut hypotheses) in batch.iter().zip(found) {
+                hypotheses.truncate(options.n_best);
+                results[i] = hypotheses;
+            }
+            go_on(batch)
+        };
+        let work = |batch: &[usize]| self.batch(sources, batch, prefix, options);
+        let mut left = batches.clone();
+        if self.is_on_device() && batches.len() > 1 {
+            let Some(too_large) = overlapped(&batches, &work, &mut finish)? else { return Ok(None) };
+            left = too_large;
+            if !left.is_empty() {
+                self.release_memory();
+            }
+        }
+        for batch in left {
+            if !finish(batch, in_halves(batch, &work)?) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(results))
+    }
+
+    fn batch(
+        &self,
+        sources: &[Vec<Source>],
+        batch: &[usize],
+        prefix: &Prefix,
+        options: &TranslateOptions,
+    ) -> Result<Vec<Vec<Hypothesis>>> {
+        let sentence = |&i: &usize| {
+            let Source { line, part, ids, .. } = &sources[0][i];
+            let prefix = if *part == 0 { &prefix.first } else { &prefix.later };
+            Sentence {
+                min_length: options.min_length,
+                max_length: options.limit(ids.len(), prefix.len()).clamp(1, self.max_positions()),
+                prefix: prefix.clone(),
+                // Unique: there are never 2^40 lines.
+                key: ((options.lines_before + line) as u64) + ((*part as u64) << 40),
+            }
+        };
+        search(&mut self.begin_with(sources, batch)?, &options.search(batch.iter().map(sentence).collect()))
+    }
+
+    /// Begins to decode the sources whose indices are in `batch`.
+    pub(super) fn begin_with(&self, sources: &[Vec<Source>], batch: &[usize]) -> Result<EnsembleStep<'_>> {
+        let ids = |(member, sources): (&Neural, &Vec<Source>)| -> Vec<Vec<u32>> {
+            let end = member.special().source_end;
+            batch.iter().map(|&i| [&sources[i].ids[..], &[end]].concat()).collect()
+        };
+        let ids: Vec<Vec<Vec<u32>>> = self.members().iter().zip(sources).map(ids).collect();
+        self.begin(&ids.iter().map(|ids| ids.iter().map(Vec::as_slice).collect()).collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    const ITEMS: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+
+    #[test]
+    fn every_batch_is_worked_on_once() {
+        let batches: Vec<&[u32]> = ITEMS.chunks(2).collect();
+        let work = |batch: &[u32]| match batch {
+            [3, _] => Err(Error::out_of_memory()),
+            _ => Ok(batch.iter().sum::<u32>()),
+        };
+        let mut sums = Vec::new();
+        let left = overlapped(&batches, &work, &mut |batch, sum| {
+            sums.push((batch[0], sum));
+            true
+        });
+        assert_eq!(left.unwrap().unwrap(), [&[3, 4]]);
+        sums.sort_unstable();
+        assert_eq!(sums, [(1, 3), (5, 11), (7, 15), (9, 9)]);
+    }
+
+    #[test]
+    fn an_error_or_a_wish_to_stop_ends_it() {
+        let items: Vec<u32> = (0..1000).collect();
+        let batches: Vec<&[u32]> = items.chunks(1).collect();
+        let begun = AtomicUsize::new(0);
+        // All of them take seconds.
+        let work = |batch: &[u32]| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(std::time::Duration::from_millis(5));
+            if batch == [1] { Err(Error::failure("broken")) } else { Ok(()) }
+        };
+        let error = overlapped(&batches, &work, &mut |_, ()| true).unwrap_err();
+        assert!(error.to_string().contains("broken"));
+        assert!(begun.swap(0, Ordering::Relaxed) < 990);
+        assert!(overlapped(&batches[2..], &work, &mut |_, ()| false).unwrap().is_none());
+        assert!(begun.load(Ordering::Relaxed) < 990);
+    }
+}
