@@ -12,7 +12,7 @@ use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
 use crate::config;
-use crate::console::message;
+use crate::console::{Notice, message};
 use crate::device;
 use crate::error::Result;
 
@@ -26,9 +26,9 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let texts = Texts::find(&config.data, common)?;
     device::set_threads(common.threads.unwrap_or(config.runtime.threads));
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
-    let say = |text: String| {
+    let say = |notice: Notice| {
         if !common.quiet {
-            message(text);
+            message(notice);
         }
     };
     let signals = Signals::register(ON_SIGNALS)?;
@@ -51,7 +51,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         for directory in &data.directories {
             output.line(&directory.display().to_string())?;
         }
-        say(format!("{pairs} pairs are ready, {} MiB, after {seconds:.1} s", bytes >> 20));
+        say(Notice::Info(format!("{pairs} pairs are ready, {} MiB, after {seconds:.1} s", bytes >> 20)));
     }
     output.flush()
 }

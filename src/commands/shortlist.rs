@@ -8,7 +8,7 @@ use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, ShortlistArgs};
 use crate::config::{CorpusConfig, CorpusLocation, DataConfig};
-use crate::console::message;
+use crate::console::{Notice, message};
 use crate::data::lexicon::{Lexicon, Pair, most_frequent};
 use crate::decode::shortlist::Shortlist;
 use crate::error::{Error, Result};
@@ -42,9 +42,9 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());
     let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
     refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
-    let say = |text: String| {
+    let say = |notice: Notice| {
         if !common.quiet {
-            message(text);
+            message(notice);
         }
     };
     let workplace = Workplace::beside(&args.model, &loaded.config.data, common, &say);
@@ -67,11 +67,11 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         });
         print(json)?;
     }
-    say(format!(
+    say(Notice::Info(format!(
         "{}: {:.1} target tokens for a source token, learnt from {} pairs; use it with `mt translate --shortlist`",
         args.out.display(),
         list.average(),
         pairs.len()
-    ));
+    )));
     Ok(())
 }

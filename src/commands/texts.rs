@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::Common;
 use crate::config::{CorpusLocation, DataConfig};
+use crate::console::Notice;
 use crate::data::corpus::{Corpus, PairSource};
 use crate::data::hub::HubFiles;
 use crate::data::lines::RawLines;
@@ -34,7 +35,7 @@ pub enum Text {
 
 impl Text {
     /// Opens it and reads it once; an epoch draws each pair `weight` times. Warns of carriage returns in files.
-    pub fn open(&self, weight: f64, say: &dyn Fn(String)) -> Result<Box<dyn PairSource>> {
+    pub fn open(&self, weight: f64, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
         let corpus = match self {
             Self::Hub(files) => return Ok(Box::new(files.open(weight)?)),
             Self::Files { source, target } => Corpus::open(source, target, weight)?,
@@ -42,14 +43,14 @@ impl Text {
         };
         for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
             let (path, lines) = (file.path().display(), file.carriage_returns);
-            say(format!("{path}: {lines} lines ended in \\r\\n; the \\r is not part of the text"));
+            say(Notice::Info(format!("{path}: {lines} lines ended in \\r\\n; the \\r is not part of the text")));
         }
         if let Some(Uneven { lines, first }) = corpus.source().uneven {
             let path = corpus.source().path().display();
-            say(format!(
-                "warning: {path}: {lines} lines have another number of columns than the first (line {first} is the first of \
+            say(Notice::Warning(format!(
+                "{path}: {lines} lines have another number of columns than the first (line {first} is the first of \
                  them): a tab within a sentence cuts it"
-            ));
+            )));
         }
         Ok(Box::new(corpus))
     }

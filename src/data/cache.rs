@@ -23,6 +23,7 @@ use super::encode::{self, Progress, Recipe};
 use super::shard::{Shard, Summary};
 use super::tokenizers::Tokenizers;
 use crate::config::TokenizerConfig;
+use crate::console::Notice;
 use crate::error::{Error, Result};
 use crate::file;
 
@@ -127,7 +128,7 @@ impl Entry {
         corpus: &dyn PairSource,
         recipe: Recipe<'_>,
         progress: Progress<'_>,
-        say: &dyn Fn(String),
+        say: &dyn Fn(Notice),
     ) -> Result<Vec<Shard>> {
         let write_error = |error| cannot_write(&self.directory, error);
         fs::create_dir_all(&self.directory).map_err(write_error)?;
@@ -140,7 +141,8 @@ impl Entry {
         }
         let done = shards.iter().map(|shard| shard.summary().read).sum();
         if done > 0 {
-            say(format!("{done} of {} pairs were prepared before, in {}", self.pairs, self.directory.display()));
+            let directory = self.directory.display();
+            say(Notice::Info(format!("{done} of {} pairs were prepared before, in {directory}", self.pairs)));
         }
         let mut sink = |shard: Shard| {
             shards.push(self.store(shards.len(), &shard)?);
@@ -194,12 +196,12 @@ impl Entry {
     }
 
     /// Waits until no other process adds to the entry.
-    fn lock(&self, say: &dyn Fn(String)) -> Result<Option<File>> {
+    fn lock(&self, say: &dyn Fn(Notice)) -> Result<Option<File>> {
         let path = self.directory.join(LOCK);
         let directory = self.directory.display();
         // Without locks both processes write the same bytes: harmless.
         let locked = file::lock_or_wait(&path, || {
-            say(format!("waiting for another process that prepares the same text in {directory}"));
+            say(Notice::Info(format!("waiting for another process that prepares the same text in {directory}")));
         });
         locked.map_err(|error| Error::io("write the prepared data", &path, error))
     }

@@ -42,8 +42,8 @@ impl Existing {
             Err(error) => Comparison { refused: vec![error], ..Comparison::default() },
         };
         refused.extend(impossible);
-        let warnings = RefCell::new(notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>());
-        let state = match restore::newest(run, &|warning| warnings.borrow_mut().push(warning)) {
+        let notes = RefCell::new(notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>());
+        let state = match restore::newest(run, &|notice| notes.borrow_mut().push(notice.to_string())) {
             Ok(newest) => newest.map(|(state, _)| state),
             Err(error) => {
                 refused.push(error);
@@ -57,7 +57,7 @@ impl Existing {
                 None
             }
         };
-        Ok(Some(Self { directory: run.to_path_buf(), tokenizers, state, notes: warnings.into_inner(), refused }))
+        Ok(Some(Self { directory: run.to_path_buf(), tokenizers, state, notes: notes.into_inner(), refused }))
     }
 
     /// Compares the text with that of the run. The data were read with the run's tokenizers.

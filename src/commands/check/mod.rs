@@ -17,6 +17,7 @@ use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
 use crate::config::{self, Config};
+use crate::console::Notice;
 use crate::data::check::words::Sample;
 use crate::data::check::{self, Findings, Kind, Seen, Severity};
 use crate::device;
@@ -59,7 +60,11 @@ fn look(args: &RunArgs, common: &Common, is_told: &mut bool) -> Result<()> {
         let saved = existing.as_mut().and_then(|existing| existing.tokenizers.take());
         let said = RefCell::new(Vec::new());
         // Only warnings: everything else is reported below.
-        let say = |line: String| said.borrow_mut().extend(line.strip_prefix("warning: ").map(str::to_owned));
+        let say = |notice| {
+            if let Notice::Warning(text) = notice {
+                said.borrow_mut().push(text);
+            }
+        };
         let data =
             training_data::prepare(&config, &found, saved, &Workplace::beside(&run, &config.data, common, &say))?;
         if let Some(existing) = &mut existing {

@@ -17,6 +17,7 @@ use crate::config::CorpusLocation;
 use crate::console::message;
 use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
+use crate::decode::Knowledge;
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, Metric, Tokenize, analysis, bleu, resample};
 use report::Report;
@@ -34,19 +35,8 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     }
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &BleuOptions::default())?;
     let metrics = metrics::chosen(&args.metrics, bleu);
-    let files = args.hyp.iter().chain(&args.reference).chain(&args.src);
-    if files.filter(|path| *path == Path::new("-")).count() > 1 {
-        return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
-    }
     let test = Test::of(&args.significance);
-    if test.is_paired() && args.hyp.len().max(args.models.model.len()) < 2 {
-        let error = Error::usage("a paired test compares systems, and there is one");
-        return Err(error.help("give several --hyp or several --model, the baseline first; --confidence is for one"));
-    }
-    if args.sentence_level && !common.json && (metrics.len() > 1 || args.hyp.len() > 1) {
-        let error = Error::usage("--sentence-level prints one metric of one system");
-        return Err(error.help("choose one, or give --json"));
-    }
+    refuse_contradictions(args, common, &metrics, test)?;
     let mut output = Output::open(None)?;
     let set = if !args.hyp.is_empty() {
         test_set::of_files(args)?
@@ -78,6 +68,36 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     } else {
         None
     };
+    print(args, common, &results, knowledge, report.as_ref(), &mut output)?;
+    output.flush()
+}
+
+/// Refuses flags that contradict each other.
+fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Metric>], test: Test) -> Result<()> {
+    let files = args.hyp.iter().chain(&args.reference).chain(&args.src);
+    if files.filter(|path| *path == Path::new("-")).count() > 1 {
+        return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
+    }
+    if test.is_paired() && args.hyp.len().max(args.models.model.len()) < 2 {
+        let error = Error::usage("a paired test compares systems, and there is one");
+        return Err(error.help("give several --hyp or several --model, the baseline first; --confidence is for one"));
+    }
+    if args.sentence_level && !common.json && (metrics.len() > 1 || args.hyp.len() > 1) {
+        let error = Error::usage("--sentence-level prints one metric of one system");
+        return Err(error.help("choose one, or give --json"));
+    }
+    Ok(())
+}
+
+/// Writes scores, what the models know of the references, and where the systems fail.
+fn print(
+    args: &EvalArgs,
+    common: &Common,
+    results: &Results,
+    knowledge: Option<Knowledge>,
+    report: Option<&Report>,
+    output: &mut Output,
+) -> Result<()> {
     if common.json {
         let mut json = results.json();
         if let Some(known) = knowledge {
@@ -86,10 +106,9 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         if let Some(report) = report {
             json = json!({ "scores": json, "report": report.json() });
         }
-        output.line(&json.to_string())?;
-        return output.flush();
+        return output.line(&json.to_string());
     }
-    if !metrics.is_empty() {
+    if !results.is_empty() {
         output.line(&results.print(args.format, args.width.into(), args.score_only))?;
     }
     if let Some(known) = knowledge {
@@ -102,10 +121,10 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
             format!("perplexity = {perplexity} accuracy = {accuracy:.width$} % of {} tokens", known.tokens)
         })?;
     }
-    if let Some(report) = report {
-        output.line(&format!("\n{}", report.text()))?;
+    match report {
+        Some(report) => output.line(&format!("\n{}", report.text())),
+        None => Ok(()),
     }
-    output.flush()
 }
 
 /// Warns of text for which BLEU is not meaningful.

@@ -120,6 +120,11 @@ impl<'a> Results<'a> {
         })
     }
 
+    /// Whether no metric was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.metrics.is_empty()
+    }
+
     /// `{"bleu": {"score": …, …, "signature": …}, …}`, nothing rounded; for several systems a list of these, with the system's
     /// name as `hyp`.
     pub fn json(&self) -> Value {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::checkpoint;
 use crate::commands::model::load_parameters;
+use crate::console::Notice;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
 use crate::ops::memory::change_on_host;
@@ -13,7 +14,7 @@ use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
 
 /// The newest whole checkpoint of a run: its state and its directory. `None` before the first one.
-pub fn newest(run: &Path, say: &dyn Fn(String)) -> Result<Option<(TrainState, PathBuf)>> {
+pub fn newest(run: &Path, say: &dyn Fn(Notice)) -> Result<Option<(TrainState, PathBuf)>> {
     let (newest, warnings) = checkpoint::newest_valid(run)?;
     let Some((_, directory)) = newest else {
         if !warnings.is_empty() {
@@ -28,7 +29,7 @@ pub fn newest(run: &Path, say: &dyn Fn(String)) -> Result<Option<(TrainState, Pa
         return Ok(None);
     };
     for warning in warnings {
-        say(format!("warning: {warning}"));
+        say(Notice::Warning(warning));
     }
     let state = checkpoint::read_state(&directory)?;
     let state = TrainState::from_json(state).map_err(|error| error.at(directory.join(checkpoint::STATE_FILE)))?;
@@ -40,14 +41,14 @@ pub fn load(
     run: &Path,
     model: &Transformer,
     optimizer: &Optimizer,
-    say: &dyn Fn(String),
+    say: &dyn Fn(Notice),
 ) -> Result<Option<TrainState>> {
     let Some((state, directory)) = newest(run, say)? else {
-        say("the run has no checkpoint yet: starting at update 0".to_owned());
+        say(Notice::Info("the run has no checkpoint yet: starting at update 0".to_owned()));
         return Ok(None);
     };
     load_from(&directory, model, optimizer)?;
-    say(format!("resuming at update {}", state.step));
+    say(Notice::Info(format!("resuming at update {}", state.step)));
     Ok(Some(state))
 }
 
@@ -62,7 +63,7 @@ pub fn go_back(
     model: &Transformer,
     optimizer: &Optimizer,
     is_sound: impl Fn(&TrainState) -> bool,
-    say: &dyn Fn(String),
+    say: &dyn Fn(Notice),
 ) -> Result<Option<TrainState>> {
     for (step, directory) in checkpoint::list(run)?.into_iter().rev() {
         let verified = checkpoint::verify(&directory).and_then(|_| checkpoint::read_state(&directory));
@@ -70,7 +71,7 @@ pub fn go_back(
             Ok(state) if is_sound(&state) => state,
             Ok(_) => continue,
             Err(error) => {
-                say(format!("warning: the checkpoint of update {step} is passed over: {error}"));
+                say(Notice::Warning(format!("the checkpoint of update {step} is passed over: {error}")));
                 continue;
             }
         };

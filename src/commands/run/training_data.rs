@@ -12,6 +12,7 @@ use super::signals::Signals;
 use crate::cli::Common;
 use crate::commands::texts::Texts;
 use crate::config::{Config, DataConfig, TokenizerConfig};
+use crate::console::Notice;
 use crate::data::cache::{Cache, Entry};
 use crate::data::corpus::{PairSource, Side};
 use crate::data::encode::{self, Recipe};
@@ -62,7 +63,7 @@ pub struct Workplace<'a> {
     /// Whether even small text goes there.
     pub always_cache: bool,
     /// Receives messages.
-    say: &'a dyn Fn(String),
+    say: &'a dyn Fn(Notice),
     /// Asks to stop.
     signals: Option<&'a Signals>,
     /// Whether to show a progress bar.
@@ -71,7 +72,7 @@ pub struct Workplace<'a> {
 
 impl<'a> Workplace<'a> {
     /// Beside the run directory, unless the configuration names another place.
-    pub fn beside(run: &Path, config: &DataConfig, common: &Common, say: &'a dyn Fn(String)) -> Self {
+    pub fn beside(run: &Path, config: &DataConfig, common: &Common, say: &'a dyn Fn(Notice)) -> Self {
         let beside = || run.parent().unwrap_or(Path::new("")).join(CACHE);
         let cache = config.cache_dir.clone().unwrap_or_else(beside);
         let shows_progress = !common.quiet && std::io::stderr().is_terminal();
@@ -113,7 +114,7 @@ impl<'a> Workplace<'a> {
 
 /// The tokenizers, if they need not be learnt: those of the run being continued, else of the model that training begins with,
 /// else those that the configuration names.
-fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) -> Result<Option<Tokenizers>> {
+fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notice)) -> Result<Option<Tokenizers>> {
     let Some(saved) = saved else {
         if let Some(start) = Start::open(config)? {
             return Ok(Some(start.tokenizers));
@@ -123,7 +124,8 @@ fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) 
         for (side, appended) in named.iter().flat_map(Tokenizers::appended) {
             let path = if side == Side::Source { &config.path } else { &config.target_path };
             let path = path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-            say(format!("tokenizer: {path} has no {}: put behind its vocabulary", appended.join(", ")));
+            let appended = appended.join(", ");
+            say(Notice::Info(format!("tokenizer: {path} has no {appended}: put behind its vocabulary")));
         }
         if let Some(named) = &named {
             let sizes = [&named.source, &named.target].map(|tokenizer| tokenizer.vocab_size());
@@ -132,7 +134,7 @@ fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(String)) 
             } else {
                 format!("{} and {} pieces", sizes[0], sizes[1])
             };
-            say(format!("tokenizer: {sizes}, from a file"));
+            say(Notice::Info(format!("tokenizer: {sizes}, from a file")));
         }
         return Ok(named);
     };
@@ -176,9 +178,9 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
         parts.push((corpus, shards));
     }
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
-    (workplace.say)(format!("data: {report}"));
+    (workplace.say)(Notice::Info(format!("data: {report}")));
     let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
-    unknown(&data).into_iter().chain(untagged(&data)).for_each(workplace.say);
+    unknown(&data).into_iter().chain(untagged(&data)).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
     Ok(data)
 }
 
@@ -195,7 +197,7 @@ fn untagged(data: &Data) -> Option<String> {
     }
     (without > 0).then(|| {
         let share = (100 * without).div_ceil(lines);
-        format!("warning: about {share} % of the source lines begin with none of the tags, such as {first}")
+        format!("about {share} % of the source lines begin with none of the tags, such as {first}")
     })
 }
 
@@ -219,7 +221,7 @@ fn unknown(data: &Data) -> Vec<String> {
     let warning = |(side, (unknown, all)): (&str, (usize, usize))| {
         let share = 100 * unknown / all.max(1);
         (share >= MANY_UNKNOWN).then(|| {
-            format!("warning: {share} % of the {side} tokens are unknown to the tokenizer: it may be one of other text")
+            format!("{share} % of the {side} tokens are unknown to the tokenizer: it may be one of other text")
         })
     };
     ["source", "target"].into_iter().zip(counts).filter_map(warning).collect()
@@ -247,7 +249,7 @@ fn learn(
     let (pieces, asked) = (tokenizers.target.vocab_size(), config.vocab_size);
     let joint = if tokenizers.is_joint() { ", joint" } else { "" };
     let fewer = if pieces < asked { format!("; the text has no more than that, of {asked}") } else { String::new() };
-    (workplace.say)(format!("tokenizer: {pieces} pieces{joint}{how}{fewer}"));
+    (workplace.say)(Notice::Info(format!("tokenizer: {pieces} pieces{joint}{how}{fewer}")));
     Ok(tokenizers)
 }
 
@@ -278,7 +280,7 @@ fn shards(
     if on_disk && shards.is_ok() {
         let (pairs, seconds) = (corpus.len(), started.elapsed().as_secs_f64());
         let directory = entry.directory().display();
-        (workplace.say)(format!("prepared {pairs} pairs in {seconds:.1} s, in {directory}"));
+        (workplace.say)(Notice::Info(format!("prepared {pairs} pairs in {seconds:.1} s, in {directory}")));
     }
     Ok((shards?, on_disk))
 }

@@ -13,6 +13,7 @@ use crate::commands::run::training_data::{self, Workplace};
 use crate::commands::run::validator::Validator;
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
+use crate::console::Notice;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::train::memory;
@@ -29,10 +30,10 @@ pub fn print(
 ) -> Result<()> {
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
-    let say = |line| report.borrow_mut().push(line);
+    let say = |notice: Notice| report.borrow_mut().push(notice);
     let continues = saved.is_some();
     let data = training_data::prepare(config, texts, saved, &Workplace::beside(run, &config.data, common, &say))?;
-    Validator::open(config, texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
+    Validator::open(config, texts, &data.tokenizers, &|text| say(Notice::Warning(text)))?;
     if let Some(test) = &texts.test {
         test.open(1.0, &|_| ())?;
     }
@@ -56,7 +57,7 @@ pub fn print(
         return output.flush();
     }
     lines.push(config::to_toml(config));
-    lines.extend(report.into_inner().into_iter().map(|line| format!("# {line}")));
+    lines.extend(report.into_inner().into_iter().map(|notice| format!("# {notice}")));
     lines.push(format!("# parameters: {}", info::grouped(parameters.total())));
     for (name, count) in info::by_part(parameters) {
         lines.push(format!("#   {name}: {}", info::grouped(count)));

@@ -18,7 +18,7 @@ use crate::commands::run::validator::Validator;
 use crate::commands::run::{batches, compare, directory, restore};
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
-use crate::console::message;
+use crate::console::{Notice, message};
 use crate::data::statistics::Statistics;
 use crate::device;
 use crate::error::{Error, Result};
@@ -71,16 +71,17 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     if args.resume && !resumed {
         message(format_args!("there is no run in {} to resume: starting one", run.display()));
     }
-    let say = |text: String| {
+    let say = |notice: Notice| {
         if !common.quiet {
-            message(text);
+            message(notice);
         }
     };
+    let tell = |text: String| say(Notice::Info(text));
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
     let data = training_data::prepare(&config, &texts, saved, &workplace)?;
     let config = init::stating_symbols(config, &data.tokenizers);
-    let validator = Validator::open(&config, &texts, &data.tokenizers, &|text| say(format!("warning: {text}")))?;
+    let validator = Validator::open(&config, &texts, &data.tokenizers, &|text| say(Notice::Warning(text)))?;
     let (vocabulary, compute) = (
         super::model::vocabulary(&data.tokenizers),
         super::model::training_type(config.runtime.precision, &device, common),
@@ -90,37 +91,21 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let (rows, tokens) = batches::largest_shape(&data, &config);
     let needed = memory::estimate(&config, parameters, vocabulary.target, rows * tokens);
     if device.is_cpu() {
-        memory::warning(needed).into_iter().for_each(|text| say(format!("warning: {text}")));
+        memory::warning(needed).into_iter().for_each(|text| say(Notice::Warning(text)));
     }
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text =
         TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
-    // Report a damaged checkpoint even with `--quiet`, because updates will be repeated.
-    let say_damage = |text: String| if text.starts_with("warning: ") { message(text) } else { say(text) };
-    let loaded = if resumed { restore::load(&run, &model, &optimizer, &say_damage)? } else { None };
-    if let Some(state) = &loaded {
-        match compare::text(&state.text, &text, &config.data) {
-            Err(error) if args.force => error.all().for_each(|one| message(format_args!("note: {}", one.what()))),
-            compared => compared?,
-        }
-    }
-    if loaded.is_none()
-        && let Some(start) = Start::open(&config)?
-    {
-        start.load(&model)?;
-        optimizer.begin_average()?;
-        say(start.describe());
-    }
-    let begun = TrainState { text, ..loaded.unwrap_or_default() };
+    let begun = begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, text, &say)?;
     optimizer.freeze(&config.train.freeze)?;
     if optimizer.frozen_count() > 0 {
         let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
-        say(format!("frozen: {frozen} of {all} parameters"));
+        tell(format!("frozen: {frozen} of {all} parameters"));
     }
     let state = resumed_state(begun, old.as_ref(), &config, &data, args.force)?;
     if state.health.has_gone_back() {
-        say(format!("note: {} times the schedule's learning rate, as since the run went back", state.health.rate));
+        tell(format!("note: {} times the schedule's learning rate, as since the run went back", state.health.rate));
     }
     if let Some(end) = signals.stop() {
         return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training; nothing was changed"));
@@ -130,9 +115,39 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     } else {
         directory::start(&run, &config, &data.tokenizers)?;
     }
-    say(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
+    tell(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
     let backend = super::model::training_backend(&model)?;
     train(&run, &config, args, common, Prepared { data, validator, model, backend, optimizer, state, lock }, signals)
+}
+
+/// The state to start from, with its parameters loaded: the newest checkpoint of the run that is resumed, else the beginning, with
+/// the weights of `train.init` if the configuration names a model.
+fn begin(
+    resumed: Option<&Path>,
+    config: &Config,
+    force: bool,
+    model: &Transformer,
+    optimizer: &mut Optimizer,
+    text: TextChecksums,
+    say: &dyn Fn(Notice),
+) -> Result<TrainState> {
+    // Report a damaged checkpoint even with `--quiet`, because updates will be repeated.
+    let say_damage = |notice| if let Notice::Warning(_) = notice { message(notice) } else { say(notice) };
+    let loaded = match resumed {
+        Some(run) => restore::load(run, model, optimizer, &say_damage)?,
+        None => None,
+    };
+    if let Some(state) = &loaded {
+        match compare::text(&state.text, &text, &config.data) {
+            Err(error) if force => error.all().for_each(|one| message(format_args!("note: {}", one.what()))),
+            compared => compared?,
+        }
+    } else if let Some(start) = Start::open(config)? {
+        start.load(model)?;
+        optimizer.begin_average()?;
+        say(Notice::Info(start.describe()));
+    }
+    Ok(TrainState { text, ..loaded.unwrap_or_default() })
 }
 
 /// The state from which a run continues with this configuration; it was trained with `old`.
