@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Times `mt eval` beside sacrebleu on the WMT17 English-German systems: bench_eval.py [--mt FILE] [--rounds N]
 
-Needs MT_TEST_DATA and sacrebleu 2.6.0 (pip install sacrebleu). Ours is the whole process, from its start to its end; sacrebleu's
-is its scoring alone, without starting Python, importing it or reading files. Each round times all, one after the other.
+Needs MT_TEST_DATA and sacrebleu 2.6.0 (pip install sacrebleu). Our time is that of the whole process; sacrebleu's is only its
+scoring, without starting Python, importing it or reading files. Each round times all, one after another.
 """
 
 import argparse

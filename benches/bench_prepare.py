@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How fast training text becomes subwords, and in how much memory: bench_prepare.py MT [--pairs N] [--peers N] [--keep DIR]
+"""Measures speed and memory of splitting training text into subwords: bench_prepare.py MT [--pairs N] [--peers N] [--keep DIR]
 
 Generates N pairs (default 10,000,000) with the word frequencies and sentence lengths of news text, and measures
-- `mt prepare`: from text files to the finished cache, with learning the vocabulary;
-- `mt train` on that cache: seconds to the first update, memory, and that a run stopped in the middle goes on exactly;
-- `spm_encode` and the `tokenizers` package on the source side of the first N pairs (default 1,000,000), one side a pass as these
-  work, and `mt prepare` on the same pairs (which does both sides). spm_encode is given a BPE model of the same size, learned from the same
-  text; `tokenizers` the very vocabulary that mt learned.
+- `mt prepare`: from text files to the finished cache, including learning the vocabulary;
+- `mt train` on that cache: seconds to the first update, memory, and that a run stopped midway resumes exactly;
+- `spm_encode` and the `tokenizers` package on the source side of the first N pairs (default 1,000,000), as they process one side
+  per pass, and `mt prepare` on the same pairs (both sides). spm_encode gets a BPE model of the same size, learned from the same
+  text; `tokenizers` gets the vocabulary that mt learned.
 Needs numpy, tokenizers and sentencepiece (which trains the model), and spm_encode on the PATH (Debian: sentencepiece).
 """
 
@@ -43,7 +43,7 @@ every = 0
 
 
 def generate(folder, pairs, block=100_000):
-    """Zipf's law over 400,000 words of syllables; lengths log-normal around 21 words, the target's near the source's."""
+    """Words by Zipf's law from 400,000 made of syllables; lengths log-normal around 21 words, the target's near the source's."""
     import numpy as np
 
     random = np.random.default_rng(7)
@@ -77,7 +77,7 @@ def generate(folder, pairs, block=100_000):
 
 
 def run(command, **options):
-    """Seconds, peak anonymous and peak resident memory in MiB, stdout and stderr of a command."""
+    """Runs a command. Returns seconds, peak anonymous and peak resident memory in MiB, stdout and stderr."""
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     anonymous = resident = 0
@@ -98,7 +98,7 @@ def run(command, **options):
 
 
 def whole(mt, folder, pairs):
-    """Preparing and training on everything."""
+    """Measures preparing and training on all pairs."""
     prepare = [mt, "prepare", "--config", "config.toml", "--run-dir", "runs/whole", "--json"]
     seconds, anonymous, _, out, error = run(prepare, cwd=folder)
     made = json.loads(out)
@@ -122,7 +122,7 @@ def whole(mt, folder, pairs):
 
 
 def peers(mt, folder, pairs):
-    """The source side of the first pairs, each program three times by turns."""
+    """Measures each program on the source side of the first pairs, three times in turn."""
     small = folder / "small"
     small.mkdir(exist_ok=True)
     for name in ("train.en", "train.de"):
@@ -146,7 +146,7 @@ def peers(mt, folder, pairs):
             shutil.rmtree(text)
         _, _, _, _, error = run([mt, "prepare", "--config", "config.toml"], cwd=small)
         words = next(line for line in error.splitlines() if line.startswith("prepared ")).split()
-        # Both sides.
+        # `mt prepare` processes both sides.
         return 2 * pairs / float(words[words.index("in") + 1])
 
     def spm():

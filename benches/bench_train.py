@@ -8,6 +8,8 @@ Every round runs each side once; a run's figure is the median of its updates aft
 median of the rounds. All sides count target tokens that are not padding, under the same segmentation. PyTorch gets
 huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1), which it needs for a steady figure.
 
+With --joeynmt, --sockeye or --fairseq, each a Python that has this toolkit, Multi30k's table has it too: benches/toolkits.py.
+
 The peers come from PyPI into target/bench-venv (about 6 GB); with --python a Python that has them is used instead.
 Prints Markdown for docs/benchmarks.md.
 """
@@ -23,6 +25,8 @@ import tempfile
 import venv
 from dataclasses import dataclass
 from pathlib import Path
+
+import toolkits
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = [
@@ -44,14 +48,16 @@ class Side:
     command: list
     figure: re.Pattern
     environment: dict
-    # Figures to leave out at the beginning: of runs that print many.
+    # How many figures to leave out at the beginning, if a run prints many.
     warmup: int = 0
+    # What a figure is multiplied with to be target tokens a second.
+    scale: float = 1.0
 
 
 @dataclass
 class Result:
     speed: float
-    memory: float  # GiB, the most that was resident
+    memory: float  # GiB, the peak of resident memory
 
 
 SPEED = re.compile(r"(\d+) target tokens/s")
@@ -61,7 +67,7 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 def run(side: Side) -> Result:
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
-            side.command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **side.environment}, cwd=ROOT
+            list(map(str, side.command)), stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **side.environment}, cwd=ROOT
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -70,11 +76,11 @@ def run(side: Side) -> Result:
     figures = [float(figure) for figure in side.figure.findall(text)][side.warmup :]
     if process.returncode != 0 or not figures:
         raise SystemExit(f"bench-train: {side.name} failed: {' '.join(map(str, side.command))}\n{text}")
-    return Result(statistics.median(figures), usage.ru_maxrss / 2**20)
+    return Result(side.scale * statistics.median(figures), usage.ru_maxrss / 2**20)
 
 
 def peers(python: Path | None) -> Path:
-    """A Python with the peers, made if need be."""
+    """A Python with the peers, installed if necessary."""
     if python:
         return python
     folder = ROOT / "target" / "bench-venv"
@@ -112,8 +118,8 @@ def synthetic(shape: str, threads: int, bench: Path, python: Path, updates: int)
     return [torch("f32", "PyTorch f32"), mt("f32"), torch("bf16", "PyTorch bf16 (autocast)"), mt("bf16")]
 
 
-def real(data: Path, mt: Path, python: Path, folder: Path) -> list[Side]:
-    """Multi30k, the whole loop; tokenizes the corpus with `mt`'s own subwords for the peers."""
+def real(data: Path, mt: Path, python: Path, others: dict[str, Path], folder: Path) -> list[Side]:
+    """Multi30k, the whole loop; tokenizes the corpus with `mt`'s own subwords for the peers, `others` among them."""
     config = ["--config", "configs/multi30k-tiny.toml", "--set", f"data.root={data}"]
     quiet = ["--set", "train.average_last=0", "--set", "valid.every=0"]
     model, tokens = folder / "model", folder / "tokens"
@@ -130,6 +136,13 @@ def real(data: Path, mt: Path, python: Path, folder: Path) -> list[Side]:
         sets = [argument for limit in limits for argument in ("--set", limit)]
         command = [mt, "train", *config, *quiet, *sets, "--run-dir", folder / "run", "--overwrite", "--threads", "2"]
         return Side(f"mt {precision}", command, re.compile(r"(\d+) tok/s"), {}, warmup=2)
+
+    def other(name: str) -> Side:
+        # Sockeye tells of every fiftieth update.
+        updates = 150 if name == "sockeye" else 60
+        toolkit = getattr(toolkits, name)(others[name], tokens, model / "tokenizer.json", folder, updates)
+        environment = {**HUGE_PAGES, "OMP_NUM_THREADS": "2"}
+        return Side(toolkit.name, toolkit.command, toolkit.figure, environment, warmup=1, scale=toolkit.scale)
 
     return [
         Side(
@@ -148,11 +161,12 @@ def real(data: Path, mt: Path, python: Path, folder: Path) -> list[Side]:
             warmup=1,
         ),
         ours("bf16"),
+        *map(other, others),
     ]
 
 
 def table(title: str, sides: list[Side], rounds: int):
-    """Runs the sides by turns; the first is what the others are measured against."""
+    """Runs the sides in turns; the others are compared with the first."""
     results = {side.name: [] for side in sides}
     for number in range(rounds):
         for side in sides:
@@ -180,6 +194,8 @@ def main():
     parser.add_argument("--only", nargs="+", choices=("base", "tiny", "one-thread", "multi30k"))
     parser.add_argument("--data", type=Path, help="folder with Multi30k as plain text")
     parser.add_argument("--python", type=Path, help="a Python that has the peers")
+    for name in ("joeynmt", "sockeye", "fairseq"):
+        parser.add_argument(f"--{name}", type=Path, help="a Python that has this toolkit")
     arguments = parser.parse_args()
     wanted = arguments.only or ["base", "tiny", "one-thread", *(["multi30k"] if arguments.data else [])]
     if "multi30k" in wanted and not arguments.data:
@@ -195,7 +211,9 @@ def main():
             table(title, synthetic(shape, threads, bench, python, arguments.updates), arguments.rounds)
     if "multi30k" in wanted:
         with tempfile.TemporaryDirectory() as folder:
-            sides = real(arguments.data.resolve(), mt, python, Path(folder))
+            others = {name: getattr(arguments, name) for name in ("joeynmt", "sockeye", "fairseq")}
+            others = {name: other for name, other in others.items() if other}
+            sides = real(arguments.data.resolve(), mt, python, others, Path(folder))
             table("tiny on Multi30k, batches of 4,096 tokens, 2 threads", sides, arguments.rounds)
 
 

@@ -1,10 +1,11 @@
-"""Times CTranslate2 on the weights of `benches/decode.rs`: the same sentences' shape, the same number of target tokens.
+"""Times CTranslate2 on the weights of `benches/decode.rs`: sentences of the same length, the same number of target tokens.
 
     cargo bench --bench decode -- --shape base --export base.safetensors
     python benches/ctranslate2_decode.py --weights base.safetensors --save base.ct2
     python benches/ctranslate2_decode.py --model base.ct2 --precision int8 --beam 4 --batch 64
 
-With --tokenizer the model's vocabulary is that of a tokenizer.json, as benches/peer_translate.py needs it. Prints the line that benches/decode.rs prints. Needs `ctranslate2==4.8.5`, numpy and safetensors.
+With --tokenizer, the model gets the vocabulary of a tokenizer.json, as benches/peer_translate.py needs. Prints the same line as
+benches/decode.rs. Needs `ctranslate2==4.8.5`, numpy and safetensors.
 """
 
 import argparse
@@ -26,7 +27,7 @@ def sinusoids(positions: int, d: int):
 
 
 def convert(weights: dict, heads: int, tokens: list[str], directory: str, positions: int = 1024):
-    """Writes a CTranslate2 model of an `mt` model with post-norm, sinusoidal positions and one embedding matrix."""
+    """Converts an `mt` model with post-norm, sinusoidal positions and one embedding matrix to CTranslate2."""
     import numpy as np
     from ctranslate2.specs import common_spec, transformer_spec
 

@@ -1,8 +1,8 @@
-//! Times translation of random sentences to a fixed length, by the call that `mt translate` makes.
+//! Times translation of random sentences to a fixed length, with the same call as `mt translate`.
 //!
 //!     cargo bench --bench decode -- --shape base --beam 4 --batch 64
 //!
-//! The counterpart of `benches/ctranslate2_decode.py`, which takes the weights that `--export` writes.
+//! The counterpart of `benches/ctranslate2_decode.py`, which reads the weights that `--export` writes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ impl Shape {
     }
 }
 
-/// Target tokens a second.
+/// Measures translation speed in target tokens per second.
 #[derive(Parser)]
 struct Args {
     #[arg(long, value_enum, default_value = "tiny")]
@@ -61,25 +61,25 @@ struct Args {
     /// Sentences translated together.
     #[arg(long, default_value_t = 64)]
     batch: usize,
-    /// Tokens of a source.
+    /// Tokens per source sentence.
     #[arg(long, default_value_t = 16)]
     source: usize,
-    /// Tokens of every translation.
+    /// Tokens per translation.
     #[arg(long, default_value_t = 20)]
     target: usize,
-    /// Passes that are timed; the best counts.
+    /// Timed passes; the fastest counts.
     #[arg(long, default_value_t = 5)]
     passes: usize,
-    /// Sentences of a pass.
+    /// Sentences per pass.
     #[arg(long, default_value_t = 64)]
     sentences: usize,
     /// Write the weights to this file, and time nothing.
     #[arg(long)]
     export: Option<PathBuf>,
-    /// Take the weights from this file, as `mt translate` does.
+    /// Read the weights from this file, as `mt translate` does.
     #[arg(long)]
     weights: Option<PathBuf>,
-    /// Given by `cargo bench`.
+    /// Passed by `cargo bench`; no effect.
     #[arg(long, hide = true)]
     bench: bool,
 }

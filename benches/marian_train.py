@@ -1,11 +1,11 @@
-"""Times Marian's training of configs/multi30k-tiny.toml's model on tokenized text, through pymarian.
+"""Times Marian's training of the model of configs/multi30k-tiny.toml on tokenized text, with pymarian.
 
     python benches/marian_train.py --tokens FOLDER --tokenizer runs/multi30k-tiny/tokenizer.json --updates 60
 
-FOLDER holds train.en and train.de as `mt tokenize` writes them: Marian's own segmentation is switched off by
-giving it words that are subwords already, and a vocabulary made of the tokenizer's pieces. Same architecture,
-optimizer, schedule, loss, dropout and size of batches as the configuration. Needs `pymarian==1.12.42`; Marian prints
-its speed in target words (subwords here, with the end token) a second.
+FOLDER has train.en and train.de as written by `mt tokenize`: Marian does no segmentation of its own, because its words are
+already subwords and its vocabulary has the tokenizer's pieces. Architecture, optimizer, schedule, loss, dropout and batch size
+are those of the configuration. Needs `pymarian==1.12.42`; Marian prints its speed in target words (here subwords, with the
+end token) per second.
 """
 
 import argparse
@@ -28,7 +28,7 @@ OPTIONS = """
 
 
 def write_vocabulary(tokenizer: Path, file: Path):
-    """A vocabulary in Marian's form: its own two special tokens, then the pieces."""
+    """Writes a vocabulary in Marian's form: its own two special tokens, then the pieces."""
     pieces = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
     words = ["</s>", "<unk>", *(piece for piece in sorted(pieces, key=pieces.get) if piece not in SPECIAL)]
     lines = (f"{json.dumps(word, ensure_ascii=False)}: {number}\n" for number, word in enumerate(words))

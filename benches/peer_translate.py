@@ -3,9 +3,9 @@
     python benches/peer_translate.py --peer ctranslate2 --model FOLDER --tokenizer tokenizer.json --input F --output F
     python benches/peer_translate.py --peer marian --model FOLDER/model.npz --vocabulary FOLDER/vocabulary.yml ...
 
-The subwords are those of `mt`'s tokenizer.json, by the `tokenizers` library. A CTranslate2 model comes from
-`benches/ctranslate2_decode.py --save`, a Marian model from `benches/marian_train.py --save`. The whole process is what
-is timed, so it imports only what it uses.
+The `tokenizers` library splits text by `mt`'s tokenizer.json. A CTranslate2 model comes from
+`benches/ctranslate2_decode.py --save`, a Marian model from `benches/marian_train.py --save`. As the whole process is timed, it
+imports only what it uses.
 """
 
 import argparse

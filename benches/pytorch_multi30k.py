@@ -1,4 +1,4 @@
-"""Trains configs/multi30k-tiny.toml's model in PyTorch on the same subwords: a peer for speed and learning curve.
+"""Trains the model of configs/multi30k-tiny.toml in PyTorch on the same subwords, to compare speed and learning curve.
 
     for side in en de; do for set in train valid; do
         mt tokenize --model runs/multi30k-tiny --input multi30k/$set.$side >tokens/$set.$side
@@ -6,13 +6,13 @@
     python benches/pytorch_multi30k.py --tokens tokens --tokenizer runs/multi30k-tiny/tokenizer.json --updates 8000 \\
         --out peer
 
-Same architecture, initial distribution, optimizer, schedule, loss, dropouts and size of batches as that configuration.
-The order of the batches and the dropout masks differ. Prints the mean loss and target tokens/s every 50 updates and
-the perplexity of the validation set every 250.
+Architecture, initial distribution, optimizer, schedule, loss, dropouts and batch size are those of the configuration. The
+order of batches and the dropout masks differ. Prints the mean loss and target tokens/s every 50 updates and the perplexity of
+the validation set every 250.
 
-With `--out` the mean of the last ten checkpoints, 250 updates apart, becomes `model.safetensors` there, under mt's
-names: `benches/pytorch_peer.py decode` translates with it. What has been reached is kept there too, every 250 updates;
-the same command goes on from it. Needs `torch==2.11.0` only.
+With `--out`, the mean of the last ten checkpoints, 250 updates apart, is written there as `model.safetensors`, under mt's
+names: `benches/pytorch_peer.py decode` translates with it. The state is also saved there every 250 updates; the same command
+resumes from it. Needs only `torch==2.11.0`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from torch.nn import functional as F
 BATCH_TOKENS = 4096
 D, HEADS, LAYERS, D_FF = 128, 4, 4, 256
 DROPOUT, SMOOTHING = 0.3, 0.1
-# Updates between two validations and checkpoints, and how many of these become the model.
+# Updates between validations and checkpoints, and how many checkpoints are averaged.
 EVERY, AVERAGED = 250, 10
 
 
@@ -52,7 +52,7 @@ class Vocabulary:
 
 
 def batches(pairs: list, shuffle: bool) -> list[list]:
-    """Pairs of like length, up to BATCH_TOKENS padded tokens on the larger side."""
+    """Batches of pairs of similar length, up to BATCH_TOKENS padded tokens on the larger side."""
 
     def size(pair):
         return max(map(len, pair))
@@ -71,7 +71,7 @@ def batches(pairs: list, shuffle: bool) -> list[list]:
 
 
 class Translator(nn.Module):
-    """`nn.Transformer`, post-norm and without its final norms, dropout on the embeddings and the residuals only."""
+    """`nn.Transformer`, post-norm and without its final norms, with dropout only on embeddings and residuals."""
 
     def __init__(self, vocabulary: Vocabulary):
         super().__init__()
@@ -101,7 +101,7 @@ class Translator(nn.Module):
         return self.dropout(self.embedding(ids) * math.sqrt(D) + self.positions[: ids.shape[1]])
 
     def loss(self, batch: list, smoothing: float, reduction: str) -> tuple[torch.Tensor, int]:
-        """The loss of a batch and its target tokens."""
+        """The loss of a batch and its number of target tokens."""
         source, labels = (self.vocabulary.padded(side) for side in zip(*batch))
         start = torch.full((len(batch), 1), self.vocabulary.start)
         target = torch.cat((start, labels[:, :-1]), dim=1)
@@ -193,12 +193,12 @@ def main():
     train, valid = pairs("train"), pairs("valid")
     model = Translator(vocabulary).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    # `epoch`: the batches that are left of this one. `checkpoints`: the weights of the last ones.
+    # `epoch`: the batches left in this one. `checkpoints`: the weights of the last ones.
     update, epoch, checkpoints = 0, [], []
 
     reached = arguments.out and arguments.out / "reached.pt"
     if reached and reached.exists():
-        # The program's own file of before.
+        # This program wrote the file, so loading a pickle is safe.
         state = torch.load(reached, weights_only=False)
         update, epoch, checkpoints = state["update"], state["epoch"], state["checkpoints"]
         model.load_state_dict(state["model"])

@@ -1,4 +1,4 @@
-"""Trains and decodes an `mt` model in PyTorch: the peer that scripts/gpu-bench.sh times `mt` beside.
+"""Trains and decodes an `mt` model in PyTorch, for scripts/gpu-bench.sh to compare with `mt`.
 
     mt info runs/base --json >info.json
     for side in en de; do mt tokenize --model runs/base --input train.$side >tokens/train.$side; done
@@ -8,26 +8,25 @@
     python benches/pytorch_peer.py decode --model runs/base --info info.json --device cuda --precision bf16 \\
         --input tokens/test.en --output translated --beam 4
 
-Both print one line of JSON. The shape, the dropouts, the size of the batches and the limits of decoding are those of
-`mt`'s model; it needs one vocabulary for both languages.
+Both print one line of JSON. Shape, dropouts, batch size and decoding limits are those of `mt`'s model, which must have one
+vocabulary for both languages.
 
-`train` times full updates of `nn.Transformer` from its own first weights: forward with padding and causal masks,
-label-smoothed loss, backward, fused Adam. The gradient is that of the loss's sum, divided by the target tokens. Pairs
-are put together as `mt` puts them: pools sorted by length, cut at a number of padded tokens. All batches are tensors in
-pinned memory before the clock starts, and the loss is looked at once in `--log-every` updates: `mt` makes its batches
-meanwhile, and looks at every update. The figure is the median over stretches of `--log-every` updates, the first of
-which is warm-up. `--compile` puts the model through torch.compile, whose compilation the warm-up must cover.
+`train` times full updates of `nn.Transformer` from its own initial weights: forward with padding and causal masks,
+label-smoothed loss, backward, fused Adam. The gradient is that of the summed loss, divided by the number of target tokens.
+Batches are made as in `mt`: pools sorted by length, cut at a number of padded tokens. All batches are tensors in pinned memory
+before the clock starts, and the loss is read once every `--log-every` updates, whereas `mt` makes batches during training and
+checks every update. The figure is the median over stretches of `--log-every` updates; the first stretch is warm-up.
+`--compile` applies torch.compile to the model; the warm-up must cover its compilation.
 
-`decode` has `mt`'s own weights and searches as `mt` does, so that greedy translations are the same but for rounding.
-Keys and values are cached; those of the source are shared by the hypotheses of a sentence; sentences that are done
-leave the batch. One pass over the input is warm-up, `--repeat` more are timed, from token ids to token ids. Not used:
-torch.compile, CUDA graphs.
+`decode` uses `mt`'s weights and searches as `mt` does, so greedy translations are the same except for rounding. Keys and
+values are cached; the hypotheses of a sentence share those of the source; finished sentences leave the batch. One pass over
+the input is warm-up, `--repeat` more are timed, from token ids to token ids. torch.compile and CUDA graphs are not used.
 
-With `--precision bf16` products and attention are computed in bfloat16, as torch.autocast chooses; `decode` rounds its
-weights once instead of at every use. With `f32` TF32 is off. Attention never goes to cuDNN, which PyTorch prefers on an
-H100: it builds a plan for every new shape, and with sentences nearly every batch and step has one.
+With `--precision bf16`, products and attention are computed in bfloat16, as torch.autocast chooses; `decode` rounds its
+weights once instead of at every use. With `f32`, TF32 is off. Attention never uses cuDNN, which PyTorch prefers on an H100:
+cuDNN builds a plan for every new shape, and with sentences nearly every batch and step has one.
 
-Needs `torch==2.11.0` only.
+Needs only `torch==2.11.0`.
 """
 
 import argparse
@@ -50,11 +49,11 @@ Pair = tuple[list[int], list[int]]
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 IMPOSSIBLE = -math.inf
-# What a pool holds at least, as in mt's src/data/sampler.rs.
+# The minimum size of a pool, as in mt's src/data/sampler.rs.
 POOL_PAIRS, POOL_BATCHES = 20_000, 400
 # The cache of keys and values grows by this many positions.
 CACHE_BLOCK = 8
-# Rows of a mask begin at multiples of this, as the GPU's kernels want it; they copy other masks at every use.
+# Rows of a mask begin at multiples of this: the GPU's kernels copy other masks at every use.
 MASK_ALIGNMENT = 8
 
 
@@ -78,7 +77,7 @@ class Vocabulary:
 
 
 def check_shape(shape: dict):
-    """Ends the program where a model has what these two do not."""
+    """Ends the program if the model needs something that is not implemented here."""
     for key, value in (
         ("positions", ("sinusoidal", "learned")),
         ("norm_kind", ("layer",)),
@@ -104,7 +103,7 @@ def sinusoids(shape: dict) -> torch.Tensor:
 
 
 def usable(pairs: list[Pair], data: dict) -> list[Pair]:
-    """Those that mt trains on."""
+    """The pairs that mt trains on."""
 
     def fits(pair: Pair) -> bool:
         shorter, longer = sorted(map(len, pair))
@@ -115,7 +114,7 @@ def usable(pairs: list[Pair], data: dict) -> list[Pair]:
 
 
 def sort_key(pair: Pair) -> tuple[int, int]:
-    """mt's: the longer side, then how much longer it is, up and down by turns."""
+    """mt's sort key: the longer side, then how much longer it is, alternately ascending and descending."""
     source, target = map(len, pair)
     return max(source, target), source - target if max(source, target) % 2 == 0 else target - source
 
@@ -129,7 +128,7 @@ def epoch(pairs: list[Pair], batch_tokens: int) -> Iterator[list[Pair]]:
         pool = sorted(pairs[number * len(pairs) // pools : (number + 1) * len(pairs) // pools], key=sort_key)
         batches, start = [], 0
         for end in range(1, len(pool) + 1):
-            # The pair after these is the longest so far.
+            # The next pair would be the longest of the batch.
             if end == len(pool) or (end + 1 - start) * (max(map(len, pool[end])) + 1) > batch_tokens:
                 batches.append(pool[start:end])
                 start = end
@@ -195,11 +194,11 @@ class Translator(nn.Module):
     def forward(
         self, source: torch.Tensor, target: torch.Tensor, labels: torch.Tensor, smoothing: float
     ) -> torch.Tensor:
-        """The sum of the loss of [B, S] and [B, T]."""
+        """The summed loss, from [B, S] and [B, T]."""
         hidden = source == self.padding
         future = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
-        # Padded targets stand behind the real ones, so that the causal mask hides them; with it alone attention has its
-        # fastest kernels.
+        # Padding follows the real targets, so the causal mask hides it; with that mask alone, attention uses its fastest
+        # kernels.
         states = self.transformer(
             self.embed(self.source, self.source_positions, source),
             self.embed(self.target, self.target_positions, target),
@@ -215,7 +214,7 @@ class Translator(nn.Module):
 
 
 def tensors(batch: list[Pair], vocabulary: Vocabulary, pinned: bool) -> tuple[list[torch.Tensor], int]:
-    """Source, decoder input and labels, and the target tokens."""
+    """Source, decoder input and labels, and the number of target tokens."""
     sources, targets = zip(*batch)
     sides = [
         vocabulary.padded([ids + [vocabulary.end] for ids in sources]),
@@ -280,7 +279,7 @@ def train(arguments, info: dict, vocabulary: Vocabulary, device: torch.device) -
 
 
 def read_safetensors(file: Path) -> dict[str, torch.Tensor]:
-    """The float32 tensors of a model by name. A header in JSON, its length before it, tells where each lies."""
+    """The float32 tensors of a model by name. The file begins with the length of a JSON header, which has their places."""
     data = bytearray(file.read_bytes())
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
@@ -296,7 +295,7 @@ def read_safetensors(file: Path) -> dict[str, torch.Tensor]:
 
 
 class State:
-    """What a batch of B sentences with R rows of hypotheses has computed."""
+    """The state of a batch of B sentences with R rows of hypotheses."""
 
     def __init__(self, source: torch.Tensor, mask: torch.Tensor, rows: int):
         layers, _, _, heads, _, k = source.shape
@@ -318,7 +317,7 @@ class State:
 
 
 class Decoder:
-    """mt's model for inference: encoder, steps of the decoder, greedy and beam search."""
+    """mt's model for inference: encoder, decoder steps, greedy and beam search."""
 
     def __init__(self, shape: dict, vocabulary: Vocabulary, file: Path, device: torch.device, precision: str):
         self.shape, self.vocabulary, self.device = shape, vocabulary, device
@@ -363,7 +362,7 @@ class Decoder:
         return lambda x: F.layer_norm(x, weight.shape, weight, bias, epsilon)
 
     def residual(self, name: str) -> Callable:
-        """x and f to norm(x + f(x)), or x + f(norm(x)). What is added up stays float32."""
+        """Maps x and f to norm(x + f(x)), or x + f(norm(x)). The sum stays float32."""
         norm = self.norm(name)
         if self.shape["norm"] == "pre":
             return lambda x, f: x + f(norm(x))
@@ -391,7 +390,7 @@ class Decoder:
         return result
 
     def begin(self, sentences: list[list[int]], hypotheses: int) -> State:
-        """Encodes sentences; each gets rows for as many hypotheses."""
+        """Encodes sentences; each gets rows for this many hypotheses."""
         heads = self.shape["heads"]
         ids = self.vocabulary.padded([sentence + [self.vocabulary.end] for sentence in sentences])
         ids = ids.to(self.device)
@@ -429,7 +428,7 @@ class Decoder:
                 return layer["self_output"](states.flatten(1))
 
             def look(x: torch.Tensor) -> torch.Tensor:
-                # The hypotheses of a sentence are so many queries of the same keys: [B, H, R/B, K].
+                # The hypotheses of a sentence are R/B queries of the same keys: [B, H, R/B, K].
                 q = layer["query"](x).view(sentences, rows // sentences, heads, -1).transpose(1, 2)
                 states = F.scaled_dot_product_attention(q, source_keys, source_values, visible)
                 return layer["cross_output"](states.transpose(1, 2).reshape(rows, -1))
@@ -467,12 +466,12 @@ class Decoder:
         longest, limits = max(limits), torch.tensor(limits, device=device)
         output = torch.full((count, longest), end, device=device)
         sentences = torch.arange(count, device=device)
-        # Live hypotheses, the most probable first; those that a sentence lacks have probability 0.
+        # Live hypotheses, the most probable first; missing ones have probability 0.
         log_probs = torch.full((count, width), IMPOSSIBLE, dtype=torch.float64, device=device)
         log_probs[:, 0] = 0.0
         history = torch.full((count, width, longest), end, device=device)
         tokens = torch.full((count * width,), self.vocabulary.start, device=device)
-        # Scores of the best hypotheses set aside, and the tokens of the very best.
+        # The scores of the best hypotheses set aside, and the tokens of the very best.
         kept = torch.full_like(log_probs, IMPOSSIBLE)
         best = output.clone()
         # At most one continuation of a row is its end.
@@ -485,13 +484,13 @@ class Decoder:
             values = (values - log_sums).clamp_(max=0.0).double().view(-1, width, k)
             totals, order = (values + log_probs.unsqueeze(2)).flatten(1).topk(2 * width)
             parents, tokens = order // k, tokens.view(-1, width * k).gather(1, order)
-            # From the top down: ends are set aside, the others stay live, until `width` are live.
+            # From the top down, ends are set aside and the others stay live, until `width` are live.
             goes_on = tokens != end
             above = goes_on.cumsum(1) - goes_on.long()
             ended = totals.masked_fill(goes_on | (above >= width), IMPOSSIBLE)
             chosen = goes_on.byte().argsort(dim=1, descending=True, stable=True)[:, :width]
             log_probs, live_parents, live_tokens = (x.gather(1, chosen) for x in (totals, parents, tokens))
-            # At its limit a sentence sets aside what is live, too.
+            # At a sentence's limit, live hypotheses are set aside, too.
             cut = (limits == length).unsqueeze(1)
             aside = torch.cat((ended, log_probs.masked_fill(~cut, IMPOSSIBLE)), dim=1) / ((5 + length) / 6) ** alpha
             score, first = aside.max(1, keepdim=True)
@@ -503,7 +502,7 @@ class Decoder:
             new_best[:, position] = token.squeeze(1)
             best = torch.where(better, new_best, best)
             kept = torch.cat((kept, aside), dim=1).topk(width).values
-            # What can no more displace the worst of those kept is dropped.
+            # Hypotheses that can no longer displace the worst of those kept are dropped.
             attainable = log_probs / (((5 + limits.double()) / 6) ** alpha).unsqueeze(1)
             log_probs = log_probs.masked_fill(cut | ~(attainable > kept[:, -1:]), IMPOSSIBLE)
             history = history.gather(1, live_parents.unsqueeze(2).expand(-1, -1, longest))
@@ -525,7 +524,7 @@ class Decoder:
 
     @torch.inference_mode()
     def translate(self, sources: list[list[int]], settings: dict, beam: int, batch_tokens: int) -> list[list[int]]:
-        """Token ids, without the end, to token ids, in their order; batches are sorted by length as mt's are."""
+        """Maps token ids, without the end, to token ids, in the same order; batches are sorted by length as in mt."""
         result = [[] for _ in sources]
         order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: -len(sources[i]))
         while order:

@@ -1,18 +1,18 @@
-"""Times PyTorch's full training update, as the peer that `mt train` is measured against.
+"""Times PyTorch's full training update, for comparison with `mt train`.
 
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python benches/pytorch_train.py --shape base --threads 2 --updates 7
     python benches/pytorch_train.py --shape base --device cuda --precision bf16 --sentences 250 --length 100 --compile
 
-One update is: forward in training mode, label-smoothed loss, backward, clipping to norm 1, Adam
-(PyTorch's fused one). The model is `nn.Transformer` (post-norm, without its final norms), with
-embeddings and output in one matrix and dropout 0.1 wherever `nn.Transformer` has it and on the embeddings.
-All sentences have full length, so no padding mask is passed and every target token counts.
+An update is: forward in training mode, label-smoothed loss, backward, clipping to norm 1, Adam (PyTorch's fused one). The model
+is `nn.Transformer` (post-norm, without its final norms), with embeddings and output in one matrix and dropout 0.1 wherever
+`nn.Transformer` has it and on the embeddings. All sentences have full length, so no padding mask is passed and every target
+token counts.
 
-On a GPU attention goes to PyTorch's fused kernels (`scaled_dot_product_attention`, by way of `nn.Transformer`), TF32 is off,
-and the device is waited for after every update, as in `benches/train_step.rs`.
+On a GPU, attention uses PyTorch's fused kernels (`scaled_dot_product_attention`, through `nn.Transformer`), TF32 is off, and
+the next update is queued before the last one is waited for, as in `benches/train_step.rs`.
 
-The tunable gives PyTorch's large buffers huge pages; without it, page faults make the small
-model's figure swing by a factor of two. Needs `torch==2.11.0` only.
+The tunable gives PyTorch's large buffers huge pages; without it, page faults make the small model's figure vary by a factor of
+two. Needs only `torch==2.11.0`.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Translator(nn.Module):
             dropout,
             batch_first=True,
         )
-        # The paper's post-norm model ends in its last layer's own norm.
+        # The paper's post-norm model ends with the norm of its last layer.
         self.transformer.encoder.norm = None
         self.transformer.decoder.norm = None
         self.embedding = nn.Embedding(shape.vocab, shape.d_model)
@@ -92,9 +92,9 @@ def sinusoids(length: int, d_model: int) -> torch.Tensor:
 def time_updates(
     shape: Shape, updates: int, warmup: int, bf16: bool, device: torch.device, compiled: bool
 ) -> list[float]:
-    """Seconds of each update after the warm-up.
+    """Returns the seconds of each update after the warm-up.
 
-    On a GPU the next update is queued before the last one is waited for, as in a loop that reads losses late.
+    On a GPU, the next update is queued before the last one is waited for, as in a loop that reads losses late.
     """
     model = Translator(shape, dropout=0.1).to(device).train()
 
@@ -103,7 +103,7 @@ def time_updates(
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=0.1)
 
     if compiled:
-        # With the loss, so that its passes over the logits are fused too.
+        # Including the loss, so that its passes over the logits are fused too.
         loss_of = torch.compile(loss_of)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
     on_gpu = device.type == "cuda"

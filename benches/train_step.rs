@@ -3,8 +3,8 @@
 //!     cargo bench --bench train_step -- --shape base --threads 2 --updates 7
 //!     target/gpu-test/train_step --shape base --device cuda --precision bf16 --sentences 250 --length 100 --profile
 //!
-//! The counterpart of `benches/pytorch_train.py`: same model, same dropouts, same batch, same tokens counted. The clock is
-//! read when the losses of an update are known.
+//! The counterpart of `benches/pytorch_train.py`: same model, same dropouts, same batch, same tokens counted. An update ends
+//! when its losses are known.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ enum Shape {
 }
 
 impl Shape {
-    /// Preset, vocabulary, sentences, tokens of a sentence.
+    /// Preset, vocabulary, sentences, tokens per sentence.
     fn sizes(self) -> (Preset, usize, usize, usize) {
         match self {
             Self::Base => (Preset::Base, 32_000, 32, 32),
@@ -50,33 +50,33 @@ impl Shape {
     }
 }
 
-/// Median target tokens a second of full training updates.
+/// Measures training speed in target tokens per second: the median over full updates.
 #[derive(Parser)]
 struct Args {
     #[arg(long, value_enum, default_value = "tiny")]
     shape: Shape,
-    /// Sentences of a batch; default: the shape's.
+    /// Sentences per batch; default: the shape's.
     #[arg(long)]
     sentences: Option<usize>,
-    /// Tokens of a sentence; default: the shape's.
+    /// Tokens per sentence; default: the shape's.
     #[arg(long)]
     length: Option<usize>,
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Then makes the same updates again, and prints where their time went.
+    /// Afterwards, make the same updates again and print where their time went.
     #[arg(long)]
     profile: bool,
     #[arg(long, default_value_t = 2)]
     threads: usize,
     #[arg(long, value_parser = precision, default_value = "f32")]
     precision: Precision,
-    /// Updates that are timed.
+    /// Timed updates.
     #[arg(long, default_value_t = 7)]
     updates: usize,
     /// Updates before the clock starts.
     #[arg(long, default_value_t = 2)]
     warmup: usize,
-    /// Given by `cargo bench`.
+    /// Passed by `cargo bench`; no effect.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -85,11 +85,11 @@ fn precision(name: &str) -> Result<Precision, String> {
     Precision::named(name).ok_or_else(|| format!("one of {}", Precision::NAMES.join(", ")))
 }
 
-/// What an update took, in seconds.
+/// The time of an update, in seconds.
 struct Time {
-    /// From the time the losses of the update before were known until those of this one were.
+    /// Between the losses of the previous update being known and those of this one.
     update: f64,
-    /// Of that, the time spent waiting for the device: next to nothing if the device waits for the host instead.
+    /// The part of it spent waiting for the device: next to nothing if the device waits for the host instead.
     waited: f64,
 }
 
@@ -98,7 +98,7 @@ type Batch = (Sequences, Sequences, Targets);
 struct Timing<'a> {
     backend: &'a mut dyn Backend,
     optimizer: &'a mut Optimizer,
-    /// Updates made.
+    /// Updates made so far.
     seen: u64,
 }
 
@@ -113,7 +113,7 @@ impl Timing<'_> {
             self.backend.decide(1.0 / targets.labels.len() as f64, CLIP)?;
             self.optimizer.step_with(self.backend, self.seen, 1e-4)?;
             under_way += 1;
-            // As in training, a device gets the next update before the outcome of the last one is asked for.
+            // As in training, the device gets the next update before the outcome of the last one is asked for.
             let is_last = number == batches.len();
             let waits = is_last || profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way));
             let stay = if waits { 0 } else { self.backend.depth() - 1 };
