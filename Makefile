@@ -10,37 +10,37 @@ ARGS ?=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# There also where the user's cargo builds elsewhere.
+# --target-dir: scripts expect the binary there, even if the user's cargo builds elsewhere.
 build: ## Build target/release/mt
 	$(CARGO) build --release --locked --target-dir target
 
 demo: build ## Train on data/quickstart, score and translate its test set
 	scripts/demo.sh
 
-# With the release profile: training is slow without it, and the build is shared with the binary's.
-# Tests on real corpora read them under $MT_TEST_DATA, and are skipped where that is unset.
+# In the release profile: without it training is slow, and the build is shared with the binary's.
+# Tests with real corpora read them from $MT_TEST_DATA, and are skipped if that is unset.
 test: ## Run all tests
 	$(CARGO) test --release --locked $(ARGS)
 
-# What takes too long for `make test`; with $MT_TEST_DATA, as there.
+# Tests that take too long for `make test`; $MT_TEST_DATA is as there.
 test-long: ## Run the tests that take long: two hundred kills, fused training against f64, races of kernels
 	$(CARGO) test --release --locked $(ARGS) -- --ignored --nocapture
 
-test-sacrebleu: build ## Hold metrics and event files to the real sacrebleu and TensorBoard (from PyPI)
+test-sacrebleu: build ## Compare metrics and event files with the real sacrebleu and TensorBoard (from PyPI)
 	scripts/sacrebleu-python.sh tests/tensorboard/read.py target/release/mt
 	scripts/sacrebleu-python.sh tests/sacrebleu/compare.py target/release/mt $(ARGS)
 
-# Three of them need text under $$MT_TEST_DATA, and are skipped where that is unset.
-test-interop: build ## Hold tokenizers and models, in and out, to SentencePiece, tokenizers, CTranslate2, Marian, transformers (from PyPI)
+# Three of them read text from $MT_TEST_DATA, and are skipped if that is unset.
+test-interop: build ## Compare tokenizers and models, in and out, with SentencePiece, tokenizers, CTranslate2, Marian, transformers (from PyPI)
 	scripts/interop-python.sh tests/interop/export.py target/release/mt $(ARGS)
 	scripts/interop-python.sh tests/interop/tokenization.py target/release/mt
 	scripts/interop-python.sh tests/interop/import.py target/release/mt
 	scripts/interop-python.sh tests/interop/marian.py target/release/mt
 
-test-report: build ## Work every control of report.html in headless Chromium (Debian: apt-get install chromium)
+test-report: build ## Test every control of report.html in headless Chromium (Debian: apt-get install chromium)
 	tests/browser/check.py target/release/mt $(ARGS)
 
-bench: build ## Measure training speed in target tokens a second
+bench: build ## Measure training speed in target tokens per second
 	scripts/bench.sh
 
 bench-train: ## Time training beside PyTorch and Marian on the processor
@@ -71,7 +71,8 @@ fuzz: ## Feed every reader arbitrary input, ten minutes each (nightly compiler, 
 gpu-test: ## Build with CUDA and run the tests for a GPU
 	scripts/gpu-test.sh
 
-# Builds nothing: it runs where there is Python with torch but no Rust, on a binary built elsewhere (ARGS='--binary FILE').
+# Builds nothing: it also runs on a machine with Python and torch but no Rust, with a binary built elsewhere
+# (ARGS='--binary FILE').
 gpu-bench: ## Time training and decoding beside PyTorch on a GPU
 	scripts/gpu-bench.sh $(ARGS)
 

@@ -1,13 +1,13 @@
-//! With the feature `cuda`, compiles the kernels of `src/gpu/kernels`, which the binary carries: as PTX, which the driver of any
-//! newer GPU finishes, and finished for the generations that most machines for training have, where that takes no time.
+//! With the feature `cuda`, compiles the kernels of `src/gpu/kernels` into the binary: as machine code for the most common
+//! generations of training GPUs, which starts at once, and as PTX, which the driver compiles for any other newer GPU.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The kernels use products of bfloat16, which came with this compute capability.
+/// The kernels use bfloat16 matrix products, which need this compute capability.
 const OLDEST: u32 = 80;
 
-/// The compute capability to build for: what `CUDA_COMPUTE_CAP` says, or the oldest where it is not set.
+/// The compute capability to build for: `CUDA_COMPUTE_CAP`, or the oldest if that is unset.
 fn compute_capability() -> u32 {
     let Some(text) = std::env::var_os("CUDA_COMPUTE_CAP") else { return OLDEST };
     let text = text.to_string_lossy();

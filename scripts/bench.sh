@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Training speed in target tokens a second: the median over updates 21 to 100 of a short run.
+# Measures training speed in target tokens per second: the median over updates 21 to 100 of a short run.
 #
 #   scripts/bench.sh                                         the quickstart model
 #   scripts/bench.sh configs/multi30k-tiny.toml --threads 2  another configuration, and flags of `mt train`
@@ -18,7 +18,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# No validation and no averaging: nothing but updates is timed.
+# No validation and no averaging, so that only updates are timed.
 if ! "$mt" train --config "$config" --run-dir "$folder/run" \
     --set train.max_updates=100 --set train.log_every=20 --set train.average_last=0 --set valid.every=0 \
     "$@" 2>"$folder/messages"; then

@@ -5,24 +5,24 @@
 #   scripts/cuda-build.sh toolkit             only fetch and check the toolkit
 #   scripts/cuda-build.sh test [ARGUMENT...]  cargo test, or any other command of cargo, with the same settings
 #
-# With nvcc on the PATH that toolkit is used. Otherwise the parts of CUDA 13.0 that the build needs come from PyPI
-# (0.1 GB, once) and are laid out as a toolkit in .cuda/.
+# If nvcc is on the PATH, its toolkit is used. Otherwise the parts of CUDA 13.0 that the build needs are fetched from PyPI
+# (0.1 GB, once) and set up as a toolkit in .cuda/.
 #
-# The binary starts on any machine, also one without CUDA, and then works on the CPU. The CUDA libraries are loaded when a
-# GPU is asked for (src/device/cuda.rs). That needs
+# The binary starts on any machine; without CUDA it works on the CPU. The CUDA libraries are loaded when a GPU is asked for
+# (src/device/cuda.rs). That needs
 #
-#   libcuda        of NVIDIA's driver, where the dynamic loader looks (LD_LIBRARY_PATH, ldconfig); the driver must support
+#   libcuda        from NVIDIA's driver, where the dynamic loader looks (LD_LIBRARY_PATH, ldconfig); the driver must support
 #                  the CUDA version of the build: 13.0 for the fetched one
 #   libcublasLt, libcublas, libcurand, libnvrtc
-#                  of CUDA, of the build's major version; where the loader looks, else in lib64 of $CUDA_HOME, $CUDA_PATH
-#                  or /usr/local/cuda. Those from PyPI (nvidia-cublas, nvidia-curand, nvidia-cuda-nvrtc) serve as well,
-#                  with their folder nvidia/cu13/lib on LD_LIBRARY_PATH
+#                  from CUDA, of the build's major version; where the loader looks, else in lib64 of $CUDA_HOME, $CUDA_PATH
+#                  or /usr/local/cuda. Those from PyPI (nvidia-cublas, nvidia-curand, nvidia-cuda-nvrtc) work too, with
+#                  their folder nvidia/cu13/lib on LD_LIBRARY_PATH
 #
-# How: the linker is given empty libraries in their place and leaves their functions undefined, to be found at the first
-# call. So LD_BIND_NOW must not be set for this binary. CUDA's runtime (libcudart) is linked in.
+# How it works: the linker gets empty libraries in their place and leaves their functions undefined, to be resolved at the
+# first call. So LD_BIND_NOW must not be set for this binary. CUDA's runtime (libcudart) is linked in.
 #
-#   CUDA_COMPUTE_CAP   GPU generation to build for, 90 for an H100; default: that of this machine's GPU, else 80 (A100),
-#                      whose kernels newer GPUs run too; kernels for 90 and above run on that generation only
+#   CUDA_COMPUTE_CAP   GPU generation to build for, such as 90 for an H100; default: that of this machine's GPU, else 80
+#                      (A100), whose kernels run on newer GPUs too; kernels for 90 and above run on that generation only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -42,20 +42,20 @@ fetch_toolkit() {
     command -v cc >/dev/null || fail "a C compiler is needed (cc); install gcc"
     local parts=$PWD/.cuda/parts
     rm -rf "$parts" "$toolkit"
-    # One release for all: Candle's bindings are chosen by nvcc's version.
+    # All of one release: Candle's bindings are chosen by nvcc's version.
     PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-deps --no-compile --only-binary=:all: --target "$parts" \
         'nvidia-cuda-nvcc==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-runtime==13.0.*' \
         'nvidia-cuda-cccl==13.0.*'
     local tree=$parts/nvidia/cu13
     [ -d "$tree/bin" ] && [ -d "$tree/lib" ] || fail "the wheels have another layout than expected: no bin and lib in $tree"
-    # Wheels do not always keep the run bit.
+    # Wheels do not always keep the executable bit.
     chmod +x "$tree"/bin/* "$tree"/nvvm/bin/*
     ln -s lib "$tree/lib64"
     mv "$tree" "$toolkit"
     rm -rf "$parts"
 }
 
-# Compiles a one-line kernel, so that a broken toolkit is found before eight minutes of Candle's.
+# Compiles a one-line kernel, to find a broken toolkit before Candle's kernels take eight minutes.
 check_toolkit() {
     local folder
     folder=$(mktemp -d)
@@ -67,8 +67,8 @@ check_toolkit() {
     rm -r "$folder"
 }
 
-# What the linker finds for -lcuda and the others: empty archives, and for -lcudart the static runtime, which Candle's
-# compiled kernels call before main. GNU's linker leaves to the dynamic loader only what is listed in `functions`.
+# Sets up what the linker finds for -lcuda and the others: empty archives, and for -lcudart the static runtime, which Candle's
+# compiled kernels call before main. GNU's linker leaves only the names in `functions` to the dynamic loader.
 lay_out_libraries() {
     local library folder runtime
     rm -rf "$libraries"
@@ -77,7 +77,7 @@ lay_out_libraries() {
         ar rc "$libraries/lib$library.a"
     done
     echo '{ cu[A-Z]*; cublas*; curand*; nvrtc*; };' >"$libraries/functions"
-    # nvcc names the folders that it links from as "-L...".
+    # nvcc prints the folders that it links from as "-L...".
     for folder in $(nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ LIBRARIES=//p' | tr -d '"' | sed 's/ *-L/\n/g') \
         "$(dirname "$(cc -print-file-name=libcudart_static.a)")"; do
         runtime=$folder/libcudart_static.a
@@ -89,19 +89,19 @@ lay_out_libraries() {
     fail "libcudart_static.a is not among the libraries of $(command -v nvcc); install CUDA's runtime for development (cuda-cudart-dev)"
 }
 
-# The binary must start on a machine without CUDA: fails on what would keep it from that.
+# Fails if anything would prevent the binary from starting on a machine without CUDA.
 check_binary() {
     if readelf -d "$binary" | grep -E 'NEEDED.*lib(cuda|cublas|curand|nv)'; then
         fail "$binary needs CUDA libraries to start"
     fi
-    # Functions bound at their first call have a slot in the linkage table; other references are resolved at the start.
+    # Functions bound at their first call have a slot in the linkage table; other references are resolved at startup.
     local name='(cu[A-Z]|cublas|curand|nvrtc)' references undefined
     references=$(readelf -rW "$binary" | grep -E " 0+ $name" || true)
     grep -q ' cuInit' <<<"$references" || fail "$binary has no slots for CUDA's functions; use another linker"
     if grep -vE 'JU?MP_SL' <<<"$references"; then
         fail "$binary needs these CUDA functions to start"
     fi
-    # The linker was told to accept all that is undefined.
+    # The linker was told to accept all undefined symbols.
     undefined=$(ldd -r "$binary" 2>&1 | grep 'undefined symbol' || true)
     if grep -vE "symbol: $name" <<<"$undefined" | grep .; then
         fail "$binary lacks these functions"
@@ -129,7 +129,7 @@ if [ "$command" = toolkit ]; then
 fi
 
 echo "building for compute capability $CUDA_COMPUTE_CAP; Candle's kernels take about eight minutes of one core"
-# rustc calls by way of the linkage table, which lazy binding needs, only with less than full relro.
+# Lazy binding needs calls through the linkage table, which rustc only makes with less than full relro.
 RUSTFLAGS+=" -L $libraries -C relro-level=partial -C link-arg=-Wl,-z,lazy"
 RUSTFLAGS+=" -C link-arg=-Wl,--unresolved-symbols=ignore-all,--dynamic-list=$libraries/functions"
 export RUSTFLAGS

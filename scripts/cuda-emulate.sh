@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs a program that was built with CUDA on a driver that is emulated on the processor (tests/emulator/driver.cpp): the GPU
-# engine, its kernels and its calls of the driver and of cuBLASLt, slowly, without a GPU.
+# Runs a program built with CUDA without a GPU, on a driver emulated by the processor (tests/emulator/driver.cpp): the GPU
+# engine, its kernels and its calls of the driver and of cuBLASLt, slowly.
 #
 #   scripts/cuda-emulate.sh target/gpu-test/gpu_engine
 #   scripts/cuda-emulate.sh target/gpu-test/mt train --device cuda --config … --set model.d_model=32 …
 #
-# MT_TEST_DEVICE is cuda unless it is set. MT_EMULATED_BYTES is the device's memory.
+# MT_TEST_DEVICE is cuda unless it is set. MT_EMULATED_BYTES limits the device's memory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$root/target/emulated-cuda
@@ -17,7 +17,7 @@ folder=$root/target/emulated-cuda
 mkdir -p "$folder"
 sources=("$root"/tests/emulator/* "$root"/src/gpu/kernels/*)
 if [ ! -e "$folder/libcuda.so.1" ] || [ -n "$(find "${sources[@]}" -newer "$folder/libcuda.so.1")" ]; then
-    # Programs loaded by name alone: the driver and all libraries are one.
+    # The program loads libraries by name: one file serves as the driver and as all of them.
     "${CXX:-c++}" -std=c++17 -O2 -g -fPIC -shared -fsanitize=alignment -fsanitize-undefined-trap-on-error \
         -DMT_EMULATED -I "$root/tests/emulator" \
         "$root/tests/emulator/driver.cpp" -o "$folder/libcuda.so.1"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains a model on data/quickstart, scores it on the test set and shows five translations. `make demo` builds first.
+# Trains a model on data/quickstart, scores it on the test set and shows five translations. `make demo` builds it first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for some time (seconds, 600 unless told), or those named: scripts/fuzz.sh [SECONDS [TARGET...]]
+# Runs all fuzz targets, or those named, for some seconds each (default: 600): scripts/fuzz.sh [SECONDS [TARGET...]]
 # Needs a nightly compiler (rustup toolchain install nightly) and cargo-fuzz (cargo install cargo-fuzz).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
     exit 1
 fi
 
-# Something to begin with: what the project itself reads.
+# The first inputs are files of the project itself.
 seed() {
     mkdir -p "fuzz/corpus/$1"
     cp -n "${@:2}" "fuzz/corpus/$1/" 2>/dev/null || true

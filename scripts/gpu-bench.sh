@@ -1,39 +1,39 @@
 #!/usr/bin/env bash
-# Training and decoding of mt beside PyTorch, by turns on one device: a Markdown table for docs/benchmarks.md.
+# Compares mt with PyTorch in training and decoding, in turns on one device: a Markdown table for docs/benchmarks.md.
 #
 #   scripts/gpu-bench.sh                                       the base model on data/quickstart, on the first GPU
 #   scripts/gpu-bench.sh --binary ./mt --data …/multi30k       a binary built elsewhere, another corpus
 #   scripts/gpu-bench.sh --device cpu --quick                  a trial of this script on the processor
-#   scripts/gpu-bench.sh … -- --set tokenizer.vocab_size=10000   flags of `mt train` behind --
+#   scripts/gpu-bench.sh … -- --set tokenizer.vocab_size=10000   flags of `mt train` after --
 #   scripts/gpu-bench.sh --full-length "base big tiny"         updates on full batches of random tokens, and a profile
 #
 #   --device DEVICE     cpu, cuda (default) or cuda:N
 #   --binary FILE       mt (default: target/cuda/release/mt; target/release/mt with --device cpu); needs no Rust here
 #   --data DIR          folder with train, valid and test, .en and .de (default: data/quickstart)
 #   --config FILE       configuration to train (default: configs/quickstart.toml, but with the shape of transformer-base,
-#                       batches of 4,096 tokens and a learning rate that suits it); its corpus is replaced by --data
-#   --updates N         updates that training is measured over (default: 300)
-#   --model-updates N   updates of the model that decoding is measured with (default: 1000): mt's last run is so long
-#   --passes N          how often 2,000 sentences are translated in a measurement (default: 20 on a GPU, 4 on the processor)
+#                       batches of 4,096 tokens and a suitable learning rate); its corpus is replaced by --data
+#   --updates N         updates over which training is measured (default: 300)
+#   --model-updates N   updates of the model for measuring decoding (default: 1000): mt's last training run has this many
+#   --passes N          how often a measurement translates 2,000 sentences (default: 20 on a GPU, 4 on the processor)
 #   --turns N           turns (default: 3)
-#   --no-compile        with --full-length: leaves torch.compile out, which takes a minute or two for each shape
+#   --no-compile        with --full-length: without torch.compile, which takes a minute or two per shape
 #   --precision P       only f32 or only bf16 (default: both on a GPU, f32 on the processor)
 #   --python FILE       Python with torch (default: python3)
-#   --threads N         processor threads of both (default: all cores on the processor, else their own choice)
+#   --threads N         processor threads of both (default: with --device cpu all cores, else their own choice)
 #   --quick             the quickstart model, few updates, two passes
-#   --full-length LIST  only this: full updates of these shapes, 250 sentences of 100 tokens (tiny: 41) with V 32,000 (tiny:
-#                       10,000), beside PyTorch as it is and compiled
-#   --step FILE         what times them: benches/train_step.rs (default: target/gpu-test/train_step, which
+#   --full-length LIST  only times full updates of these shapes, on 250 sentences of 100 tokens (tiny: 100 of 41) with
+#                       V 32,000 (tiny: 10,000), and of PyTorch without and with compilation
+#   --step FILE         the program that times them, of benches/train_step.rs (default: target/gpu-test/train_step, which
 #                       scripts/gpu-test.sh builds)
 #
-# Training: the median of target tokens/s over stretches of 20 updates, without the first, of mt's log and of
-# benches/pytorch_peer.py. No validation and no checkpoint falls into them. Decoding has the weights that mt has trained in
-# that precision. Its time is that for 2,000 sentences times 1 + passes, less that for 2,000 sentences: mt reads and sorts
-# 2,000 lines at a time, so that the rest is exactly the further passes, without the start of the process, loading
-# and first calls. PyTorch translates the 2,000 once, then, timed, the further passes. mt's time has tokenising and writing in
-# it, PyTorch's only the work from token ids to token ids.
+# Training speed is the median of target tokens/s over stretches of 20 updates, without the first, in mt's log and in
+# benches/pytorch_peer.py. They include no validation and no checkpoint. Decoding uses the weights that mt has trained in
+# that precision. mt's time is that for 1 + passes times 2,000 sentences, minus that for 2,000: mt reads and sorts 2,000
+# lines at a time, so the difference is exactly the further passes, without starting the process, loading and first calls.
+# PyTorch translates the 2,000 once, then the further passes are timed. mt's time includes tokenising and writing, PyTorch's
+# only the work from token ids to token ids.
 #
-# A row is printed as soon as its figures are there. Where PyTorch fails, its figure is a dash and the rest goes on.
+# A row is printed as soon as its figures are known. If PyTorch fails, its figure is a dash and the rest continues.
 set -euo pipefail
 export LC_ALL=C
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -104,14 +104,14 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-# What is left are flags of `mt train`.
+# The remaining arguments are flags of `mt train`.
 
 if [ -n "$quick" ]; then
     : "${updates:=60}" "${model_updates:=400}" "${passes:=2}"
 else
     : "${updates:=300}" "${model_updates:=1000}"
 fi
-# A configuration of the user's keeps its shape.
+# A configuration given by --config keeps its shape.
 base=
 if [ -z "$config" ]; then
     config=$root/configs/quickstart.toml
@@ -151,17 +151,17 @@ fi
 libraries=
 tunables=
 if [ "$device" = cpu ]; then
-    # Without huge pages PyTorch's figures swing with page faults.
+    # Without huge pages, PyTorch's figures vary because of page faults.
     tunables=glibc.malloc.hugetlb=1
 else
-    # Where the machine has no CUDA of its own, mt finds the libraries that came with PyTorch.
+    # If the machine has no CUDA of its own, mt uses the libraries that came with PyTorch.
     libraries=$("$python" -c '
 import glob, os, torch
 packages = os.path.dirname(os.path.dirname(torch.__file__))
 print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))')
 fi
 
-# Runs a command and shows what it wrote to stderr only if it fails.
+# Runs a command and shows its stderr only if it fails.
 attempt() {
     if ! "$@" 2>"$folder/messages"; then
         tail -n 40 "$folder/messages" >&2
@@ -178,7 +178,7 @@ mt() {
     LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" quietly "$binary" "$@"
 }
 
-# peer MODE PRECISION ARGUMENT…: a line of JSON, or none where it fails
+# peer MODE PRECISION ARGUMENT…: prints a line of JSON, an empty object if it fails
 peer() {
     local mode=$1 precision=$2
     shift 2
@@ -205,7 +205,7 @@ median() {
         }'
 }
 
-# 12345.6 as 12,346; nothing as a dash
+# Prints 12345.6 as 12,346, and nothing as a dash.
 grouped() {
     if [ -z "$1" ]; then
         echo –
@@ -214,7 +214,7 @@ grouped() {
     printf '%.0f\n' "$1" | sed ':again; s/\([0-9]\)\([0-9]\{3\}\)\($\|,\)/\1,\2\3/; t again'
 }
 
-# figure NAME VALUE: notes a figure of the turn
+# figure NAME VALUE: records a figure of the turn
 figure() {
     echo "$2" >>"$folder/figures-$1"
     say "turn $turn, $1: $(grouped "$2")"
@@ -231,14 +231,14 @@ train_mt() {
         | sed -n "2,$((updates / log_every))"'s/.*"tokens_per_second":\([0-9.eE+]*\).*/\1/p' | median || fail "mt's log has no training speed"
 }
 
-# Seconds that mt needs for a file.
+# The seconds that mt takes to translate a file.
 translate_mt() {
     local precision=$1 beam=$2 input=$3 start=$EPOCHREALTIME
     mt translate --model "$folder/run-$precision" --beam "$beam" --patience 0 --input "$input" --output "$input.out" "${mt_flags[@]}"
     awk -v start="$start" -v end="$EPOCHREALTIME" 'BEGIN { print end - start }'
 }
 
-# Sentences a second. A disturbance can make the first pass longer than all: then it is measured again.
+# Sentences per second. If a disturbance made the first pass longer than all passes, measures again.
 speed_of_mt() {
     local once repeated attempt
     for attempt in 1 2 3; do
@@ -253,12 +253,12 @@ speed_of_mt() {
     say "the machine is too busy to measure; raise --passes"
 }
 
-# The median of figures, nothing where there are none.
+# The median of figures, or nothing if there are none.
 median_of() {
     [ ! -e "$folder/figures-$1" ] || median <"$folder/figures-$1" || true
 }
 
-# ratio NAME PEER: that of their medians
+# ratio NAME PEER: the ratio of their medians
 ratio() {
     awk -v this="$(median_of "$1")" -v peer="$(median_of "$2")" 'BEGIN { if (this && peer) printf "%.2f", this / peer }'
 }
@@ -272,7 +272,7 @@ row() {
     echo "$line **$(grouped "$(median_of "$2")")** | $3 |"
 }
 
-# The head of a table of so many turns.
+# The head of a table with a column per turn.
 head_of_table() {
     local turn first="|" second="|---|"
     for ((turn = 1; turn <= turns; turn++)); do
@@ -283,13 +283,13 @@ head_of_table() {
     echo "$second---:|---:|"
 }
 
-# speed_of_step COMMAND…: target tokens a second of full updates, nothing where it fails
+# speed_of_step COMMAND…: target tokens per second of full updates, nothing if it fails
 speed_of_step() {
     attempt env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" GLIBC_TUNABLES=$tunables "$@" \
         | tee -a "$folder/steps" | sed -n 's/.* \([0-9]*\) target tokens\/s.*/\1/p' || true
 }
 
-# A profile of each shape first, for it tells the most in the least time; then the sides by turns.
+# First a profile of each shape, which tells the most in the least time; then the sides in turns.
 full_length() {
     local shape precision speed who
     [ -x "$step" ] || fail "$step is missing; build it with 'scripts/gpu-test.sh build', or name it with --step"
@@ -330,7 +330,7 @@ full_length() {
 # flags_of SHAPE: sets `flags`
 flags_of() {
     local counts=(--warmup 8 --updates 20) size=(--sentences 250 --length 100)
-    # A millisecond each: a clock that is still rising would be half of so few.
+    # Updates take a millisecond each: with fewer of them, the GPU's rising clock would take up half of the time.
     [ "$1" != tiny ] || counts=(--warmup 100 --updates 300) size=(--sentences 100 --length 41)
     [ -z "$quick" ] || counts=(--warmup 1 --updates 5) size=()
     flags=(--shape "$1" --device "$device" "${size[@]}" "${counts[@]}")
@@ -383,13 +383,13 @@ awk -v lines="$window" '
     END { for (i = 0; i < lines; i++) print line[i % n] }' "$data/test.en" >"$folder/sentences"
 for ((pass = 0; pass <= passes; pass++)); do cat "$folder/sentences"; done >"$folder/sentences-repeated"
 
-# rows TEXT NAME: mt's and PyTorch's
+# rows TEXT NAME: the rows of mt and PyTorch
 rows() {
     row "$1, \`mt\`" "$2-mt" "$(ratio "$2-mt" "$2-PyTorch")"
     row "$1, PyTorch" "$2-PyTorch" ""
 }
 
-# What was measured, and the head of the table.
+# Prints what was measured, and the head of the table.
 title() {
     local info=$1 hardware cuda
     hardware=$(value gpu <"$folder/result")
@@ -415,7 +415,7 @@ for precision in $precisions; do
         figure "train-$precision-mt" "$speed"
         if [ "$turn" -eq 1 ]; then
             mt info "$folder/run-$precision" --json >"$folder/info-$precision.json"
-            # The vocabulary of every run is the same.
+            # Every run has the same vocabulary.
             for file in "$data"/train.{en,de} "$folder/sentences"; do
                 mt tokenize --model "$folder/run-$precision" --input "$file" >"$folder/$(basename "$file").subwords"
             done

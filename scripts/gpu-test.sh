@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# The tests for a GPU: the engine and its kernels, forward and back, the optimizer and decoding held against the processor
-# (tests/gpu_engine), plain operations and a small model learned in f32 and bf16 (tests/device.rs), then the commands end
-# to end on data/quickstart.
+# Tests on a GPU: the engine and its kernels, forward and backward, the optimizer and decoding, compared with the processor
+# (tests/gpu_engine); plain operations, and a small model learned in f32 and bf16 (tests/device.rs); then the commands end to
+# end on data/quickstart.
 #
 #   scripts/gpu-test.sh [DEVICE]        build and run; DEVICE: cuda (the default), cuda:1, ...
 #   scripts/gpu-test.sh build           only build, and pack target/gpu-test.tar.xz for another machine
 #   scripts/gpu-test.sh run [DEVICE]    only run what was built, or unpacked there: no Rust is needed
 #
-# On the other machine: a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz; where
-# there is no xz, python3 -m tarfile -e gpu-test.tar.xz .).
+# The other machine needs a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz; without
+# xz, python3 -m tarfile -e gpu-test.tar.xz .).
 # `run cpu` is a trial without a GPU: tests/device.rs runs the plain operations on the processor, the commands its own.
-# Each test has a process of its own and a minute, the commands three: what one does to the device, the next does not see.
-# All are run whatever fails, but for a second one that takes too long, and those that failed are named at the end. A test
-# that fails is run once more with every kernel waited for, which names the one that fails. CUDA's libraries may be those
+# Each test has its own process and one minute, the commands three: what one does to the device does not affect the next.
+# All tests run, whatever fails, unless a second one takes too long; those that failed are named at the end. A failed test
+# runs once more, waiting for every kernel, so that the message names the kernel that fails. CUDA's libraries may be those
 # that came with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ fail() {
     exit 1
 }
 
-# The executable that cargo has built and named.
+# Builds and prints the executable that cargo names.
 built() {
     scripts/cuda-build.sh "$@" 2>&1 | tee >(cat >&2) | sed -n 's/.*Executable.*(\(.*\))$/\1/p'
 }
@@ -44,12 +44,12 @@ build() {
     executable=$(built test --no-run --bench train_step)
     [ -x "$executable" ] || fail "cargo named no executable of benches/train_step.rs"
     strip -o "$folder/train_step" "$executable"
-    # The executables have Candle's kernels in common: a dictionary as large as all of them finds that.
+    # The executables share Candle's kernels: only a dictionary as large as all of them finds the repetition.
     XZ_OPT=--lzma2=preset=6,dict=256MiB tar -cJf "$folder.tar.xz" "$folder"
     echo "packed $folder.tar.xz, $(du -m "$folder.tar.xz" | cut -f 1) MiB"
 }
 
-# Where CUDA's libraries lie that came with Python's torch, if it is there.
+# The folders of the CUDA libraries that came with Python's torch, if it is installed.
 libraries() {
     "${PYTHON:-python3}" -c '
 import glob, importlib.util, os
@@ -61,7 +61,7 @@ print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))
 failed=()
 late=0
 
-# part LIMIT NAME COMMAND…: says whether it passed and how long it took; what it wrote only if it did not.
+# part LIMIT NAME COMMAND…: reports whether it passed and how long it took; shows its output only if it failed.
 part() {
     local limit=$1 name=$2 start=$SECONDS status=0
     shift 2
@@ -90,7 +90,7 @@ run() {
     if [ "$MT_TEST_DEVICE" != cpu ]; then
         LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$(libraries)
         export LD_LIBRARY_PATH
-        # What the driver compiles is compiled once, also where there is no home directory.
+        # The driver compiles only once, even without a home directory.
         export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
     fi
     [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
@@ -111,7 +111,7 @@ run() {
     echo "gpu-test: passed on $MT_TEST_DEVICE"
 }
 
-# Trains a small model in two goes and translates with it on the device and on the processor.
+# Trains a small model in two runs and translates with it on the device and on the processor.
 end_to_end() {
     local device=$1 precision=$2 beam same
     work=$(mktemp -d)
@@ -130,7 +130,7 @@ end_to_end() {
     for beam in 1 4; do
         translate here cpu "$beam"
         translate there "$device" "$beam"
-        # Rounding decides where two words are nearly as likely.
+        # Rounding decides if two words are nearly equally likely.
         same=$(paste -d '\n' "$work/here" "$work/there" | awk 'NR % 2 { first = $0; next } { same += $0 == first } END { print same + 0 }')
         echo "beam $beam: $same of 100 translations are the processor's"
         [ "$precision" = bf16 ] || [ "$same" -ge 95 ] || fail "translations differ: $same of 100 are the same"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Python with CTranslate2, Marian and transformers, from PyPI into target/interop: scripts/interop-python.sh FILE [ARGUMENT...]
+# A Python with CTranslate2, Marian and transformers from PyPI, in target/interop: scripts/interop-python.sh FILE [ARGUMENT...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

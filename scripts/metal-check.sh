@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Type-checks mt with Candle's Metal backend for Apple's processors, on any machine with rustup. Nothing is linked or run:
-# C code of dependencies is not compiled, and so needs no Apple compiler.
+# Type-checks mt with Candle's Metal backend for Apple's processors, on any machine with rustup. Nothing is linked or run, and
+# C code of dependencies is not compiled, so no Apple compiler is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Python with sacrebleu and TensorBoard, from PyPI into target/sacrebleu: scripts/sacrebleu-python.sh FILE [ARGUMENT...]
+# A Python with sacrebleu and TensorBoard from PyPI, in target/sacrebleu: scripts/sacrebleu-python.sh FILE [ARGUMENT...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the tests of what has `unsafe` in it (kernels, decoder, memory) under the address sanitizer. Needs a nightly compiler.
+# Runs the tests of code with `unsafe` (kernels, decoder, memory) under the address sanitizer. Needs a nightly compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS:-}"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target/sanitize}
-# The sanitizer's own messages name lines; leaks are not memory errors, and rayon's threads end with the process.
+# Leaks are not memory errors, and rayon's threads end with the process.
 export ASAN_OPTIONS=detect_leaks=0
 run() {
     cargo +nightly test --release --locked --target "$target" "$@"

@@ -23,25 +23,25 @@ pub struct Cli {
 /// Flags that every command takes.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Where to compute: auto, cpu, cuda, cuda:N or metal [default: the configuration's]
+    /// Device to compute on: auto, cpu, cuda, cuda:N or metal [default: from the configuration]
     #[arg(long, global = true, help_heading = "Every command", value_name = "DEVICE")]
     pub device: Option<String>,
-    /// Processor threads; 0: all cores [default: the configuration's]
+    /// Number of CPU threads; 0: one per core [default: from the configuration]
     #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     pub threads: Option<usize>,
-    /// Seed of everything random [default: the configuration's; of the tests of mt eval 12345]
+    /// Random seed [default: from the configuration; for the tests of mt eval, 12345]
     #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     pub seed: Option<u64>,
-    /// Use only what is in the cache of the Hugging Face hub
+    /// Do not access the Hugging Face hub, only its cache
     #[arg(long, global = true, help_heading = "Every command")]
     pub offline: bool,
-    /// Print a machine-readable result on stdout
+    /// Print the result on stdout as JSON
     #[arg(long, global = true, help_heading = "Every command")]
     pub json: bool,
     /// Print only results and errors
     #[arg(short, long, global = true, help_heading = "Every command")]
     pub quiet: bool,
-    /// Print more: causes of errors; in info, every tensor
+    /// Print more: the causes of errors; in mt info, every tensor
     #[arg(short, long, global = true, help_heading = "Every command", conflicts_with = "quiet")]
     pub verbose: bool,
     /// When to colour messages
@@ -65,9 +65,9 @@ pub enum Color {
 pub enum Command {
     /// Train a model from a configuration
     Train(TrainArgs),
-    /// Find what is wrong with a configuration and its text before training
+    /// Check a configuration and its text for problems before training
     Check(RunArgs),
-    /// Filter the training text and split it into subwords, into the cache that training then reads
+    /// Filter the training text and split it into subwords, in a cache that training then reads
     Prepare(RunArgs),
     /// Translate a test set and score it, or score translations without a model
     Eval(EvalArgs),
@@ -75,19 +75,19 @@ pub enum Command {
     Translate(TranslateArgs),
     /// Turn sentences into vectors
     Embed(EmbedArgs),
-    /// Tell how probable given translations are to a model
+    /// Compute the log-probabilities of given translations
     Score(ScoreArgs),
     /// Round a model's weights to 8-bit integers
     Quantize(QuantizeArgs),
-    /// Write a model as another program reads it: CTranslate2, Hugging Face transformers
+    /// Write a model for CTranslate2 or Hugging Face transformers
     Export(ExportArgs),
-    /// Make a model of another program's: MarianMT of Hugging Face transformers, Marian, OPUS-MT
+    /// Convert a model of Marian, MarianMT (Hugging Face transformers) or OPUS-MT
     Import(ImportArgs),
-    /// Learn which target tokens translate which source tokens, to compute no others
+    /// Learn the likely target tokens for each source token, so that no others are computed
     Shortlist(ShortlistArgs),
     /// Describe a model or a configuration: parameters, shapes, training history
     Info(InfoArgs),
-    /// Write a page with the curves, samples and configuration of a run, or one that compares several
+    /// Write a page with the curves, samples and configuration of a run, or a page that compares several runs
     Report(ReportArgs),
     /// Average the last checkpoints of a run into one model
     Average(AverageArgs),
@@ -107,22 +107,22 @@ pub struct TrainArgs {
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Run directory [default: runs/<configuration name>; of a run's own config.toml, that run]
+    /// Run directory [default: runs/<configuration name>; with a run's own config.toml, that run]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Continue a run from its newest checkpoint
     #[arg(long, conflicts_with = "overwrite")]
     pub resume: bool,
-    /// Replace a run that exists
+    /// Replace an existing run
     #[arg(long)]
     pub overwrite: bool,
-    /// With --resume: go on although the configuration now trains something else
+    /// With --resume: go on even if the configuration has changed what is trained
     #[arg(long, requires = "resume")]
     pub force: bool,
-    /// Check everything and print what would be done: configuration, parameters, corpus, memory
+    /// Check everything and print the plan (configuration, parameters, corpus, memory) without training
     #[arg(long)]
     pub dry_run: bool,
-    /// At the end, print where the time of the updates went: parts of the loop, operations, kernels
+    /// At the end, print how the updates spent their time: parts of the loop, operations, kernels
     #[arg(long)]
     pub profile: bool,
 }
@@ -133,7 +133,9 @@ pub struct ReportArgs {
     /// Run directories
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
-    /// The page, or with the ending .svg or .png the curves as a picture [default: report.html in the directory of a single run, else in the current one]
+    /// File for the page [default: report.html in the directory of a single run, else in the current one]
+    ///
+    /// If its name ends in .svg or .png, the curves are written as a picture instead.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -141,14 +143,14 @@ pub struct ReportArgs {
 /// `mt check`, `mt prepare`: a configuration and the run that it is for.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// Configuration files, those that training will be given; later ones override earlier ones
+    /// Configuration files, the same as for training; later ones override earlier ones
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     pub config: Vec<PathBuf>,
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Run directory that training will have, or has [default: runs/<configuration name>; of a run's own
-    /// config.toml, that run]
+    /// Run directory of the training; it need not exist [default: runs/<configuration name>; with a run's own config.toml, that
+    /// run]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }
@@ -167,8 +169,9 @@ pub struct ModelArgs {
 /// Which models.
 #[derive(Args, Debug, Default)]
 pub struct ModelsArgs {
-    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME; several translate together, as an ensemble [default:
-    /// $MT_MODEL, else the newest run under ./runs]
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
+    ///
+    /// Given several times, the models work together, as an ensemble.
     #[arg(long, value_name = "DIR")]
     pub model: Vec<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -180,67 +183,74 @@ pub struct ModelsArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Decoding", allow_negative_numbers = true)]
 pub struct DecodeArgs {
-    /// Beam width; 1 is greedy
+    /// Beam width; 1: greedy search
     #[arg(long, value_name = "N")]
     pub beam: Option<usize>,
-    /// Split the beam into this many groups that keep away from each other (diverse beam search); those that find the same
-    /// translation leave fewer than --n-best
+    /// Split the beam into this many groups that favour different translations (diverse beam search)
+    ///
+    /// If groups find the same translation, there are fewer than --n-best.
     #[arg(long, value_name = "N")]
     pub beam_groups: Option<usize>,
-    /// Log-probability that a token costs a group for each hypothesis of earlier groups that took it at the same step; it
-    /// decides what is extended at this step, and is neither in the score nor carried into later steps
+    /// Penalty on a token for each hypothesis of earlier groups that took it at the same step
+    ///
+    /// It is subtracted from the token's log-probability when a group chooses what to extend. It is not part of the score and
+    /// not carried into later steps.
     #[arg(long, value_name = "X", default_value_t = 0.5, requires = "beam_groups")]
     pub diversity: f64,
-    /// α of the length penalty
+    /// Strength α of the length penalty
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub length_penalty: Option<f64>,
     /// Formula of the length penalty: gnmt, ((5 + length) / 6)^α; power, length^α; or average, length
     #[arg(long, value_name = "KIND")]
     pub length_penalty_kind: Option<String>,
-    /// Stop when this many times the beam's width have finished; 0: when nothing can become better. Below 1 there may be fewer
-    /// translations than --n-best asks for
+    /// Stop when this many times the beam width have finished; 0: when no translation can become better
+    ///
+    /// Below 1, there may be fewer translations than --n-best asks for.
     #[arg(long, value_name = "X")]
     pub patience: Option<f64>,
-    /// No sequence of so many tokens comes twice in a translation; 0: any may
+    /// Never repeat a sequence of this many tokens in a translation; 0: no such limit
     #[arg(long, value_name = "N")]
     pub no_repeat_ngram: Option<usize>,
-    /// Fewest tokens of a translation
+    /// Minimum number of tokens of a translation
     #[arg(long, value_name = "N")]
     pub min_length: Option<usize>,
-    /// Most tokens of a translation
+    /// Maximum number of tokens of a translation
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
-    /// Most tokens of a translation, as a multiple of those of its source
+    /// Maximum number of tokens of a translation, as a multiple of its source's
     #[arg(long, value_name = "X")]
     pub max_length_ratio: Option<f64>,
-    /// Most tokens of a translation beyond that multiple
+    /// Number of tokens that a translation may have beyond --max-length-ratio times its source's
     #[arg(long, value_name = "N")]
     pub max_length_extra: Option<usize>,
-    /// Draw tokens at random instead of searching for the best
+    /// Sample tokens at random instead of searching for the best translation
     #[arg(long, conflicts_with_all = ["beam", "beam_groups", "patience"])]
     pub sample: bool,
-    /// What logits are divided by before drawing: below 1 sharper, above 1 flatter
+    /// Divide logits by this before sampling: below 1, the distribution is sharper, above 1 flatter
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
     pub temperature: f64,
-    /// Draw among this many of the most probable tokens; 0: all
+    /// Sample from only this many of the most probable tokens; 0: all
     #[arg(long, value_name = "N", default_value_t = 0, requires = "sample")]
     pub top_k: usize,
-    /// Draw among the most probable tokens that reach this probability together
+    /// Sample from only the most probable tokens that together reach this probability
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
     pub top_p: f64,
-    /// Most padded source tokens in one batch
+    /// Maximum number of padded source tokens in a batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
-    /// Long lines: split those beyond data.max_length at the ends of sentences; or truncate those beyond model.max_length, or
-    /// stop there with an error [default: split; with --attention: truncate]
+    /// What to do with long lines: split, truncate or error [default: split; with --attention: truncate]
+    ///
+    /// split: translate lines beyond data.max_length sentence by sentence; truncate: translate only the beginning of lines beyond
+    /// model.max_length; error: stop at such a line.
     #[arg(long, value_name = "HOW")]
     pub long: Option<String>,
-    /// Use only the target tokens that this file of `mt shortlist` allows for the tokens of a source; log-probabilities are
-    /// then among these
+    /// Use only the target tokens that this file from `mt shortlist` allows for the source
+    ///
+    /// Log-probabilities are then relative to these tokens.
     #[arg(long, value_name = "FILE")]
     pub shortlist: Option<PathBuf>,
-    /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as
-    /// the model is stored; on a GPU, its runtime.precision]
+    /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on a GPU, its
+    /// runtime.precision]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
 }
@@ -248,7 +258,7 @@ pub struct DecodeArgs {
 /// `mt translate`
 #[derive(Args, Debug)]
 pub struct TranslateArgs {
-    /// Lines to translate; with none, and no --input, stdin is read
+    /// Lines to translate; without any, --input or stdin is read
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub text: Vec<String>,
     /// Which models.
@@ -257,26 +267,30 @@ pub struct TranslateArgs {
     /// How to decode.
     #[command(flatten)]
     pub decode: DecodeArgs,
-    /// File to translate, one sentence a line; - for stdin
+    /// File to translate, one sentence per line; - for stdin
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// File to write to; - for stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Explain the translations in this file (by the first model): attention of every layer and head, alignment, each
-    /// token's probability and what else could have been. A .html page to click through, a .svg or .png picture of one
-    /// sentence, else JSON
+    /// Write an explanation of the translations to this file, from the first model
+    ///
+    /// It shows the attention of every layer and head, the alignment, and the probability and alternatives of each token.
+    /// FILE.html is an interactive page, FILE.svg or FILE.png a picture of a single sentence; any other name gives JSON.
     #[arg(long, value_name = "FILE")]
     pub attention: Option<PathBuf>,
-    /// Write behind each translation ` ||| ` and which words come from which, by the (first) model's attention: pairs of a
-    /// source and a target word, from 0
+    /// Append ` ||| ` and the word alignment to each translation: pairs of a source and a target word, from 0
+    ///
+    /// The alignment is found from the attention of the (first) model.
     #[arg(long)]
     pub alignment: bool,
-    /// Give this many translations of each line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`, lines numbered from 0
+    /// Write this many translations per line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`; lines are numbered from 0
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
-    /// What every translation begins with; what follows may also go on within its last word. Symbols of the vocabulary at its
-    /// beginning (tags) are forced on every part of a line that is translated in parts
+    /// Begin every translation with this text
+    ///
+    /// The translation may continue its last word. If a line is translated in parts, tags (symbols of the vocabulary) at the
+    /// beginning of the text are forced on every part.
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
 }
@@ -290,20 +304,20 @@ pub struct ScoreArgs {
     /// Source file; - for stdin
     #[arg(long, value_name = "FILE")]
     pub src: PathBuf,
-    /// File with a translation of each of its lines; - for stdin
+    /// File with a translation of each source line; - for stdin
     #[arg(long, value_name = "FILE")]
     pub tgt: PathBuf,
-    /// Print the average of the tokens' log-probabilities instead of their sum; --json has both
+    /// Print the average log-probability per token instead of the sum; --json has both
     #[arg(long)]
     pub normalize: bool,
     /// File to write to; - for stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Most padded tokens in one batch
+    /// Maximum number of padded tokens in a batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
-    /// What products are computed in: f32, bf16, int8, or auto, the fastest here [default: as
-    /// the model is stored; on a GPU, its runtime.precision]
+    /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on a GPU, its
+    /// runtime.precision]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
 }
@@ -328,13 +342,13 @@ pub struct ExportArgs {
     /// Model or run directory
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
-    /// ct2, a CTranslate2 model, or hf-marian, a MarianMT folder of Hugging Face transformers
+    /// ct2 for CTranslate2, or hf-marian for a MarianMT folder of Hugging Face transformers
     #[arg(long, value_name = "FORMAT")]
     pub format: String,
-    /// Directory to write, which is not there yet
+    /// Directory to write; it must not exist yet
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// What the weights of a CTranslate2 model are stored as: float32 or int8
+    /// Number type of the stored weights of a CTranslate2 model: float32 or int8
     #[arg(long, value_name = "TYPE", default_value = "float32")]
     pub quantization: String,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -345,11 +359,11 @@ pub struct ExportArgs {
 /// `mt import`
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// Folder of a MarianMT model of Hugging Face transformers, or of Marian itself (or its .npz), such as those of OPUS-MT; or
-    /// hf:ORG/NAME, one of the hub
+    /// Folder of a MarianMT (Hugging Face transformers) or Marian model, such as OPUS-MT's; a Marian .npz; or hf:ORG/NAME of the
+    /// hub
     #[arg(value_name = "DIR")]
     pub source: PathBuf,
-    /// Directory of the new model, which is not there yet
+    /// Directory of the new model; it must not exist yet
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 }
@@ -363,19 +377,19 @@ pub struct ShortlistArgs {
     /// Source file to learn from [default: the training text that the model's configuration names]
     #[arg(long, value_name = "FILE", requires = "tgt")]
     pub src: Option<PathBuf>,
-    /// File with a translation of each of its lines
+    /// File with a translation of each source line
     #[arg(long, value_name = "FILE", requires = "src")]
     pub tgt: Option<PathBuf>,
     /// File to write
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Most target tokens of a source token
+    /// Maximum number of target tokens per source token
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub best: usize,
-    /// How many of the most frequent target tokens are always allowed
+    /// Number of most frequent target tokens that are always allowed
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub first: usize,
-    /// Learn from about this many pairs, evenly spread
+    /// Learn from about this many sentence pairs, evenly spread over the text
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub sample_lines: usize,
 }
@@ -383,22 +397,24 @@ pub struct ShortlistArgs {
 /// `mt embed`
 #[derive(Args, Debug)]
 pub struct EmbedArgs {
-    /// Lines to embed; with none, and no --input, stdin is read
+    /// Lines to embed; without any, --input or stdin is read
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub text: Vec<String>,
     /// Which model.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// How encoder states become one vector: mean, max or first
+    /// How to combine encoder states into one vector: mean, max or first
     #[arg(long, value_name = "HOW", default_value = "mean")]
     pub pool: String,
-    /// File to embed, one sentence a line; - for stdin
+    /// File to embed, one sentence per line; - for stdin
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// File to write to: JSON, one list a line, or one tensor if its name ends in .safetensors; - for stdout
+    /// File to write to; - for stdout
+    ///
+    /// It gets JSON, one list per line, or a single tensor if its name ends in .safetensors.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Most padded tokens in one batch
+    /// Maximum number of padded tokens in a batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
 }
@@ -409,7 +425,7 @@ pub struct InfoArgs {
     /// A model or run directory, or a configuration file
     #[arg(value_name = "MODEL_DIR|CONFIG")]
     pub path: PathBuf,
-    /// Override one key of a configuration
+    /// Override one key of the configuration
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 }
@@ -418,13 +434,13 @@ pub struct InfoArgs {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("which").required(true).args(["last", "checkpoints"]))]
 pub struct AverageArgs {
-    /// The run
+    /// Run directory
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// How many of the last checkpoints
+    /// Average this many of the last checkpoints
     #[arg(long, value_name = "N")]
     pub last: Option<usize>,
-    /// Those of these updates, between commas
+    /// Average the checkpoints of these updates, separated by commas
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     pub checkpoints: Vec<u64>,
     /// Directory of the new model
@@ -438,10 +454,10 @@ pub struct TokenizeArgs {
     /// Model or run directory, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
     pub model: Option<PathBuf>,
-    /// A tokenizer.json, or a SentencePiece .model
+    /// Tokenizer file: a tokenizer.json or a SentencePiece .model
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
-    /// Use the target side's tokenizer, where a model has two
+    /// Use the target side's tokenizer, if the model has two
     #[arg(long, conflicts_with = "tokenizer")]
     pub target: bool,
     /// File to read; - for stdin

@@ -1,4 +1,4 @@
-//! `mt check`: what is wrong with a corpus is found, counted and named with file and line; and training says the same.
+//! `mt check`: problems of a corpus are found, counted and named with file and line; and training reports the same.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn found(project: &Project) -> (Option<i32>, Value) {
     (output.status.code(), serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{}", stderr(&output))))
 }
 
-/// Of a kind of finding: its severity, how many, and the first lines.
+/// The severity, count and first lines of one kind of finding.
 fn finding(report: &Value, kind: &str) -> (String, u64, Vec<String>) {
     let findings = report["findings"].as_array().unwrap();
     let Some(finding) = findings.iter().find(|finding| finding["kind"] == kind) else { return Default::default() };
@@ -26,7 +26,7 @@ fn finding(report: &Value, kind: &str) -> (String, u64, Vec<String>) {
     (finding["severity"].as_str().unwrap().to_owned(), finding["count"].as_u64().unwrap(), places)
 }
 
-/// The corpus with lines in place of some of its own, from 1.
+/// Replaces lines of the corpus; they are numbered from 1.
 fn with(project: &Project, changes: &[(usize, &[u8], &[u8])]) {
     for (side, name) in ["train.en", "train.de"].into_iter().enumerate() {
         let text = std::fs::read(project.path(name)).unwrap();
@@ -64,14 +64,14 @@ fn updates_of_more_than_an_epoch_are_warned_of() {
 #[test]
 fn what_training_survives_is_warned_of_with_its_lines() {
     let project = Project::new();
-    // Nothing of the training text is held out.
+    // The validation set has no sentence of the training text.
     project.write("valid.en", "every cat sleeps\n");
     project.write("valid.de", "jede Katze schläft\n");
     let (code, report) = found(&project);
     let kinds = |report: &Value| -> Vec<String> {
         report["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap().to_owned()).collect()
     };
-    // Six sentences, again and again.
+    // The training text repeats six sentences.
     assert_eq!((code, kinds(&report)), (Some(0), vec!["duplicate".to_owned(), "held_out_twice".to_owned()]));
     assert_eq!(
         finding(&report, "duplicate"),
@@ -125,11 +125,11 @@ fn what_training_survives_is_warned_of_with_its_lines() {
     assert!(report["plan"]["memory_bytes"].as_u64().unwrap() > 0);
     let text = stdout(&project.mt(&["check", "--config", "small.toml"]));
     assert!(text.contains("train.de:4"), "{text}");
-    // Of so little text most pieces are rare, and --json says what is said in words.
+    // In so little text most pieces are rare; --json has the same warnings as the text.
     let warnings = report["plan"]["warnings"].as_array().unwrap();
     assert!(warnings.iter().any(|warning| warning.as_str().unwrap().contains("fewer than 10 times")), "{warnings:?}");
     assert!(warnings.iter().all(|warning| text.contains(&format!("warning: {}", warning.as_str().unwrap()))), "{text}");
-    // And training survives it all.
+    // And training works in spite of all this.
     let trained = project.mt(&["train", "--config", "small.toml"]);
     succeeds(&trained);
     assert!(stderr(&trained).contains("lines ended in \\r\\n; the \\r is not part of the text"));
@@ -158,7 +158,7 @@ fn what_training_refuses_is_an_error_in_the_same_words() {
     }
 }
 
-/// What `mt check` says of the run in runs/small: its update, and what `--resume` would refuse.
+/// What `mt check` reports about the run in runs/small: its update, and what `--resume` would refuse.
 fn of_the_run(project: &Project, more: &[&str]) -> (Option<u64>, String) {
     let output = project.mt(&[&["check", "--config", "small.toml", "--json", "-q"], more].concat());
     succeeds(&output);
@@ -189,7 +189,7 @@ fn a_run_that_is_there_already_is_looked_at() {
     project.write("train.en", train);
     assert_eq!(of_the_run(&project, &[]), (Some(12), String::new()));
 
-    // The tokenizer of another run: as good a file as any, but not this model's.
+    // The tokenizer of another run: a valid file, but not this model's.
     succeeds(&project.train(&["--run-dir", "other", "--set", "tokenizer.vocab_size=300"]));
     std::fs::copy(project.path("other/tokenizer.json"), project.path("runs/small/tokenizer.json")).unwrap();
     let (update, said) = of_the_run(&project, &[]);
@@ -204,7 +204,7 @@ fn a_run_that_is_there_already_is_looked_at() {
     fails(&project.train(&["--resume"]), 1, &["the run has lost its tokenizer", "runs/small", "--overwrite"]);
 }
 
-/// Of the corpora for measuring: what `sort | uniq -d` counts, and next to nothing that looks untranslated.
+/// The benchmark corpora have as many duplicates as `sort | uniq -d` counts, and next to nothing that looks untranslated.
 #[test]
 fn real_corpora_show_little() {
     let Some(data) = std::env::var_os("MT_TEST_DATA") else {
@@ -233,7 +233,7 @@ fn real_corpora_show_little() {
             println!("{corpus}: {} {kind}", findings.count(kind));
             assert!(findings.count(kind) * 1000 < pairs, "{corpus}: {} {kind}", findings.count(kind));
         }
-        // Every hundredth pair swapped is found again, nearly every one.
+        // If every hundredth pair is swapped, most swaps are found.
         let project = Project::new();
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
         let (source, target) = (read("train.en"), read("train.de"));
@@ -246,7 +246,7 @@ fn real_corpora_show_little() {
         let found = findings.unwrap().count(Kind::Swapped);
         println!("{corpus}: {found} of {} swapped pairs found", pairs / 100);
         assert!(found * 100 > pairs / 100 * 60, "{corpus}: {found}");
-        // Of many swapped pairs as many: they do not blur the languages.
+        // The same share of many swapped pairs: they do not blur the languages.
         let fifth = |(i, pair): (usize, (&str, &str))| {
             let (source, target) = if i % 5 == 0 { (pair.1, pair.0) } else { pair };
             (source.to_owned() + "\n", target.to_owned() + "\n")
@@ -258,7 +258,7 @@ fn real_corpora_show_little() {
         let found = findings.unwrap().count(Kind::Swapped);
         println!("{corpus}: {found} of {} swapped pairs found", pairs / 5);
         assert!(found * 100 > pairs / 5 * 60, "{corpus}: {found}");
-        // A line lost on one side is found where it was.
+        // A line lost on one side is located.
         let lost = pairs / 3;
         let kept = target.lines().enumerate().filter(|(line, _)| *line != lost).map(|(_, text)| text);
         project.write("train.de", kept.collect::<Vec<_>>().join("\n") + "\n");
@@ -277,7 +277,7 @@ fn real_corpora_show_little() {
     }
 }
 
-/// What can be trained, but seldom should be, is told and not refused.
+/// A model that can be trained but seldom should be causes a warning, not an error.
 #[test]
 fn a_stack_that_ends_without_a_norm_is_told() {
     let project = Project::new();

@@ -31,7 +31,7 @@ fn a_missing_file_is_named() {
     let project = Project::new();
     std::fs::remove_file(project.path("train.de")).unwrap();
     std::fs::remove_file(project.path("valid.en")).unwrap();
-    // All of them, and the text that is there has not been worked on.
+    // All missing files are named, before any work on those that exist.
     let output = project.train(&[]);
     fails(&output, 1, &["train.de", "valid.en", "help:"]);
     assert!(!stderr(&output).contains("tokenizer"));
@@ -80,7 +80,7 @@ fn bad_pairs_are_counted_and_end_nothing() {
 #[test]
 fn an_unwritable_run_directory_is_named() {
     let project = Project::new();
-    // Below a file nobody can create a directory, not even root.
+    // Nobody can create a directory inside a file, not even root.
     let output = project.train(&["--run-dir", "small.toml/run"]);
     fails(&output, 1, &["small.toml/run", "run directory"]);
 }
@@ -96,7 +96,7 @@ fn a_directory_may_have_any_name() {
     succeeds(&mt(&["train", "--run-dir"], &short));
     succeeds(&mt(&["info"], &["--json"]));
     succeeds(&mt(&["translate", "--json", "--model"], &["the cat"]));
-    // A configuration in such a folder names its text by a path that config.toml cannot hold.
+    // The text of a configuration in such a folder has a path that config.toml cannot hold.
     std::fs::copy(project.path("small.toml"), project.folder.path().join(name).join("a.toml")).unwrap();
     let output = project.command(&["info"]).arg(std::path::Path::new(name).join("a.toml")).output().unwrap();
     fails(&output, 2, &["not UTF-8", "rename"]);
@@ -118,14 +118,14 @@ fn a_run_trains_evaluates_and_translates() {
     assert_eq!(updates("train"), (1..=12).collect::<Vec<_>>());
     assert_eq!(updates("valid"), [6, 12]);
 
-    // Without --model: the newest run, and said so.
+    // Without --model, the newest run is used and named.
     let output = project.mt(&["eval", "--bleu", "--json"]);
     succeeds(&output);
     let score: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert!(score["bleu"]["score"].as_f64().is_some());
     assert!(stderr(&output).contains("runs/small"));
 
-    // One line out for each line in, in order; empty lines stay empty; odd lines do not end it.
+    // One line out per line in, in order; empty lines stay empty; odd lines do no harm.
     let input = "the cat sleeps\n\nthe dog </s> eats\n \u{2028} \na\0b\r\nlast".as_bytes();
     let output =
         project.mt_with_input(&["translate", "--model", "runs/small", "-q"], &[input, b"\n\xff\xfe\n"].concat());
@@ -203,7 +203,7 @@ fn replacing_a_run_loses_it_only_when_the_new_one_can_begin() {
     assert_ne!(file(&project, "runs/small", "model.safetensors"), model);
     assert_eq!(file(&project, "runs/small", "notes.txt"), b"mine");
 
-    // A configuration of the user's does not make a directory a run.
+    // A config.toml alone does not make a directory a run.
     std::fs::create_dir(project.path("mine")).unwrap();
     project.write("mine/config.toml", CONFIG);
     fails(&project.train(&["--run-dir", "mine", "--overwrite"]), 2, &["mine"]);
@@ -222,7 +222,7 @@ fn an_output_is_emptied_only_when_there_is_input() {
     fails(&nowhere, 1, &["no/such.txt", "make its directory first"]);
     assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
 
-    // Compressed, with a byte order mark: the same as plain.
+    // Compressed and with a byte order mark, the text gives the same result.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     std::io::Write::write_all(&mut packed, "\u{FEFF}the cat sleeps\na dog\n".as_bytes()).unwrap();
     project.write("in.gz", packed.finish().unwrap());
@@ -276,7 +276,7 @@ fn a_device_that_cannot_be_used_is_refused_with_a_way_out() {
     }
     #[cfg(not(feature = "metal"))]
     try_device("metal", 2, &["this mt was built without Metal", "--features metal", "--device cpu"]);
-    // With CUDA: the way out is there whatever this machine lacks.
+    // With CUDA, the message names the way out, whatever this machine lacks.
     #[cfg(feature = "cuda")]
     if !project.mt(&["translate", "--model", "runs/small", "--device", "cuda", "the cat"]).status.success() {
         try_device("cuda", 1, &["--device cpu"]);
@@ -327,7 +327,7 @@ fn an_output_that_is_an_input_is_refused() {
     for (command, more, input) in [
         ("translate", &["--input", "valid.en", "--output", "link"][..], None),
         ("translate", &["--output", "link"], Some("valid.en")),
-        // A file of that name, not the stream.
+        // A file called `stdin`, not the stream.
         ("translate", &["--input", "stdin", "--output", "stdin"], None),
         ("embed", &["--input", "stdin", "--output", "stdin"], None),
         ("eval", &["--output", "valid.de"], None),
@@ -362,7 +362,7 @@ fn a_line_on_stdin_is_answered_while_it_stays_open() {
     assert!(child.wait().unwrap().success());
 }
 
-/// A checkpoint that was saved when all was lost is none to go back to, and none that a later start goes on from.
+/// A checkpoint that was saved after divergence is not used: neither to go back to nor to resume from.
 #[test]
 fn ruined_checkpoints_are_passed_over() {
     let project = Project::new();
@@ -386,7 +386,7 @@ fn ruined_checkpoints_are_passed_over() {
     succeeds(&resume(&["--set", "train.save_every=100"]));
 }
 
-/// The loss of a validation tells of it, too.
+/// The validation loss shows divergence, too.
 #[test]
 fn a_validation_without_a_loss_goes_back() {
     let project = Project::new();
@@ -407,7 +407,7 @@ fn a_validation_without_a_loss_goes_back() {
     );
 }
 
-/// Far too high a rate: nothing is finite any more, also after going back and at half the rate.
+/// The learning rate is so high that nothing stays finite, even after going back and halving it.
 #[test]
 fn diverged_training_ends_where_it_diverged_and_can_go_on() {
     let project = Project::new();
@@ -430,18 +430,18 @@ fn diverged_training_ends_where_it_diverged_and_can_go_on() {
     let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
     let entries: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |event: &str| entries.iter().filter(|entry| entry["event"] == event).collect::<Vec<_>>();
-    // Those from before going back stay known.
+    // Those from before going back are still in the log.
     assert_eq!((of("skip").len(), of("back").len()), (22, 1));
     let lines = of("skip")[0]["lines"][0]["lines"].as_array().unwrap();
     assert!(lines.iter().all(|line| (1..=120).contains(&line.as_u64().unwrap())), "{lines:?}");
     let config = std::fs::read_to_string(project.path("runs/small/config.toml")).unwrap();
     assert!(config.contains("learning_rate = 1e+30"), "{config}");
-    // What the message advises is allowed.
+    // The advice of the message works.
     let advice = ["--set", "train.schedule.learning_rate=0.001", "--set", "train.clip_norm=1"];
     succeeds(&project.train(&[&["--resume"], &advice[..]].concat()));
 }
 
-/// Training would fail at once, and what looks ahead says so too.
+/// Where training would fail at once, `--dry-run` and `mt check` say so too.
 #[test]
 fn a_run_directory_that_cannot_be_is_refused_beforehand() {
     let project = Project::new();
@@ -453,7 +453,7 @@ fn a_run_directory_that_cannot_be_is_refused_beforehand() {
     }
 }
 
-/// What training would refuse, those who look ahead refuse too.
+/// What training would refuse, `--dry-run` and `mt check` refuse too.
 #[test]
 fn a_directory_with_something_else_is_refused_beforehand() {
     let project = Project::new();
@@ -476,7 +476,7 @@ fn a_model_that_no_machine_holds_is_refused_by_check_too() {
     }
 }
 
-/// Where the system gives no memory there is a message that says what to do.
+/// If the system has no memory left, a message says what to do.
 #[cfg(target_os = "linux")]
 #[test]
 fn too_little_memory_is_told() {
@@ -489,7 +489,7 @@ fn too_little_memory_is_told() {
     fails(&command.output().unwrap(), 1, &["out of memory: the system has not given another ", "train.batch_tokens"]);
 }
 
-/// What is saved goes into the directory that was locked, and no other.
+/// Nothing is saved to a directory other than the locked one.
 #[cfg(unix)]
 #[test]
 fn a_run_directory_that_is_moved_stops_the_run() {
@@ -501,7 +501,7 @@ fn a_run_directory_that_is_moved_stops_the_run() {
     wait_for_log(&project.path("runs/small/log.jsonl"));
     std::fs::rename(project.path("runs/small"), project.path("runs/moved")).unwrap();
     let output = child.wait_with_output().unwrap();
-    // A checkpoint that was being written has lost its directory already.
+    // A checkpoint that was just being written fails earlier, without its directory.
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("runs/small"), "{said}");
@@ -522,7 +522,7 @@ fn a_run_directory_that_is_moved_stops_the_run() {
     succeeds(&resumed);
 }
 
-/// The configuration of a run names that run.
+/// Given a run's own config.toml, `mt train` uses that run.
 #[test]
 fn a_run_is_resumed_by_its_own_configuration() {
     let project = Project::new();
@@ -546,7 +546,7 @@ fn what_is_wrong_with_a_configuration_is_told_to_programs_too() {
     assert!(key["file"].as_str().unwrap().ends_with("wrong.toml") && key["column"] == 1, "{json}");
 }
 
-/// Text without spaces is scored by characters where that is asked for, in validation and after it, and warned of elsewhere.
+/// Text without spaces is scored by characters if configured, in validation and in `mt eval`; otherwise there is a warning.
 #[test]
 fn one_model_has_one_bleu() {
     let project = Project::new();
@@ -587,7 +587,7 @@ fn one_model_has_one_bleu() {
     assert!(stderr(&output).contains("--tokenize zh or char"), "{}", stderr(&output));
 }
 
-/// A model that writes lower case is scored without case, as in validation, and that is said.
+/// A model that writes lower case is scored without case, as in validation, and a message says so.
 #[test]
 fn a_model_of_lower_case_is_scored_without_case() {
     let project = Project::new();
@@ -598,11 +598,11 @@ fn a_model_of_lower_case_is_scored_without_case() {
     assert!(stderr(&output).contains("case:lc"), "{}", stderr(&output));
     let bleu = &serde_json::from_str::<Value>(&stdout(&output)).unwrap()["bleu"];
     assert!(bleu["signature"].as_str().unwrap().contains("case:lc"));
-    // Of the 18 words of the references seven are nouns: cased, these would be wrong.
+    // Seven of the 18 reference words are nouns, which would be wrong if case counted.
     assert!(bleu["precisions"][0].as_f64().unwrap() > 90.0, "{bleu}");
 }
 
-/// What is no sentence takes no part in the vocabulary: there would be none left for the others.
+/// Text that is not a sentence has no part in learning the vocabulary: it would leave no pieces for the others.
 #[test]
 fn a_line_without_end_does_not_change_the_vocabulary() {
     let project = Project::new();
@@ -626,7 +626,7 @@ fn a_checkpoint_is_no_model_but_tells_which_run_is() {
     fails(&output, 1, &["there is no such directory", "nowhere"]);
 }
 
-/// Of a file that is something else not every line is told, however long it is.
+/// A long file that is no configuration gives few messages, not one per line.
 #[test]
 fn a_file_that_is_no_configuration_is_told_in_a_few_lines() {
     let project = Project::new();
@@ -638,7 +638,7 @@ fn a_file_that_is_no_configuration_is_told_in_a_few_lines() {
     fails(&project.mt(&["translate", "--model", "novel", "x"]), 1, &["this is a file", "directory"]);
 }
 
-/// The translations of a validation that is undone take nobody's place.
+/// The translations of a validation that is undone do not replace the best ones.
 #[test]
 fn the_best_translations_stay_the_best_ones() {
     let project = Project::new();
@@ -646,7 +646,7 @@ fn the_best_translations_stay_the_best_ones() {
     succeeds(&project.train(&[&sets[..], &["--set", "train.max_updates=4"]].concat()));
     let best = || std::fs::read_to_string(project.path("runs/small/validation/best.txt")).unwrap();
     let before = best();
-    // Weights grow until nothing is finite any more, not before the next validation.
+    // The weights grow until nothing is finite, but only after the next validation.
     let rate = ["--resume", "--set", "train.schedule.learning_rate=1e8", "--set", "train.max_updates=100"];
     let output = project.mt(&[&["train", "--config", "small.toml"], &sets[..], &rate].concat());
     let said = stderr(&output);
@@ -655,7 +655,7 @@ fn the_best_translations_stay_the_best_ones() {
     assert_eq!(best(), before);
 }
 
-/// One line of the text is unlike all others.
+/// One line of the text is unlike all others, and the message names it.
 #[test]
 fn a_jump_of_the_loss_is_told_with_its_lines() {
     let project = Project::new();
@@ -664,7 +664,7 @@ fn a_jump_of_the_loss_is_told_with_its_lines() {
         let lines = text.lines().enumerate().map(|(i, line)| if i == 59 { odd } else { line });
         project.write(name, lines.map(|line| line.to_owned() + "\n").collect::<String>());
     }
-    // One or two pairs an update; the first hundred updates tell what is usual.
+    // One or two pairs per update; the first hundred updates establish what is usual.
     let sets =
         ["train.batch_tokens=32", "train.max_updates=300", "valid.every=0", "train.save_every=300", "model.dropout=0"];
     let sets = sets.iter().flat_map(|set| ["--set", set]);
@@ -702,7 +702,7 @@ fn info_tells_of_training_and_of_damage() {
     fails(&project.mt(&["eval", "--model", "runs/small"]), 1, &["damaged", "--checkpoint best"]);
 }
 
-/// A small model with many of the options that show in `mt info`.
+/// A small model with many of the options that `mt info` shows.
 const VARIANT: &str = r#"
 [tokenizer]
 vocab_size = 320
@@ -733,7 +733,7 @@ fn info_shows_parameters_and_modules_of_a_configuration() {
     let text = stdout(&output);
     assert_eq!(text, include_str!("snapshots/info.txt"));
 
-    // All tensors with -v and in JSON; a tied matrix counts once.
+    // -v and JSON list all tensors; a tied matrix counts once.
     let verbose = stdout(&project.mt(&["info", "variant.toml", "-v"]));
     let tensors = verbose.strip_prefix(&text).unwrap().strip_prefix("\ntensors:\n").unwrap();
     let json: serde_json::Value =
@@ -763,7 +763,7 @@ fn what_cannot_be_is_refused_before_any_work() {
     let sets: Vec<&str> = huge.iter().flat_map(|set| ["--set", set]).collect();
     fails(&project.train(&sets), 2, &["GiB of memory", "this machine has"]);
     assert!(!project.path("runs").exists());
-    // Where validation text does not fit, its file and line are named.
+    // If validation text is too long, its file and line are named.
     project.write("valid.en", format!("a cat\n{}\n", "a dog ".repeat(20)));
     project.write("valid.de", "eine Katze\nein Hund\n");
     let short = ["--set", "model.max_length=21", "--set", "data.max_length=20"];

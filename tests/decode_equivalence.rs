@@ -1,4 +1,5 @@
-//! Search over a real model: a batch equals its sentences alone, cached equals uncached, scores equal forced scores.
+//! Search with a real model: a batch gives what its sentences give alone, a cache what there is without one, and scores are
+//! those of forced decoding.
 
 mod common;
 
@@ -22,7 +23,7 @@ fn special() -> SpecialTokens {
     SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
 }
 
-/// Between them, every option that decoding has to know.
+/// Models that together cover every option that matters to decoding.
 fn models() -> Vec<Transformer> {
     let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..small_model() };
     let configs = [
@@ -54,7 +55,7 @@ fn models() -> Vec<Transformer> {
             sinusoid: Sinusoid::Halves,
             ..small_model()
         },
-        // As narrow as can be.
+        // As narrow as possible.
         ModelConfig { d_model: 2, d_ff: 1, heads: 1, d_k: 1, d_v: 1, ..small_model() },
     ];
     let vocabulary = Vocabulary { source: VOCABULARY, target: VOCABULARY, source_padding: 0, target_padding: 0 };
@@ -138,7 +139,7 @@ fn what_a_search_found_scores_the_same_when_it_is_forced() {
     }
 }
 
-/// The mean of the members' probabilities, by hand.
+/// Compares with the mean of the members' probabilities, computed by hand.
 #[test]
 fn an_ensemble_gives_the_mean_of_its_members() {
     let models = &models()[..3];
@@ -177,7 +178,7 @@ fn an_ensemble_gives_the_mean_of_its_members() {
     }
 }
 
-/// The same model without a cache: every step runs all decoder inputs again.
+/// A model without a cache: every step runs all decoder inputs again.
 struct Uncached<'a> {
     model: &'a Transformer,
     special: &'a SpecialTokens,
@@ -190,7 +191,7 @@ impl<'a> Uncached<'a> {
         Self { model, special, memory: encode(model, sources), inputs: Vec::new() }
     }
 
-    /// Log-probabilities of what follows each of `inputs`, with the forbidden tokens at -∞.
+    /// Log-probabilities of the token after each of `inputs`, -∞ for forbidden tokens.
     fn last_rows(&self, inputs: &[Vec<u32>], sentences: &[usize]) -> Vec<Vec<f32>> {
         let length = inputs[0].len();
         let (s, d) = (self.memory.length, self.model.config().d_model);
@@ -291,8 +292,8 @@ fn forced_score(model: &Uncached, sentence: usize, hypothesis: &Hypothesis) -> f
     total
 }
 
-/// A trained model on its whole test set: alone, 64 together and without a cache, the same tokens. `$MT_TEST_MODEL` is a
-/// run or model directory whose configuration names a test set.
+/// A trained model gives the same tokens on its whole test set, sentence by sentence, 64 at a time and without a cache.
+/// `$MT_TEST_MODEL` is a run or model directory whose configuration names a test set.
 #[test]
 fn a_trained_model_decodes_alike_in_every_way() {
     let Some(directory) = std::env::var_os("MT_TEST_MODEL").map(std::path::PathBuf::from) else {

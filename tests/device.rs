@@ -1,6 +1,6 @@
 //! What runs on other devices: plain operations, the optimizer, decoding over tensors, bf16. `MT_TEST_DEVICE` names the
-//! device (cuda, cuda:1, metal); unset, the same plain operations run on the processor. Everything is held against the
-//! fused kernels of the processor.
+//! device (cuda, cuda:1, metal); if unset, the same plain operations run on the processor. Everything is compared with the
+//! processor's fused kernels.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn device() -> Device {
     device
 }
 
-/// A model on the processor and the same on the device.
+/// The same model on the processor and on the device.
 fn pair(config: &ModelConfig, compute: DType) -> (Transformer, Transformer) {
     let here = Transformer::new(config, VOCABULARY, &Device::Cpu).unwrap();
     here.initialise(3).unwrap();
@@ -71,8 +71,8 @@ fn loss_and_gradients_are_the_processor_s() {
     }
 }
 
-/// bf16 has eight significant bits: each product rounds at 4e-3. The whole gradient points where that of f32 does (cosines of
-/// 0.9987 to 0.99997 were measured), and masters and gradients stay f32.
+/// bf16 has eight significant bits, so operands are off by up to 4e-3. The gradient still points the same way as that of f32
+/// (measured cosines: 0.9987 to 0.99997), and master weights and gradients stay f32.
 #[test]
 fn bf16_products_follow_f32() {
     for config in every_option() {
@@ -175,7 +175,7 @@ fn reversals(count: usize, stream: &mut Stream) -> Vec<(Vec<u32>, Vec<u32>)> {
     (0..count).map(|_| pair()).collect()
 }
 
-/// A small model learns to reverse sequences of two to five symbols, in f32 and with bf16 products.
+/// A small model learns to reverse sequences of two to five symbols, with f32 and with bf16 products.
 #[test]
 fn learns_to_reverse() {
     const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 2, pad_target: 0, bos_target: 1, eos_target: 2 };

@@ -1,4 +1,4 @@
-//! Disks that are full or cannot be written: the run stops and says why, and the last checkpoint stays good.
+//! If a disk is full or read-only, the run stops and says why, and the last checkpoint stays valid.
 
 #![cfg(unix)]
 
@@ -11,17 +11,17 @@ use std::process::{Command, Output};
 use common::project::{Project, fails, stderr, succeeds};
 use mt::checkpoint;
 
-/// Many updates with a checkpoint every third.
+/// Many updates, with a checkpoint every third one.
 const ENDLESS: &str = "--set train.max_updates=100000 --set train.save_every=3 --set train.keep=2 --set \
                        valid.every=0 --set train.log_every=1000000";
 
-/// Runs a line of shell in a project; `mt` in it is the binary.
+/// Runs a shell command in a project; `mt` in it stands for the binary.
 fn shell(project: &Project, line: &str) -> Output {
     let line = line.replace("mt ", &format!("{} ", env!("CARGO_BIN_EXE_mt")));
     Command::new("sh").args(["-c", &line]).current_dir(project.folder.path()).env("NO_COLOR", "1").output().unwrap()
 }
 
-/// The newest checkpoint is whole, no half of another lies beside it, and training goes on from there.
+/// The newest checkpoint is valid, no partial one is next to it, and training resumes from it.
 fn goes_on(project: &Project, run: &str) {
     let (newest, warnings) = checkpoint::newest_valid(&project.path(run)).unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
@@ -35,7 +35,7 @@ fn a_full_disk_ends_the_run_and_loses_nothing() {
     let project = Project::new();
     let disk = project.path("disk");
     std::fs::create_dir(&disk).unwrap();
-    // A disk of its own in a namespace of its own: two checkpoints fit, a third does not. Copied out before it goes.
+    // A private mount that two checkpoints fit on but not three. The run is copied out before the mount disappears.
     let line = format!(
         "mount -t tmpfs -o size=1m tmpfs disk && mt train --config small.toml -q --run-dir disk/run {ENDLESS} --set \
          train.keep=100; code=$?; df disk | tail -1; cp -r disk/run copy; exit $code"
@@ -57,10 +57,10 @@ fn a_full_disk_ends_the_run_and_loses_nothing() {
 fn a_limit_on_file_sizes_ends_the_run_and_loses_nothing() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=3"]));
-    // Blocks of 512 bytes: less than the model's file.
+    // In blocks of 512 bytes: less than the model's file.
     let output = shell(&project, &format!("ulimit -f 20; mt train --config small.toml -q --resume {ENDLESS}"));
     fails(&output, 1, &["os error 27", "runs/small/checkpoints/.tmp-step-", "ulimit -f", "goes on with --resume"]);
-    // A model directory is there whole or not at all, and nothing is in the way of the next try.
+    // A model directory is complete or absent, and nothing is left behind that hinders the next try.
     for command in ["average runs/small --last 1 --out new", "quantize runs/small --out new"] {
         let output = shell(&project, &format!("ulimit -f 20; mt {command}"));
         fails(&output, 1, &["os error 27", "ulimit -f"]);
@@ -77,7 +77,7 @@ fn a_directory_that_cannot_be_written_ends_the_run_and_loses_nothing() {
     let checkpoints = project.path("runs/small/checkpoints");
     let allow = |mode| std::fs::set_permissions(&checkpoints, std::fs::Permissions::from_mode(mode)).unwrap();
     allow(0o555);
-    // The superuser may write anyway, but not in a namespace where it is nobody.
+    // Root may write anyway, but not in a namespace where it is nobody.
     let writes_anyway = std::fs::write(checkpoints.join("probe"), "").is_ok();
     if writes_anyway {
         std::fs::remove_file(checkpoints.join("probe")).unwrap();
@@ -99,7 +99,7 @@ fn a_read_only_disk_and_a_missing_directory_are_named() {
     project.write("file", "");
     let output = project.train(&["--run-dir", "file/run"]);
     fails(&output, 1, &["file/run", "cannot be: this is a file"]);
-    // Nobody may write there, whoever they are.
+    // Not even root can write there.
     let places = ["/proc/run", "/sys/run"];
     let places: Vec<&str> =
         places.into_iter().filter(|place| Path::new(place).parent().is_some_and(Path::is_dir)).collect();

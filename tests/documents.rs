@@ -1,4 +1,4 @@
-//! What documents say of the code is there.
+//! Files, functions and types that the documents name exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn documents() -> Vec<PathBuf> {
     docs.chain(["README.md", "CONTRIBUTING.md"].map(|name| root().join(name))).collect()
 }
 
-/// What stands between backticks, of one line.
+/// The parts of a line between backticks.
 fn code(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
@@ -42,7 +42,7 @@ fn paths_that_documents_name_exist() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// A row of its tables ends with a function or type and the file that it is in.
+/// In the tables of docs/architecture.md, each row ends with a function or type and its file.
 #[test]
 fn the_hops_of_the_architecture_are_in_their_files() {
     let text = fs::read_to_string(root().join("docs/architecture.md")).unwrap();

@@ -1,4 +1,4 @@
-//! `mt eval`: metrics of files and of models, in every form they are printed.
+//! `mt eval`: metrics of files and of models, in every output format.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn scores_without_a_model() {
     succeeds(&output);
     let line = stdout(&output);
     assert!(line.starts_with("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:mt-"), "{line}");
-    // As sacrebleu has it: there is no 4-gram in lines of three words, so BLEU is 0 even of a perfect translation.
+    // As in sacrebleu: lines of three words have no 4-gram, so BLEU is 0 even for a perfect translation.
     let numbers = " = 0.00 100.0/100.0/100.0/0.0 (BP = 1.000 ratio = 1.000 hyp_len = 18 ref_len = 18)\n";
     assert!(line.ends_with(numbers), "{line}");
     project.write("short.de", "eins\n");
@@ -28,8 +28,8 @@ fn scores_without_a_model() {
     assert_eq!(list[1]["hyp"], "valid.en");
 }
 
-/// As for sacrebleu, a byte order mark is part of the first word: 7 of 8 words are right, 6 of 7 pairs, and so on, so that
-/// the product of the precisions is 4/8.
+/// As in sacrebleu, a byte order mark is part of the first word: 7 of 8 words match, 6 of 7 pairs, and so on, so the
+/// product of the precisions is 4/8.
 #[test]
 fn a_byte_order_mark_counts_in_what_is_scored() {
     let project = Project::new();
@@ -88,7 +88,7 @@ fn lines_and_tables() {
     assert!(lines[2].trim_start().starts_with(ter), "{text}");
     let columns: Vec<_> = lines.iter().map(|line| line.find(" = ")).collect();
     assert!(lines.len() == 3 && columns.iter().all(|column| *column == columns[0]), "{text}");
-    // Four of forty lines of 15 words have one wrong.
+    // Four of forty lines have one wrong word of 15.
     assert!(lines[2].ends_with(" = 0.67"), "{text}");
     assert_eq!(eval(&["good", "--ter", "--score-only", "--width", "4"]), "0.6667\n");
 
@@ -123,7 +123,7 @@ fn differences_are_tested_against_the_first_system() {
             assert!(signature.starts_with(&format!("nrefs:1|{samples}|seed:12345|case:")), "{signature}");
         }
     }
-    // Another seed, other samples; and more samples, the same answer nearly.
+    // Another seed gives other samples; more samples give nearly the same answer.
     let mean = |more: &[&str]| {
         let results = json(&project, &[&["bad_1", "--confidence"], more].concat());
         (results["bleu"]["mean"].as_f64().unwrap(), results["bleu"]["confidence"].as_f64().unwrap())
@@ -136,7 +136,7 @@ fn differences_are_tested_against_the_first_system() {
     }
 }
 
-/// Several models together are an ensemble, but a paired test is of each by itself.
+/// Several models form an ensemble, but a paired test compares them one by one.
 #[test]
 fn models_are_compared_as_their_translations_are() {
     let project = Project::new();
@@ -189,7 +189,7 @@ fn sentences_are_scored_alone() {
     );
 }
 
-/// As sacrebleu reads files: white space at the end of a line is no part of it.
+/// As in sacrebleu, white space at the end of a line is dropped.
 #[test]
 fn white_space_at_the_end_does_not_count() {
     let project = systems();
@@ -213,7 +213,7 @@ fn what_makes_no_sense_is_refused() {
     fails(&eval(&["--format", "latex", "--json"]), 2, &["--format", "--json"]);
 }
 
-/// As sacrebleu's, they have no effect; but this is said.
+/// As in sacrebleu, they have no effect without BLEU, but here a message says so.
 #[test]
 fn flags_of_bleu_are_told_without_it() {
     let project = systems();
@@ -231,7 +231,7 @@ fn flags_of_bleu_are_told_without_it() {
         assert_eq!(told(&[flags, &["--chrf", "-q"]].concat()), "");
     }
     assert!(told(&["--chrf", "--lowercase"]).contains("--chrf-lowercase"));
-    // What a word is in a report it says without BLEU too.
+    // In a report, --tokenize also defines words, with or without BLEU.
     assert_eq!(told(&["--chrf", "--report", "--tokenize", "char"]), "");
     assert!(told(&["--score-only", "--json"]).contains("--score-only is for text"));
     assert_eq!(told(&["--score-only", "--format", "text"]), "");
@@ -309,7 +309,7 @@ fn a_report_tells_where_translations_fail() {
     fails(&with_src, 2, &["--src", "--report"]);
 }
 
-/// A model brings its sources and the text it was trained on.
+/// Sources and training text come from the model's configuration.
 #[test]
 fn a_report_on_a_model() {
     let project = Project::new();

@@ -1,4 +1,4 @@
-//! `mt export`: what other programs read. That they compute the same is `make test-interop`, with the programs themselves.
+//! `mt export`: what the files contain. `make test-interop` tests that the other programs compute the same from them.
 
 mod common;
 
@@ -100,7 +100,7 @@ fn a_ctranslate2_model_has_all_weights() {
             ("decoder/projection/weight".to_owned(), table.clone())
         ]
     );
-    // Everything of the model is there: all its numbers, and the positions of two stacks.
+    // The file has all numbers of the model, and the positions of both stacks.
     let numbers: usize =
         ours.iter().filter(|(_, (_, kind, _))| *kind == 0).map(|(_, (.., bytes))| bytes.len() / 4).sum();
     let parameters: usize = model.tensors().iter().map(|(_, tensor)| tensor.data().len() / 4).sum();
@@ -150,7 +150,7 @@ fn a_marian_folder_has_all_weights_with_its_positions_in_halves() {
     let row = |i: usize| &rows[i * 64..][..64];
     let permuted: Vec<f32> = (0..d).step_by(2).chain((1..d).step_by(2)).flat_map(row).copied().collect();
     assert_eq!(of(&theirs, "model.encoder.layers.0.fc2.weight"), permuted);
-    // What it has not here is zero there.
+    // Biases that the model lacks are zero there.
     assert!(of(&theirs, "model.encoder.layers.0.self_attn.q_proj.bias").iter().all(|value| *value == 0.0));
     assert!(of(&theirs, "final_logits_bias").iter().all(|value| *value == 0.0));
 
@@ -163,7 +163,7 @@ fn a_marian_folder_has_all_weights_with_its_positions_in_halves() {
     assert!(project.path("hf/tokenizer.tgt.json").exists());
 }
 
-/// As one that was fine-tuned in Python comes back.
+/// This is how a model that was fine-tuned in Python comes back.
 #[test]
 fn an_exported_marian_folder_can_be_imported() {
     for (joint, files) in [("true", &["tokenizer.json"][..]), ("false", &["tokenizer.src.json", "tokenizer.tgt.json"])]
@@ -179,13 +179,13 @@ fn an_exported_marian_folder_can_be_imported() {
             succeeds(&output);
             stdout(&output).lines().map(|line| line.parse().unwrap()).collect()
         };
-        // The width is permuted: sums have another order.
+        // The components are permuted, so sums are taken in another order.
         let (ours, back) = (scores("runs/small"), scores("back"));
         assert!(ours.len() > 1 && ours.len() == back.len());
         assert!(ours.iter().zip(&back).all(|(a, b)| (a - b).abs() < 1e-5 * a.abs()), "{ours:?} {back:?}");
         let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", "back", "--json"]))).unwrap();
         assert_eq!(info["config"]["model"]["sinusoid"], "halves");
-        // Its search and the length of the lines that it knows, too; unless the search was changed.
+        // Search settings and `data.max_length` come back too, unless the search was changed.
         let of = |model: &str| -> Value {
             let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", model, "--json"]))).unwrap();
             json!([info["config"]["decode"], info["config"]["data"]["max_length"]])
@@ -203,7 +203,7 @@ fn an_exported_marian_folder_can_be_imported() {
             (&json!(0.7), &json!("power"))
         );
 
-        // Parts of different models.
+        // The folder mixes parts of different models.
         let path = project.path("hf/config.json");
         let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         config["decoder_start_token_id"] = 0.into();
@@ -257,7 +257,7 @@ fn what_cannot_be_exported_is_named() {
     assert_eq!(names, ["out"]);
 }
 
-/// Marian's folder has one id for padding, and `AutoTokenizer` one tokenizer.
+/// A MarianMT folder has a single padding id, and `AutoTokenizer` a single tokenizer.
 #[test]
 fn what_transformers_does_with_two_vocabularies_is_said() {
     let project = Project::new();

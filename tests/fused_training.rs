@@ -1,5 +1,4 @@
-//! Training by fused kernels against training by the reference operations: the same losses, update after update, with
-//! dropout on.
+//! Training with fused kernels gives the same losses as with the reference operations, update after update, with dropout.
 
 mod common;
 
@@ -58,7 +57,7 @@ impl Task {
         }
     }
 
-    /// The mean loss a token of every update.
+    /// The mean loss per token of every update.
     fn losses(&self, config: &ModelConfig, implementation: Implementation, dtype: DType) -> Vec<f64> {
         let (source, target) = (self.vocabulary, self.vocabulary);
         let vocabulary = Vocabulary { source, target, source_padding: self.padding, target_padding: self.padding };
@@ -86,7 +85,7 @@ impl Task {
     }
 }
 
-/// Largest difference of two runs' losses.
+/// The largest difference between two runs' losses.
 fn apart(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
@@ -107,12 +106,12 @@ fn fused_losses_follow_the_reference() {
     let reference = task.losses(&config, Implementation::Reference, DType::F32);
     assert!(fused[11] < fused[0] - 0.2, "nothing was learned: {fused:?}");
     assert!(apart(&fused, &reference) < 1e-5, "{fused:?}\n{reference:?}");
-    // Three digits of bfloat16 in every product: the path is another, but a near one.
+    // bfloat16 keeps about three digits in every product: training takes a different but close path.
     let rounded = task.losses(&config, Implementation::Fused, DType::BF16);
     assert!(rounded != fused && apart(&rounded, &fused) < 1e-2, "{rounded:?}\n{fused:?}");
 }
 
-/// Slow: 200 updates of the Multi30k model in three ways, half an hour. Run it with `--ignored --nocapture`.
+/// 200 updates of the Multi30k model in three ways take half an hour. Run it with `--ignored --nocapture`.
 #[test]
 #[ignore = "half an hour"]
 fn fused_losses_follow_the_reference_on_multi30k() {

@@ -1,4 +1,4 @@
-//! `mt translate` on text that nobody would write: one line out for each line in, and memory that does not grow.
+//! `mt translate` on text that nobody would write: one line out per line in, and memory that does not grow.
 
 mod common;
 
@@ -10,7 +10,7 @@ use mt::rng::Stream;
 
 const LINES: usize = 20_000;
 
-/// A line of some kind of text, by chance; without a line feed.
+/// A line of a random kind of text, without its line feed.
 fn line(random: &mut Stream) -> Vec<u8> {
     let length = random.below(40) as usize;
     let characters = |random: &mut Stream, ranges: &[(u32, u32)]| -> Vec<u8> {
@@ -24,7 +24,7 @@ fn line(random: &mut Stream) -> Vec<u8> {
     match random.below(12) {
         0 => characters(random, &[(0, 0x1F), (0x7F, 0x9F)]),
         1 => characters(random, &[(0x1F300, 0x1FAFF), (0x200D, 0x200D), (0xFE0F, 0xFE0F)]),
-        // Letters under heaps of combining marks.
+        // Letters with many combining marks.
         2 => characters(random, &[(0x61, 0x7A), (0x300, 0x36F), (0x300, 0x36F), (0x20D0, 0x20F0)]),
         3 => characters(random, &[(0x590, 0x6FF), (0x200E, 0x200F), (0x202A, 0x202E), (0x20, 0x20)]),
         4 => characters(random, &[(0x20, 0x20), (0x9, 0x9), (0xA0, 0xA0), (0x2000, 0x200B), (0x3000, 0x3000)]),
@@ -42,7 +42,7 @@ fn line(random: &mut Stream) -> Vec<u8> {
     }
 }
 
-/// The most memory a process has had, in bytes.
+/// The peak memory of a process, in bytes.
 #[cfg(target_os = "linux")]
 fn peak_memory(id: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;

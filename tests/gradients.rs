@@ -1,5 +1,5 @@
 //! Fused operations against the reference, through a whole model: loss and the gradient of every parameter, with dropout,
-//! for both norm placements and awkward shapes. And: every parameter has a gradient and moves.
+//! for both norm placements and awkward shapes. Also, every parameter has a gradient and moves.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn model(config: &ModelConfig) -> Transformer {
     let vocabulary = Vocabulary { source, target: TARGET, source_padding: 0, target_padding: 0 };
     let model = Transformer::new(config, vocabulary, &Device::Cpu).unwrap();
     model.initialise(3).unwrap();
-    // Biases and norms away from their special initial values, so that an error in them shows.
+    // Moves biases and norms away from their special initial values, so that errors in them show.
     let mut stream = Stream::new(5, "test");
     let values: Vec<f32> = model.parameters().values().to_vec1().unwrap();
     let values: Vec<f32> = values.iter().map(|v| v + 0.05 * stream.normal() as f32).collect();
@@ -53,7 +53,7 @@ fn fused_equals_reference(config: &ModelConfig, source: &[u32], target: &[u32]) 
     for entry in model.parameters().entries() {
         let (a, b) = (&fused[entry.range()], &reference[entry.range()]);
         if common::is_idle(&entry.name, config) {
-            // Exactly zero in theory. Gradients here are sums over about fifty tokens.
+            // Zero in theory; computed gradients are rounded sums over about fifty tokens.
             assert!(a.iter().chain(b).all(|v| v.abs() < 5e-5), "{}", entry.name);
             continue;
         }
@@ -167,7 +167,7 @@ fn every_parameter_has_a_gradient_and_moves() {
     }
 }
 
-/// A gradient that comes from outside is honoured: scaling the loss scales every gradient.
+/// The backward pass uses its incoming gradient: scaling the loss scales every gradient.
 #[test]
 fn the_loss_honours_its_incoming_gradient() {
     let model = model(&small_model());

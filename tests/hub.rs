@@ -1,4 +1,4 @@
-//! Corpora of the Hugging Face hub, from a server that speaks its paths, through the whole program.
+//! Corpora of the Hugging Face hub, through the whole program, from a server with its paths.
 
 mod common;
 
@@ -42,9 +42,9 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
         .dataset("o/text", &[("train.en.gz", &gzip(&en)), ("train.de", &de), ("train.fr", other), ("dev.en", other)]);
     bench.hub.dataset("o/tsv", &[("train.tsv", &[b"en\tde\n", &*text(&all, "\t")].concat()), ("test.tsv", other)]);
     bench.hub.dataset("o/csv", &[("de-en/train.csv", &[b"en,de\n", &*text(&all, ",")].concat()), ("x.csv", other)]);
-    // The page of the data set says what no name would.
+    // The header of the data set's page names files that cannot be told by their names.
     bench.hub.dataset("o/header", &[("README.md", header), ("raw/z.jsonl", &rows), ("train.jsonl", other)]);
-    // Older data sets are a program, and the hub keeps what it gives.
+    // Older data sets are programs; the hub stores their output as parquet.
     let program = [("README.md", b"# No header".as_slice()), ("old.py", b"import datasets"), ("train.jsonl", other)];
     bench.hub.dataset("o/old", &program);
     let converted = [
@@ -72,14 +72,14 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
         succeeds(&output);
         assert_eq!(bench.hub.fetched(), files, "{corpus}\n{}", stderr(&output));
         assert_eq!(bench.checksum(), expected, "{corpus}");
-        // What is in the cache is looked at and not fetched again; nor is anything asked for with --offline.
+        // Cached files are checked but not fetched again; with --offline there is no request at all.
         succeeds(&bench.train(&format!("{corpus}, {TRAIN}"), &[]));
         assert_eq!(bench.hub.fetched(), [""; 0], "{corpus}");
         succeeds(&bench.train(&format!("{corpus}, {TRAIN}"), &["--offline"]));
         assert!(bench.hub.log().is_empty(), "{corpus}");
     }
     assert!(bench.cache("o/old").join("refs/refs/convert/parquet").is_file());
-    // The same text from files: the run goes on.
+    // With the same text from files, the run can be resumed.
     let resumed = bench.mt(&["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3", "-q"]);
     succeeds(&resumed);
 }
@@ -152,7 +152,7 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     let findings = stdout(&checked);
     assert!(findings.contains("U+FFFD in the line"), "{findings}");
     assert!(findings.contains("--> hub:o/set train-00001-of-00002.parquet:11\n"), "{findings}");
-    // A line of names comes before the first row.
+    // The first row is on line 2, after the column names.
     let table = format!("en,de\n{}a\u{FFFD}b,ein Wort\n", "the cat sleeps,die Katze schläft\n".repeat(5));
     bench.hub.dataset("o/table", &[("train.csv", table.as_bytes())]);
     let of_table = format!("[data]\ntrain = [{{ hub = \"o/table\", split = \"train\", {EN_DE} }}]\n");
@@ -208,9 +208,9 @@ const SET: &str = "hub = \"o/set\", split = \"train\", source = \"en\", target =
 fn a_cut_download_goes_on_and_is_never_taken_for_whole() {
     let bench = Bench::new();
     let [first, second] = sharded(&bench);
-    // Once: the next try goes on within the same run.
+    // It breaks off once: the next try goes on within the same command.
     bench.hub.fault(&first, Fault::Cut(500), 1);
-    // Ever again at the same place.
+    // It always breaks off at the same byte.
     bench.hub.fault(&second, Fault::Cut(1000), usize::MAX);
     let output = bench.train(SET, &[]);
     fails(&output, 1, &["`data.train[0]`", &second, "broke off", "after 1000 of ", "the download goes on from there"]);
@@ -225,7 +225,7 @@ fn a_cut_download_goes_on_and_is_never_taken_for_whole() {
     let blobs = bench.names("o/set", "blobs");
     assert_eq!(blobs.iter().filter(|name| name.ends_with(".incomplete")).count(), 1, "{blobs:?}");
     assert_eq!(blobs.len(), 2);
-    // Without the hub it is not there either.
+    // An incomplete file does not count as cached.
     fails(&bench.train(SET, &["--offline"]), 1, &[&second, "is not in the cache", "--offline"]);
     bench.hub.mend();
     succeeds(&bench.train(SET, &[]));
@@ -255,7 +255,7 @@ fn what_is_short_or_wrong_is_thrown_away() {
         bench.hub.mend();
         succeeds(&bench.train(SET, &["-q"]));
     }
-    // A file in the cache that another program has cut short: its size is not the hub's.
+    // Another program has truncated a cached file: its size differs from the hub's.
     let bench = Bench::new();
     sharded(&bench);
     succeeds(&bench.train(SET, &[]));
@@ -277,7 +277,7 @@ fn a_busy_or_failing_hub_is_asked_again() {
     bench.hub.fault(&second, Fault::Status(503, &[("Retry-After", "0")]), 1);
     let began = std::time::Instant::now();
     succeeds(&bench.train(SET, &[]));
-    // It asked for a second.
+    // The hub asked to wait for a second.
     assert!(began.elapsed().as_secs_f64() > 1.0);
     let bench = Bench::new();
     let [first, _] = sharded(&bench);
@@ -288,7 +288,7 @@ fn a_busy_or_failing_hub_is_asked_again() {
     bench.hub.mend();
     bench.hub.fault("/revision/main", Fault::Status(500, &[("X-Error-Message", "on fire")]), usize::MAX);
     fails(&bench.train(SET, &[]), 1, &["failed again and again (HTTP 500)", "o/set", "on fire", "--offline"]);
-    // What cannot get better is not asked again.
+    // A request that can never succeed is not repeated.
     bench.hub.mend();
     bench.hub.log();
     bench.hub.fault(&first, Fault::Status(404, &[("X-Error-Code", "EntryNotFound")]), usize::MAX);
@@ -320,7 +320,7 @@ fn a_gated_data_set_needs_a_token_which_only_the_hub_gets() {
         assert_eq!(request.headers.contains_key("authorization"), !request.storage, "{request:?}");
     }
     assert!(!stderr(&output).contains("hf_other"));
-    // From the file that logging in leaves.
+    // The token can come from the file that logging in leaves.
     std::fs::remove_dir_all(bench.project.path("hf/hub")).unwrap();
     bench.project.write("hf/token", "hf_secret\n");
     succeeds(&bench.train(SET, &[]));
@@ -342,7 +342,7 @@ fn a_revision_stays_what_it_is() {
         sums.push(bench.checksum());
     }
     assert!(sums[0] != sums[1] && sums[1] == sums[2]);
-    // `main` moves on: the new state is fetched, and --offline still has the one before.
+    // When `main` moves on, the new state is fetched, but --offline still uses the previous one.
     bench.hub.revision("o/set", "main", &[("train.jsonl", &json_lines(&all[..30], false))]);
     let output = bench.train(SET, &["--offline", "--dry-run"]);
     assert!(stdout(&output).contains("# data: 120 pairs"), "{}", stdout(&output));
@@ -392,7 +392,7 @@ fn what_is_not_there_is_named_with_what_is() {
         fails(&output, 1, says);
         assert!(stderr(&output).contains("`data.train[0]`"), "{}", stderr(&output));
     }
-    // A number is no text, be it in a column or a row.
+    // A number is not text, whether in a parquet column or in JSON.
     let numbers: ArrayRef = Arc::new((0..3).collect::<Int64Array>());
     let words: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
     bench.hub.dataset("o/numbers", &[("train.parquet", &parquet(vec![("en", numbers), ("de", words)]))]);
@@ -429,7 +429,7 @@ fn what_is_not_there_is_named_with_what_is() {
     bench.hub.dataset("o/evil", &[("../../../evil.jsonl", b"{}"), ("/etc/train.jsonl", b"{}"), ("train.txt", b"")]);
     fails(&train(&format!("hub = \"o/evil\", {TRAIN}")), 1, &["o/evil"]);
     assert!(!bench.project.path("evil.jsonl").exists());
-    // All of them at once.
+    // All problems are reported at once.
     bench.project.write(
         "two.toml",
         format!("extends = \"small.toml\"\n[data]\ntrain = [{{ hub = \"o/none\", {TRAIN} }}, {{ hub = \"o/list\", {TRAIN} }}]\ntest = {{ hub = \"o/row\", split = \"test\", {EN_DE} }}\n"),
@@ -485,7 +485,7 @@ fn the_cache_is_the_one_that_other_programs_have() {
     let [first, second] = sharded(&bench);
     let output = bench.train(SET, &[]);
     succeeds(&output);
-    // Where it is no terminal there is no bar, but a line for each file.
+    // Without a terminal there is a line per file instead of a progress bar.
     assert!(stderr(&output).contains(&format!("hub: fetching o/set: {first}, ")), "{}", stderr(&output));
     let commit = std::fs::read_to_string(bench.cache("o/set").join("refs/main")).unwrap();
     let snapshot = bench.cache("o/set").join("snapshots").join(&commit);
@@ -493,7 +493,7 @@ fn the_cache_is_the_one_that_other_programs_have() {
         let link = std::fs::read_link(snapshot.join(name)).unwrap();
         assert!(link.starts_with("../../blobs") && snapshot.join(&link).is_file(), "{link:?}");
     }
-    // As another program leaves it: no listing, the files alone. And elsewhere.
+    // The cache as another program leaves it, without our listing; and in another place.
     std::fs::remove_dir_all(bench.cache("o/set").join(".listings")).unwrap();
     std::fs::rename(bench.project.path("hf/hub"), bench.project.path("elsewhere")).unwrap();
     let run = |more: &[&str]| {
@@ -504,7 +504,7 @@ fn the_cache_is_the_one_that_other_programs_have() {
     let output = run(&["--offline", "-q"]);
     succeeds(&output);
     assert_eq!(stderr(&output), "");
-    // A shard that it has not fetched is missed by its name.
+    // A shard that is not cached is missing, by name.
     let elsewhere = bench.project.path("elsewhere/datasets--o--set/snapshots").join(&commit);
     std::fs::remove_file(elsewhere.join(&first)).unwrap();
     fails(&run(&["--offline"]), 1, &[&format!("{first} of o/set is missing"), "without --offline"]);
@@ -520,7 +520,7 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
         return common::skipped("a_full_disk_is_named_and_nothing_is_lost", "no namespaces here (unshare -rm)");
     }
     let bench = Bench::new();
-    // Many times what the disk below holds.
+    // Many times the size of the disk below.
     let row = |i: usize| format!("{{\"en\": \"w{i}\", \"de\": \"v{}\"}}\n", i * 7919 % 99_991);
     bench.hub.dataset("o/set", &[("train.jsonl", (0..40_000).map(row).collect::<String>().as_bytes())]);
     std::fs::create_dir(bench.project.path("hf")).unwrap();
@@ -528,7 +528,7 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
         "'{}' train --config small.toml --dry-run -q --set 'data.train=[{{ {SET} }}]'",
         env!("CARGO_BIN_EXE_mt")
     );
-    // A disk of its own in a namespace of its own; copied out before it goes.
+    // A private mount; the cache is copied out before it disappears.
     let line = format!("mount -t tmpfs -o size=64k tmpfs hf && {train}; code=$?; cp -r hf/hub kept; exit $code");
     bench.project.write("full.sh", line);
     let run = |words: &[&str]| {
@@ -539,7 +539,7 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
     };
     let full = run(&["unshare", "-rm", "sh", "full.sh"]);
     fails(&full, 1, &["os error 28", ".incomplete", "the disk is full", "set HF_HOME to a larger disk"]);
-    // Copied to a larger disk it goes on.
+    // On a larger disk, the download goes on where it stopped.
     std::fs::rename(bench.project.path("kept"), bench.project.path("hf/hub")).unwrap();
     bench.hub.log();
     succeeds(&run(&["sh", "-c", &train]));
@@ -553,7 +553,7 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
     assert!(matches!(&ranges[..], [range] if range.len() > "bytes=0-".len()), "{ranges:?}");
 }
 
-/// Nothing of the cache is in a place that only links could explain.
+/// Links in the cache are relative, so that it can be moved.
 #[test]
 fn the_cache_holds_no_absolute_link() {
     let bench = Bench::new();

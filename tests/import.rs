@@ -1,4 +1,4 @@
-//! `mt import` and fine-tuning. That an imported model computes the same is `make test-interop`, with the program it is from.
+//! `mt import` and fine-tuning. `make test-interop` tests that an imported model computes the same as in its own program.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn every_command_takes_an_imported_model() {
     succeeds(&project.mt(&["score", "--model", "model", "--src", "valid.en", "--tgt", "valid.de"]));
     succeeds(&project.mt(&["eval", "--model", "model", "--src", "valid.en", "--ref", "valid.de", "--max-length", "4"]));
     succeeds(&project.mt(&["export", "model", "--format", "ct2", "--out", "ct2"]));
-    // Exported, it is what it was; and imported again.
+    // Exporting and importing again changes nothing.
     succeeds(&project.mt(&["export", "model", "--format", "hf-marian", "--out", "again"]));
     for name in ["source.spm", "target.spm"] {
         assert_eq!(file(&project, "again", name), file(&project, "opus", name));
@@ -67,7 +67,7 @@ fn lines_without_a_language_are_told_of() {
     assert!(text.contains("1 of 4 lines (the first is line 2) do not begin with a tag"), "{text}");
 }
 
-/// Each part is translated into the language of the line, whose tag stands in the line once.
+/// Each part is translated into the line's language, though only the first has the tag.
 #[test]
 fn parts_of_a_line_are_aligned_with_its_words() {
     let project = imported();
@@ -85,7 +85,7 @@ fn parts_of_a_line_are_aligned_with_its_words() {
     let last = sources.last().copied().unwrap();
     assert_eq!(sentence_of(last), 59, "{sources:?}");
 
-    /// The tag, then sentences of three and five words by turns.
+    /// The number of the sentence that a word is in: after the tag, they have three and five words in turn.
     fn sentence_of(word: usize) -> usize {
         match word.checked_sub(1) {
             None => 0,
@@ -151,7 +151,7 @@ fn all_that_is_wrong_is_said_at_once() {
     fails(&project.mt(&["import", "good", "--out", "model"]), 1, &["source.spm", "not a SentencePiece model"]);
 }
 
-/// The configuration of fine-tuning: the model, and our corpus.
+/// A configuration that fine-tunes the imported model on the project's corpus.
 const FINE_TUNING: &str = r#"
 [data]
 train = [{ source = "train.en", target = "train.de" }]
@@ -184,17 +184,17 @@ fn fine_tuning_begins_with_the_weights() {
     let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let losses: Vec<f64> =
         events.filter(|event| event["event"] == "train").filter_map(|event| event["loss"].as_f64()).collect();
-    // All pairs are in each batch, so the losses are those of the same text.
+    // Each batch has all pairs, so losses are comparable.
     assert!(losses.len() == 8 && losses.is_sorted_by(|a, b| a > b), "{losses:?}");
     assert_eq!(file(&project, "runs/tune", "tokenizer.src.json"), file(&project, "model", "tokenizer.src.json"));
-    // One of a run's checkpoints, unless the run would be replaced.
+    // It can begin with a checkpoint of a run, unless that run would be replaced.
     let checkpoint = "train.init=runs/tune/checkpoints/step-00000008";
     let output = train(&["--run-dir", "again", "--set", checkpoint, "--set", "train.max_updates=1"]);
     succeeds(&output);
     assert!(stderr(&output).contains("runs/tune (step 8)"), "{}", stderr(&output));
     let says = ["the model that training begins with (`train.init`)"];
     fails(&train(&["--run-dir", "runs/tune", "--overwrite", "--set", checkpoint]), 2, &says);
-    // The model may have gone when the run goes on.
+    // The run can be resumed after the model has gone.
     std::fs::rename(project.path("model"), project.path("moved")).unwrap();
     let more = ["--resume", "--set", "train.max_updates=10"];
     let says =
@@ -266,7 +266,7 @@ fn what_is_wrong_is_said_once_and_where() {
     let output =
         import(&|config| ["encoder_ffn_dim", "decoder_ffn_dim"].iter().for_each(|key| config[*key] = (1 << 20).into()));
     fails(&output, 1, &["parameters cannot be in a file of"]);
-    // The vocabulary is of another model; or has an id twice.
+    // The vocabulary belongs to another model, or has an id twice.
     let vocabulary = |change: &dyn Fn(&str) -> String| {
         marian::write(&project.path("opus"), |_, _| ());
         let text = String::from_utf8(file(&project, "opus", "vocab.json")).unwrap();
@@ -312,7 +312,7 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
             files.iter().map(|(name, contents)| (name.as_str(), contents.as_slice())).collect();
         bench.hub.model("o/en-xx", revision, &files)
     };
-    // As many repositories are: the pickle on `main`, a pull request with the other form.
+    // Like many repositories: a pickle on `main`, safetensors in a pull request.
     add("main", &borrowed(&files, &|name| (name == "model.safetensors").then_some("pytorch_model.bin")));
     add("refs/pr/3", &files);
     let cache = bench.project.path("cache");
@@ -322,7 +322,7 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     };
     fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights as a pickle alone", "hf:ORG/NAME@refs/pr/N"]);
     assert!(bench.hub.fetched().is_empty());
-    // Nor are pull requests of others taken, or of an earlier model.
+    // Pull requests by others, or for an earlier model, are not used.
     const TITLE: &str = "Adding `safetensors` variant of this model";
     let pull = |number, title, author, status, parent: &str| {
         bench.hub.pull("o/en-xx", Pull { number, title, author, status, parent: parent.to_owned() });
@@ -343,7 +343,7 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     assert!(stderr(&first).contains("imported into "), "{}", stderr(&first));
     let fetched = bench.hub.fetched();
     assert!(fetched.contains(&"model.safetensors".to_owned()) && !fetched.contains(&"tf_model.h5".to_owned()));
-    // The same model as from the folder; the second time nothing is fetched or imported, nor asked for with --offline.
+    // The model is that of the folder; the second time it is neither fetched nor imported, and --offline sends no request.
     succeeds(&mt(&["import", "opus", "--out", "model"]));
     assert_eq!(stdout(&first), stdout(&translate("model", &[])));
     let second = translate("hf:o/en-xx@refs/pr/3", &[]);
@@ -359,14 +359,14 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
         file(&bench.project, "from-hub", "model.safetensors"),
         file(&bench.project, "model", "model.safetensors")
     );
-    // The converter's pull request is found, on another page than the first, and remembered.
+    // The converter's pull request is found, though not on the first page, and remembered.
     add("refs/pr/4", &files);
     pull(4, TITLE, "SFconvertbot", "open", "main");
     (5..9).for_each(|number| pull(number, "Other", "someone", "open", "main"));
     let found = translate("hf:o/en-xx", &[]);
     assert_eq!(stdout(&found), stdout(&first), "{}", stderr(&found));
     assert!(stderr(&found).contains("those of refs/pr/4 are taken, by the hub's converter"), "{}", stderr(&found));
-    // What was damaged in our cache is made again.
+    // Damaged models in our cache are imported again.
     let models = || std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().map(|entry| entry.unwrap().path());
     for model in models().filter(|path| path.is_dir()) {
         std::fs::write(model.join("model.safetensors"), "damaged").unwrap();
@@ -377,7 +377,7 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
         assert_eq!(stdout(&translate("hf:o/en-xx", more)), stdout(&first));
     }
     assert!(bench.hub.log().iter().all(|request| !request.path.contains("discussions")));
-    // The weights are damaged on their way: named, and nothing of it stays.
+    // A file is missing: it is named, and nothing is left of the import.
     add("broken", &borrowed(&files, &|name| (name == "vocab.json").then_some("vocab.txt")));
     fails(&translate("hf:o/en-xx@broken", &[]), 1, &["vocab.json is missing"]);
     assert_eq!(std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().count(), 4, "two models, the lock, a note");

@@ -1,4 +1,4 @@
-//! `mt import` of Marian's own models. That they compute the same is `make test-interop`, with Marian.
+//! `mt import` of Marian's own models. `make test-interop` tests that they compute the same as in Marian.
 
 mod common;
 
@@ -34,21 +34,21 @@ fn a_release_of_opus_mt() {
     let tokens = project.mt_with_input(&["tokenize", "-q", "--model", "model"], b">>deu<< the cat\n");
     assert_eq!(stdout(&tokens), ">>deu<< ▁the ▁cat\n");
     let translation = translate(&project, "model", ">>deu<< the cat");
-    // The file itself, and a folder without a decoder.yml, are the same model.
+    // The .npz alone, or the folder without decoder.yml, gives the same model.
     succeeds(&project.mt(&["import", "opus/model.npz", "--out", "model2"]));
     assert_eq!(translate(&project, "model2", ">>deu<< the cat"), translation);
     std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
     succeeds(&project.mt(&["import", "opus", "--out", "model3"]));
     let bytes = |model: &str| std::fs::read(project.path(model).join("model.safetensors")).unwrap();
     assert_eq!(bytes("model3"), bytes("model"));
-    // And it can be used as any other.
+    // It can be used like any other model.
     succeeds(&project.mt(&["quantize", "model", "--out", "int8"]));
     succeeds(&project.mt(&["export", "model", "--format", "ct2", "--out", "ct2"]));
     let export = project.mt(&["export", "model", "--format", "hf-marian", "--out", "hf"]);
     fails(&export, 1, &["model.norm_eps"]);
 }
 
-/// The first of a shared array, transposed by hand, has its place in the model.
+/// Matrices are transposed, and the embeddings get a row for padding.
 #[test]
 fn arrays_are_turned_and_padding_added() {
     let project = Project::new();
@@ -78,7 +78,7 @@ fn text_that_is_split_already() {
     succeeds(&project.mt(&["import", "words", "--out", "model"]));
     let tokens = project.mt_with_input(&["tokenize", "-q", "--model", "model"], "▁the ▁cat x@@ y\n".as_bytes());
     assert_eq!(stdout(&tokens), "▁the ▁cat x@@ y\n");
-    // What is not in the vocabulary is unknown, and no translation has it.
+    // Words that the vocabulary lacks become unknown, which is never in a translation.
     let translation = translate(&project, "model", "▁the ▁cat x@@ y");
     assert!(!translation.contains("<unk>") && !translation.contains("<pad>"), "{translation}");
     assert!(translation.trim().split(' ').all(|piece| npz::pieces().iter().any(|other| other == piece)));
@@ -166,13 +166,13 @@ fn files_that_do_not_go_together_are_named() {
     fails(&output, 1, &["special:model.yml", "a table of keys and values"]);
     fails(&project.mt(&["import", "opus/decoder.yml", "--out", "model"]), 1, &["neither a folder nor a .npz"]);
     assert!(!project.path("model").exists());
-    // One bit of a weight is another: the archive's checksum shows it.
+    // The archive's checksum reveals a flipped bit in a weight.
     let _ = fresh(&|| ());
     let mut bytes = std::fs::read(project.path("opus/model.npz")).unwrap();
     bytes[1000] ^= 1;
     std::fs::write(project.path("opus/model.npz"), bytes).unwrap();
     fails(&project.mt(&["import", "opus", "--out", "model"]), 1, &["Wemb.npy` is damaged", "fetch the file again"]);
-    // Cut anywhere, it is refused, and never a crash.
+    // Truncated anywhere, the file is refused without a crash.
     let _ = fresh(&|| ());
     let whole = std::fs::read(project.path("opus/model.npz")).unwrap();
     for part in 1..24 {

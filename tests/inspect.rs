@@ -1,5 +1,4 @@
-//! What can be had out of a model beside translations: attention weights and sentence vectors; and where learned positions
-//! end.
+//! Attention weights, explanations and sentence vectors; and what happens where learned positions end.
 
 mod common;
 
@@ -29,7 +28,7 @@ fn attention_of_a_translation() {
     };
     let output = run(&["--attention", "weights.json"]);
     succeeds(&output);
-    // Asking changes nothing.
+    // It does not change the translations.
     assert_eq!(stdout(&output), stdout(&run(&[])));
     let weights: Value = serde_json::from_slice(&std::fs::read(project.path("weights.json")).unwrap()).unwrap();
     let sentences = weights.as_array().unwrap();
@@ -63,7 +62,7 @@ fn attention_of_a_translation() {
     fails(&run(&["--attention", "-"]), 2, &["--attention cannot go to stdout"]);
 }
 
-/// The steps of an explanation are the model's own probabilities, and every token of its translation has one.
+/// An explanation has a step for each token of the translation, with the model's probabilities.
 #[test]
 fn an_explanation_tells_probabilities_and_runners_up() {
     let project = trained(&["--set", "train.max_updates=40"]);
@@ -82,12 +81,12 @@ fn an_explanation_tells_probabilities_and_runners_up() {
     assert_eq!(steps.len(), explained["target"].as_array().unwrap().len());
     for ((step, log_prob), piece) in steps.iter().zip(log_probs).zip(explained["target"].as_array().unwrap()) {
         assert!((number(&step["log_prob"]) - number(log_prob)).abs() < 1e-4, "{step} {log_prob}");
-        // Greedy search chooses the first.
+        // Greedy search chooses the best candidate.
         assert_eq!((&step["rank"], &step["candidates"][0][0]), (&1.into(), piece));
         let candidates: Vec<f64> = step["candidates"].as_array().unwrap().iter().map(|pair| number(&pair[1])).collect();
         assert!(candidates.is_sorted_by(|a, b| a >= b) && candidates.iter().map(|l| l.exp()).sum::<f64>() < 1.0 + 1e-6);
         let sums: Vec<f64> = step["log_sums"].as_array().unwrap().iter().map(number).collect();
-        // At temperature 1 the probabilities are what they are.
+        // At temperature 1 the probabilities stay the same.
         assert!(sums.len() == 20 && sums[9].abs() < 1e-5, "{sums:?}");
     }
     let words = |key: &str| explained[key].as_str().unwrap().split_whitespace().count() as u64;
@@ -96,7 +95,7 @@ fn an_explanation_tells_probabilities_and_runners_up() {
     assert!(pairs.iter().all(|(source, target)| *source < words("text") && *target < words("translation")));
 }
 
-/// A page shows all lines; a picture one, which is refused before anything is translated where that can be known.
+/// A page shows all lines, a picture only one; several are refused, if possible before anything is translated.
 #[test]
 fn explanations_are_pages_and_pictures() {
     let project = trained(&[]);
@@ -174,7 +173,7 @@ fn sentence_vectors() {
         let together = vectors(&embed(&["--pool", pool, "--input", "lines.txt"]));
         assert_eq!(together.len(), lines.len());
         assert!(together.iter().all(|vector| vector.len() == 32));
-        // No batch, and so no padding, changes a vector.
+        // Batching, and so padding, does not change a vector.
         for (line, vector) in lines.iter().zip(&together) {
             assert_eq!(vectors(&embed(&["--pool", pool, line])), std::slice::from_ref(vector), "{pool} {line}");
         }
@@ -202,14 +201,14 @@ fn beyond_the_positions_the_line_is_split_or_cut_or_named() {
     for command in [&["translate", "--long", "error"][..], &["embed"]] {
         let output = mt(&[command, &["--input", "long.txt"]].concat());
         fails(&output, 1, &says);
-        // What stood before it is answered.
+        // The line before it is still processed.
         assert_eq!(stdout(&output).lines().count(), 1, "{}", stderr(&output));
     }
     let output = mt(&["embed", "--input", "long.txt", "--output", "vectors.safetensors"]);
     fails(&output, 1, &says);
     let tensors = candle_core::safetensors::load(project.path("vectors.safetensors"), &Device::Cpu).unwrap();
     assert_eq!(tensors["embeddings"].dims(), [1, 32]);
-    // Nothing is translated, so nothing is overwritten.
+    // As nothing was translated, nothing is overwritten.
     project.write("precious.txt", "kept\n");
     fails(
         &mt(&["eval", "--long", "error", "--src", "long.txt", "--ref", "long.txt", "--output", "precious.txt"]),
@@ -218,7 +217,7 @@ fn beyond_the_positions_the_line_is_split_or_cut_or_named() {
     );
     assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
     fails(&mt(&["translate", "--long", "error", &long]), 1, &["arguments:1"]);
-    // By default the line is translated in parts, which together are the whole of it.
+    // By default the line is translated in parts that together cover all of it.
     let translate =
         |more: &[&str]| project.mt(&[&["translate", "--model", "runs/small", "--beam", "1"], more].concat());
     let [whole, halves] = [long.clone(), format!("{}\n{}", "the cat ".repeat(20), "the cat ".repeat(20))].map(|text| {

@@ -1,5 +1,4 @@
-//! Training that is killed, at any moment, and resumed: nothing is lost, and the result is that of a run that was never
-//! stopped.
+//! Training that is killed at any moment and resumed loses no checkpoint and gives the result of an uninterrupted run.
 
 mod common;
 
@@ -34,7 +33,7 @@ fn start(project: &Project, run: &str, settings: &[String]) -> Child {
     project.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Names that a save has while it goes on, and nothing after it may have.
+/// Temporary names that exist while a checkpoint is being saved, and must not be left afterwards.
 fn strays(run: &Path) -> Vec<String> {
     let names =
         [run.to_path_buf(), run.join("checkpoints")].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
@@ -47,8 +46,8 @@ fn is_saving(run: &Path) -> bool {
     entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(".tmp-"))
 }
 
-/// Kills the process after some time; with `saving` after some time from when it first writes a checkpoint. Returns
-/// whether it was writing one then, `None` if it had ended before.
+/// Kills the process after a delay, which with `saving` starts when it first writes a checkpoint. Returns whether it was
+/// writing one when killed, or `None` if it had ended before.
 fn kill(child: &mut Child, run: &Path, saving: bool, delay: Duration) -> Option<bool> {
     let started = Instant::now();
     while saving && !is_saving(run) {
@@ -60,11 +59,11 @@ fn kill(child: &mut Child, run: &Path, saving: bool, delay: Duration) -> Option<
     let ended = child.try_wait().unwrap().is_some();
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it was writing still lies there.
+    // A half-written checkpoint is still there.
     (!ended).then(|| is_saving(run))
 }
 
-/// Entries of a log without what is a matter of time.
+/// The entries of a log without their timings.
 fn entries(project: &Project, run: &str) -> Vec<Value> {
     let log = String::from_utf8(file(project, run, "log.jsonl")).unwrap();
     let mut entries: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -76,7 +75,7 @@ fn entries(project: &Project, run: &str) -> Vec<Value> {
     entries
 }
 
-/// The state of a checkpoint without what is a matter of time.
+/// The state of a checkpoint without its times.
 fn state(project: &Project, run: &str, step: u64) -> Value {
     let bytes = file(project, run, &format!("checkpoints/step-{step:08}/state.json"));
     let mut state: Value = serde_json::from_slice(&bytes).unwrap();
@@ -86,7 +85,7 @@ fn state(project: &Project, run: &str, step: u64) -> Value {
     state
 }
 
-/// The same bytes in every file that does not tell the time.
+/// Asserts that two runs have the same bytes in every file without times, and else the same entries.
 fn assert_same_run(project: &Project, whole: &str, killed: &str, step: u64) {
     for name in ["model.safetensors", "optimizer.safetensors"] {
         let name = format!("checkpoints/step-{step:08}/{name}");
@@ -105,14 +104,13 @@ fn assert_same_run(project: &Project, whole: &str, killed: &str, step: u64) {
     }
 }
 
-/// Kills runs at `kills` moments, half of them while a checkpoint is being written; at more where a busy machine lets too few
-/// meet one.
+/// Kills runs at `kills` moments, half of them aimed at a save; at more if too few hit one because the machine is busy.
 fn kill_and_resume(kills: u64, updates: u64) {
     let project = Project::new();
     let settings = settings(updates);
     succeeds(&start(&project, "whole", &settings).wait_with_output().unwrap());
     let (mut done, mut in_saves, mut most_repeated, mut number) = (0, 0, 0, 0);
-    // Kills after a save began and before it made its directory.
+    // Kills after a save began but before it made its directory.
     let mut unseen = 0;
     let is_enough = |done: u64, in_saves: u64| done >= kills && (4 * in_saves >= kills || done >= 4 * kills);
     while !is_enough(done, in_saves) {
@@ -129,7 +127,7 @@ fn kill_and_resume(kills: u64, updates: u64) {
             }
             let draw = |what: &str, range: u64| key(1, what, &[done]) % range;
             let aimed = done % 2 == 0;
-            // A start takes some 100 ms, an update some 5, a save some 10.
+            // Starting takes about 100 ms, an update about 5, a save about 10.
             let delay = Duration::from_micros(if aimed { draw("save", 12_000) } else { draw("any", 600_000) });
             let Some(was_saving) = kill(&mut child, &run, aimed, delay) else { break };
             done += 1;
@@ -141,7 +139,7 @@ fn kill_and_resume(kills: u64, updates: u64) {
             assert!(after >= before, "killed at {before:?}, and only {after:?} is left");
             let logged = if run.join("log.jsonl").exists() { logged(&run) } else { 0 };
             let repeated = logged.saturating_sub(after.unwrap_or(0));
-            // One interval, and what was trained while a checkpoint was being written: the next one waits for it.
+            // At most one interval, and another one trained while a checkpoint was being written: the next save waits for it.
             assert!(repeated <= 2 * EVERY, "{repeated} updates to be repeated (saving: {was_saving})");
             unseen += u64::from(repeated > EVERY && !was_saving);
             most_repeated = most_repeated.max(repeated);
@@ -150,7 +148,7 @@ fn kill_and_resume(kills: u64, updates: u64) {
         assert_same_run(&project, "whole", &name, updates);
     }
     println!("{done} kills, {in_saves} of them in a save; {number} runs; at most {most_repeated} updates repeated");
-    // How many depends on how busy the machine is: of many kills, few.
+    // Their number depends on how busy the machine is; it is small among many kills.
     assert!(
         kills < 100 || unseen <= 1 + done / 50,
         "{unseen} of {done} kills lost more than an interval, and met no save"
@@ -170,14 +168,14 @@ fn killed_anywhere_nothing_is_lost() {
     kill_and_resume(12, 150);
 }
 
-/// Run it with `--ignored --nocapture`.
+/// To run it: `--ignored --nocapture`.
 #[test]
 #[ignore = "some minutes"]
 fn killed_anywhere_two_hundred_times() {
     kill_and_resume(200, 600);
 }
 
-/// Every way of training that has a state of its own, killed and resumed.
+/// Every way of training with its own state, killed and resumed.
 #[test]
 fn resuming_is_exact_in_every_setting() {
     let project = Project::new();
@@ -187,7 +185,7 @@ fn resuming_is_exact_in_every_setting() {
                    { source = \"more.en\", target = \"more.de\", weight = 3.0 }]";
     let ways: &[&[&str]] = &[
         &["train.accumulate=3"],
-        // Some epochs, each of a few batches; so kills come at their borders too.
+        // Epochs of a few batches, so that kills come at their borders too.
         &["train.batch_tokens=600", "train.save_every=1"],
         &[corpora],
         &["valid.every=2", "valid.patience=4"],

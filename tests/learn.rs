@@ -1,5 +1,5 @@
-//! A small task with a random seed, learned to a stated accuracy, for every norm placement and every kind of position:
-//! reversing a sequence.
+//! A small model learns to reverse sequences, from a random seed and to a stated accuracy, for every norm placement and every
+//! kind of position.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn accuracy(model: &Transformer, stream: &mut Stream) -> f64 {
     found.iter().zip(&pairs).filter(|(f, (_, target))| &f[0].tokens == target).count() as f64 / pairs.len() as f64
 }
 
-/// Trains `config` at the widths of this task, and returns the share of sequences that it reverses then.
+/// Trains `config` at the widths of this task and returns the share of sequences that it then reverses.
 fn learn(config: ModelConfig, seed: u64) -> f64 {
     let config = ModelConfig {
         final_norm: config.final_norm || config.norm == NormPlacement::Pre,

@@ -1,4 +1,4 @@
-//! BLEU against sacrebleu 2.6.0: small committed cases always, published systems where `MT_TEST_DATA` has them.
+//! Metrics against sacrebleu 2.6.0: small committed cases always, BLEU of published systems if `MT_TEST_DATA` has them.
 
 mod common;
 
@@ -12,7 +12,7 @@ use mt::metrics::{
 };
 use serde_json::Value;
 
-/// Both sides compute in f64 and differ at most in the order of a sum of four.
+/// Both sides compute in f64 and differ at most in the order in which they add four numbers.
 const GOLDEN_TOLERANCE: f64 = 1e-9;
 /// The published table has ten decimals.
 const PUBLISHED_TOLERANCE: f64 = 1e-6;
@@ -26,7 +26,7 @@ fn strings(value: &Value) -> Vec<String> {
     value.as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect()
 }
 
-/// The metric of a golden case: `options` by sacrebleu's names.
+/// The metric of a golden case; `options` has sacrebleu's names.
 fn metric(name: &str, options: &Value) -> Box<dyn Metric> {
     let flag = |key: &str| options[key].as_bool().unwrap();
     let number = |key: &str| options[key].as_u64().unwrap();
@@ -102,7 +102,7 @@ fn golden_scores_are_equal() {
             assert!((score - theirs).abs() <= GOLDEN_TOLERANCE, "{name}, line {}: {score} for {theirs}", i + 1);
         }
 
-        // Where nothing is missing, the other ways give the same.
+        // If no reference is missing, the other constructor gives the same.
         let whole: Option<Vec<Vec<String>>> = streams.into_iter().map(|stream| stream.into_iter().collect()).collect();
         if let Some(whole) = whole {
             assert_eq!(Statistics::new(metric.as_ref(), &hypotheses, &whole).unwrap(), statistics, "{name}");

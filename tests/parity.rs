@@ -1,5 +1,5 @@
 //! The model against golden numbers from PyTorch: encoder states, logits, loss and the gradient of every parameter.
-//! `tests/golden/README.md` says how the numbers were made.
+//! `tests/golden/README.md` describes how the numbers were made.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn pre_norm_reference() {
     check("pre_norm", Implementation::Reference);
 }
 
-/// Incremental decoding gives the logits of the whole sequence, on the processor's engine and in plain operations.
+/// Incremental decoding gives the logits of the whole sequence, with the processor's engine and with plain operations.
 #[test]
 fn cached_steps_equal_the_whole_sequence() {
     for file in ["post_norm", "pre_norm"] {

@@ -1,4 +1,4 @@
-//! Updates that are queued before the outcome of the last is known: the run is the one without.
+//! Queueing updates before the outcome of the last one is known does not change a run.
 
 mod common;
 
@@ -32,13 +32,13 @@ use serde_json::Value;
 const V: usize = 40;
 /// A batch that begins with this token gives a gradient that is not finite.
 const POISON: u32 = 39;
-/// Source tokens, with padding, that fit into the device's memory: more than all batches have but one, …
+/// Source tokens, with padding, that fit into the device's memory: enough for all batches but [`LARGE`].
 const ROOM: usize = 30;
-/// … this one.
+/// The batch that does not fit.
 const LARGE: u64 = 12;
 const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1 };
 
-/// A device whose outcomes are asked for late. What it must not do after an update that was not made, it does not do.
+/// A device with up to `depth` updates under way. After an update that was not made, it skips all others until `forget`.
 struct Late {
     tape: Tape,
     model: Transformer,
@@ -111,7 +111,7 @@ impl Backend for Late {
     }
 }
 
-/// What a checkpoint has: the state without the clock's part, and all tensors.
+/// The contents of a checkpoint: the state without its times, and all tensors.
 #[derive(Clone, Debug, PartialEq)]
 struct Saved {
     state: TrainState,
@@ -122,12 +122,12 @@ struct Surroundings {
     model: Transformer,
     /// Batches that are poisoned until the run goes back.
     poisoned: Vec<u64>,
-    /// Batches in all.
+    /// The number of batches.
     batches: u64,
     saved: Vec<Saved>,
     /// A batch that cannot be read.
     unreadable: Option<u64>,
-    /// A signal comes when it has been asked for so often.
+    /// A signal arrives when it has been asked for this many times.
     signal: Option<u64>,
     asked: Cell<u64>,
 }
@@ -204,7 +204,7 @@ impl Host for Surroundings {
     }
 }
 
-/// What a run leaves.
+/// The results of a run.
 #[derive(Debug, PartialEq)]
 struct Left {
     end: std::result::Result<End, String>,
@@ -213,7 +213,7 @@ struct Left {
     log: Vec<Value>,
 }
 
-/// What befalls a run.
+/// What goes wrong in a run.
 #[derive(Clone, Copy, Default)]
 struct Trouble<'a> {
     poisoned: &'a [u64],
@@ -221,7 +221,7 @@ struct Trouble<'a> {
     unreadable: Option<u64>,
 }
 
-/// A run with so many updates under way, and how many there were.
+/// A run with at most `depth` updates under way, and how many there really were.
 fn run(depth: usize, config: &TrainConfig, trouble: Trouble<'_>) -> (Left, usize) {
     let vocabulary = Vocabulary { source: V, target: V, source_padding: 0, target_padding: 0 };
     let model = Transformer::new(&ModelConfig { dropout: 0.1, ..small_model() }, vocabulary, &Device::Cpu).unwrap();
@@ -288,8 +288,8 @@ fn count(left: &Left, event: &str) -> usize {
     left.log.iter().filter(|entry| entry["event"] == event).count()
 }
 
-/// Whatever is under way: skipped updates, one and two in a row, a batch that does not fit into memory, a way back to a
-/// checkpoint, the end of the data.
+/// Also with updates skipped, singly and two in a row, a batch that does not fit into memory, a return to a checkpoint, and
+/// the end of the data.
 #[test]
 fn the_run_is_that_of_one_update_at_a_time() {
     let trouble = Trouble { poisoned: &[2, 8, 9, 20, 21, 22], ..Trouble::default() };
@@ -312,7 +312,7 @@ fn nothing_is_queued_behind_the_last_update() {
     assert_eq!(got, want);
 }
 
-/// What is under way when a signal comes is finished, and what is saved is what was trained until then.
+/// Updates under way when a signal arrives are finished, and the state after them is saved.
 #[test]
 fn a_signal_ends_what_is_under_way() {
     let (left, most) = run(2, &config(), Trouble { signal: Some(13), ..Trouble::default() });
@@ -323,7 +323,7 @@ fn a_signal_ends_what_is_under_way() {
     assert_eq!(want.saved.last(), Some(last));
 }
 
-/// A signal between two micro-batches of an update: what is saved is the run before that update, and goes on with it.
+/// After a signal between two micro-batches of an update, the state before that update is saved.
 #[test]
 fn a_signal_does_not_wait_for_the_end_of_an_update() {
     let config = TrainConfig { accumulate: 4, ..config() };
@@ -345,7 +345,7 @@ fn a_signal_does_not_wait_for_the_end_of_an_update() {
     assert!(stopped_at.contains(&1) && stopped_at.contains(&7), "{stopped_at:?}");
 }
 
-/// What is under way when data cannot be read is finished and told first, a skipped update among it.
+/// Updates under way when data cannot be read are finished and reported first, even if one is skipped.
 #[test]
 fn an_error_comes_after_what_is_under_way() {
     for poisoned in [&[][..], &[10]] {

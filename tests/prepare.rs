@@ -1,4 +1,4 @@
-//! Text prepared on disk: the same training as with text in memory, and nothing lost on the way.
+//! Training from text prepared on disk is the same as from text in memory.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn training_is_the_same_from_disk_and_from_memory() {
         train("on/disk", &["--set", "data.cache_above=0"]);
         assert_eq!(texts(&project.path("on/data-cache")).len(), 1);
 
-        // Prepared before: found, and whole after a stop.
+        // Text from `mt prepare` is found, also when the run is resumed.
         let prepare = ["prepare", "--config", "small.toml", "--run-dir", "prepared/run", "--set", dropout, "--json"];
         let prepared = project.mt(&prepare);
         succeeds(&prepared);
@@ -65,11 +65,11 @@ fn several_corpora_are_prepared_apart_and_named() {
         texts(&project.path("runs/data-cache")).len()
     };
     assert_eq!(train("1.0"), 2);
-    // Another weight draws otherwise; the text is the same.
+    // Another weight changes the sampling, but not the text.
     assert_eq!(train("2.0"), 2);
 }
 
-/// Pairs for three shards.
+/// Writes enough pairs for three shards.
 fn large(project: &Project) {
     let side = |word: &str| (0..600_000).map(|i| format!("{word} {} {}\n", i % 89, i % 7)).collect::<String>();
     project.write("train.en", side("a cat eats"));
@@ -123,14 +123,14 @@ fn damage_is_mended_and_a_bad_place_is_named() {
     std::fs::write(&bytes, &damaged).unwrap();
     succeeds(&prepare(&[]));
     assert!(std::fs::read(&bytes).unwrap() == whole);
-    // Damaged where nothing asks for a cache: the text is prepared in memory, and the training right.
+    // Damage does not matter if nothing asks for a cache: the text is prepared in memory.
     std::fs::write(&bytes, &damaged).unwrap();
     succeeds(&project.train(&[]));
     project.write("file", "");
     fails(&prepare(&["--set", "data.cache_dir=file"]), 1, &["cannot write the prepared data", "file/"]);
 }
 
-/// A corpus of two files, and the same as columns of one.
+/// Two files and two columns of one file give the same corpus.
 #[test]
 fn columns_of_a_file_are_a_corpus() {
     let project = Project::new();
@@ -154,7 +154,7 @@ fn columns_of_a_file_are_a_corpus() {
     assert!(scores[0] == scores[1] && scores[0].contains("bleu"), "{scores:?}");
     succeeds(&project.mt(&[&["check", "--config", "small.toml", "--run-dir", "new"], &sets[..]].concat()));
 
-    // What is wrong with a line is named, once.
+    // Wrong lines are reported, but only once.
     let tab = std::fs::read_to_string(project.path("train.tsv")).unwrap().replacen("\t0.5", "\t0.5\t", 3);
     project.write("uneven.tsv", format!("a\tb\tc\n{tab}"));
     let uneven = "data.train=[{ tsv = \"uneven.tsv\", source = 3, target = 1 }]";

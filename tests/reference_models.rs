@@ -1,8 +1,8 @@
 //! Well-known hand-written Transformers, and every option of `[model]`, against PyTorch: logits, loss, the gradient of every
-//! parameter and, where the text returns them, attention weights. `tests/golden/README.md` says what the cases are.
+//! parameter and, if the original returns them, attention weights. `tests/golden/README.md` describes the cases.
 //!
-//! Prints one row of docs/parity.md for each case. With `MT_GOLDEN` naming a folder that
-//! `tests/golden/reference_models.py --full` has written, compares whole tensors instead of samples.
+//! Prints one row of docs/parity.md per case. If `MT_GOLDEN` names a folder written by
+//! `tests/golden/reference_models.py --full`, compares whole tensors instead of samples.
 
 mod common;
 
@@ -52,7 +52,7 @@ cases! {
     g_asymmetric: ["g_asymmetric.small"];
 }
 
-/// `torch.nn.Transformer`'s own file, read under its own names, is the same model.
+/// A `torch.nn.Transformer` state dict, read under its own names, gives the same model.
 #[test]
 fn e_torch_state_dict_is_imported() {
     let names = import::torch::Names {
@@ -82,8 +82,7 @@ fn e_torch_state_dict_is_imported() {
     }
 }
 
-/// Weights [B, H, Lq, Lk] of each layer against those of the text; every row of a query that sees a key sums to one, every
-/// other one to zero.
+/// Compares each layer's weights [B, H, Lq, Lk] with the original's. Rows sum to one if the query sees a key, else to zero.
 fn check_weights(golden: &Golden, kind: &str, got: &AttentionWeights) {
     for (layer, weights) in got.iter().enumerate() {
         let name = format!("attention.{kind}.{layer}");
@@ -114,7 +113,7 @@ fn attention_weights_are_those_of_the_texts() {
             check_weights(&golden, "encoder", &encoder);
             check_weights(&golden, "decoder_self", &decoder.masked);
             check_weights(&golden, "cross", &decoder.cross);
-            // Asking changes nothing.
+            // Returning weights changes nothing else.
             let plain = model.encode(&source, &mode).unwrap();
             assert_eq!(flat(&plain.states), flat(&memory.states));
             assert_eq!(flat(&model.decode(&plain, &target, &mode).unwrap()), flat(&states));
@@ -122,7 +121,7 @@ fn attention_weights_are_those_of_the_texts() {
     }
 }
 
-/// Masked queries: nothing but zeros reaches a padded row from its attention, and no real position changes.
+/// With masked queries, the attention of a padded row gives only zeros, and no real position changes.
 #[test]
 fn masking_queries_changes_no_real_position() {
     let golden = Golden::reference_model("d_query_masks.small");

@@ -1,4 +1,4 @@
-//! `report.html` and `mt report`: pages that need nothing but themselves.
+//! `report.html` and `mt report`: self-contained pages.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn log(project: &Project, run: &str) -> Vec<Value> {
 #[test]
 fn a_run_has_a_page_that_tells_its_log() {
     let project = Project::new();
-    // Markup in the text is text on the page.
+    // Markup in the text must not act as markup on the page.
     for name in ["valid.en", "valid.de"] {
         let text = std::fs::read_to_string(project.path(name)).unwrap();
         project.write(name, text.replacen(' ', " </script><b> ", 1));
@@ -30,7 +30,7 @@ fn a_run_has_a_page_that_tells_its_log() {
     let of_run = &data["runs"][0];
     assert_eq!(of_run["log"].as_array().unwrap(), &log(&project, "runs/small"));
     assert_eq!((&of_run["name"], &of_run["config"]["model.d_ff"]), (&"small".into(), &"64".into()));
-    // What the log has not: the training text, and what the samples attended to.
+    // Data that the log lacks: the training text, and the attention of the samples.
     assert_eq!((&of_run["corpus"]["pairs"], &of_run["corpus"]["corpora"][0]["pairs"]), (&120.into(), &120.into()));
     let lengths = |side: &str| of_run["corpus"][side]["lengths"]["counts"].as_array().unwrap().iter();
     for side in ["source", "target"] {
@@ -43,26 +43,26 @@ fn a_run_has_a_page_that_tells_its_log() {
         page.contains("u003c/script") && page.matches("</script>").count() == 2,
         "markup in the data ends the script"
     );
-    // It asks nothing of the network: the only addresses are names of formats.
+    // The page needs no network: its only addresses are XML namespaces.
     let addresses: Vec<&str> = page.split("http").skip(1).map(|rest| &rest[..rest.len().min(24)]).collect();
     assert!(addresses.iter().all(|address| address.starts_with("://www.w3.org/2000/svg")), "{addresses:?}");
     for part in ["@TITLE@", "@STYLE@", "@SCRIPT@", "@DATA@"] {
         assert!(!page.contains(part), "{part} is missing");
     }
 
-    // A run that goes on, and one that is replaced.
+    // The page follows when the run is resumed, and when it is replaced.
     succeeds(&project.train(&["--resume", "--set", "train.max_updates=18"]));
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
     assert_eq!(self::data(&page)["runs"][0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
     succeeds(&project.train(&["--overwrite", "--set", "valid.every=0"]));
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
     assert_eq!(self::data(&page)["runs"][0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
-    // Nothing is left of the one before.
+    // Nothing is left of the previous run.
     assert_eq!(self::data(&page)["runs"][0]["attention"], Value::Null);
     assert!(!project.path("runs/small/validation/best.txt").exists());
 }
 
-/// The translations that a run keeps are those that were scored.
+/// The translations that a run stores are the ones that were scored.
 #[test]
 fn a_run_keeps_its_translations_of_the_validation_set() {
     let project = Project::new();
@@ -93,7 +93,8 @@ fn a_run_keeps_its_translations_of_the_validation_set() {
     );
 }
 
-/// By the words and the case that their validation counts, which decide who is better where words have no spaces between.
+/// Runs are compared by the tokenizer and case of the first run's validation: without spaces between words, they decide which
+/// run is better.
 #[test]
 fn runs_are_compared_as_they_are_validated() {
     let project = Project::new();
@@ -144,13 +145,13 @@ fn runs_are_compared_on_one_page() {
     let page = std::fs::read_to_string(project.path("report.html")).unwrap();
     let names: Vec<Value> = data(&page)["runs"].as_array().unwrap().iter().map(|run| run["name"].clone()).collect();
     assert_eq!(names, ["one/x", "two/x", "y"]);
-    // The same runs: no difference can be more than chance.
+    // The runs are the same, so no difference is significant.
     let compared = data(&page)["compared"].clone();
     assert_eq!((&compared["lines"], &compared["systems"][2]["bleu"]["p_value"]), (&6.into(), &1.0.into()));
     let again = project.mt(&["report", "y"]);
     assert_eq!(stdout(&again), "y/report.html\n");
 
-    // One that differs: the page says what mt eval says.
+    // For a run that differs, the page agrees with mt eval.
     succeeds(&project.train(&["--run-dir", "z", "--set", "train.max_updates=60", "--set", "train.seed=7"]));
     succeeds(&project.mt(&["report", "y", "z", "--output", "two.html"]));
     let compared = data(&std::fs::read_to_string(project.path("two.html")).unwrap())["compared"].clone();
@@ -165,13 +166,13 @@ fn runs_are_compared_on_one_page() {
             assert_eq!(compared["systems"][system][metric], expected[system][metric]);
         }
     }
-    // On another validation set there is nothing to compare.
+    // Runs with different validation sets are not compared.
     project.write("valid.de", "das\n".repeat(6));
     succeeds(&project.train(&["--run-dir", "other"]));
     succeeds(&project.mt(&["report", "y", "other", "--output", "two.html"]));
     let compared = data(&std::fs::read_to_string(project.path("two.html")).unwrap())["compared"].clone();
     assert_eq!(compared, serde_json::json!({ "notes": ["other was validated on another text than y"] }));
-    // What can be compared is.
+    // Those that can be compared are.
     project.write("z/validation/final.txt", "short\n");
     succeeds(&project.mt(&["report", "y", "other", "z", "one/x", "--output", "two.html"]));
     let compared = data(&std::fs::read_to_string(project.path("two.html")).unwrap())["compared"].clone();
@@ -179,7 +180,7 @@ fn runs_are_compared_on_one_page() {
     assert_eq!(systems, ["y (final)", "x (final)"]);
     assert!(compared["notes"][1].as_str().unwrap().contains("z has a damaged validation/final.txt: 1 lines, and 6"));
 
-    // Curves as pictures.
+    // Curves are also available as pictures.
     for (name, beginning) in [("curves.svg", &b"<svg "[..]), ("curves.png", b"\x89PNG")] {
         succeeds(&project.mt(&["report", "y", "z", "--output", name]));
         assert!(std::fs::read(project.path(name)).unwrap().starts_with(beginning));
@@ -209,7 +210,7 @@ fn runs_are_compared_on_one_page() {
     fails(&nowhere, 1, &["no/such/page.html", "make its directory first"]);
 }
 
-/// What is damaged is told and left out; the page is there all the same.
+/// Damaged parts are reported and left out; the page is written all the same.
 #[test]
 fn a_damaged_run_has_a_page() {
     let project = Project::new();
@@ -232,7 +233,7 @@ fn a_damaged_run_has_a_page() {
     assert_eq!(data(&page)["runs"][0]["log"].as_array().unwrap().len(), lines);
 }
 
-/// What shows a run is not worth the run.
+/// A failure to write pages and pictures must not end the run.
 #[test]
 fn a_run_goes_on_where_its_pictures_cannot_be_written() {
     let project = Project::new();

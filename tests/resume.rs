@@ -1,4 +1,4 @@
-//! Stopping and going on: a resumed run is the run that was never stopped, and what is damaged is found.
+//! A resumed run is the same as one that was never stopped, and damage is found.
 
 mod common;
 
@@ -13,7 +13,7 @@ use safetensors::SafeTensors;
 #[test]
 fn resumed_training_equals_uninterrupted_training() {
     let project = Project::new();
-    // A line of the log covers updates before and after each stop.
+    // Log lines cover updates before and after each stop.
     let train = |more: &[&str]| succeeds(&project.train(&[&["--set", "train.log_every=5"], more].concat()));
     train(&["--run-dir", "whole"]);
     for stop in ["3", "4", "9"] {
@@ -43,7 +43,7 @@ fn resumed_training_equals_uninterrupted_training() {
         2,
         &["model.dropout", "0.1", "0.2", "--force"],
     );
-    // What no force can do is not offered.
+    // --force is not suggested where it cannot help.
     for more in [&[][..], &["--force"]] {
         let output = project.train(&[&["--run-dir", "whole", "--resume", "--set", "model.d_ff=48"], more].concat());
         fails(&output, 2, &["`model.d_ff` was", "do not fit another shape", "--run-dir"]);
@@ -57,7 +57,7 @@ fn resumed_training_equals_uninterrupted_training() {
     succeeds(&forced);
     assert!(stderr(&forced).contains("note: `model.dropout` was 0.1 when the run began and is 0.2 now"));
 
-    // So may what batches are made of, and the text.
+    // With --force, batch sizes and the text may change, too.
     let lines = std::fs::read_to_string(project.path("valid.en")).unwrap();
     project.write("valid.en", lines.replacen("cat", "dog", 1));
     let sets = ["--set", "train.batch_tokens=2000", "--set", "valid.max_sentences=2", "--set", "train.max_updates=15"];
@@ -92,7 +92,7 @@ fn text_may_move_but_not_change_before_a_resume() {
     succeeds(&project.train(&resume));
 }
 
-/// Whether this process, and so what it starts, was told to outlive its terminal (`nohup`).
+/// Whether this process, and so its children, ignores the closing of its terminal (`nohup`).
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -103,7 +103,7 @@ fn send(signal: &str, child: &Child) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// The arguments of a training run that nothing but a signal ends.
+/// The arguments of a training run that only a signal ends.
 fn endless() -> Vec<&'static str> {
     let sets = ["train.max_updates=1000000", "valid.every=0", "train.save_every=1000000"];
     let mut args = vec!["train", "--config", "small.toml"];
@@ -111,7 +111,7 @@ fn endless() -> Vec<&'static str> {
     args
 }
 
-/// Each signal is sent twice, as `timeout` and impatient users do; the second is no reason not to save.
+/// Each signal is sent twice, as `timeout` and impatient users do; the second must not prevent saving.
 #[test]
 fn a_signal_saves_and_ends_while_the_directory_is_locked() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 143)] {
@@ -145,13 +145,13 @@ fn begun(project: &Project, sets: &[&str]) -> (Child, impl Iterator<Item = Strin
     args.extend(sets.iter().flat_map(|set| ["--set", set]));
     let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    // The last thing said before the first update; a signal before that would end the run without one.
+    // This is the last message before the first update; a signal before it would end the run without an update.
     assert!(lines.any(|line| line.contains("largest batch")));
     std::thread::sleep(Duration::from_millis(500));
     (child, lines)
 }
 
-/// An endless run that has made some updates, and what it leaves when it is told to stop after `meddle`.
+/// Starts an endless run, calls `meddle` on its directory after some updates, then stops it and returns its output.
 fn meddled_with(project: &Project, meddle: impl Fn(&Path)) -> Output {
     let child = project.command(&endless()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_log(&project.path("runs/small/log.jsonl"));
@@ -173,7 +173,7 @@ fn files_that_were_removed_are_written_again() {
     succeeds(&project.train(&["--resume", "--set", "train.max_updates=1"]));
 }
 
-/// Who removes a lock lets another process begin; the first saves nothing over what that one has.
+/// If a lock was removed and taken by another process, the first process saves nothing over the other's files.
 #[test]
 fn a_lock_that_was_removed_is_not_lost() {
     let project = Project::new();
@@ -185,7 +185,7 @@ fn a_lock_that_was_removed_is_not_lost() {
     assert!(!project.path("runs/small/checkpoints").exists());
 }
 
-/// In the middle of a batch that takes long.
+/// The signals arrive in the middle of a batch that takes long.
 #[test]
 fn a_later_second_signal_ends_at_once() {
     let project = Project::new();
@@ -204,7 +204,7 @@ fn a_later_second_signal_ends_at_once() {
     assert!(!project.path("runs/small/checkpoints").exists(), "a batch of 6,000 pairs was over in 2 s");
 }
 
-/// An update of many batches is given up, and made when the run goes on.
+/// An update of many batches is abandoned, and made when the run is resumed.
 #[test]
 fn a_signal_does_not_wait_for_an_update_of_many_batches() {
     let project = Project::new();
@@ -227,7 +227,7 @@ fn a_closed_terminal_is_nothing_under_nohup() {
     wait_for_log(&project.path("runs/small/log.jsonl"));
     send("-HUP", &child);
     std::thread::sleep(Duration::from_secs(1));
-    // Without `nohup` it would have saved and ended within some milliseconds.
+    // Without `nohup` it would have saved and ended within milliseconds.
     assert!(child.try_wait().unwrap().is_none(), "it has ended");
     send("-TERM", &child);
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(143));
@@ -243,7 +243,7 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
     std::fs::rename(project.path("checkpoints"), project.path("runs/small/checkpoints")).unwrap();
 
-    // Continued, it has the keys it continued with, and says on stdout what it made.
+    // A resumed run stores the settings it was resumed with, and reports its result on stdout.
     let output = project.train(&["--resume", "--json", "--set", "train.max_updates=6", "--set", "decode.beam=2"]);
     succeeds(&output);
     let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -252,14 +252,14 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
     assert!(config.contains("beam = 2") && config.contains("max_updates = 6"), "{config}");
 
-    // There is nothing to do.
+    // If there is nothing left to do, it says so.
     let output = project.train(&["--resume", "--set", "train.max_updates=3"]);
     succeeds(&output);
     let said = stderr(&output);
     assert!(said.contains("has come to update 6 already, past `train.max_updates` = 3"), "{said}");
 }
 
-/// By chrF as by BLEU; and what was the best by one of them is not held against another.
+/// The metric can be chrF as well as BLEU; the best by one is not compared with values of the other.
 #[test]
 fn the_best_model_is_the_best_by_the_metric_of_now() {
     let project = Project::new();
@@ -292,7 +292,7 @@ fn the_best_model_is_the_best_by_the_metric_of_now() {
     assert!(info().contains(&format!("best validation: loss {:.4} at update 70", number(&last, "loss"))), "{}", info());
 }
 
-/// What validations have made of the learning rate outlives a restart.
+/// A learning rate that validations have lowered survives a restart.
 #[test]
 fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
     let project = Project::new();
@@ -320,7 +320,7 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
         let train = log(run).into_iter().filter(|entry| entry["event"] == "train");
         train.map(|e| (e["update"].as_u64().unwrap(), e["learning_rate"].as_f64().unwrap())).collect()
     };
-    // By the log's own validations: two in a row that are not the best, since the best or since the rate was lowered.
+    // Recomputed from the log: the rate falls after two validations in a row without a new best, then the count starts again.
     let (mut rate, mut stale, mut wanted) = (0.1, 0, Vec::new());
     for entry in log("whole") {
         if entry["event"] == "train" {
@@ -339,7 +339,7 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
     assert_eq!(file(&project, "whole", "model.safetensors"), file(&project, "parts", "model.safetensors"));
 }
 
-/// Also with weight decay, and in a run that goes on.
+/// This holds with weight decay and in a resumed run, too.
 #[test]
 fn what_is_frozen_stays_as_it_is() {
     let project = Project::new();
@@ -363,7 +363,7 @@ fn what_is_frozen_stays_as_it_is() {
     let (mut frozen, mut moved) = (0, 0);
     for (name, tensor) in before.tensors() {
         let is_frozen = name.starts_with("encoder.") || name.starts_with("decoder.layers.0.cross_attn.");
-        // The biases of keys have no gradient: no query sees a difference.
+        // Key biases have no gradient: they add the same to all scores of a query.
         if !is_frozen && name.contains("k_proj.bias") {
             continue;
         }
@@ -393,7 +393,7 @@ fn a_damaged_tokenizer_is_never_used() {
     fails(&project.mt(&translate), 1, &["tokenizer.json", "restore"]);
     fails(&project.mt(&[&translate[..], &["--checkpoint", "last"]].concat()), 1, &["tokenizer.json"]);
     assert!(!stderr(&project.mt(&translate)).contains("--checkpoint"), "checkpoints are of the same subwords");
-    // Without the final model, the checkpoints' manifests tell.
+    // Without the final model, the manifests of the checkpoints reveal it.
     for name in ["model.safetensors", "manifest.json"] {
         std::fs::remove_file(project.path("runs/small").join(name)).unwrap();
     }
@@ -439,7 +439,7 @@ fn what_is_known_of_a_run_with_a_damaged_checkpoint_is_told() {
     assert!(updates > 0 && updates < 12, "{info}");
 }
 
-/// Each checkpoint knows whether it is one of a rhythm, whatever the rhythm is later.
+/// Each checkpoint records whether it was a regular one, even if the interval changes later.
 #[test]
 fn the_final_average_spans_a_change_of_rhythm() {
     let project = Project::new();
@@ -449,7 +449,7 @@ fn the_final_average_spans_a_change_of_rhythm() {
         succeeds(&output);
         stderr(&output)
     };
-    // Updates 2, 4, 6, and 7, where it ends.
+    // Saves at updates 2, 4 and 6, and at the end, 7.
     train(&["--set", "train.save_every=2", "--set", "train.max_updates=7"]);
     let said = train(&["--resume", "--set", "train.save_every=5", "--set", "train.max_updates=10"]);
     assert!(said.contains("average of the last 4 checkpoints"), "{said}");
@@ -457,7 +457,7 @@ fn the_final_average_spans_a_change_of_rhythm() {
     assert_eq!(file(&project, "same", "model.safetensors"), file(&project, "runs/small", "model.safetensors"));
 }
 
-/// A signal while the first validation runs: it is done when the run goes on, and nothing differs in the end.
+/// A validation interrupted by a signal is repeated when the run is resumed, and the end result is the same.
 #[cfg(unix)]
 #[test]
 fn a_validation_that_was_cut_short_is_made_up_for() {
@@ -490,7 +490,7 @@ fn a_validation_that_was_cut_short_is_made_up_for() {
     assert_eq!(scores("whole"), scores("cut"));
 }
 
-/// Several processes that make one directory: one does, the others say that it is there.
+/// If several processes write the same directory, one does and the others report that it exists.
 #[test]
 fn one_of_several_makes_a_model() {
     let project = Project::new();

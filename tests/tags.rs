@@ -1,4 +1,4 @@
-//! Tags of whole lines and other symbols (`tokenizer.tags`, `tokenizer.symbols`), from training to translating.
+//! Tags at the beginning of lines and other symbols (`tokenizer.tags`, `tokenizer.symbols`), from training to translation.
 
 mod common;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 const TAGS: &str = r#"tokenizer.tags=["<2de>", "<2en>"]"#;
 const SYMBOLS: &str = r#"tokenizer.symbols=["<x>"]"#;
 
-/// A project whose source lines begin with the language that is wanted, `<2en>` for a copy; the last of them does not.
+/// A project whose source lines begin with the wanted language, `<2en>` for a copy; only the last line does not.
 fn project() -> Project {
     let project = Project::new();
     let (mut source, mut target) = (String::new(), String::new());
@@ -22,7 +22,7 @@ fn project() -> Project {
     project
 }
 
-/// What the run of `trained` is trained with: long enough to write something.
+/// The settings of `trained`: enough updates to produce words.
 const SETTINGS: [&str; 12] = [
     "--set",
     TAGS,
@@ -69,7 +69,7 @@ fn every_part_of_a_line_begins_with_its_tag() {
             sentences.iter().map(|text| translate(&[&format!("{tag} {text}")]).0.trim_end().to_owned()).collect();
         assert_eq!(whole.trim_end(), alone.join(" "));
     }
-    // Of a line whose only space is behind its tag no part is the tag alone: it is halved, and halved again.
+    // If a line's only space follows its tag, it is halved again and again; no part is the tag alone.
     let word = "cat".repeat(32);
     let (json, _) = translate(&["--json", &format!("<2de> {word}")]);
     let found: Value = serde_json::from_str(&json).unwrap();
@@ -77,7 +77,7 @@ fn every_part_of_a_line_begins_with_its_tag() {
     assert!(parts > 1 && parts.is_power_of_two(), "{json}");
     let (part, _) = translate(&[&format!("<2de> {}", &word[..word.len() / parts])]);
     assert_eq!(found["translation"], vec![part.trim_end(); parts].join(" "));
-    // A tag that is forced is forced on every part, and stands in the translation once.
+    // A forced tag is forced on every part, but is in the translation only once.
     let long = format!("<2de> {}", sentences.join(" "));
     let (json, _) = translate(&["--json", "--prefix", "<x>", &long]);
     let found: Value = serde_json::from_str(&json).unwrap();
@@ -127,7 +127,7 @@ fn check_tells_of_lines_without_a_tag_and_of_tags_without_a_line() {
     );
 }
 
-/// What a run has learnt with stays, whatever the configuration says later.
+/// A run keeps its tokenizer, whatever the configuration says later.
 #[test]
 fn a_run_keeps_its_tokenizer() {
     let project = trained();
@@ -144,7 +144,7 @@ fn a_run_keeps_its_tokenizer() {
     succeeds(&resume(&["--force", "--set", "tokenizer.dropout=0"]));
 }
 
-/// Fine-tuning into a further language: what the model knew stays as it was.
+/// Fine-tuning can add a language; what the model knew before stays the same.
 #[test]
 fn tags_can_be_added_when_a_model_is_tuned() {
     let project = trained();
@@ -158,7 +158,7 @@ fn tags_can_be_added_when_a_model_is_tuned() {
         let tune = |tags: &str, more: &[&str]| {
             let (init, tags) = (format!("train.init={begin}"), format!("tokenizer.tags={tags}"));
             let joint = format!("tokenizer.joint={joint}");
-            // So small a rate that nothing moves.
+            // The learning rate is too low to change anything.
             let set = [
                 "--set",
                 &init,
@@ -187,9 +187,9 @@ fn tags_can_be_added_when_a_model_is_tuned() {
             |model: &str| -> Value { serde_json::from_str(&stdout(&project.mt(&["info", model, "--json"]))).unwrap() };
         assert_eq!(info(&tuned)["history"]["target_languages"], "<2de> <2en> <2it>");
         let total = |model: &str| info(model)["parameters"]["total"].as_u64().unwrap();
-        // A row of 32 in the one table, or in both.
+        // One more row of 32, in the one table or in both.
         assert_eq!(total(&tuned) - total(begin), if joint { 32 } else { 64 });
-        // Whether stated or not, the run knows them all; so the next one may state what it likes.
+        // The run's config.toml has all tags, stated or not, so a resumed run need not state them.
         let config = String::from_utf8(file(&project, &tuned, "config.toml")).unwrap();
         assert!(
             config.contains(r#"tags = ["<2de>", "<2en>", "<2it>"]"#) && config.contains(r#"symbols = ["<x>"]"#),

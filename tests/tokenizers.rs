@@ -1,4 +1,4 @@
-//! Tokenizers that were not learnt here, on the command line.
+//! Given tokenizers, which `mt` has not learnt, on the command line.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn a_sentencepiece_model_is_trained_with() {
     assert_eq!(info["vocabulary"]["target"], 48);
     succeeds(&project.mt(&["train", "--config", "small.toml", "--dry-run"]));
     succeeds(&project.mt(&["check", "--config", "small.toml"]));
-    // The run goes on with its own copy, wherever the file is; not with another.
+    // A run is resumed with its own copy, wherever the file is, but not with another tokenizer.
     let resume = |more: &[&str]| project.train(&[&["--resume", "--set", "train.max_updates=14"], more].concat());
     project.write("moved.model", sentencepiece(&WORDS));
     std::fs::remove_file(project.path("spm.model")).unwrap();
@@ -53,10 +53,10 @@ fn a_sentencepiece_model_is_trained_with() {
     fails(&resume(&["--set", "tokenizer.path=moved.model"]), 2, &["not the one that the run began with"]);
 }
 
-/// Translations cannot be the same as references that the tokenizer changes.
+/// No translation can equal a reference that the tokenizer changes.
 #[test]
 fn what_a_tokenizer_does_to_references_is_said() {
-    // What is said of references that end in a letter.
+    // The messages about references that end in a letter.
     let said = |project: &Project, letter: &str| {
         let references = String::from_utf8(file(project, ".", "valid.de")).unwrap();
         project.write("valid.de", references.replace('\n', &format!("{letter}\n")));
@@ -69,7 +69,7 @@ fn what_a_tokenizer_does_to_references_is_said() {
     assert!(!known.contains("validation references"), "{known}");
     let lacking = said(&given, " é");
     assert!(lacking.contains("validation references come back from the target's tokenizer changed"), "{lacking}");
-    // Of text that is decomposed the compositions are not the same either.
+    // Normalisation composes decomposed text, which changes it too.
     let decomposed = said(&project("vocab_size = 320"), " e\u{301}");
     assert!(decomposed.contains("no translation can be the same; \"none\" keeps them as they are"), "{decomposed}");
 }
@@ -135,7 +135,7 @@ fn what_a_file_cannot_do_is_refused() {
     fails(&output, 1, &["`tokenizer.path`", "none.model", "`tokenizer.target_path`", "not a SentencePiece model"]);
     let output = project("kind = \"subword-nmt\"\ndropout = 0.1\nlowercase = true").train(&[]);
     fails(&output, 2, &["`tokenizer.dropout` does nothing", "`tokenizer.lowercase` does nothing"]);
-    // A layer above may name a file, whatever the one below says of learning.
+    // A later configuration may name a file although an earlier one has settings for learning.
     let project = Project::new();
     project.write("spm.model", sentencepiece(&WORDS));
     let sets = ["--set", "tokenizer.path=spm.model", "--set", "tokenizer.dropout=0", "--set", "train.max_updates=1"];
@@ -166,7 +166,7 @@ fn text_that_is_split_already_is_joined_again() {
         "model.dropout=0",
     ];
     succeeds(&project.train(&steps));
-    // A reference may hold what no translation does: the perplexity is still that of training, and of `mt score`.
+    // References may have tokens that no translation has; the perplexity is still that of training and of `mt score`.
     project.write("unknown.de", "die Ж Kat@@ ze\n");
     project.write("unknown.en", "the cat\n");
     let model = ["--model", "runs/small", "-q", "--json"];
@@ -184,7 +184,7 @@ fn text_that_is_split_already_is_joined_again() {
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let bleu =
         events.iter().filter(|event| event["event"] == "valid").filter_map(|event| event["bleu"].as_f64()).next_back();
-    // Learnt by heart: were the references not joined, it could not be so high.
+    // The model has learnt the text by heart; BLEU can only be so high if the references are joined.
     assert!(bleu.unwrap() > 90.0, "{bleu:?}");
     let output = project.mt(&["translate", "the cat sle@@ eps and@@ er@@ swo .", "--model", "runs/small", "-q"]);
     assert_eq!(stdout(&output), "die Katze schläft anderswo .\n");

@@ -15,7 +15,7 @@ fn trained() -> Project {
     project
 }
 
-/// What translating the input gives.
+/// The translation of the input.
 fn translate(project: &Project, more: &[&str]) -> String {
     let args = [&["translate", "--model", "runs/small", "-q", "--max-length", "8"], more].concat();
     let output = project.mt_with_input(&args, INPUT.as_bytes());
@@ -39,7 +39,7 @@ fn n_best_lists_are_numbered_by_line_and_begin_with_the_best() {
     let fields: Vec<Vec<&str>> = lists.lines().map(|line| line.split(" ||| ").collect()).collect();
     assert!(fields.iter().all(|fields| fields.len() == 4 && fields[2].starts_with("LogProb= ")), "{lists}");
     let numbers: Vec<usize> = fields.iter().map(|fields| fields[0].parse().unwrap()).collect();
-    // The blank line has one translation.
+    // The blank line has only one translation.
     assert_eq!(numbers, [0, 0, 0, 1, 2, 2, 2, 3, 3, 3]);
     for (number, best) in plain.lines().enumerate() {
         let list: Vec<&Vec<&str>> = fields.iter().filter(|fields| fields[0] == number.to_string()).collect();
@@ -95,7 +95,7 @@ fn constraints_are_kept() {
     }
 }
 
-/// What is drawn depends on the seed and the line: neither on the batch, nor on the threads, nor on the lines before.
+/// Samples depend on the seed and on the line with its number: not on batches, threads or other lines.
 #[test]
 fn samples_are_reproducible() {
     let project = trained();
@@ -105,9 +105,9 @@ fn samples_are_reproducible() {
     assert_eq!(drawn, sample(&["--seed", "5", "--batch-tokens", "1", "--threads", "1"]));
     assert_ne!(drawn, sample(&["--seed", "6"]));
     assert_ne!(drawn, sample(&["--seed", "5", "--top-k", "1"]));
-    // More than there are is all.
+    // More than the vocabulary has means all.
     assert_eq!(drawn, sample(&["--seed", "5", "--top-k", "18446744073709551615"]));
-    // Sharp enough, it is greedy.
+    // A sharp enough distribution gives the greedy translation.
     let greedy = translate(&project, &["--beam", "1"]);
     assert_eq!(translate(&project, &["--sample", "--top-k", "1"]), greedy);
     assert_eq!(translate(&project, &["--sample", "--top-p", "1e-9"]), greedy);
@@ -147,7 +147,7 @@ fn what_cannot_be_searched_with_is_refused() {
     }
 }
 
-/// What a search found scores the same when it is given.
+/// A translation found by search gets the same score when it is given.
 #[test]
 fn scores_are_those_of_the_search() {
     let project = trained();
@@ -167,7 +167,7 @@ fn scores_are_those_of_the_search() {
     for (found, scored) in found.iter().zip(&scored) {
         let (searched, forced) = (numbers(&found["token_log_probs"]), numbers(&scored["token_log_probs"]));
         assert_eq!(forced.len(), scored["tokens"].as_array().unwrap().len() + 1);
-        // Where a text has several segmentations, search may have found another one.
+        // If a text has several segmentations, search may have found another one.
         if found["source"] != "" && found["tokens"] == scored["tokens"] {
             assert!(searched.iter().zip(&forced).all(|(a, b)| (a - b).abs() < 1e-5), "{found} {scored}");
             compared += 1;
@@ -182,7 +182,7 @@ fn scores_are_those_of_the_search() {
     }
     assert_eq!(score(&["--batch-tokens", "1", "--threads", "1"]), score(&[]));
 
-    // What cannot be paired is named, and what stood before it is done.
+    // Lines without a partner are named, after those before them have been scored.
     project.write("target", "die Katze\n");
     let args = ["score", "--model", "runs/small", "-q", "--src", "source", "--tgt", "target"];
     let output = project.mt(&args);
@@ -236,7 +236,7 @@ fn an_ensemble_of_equals_is_one_of_them() {
     fails(&mixed, 1, &["runs/small", "runs/other", "target vocabularies"]);
 }
 
-/// Also by its path; so two of one run make an ensemble.
+/// So two checkpoints of one run can form an ensemble.
 #[test]
 fn a_checkpoint_is_named_by_its_path() {
     let project = trained();
@@ -266,7 +266,7 @@ fn a_checkpoint_is_named_by_its_path() {
     fails(&twice, 2, &["this is a checkpoint already", "leave --checkpoint out, or name the run: runs/small"]);
 }
 
-/// With several models and with a shortlist too.
+/// This holds with several models and with a shortlist, too.
 #[test]
 fn evaluation_translates_as_translate_does() {
     let project = trained();
@@ -276,7 +276,7 @@ fn evaluation_translates_as_translate_does() {
     project.write("reference", "die Katze schläft\n\nein Hund rennt\nder Hund frisst\n");
     let ways = [&[][..], &["--model", "runs/seven"], &["--shortlist", "list"]];
     let texts = ways.map(|more| {
-        // Else such a model says one word again and again.
+        // Otherwise such a model repeats one word.
         let more = &[&["--no-repeat-ngram", "1", "--min-length", "8"], more].concat();
         let args = ["eval", "--model", "runs/small", "-q", "--max-length", "8", "--output", "hyp"];
         let files = ["--src", "source", "--ref", "reference"];
@@ -301,7 +301,7 @@ fn compressed_text_comes_through_a_pipe_too() {
     fails(&cut, 1, &["stdin"]);
 }
 
-/// Translated, it would be one line of nonsense after the other.
+/// Translating it would give line after line of nonsense.
 #[test]
 fn what_is_no_text_is_refused() {
     let project = trained();
@@ -322,7 +322,7 @@ fn what_is_no_text_is_refused() {
         let args = ["score", "--model", "runs/small", "-q", "--src", "-", "--tgt", "valid.de"];
         fails(&project.mt_with_input(&args, input), 1, &says);
     }
-    // What only begins so is text.
+    // Text that merely begins like that is still text.
     let text = project.mt_with_input(&["tokenize", "--model", "runs/small", "-q"], b"BZh91AY is no block\nBZh\n");
     succeeds(&text);
     assert_eq!(stdout(&text).lines().count(), 2);
@@ -345,7 +345,7 @@ fn the_first_line_that_is_not_utf8_is_named() {
     assert!(said.contains("(the first is line 4 of source)") && said.matches("U+FFFD").count() == 1, "{said}");
 }
 
-/// What can be read is answered, and where that ends is said.
+/// Lines before the damage are processed, and the message says where it is.
 #[test]
 fn damage_in_the_middle_costs_what_comes_after_it() {
     let project = trained();
@@ -387,13 +387,13 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     let project = trained();
     let make = |more: &[&str]| project.mt(&[&["shortlist", "runs/small", "--out", "list"], more].concat());
     succeeds(&make(&[]));
-    // A list that allows every word of the corpus changes scores, not these translations; and batches change nothing.
+    // A list that allows every word of the corpus changes scores but not these translations; batches change nothing.
     let with = |more: &[&str]| translate(&project, &[&["--shortlist", "list", "--beam", "3", "--json"], more].concat());
     let listed = with(&[]);
     assert_eq!(listed, with(&["--batch-tokens", "1", "--threads", "1"]));
     succeeds(&make(&["--best", "1", "--first", "0"]));
     let narrow = json(&with(&[]));
-    // Too few pieces are left for eight different ones; without the list there are enough.
+    // The list leaves too few pieces for eight different ones; without it there are enough.
     let eight = ["--no-repeat-ngram", "1", "--min-length", "8"];
     let stuck = |lines: &[Value]| lines.iter().any(|line| line["ending"] == "stuck");
     assert!(stuck(&json(&with(&eight))));
@@ -401,7 +401,7 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     for line in narrow.iter().filter(|line| line["source"] != "") {
         assert!(line["log_prob"].as_f64().unwrap().is_finite());
     }
-    // What is forced is allowed.
+    // A forced prefix is always allowed.
     for line in json(&with(&["--prefix", "der Hund schläft ein"])).iter().filter(|line| line["source"] != "") {
         assert!(line["translation"].as_str().unwrap().starts_with("der Hund schläft ein"), "{line}");
     }
@@ -417,7 +417,7 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     fails(&other, 1, &["another tokenizer"]);
 }
 
-/// Of a model that states no training text, and of other text than it states.
+/// The files may hold other text than the training text that the model names.
 #[test]
 fn a_shortlist_is_learnt_from_files_that_are_named() {
     let project = trained();
@@ -431,7 +431,7 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
     succeeds(&make("of-files", &["--src", "other.en", "--tgt", "other.de"]));
     let bytes = |name: &str| std::fs::read(project.path(name)).unwrap();
     assert_eq!(bytes("of-model"), bytes("of-files"));
-    // It is these files that it is of.
+    // The list depends on the named files.
     project.write("other.en", "the cat\n");
     project.write("other.de", "die Katze\n");
     succeeds(&make("small", &["--src", "other.en", "--tgt", "other.de"]));
@@ -440,14 +440,14 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
     fails(&make("other.de", &["--src", "other.en", "--tgt", "other.de"]), 2, &["same file"]);
 }
 
-/// Where the new list cannot be written, the old one stays.
+/// If the new list cannot be written, the old one stays.
 #[cfg(unix)]
 #[test]
 fn a_shortlist_is_replaced_whole_or_not_at_all() {
     let project = trained();
     succeeds(&project.mt(&["shortlist", "runs/small", "--out", "list"]));
     let before = std::fs::read(project.path("list")).unwrap();
-    // One block, of 512 or 1024 bytes: less than the list.
+    // One block of 512 or 1024 bytes: less than the list.
     let line = "ulimit -f 1; exec \"$0\" shortlist runs/small --out list --best 1";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", line, env!("CARGO_BIN_EXE_mt")]).current_dir(project.folder.path()).env("NO_COLOR", "1");
@@ -458,7 +458,7 @@ fn a_shortlist_is_replaced_whole_or_not_at_all() {
     assert!(std::fs::read(project.path("list")).unwrap() != before);
 }
 
-/// Neither batches, nor threads, nor the order of the lines change a bit of the result.
+/// Neither batches nor threads nor the order of lines change any bit of the result.
 #[test]
 fn every_way_gives_the_same() {
     let project = trained();

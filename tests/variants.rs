@@ -1,5 +1,5 @@
 //! The configurations of the paper's Table 3 and of well-known hand-written Transformers: each learns, at an eighth of its
-//! size; those with golden numbers are configured as the numbers were made; and docs/paper.md says what they count.
+//! size; those with golden numbers match the models that gave the numbers; and docs/paper.md has the right counts.
 
 mod common;
 
@@ -16,7 +16,7 @@ use mt::ops::loss::Targets;
 use mt::ops::profile::{self, Level};
 use mt::train::optimizer::Optimizer;
 
-/// Configurations of a folder in configs/ by name.
+/// The configurations in a folder of configs/, by name.
 fn folder(name: &str) -> BTreeMap<String, Config> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs").join(name);
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -31,11 +31,10 @@ fn folder(name: &str) -> BTreeMap<String, Config> {
 const PIECES: usize = 60;
 /// Learning rate of the two updates.
 const RATE: f64 = 1e-3;
-/// By how much the loss, which begins at about 4.5, falls at least with each update: less than half of the least that was
-/// seen.
+/// Each update must lower the loss, which begins at about 4.5, by at least this: less than half of the least observed fall.
 const FALL: f64 = 0.1;
 
-/// The model at an eighth of its widths, so that all ratios stay: the heads of Table 3 are then 2 to 64 wide.
+/// The model at an eighth of its widths, with all ratios kept: the heads of Table 3 are then 2 to 64 wide.
 fn reduced(model: &ModelConfig) -> ModelConfig {
     let eighth = |width: usize| {
         assert!(width.is_multiple_of(16), "{width}");
@@ -78,7 +77,7 @@ fn learns(name: &str, config: &Config) {
         optimizer.step(update, RATE, 1.0 / tokens).unwrap();
         losses.push(loss());
     }
-    // Fused kernels do all of it: nothing here runs plain operations.
+    // Fused kernels do all of it, not plain operations.
     let counted = profile::entries();
     assert!(counted.iter().any(|entry| entry.level == Level::Operation && entry.name == "projection-loss"));
     let plain = counted.iter().find(|entry| entry.level == Level::Reference);
@@ -104,7 +103,7 @@ fn every_reference_model_learns() {
     folder("reference-models").iter().for_each(|(name, config)| learns(name, config));
 }
 
-/// Each configuration of a reference model, and the golden numbers of what it configures.
+/// The configurations of reference models, each with the golden numbers of that model.
 const GOLDEN: &[(&str, &str)] = &[
     ("a-minus-1e9", "a_minus_1e9"),
     ("b-attention-weights", "b_minus_inf"),
@@ -130,7 +129,7 @@ fn reference_models_are_configured_as_their_golden_numbers() {
         assert_eq!((m.encoder_layers, m.decoder_layers), (6, 6), "{name}");
         assert_eq!(config.tokenizer.vocab_size, 5000, "{name}");
         assert_eq!(config.tokenizer.joint, m.tie == Tie::All, "{name}");
-        // Sizes, and what golden numbers have no part in: dropout, and the values to begin with.
+        // Sizes differ, and so may dropout and initial values, which do not affect golden numbers.
         let golden = Golden::reference_model(&format!("{case}.small")).model_config();
         let expected = ModelConfig {
             preset: m.preset,
@@ -153,7 +152,7 @@ fn reference_models_are_configured_as_their_golden_numbers() {
     }
 }
 
-/// Parameters with one vocabulary of so many pieces.
+/// The number of parameters with one vocabulary of this many pieces.
 fn total(config: &Config, pieces: usize) -> usize {
     let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
     layout::layout(&config.model, vocabulary).total()
@@ -165,18 +164,18 @@ fn number(text: &str) -> f64 {
     plain.replace('−', "-").parse().unwrap_or_else(|_| panic!("{text} is not a number"))
 }
 
-/// Rows of the embedding matrix with which the total rounds to so many millions, each being `width` wide.
+/// The range of embedding rows, each `width` wide, with which the total rounds to this many millions.
 fn rows_for(millions: f64, others: usize, width: usize) -> (usize, usize) {
     let rows = |total: f64| (total - others as f64) / width as f64;
     (rows((millions - 0.5) * 1e6).ceil() as usize, rows((millions + 0.5) * 1e6).ceil() as usize - 1)
 }
 
-/// What several ranges have in common.
+/// The intersection of several ranges.
 fn common_range(ranges: impl Iterator<Item = (usize, usize)>) -> (usize, usize) {
     ranges.fold((0, usize::MAX), |all, range| (all.0.max(range.0), all.1.min(range.1)))
 }
 
-/// The tables of docs/paper.md: the rows with so many columns.
+/// The table rows of docs/paper.md that have this many columns.
 fn rows_of_width(text: &str, columns: usize) -> Vec<Vec<&str>> {
     let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let rows = rows.map(|row| row.split(" | ").collect::<Vec<_>>());
@@ -187,7 +186,7 @@ fn rows_of_width(text: &str, columns: usize) -> Vec<Vec<&str>> {
 fn the_page_on_the_paper_says_what_is_counted() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/paper.md")).unwrap();
     let configs = folder("paper");
-    // The paper's figures, in millions, by row.
+    // The paper's parameter counts, in millions, by row.
     let mut paper = BTreeMap::new();
     let mut named = Vec::new();
     for row in rows_of_width(&text, 7) {
@@ -241,7 +240,7 @@ fn the_page_on_the_paper_says_what_is_counted() {
     };
     let plain = without_big().map(|(config, figure)| rows_for(figure, matrices(config), config.model.d_model));
     assert_eq!(common_range(plain), (41_100, 41_288));
-    // What the paper's figures have more than 37,000 rows give, in millions, with a given d_model.
+    // By how many millions the paper's counts exceed those with 37,000 rows, for a given d_model.
     let missing = |d_model: usize| {
         let rows = without_big().filter(|(config, _)| config.model.d_model == d_model);
         let missing = rows.map(|(config, figure)| figure - total(config, 37_000) as f64 / 1e6);

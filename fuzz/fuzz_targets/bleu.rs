@@ -1,4 +1,4 @@
-//! Any two texts as a translation and its reference, with every metric and every tokenizer.
+//! Any two texts as a translation and its reference, scored with every metric and every tokenizer.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

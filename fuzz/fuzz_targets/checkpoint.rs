@@ -1,4 +1,4 @@
-//! Any bytes as a model file, a state and a manifest: refused, or loaded whole.
+//! Any bytes as a model file, a state and a manifest: refused, or loaded completely.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

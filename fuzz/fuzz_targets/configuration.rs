@@ -1,4 +1,4 @@
-//! Any text as a configuration: errors with their places, or a configuration that its own dump gives back.
+//! Any text as a configuration: errors with their places, or a configuration that reading back its own dump reproduces.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a tokenizer.json, as a SentencePiece model or as our JSON of one, and any line through one that was accepted.
+//! Any bytes as a tokenizer.json, a SentencePiece model or our JSON of one, and any line through each that was accepted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any text through a model, line by line: one translation for each line, the same alone and together.
+//! Any text through a model, line by line: one translation per line, the same alone as in a batch.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use mt::decode::source::Reader;
 use mt::decode::translate::{TranslateOptions, Translator};
 use mt::model::Transformer;
 
-/// A small model that has learnt nothing.
+/// A small untrained model.
 static TRANSLATOR: LazyLock<Translator> = LazyLock::new(|| {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/quickstart/");
     let corpus = Corpus::open(format!("{data}valid.en"), format!("{data}valid.de"), 1.0).unwrap();

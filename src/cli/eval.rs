@@ -15,13 +15,13 @@ pub struct EvalArgs {
     /// How to decode.
     #[command(flatten)]
     pub decode: DecodeArgs,
-    /// Source file [default: the test set of the model's configuration]; with --hyp, for --report
+    /// Source file [default: the test set of the model's configuration]; with --hyp, only for --report
     #[arg(long, value_name = "FILE")]
     pub src: Option<PathBuf>,
-    /// Reference file; several for several references
+    /// Reference file; several files give several references per line
     #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
     pub reference: Vec<PathBuf>,
-    /// Translations to score, without a model; several for several systems, - for stdin
+    /// Score these translations, without a model; several files are several systems, - is stdin
     #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
         "model", "checkpoint", "beam", "beam_groups", "diversity", "length_penalty", "length_penalty_kind", "patience",
         "no_repeat_ngram", "min_length", "max_length", "max_length_ratio", "max_length_extra", "sample", "temperature",
@@ -37,23 +37,24 @@ pub struct EvalArgs {
     /// Significance.
     #[command(flatten)]
     pub significance: SignificanceArgs,
-    /// Score every sentence for itself
+    /// Score each sentence separately
     #[arg(long, conflicts_with_all = ["confidence", "paired_bs", "paired_ar", "format"])]
     pub sentence_level: bool,
-    /// Tell where translations fail: by length, by rare words, odd lines, the worst and the best; of two systems, where they
-    /// differ
+    /// Report where translations fail: by length, by rare words, odd lines, the worst and the best
+    ///
+    /// For two systems, report also where they differ.
     #[arg(long, conflicts_with_all = ["sentence_level", "format", "score_only"])]
     pub report: bool,
-    /// With --report: the text that tells how rare words are [default: the model's training targets, else the references]
+    /// With --report: text that shows how rare words are [default: the model's training targets, else the references]
     #[arg(long, value_name = "FILE", requires = "report")]
     pub train_text: Option<PathBuf>,
-    /// What is printed: sacrebleu's text or JSON, or a LaTeX table
+    /// Output format: sacrebleu's text or JSON, or a LaTeX table
     #[arg(long, value_enum, default_value_t = ScoreFormat::Text, value_name = "FORMAT", conflicts_with = "json")]
     pub format: ScoreFormat,
-    /// Decimals of printed scores
+    /// Number of decimals of printed scores
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
     pub width: u8,
-    /// Print scores alone
+    /// Print only the scores
     #[arg(long)]
     pub score_only: bool,
 }
@@ -61,54 +62,54 @@ pub struct EvalArgs {
 /// What `mt eval` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScoreFormat {
-    /// A line for each metric; for several systems a table.
+    /// A line per metric; for several systems, a table.
     Text,
     /// sacrebleu's JSON.
     Json,
-    /// A table.
+    /// A LaTeX table.
     Latex,
 }
 
 /// Which metrics, and how they are computed.
 #[derive(Args, Debug)]
 pub struct MetricArgs {
-    /// Score BLEU (the default)
+    /// Compute BLEU (the default)
     #[arg(long, help_heading = "Metrics")]
     pub bleu: bool,
-    /// Score chrF; with --chrf-word-order 2, chrF++
+    /// Compute chrF; with --chrf-word-order 2, chrF++
     #[arg(long, help_heading = "Metrics")]
     pub chrf: bool,
-    /// Score TER
+    /// Compute TER
     #[arg(long, help_heading = "Metrics")]
     pub ter: bool,
-    /// Perplexity and accuracy of the model's tokens on the first reference; alone, nothing is translated
+    /// Compute the model's perplexity and token accuracy on the first reference; alone, nothing is translated
     #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
     pub ppl: bool,
-    /// BLEU's tokenizer: 13a, intl, char, zh or none [default: 13a; of a model its valid.tokenize]
+    /// BLEU: tokenizer: 13a, intl, char, zh or none [default: 13a; for a model, its valid.tokenize]
     #[arg(long, value_name = "NAME", help_heading = "Metrics")]
     pub tokenize: Option<String>,
-    /// BLEU: ignore case, as always of a model that writes lower case
+    /// BLEU: ignore case; always on for a model that writes lower case
     #[arg(long, help_heading = "Metrics")]
     pub lowercase: bool,
-    /// BLEU: smoothing of n-gram counts of zero: exp, floor, add-k or none [default: exp]
+    /// BLEU: how to smooth n-gram counts of zero: exp, floor, add-k or none [default: exp]
     #[arg(long, value_name = "METHOD", help_heading = "Metrics")]
     pub smooth: Option<String>,
-    /// BLEU: value of floor or add-k smoothing
+    /// BLEU: value for floor or add-k smoothing
     #[arg(long, value_name = "X", help_heading = "Metrics")]
     pub smooth_value: Option<f64>,
-    /// BLEU: no warnings of translations that look tokenised, and of text that it tells little of
+    /// BLEU: do not warn about translations that look tokenised, nor about text that BLEU says little about
     #[arg(long, help_heading = "Metrics")]
     pub force: bool,
-    /// chrF: longest n-grams of characters
+    /// chrF: maximum length of character n-grams
     #[arg(long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub chrf_char_order: u8,
-    /// chrF: longest n-grams of words
+    /// chrF: maximum length of word n-grams
     #[arg(long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub chrf_word_order: u8,
-    /// chrF: how many times recall weighs more than precision
+    /// chrF: how many times as important recall is as precision (β)
     #[arg(long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub chrf_beta: u32,
-    /// chrF: n-grams with white space in them
+    /// chrF: include white space in character n-grams
     #[arg(long, requires = "chrf", help_heading = "Metrics")]
     pub chrf_whitespace: bool,
     /// chrF: ignore case
@@ -117,16 +118,16 @@ pub struct MetricArgs {
     /// chrF: smooth orders without n-grams as chrF++.py, NLTK and Moses do
     #[arg(long, requires = "chrf", help_heading = "Metrics")]
     pub chrf_eps_smoothing: bool,
-    /// TER: part punctuation from words
+    /// TER: separate punctuation from words
     #[arg(long, requires = "ter", help_heading = "Metrics")]
     pub ter_normalized: bool,
-    /// TER: leave punctuation out
+    /// TER: remove punctuation
     #[arg(long, requires = "ter", help_heading = "Metrics")]
     pub ter_no_punct: bool,
-    /// TER: these two for Chinese and Japanese too
+    /// TER: --ter-normalized and --ter-no-punct for Chinese and Japanese, too
     #[arg(long, requires = "ter", help_heading = "Metrics")]
     pub ter_asian_support: bool,
-    /// TER: do not ignore case
+    /// TER: respect case
     #[arg(long, requires = "ter", help_heading = "Metrics")]
     pub ter_case_sensitive: bool,
 }
@@ -134,22 +135,22 @@ pub struct MetricArgs {
 /// Significance of scores and of differences.
 #[derive(Args, Debug)]
 pub struct SignificanceArgs {
-    /// Give the interval that 95 % of the scores of bootstrap samples lie in
+    /// Compute the 95 % confidence interval by bootstrap resampling
     #[arg(long, help_heading = "Significance")]
     pub confidence: bool,
-    /// Bootstrap samples of --confidence
+    /// Number of bootstrap samples for --confidence
     #[arg(long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub confidence_n: u32,
-    /// Test each system, of several --hyp or several --model, against the first by paired bootstrap
+    /// Test each of several --hyp or --model against the first by paired bootstrap resampling
     #[arg(long, help_heading = "Significance", conflicts_with_all = ["confidence", "paired_ar"])]
     pub paired_bs: bool,
-    /// Bootstrap samples of --paired-bs
+    /// Number of bootstrap samples for --paired-bs
     #[arg(long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub paired_bs_n: u32,
-    /// Test each system, of several --hyp or several --model, against the first by approximate randomisation
+    /// Test each of several --hyp or --model against the first by approximate randomisation
     #[arg(long, help_heading = "Significance", conflicts_with = "confidence")]
     pub paired_ar: bool,
-    /// Trials of --paired-ar
+    /// Number of trials for --paired-ar
     #[arg(long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub paired_ar_n: u32,
 }
@@ -160,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever says how to translate does not go with translations that are there.
+    /// `--hyp` conflicts with every flag that says how to translate.
     #[test]
     fn given_translations_are_not_decoded() {
         let command = EvalArgs::augment_args(Command::new("eval"));

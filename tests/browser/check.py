@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Opens pages in headless Chromium, works their controls, and says what does not work: check.py MT [FOLDER]
+"""Opens pages in headless Chromium, operates their controls and reports what does not work: check.py MT [FOLDER]
 
-Trains two small runs and opens the page of one, the page that compares them, and the page of explained translations, each as wide as on
-a desk and as on a phone. Screenshots go to FOLDER.
+Trains two small runs and opens the page of one, the page that compares them, and the page of explained translations, each at
+the width of a desktop and of a phone. Screenshots go to FOLDER.
 Needs chromium (Debian: apt-get install chromium).
 """
 
@@ -20,7 +20,7 @@ ERRORS = """<script>window.errors = []; addEventListener("error", event => error
 for (const name of ["error", "warn"]) console[name] = (...words) => errors.push(words.join(" "));</script>"""
 
 
-# A window cannot be as narrow as a phone; a frame can.
+# Windows cannot be as narrow as a phone, but frames can.
 FRAME = """<!doctype html><style>body {{ margin: 0 }}</style><iframe src="{page}" style="width: {width}px; height: 6000px; border: 0"></iframe>
 <script>addEventListener("message", event => document.documentElement.dataset.checks = event.data);</script>"""
 

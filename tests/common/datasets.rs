@@ -1,4 +1,4 @@
-//! Data sets in every form, and a project with a hub that has them.
+//! Data sets in every format, and a project with a hub that serves them.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -16,7 +16,7 @@ use parquet::file::properties::WriterProperties;
 use super::hub::HubServer;
 use super::project::{Project, SOURCE, TARGET};
 
-/// A project, a hub, and a cache of its own.
+/// A project and a hub, with a cache of its own.
 pub struct Bench {
     pub project: Project,
     pub hub: HubServer,
@@ -42,7 +42,7 @@ impl Bench {
         self.command(args).output().unwrap()
     }
 
-    /// Trains two updates on this, validated on the project's files.
+    /// Trains two updates on this corpus, with validation on the project's files.
     pub fn train(&self, corpus: &str, more: &[&str]) -> Output {
         self.mt(&self.training(corpus, more).iter().map(String::as_str).collect::<Vec<_>>())
     }
@@ -53,7 +53,7 @@ impl Bench {
         args.iter().chain(more).map(|arg| (*arg).to_owned()).collect()
     }
 
-    /// The checksum that the run knows its training text by.
+    /// The checksum of the training text in the run's state.
     pub fn checksum(&self) -> String {
         let state = std::fs::read_dir(self.project.path("runs/small/checkpoints")).unwrap().flatten().next().unwrap();
         let state: serde_json::Value =
@@ -61,12 +61,12 @@ impl Bench {
         state["text"]["train"].as_str().unwrap().to_owned()
     }
 
-    /// The cache's folder of a data set.
+    /// The folder of a data set in the cache.
     pub fn cache(&self, name: &str) -> PathBuf {
         self.project.path("hf/hub").join(format!("datasets--{}", name.replace('/', "--")))
     }
 
-    /// Names in a folder of that.
+    /// The names in a folder of it.
     pub fn names(&self, name: &str, folder: &str) -> BTreeSet<String> {
         let entries = std::fs::read_dir(self.cache(name).join(folder)).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
@@ -93,7 +93,7 @@ pub fn parquet(columns: Vec<(&str, ArrayRef)>) -> Vec<u8> {
     bytes
 }
 
-/// `translation: struct<de, en>`, beside a column that is of no use.
+/// `translation: struct<de, en>`, next to an unused column.
 pub fn nested(pairs: &[(Option<String>, Option<String>)]) -> Vec<u8> {
     let [en, de]: [ArrayRef; 2] = [
         Arc::new(pairs.iter().map(|(source, _)| source.as_deref()).collect::<StringArray>()),
@@ -105,7 +105,7 @@ pub fn nested(pairs: &[(Option<String>, Option<String>)]) -> Vec<u8> {
     parquet(vec![("id", ids), ("translation", Arc::new(translation))])
 }
 
-/// Columns `en`, a dictionary, and `de`, with long offsets.
+/// Columns `en`, dictionary-encoded, and `de`, with 64-bit offsets.
 pub fn flat(pairs: &[(Option<String>, Option<String>)]) -> Vec<u8> {
     let en: DictionaryArray<Int32Type> = pairs.iter().map(|(source, _)| source.as_deref()).collect();
     let de: LargeStringArray = pairs.iter().map(|(_, target)| target.as_deref()).collect();
@@ -134,7 +134,7 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 pub const EN_DE: &str = "source = \"en\", target = \"de\"";
-/// Everything but the name, for a data set of one configuration.
+/// Everything but the name, for a data set with a single configuration.
 pub const TRAIN: &str = "split = \"train\", source = \"en\", target = \"de\"";
 
 pub fn lines(words: &[&str]) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! A GPU that is the processor: the kernels of `src/gpu/kernels`, compiled as C++ against `tests/emulator/emulated.h`, and
-//! products as plain loops.
+//! An emulated GPU on the processor: the kernels of `src/gpu/kernels`, compiled as C++ against `tests/emulator/emulated.h`,
+//! and matrix products as plain loops.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CString, OsStr, c_char, c_int, c_void};
@@ -17,22 +17,22 @@ type Launch = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *mut *mu
 /// Runs the C++ compiler.
 fn compile(arguments: &[&OsStr]) {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-    // Two libraries are loaded in one process: neither takes the other's variables for its own.
+    // Two such libraries are loaded into one process: hidden symbols keep their variables apart.
     let flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"];
     let output = Command::new(&compiler).args(flags).args(arguments).output();
     let output = output.unwrap_or_else(|e| panic!("{compiler} (Debian: apt-get install g++): {e}"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The compiled kernels; with what finds races between their threads, where `sees_races`.
+/// The compiled kernels; with `sees_races`, instrumented to find races between their threads.
 fn kernels(sees_races: bool) -> Library {
     let emulator = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels/all.cu");
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let [object, library] = ["kernels.o", "kernels.so"].map(|name| folder.path().join(name));
-    // A GPU ends a kernel that loads or stores across such a boundary; the processor would not mind.
+    // A GPU aborts on a misaligned access; the processor would not mind.
     let alignment = ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"];
-    // The calls of that sanitizer, to races.cpp; its library would be linked in if it were named there too.
+    // The sanitizer's calls go to races.cpp: without the flag at linking, its own library is left out.
     let races = ["-fsanitize=thread", "-fno-threadsafe-statics", "-DMT_RACES"];
     let flags = if sees_races { &races[..] } else { &alignment[..] };
     let mut arguments: Vec<&OsStr> = ["-c", "-DMT_EMULATED", "-x", "c++", "-I"].map(OsStr::new).to_vec();
@@ -43,26 +43,26 @@ fn kernels(sees_races: bool) -> Library {
     let watch = emulator.join("races.cpp");
     arguments.extend(sees_races.then_some(watch.as_os_str()));
     compile(&arguments);
-    // SAFETY: it only fills its table of kernels when it is loaded.
+    // SAFETY: loading it only fills its table of kernels.
     unsafe { Library::new(&library) }.unwrap()
 }
 
-/// [`kernels`], compiled once.
+/// [`kernels`], compiled only once.
 fn library(sees_races: bool) -> &'static Library {
     static LIBRARIES: [OnceLock<Library>; 2] = [OnceLock::new(), OnceLock::new()];
     LIBRARIES[usize::from(sees_races)].get_or_init(|| kernels(sees_races))
 }
 
-/// Memory of the processor and kernels run on it. Allocated memory holds NaN.
+/// Allocates the processor's memory and runs kernels on the processor. Allocated memory holds NaN.
 pub struct Emulator {
     launch: Launch,
-    /// Bytes that are left, for tests that run out of memory.
+    /// Bytes left to allocate, for tests that run out of memory.
     left: Mutex<usize>,
-    /// Whether every piece of memory is followed by some that must not be touched.
+    /// Whether each allocation is followed by pages that must not be touched.
     guarded: bool,
-    /// Whether barriers count, where races are looked for.
+    /// `None`: do not look for races; else whether barriers order accesses.
     races: Option<bool>,
-    /// What was fetched, by ticket; none where that is forgotten.
+    /// Fetched bytes by ticket; `None` once handed out or superseded.
     fetches: Mutex<Vec<Option<Vec<u8>>>>,
 }
 
@@ -73,7 +73,7 @@ impl Emulator {
         Self::with_memory(usize::MAX)
     }
 
-    /// Ends the process where a kernel goes beyond a piece of memory, or uses one that was given back; on Unix.
+    /// On Unix, ends the process if a kernel goes beyond an allocation or uses one that was freed.
     pub fn guarded() -> Self {
         Self { guarded: cfg!(unix), ..Self::new() }
     }
@@ -82,23 +82,23 @@ impl Emulator {
         Self { left: bytes.into(), ..Self::of(None) }
     }
 
-    /// Fails where threads of a kernel race. Without `barriers`, as if no thread ever waited for another one.
+    /// Fails if threads of a kernel race. Without `barriers`, races are judged as if no thread ever waited for another.
     pub fn that_sees_races(barriers: bool) -> Self {
         Self::of(Some(barriers))
     }
 
     fn of(races: Option<bool>) -> Self {
-        // SAFETY: emulated.h defines it so.
+        // SAFETY: emulated.h defines it with this signature.
         let launch = unsafe { *library(races.is_some()).get::<Launch>(b"emulator_launch").unwrap() };
         Self { launch, left: usize::MAX.into(), guarded: false, races, fetches: Mutex::default() }
     }
 }
 
-/// Where races are looked for, one kernel runs at a time.
+/// Race detection handles one kernel at a time.
 fn watch(barriers: bool) -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: races.cpp defines it so.
+    // SAFETY: races.cpp defines it with this signature.
     unsafe {
         let ignore = library(true).get::<unsafe extern "C" fn(c_int)>(b"emulator_ignores_meetings").unwrap();
         ignore((!barriers).into());
@@ -106,7 +106,7 @@ fn watch(barriers: bool) -> MutexGuard<'static, ()> {
     one
 }
 
-/// Whether a test that only an emulator can be put to is to run: not beside a device, where there need be no compiler.
+/// Whether to run a test that needs an emulator: not with a device, as that machine may have no compiler.
 pub fn on_emulator(test: &str) -> bool {
     let beside_device = std::env::var("MT_TEST_DEVICE").is_ok_and(|name| name != "cpu");
     if beside_device {
@@ -115,7 +115,7 @@ pub fn on_emulator(test: &str) -> bool {
     !beside_device
 }
 
-/// The device that `$MT_TEST_DEVICE` names, and its queue; unset, the processor and an emulator.
+/// The device that `$MT_TEST_DEVICE` names, and its queue; if unset, the processor and an emulator.
 pub fn device() -> (Device, Arc<dyn Queue>) {
     let name = std::env::var("MT_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
     let device = mt::device::open(&name).unwrap_or_else(|error| panic!("{error}"));
@@ -127,26 +127,26 @@ pub fn device() -> (Device, Arc<dyn Queue>) {
     (device, Arc::new(Emulator::new()))
 }
 
-/// The queue of [`device`]; an emulator with guards, where there is one.
+/// The queue of [`device`]; if that is an emulator, a guarded one.
 pub fn guarded_queue() -> Arc<dyn Queue> {
     let (device, queue) = device();
     if device.is_cpu() { Arc::new(Emulator::guarded()) } else { queue }
 }
 
-/// Puts numbers into new memory.
+/// Copies numbers into newly allocated memory.
 pub fn put<T: Copy>(queue: &dyn Queue, values: &[T]) -> Address {
     let bytes = std::mem::size_of_val(values);
     let at = queue.allocate(bytes.max(1)).unwrap();
-    // SAFETY: numbers, of which every byte is set.
+    // SAFETY: numbers have no padding: every byte is initialised.
     queue.upload(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), bytes) }, at).unwrap();
     at
 }
 
-/// Gets numbers from memory.
+/// Copies numbers out of memory.
 pub fn get<T: Copy + Default>(queue: &dyn Queue, at: Address, count: usize) -> Vec<T> {
     let mut values = vec![T::default(); count];
     let bytes = std::mem::size_of_val(&values[..]);
-    // SAFETY: numbers, for which every bit pattern is one.
+    // SAFETY: every bit pattern is a valid number.
     queue.download(at, unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes) }).unwrap();
     values
 }
@@ -166,13 +166,13 @@ fn element(matrix: Matrix, row: usize, column: usize, of: Number) -> f32 {
     number(matrix.at, row * matrix.stride + column, of)
 }
 
-/// To the nearest, ties to even.
+/// Rounds to nearest, ties to even.
 pub fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     if x.is_nan() { (bits >> 16 | 0x40) as u16 } else { ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16 }
 }
 
-/// Memory whose end is that of its pages, with pages behind it that nothing may touch.
+/// Memory that ends at a page boundary, followed by inaccessible pages.
 #[cfg(unix)]
 mod guard {
     use std::ffi::c_void;
@@ -181,10 +181,10 @@ mod guard {
 
     /// Bytes of the widest access.
     const WIDEST: usize = 16;
-    /// A multiple of the size of pages.
+    /// A multiple of every page size.
     const PAGES: usize = 1 << 16;
 
-    /// Bytes of the pages.
+    /// Bytes of the accessible pages.
     fn room(bytes: usize) -> usize {
         bytes.next_multiple_of(PAGES)
     }
@@ -192,7 +192,7 @@ mod guard {
     pub fn allocate(bytes: usize) -> u64 {
         let bytes = bytes.next_multiple_of(WIDEST);
         let room = room(bytes);
-        // SAFETY: new pages, of which nobody knows yet.
+        // SAFETY: the pages are new; nobody else knows them.
         unsafe {
             let flags = ProtFlags::READ | ProtFlags::WRITE;
             let base = mmap_anonymous(std::ptr::null_mut(), room + PAGES, flags, MapFlags::PRIVATE).unwrap();
@@ -205,7 +205,7 @@ mod guard {
     pub fn free(address: u64, bytes: usize) {
         let bytes = bytes.next_multiple_of(WIDEST);
         let room = room(bytes);
-        // SAFETY: the pages of `allocate`.
+        // SAFETY: these are the pages from `allocate`.
         unsafe { munmap((address as usize + bytes - room) as *mut c_void, room + PAGES).unwrap() };
     }
 }
@@ -240,7 +240,7 @@ impl Queue for Emulator {
         if self.guarded {
             return guard::free(address.0, bytes);
         }
-        // SAFETY: `allocate` gave it.
+        // SAFETY: it came from `allocate`.
         unsafe { dealloc(address.0 as *mut u8, Layout::from_size_align(bytes, ALIGNMENT).unwrap()) }
     }
 
@@ -278,7 +278,7 @@ impl Queue for Emulator {
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
-        // SAFETY: the engine took as many bytes, of both.
+        // SAFETY: the engine allocated as many bytes for both.
         unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to.0 as *mut u8, bytes) };
         Ok(())
     }
@@ -287,7 +287,7 @@ impl Queue for Emulator {
         let (name, grid) = (CString::new(launch.kernel).unwrap(), launch.grid);
         let (threads, shared) = (launch.threads, launch.shared);
         let _watch = self.races.map(watch);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `launch`.
         let code = unsafe { (self.launch)(name.as_ptr(), grid.as_ptr(), threads, shared, arguments.as_mut_ptr()) };
         assert!(code != 1, "there is no kernel {}", launch.kernel);
         if code == 3 {

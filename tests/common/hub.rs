@@ -1,6 +1,6 @@
-//! A small server that speaks the paths of the Hugging Face hub, and misbehaves when told to.
+//! A small server with the paths of the Hugging Face hub, which misbehaves when told to.
 //!
-//! Files that are not small come from a second server, as from the hub's storage: another port is another host.
+//! Larger files come from a second server, like the hub's storage: another port counts as another host.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,50 +10,50 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// A request as it came.
+/// A request as it was received.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
     pub path: String,
     pub headers: BTreeMap<String, String>,
-    /// Whether the storage got it.
+    /// Whether it went to the storage.
     pub storage: bool,
 }
 
-/// What goes wrong with a request, as often as said.
+/// What goes wrong with a request.
 #[derive(Clone)]
 pub enum Fault {
-    /// This status, with these headers.
+    /// The answer has this status and these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
-    /// The connection ends at this byte of the file.
+    /// The connection breaks off at this byte of the file.
     Cut(usize),
-    /// Only so many bytes of it, as if that were all.
+    /// Only this many bytes of the file come, as if that were all.
     Short(usize),
-    /// Bytes are other bytes.
+    /// The file has other bytes.
     Wrong,
-    /// A page in place of what was asked for.
+    /// A web page comes instead of the file.
     Page,
-    /// This ETag.
+    /// The ETag is this.
     Etag(&'static str),
 }
 
 #[derive(Default)]
 struct State {
-    /// By `datasets/ORG/NAME`, of models `ORG/NAME`: commits by revision.
+    /// Commits by revision, by repository: `datasets/ORG/NAME`, or for models `ORG/NAME`.
     revisions: BTreeMap<String, BTreeMap<String, String>>,
-    /// By that and commit: files.
+    /// Files by repository and commit.
     files: BTreeMap<(String, String), BTreeMap<String, Vec<u8>>>,
-    /// Repositories that need this token.
+    /// The token that each gated repository needs.
     gated: BTreeMap<String, String>,
-    /// What a request's path holds, what goes wrong, and how often.
+    /// How a request's path ends, what goes wrong with it, and how often.
     faults: Vec<(String, Fault, usize)>,
-    /// By repository: pull requests, newest first.
+    /// Pull requests by repository, newest first.
     pulls: BTreeMap<String, Vec<Pull>>,
     log: Vec<Request>,
     storage: String,
 }
 
-/// A pull request, whose revision is `refs/pr/N`, as the hub tells of it.
+/// A pull request as the hub describes it; its revision is `refs/pr/N`.
 #[derive(Clone)]
 pub struct Pull {
     pub number: u64,
@@ -70,7 +70,7 @@ pub struct HubServer {
     state: Arc<Mutex<State>>,
 }
 
-/// Files of at least this size are kept by the storage.
+/// Files of at least this size come from the storage.
 const LARGE: usize = 600;
 
 impl HubServer {
@@ -91,17 +91,17 @@ impl HubServer {
         server
     }
 
-    /// Adds a data set at `main`.
+    /// Adds a data set with a revision `main`.
     pub fn dataset(&self, name: &str, files: &[(&str, &[u8])]) {
         self.revision(name, "main", files);
     }
 
-    /// Adds a revision of a data set; its commit.
+    /// Adds a revision of a data set and returns its commit.
     pub fn revision(&self, name: &str, revision: &str, files: &[(&str, &[u8])]) -> String {
         self.add(format!("datasets/{name}"), revision, files)
     }
 
-    /// Adds a revision of a model; its commit.
+    /// Adds a revision of a model and returns its commit.
     pub fn model(&self, name: &str, revision: &str, files: &[(&str, &[u8])]) -> String {
         self.add(name.to_owned(), revision, files)
     }
@@ -117,7 +117,7 @@ impl HubServer {
         commit
     }
 
-    /// Adds a pull request to a model. A page shows two.
+    /// Adds a pull request to a model. They are listed two per page.
     pub fn pull(&self, name: &str, pull: Pull) {
         self.state.lock().unwrap().pulls.entry(name.to_owned()).or_default().insert(0, pull);
     }
@@ -126,7 +126,7 @@ impl HubServer {
         self.state.lock().unwrap().gated.insert(format!("datasets/{name}"), token.to_owned());
     }
 
-    /// The next `times` requests whose path ends so go wrong.
+    /// Makes the next `times` requests whose path ends with `path` go wrong.
     pub fn fault(&self, path: &str, fault: Fault, times: usize) {
         self.state.lock().unwrap().faults.push((path.to_owned(), fault, times));
     }
@@ -145,7 +145,7 @@ impl HubServer {
         let sent = |request: &Request| request.method == "GET" && !request.path.starts_with("/api/");
         let log = self.log();
         let name = |request: &Request| request.path.rsplit_once("/resolve/").map(|(_, rest)| rest[41..].to_owned());
-        // A redirect and what it leads to are one.
+        // A redirect and its target count once.
         let mut names: Vec<String> =
             log.iter().filter(|request| sent(request) && !request.storage).filter_map(name).collect();
         names.sort();
@@ -178,7 +178,7 @@ struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
-    /// Bytes sent of the body, if not all.
+    /// How many bytes of the body to send, if not all.
     sent: Option<usize>,
 }
 
@@ -228,7 +228,7 @@ fn answer(request: &Request, state: &mut State) -> Answer {
         Some(parts) => parts,
         None => return Answer::new(404, &[], ""),
     };
-    // What is wrong with contents is wrong where they come from.
+    // Faults of the contents happen at the server that sends them.
     let of_storage = |fault: &Fault| matches!(fault, Fault::Cut(_) | Fault::Short(_) | Fault::Wrong);
     let is_large = file.is_some_and(|file| {
         state.files.get(&(repo.to_owned(), commit.to_owned())).is_some_and(|files| large(files, file))
@@ -309,8 +309,8 @@ fn answer(request: &Request, state: &mut State) -> Answer {
     contents_of(contents, &etag, commit, request, fault)
 }
 
-/// `/api/datasets/O/N/revision/R`, `/api/datasets/O/N`, `/datasets/O/N/resolve/COMMIT/FILE`; of models `/api/models/O/N` and
-/// `/O/N/resolve/COMMIT/FILE`.
+/// Splits `/api/datasets/O/N/revision/R`, `/api/datasets/O/N` and `/datasets/O/N/resolve/COMMIT/FILE`; for models
+/// `/api/models/O/N` and `/O/N/resolve/COMMIT/FILE`.
 fn split(path: &str) -> Option<(&str, &str, Option<&str>)> {
     if let Some(rest) = path.strip_prefix("/api/") {
         let rest = rest.strip_prefix("models/").unwrap_or(rest);

@@ -27,7 +27,7 @@ struct Piece {
 /// The words of the small corpus, as pieces.
 pub const WORDS: [&str; 10] = ["▁the", "▁cat", "▁dog", "▁a", "▁die", "▁der", "▁Katze", "▁Hund", "▁eine", "▁ein"];
 
-/// A unigram model of these pieces, with `<unk>`, `<s>`, `</s>` before them, and of single characters.
+/// A unigram model: `<unk>`, `<s>`, `</s>`, then these pieces, then single characters.
 pub fn sentencepiece(pieces: &[&str]) -> Vec<u8> {
     let mut all: Vec<Piece> = [("<unk>", 2), ("<s>", 3), ("</s>", 3)]
         .map(|(piece, kind)| Piece { piece: piece.into(), score: 0.0, kind: Some(kind) })
@@ -38,10 +38,10 @@ pub fn sentencepiece(pieces: &[&str]) -> Vec<u8> {
     Model { pieces: all }.encode_to_vec()
 }
 
-/// Width, hidden width, layers, positions.
+/// Model width, feed-forward width, layers, positions.
 const SHAPE: [usize; 4] = [16, 32, 1, 64];
 
-/// Writes a folder with weights by a rule; `change` may change `config.json` and the tensors, by name.
+/// Writes a folder with rule-made weights; `change` may edit `config.json` and the tensors, by name.
 pub fn write(folder: &Path, change: impl FnOnce(&mut Value, &mut HashMap<String, (Vec<usize>, Vec<f32>)>)) {
     std::fs::create_dir_all(folder).unwrap();
     for side in ["source", "target"] {

@@ -1,5 +1,5 @@
 //! Shared by the integration tests.
-#![allow(dead_code)] // Each test binary uses its part.
+#![allow(dead_code)] // Each test binary uses only a part.
 
 pub mod datasets;
 pub mod emulator;
@@ -20,7 +20,7 @@ use mt::decode::neural::SpecialTokens;
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::rng::{Stream, mix64};
 
-/// Tells that a test did nothing. Not by `eprintln!`: the test harness would swallow it, and a skip must be seen.
+/// Reports that a test was skipped. Not by `eprintln!`, whose output the test harness captures: a skip must be seen.
 pub fn skipped(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
 }
@@ -37,13 +37,13 @@ pub fn relative_error(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Whether a parameter's gradient is zero in theory: a key projection's bias adds the same to all scores of a query, unless
-/// keys are turned after it.
+/// keys are rotated afterwards.
 pub fn is_idle(name: &str, config: &ModelConfig) -> bool {
     let turned = config.positions == PositionKind::Rotary && name.contains("self_attn");
     name.ends_with("k_proj.bias") && !turned
 }
 
-/// Every parameter's part of two flat gradients is the same, to 1e-4 of its largest number.
+/// Compares two flat gradients, parameter by parameter: they may differ by 1e-4 of a parameter's largest number.
 pub fn assert_same_gradients(model: &Transformer, got: &[f32], want: &[f32], which: &str) {
     for entry in model.parameters().entries() {
         let (got, want) = (&got[entry.range()], &want[entry.range()]);
@@ -56,7 +56,7 @@ pub fn assert_same_gradients(model: &Transformer, got: &[f32], want: &[f32], whi
     }
 }
 
-/// Random padded sequences of the given lengths, by name: padding is 0, words begin at 4.
+/// Random padded sequences of the given lengths, seeded by `name`: padding is 0, words begin at 4.
 pub fn random_sequences(lengths: &[u32], vocabulary: usize, name: &str) -> Sequences {
     let length = *lengths.iter().max().unwrap() as usize;
     let mut stream = Stream::new(9, name);
@@ -67,7 +67,7 @@ pub fn random_sequences(lengths: &[u32], vocabulary: usize, name: &str) -> Seque
     Sequences { ids, lengths: Arc::new(lengths.to_vec()), length }
 }
 
-/// A small model's configuration, to be changed at will.
+/// The configuration of a small model, as a basis for others.
 pub fn small_model() -> ModelConfig {
     ModelConfig {
         d_model: 32,
@@ -86,7 +86,7 @@ pub fn small_model() -> ModelConfig {
     }
 }
 
-/// Models that have every operation and option between them.
+/// Models that together cover every operation and option.
 pub fn every_option() -> Vec<ModelConfig> {
     let dropouts = ModelConfig {
         dropout: 0.2,
@@ -130,7 +130,7 @@ pub fn every_option() -> Vec<ModelConfig> {
     ]
 }
 
-/// What search must know of a small model's tokens.
+/// The special tokens of a small model.
 pub fn special() -> SpecialTokens {
     SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
 }
@@ -147,7 +147,7 @@ impl Golden {
         Self::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.safetensors")))
     }
 
-    /// A reference model: from the folder $MT_GOLDEN, where tensors are whole, else from tests/golden.
+    /// A reference model: with whole tensors from the folder $MT_GOLDEN if that is set, else from tests/golden.
     pub fn reference_model(case: &str) -> Self {
         match std::env::var_os("MT_GOLDEN") {
             Some(folder) => Self::open(PathBuf::from(folder).join(format!("{case}.safetensors"))),
@@ -168,7 +168,7 @@ impl Golden {
         tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    /// A tensor of `len` elements is there as its elements 0, stride, 2·stride, …
+    /// Of a tensor of `len` elements, the file has elements 0, stride, 2·stride, …
     pub fn stride(&self, name: &str, len: usize) -> usize {
         let Some(sample) = self.config["sampled"].get(name) else { return 1 };
         let shape: Vec<usize> = serde_json::from_value(sample["shape"].clone()).unwrap();
@@ -176,7 +176,7 @@ impl Golden {
         sample["stride"].as_u64().unwrap() as usize
     }
 
-    /// Tensors whose names begin so.
+    /// Counts the tensors whose names begin with `prefix`.
     pub fn count(&self, prefix: &str) -> usize {
         self.tensors.keys().filter(|name| name.starts_with(prefix)).count()
     }
@@ -197,7 +197,7 @@ impl Golden {
         Sequences { ids: self.ids(&name), lengths: Arc::new(self.ids(&lengths)), length: self.shape(&name)[1] }
     }
 
-    /// `[model]` of the file; what it does not name is as in [`small_model`].
+    /// `[model]` of the file; keys that it lacks are as in [`small_model`].
     pub fn model_config(&self) -> ModelConfig {
         let mut value = serde_json::to_value(small_model()).unwrap();
         for (key, setting) in self.config["model"].as_object().unwrap() {
@@ -208,7 +208,7 @@ impl Golden {
         serde_json::from_value(value).unwrap()
     }
 
-    /// The model of the file, with its weights: those it holds, or those of the rule in tests/golden/README.md.
+    /// The model of the file. Its weights are in the file, or follow from the rule in tests/golden/README.md.
     pub fn model(&self) -> Transformer {
         let size = |side: &str| self.config[format!("{side}_vocab")].as_u64().unwrap() as usize;
         let vocabulary =
@@ -232,7 +232,7 @@ impl Golden {
     }
 }
 
-/// A reference model's weights by the rule of tests/golden/README.md.
+/// A reference model's weights, by the rule in tests/golden/README.md.
 fn rule_weights(name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     let key = mix64(hash ^ mix64(seed));

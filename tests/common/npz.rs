@@ -1,4 +1,4 @@
-//! A small model of Marian's own, written by hand.
+//! A small model in Marian's own format, written by hand.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 
 use super::marian::{WORDS, sentencepiece};
 
-/// Width, hidden width.
+/// Model width, feed-forward width.
 const SHAPE: [usize; 2] = [16, 32];
 
 /// Arrays by name: shape and values.
@@ -26,14 +26,14 @@ pub fn options(size: usize) -> String {
     )
 }
 
-/// The pieces of `vocab.yml`, with their ids.
+/// The pieces of `opus.vocab.yml`, in the order of their ids.
 pub fn pieces() -> Vec<String> {
     let characters = "▁abcdefghijklmnopqrstuvwxyzäöüKHST".chars().map(String::from);
     let words = ["</s>", "<unk>", ">>fra<<", ">>deu<<"].into_iter().chain(WORDS).map(str::to_owned);
     words.chain(characters).collect()
 }
 
-/// Writes a folder like those of OPUS-MT's releases, with weights by a rule; `change` may change options and arrays.
+/// Writes a folder like OPUS-MT's releases, with rule-made weights; `change` may edit options and arrays.
 pub fn write(folder: &Path, change: impl FnOnce(&mut String, &mut Arrays)) {
     std::fs::create_dir_all(folder).unwrap();
     for side in ["source", "target"] {

@@ -1,4 +1,4 @@
-//! A model held to golden numbers.
+//! Compares a model with golden numbers.
 
 use candle_core::Tensor;
 use mt::model::{Sequences, Transformer};
@@ -9,10 +9,10 @@ use super::{Golden, is_idle, relative_error};
 
 /// Largest relative error of logits and gradients (max|a-b| / max|b| over a tensor).
 pub const TOLERANCE: f64 = 1e-4;
-/// Largest gradient of a parameter whose gradient is zero in theory.
+/// Largest allowed gradient of a parameter whose gradient is zero in theory.
 const IDLE: f32 = 1e-6;
 
-/// Elements of real positions: element i of a flat [B, L, W] belongs to token i / W.
+/// Whether an element belongs to a real position, not to padding: element i of a flat [B, L, W] belongs to token i / W.
 pub fn real(tokens: &Sequences, width: usize) -> impl Fn(usize) -> bool {
     move |element| {
         let token = element / width;
@@ -20,7 +20,7 @@ pub fn real(tokens: &Sequences, width: usize) -> impl Fn(usize) -> bool {
     }
 }
 
-/// Error of a flat tensor against a golden one, whole or sampled, over the elements that `counts` keeps.
+/// Error of a flat tensor against a golden one, whole or sampled, over the elements that `counts` accepts.
 fn error(golden: &Golden, name: &str, got: &[f32], counts: impl Fn(usize) -> bool) -> f64 {
     let stride = golden.stride(name, got.len());
     let want = golden.floats(name);
@@ -36,7 +36,7 @@ pub fn flat(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Encoder states, logits, loss and the gradient of every parameter of `model` against `golden`. Prints one row of
+/// Compares encoder states, logits, loss and the gradient of every parameter of `model` with `golden`. Prints one row of
 /// docs/parity.md.
 pub fn check(case: &str, golden: &Golden, model: &Transformer, implementation: Implementation) {
     let mode = Mode { training: Some(0), implementation };

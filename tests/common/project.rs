@@ -1,4 +1,4 @@
-//! A project in a directory of its own, and the binary run in it.
+//! A project in a temporary directory, and the binary run in it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -64,7 +64,7 @@ impl Project {
     }
 }
 
-/// Its configuration, small.toml.
+/// The project's configuration, small.toml.
 pub const CONFIG: &str = r#"
 [data]
 train = [{ source = "train.en", target = "train.de" }]
@@ -101,7 +101,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The command failed with this exit code and said all of this.
+/// Asserts that the command failed with this exit code and that its messages contain all of `says`.
 pub fn fails(output: &Output, code: i32, says: &[&str]) {
     let text = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{text}");

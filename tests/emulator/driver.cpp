@@ -1,9 +1,10 @@
-// NVIDIA's driver, cuBLASLt and what else a binary of `make cuda` calls, on the processor: enough of them to run mt's GPU
-// engine there (scripts/cuda-emulate.sh). Kernels are those of src/gpu/kernels on the emulator, and the few of Candle's that
-// training and decoding need. It is strict where the real ones are: handles, alignments, leading dimensions and shapes.
+// Emulates on the processor what a binary of `make cuda` calls of NVIDIA's driver, cuBLASLt and other libraries: enough to
+// run mt's GPU engine (scripts/cuda-emulate.sh). It has the kernels of src/gpu/kernels, on the emulator, and the few of
+// Candle's that training and decoding need. It is as strict as the real ones about handles, alignments, leading dimensions
+// and shapes.
 //
-// Work is done as late as may be: when it is waited for. What the host changes or reads too early, such as pinned memory,
-// differs from what it should be.
+// Work is done as late as possible, when it is waited for. If the host changes or reads memory too early, such as pinned
+// memory, it therefore sees wrong results.
 #include "../../src/gpu/kernels/all.cu"
 
 #include <array>
@@ -30,7 +31,7 @@ constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTE
 
 std::mutex mutex;
 
-// The work of the device, in the order of the calls, and how much of it is done.
+// The queued work of the device, in the order of the calls, and how many pieces are done.
 struct Work {
     std::recursive_mutex mutex;
     std::deque<std::function<void()>> queue;
@@ -64,8 +65,8 @@ Work& work() {
     return *all;
 }
 
-// With MT_EMULATED_IDLE no kernel but the smallest and no product is computed, and memory is zero: what is left of the time is
-// the host's. At the end it says how often each kernel was asked for.
+// With MT_EMULATED_IDLE, no product and no kernel but `decide` is computed, and memory is zero: the time that is left is the
+// host's. At the end, the number of calls of each kernel is printed.
 bool is_idle() {
     static const bool idle = std::getenv("MT_EMULATED_IDLE") != nullptr;
     return idle;
@@ -88,7 +89,7 @@ void count(const std::string& name) {
     if (is_idle()) calls.count(name);
 }
 
-// Memory of the device: begin and size.
+// The allocations of the device: address and size.
 std::map<uintptr_t, size_t>& blocks() {
     static std::map<uintptr_t, size_t> table;
     return table;
@@ -112,7 +113,7 @@ Status allocate(void** to, size_t bytes) {
     return SUCCESS;
 }
 
-// Whether it was the device's; it is no more.
+// Removes an allocation from the table; returns whether it was there.
 bool forget(void* memory) {
     std::lock_guard<std::mutex> lock(mutex);
     return blocks().erase(reinterpret_cast<uintptr_t>(memory)) > 0;
@@ -124,7 +125,7 @@ Status release(void* memory) {
     return SUCCESS;
 }
 
-// Pinned memory of the host: begin and size.
+// Pinned memory of the host: address and size.
 std::map<uintptr_t, size_t>& pinned() {
     static std::map<uintptr_t, size_t> table;
     return table;
@@ -137,7 +138,7 @@ bool is_pinned(const void* memory) {
     return block != pinned().begin() && (--block, at < block->first + block->second);
 }
 
-// Ends the process unless the bytes lie in one block.
+// Ends the process unless the bytes lie in one allocation.
 void check(const void* memory, size_t bytes, const char* what) {
     std::lock_guard<std::mutex> lock(mutex);
     const uintptr_t at = reinterpret_cast<uintptr_t>(memory);
@@ -147,7 +148,7 @@ void check(const void* memory, size_t bytes, const char* what) {
     }
 }
 
-// Streams that there are. The default ones are refused: the one of a thread is another in every thread.
+// The existing streams. Default streams are refused: the per-thread one differs from thread to thread.
 std::set<const void*>& streams() {
     static std::set<const void*> all;
     return all;
@@ -158,8 +159,8 @@ void check_stream(const void* stream) {
     if (streams().count(stream) == 0) fail("a stream that was not created: %p", stream);
 }
 
-// MT_EMULATED_REFUSES: `epilogues`, for which cuBLASLt then has no algorithm, or `round`, numbers of rows that products are
-// rounded to when their algorithm is chosen.
+// MT_EMULATED_REFUSES names products for which cuBLASLt shall have no algorithm: `epilogues`, those with an epilogue, or
+// `round`, those whose number of rows was rounded up to choose an algorithm.
 bool refuses(const char* what) {
     static const char* const refused = std::getenv("MT_EMULATED_REFUSES");
     return refused != nullptr && std::strcmp(refused, what) == 0;
@@ -175,7 +176,7 @@ struct Recorded {
 
 struct Event {
     std::shared_ptr<Recorded> recorded = std::make_shared<Recorded>();
-    // The work before it.
+    // How much work comes before it.
     uint64_t after = 0;
 };
 
@@ -244,7 +245,7 @@ struct Preference {
     uint32_t alignments[4] = {256, 256, 256, 256};
 };
 
-// What an algorithm was chosen for; as large as cuBLASLt's.
+// An opaque algorithm, as large as cuBLASLt's: it records what it was chosen for.
 struct Algorithm {
     uint64_t magic;
     uint32_t alignments[4];
@@ -306,7 +307,7 @@ Status cuMemAllocAsync(void** memory, size_t bytes, void* stream) { return check
 Status cuMemFree_v2(void* memory) { return work().finish(), release(memory); }
 Status cuMemFreeAsync(void* memory, void* stream) {
     check_stream(stream);
-    // Nothing that is queued from now on may use it.
+    // Work queued from now on must not use it.
     if (!forget(memory)) return INVALID_VALUE;
     return work().later([=] { std::free(memory); }), SUCCESS;
 }
@@ -325,7 +326,7 @@ Status cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stre
     check(to, bytes, "upload");
     count("an upload");
     if (is_pinned(from)) return work().later([=] { std::memcpy(to, from, bytes); }), SUCCESS;
-    // The driver itself has copied it when it returns.
+    // The driver copies pageable memory before it returns.
     const auto* begin = static_cast<const char*>(from);
     return work().later([to, copy = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); }), SUCCESS;
 }
@@ -434,7 +435,7 @@ Status cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, con
     Preference& of = *static_cast<Preference*>(preference);
     if (attribute == 1 && bytes == 8) return std::memcpy(&of.workspace, data, 8), SUCCESS;
     if (attribute == 3 && bytes == 4) {
-        // Sums in parts, if at all, in the type of the computation.
+        // If sums are split, the parts must be added in the type of the computation.
         if (*static_cast<const unsigned*>(data) != 2) fail("a reduction in another type than float32");
         return SUCCESS;
     }
@@ -447,7 +448,7 @@ Status cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, 
     const Preference& given = *static_cast<Preference*>(preference);
     if (wanted < 1) return INVALID_VALUE;
     const Layout& left = *static_cast<Layout*>(a);
-    // Widths of the tests' models are not larger than 64.
+    // Larger than 64, to exclude the widths of the tests' models.
     const auto is_round = [](uint64_t size) { return size > 64 && size % 64 == 0; };
     const bool round = is_round(static_cast<Layout*>(d)->columns) || is_round(of.left ? left.rows : left.columns);
     if ((of.epilogue != 1 && refuses("epilogues")) || (round && refuses("round"))) return *found = 0, NOT_SUPPORTED;
@@ -483,7 +484,7 @@ Status cublasLtMatmul(void*, void* operation, const float* alpha, const void* a,
     const uint64_t n = of.right ? right->rows : right->columns;
     if ((of.right ? right->columns : right->rows) != k || result->rows != m || result->columns != n) fail("shapes that do not fit");
     if (of.epilogue != 1) check(of.bias, m * (result->type == 0 ? 4 : 2), "bias");
-    // Not documented, but there are kernels that read it 16 bytes at a time.
+    // Undocumented, but some kernels read the bias 16 bytes at a time.
     if (of.epilogue != 1 && reinterpret_cast<uintptr_t>(of.bias) % 16 != 0) fail("a bias that is not aligned to 16 bytes");
     count("a product");
     if (is_idle()) return SUCCESS;

@@ -1,10 +1,10 @@
-// Runs CUDA kernels on the processor, to test them where there is no GPU: src/gpu/kernels/ is compiled against this header
-// as C++ (tests/common/emulator.rs does it).
+// Runs CUDA kernels on the processor, to test them without a GPU: tests/common/emulator.rs compiles src/gpu/kernels as C++
+// against this header.
 //
-// The threads of a block are fibers of one thread, switched at barriers and at the collectives of a warp, in an order that
-// changes from turn to turn: what depends on an order that no barrier promises differs from run to run. Blocks run one
-// after the other. Dynamic shared memory is filled with NaN before each block; a barrier that some threads never reach ends the
-// process with a message. With MT_RACES, every access is told to races.cpp.
+// The threads of a block are fibers of one thread, switched at barriers and warp collectives, in an order that changes from
+// turn to turn: a result that depends on an order which no barrier guarantees differs from launch to launch. Blocks run one
+// after the other. Dynamic shared memory is filled with NaN before each block. A barrier that some threads never reach ends
+// the process with a message. With MT_RACES, every access is reported to races.cpp.
 #pragma once
 #include <setjmp.h>
 #include <ucontext.h>
@@ -26,7 +26,7 @@
 
 #ifdef MT_RACES
 #include "races.h"
-// What no kernel does itself.
+// The emulator's own accesses, which are not a kernel's.
 #define UNWATCHED __attribute__((no_sanitize("thread")))
 #else
 #define UNWATCHED
@@ -71,7 +71,7 @@ struct bf16 {
     uint16_t bits;
 };
 inline float to_float(bf16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
-// To the nearest, ties to even.
+// Rounds to nearest, ties to even.
 inline bf16 to_bf16(float x) {
     const unsigned bits = __float_as_uint(x);
     if (x != x) return {uint16_t(bits >> 16 | 0x40)};
@@ -89,8 +89,8 @@ struct Barrier {
     unsigned arrived = 0, expected = 0, generation = 0;
 };
 
-// A fiber begins with its own context, on its own stack; from then on it is left and entered by jumps, which, unlike a
-// switch of contexts, ask nothing of the system.
+// A fiber starts with its own context, on its own stack; after that it is left and entered by jumps, which, unlike context
+// switches, need no system call.
 struct Fiber {
     ucontext_t context;
     jmp_buf place;
@@ -110,7 +110,7 @@ struct Block {
     unsigned current = 0, threads = 0, progress = 0;
     Barrier all;
     std::vector<Barrier> warps;
-    // How often the threads of a warp have met where CUDA orders their accesses: not at its other collectives.
+    // How often the threads of a warp have met where CUDA orders their accesses: at __syncwarp, not at other collectives.
     std::vector<unsigned> warp_meetings;
     std::vector<Slot> slots;
     std::vector<unsigned char> shared;
@@ -121,7 +121,7 @@ struct Block {
 
 inline thread_local Block block;
 
-// Not inlined: what a jump comes back to must not be held in registers.
+// Not inlined: variables that are used after the jump back must not be held in registers.
 UNWATCHED __attribute__((noinline)) inline void leave() {
     if (_setjmp(block.fibers[block.current].place) == 0) _longjmp(block.scheduler, 1);
 }
@@ -140,12 +140,12 @@ UNWATCHED __attribute__((noinline)) inline void enter(Fiber& fiber) {
     setcontext(&fiber.context);
 }
 
-// Whether a GPU would run such a grid.
+// Whether a GPU accepts such a launch.
 inline bool runs(const unsigned* grid, unsigned threads) {
     return threads > 0 && threads <= 1024 && threads % LANES == 0 && grid[1] <= 65535 && grid[2] <= 65535;
 }
 
-// Returns whether this thread is the last one.
+// Returns whether this thread is the last to arrive.
 UNWATCHED inline bool wait(Barrier& barrier) {
     const unsigned generation = barrier.generation;
     block.progress++;
@@ -163,7 +163,7 @@ UNWATCHED inline Slot& slot(unsigned lane) { return block.slots[threadIdx.x / LA
 UNWATCHED inline bool wait_warp() { return wait(block.warps[threadIdx.x / LANES]); }
 
 UNWATCHED inline void run_fiber() {
-    // Once a block.
+    // One turn per block.
     for (;;) {
         block.body(block.arguments);
         block.fibers[block.current].done = true;
@@ -179,7 +179,7 @@ UNWATCHED inline Fiber new_fiber() {
     return made;
 }
 
-// The thread that goes on.
+// Makes this thread the current one.
 UNWATCHED inline void choose(unsigned thread) {
     block.current = thread;
     threadIdx.x = thread;
@@ -192,7 +192,7 @@ UNWATCHED inline void choose(unsigned thread) {
 
 UNWATCHED inline void run_block(const char* name) {
     const unsigned threads = block.threads;
-    // NaN, as a float and as two of bf16.
+    // NaN, as a float and as a pair of bf16.
     std::memset(block.shared.data(), 0xff, block.shared.size());
     block.all = {0, threads, 0};
     for (auto& warp : block.warps) warp = {0, LANES, 0};
@@ -205,7 +205,7 @@ UNWATCHED inline void run_block(const char* name) {
     }
     for (unsigned left = threads; left > 0;) {
         block.random = block.random * 6364136223846793005ull + 1442695040888963407ull;
-        // Any odd step visits all of a power of two.
+        // Modulo a power of two, any odd step visits all numbers.
         unsigned size = 1;
         while (size < threads) size *= 2;
         const unsigned start = unsigned(block.random >> 33), step = unsigned(block.random >> 20) | 1;
@@ -229,7 +229,7 @@ UNWATCHED inline void run_block(const char* name) {
 }
 
 typedef void (*Launcher)(void** arguments);
-// A copy of a kernel's arguments; keeps them alive.
+// A copy of a kernel's arguments, which keeps them alive.
 struct Arguments {
     std::shared_ptr<void> values;
     std::vector<void*> pointers;
@@ -263,7 +263,7 @@ struct Registration {
 
 }  // namespace emulator
 
-// Not by their C names: libraries have some of these too.
+// Internal linkage: other libraries have functions of the same names.
 #define KERNEL static void
 #define KERNEL_OF(...) static void
 #define LAUNCHABLE(name) static emulator::Registration registration_of_##name(#name, {emulator::Launch<&name>::run, emulator::Launch<&name>::copy});
@@ -304,7 +304,7 @@ UNWATCHED inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsign
 
 UNWATCHED inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
 #ifdef MT_RACES
-    // The rows that are used are those that the first sixteen lanes name.
+    // Only the rows that the first sixteen lanes name are used.
     if (emulator::lane() < 16) races::reads(row, 8 * sizeof *row);
 #endif
     emulator::slot(emulator::lane()).row = row;
@@ -321,19 +321,19 @@ UNWATCHED inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* ro
 }
 
 
-// Returns 1 where there is no kernel of this name, 2 where no GPU runs it so, 3 where its threads race.
+// Returns 1 if there is no kernel of this name, 2 if no GPU accepts such a launch, 3 if its threads race.
 extern "C" UNWATCHED EXPORTED int emulator_launch(const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {
     using emulator::block;
     const auto found = emulator::kernels().find(name);
     if (found == emulator::kernels().end()) return 1;
     if (!emulator::runs(grid, threads)) return 2;
     block.threads = threads;
-    // A deque: fibers that have begun must not move.
+    // A deque: fibers that have started must not move.
     while (block.fibers.size() < threads) block.fibers.push_back(emulator::new_fiber());
     block.warps.resize(threads / emulator::LANES);
     block.warp_meetings.resize(threads / emulator::LANES);
     block.slots.resize(threads);
-    // Aligned as a GPU has it; a little more, so that the end is not the vector's.
+    // A little more than asked for, so that the end is not the vector's.
     block.shared.resize(shared + 64);
     block.body = reinterpret_cast<void (*)(void*)>(found->second.launch);
     block.arguments = arguments;

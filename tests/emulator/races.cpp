@@ -1,9 +1,8 @@
-// Finds races in kernels: two threads of a launch at the same number, one of them writing, and nothing between them by which
-// CUDA orders them.
+// Finds races in kernels: two threads of a launch access the same number, one of them writes, and CUDA does not order them.
 //
-// Kernels compiled with -fsanitize=thread call the functions at the end for every access: that sanitizer's interface, not its
-// library, which knows nothing of blocks and warps. What orders accesses is __syncthreads for the threads of a block,
-// __syncwarp for those of a warp, and nothing else: no shuffle, and nothing between blocks.
+// Kernels compiled with -fsanitize=thread call the functions at the end for every access: they have the interface of that
+// sanitizer, whose own library knows nothing of blocks and warps. Accesses are ordered by __syncthreads for the threads of a
+// block and by __syncwarp for those of a warp, by nothing else: not by shuffles, and never between blocks.
 #include "races.h"
 
 #include <dlfcn.h>
@@ -16,18 +15,18 @@
 
 namespace {
 
-// Bytes that are watched as one, the smallest numbers; and those whose cells are made together.
+// Bytes watched as a unit: the size of the smallest numbers; and bytes whose cells are allocated together.
 constexpr uintptr_t GRAIN = 2, PAGE = 4096;
 constexpr unsigned LANES = 32;
 
-// Small: there is one for every grain.
+// Kept small, as there are two for every grain.
 struct Access {
-    // From 1.
+    // Counted from 1.
     uint32_t launch = 0, block;
     uint16_t meetings, warp_meetings, thread;
-    // Of several reads, which the last one does not stand for.
+    // Whether it stands for reads by several blocks, warps or threads.
     bool of_blocks : 1, of_warps : 1, of_threads : 1;
-    // From the beginning of the library.
+    // Offset from the beginning of the library.
     uint32_t code;
 };
 struct Cell {
@@ -50,10 +49,10 @@ struct Watch {
     size_t found = 0;
     const char* code = nullptr;
     races::Position now;
-    // Of the blocks of a launch.
+    // Shared memory of the launch's blocks.
     Span fixed_shared, dynamic_shared;
     std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
-    // Pages that were looked up last.
+    // The pages looked up last.
     struct {
         uintptr_t number;
         Page* page = nullptr;
@@ -72,11 +71,11 @@ struct Watch {
     bool is_shared(const char* at) const { return dynamic_shared.holds(at) || fixed_shared.holds(at); }
 };
 
-// One launch at a time is watched: thread-local variables of a library are found by a call, and this is asked for at every
+// Global, so only one launch at a time is watched: a library finds its thread-local variables by a call, too slow for every
 // access.
 Watch watch;
 
-// The thread-local variables of this library: shared memory of a fixed size is among them.
+// The thread-local variables of this library, among which is shared memory of a fixed size.
 Span thread_local_variables() {
     static thread_local char one_of_them;
     Span found;
@@ -92,7 +91,7 @@ Span thread_local_variables() {
     return found;
 }
 
-// Whether nothing orders an access before another one.
+// Whether nothing orders `before` before `now`.
 bool is_race(const Access& before, const Access& now, bool is_shared) {
     if (before.launch != now.launch || (is_shared && before.block != now.block)) return false;
     if (before.of_blocks || before.block != now.block) return true;
@@ -102,7 +101,7 @@ bool is_race(const Access& before, const Access& now, bool is_shared) {
     return before.of_threads || before.thread != now.thread;
 }
 
-// Makes `reads` stand for another one too: for all that are not ordered before whatever comes behind it.
+// Adds a read to `reads`, which stands for all reads that are not ordered before what follows `now`.
 void join(Access& reads, const Access& now, bool is_shared) {
     const Access before = reads;
     reads = now;
@@ -186,7 +185,7 @@ bool end_launch() { return watch.found > 0; }
 
 extern "C" {
 
-// As if no thread ever waited for another one; to see that races are found.
+// With `ignores`, judges as if no thread ever waited for another: a test that races are found.
 __attribute__((visibility("default"))) void emulator_ignores_meetings(int ignores) { watch.ignores_meetings = ignores; }
 
 void __tsan_init() {}

@@ -1,8 +1,8 @@
-"""Holds the golden files against float64, `torch.nn.functional`, torch's Transformer and finite differences.
+"""Compares the golden files with float64, `torch.nn.functional`, torch's Transformer and finite differences.
 
     python tests/golden/check_paper_transformer.py
 
-The first disagreement ends it with an AssertionError.
+It ends with an AssertionError at the first disagreement.
 """
 
 import json
@@ -30,12 +30,12 @@ TOLERANCE = 1e-5
 # A key projection's bias adds the same number to all scores of a query, which softmax ignores:
 # its gradient is zero in theory, so only an absolute bound means anything.
 KEY_BIAS_TOLERANCE = 1e-6
-# An activation this near zero could land on the other side of ReLU's kink in other arithmetic.
+# With other arithmetic, an activation this near to zero could be on the other side of ReLU's kink.
 KINK_DISTANCE = 1e-5
 
 
 class Library:
-    """The same steps by `torch.nn.functional`."""
+    """The same steps with `torch.nn.functional`."""
 
     @staticmethod
     def attention(query, key, value, allowed):
@@ -90,7 +90,7 @@ def stored(case):
 
 
 def check_case(case):
-    """The stored numbers against float64, and against the same model made of torch's functions."""
+    """Compares the stored numbers with float64, and with the same model made of torch's functions."""
     print(f"{case.name}.safetensors")
     weights, inputs, results, config = stored(case)
     assert config["model"] == asdict(case.model), "the file was made from another configuration"
@@ -120,7 +120,7 @@ def check_padding(case, weights, inputs, exact):
 
 
 def check_differences(case, weights, inputs, exact):
-    """The entry of largest gradient of every weight against a central difference of the loss, in float64."""
+    """Compares the largest gradient of every weight with a central difference of the loss, in float64."""
     step, worst = 1e-6, 0.0
 
     def loss(changed):
@@ -147,7 +147,7 @@ def check_differences(case, weights, inputs, exact):
 
 
 def torch_stacks(model, weights):
-    """torch's whole encoder and decoder, with these weights in their own places."""
+    """torch's whole encoder and decoder, with these weights in their places."""
     shape = {
         "d_model": model.d_model,
         "nhead": model.heads,
@@ -196,9 +196,9 @@ def torch_stacks(model, weights):
 
 
 def check_wiring(case):
-    """The whole model against torch.nn.TransformerEncoder and -Decoder, in float64.
+    """Compares the whole model with torch.nn.TransformerEncoder and -Decoder, in float64.
 
-    They know only d_k = d_v = D / H, so pre-norm is held against them in post_norm's shape.
+    These only support d_k = d_v = D / H, so pre-norm is compared in post_norm's shape.
     """
     model = case.model
     weights = {name: weight.double() for name, weight in make_weights(case).items()}
@@ -222,7 +222,7 @@ def check_wiring(case):
 
 
 def check_label_smoothing():
-    """torch's loss against the formula, and its gradient against softmax minus the smoothed target."""
+    """Compares torch's loss with the formula, and its gradient with softmax minus the smoothed target."""
     print("label_smoothing.safetensors")
     tensors = load_file(FOLDER / "label_smoothing.safetensors")
     logits, labels = tensors["input.logits"].double(), tensors["input.labels"]

@@ -1,9 +1,9 @@
-"""Holds the reference models against each other, against torch's functions and against their files.
+"""Compares the reference models with each other, with torch's functions and with their files.
 
     python tests/golden/check_reference_models.py
 
-The first disagreement ends it with an AssertionError. At the end it prints how far float32 lies from float64, and what
-a wrong setting changes.
+It ends with an AssertionError at the first disagreement, else prints how far float32 is from float64 and what a wrong
+setting changes.
 """
 
 import json
@@ -69,9 +69,9 @@ def real_positions(inputs, results):
 
 
 def vanishes(name, tensor):
-    """A key projection's bias adds the same number to all scores of a query, so that its gradient is only rounding.
+    """A key projection's bias adds the same number to all scores of a query, so its gradient is only rounding.
 
-    Not so with rotary positions in self-attention: keys are turned after the bias, each by its own angle.
+    Rotary positions in self-attention are an exception: keys are rotated after the bias, each by its own angle.
     """
     return name.endswith("k_proj.bias") and tensor.abs().max() < 1e-10
 
@@ -106,7 +106,7 @@ def case_of(name, shape=SMALL):
 
 
 def check_rule():
-    """Published values of both hashes, and one weight of each kind of name in plain Python integers."""
+    """Checks both hashes against published values, and a weight of each kind of name against plain Python integers."""
     assert mix64_of(0) == 0xE220A8397B1DCDAF
     assert fnv1a64("") == 0xCBF29CE484222325 and fnv1a64("a") == 0xAF63DC4C8601EC8C
 
@@ -129,10 +129,10 @@ def check_rule():
 
 
 def check_steps():
-    """Norms, activations, rotary positions, sinusoids and the loss against other formulas of the same."""
+    """Compares norms, activations, rotary positions, sinusoids and the loss with other formulas for the same."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(5, 7, 16, generator=generator, dtype=torch.float64)
-    # Rows of small deviation, where the place of eps tells.
+    # Rows of small deviation, where the place of eps matters.
     x = x * torch.logspace(-6, 0, 7, dtype=torch.float64).unsqueeze(-1)
     gain, shift = torch.randn(2, 16, generator=generator, dtype=torch.float64)
     for eps in (1e-5, 1e-9, 1e-12):
@@ -150,14 +150,14 @@ def check_steps():
     assert relative_error(gelu(x), F.gelu(x)) < EXACT and relative_error(swish(x), F.silu(x)) < EXACT
 
     for layout in ("interleaved", "halves"):
-        # A pair is a complex number, turned by multiplication.
+        # A pair is a complex number, rotated by multiplication.
         pairs = x.unflatten(-1, (8, 2)) if layout == "interleaved" else x.unflatten(-1, (2, 8)).transpose(-1, -2)
         angles = torch.arange(7.0).double().outer(10000 ** (-torch.arange(8.0).double() / 8))
         turned = torch.view_as_complex(pairs.contiguous()) * torch.polar(torch.ones_like(angles), angles)
         turned = torch.view_as_real(turned)
         turned = turned if layout == "interleaved" else turned.transpose(-1, -2)
         assert relative_error(rotate(x, layout), turned.flatten(-2)) < EXACT
-        # Scores of turned vectors depend on how far apart they stand: constant along diagonals for constant vectors.
+        # Scores of rotated vectors depend on their distance only: for constant vectors, they are constant along diagonals.
         q, k = (rotate(y[:, :1].expand_as(y), layout) for y in (x * 1e6, x.flip(0) * 1e6))
         scores = q @ k.transpose(1, 2)
         assert relative_error(scores[:, 1:, 1:], scores[:, :-1, :-1]) < EXACT
@@ -173,7 +173,7 @@ def check_steps():
 
 
 def check_case(case):
-    """The file, the model `Options` with the same keys, and each row without padding.
+    """Checks the file, the model `Options` with the same keys, and each row without padding.
 
     :return: the relative errors of a float32 run, and the largest of its gradients that should be zero
     """
@@ -195,7 +195,7 @@ def check_case(case):
 
 
 def check_file(case, seed, inputs, exact):
-    """The stored numbers are the float32 nearest to those of a run now."""
+    """The stored numbers are those of a run now, rounded to float32."""
     path = FOLDER / f"{case.name}.{case.shape.name}.safetensors"
     with safe_open(path, "pt") as file:
         config = json.loads(file.metadata()["config"])
@@ -237,7 +237,7 @@ def check_rows(case, weights, inputs, exact):
 
 
 def check_masks():
-    """Three mask conventions, one model: -1e9 and -inf agree everywhere, masked queries at every real position."""
+    """Three ways of masking one model: -1e9 and -inf agree everywhere, masked queries at every real position."""
     for case in (case for case in CASES if case.reference is MinusInfinity):
         _, weights, inputs = find_seed(case)
         infinite = run(case, weights, inputs)
@@ -256,7 +256,7 @@ def check_masks():
 
 
 def check_paper():
-    """`Options` against paper_transformer.py, which is held against torch's stacks, in the settings that both have."""
+    """Compares `Options` with paper_transformer.py, itself compared with torch's stacks, in the settings that both have."""
     names = [field.name for field in fields(paper_transformer.Model) if field.name != "position_layout"]
     for case in (case for case in CASES if case.shape is SMALL):
         theirs = paper_transformer.Model(**{name: getattr(case.model, name) for name in names})
@@ -276,7 +276,7 @@ def check_paper():
 
 
 def check_ties():
-    """A shared matrix is its copies in each place, and its gradient their sum."""
+    """A shared matrix acts like copies of it in each place, and its gradient is the sum of theirs."""
     shared = "source_embedding.weight"
     for name in ("c_post_shared", "c_pre_shared", "g_gelu", "g_tie_decoder"):
         case = case_of(name)
@@ -293,7 +293,7 @@ def check_ties():
 
 
 def check_options():
-    """Learned positions that are sinusoids, and rotary positions of both layouts."""
+    """Learned positions with the values of sinusoids, and rotary positions of both layouts."""
     case = case_of("g_learned")
     _, weights, inputs = find_seed(case)
     table = sinusoids(case.model.max_length, case.model.d_model)
@@ -306,7 +306,7 @@ def check_options():
     sinusoidal = run(replace(case, model=replace(case.model, positions="sinusoidal")), fixed, inputs)
     compare("learned positions that are sinusoids", learned, sinusoidal)
 
-    # Pairs in halves are interleaved pairs after a permutation of the rows of each head's query and key projections.
+    # Permuting the rows of each head's query and key projections turns pairs in halves into interleaved ones.
     case = case_of("g_rotary")
     _, weights, inputs = find_seed(case)
     order = torch.cat([8 * head + torch.arange(8).view(4, 2).T.flatten() for head in range(case.model.heads)])
@@ -321,7 +321,7 @@ def check_options():
 
 
 def check_state_dicts():
-    """The saved modules hold the rule's weights, under the names that torch gives them."""
+    """The saved modules have the rule's weights, under torch's names."""
     for case in (case for case in CASES if case.reference is TorchTransformer and case.shape is SMALL):
         _, weights, inputs = find_seed(case)
         state = load_file(FOLDER / f"{case.name}.state_dict.safetensors")
@@ -352,7 +352,7 @@ def print_errors(singles):
 
 
 def print_wrong_settings():
-    """How far the numbers go when one key of the model is wrong."""
+    """Prints how much the numbers change when one key of the model is wrong."""
     wrong = (
         ("c_pre", {"norm_kind": "layer"}),
         ("c_pre", {"norm_eps": 1e-5}),

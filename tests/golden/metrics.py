@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes metrics.json: BLEU, chrF and TER of small hard cases, as the real sacrebleu computes them.
+"""Writes metrics.json: BLEU, chrF and TER of small hard cases, computed by the real sacrebleu.
 
 Needs sacrebleu 2.6.0 (pip install sacrebleu==2.6.0). Run from anywhere: python3 tests/golden/metrics.py
 """
@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 TOKENIZERS = ["13a", "intl", "char", "zh", "none"]
 SMOOTHINGS = [("exp", None), ("floor", None), ("floor", 0.5), ("add-k", None), ("add-k", 0.25), ("none", None)]
 
-# Lines that stress a tokenizer; each is scored, and its tokens are listed too.
+# Lines that are hard for a tokenizer; each is scored, and its tokens are listed too.
 ODDITIES = [
     "Hello, world! It's 3.5% of $1,000.00 (approx.)",
     "... a..b ,, 1..2 1.,2 .5 5. -1 9-10 9--10 a-b",
@@ -40,7 +40,7 @@ C = "On the mat sat a cat, but the Dog, aged 3.5, doesn't care!"
 def scored(name, kind, metric, options, hypotheses, references):
     score = metric.corpus_score(hypotheses, references)
     statistics = metric._extract_corpus_statistics(hypotheses, references)
-    # sacrebleu's begin with two lengths; ours end with them.
+    # sacrebleu's statistics begin with two lengths; ours end with them.
     if kind == "bleu":
         statistics = [line[2:] + line[:2] for line in statistics]
     return {
@@ -85,7 +85,7 @@ TER_OPTIONS = [{}, {"normalized": True}, {"no_punct": True}, {"asian_support": T
                {"normalized": True, "no_punct": True, "asian_support": True, "case_sensitive": True},
                {"no_punct": True, "asian_support": True}]
 
-# Moves of blocks: near, far, several, nested, repeated, longer than TER looks for, and lengths far apart.
+# Shifted blocks: near, far, several, nested, repeated, longer than TER looks for; and very different lengths.
 SHIFTS = [
     ("c d a b", "a b c d"),
     ("e f g h i j a b c d", "a b c d e f g h i j"),
@@ -109,7 +109,7 @@ SHIFTS = [
 
 
 def cases():
-    # Every tokenizer with every smoothing; lowercase, effective order and the number of references take turns.
+    # Every tokenizer with every smoothing; lowercase, effective order and the number of references vary in turn.
     for t, tokenize in enumerate(TOKENIZERS):
         for s, smooth in enumerate(SMOOTHINGS):
             turn = t + s
@@ -168,7 +168,7 @@ def tokens(tokenize):
 def main():
     logging.disable(logging.WARNING)
     golden_cases = list(cases())
-    # Many cases have the same texts: each stands there once, and cases have its number.
+    # Many cases have the same texts: each is stored once, and cases refer to its number.
     texts = []
     for golden_case in golden_cases:
         text = {"hypotheses": golden_case.pop("hypotheses"), "references": golden_case.pop("references")}
@@ -181,7 +181,7 @@ def main():
         "tokens": {tokenize: tokens(tokenize) for tokenize in TOKENIZERS},
     }
     path = Path(__file__).with_suffix(".json")
-    # One case a line, so that a change shows where it is.
+    # One case per line, so that a diff shows which one changed.
     one_a_line = lambda values: ",\n".join(json.dumps(value) for value in values)
     path.write_text(f'{json.dumps(golden)[:-1]},\n"texts": [\n{one_a_line(texts)}\n],\n'
                     f'"cases": [\n{one_a_line(golden_cases)}\n]}}\n', encoding="ascii")

@@ -1,10 +1,10 @@
 """Golden numbers: the Transformer of "Attention Is All You Need", formula by formula, in PyTorch.
 
     python tests/golden/paper_transformer.py          # writes the three .safetensors files beside this script
-    python tests/golden/check_paper_transformer.py    # holds them against float64 and torch's own modules
+    python tests/golden/check_paper_transformer.py    # compares them with float64 and torch's own modules
 
-Every step is written as the paper writes it (the section stands beside it), heads one at a time,
-so that what is compared against these numbers shares nothing with them but the weights' names.
+Every step is written as in the paper, with its section number, and heads are computed one at a time,
+so that an implementation compared with these numbers shares nothing with them but the names of weights.
 Section numbers are those of arXiv:1706.03762; pre-norm is arXiv:2002.04745.
 
 Shape letters: B batch, S source length, T target length, L either, D d_model, H heads, K d_k or
@@ -131,7 +131,7 @@ def smoothed_loss(logits, labels, smoothing):
 
 
 class Formulas:
-    """The steps that a check can exchange for torch's own."""
+    """The steps that a check can replace by torch's own."""
 
     attention = staticmethod(attention)
     layer_norm = staticmethod(layer_norm)
@@ -231,7 +231,7 @@ class Transformer:
         return self.normalise("decoder.norm", x) if self.model.final_norm else x
 
     def project(self, states):
-        """Section 3.4: the output matrix, which is the embedding where tied; [B, T, V]."""
+        """Section 3.4: the output matrix, which is the embedding if tied; [B, T, V]."""
         if self.model.tie == "all":
             return states @ self.weights["source_embedding.weight"].T
         return self.linear("output_projection", states)
@@ -241,7 +241,7 @@ class Transformer:
 
 
 def make_weights(case):
-    """Random weights, none of them zero or one, so that no term of a formula can be left out unseen."""
+    """Random weights, none of them zero or one, so that a missing term of a formula shows."""
     model, generator, weights = case.model, torch.Generator().manual_seed(case.seed), {}
 
     def normal(*shape):
@@ -268,7 +268,7 @@ def make_weights(case):
         linear(f"{name}.fc2", model.d_ff, model.d_model)
         norm(f"{name}_norm")
 
-    # The padding row is not zero either: a mask that leaks then shows.
+    # The padding row is not zero either, so that a leaking mask shows.
     weights["source_embedding.weight"] = normal(case.source_vocab, model.d_model) * model.d_model**-0.5
     if model.tie == "none":
         weights["target_embedding.weight"] = normal(case.target_vocab, model.d_model) * model.d_model**-0.5
@@ -356,7 +356,7 @@ def write_case(case):
 
 
 def write_file(name, tensors, config):
-    """One metadata entry only: with several, safetensors writes them in an order that changes."""
+    """Writes a single metadata entry: with several, safetensors writes them in varying order."""
     path = FOLDER / f"{name}.safetensors"
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(tensors, path, metadata={"config": json.dumps(config)})
@@ -369,7 +369,7 @@ SMOOTHINGS = (0.0, 0.1, 0.2)
 
 
 def write_label_smoothing():
-    """Logits [37, 113] with a spread of 3, about every fifth label padding; torch's loss and its gradient."""
+    """Logits [37, 113] with a spread of 3, about a fifth of labels padding; torch's loss and its gradient."""
     rows, vocab, seed = 37, 113, 3
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(rows, vocab, generator=generator)

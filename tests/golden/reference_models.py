@@ -1,13 +1,12 @@
-"""Golden numbers: well-known hand-written Transformers, step by step, in PyTorch and float64.
+"""Golden numbers: well-known hand-written Transformers, step by step, in PyTorch with float64.
 
     python tests/golden/reference_models.py               # writes reference_models/*.safetensors beside this script
-    python tests/golden/reference_models.py --full DIR    # the same files, nothing sampled, into DIR
-    python tests/golden/check_reference_models.py         # holds the models and the files against each other
+    python tests/golden/reference_models.py --full DIR    # writes the same files to DIR, with whole tensors
+    python tests/golden/check_reference_models.py         # compares the models and the files
 
-Each model is a class of its own, written the way its kind of text writes it: its own names, mask convention,
-arrangement of heads and residuals. They share the weights' rule, the inputs and, in pairs, a table of sinusoids or
-torch's layer norm. The files hold inputs, outputs and gradients, but no weights: both sides compute those from the rule
-of `weight_value`.
+Each model is a separate class, written like the originals of its kind, with their names, mask convention, arrangement of
+heads and residuals. They share the rule for weights, the inputs and, in pairs, a table of sinusoids or torch's layer norm.
+The files have inputs, outputs and gradients, but no weights: both sides compute those by the rule of `weight_value`.
 
 Shape letters: B batch, S source length, T target length, L either, D d_model, H heads, K d_k, F d_ff, V vocabulary.
 """
@@ -30,9 +29,9 @@ FOLDER = Path(__file__).resolve().parent / "reference_models"
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 FIRST_WORD = 4
 LABEL_SMOOTHING = 0.1
-# No ReLU of a real position may have an input this near 0, where other arithmetic could take the other side.
+# No ReLU of a real position may have an input this near to 0: other arithmetic could be on the other side.
 KINK_DISTANCE = 1e-5
-# A tensor of more elements is stored as a sample of at most SAMPLE_SIZE.
+# A tensor with more elements is stored as a sample of at most SAMPLE_SIZE.
 LARGEST_WHOLE = 4096
 SAMPLE_SIZE = 2048
 
@@ -107,7 +106,7 @@ def fnv1a64(name):
 
 
 def random_bits(name, seed, count):
-    """`count` numbers of 64 bits for a name: mix64(key + i), the key made of name and seed."""
+    """`count` numbers of 64 bits for a name: mix64(key + i), with a key made from name and seed."""
     key = mix64_of(fnv1a64(name) ^ mix64_of(seed))
     return mix64(np.uint64(key) + np.arange(count, dtype=np.uint64))
 
@@ -128,7 +127,7 @@ def weight_value(name, shape, seed):
 
 
 def weight_shapes(model, vocab):
-    """Our names of all parameters, with their shapes."""
+    """All parameters, by our names, with their shapes."""
     d, shapes = model.d_model, {}
 
     def linear(name, inputs, outputs, bias=True):
@@ -196,17 +195,17 @@ def make_inputs(case, seed):
 
 
 class Reference(nn.Module):
-    """Where our weights lie in a model, and what reaches its ReLUs.
+    """Where our weights are in a model, and what reaches its ReLUs.
 
-    `forward(source, target_input)` gives `encoder` [B, S, D] and `logits` [B, T, V] by name, and the attention
-    weights where a model returns them.
+    `forward(source, target_input)` returns `encoder` [B, S, D] and `logits` [B, T, V] by name, and the attention
+    weights if the model returns them.
     """
 
     renames = ()  # (part of our name, part of theirs), replaced one after another
     first_linear = None  # what the name of a feed-forward block's first linear layer ends with
 
     def place(self, name):
-        """:return: the model's parameter for a name of ours, and which part of it that is"""
+        """:return: the model's parameter for one of our names, and which part of it is meant"""
         for ours, theirs in self.renames:
             name = name.replace(ours, theirs)
         return name, lambda parameter: parameter
@@ -332,7 +331,7 @@ class MinusBillion(Reference):
 
 
 class WeightedHeads(nn.Module):
-    """Heads laid beside the batch, H·B of them; a mask holds True where a score is hidden."""
+    """Heads stacked along the batch, H·B in all; a mask holds True where a score is hidden."""
 
     def __init__(self, d_model, heads):
         super().__init__()
@@ -415,7 +414,7 @@ def angle_table(length, d_model):
 
 
 class MinusInfinity(Reference):
-    """The model of `MinusBillion`; only keys are masked, so no row of scores is -inf throughout."""
+    """The model of `MinusBillion`; only keys are masked, so no row of scores is -inf everywhere."""
 
     first_linear = "linear1"
     renames = (
@@ -527,7 +526,7 @@ class WrappedStack(nn.Module):
 
 
 class Annotated(Reference):
-    """Embeddings times √D; final norms; an output bias also where one matrix serves all three."""
+    """Embeddings times √D; final norms; an output bias even if one matrix serves all three."""
 
     first_linear = "ff.0"
     renames = (
@@ -585,7 +584,7 @@ class EpsInRoot(nn.Module):
 
 
 class QueryMaskedHeads(nn.Module):
-    """One head after the other; a query that may see nothing gets attention weights of exactly zero."""
+    """One head after another; a query that may see nothing gets attention weights of exactly zero."""
 
     def __init__(self, d_model, heads):
         super().__init__()
@@ -597,7 +596,7 @@ class QueryMaskedHeads(nn.Module):
     def attend(self, q, k, v, mask):
         scores = q.matmul(k.transpose(1, 2)) / math.sqrt(self.head_width)
         sees_nothing = ~mask.any(dim=-1, keepdim=True)  # [B, Lq, 1]
-        # Rows of -inf alone would give NaN, forward and backward: such rows are masked after the softmax instead.
+        # Rows of only -inf would give NaN, forward and backward: such rows are masked after the softmax instead.
         scores = scores.masked_fill(~mask & ~sees_nothing, -math.inf)
         weights = torch.softmax(scores, dim=-1).masked_fill(sees_nothing, 0.0)
         return weights.matmul(v), weights
@@ -679,7 +678,7 @@ class QueryMasks(Reference):
 
 
 class TorchTransformer(Reference):
-    """torch's own module between two embeddings and a linear layer. Its stacks end with norms, post-norm too."""
+    """torch's own module between two embeddings and a linear layer. Its stacks end with norms, even with post-norm."""
 
     first_linear = "linear1"
     renames = (
@@ -734,8 +733,8 @@ class TorchTransformer(Reference):
 class TensorToTensor(Reference):
     """One matrix for everything, no bias on it or on attention; dense kernels are [in, out]; masks are added.
 
-    tensor2tensor's first settings have the paper's post-norm, and those are meant here. Its timescales have the
-    exponent i / (D/2 - 1), so that the last is 10000; here the exponent is the paper's 2i / D, as in mt's `halves`.
+    These are tensor2tensor's first settings, with the paper's post-norm. Its timescales have the exponent
+    i / (D/2 - 1), so that the last is 10000; here the exponent is the paper's 2i / D, as in mt's `halves`.
     It also sets padding's embeddings to zero, which changes no real position.
     """
 
@@ -832,9 +831,9 @@ class TensorToTensor(Reference):
 
 
 def rotate(x, layout):
-    """Turns pair i of the vector at position p by the angle p · 10000^(-2i/K); x is [B, L, K].
+    """Rotates pair i of the vector at position p by the angle p · 10000^(-2i/K); x is [B, L, K].
 
-    A pair is (x_2i, x_2i+1) where interleaved, (x_i, x_i+K/2) in halves.
+    A pair is (x_2i, x_2i+1) if interleaved, (x_i, x_i+K/2) in halves.
     """
     length, width = x.shape[1:]
     half = width // 2
@@ -853,7 +852,7 @@ def relu(x):
 
 
 def gelu(x):
-    """x · Φ(x), Φ the normal distribution: exact, no approximation by tanh."""
+    """x · Φ(x), with Φ the normal distribution: exact, without approximation by tanh."""
     return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
@@ -862,7 +861,7 @@ def swish(x):
 
 
 class Options(Reference):
-    """What mt's `[model]` keys say, all of them, over weights under mt's names (with / for .)."""
+    """All of mt's `[model]` keys, with weights under mt's names (with / for .)."""
 
     first_linear = None
     renames = ((".", "/"),)
@@ -896,7 +895,7 @@ class Options(Reference):
         return self.attention(name, x, x, allowed, rotary=self.model.positions == "rotary")
 
     def attention(self, name, x, seen, allowed, rotary=False):
-        """:param allowed: [B, Lq, Lk], True where query i sees key j; :param rotary: turn queries and keys"""
+        """:param allowed: [B, Lq, Lk], True where query i sees key j; :param rotary: rotate queries and keys"""
         model = self.model
         query = self.linear(f"{name}.q_proj", x, model.attention_bias)
         key = self.linear(f"{name}.k_proj", seen, model.attention_bias)
@@ -982,7 +981,7 @@ class Options(Reference):
 
 @dataclass(frozen=True)
 class Case:
-    """One golden file: a model and a batch; the seed is the first from `first_seed` on that meets no kink."""
+    """One golden file: a model and a batch; the seed is the first from `first_seed` on that avoids kinks."""
 
     name: str
     reference: type[Reference]
@@ -1056,7 +1055,7 @@ def run(case, weights, inputs, dtype=torch.float64):
 
 
 def kink_distance(case, weights, inputs):
-    """How near to 0 the input of a ReLU at a real position comes; other activations have no kink."""
+    """How near to 0 an input of a ReLU at a real position comes; other activations have no kink."""
     if case.model.activation != "relu":
         return math.inf
     reference = build(case, weights)
@@ -1088,9 +1087,9 @@ def stride_of(tensor):
 
 
 def stored_form(tensors, full):
-    """float32, and a sample of what is large.
+    """Converts tensors to float32 and samples the large ones.
 
-    :return: the tensors as they are stored, and what the configuration says of the sampled ones
+    :return: the tensors as they are stored, and the configuration's entries about the sampled ones
     """
     stored, sampled = {}, {}
     for name, tensor in tensors.items():
@@ -1122,13 +1121,13 @@ def write_case(case, folder, full):
     }
     write_file(folder / f"{case.name}.{case.shape.name}.safetensors", tensors, {"config": json.dumps(config)})
     if case.reference is TorchTransformer and case.shape is SMALL:
-        # What saving the module gives. Its numbers are the rule's, which are float32 from the start.
+        # The module as saved. Its numbers are the rule's, which are float32 from the start.
         state = build(case, weights, torch.float32).state_dict()
         write_file(folder / f"{case.name}.state_dict.safetensors", state, None)
 
 
 def write_file(path, tensors, metadata):
-    """One metadata entry at most: with several, safetensors writes them in an order that changes."""
+    """Writes at most one metadata entry: with several, safetensors writes them in varying order."""
     save_file(tensors, path, metadata=metadata)
     print(f"{path.name}: {len(tensors)} tensors, {path.stat().st_size:,} bytes")
 

@@ -1,4 +1,4 @@
-//! The attention kernels of every width.
+//! The attention kernels, for heads of every width.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use mt::rng::Stream;
 use super::error_by_norm;
 use crate::common::emulator::{get, guarded_queue, put, to_bf16};
 
-/// Sentences on the device: their rows begin at the sums of the lengths before.
+/// Packed sentences on the device: each begins where the one before ends.
 fn side(queue: &dyn Queue, lengths: &[u32]) -> Side {
     let mut starts = vec![0u32];
     lengths.iter().for_each(|length| starts.push(starts[starts.len() - 1] + length));
@@ -41,7 +41,7 @@ pub fn attend(
     let width = HEADS * d;
     let mut stream = Stream::new(d as u64, "attention");
     let mut draw = |rows: usize| -> Address {
-        // Of bf16, so that both types begin with the same numbers.
+        // Rounded to bf16, so that both types start from the same numbers.
         let values: Vec<u16> = (0..rows * width).map(|_| to_bf16(stream.normal() as f32)).collect();
         match number {
             Number::Bf16 => put(&**queue, &values),
@@ -81,7 +81,7 @@ pub fn attend(
     )
 }
 
-/// What `attend` computes without dropout, by its definition, in float64.
+/// What `attend` computes without dropout, straight from the definition, in float64.
 fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool) -> [Vec<f32>; 4] {
     const HEADS: usize = 2;
     let (width, scale) = (HEADS * d, 1.0 / (d as f64).sqrt());
@@ -120,7 +120,7 @@ fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool)
     [out, dq, dk, dv].map(|values| values.into_iter().map(|value| value as f32).collect())
 }
 
-/// The kernels for every width, in each of their forms, against the definition.
+/// The general kernels, in each of their forms, against the definition.
 #[test]
 fn attention_is_its_definition() {
     for (d, causal) in [(6, true), (40, false), (64, true), (100, false), (128, true), (136, true), (512, false)] {
@@ -136,7 +136,7 @@ fn attention_is_its_definition() {
     }
 }
 
-/// The kernels for tensor cores against those for every width and type, which the tests above hold against the processor's.
+/// The tensor-core kernels against the general ones, which are compared with the processor's elsewhere.
 #[test]
 fn attention_in_tiles_is_attention() {
     for (d, causal, p) in [(16, true, 0.0), (32, false, 0.2), (64, true, 0.1), (128, false, 0.0), (64, false, 0.0)] {
@@ -151,7 +151,7 @@ fn attention_in_tiles_is_attention() {
     }
 }
 
-/// A head as wide as a base model, as in the paper's table 3 (A): twice as wide as a lane's first numbers reach.
+/// One head as wide as a base model, as in the paper's table 3 (A): a lane holds 16 of its numbers.
 #[test]
 fn one_wide_head() {
     let [want, got] = [Number::F32, Number::Bf16]

@@ -1,4 +1,4 @@
-//! The encoder alone, decoding, and the choice of continuations.
+//! The encoder alone, decoding, and the selection of continuations.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn translate(
     search(&mut neural.begin(&sources).unwrap(), &options(max_lengths)).unwrap()
 }
 
-/// The encoder's states alone, packed.
+/// The packed states of the encoder alone.
 #[test]
 fn encoding_is_the_processor_s() {
     let source = random_sequences(&[9, 3, 1, 20], V, "source");
@@ -53,7 +53,7 @@ fn encoding_is_the_processor_s() {
     }
 }
 
-/// Beams of every width, with constraints: as on the processor, where every step is computed anew by other code.
+/// Beams of every width, with constraints, give the same as on the processor, where other code recomputes every step.
 #[test]
 fn decoding_is_the_processor_s() {
     let lengths: Vec<u32> = (0..7).map(|i| 1 + i * 5 % 9).collect();
@@ -79,7 +79,7 @@ fn decoding_is_the_processor_s() {
     }
 }
 
-/// Two translations at a time by one model, one in bf16; and whole distributions.
+/// Two translations at a time by one model, in bf16, with whole distributions.
 #[test]
 fn sessions_do_not_disturb_each_other() {
     let config = &every_option()[2];
@@ -100,11 +100,11 @@ fn sessions_do_not_disturb_each_other() {
     let (of_b, of_a) = (distributions(&mut b), distributions(&mut a));
     assert_eq!([of_a, of_b], alone);
     let total: f64 = alone[0].iter().map(|&log_prob| f64::from(log_prob).exp()).sum();
-    // Tokens that have no place in a translation are left out.
+    // Forbidden tokens have no probability, so the sum is below 1.
     assert!(total > 0.5 && total < 1.0, "{total}");
 }
 
-/// The best of rows of logits, with ties, more than one thread's share, and all kinds of exclusions.
+/// The best continuations of rows of logits, with ties, rows longer than one thread's share, and all kinds of exclusions.
 #[test]
 fn the_best_continuations() {
     let (queue, vocabulary, stride, k) = (device().1, 4099, 4104, 5);
@@ -112,11 +112,11 @@ fn the_best_continuations() {
     let mut stream = Stream::new(1, "logits");
     let mut logits: Vec<f32> = (0..5 * vocabulary).map(|_| (4.0 * stream.normal()).round() as f32 / 2.0).collect();
     logits[3 * vocabulary + 700] = f32::NAN;
-    // The best of one thread's share come one after the other.
+    // The best ones fall to one thread.
     for token in [2, 3, 4097] {
         logits[token] = 50.0;
     }
-    // The best of all is excluded, for all rows and for one.
+    // The very best are excluded: 273 for all rows, 999 for one.
     logits[273] = 60.0;
     logits[vocabulary + 999] = 70.0;
     let forced = [Exclusions::NO_TOKEN, Exclusions::NO_TOKEN, 77, Exclusions::NO_TOKEN, Exclusions::NO_TOKEN];
@@ -158,7 +158,7 @@ fn the_best_continuations() {
     }
 }
 
-/// On a device that has room for some sentences of a batch, not for all.
+/// The device has room for some sentences of a batch, but not for all.
 #[test]
 fn a_batch_that_does_not_fit_is_translated_in_parts() {
     if !on_emulator("a_batch_that_does_not_fit_is_translated_in_parts") {
@@ -176,7 +176,7 @@ fn a_batch_that_does_not_fit_is_translated_in_parts() {
         let translator = InferenceEngine::new(&model, Arc::new(Emulator::with_memory(bytes)), DType::F32).unwrap();
         Ensemble::new(vec![Neural::on_device(&model, translator, special())])
     };
-    // One batch, or several, of which two are translated at a time.
+    // One batch, or several, two of which are translated at a time.
     let translate = |bytes: usize, batch_tokens: usize| -> Vec<Vec<u32>> {
         let options = TranslateOptions { batch_tokens, ..options.clone() };
         let found = ensemble(bytes)

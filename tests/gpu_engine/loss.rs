@@ -1,4 +1,4 @@
-//! The kernels of the loss by themselves, for vocabularies of every size.
+//! The loss kernels on their own, for vocabularies of every size.
 
 use mt::gpu::launch::Kernels;
 use mt::gpu::queue::Number;
@@ -7,10 +7,10 @@ use mt::rng::Stream;
 use crate::common::emulator::{device, get, put, to_bf16};
 
 const SMOOTHING: f32 = 0.1;
-/// The label that is none.
+/// Marks a row without a label.
 const NO_LABEL: u32 = u32::MAX;
 
-/// Smoothed loss, negative log-likelihood and the smoothed loss's gradient of a row, by their definition.
+/// Smoothed loss, negative log-likelihood and gradient of the smoothed loss for a row, by definition.
 fn by_definition(x: &[f64], label: usize) -> (f64, f64, Vec<f64>) {
     let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = largest + x.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
@@ -22,8 +22,8 @@ fn by_definition(x: &[f64], label: usize) -> (f64, f64, Vec<f64>) {
     ((1.0 - smoothing) * nll + smoothing * uniform, nll, gradient)
 }
 
-/// Vocabularies of one access of few threads, of several of all, no multiple of eight, and in bf16 more than is kept in
-/// registers. Logits are hundreds away from zero in one row.
+/// Vocabularies that need one access by a few threads, that need several by all, that are no multiple of eight, and that do
+/// not fit in registers as bf16. In one row, logits are hundreds away from zero.
 #[test]
 fn the_smoothed_loss_is_its_definition() {
     let queue = device().1;
@@ -66,7 +66,7 @@ fn the_smoothed_loss_is_its_definition() {
                 let (smoothed, nll, want) = by_definition(&x, label as usize);
                 let near = |got: f32, want: f64| (f64::from(got) - want).abs() < 1e-5 * want.abs().max(1.0);
                 assert!(near(losses[2 * row], smoothed) && near(losses[2 * row + 1], nll), "v {v}, row {row}");
-                // A gradient that is stored as bf16 has eight significant bits.
+                // A gradient stored as bf16 has eight significant bits.
                 let most = if number == Number::Bf16 { 4e-3 } else { 1e-5 };
                 let scale = want.iter().fold(0.0, |most: f64, g| most.max(g.abs()));
                 let off = got.iter().zip(&want).map(|(g, w)| (f64::from(*g) - w).abs()).fold(0.0, f64::max);

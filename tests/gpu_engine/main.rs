@@ -1,5 +1,5 @@
-//! The GPU engine and its kernels, held against the fused kernels of the processor: on the device that `MT_TEST_DEVICE`
-//! names (cuda, cuda:1), else on the emulator.
+//! The GPU engine and its kernels, compared with the processor's fused kernels: on the device that `MT_TEST_DEVICE` names
+//! (cuda, cuda:1), else on the emulator.
 
 mod attention;
 #[path = "../common/mod.rs"]
@@ -28,7 +28,7 @@ use mt::rng::Stream;
 use mt::train::backend::{Backend, Tape};
 use mt::train::optimizer::Optimizer;
 
-/// No multiple of eight, as vocabularies of small corpora are.
+/// Not a multiple of eight, like the vocabularies of small corpora.
 const V: usize = 61;
 const VOCABULARY: Vocabulary = Vocabulary { source: V, target: V, source_padding: 0, target_padding: 0 };
 
@@ -51,11 +51,11 @@ fn engine(config: &ModelConfig, compute: DType) -> (Transformer, Engine) {
     (model, engine)
 }
 
-/// A batch whose sentences are of one tile and of several, one of them the same token again and again.
+/// A batch with sentences of one tile and of several; one repeats the same token.
 fn batch() -> (Sequences, Sequences, Targets) {
     let (mut source, target) =
         (random_sequences(&[37, 3, 1, 20], V, "source"), random_sequences(&[5, 45, 1, 33], V, "target"));
-    // A token with more rows than its gradient's threads take at once.
+    // A token with more rows than the threads of its gradient process at once.
     source.ids[..37].fill(9);
     let labels = random_sequences(&target.lengths, V, "labels").ids;
     (source, target, Targets { labels, padding: 0, smoothing: 0.1 })
@@ -94,7 +94,7 @@ const TRAINING: Mode = Mode { training: Some(11), implementation: Implementation
 
 #[test]
 fn loss_and_gradients_are_the_processor_s() {
-    // More column sums than one kernel adds up.
+    // Deep enough for more column sums than one kernel adds up.
     let deep = ModelConfig { decoder_layers: 8, norm: NormPlacement::Pre, ..small_model() };
     for (number, config) in every_option().into_iter().chain([deep]).enumerate() {
         let (want, got) = (want(&config, &TRAINING), got(&config, &TRAINING, DType::F32));
@@ -104,8 +104,8 @@ fn loss_and_gradients_are_the_processor_s() {
     }
 }
 
-/// bf16 has eight significant bits, and activations are rounded as well as factors: the whole gradient points where that of
-/// float32 does (cosines of 0.9988 to 0.99997 were measured, 0.990 for the worst of all parameters).
+/// bf16 has eight significant bits, and activations are rounded as well as factors: the gradient still points the same way
+/// as that of float32 (measured cosines: 0.9988 to 0.99997, and 0.990 for the worst single parameter).
 #[test]
 fn bf16_follows_f32() {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
@@ -131,7 +131,7 @@ fn evaluation_is_the_processor_s() {
     }
 }
 
-/// Micro-batches add up, each with memory that the one before has used; and the same update gives the same bits.
+/// Micro-batches add up, though each reuses the memory of the one before; and the same update gives the same bits.
 #[test]
 fn passes_accumulate_and_repeat() {
     let (model, mut engine) = engine(&every_option()[1], DType::BF16);
@@ -180,7 +180,7 @@ fn the_optimizer_moves_parameters_alike() {
             backend.begin().unwrap();
             model.parameters().gradients().slice_set(&gradients, 0, 0).unwrap();
             backend.clear_gradients(optimizer.frozen()).unwrap();
-            // The first is not clipped.
+            // The first update is not clipped.
             backend.decide(0.5, if update == 1 { 1e9 } else { 10.0 }).unwrap();
             optimizer.step_with(&mut *backend, update, 1e-3).unwrap();
             outcomes.push(backend.outcome().unwrap());
@@ -221,7 +221,7 @@ fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -
     Ok(())
 }
 
-/// Training and decoding touch no memory but what they took, and none that was given back.
+/// Training and decoding touch no memory but what they allocated, and none that was freed.
 #[test]
 fn kernels_stay_in_their_memory() {
     if !on_emulator("kernels_stay_in_their_memory") {
@@ -229,13 +229,13 @@ fn kernels_stay_in_their_memory() {
     }
     let options = every_option();
     let all = options.iter().map(|config| (config, DType::BF16));
-    // Wide and narrow ones.
+    // The float32 ones run the kernels with wide accesses and those with narrow ones.
     for (config, compute) in all.chain([(&options[1], DType::F32), (&options[5], DType::F32)]) {
         update_and_translate(Emulator::guarded(), config, compute).unwrap();
     }
 }
 
-/// No two threads are at the same number, one of them writing, without a barrier between them.
+/// No two threads access the same number, one of them writing, without a barrier between them.
 #[test]
 fn threads_of_a_kernel_do_not_race() {
     if !on_emulator("threads_of_a_kernel_do_not_race") {
@@ -245,7 +245,7 @@ fn threads_of_a_kernel_do_not_race() {
     for (config, compute) in [(&options[2], DType::BF16), (&options[5], DType::F32)] {
         update_and_translate(Emulator::that_sees_races(true), config, compute).unwrap();
     }
-    // What finds none finds some where barriers do not count.
+    // The detector works: it finds races if barriers are ignored.
     let error = update_and_translate(Emulator::that_sees_races(false), &small_model(), DType::BF16).unwrap_err();
     assert!(error.to_string().contains("a race"), "{error}");
 }
@@ -269,8 +269,8 @@ fn threads_of_no_kernel_race() {
     }
 }
 
-/// An update whose gradient is not finite moves nothing, nor do those that were queued behind it, until they are forgotten;
-/// then all goes on as if it had not been.
+/// An update whose gradient is not finite changes nothing, nor do those queued after it, until they are forgotten; then
+/// training goes on as if it had never been.
 #[test]
 fn updates_behind_one_that_is_not_finite_wait() {
     let run = |poisoned: &[usize]| {
@@ -315,7 +315,7 @@ fn updates_behind_one_that_is_not_finite_wait() {
     assert_eq!(never.1, with.1);
 }
 
-/// One number that is not finite, anywhere, is seen.
+/// A single number that is not finite is noticed, wherever it is.
 #[test]
 fn numbers_that_are_not_finite_are_seen() {
     let (model, mut engine) = engine(&small_model(), DType::F32);
@@ -337,8 +337,7 @@ fn numbers_that_are_not_finite_are_seen() {
     }
 }
 
-/// What does not fit fails with a message that training splits batches at, and leaves room for the parts.
-/// Logits are the largest part of this model's memory: where there is none for those of all rows, parts of them give the same.
+/// Logits take most of this model's memory: if those of all rows do not fit, computing them in parts gives the same.
 #[test]
 fn logits_that_do_not_fit_are_computed_in_parts() {
     if !on_emulator("logits_that_do_not_fit_are_computed_in_parts") {
@@ -363,10 +362,11 @@ fn logits_that_do_not_fit_are_computed_in_parts() {
     let (want, got) = (pass(1 << 30), pass(logits));
     assert!((got.0 - want.0).abs() < 1e-9 * want.0, "{}, not {}", got.0, want.0);
     assert!(error_by_norm(&got.1, &want.1) < 1e-6);
-    // Sums of parts are other bits than one sum.
+    // Summing in parts gives other bits, which proves that there were parts.
     assert!(got.1 != want.1);
 }
 
+/// What does not fit fails with an error at which training splits batches, and leaves room for the parts.
 #[test]
 fn running_out_of_memory_leaves_room_for_less() {
     if !on_emulator("running_out_of_memory_leaves_room_for_less") {

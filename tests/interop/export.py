@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Holds exported models to the programs they are exported for: export.py MT [MODEL SOURCE]
+"""Compares exported models in `mt` and in the programs they are exported for: export.py MT [MODEL SOURCE]
 
-Exports MODEL (without one, a small model trained here, and some of other kinds) to CTranslate2 and to Hugging Face `transformers`, and
-compares pieces, greedy and beam translations of the lines of SOURCE with `mt translate`, which must be the same but for ties. What a
-search finds depends on when it stops: `--patience 1` is the rule of CTranslate2 and of transformers' `early_stopping=True`, `--patience 0`
-that of its `early_stopping="never"`.
+Exports MODEL (by default a small model trained here, and some of other kinds) to CTranslate2 and to Hugging Face
+`transformers`, and compares pieces, greedy and beam translations of the lines of SOURCE with those of `mt translate`: except
+for ties, they must be the same. What a search finds depends on when it stops: `--patience 1` is the rule of CTranslate2 and of
+transformers' `early_stopping=True`, `--patience 0` that of its `early_stopping="never"`.
 """
 
 import json
@@ -13,12 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Scores nearer than this are a tie in 32-bit sums of another order.
+# Scores that differ less are ties: 32-bit sums depend on their order.
 TIE = 1e-4
 ODD = ["", "A", "  two  spaces ", "<pad> </s> <s>", "ﬁ ½ Ａ", "naïve café", "中文 русский 🙂", "tab\there", "<0x41> ▁ x"]
 
 
-# Models of other kinds, and what they are exported to: each is trained for a moment.
+# Models of other kinds, each trained only briefly, and the formats they are exported to.
 VARIANTS = {
     "pre-norm, GELU, learned positions, no attention bias": (["ct2"], [
         "model.norm=pre", "model.activation=gelu", "model.positions=learned", "model.attention_bias=false", "model.max_length=128"]),
@@ -37,7 +37,7 @@ def lines_of(command, text):
 
 
 def compare(name, ours, theirs):
-    """Translations with their scores: how many differ, and by more than a tie."""
+    """Counts translations, given with scores, that differ, and those that differ by more than a tie."""
     differ = [(a, b) for a, b in zip(ours, theirs, strict=True) if a[0] != b[0]]
     bad = [(a, b) for a, b in differ if abs(a[1] - b[1]) > TIE]
     print(f"{name}: {len(ours)} lines, {len(differ)} differ, {len(bad)} by more than a tie")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Holds imported models to the program they come from: import.py MT
+"""Compares imported models with the program they come from: import.py MT
 
-Makes random MarianMT models with Hugging Face `transformers` (weights scaled so that preferences are clear), with SentencePiece models
-trained here, imports them with `mt import`, and compares pieces, log-probabilities, greedy and beam search on random lines, from their
-text. Then the same again with what `mt export --format hf-marian` makes of an imported model.
+Makes random MarianMT models with Hugging Face `transformers` (weights scaled so that preferences are clear), with
+SentencePiece models trained here, imports them with `mt import`, and compares pieces, log-probabilities, greedy and beam
+search on random lines of text. Then it does the same with what `mt export --format hf-marian` makes of an imported model.
 """
 
 import json
@@ -18,11 +18,11 @@ import sentencepiece
 import torch
 from transformers import AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
-# Scores nearer than this are a tie in 32-bit sums of another order.
+# Scores that differ less are ties: 32-bit sums depend on their order.
 TIE = 1e-4
 LINES, NEW_TOKENS = 500, 40
 
-# Shape, whether the vocabulary is shared, weights' type, target languages.
+# Shape, whether the vocabulary is shared, type of the weights, target languages.
 MODELS = {
     "shared vocabulary, swish, 6 heads": (dict(d_model=96, encoder_layers=3, decoder_layers=3, heads=6, ffn=192, activation_function="swish",
                                               scale_embedding=True), True, torch.float32, []),
@@ -45,7 +45,7 @@ def pieces_of(model):
 
 
 def make(folder, name, shape, shared, dtype, tags, models, seed, lines):
-    """A folder as OPUS-MT's are."""
+    """Writes a folder like OPUS-MT's."""
     torch.manual_seed(seed)
     (folder / name).mkdir()
     here = folder / name
@@ -87,10 +87,10 @@ def make(folder, name, shape, shared, dtype, tags, models, seed, lines):
 
 
 def ends(model, tokenizer, lines):
-    """Makes the end of a sentence as likely as gives translations of a dozen tokens: most end by themselves, some do not."""
+    """Makes the end of a sentence so likely that translations have about a dozen tokens: most end by themselves, some do not."""
     batch = tokenizer(lines, return_tensors="pt", padding=True)
-    # Its probability is to depend on the state, and not on what all first states have in common: or it ends all translations at their
-    # beginning, or none.
+    # The end's probability must depend on what differs between states, not on what all first states have in common: else all
+    # translations would end at the beginning, or none.
     starts = torch.full((len(lines), 1), model.config.pad_token_id)
     first = model(**batch, decoder_input_ids=starts, output_hidden_states=True).decoder_hidden_states[-1].mean((0, 1))
     end = model.model.get_decoder().embed_tokens.weight[0]
@@ -125,7 +125,7 @@ def generate(model, tokenizer, lines, beam, penalty, stopping):
 
 
 def log_probabilities(model, tokenizer, pairs):
-    """Of every token of each target and its end."""
+    """Log-probabilities of every token of each target and of its end."""
     found = []
     for source, target in pairs:
         batch = tokenizer(source, text_target=target, return_tensors="pt")
@@ -156,7 +156,7 @@ def check(mt, name, theirs, ours, lines, targets):
     failed = 0
     unknown = {i: piece for piece, i in source.items()}
     pieces = [" ".join(unknown[i] for i in tokenizer(line).input_ids[:-1]) for line in lines]
-    # `mt` shows unknown text as it stands.
+    # `mt` shows unknown text unchanged.
     found = [" ".join(piece if piece in source else "<unk>" for piece in line.split(" ") if piece)
              for line in lines_of([mt, "tokenize", "-q", "--model", ours], lines)]
     wrong = sum(a != b for a, b in zip(found, pieces, strict=True))

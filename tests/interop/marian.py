@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Holds models imported from Marian's own files to Marian: marian.py MT
+"""Compares models imported from Marian's own files with Marian: marian.py MT
 
-Trains three small models with Marian (pymarian) on real text: one vocab.spm for both sides; vocabularies in YAML of text that is split
-already; and the folder of an OPUS-MT release, SentencePiece models beside a vocabulary in YAML, named by a decoder.yml. Imports each with
-`mt import`, and compares the log-probability of each token of 500 given translations, and then translations of 500 lines.
+Trains three small models with Marian (pymarian) on real text: one vocab.spm for both sides; YAML vocabularies of text that is
+already split; and a folder like an OPUS-MT release, with SentencePiece models and a YAML vocabulary named by a decoder.yml.
+Imports each with `mt import`, and compares the log-probability of each token of 500 given translations, then translations of
+500 lines.
 
-Greedy search must give the same, for as many tokens as both may have. Beam search is told of only: Marian's beam becomes narrower by
-each translation that has ended. With pre-norm Marian's decoder does not compute what its scorer does (it leaves out the norm of earlier
-tokens in self-attention), which is shown, and only what the scorer says is compared.
+Greedy search must give the same, up to the shorter limit of tokens. Beam search is only reported: Marian's beam becomes
+narrower with each translation that ends. With pre-norm, Marian's decoder differs from its scorer (it leaves out the norm of
+earlier tokens in self-attention); this is shown, and only the scorer is compared.
 """
 
 import json
@@ -20,7 +21,7 @@ from pathlib import Path
 import sentencepiece
 from pymarian import Trainer, Translator
 
-# Of log-probabilities; Marian prints them with five decimals.
+# For log-probabilities; Marian prints them with five decimals.
 TOLERANCE = 1e-4
 LINES, UPDATES, LONGEST = 500, 400, 60
 
@@ -44,7 +45,7 @@ def write(file, lines):
 
 
 def make(kind, folder, text):
-    """The vocabularies, what Marian trains on, and what turns a line of each side into that."""
+    """The vocabularies, the files Marian trains on, and functions that convert a line of each side to their form."""
     if kind == "spm":
         return [folder / "vocab.spm"] * 2, text, [str, str]
     if kind == "words":
@@ -72,7 +73,7 @@ def translate(model, vocabularies, lines, beam, penalty):
     for block in Translator(options).translate(lines):
         for line in block.split("\n"):
             number, tokens, *_ = line.split(" ||| ")
-            # The best comes first.
+            # The best translation comes first.
             found.setdefault(int(number), (tokens.split(), scores_of(line)))
     return [found[number] for number in range(len(lines))]
 
@@ -82,7 +83,7 @@ def scores_of(line):
 
 
 def score(model, vocabularies, files):
-    """By Marian's scorer, which computes as training does; it writes to the process's own output."""
+    """Scores with Marian's scorer, which computes as in training; it writes to the process's own stdout."""
     command = ["score", "-m", str(model), "-v", *map(str, vocabularies), "-t", *map(str, files), "--cpu-threads", "1", "--quiet", "--word-scores"]
     run = subprocess.run([sys.executable, "-c", f"import _pymarian; _pymarian.main({command!r})"], capture_output=True, check=True)
     return [scores_of(line) for line in run.stdout.decode().splitlines() if "WordScores" in line]
@@ -102,14 +103,14 @@ def check(mt, name, kind, options, folder, text, lines):
     Trainer(f"{' '.join(OPTIONS.split())} {options} --train-sets {files[0]} {files[1]} --vocabs {vocabularies[0]} {vocabularies[1]} "
             f"--model {folder}/model.npz --after-batches {UPDATES} --beam-size 4 --normalize 1").train()
     if kind == "opus":
-        # As they are released, without what training leaves.
+        # Models are released without the other files that training leaves.
         for left in (*folder.glob("model.npz.*"), *folder.glob("pieces.*")):
             left.unlink()
         (folder / "decoder.yml").write_text("models: [/elsewhere/model.npz]\nvocabs:\n  - opus.vocab.yml\n  - opus.vocab.yml\nbeam-size: 4\nnormalize: 1\n")
     ours = folder / "ours"
     subprocess.run([mt, "import", "-q", str(folder), "--out", str(ours)], check=True)
     print(name)
-    # Given translations: the references.
+    # The given translations are the references.
     given = [folder / f"given.{side}" for side in ("en", "de")]
     for file, side in zip(given, lines):
         write(file, side)
@@ -124,7 +125,7 @@ def check(mt, name, kind, options, folder, text, lines):
         if "--transformer-preprocess n" in options:
             write(given[1], [" ".join(tokens) for tokens, _ in theirs])
             own = zip(theirs, score(folder / "model.npz", vocabularies, given), strict=True)
-            # One that reached the greatest length has no end.
+            # A translation cut at the maximum length has no end.
             difference = largest((a[: len(tokens)], b[: len(tokens)]) for (tokens, a), b in own)
             print(f"  Marian's decoder and its scorer differ by {difference:.1f} in the log-probability of a token of its own translations")
             assert difference > 0.1, "Marian's decoder has become right: compare with it"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Holds tokenizers of other programs to those programs: tokenization.py MT
+"""Compares tokenizers of other programs with those programs: tokenization.py MT
 
-Trains SentencePiece models (unigram and BPE, every way of normalising) and tokenizers of the `tokenizers` library on text of
-$MT_TEST_DATA, and compares the pieces of `mt tokenize`, and the text that `mt detokenize` makes of them, with theirs: on lines of real
-text, and on random lines of everything that Unicode has. No difference is allowed.
+Trains SentencePiece models (unigram and BPE, every normalisation) and tokenizers of the `tokenizers` library on text of
+$MT_TEST_DATA. Compares the pieces of `mt tokenize`, and the text that `mt detokenize` makes of them, with theirs, on real
+lines and on random lines from all of Unicode. No difference is allowed.
 """
 
 import os
@@ -18,7 +18,7 @@ import sentencepiece
 LINES = 20_000
 RANDOM_LINES = 5_000
 PIECES = 8_000
-# What random lines are made of.
+# The characters of random lines.
 RANGES = {
     "ASCII": [(0x20, 0x7E)],
     "letters under combining marks": [(0x61, 0x7A), (0x300, 0x36F), (0x300, 0x36F), (0x1AB0, 0x1ACE), (0x20D0, 0x20F0)],
@@ -48,7 +48,7 @@ def random_line(draw):
         words = ["user", "<sep>", "<user>", "▁", "<s>", "</s>", "<unk>", "<pad>", "<0x41>", " ", "  ", "a", "ﬁ", "½", "…", "é", "\u0301", "\r", "x\ry"]
         return "".join(draw.choice(words) for _ in range(draw.randint(0, 20))).rstrip("\r")
     if kind < 0.3:
-        # Two kinds in a line.
+        # Each line has two kinds.
         sets = draw.sample(SETS, 2)
         return "".join(character(draw.choice(sets)) for _ in range(draw.randint(0, 60)))
     if kind < 0.302:
@@ -58,7 +58,7 @@ def random_line(draw):
 
 
 def mt(program, command, tokenizer, lines):
-    # Lines end in line feeds alone: other ends of lines are text.
+    # Only line feeds end lines: other line breaks are text.
     text = "".join(line + "\n" for line in lines).encode()
     run = subprocess.run([program, command, "-q", "--tokenizer", str(tokenizer)], input=text, capture_output=True, check=True)
     return run.stdout.decode().split("\n")[:-1]
@@ -74,7 +74,7 @@ def compare(what, ours, theirs, inputs):
 
 
 def models(folder, text):
-    """SentencePiece models of every kind, and what each is called."""
+    """SentencePiece models of every kind, with their names."""
     settings = {"nmt_nfkc": {}, "nmt_nfkc_cf": {"normalization_rule_name": "nmt_nfkc_cf"}, "identity": {"normalization_rule_name": "identity"},
                 "bytes": {"byte_fallback": True}, "bytes, identity": {"byte_fallback": True, "normalization_rule_name": "identity"},
                 "user-defined symbols": {"user_defined_symbols": ["<sep>", "user", "<user>", "ﬁ", "▁▁", "e\u0301"]},
@@ -96,7 +96,7 @@ def models(folder, text):
 
 
 def unused(model):
-    """Every fifth piece is marked as unused, as a vocabulary restriction does."""
+    """Marks every fifth piece as unused, as a vocabulary restriction does."""
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model.read_bytes())
@@ -118,7 +118,7 @@ def check_sentencepiece(program, name, file, real, odd, draw):
         pieces = [line for line in pieces if not line.endswith("\r")]
         text = [line.replace("\n", " ") for line in theirs.decode([line.split(" ") if line else [] for line in pieces])]
         failed += compare(f"{name}: text", mt(program, "detokenize", file, pieces), text, pieces)
-    # Not only what encoding gives: any pieces in any order, bytes that are no text among them.
+    # Not just pieces from encoding: any pieces in any order, including bytes that are not text.
     drawn = [[draw.randrange(theirs.get_piece_size()) for _ in range(draw.randint(0, 20))] for _ in range(RANDOM_LINES)]
     drawn = [[piece for piece in map(theirs.id_to_piece, ids) if " " not in piece] for ids in drawn]
     text = [theirs.decode(pieces).replace("\n", " ") for pieces in drawn]
@@ -128,7 +128,7 @@ def check_sentencepiece(program, name, file, real, odd, draw):
 
 
 def library(folder, text):
-    """Tokenizers of the `tokenizers` library, and what each is called."""
+    """Tokenizers of the `tokenizers` library, with their names."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     byte_level = Tokenizer(models.BPE())
@@ -161,10 +161,10 @@ def check_library(program, name, theirs, folder, lines):
     theirs.encode_special_tokens = True
     theirs.no_truncation()
     theirs.no_padding()
-    # By their ids: the library's tokens show unknown text as it stands.
+    # By ids, because the library's tokens show unknown text unchanged.
     encoded = [list(map(theirs.id_to_token, line.ids)) for line in theirs.encode_batch(lines, add_special_tokens=False)]
     failed = compare(f"{name}: pieces", mt(program, "tokenize", file, lines), list(map(" ".join, encoded)), lines)
-    # Pieces with white space in them cannot be told apart in a line of pieces.
+    # Pieces that contain white space cannot be separated in a line of pieces.
     plain = [pieces for pieces in encoded if " ".join(pieces).split() == pieces and not {"<unk>", "[UNK]", "</s>"} & set(pieces)]
     text = [theirs.decode([theirs.token_to_id(piece) for piece in pieces]).replace("\n", " ") for pieces in plain]
     joined = list(map(" ".join, plain))

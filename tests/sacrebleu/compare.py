@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds `mt eval` to the real sacrebleu: random texts, and published systems where MT_TEST_DATA has them.
+"""Compares `mt eval` with the real sacrebleu: on random texts, and on published systems if MT_TEST_DATA has them.
 
     compare.py MT [SETS [SEED]]
 
@@ -23,7 +23,7 @@ TOLERANCE = 1e-6
 
 WORDS = """the a of cat dog mat house 3.5 1,000 5. .5 -1 9-10 it's don't 's and, end. (so) "yes" no! what? a-b 10% $5 &amp; &quot;x&quot;
 &lt; <skipped> naïve Straße ΣΑΣ İı ﬁ „Zitat“ – … € 我有 苹果。 「好」 日本語 カタカナ ひらがな 한국어 ; : ／ ＡＢ， مرحبا नमस्ते 👍🏽 e\u0301 \u200b ½ Ⅳ""".split()
-# What Python's str.split takes for white space, but for line breaks.
+# White space for Python's str.split, except line breaks.
 SPACES = [" ", " ", " ", " ", "  ", "\t", "\xa0", "\u3000", "\x1f"]
 
 
@@ -33,7 +33,7 @@ def sentence(rng, words):
 
 
 def disturbed(rng, line, words):
-    """The line with some words dropped, repeated, replaced, and a block moved."""
+    """The line with some words dropped, repeated or replaced, and a block moved."""
     out = []
     for word in line.split():
         chance = rng.random()
@@ -116,7 +116,7 @@ def compare(mt, folder, references, systems, options, samples):
     def signature(metric):
         return str(metric.get_signature()).rsplit("|version:", 1)[0]
 
-    # Scores and signatures of both systems.
+    # Compare scores and signatures of both systems.
     of_corpus = metrics(options)
     for lines, ours in zip(systems, run()[0]):
         for name, metric in of_corpus.items():
@@ -124,7 +124,7 @@ def compare(mt, folder, references, systems, options, samples):
             same(name, ours[name]["score"], theirs.score)
             if ours[name]["signature"].rsplit("|version:", 1)[0] != signature(metric):
                 raise Failed(f"{ours[name]['signature']}, sacrebleu has {signature(metric)}")
-    # Every sentence for itself.
+    # Compare each sentence separately.
     of_sentence = metrics(options, effective=True)
     for i, ours in enumerate(run("--sentence-level", hyp=paths["hyp"][:1])):
         for name, metric in of_sentence.items():
@@ -132,13 +132,13 @@ def compare(mt, folder, references, systems, options, samples):
             same(f"{name} of line {i + 1}", ours[name]["score"], theirs.score)
     if not samples:
         return
-    # Intervals and p-values: the random numbers are the same, so are the samples.
+    # Compare intervals and p-values: with the same random numbers, samples are the same.
     ours = run("--confidence", "--confidence-n", str(samples), hyp=paths["hyp"][:1])[0]
     for name, metric in metrics(options).items():
         try:
             theirs = metric.corpus_score(systems[0], references, n_bootstrap=samples)
         except TypeError:
-            # Python's mean takes no mixture of floats, which TER of some samples without words is.
+            # Python's mean fails on the mixture of floats that TER gives if some samples have no words.
             continue
         same(f"mean of {name}", ours[name]["mean"], theirs._mean, 1e-4)
         same(f"interval of {name}", ours[name]["confidence"], theirs._ci, 1e-4)
@@ -155,9 +155,9 @@ def compare(mt, folder, references, systems, options, samples):
                 if result.mean is not None:
                     same(f"{kind}: mean of {name}", ours[system][name]["mean"], result.mean, 1e-4)
                     same(f"{kind}: interval of {name}", ours[system][name]["confidence"], result.ci, 1e-4)
-                # The mean length of three references is no binary number: sacrebleu takes equal differences for larger ones then.
+                # The mean length of three references is rounded, which makes sacrebleu take equal differences for larger ones.
                 is_rounded = name == "ter" and len(references) == 3
-                # Of the same system twice sacrebleu gives its least p-value, we 1.
+                # If both systems are the same, sacrebleu gives its lowest p-value, we 1.
                 is_same = ours[1][name]["p_value"] == 1
                 if result.p_value is not None and not is_rounded and not is_same:
                     same(f"{kind}: p-value of {name}", ours[system][name]["p_value"], result.p_value, 0.02)
@@ -167,7 +167,7 @@ def compare(mt, folder, references, systems, options, samples):
 
 
 def published(mt, folder):
-    """All metrics of the published systems."""
+    """Compares all metrics of the published systems."""
     systems = sorted(path for path in folder.glob("*.txt") if path.name != "ref.txt")
     reference = (folder / "ref.txt").read_text(encoding="utf-8").splitlines()
     options = [{"--chrf": CHRF()}, {"--chrf --chrf-word-order 2": CHRF(word_order=2)}, {"--ter": TER()},
@@ -194,7 +194,7 @@ def main():
         for number in range(sets):
             texts = random_set(rng)
             try:
-                # Resampling takes sacrebleu long: one set of fifty.
+                # sacrebleu resamples slowly, so only one set in fifty does.
                 compare(mt, Path(folder), *texts, samples=200 if number % 50 == 0 else 0)
             except Failed as error:
                 failed += 1

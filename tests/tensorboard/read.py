@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains some updates, stops and goes on, and holds what the real TensorBoard reads to log.jsonl: read.py MT"""
+"""Trains some updates, stops, resumes, and compares what the real TensorBoard reads with log.jsonl: read.py MT"""
 
 import json
 import math
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-# Of a train or valid entry: the tag, and the number it shows.
+# Tags of train and valid entries, and the number that each shows.
 SHOWN = {
     "train": {
         "train/label_smoothed_loss": lambda entry: entry["loss"],
@@ -61,7 +61,7 @@ def main():
         for sample, text in zip(samples, texts):
             shown = [string.decode("utf-8").split() for string in sample.tensor_proto.string_val]
             assert shown == [line.split() for line in text], (shown, text)
-        # Three samples each validation, before and after the stop, and the final model's.
+        # Three samples per validation, before and after the stop, and those of the final model.
         updates = [entry["update"] for entry in log if entry["event"] == "valid"]
         pictures = 0
         for number in range(1, 4):
