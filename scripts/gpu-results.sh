@@ -91,5 +91,5 @@ for name in $wanted; do
         echo "| cased, translated in $how | $(score "$run" "$how" "${test[@]}") |"
         [ "$name" = mixed-ende ] || echo "| lowercased, translated in $how | $(score "$run" "$how" --lowercase "${test[@]}") |"
     done
-    "$binary" info "$run" | sed -n '/[Hh]istory/,$p'
+    "$binary" info "$run" | grep -E "^(final model is|updates|target tokens|time in training|best validation)"
 done

@@ -51,9 +51,9 @@ fn end(bytes: usize) -> ! {
     let mut rest = &mut text[..];
     let _ = write!(
         rest,
-        "error: out of memory: the system has not given another {bytes} bytes\n  \
-         help: use less at once (train.batch_tokens, decode.batch_tokens, fewer --threads, a smaller model), or allow more: \
-         a limit (ulimit -v, or a container's) may be below what the machine has\n"
+        "error: out of memory: the system refused another {bytes} bytes\n  \
+         help: use less memory (lower train.batch_tokens or decode.batch_tokens, fewer --threads, a smaller model), or \
+         allow more: a limit (ulimit -v, or a container's) may be below what the machine has\n"
     );
     let room = rest.len();
     let _ = std::io::stderr().write_all(&text[..text.len() - room]);

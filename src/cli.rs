@@ -422,7 +422,7 @@ pub struct EmbedArgs {
 /// `mt info`
 #[derive(Args, Debug)]
 pub struct InfoArgs {
-    /// A model or run directory, or a configuration file
+    /// A model or run directory, one of a run's checkpoints, or a configuration file
     #[arg(value_name = "MODEL_DIR|CONFIG")]
     pub path: PathBuf,
     /// Override one key of the configuration

@@ -132,7 +132,7 @@ fn what_training_survives_is_warned_of_with_its_lines() {
     // And training works in spite of all this.
     let trained = project.mt(&["train", "--config", "small.toml"]);
     succeeds(&trained);
-    assert!(stderr(&trained).contains("lines ended in \\r\\n; the \\r is not part of the text"));
+    assert!(stderr(&trained).contains("train.en: 1 line ended in \\r\\n; the \\r is not part of the text"));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_run_that_is_there_already_is_looked_at() {
     refuses(&["--set", "model.d_ff=32"], "`model.d_ff` was 64 when the run began and is 32 now");
     let train = std::fs::read_to_string(project.path("train.en")).unwrap();
     project.write("train.en", train.replacen("cat", "dog", 1));
-    refuses(&[], "the training text is not what it was when the run began");
+    refuses(&[], "the training text has changed since the run began");
     project.write("train.en", train);
     assert_eq!(of_the_run(&project, &[]), (Some(12), String::new()));
 

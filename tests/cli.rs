@@ -5,7 +5,7 @@ mod common;
 use std::process::Stdio;
 
 use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds, wait_for_log};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn all_problems_of_a_configuration_are_reported_at_once() {
@@ -448,7 +448,7 @@ fn a_run_directory_that_cannot_be_is_refused_beforehand() {
     for command in [&["train"][..], &["train", "--dry-run"], &["check"]] {
         for place in ["train.en", "train.en/run"] {
             let output = project.mt(&[command, &["--config", "small.toml", "--run-dir", place]].concat());
-            fails(&output, 1, &[place, "cannot be: this is a file", "--run-dir"]);
+            fails(&output, 1, &[place, "cannot be used: this is a file", "--run-dir"]);
         }
     }
 }
@@ -486,7 +486,7 @@ fn too_little_memory_is_told() {
     let train = format!("ulimit -v 600000; exec \"$0\" train --config small.toml --threads 1 -q {shape}");
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &train, env!("CARGO_BIN_EXE_mt")]).current_dir(project.folder.path());
-    fails(&command.output().unwrap(), 1, &["out of memory: the system has not given another ", "train.batch_tokens"]);
+    fails(&command.output().unwrap(), 1, &["out of memory: the system refused another ", "train.batch_tokens"]);
 }
 
 /// Nothing is saved to a directory other than the locked one.
@@ -620,8 +620,23 @@ fn a_line_without_end_does_not_change_the_vocabulary() {
 fn a_checkpoint_is_no_model_but_tells_which_run_is() {
     let project = Project::new();
     succeeds(&project.train(&[]));
-    let output = project.mt(&["info", "runs/small/checkpoints/step-00000012"]);
-    fails(&output, 1, &["a checkpoint of a run", "name the run, runs/small;"]);
+    let checkpoint = "runs/small/checkpoints/step-00000012";
+    fails(
+        &project.mt(&["average", checkpoint, "--last", "1", "--out", "a"]),
+        1,
+        &["a checkpoint of a run", "name the run, runs/small;"],
+    );
+    let info = |path: &str| -> Value { serde_json::from_str(&stdout(&project.mt(&["info", path, "--json"]))).unwrap() };
+    let (of_checkpoint, of_run) = (info(checkpoint), info("runs/small"));
+    for key in ["parameters", "config", "tensors"] {
+        assert_eq!(of_checkpoint[key], of_run[key]);
+    }
+    let history = &of_checkpoint["history"];
+    assert_eq!(
+        (&history["checkpoint"], &history["updates"], &history["run"]),
+        (&json!("whole"), &json!(12), &json!("runs/small"))
+    );
+    fails(&project.mt(&["info", "runs/small/checkpoints/step-00000099"]), 1, &["no such"]);
     let output = project.train(&["--run-dir", "other", "--set", "train.init=nowhere"]);
     fails(&output, 1, &["there is no such directory", "nowhere"]);
 }
@@ -634,7 +649,7 @@ fn a_file_that_is_no_configuration_is_told_in_a_few_lines() {
     let output = project.mt(&["check", "--config", "novel"]);
     fails(&output, 2, &["novel:1:", "more lines are not valid TOML", "is this file a configuration?"]);
     assert!(stderr(&output).lines().count() < 40, "{}", stderr(&output));
-    fails(&project.mt(&["info", "nothing"]), 1, &["neither a model's directory nor a configuration", "nothing"]);
+    fails(&project.mt(&["info", "nothing"]), 1, &["no such model directory or configuration", "nothing"]);
     fails(&project.mt(&["translate", "--model", "novel", "x"]), 1, &["this is a file", "directory"]);
 }
 
@@ -771,6 +786,6 @@ fn what_cannot_be_is_refused_before_any_work() {
     succeeds(&output);
     let text = stdout(&output);
     assert!(text.contains("1 of 2 validation pairs") && text.contains("valid.en:2"), "{text}");
-    assert!(text.contains("of 1 of the sources whose translations are scored"), "{text}");
+    assert!(text.contains("is translated: 1 of the sources whose translations are scored"), "{text}");
     fails(&project.mt(&["info", "small.toml", "--device", "gpu"]), 2, &["there is no device `gpu`"]);
 }

@@ -98,7 +98,7 @@ fn a_read_only_disk_and_a_missing_directory_are_named() {
     let project = Project::new();
     project.write("file", "");
     let output = project.train(&["--run-dir", "file/run"]);
-    fails(&output, 1, &["file/run", "cannot be: this is a file"]);
+    fails(&output, 1, &["file/run", "cannot be used: this is a file"]);
     // Not even root can write there.
     let places = ["/proc/run", "/sys/run"];
     let places: Vec<&str> =

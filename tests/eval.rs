@@ -19,7 +19,7 @@ fn scores_without_a_model() {
     fails(
         &project.mt(&["eval", "--hyp", "short.de", "--ref", "valid.de"]),
         1,
-        &["short.de has 1 lines", "valid.de has 6"],
+        &["short.de has 1 line,", "valid.de has 6"],
     );
     fails(&project.mt(&["eval", "--hyp", "valid.de", "--ref", "valid.de", "--tokenize", "13b"]), 2, &["13b", "13a"]);
     let output = project.mt(&["eval", "--hyp", "valid.de", "valid.en", "--ref", "valid.de", "--json"]);
@@ -158,12 +158,12 @@ fn models_are_compared_as_their_translations_are() {
     assert!(apart[1]["chrf"]["p_value"].is_number(), "{apart}");
 
     let eval = |more: &[&str]| project.mt(&[&["eval", "--paired-bs"][..], &models, more].concat());
-    fails(&eval(&["--output", "both.de"]), 2, &["--output is of one translation", "with --hyp"]);
-    fails(&eval(&["--ppl"]), 2, &["--ppl is of one translation"]);
-    fails(&eval(&["--src", "-", "--ref", "valid.de"]), 2, &["stdin is read once"]);
+    fails(&eval(&["--output", "both.de"]), 2, &["--output is for one translation", "with --hyp"]);
+    fails(&eval(&["--ppl"]), 2, &["--ppl is for one translation"]);
+    fails(&eval(&["--src", "-", "--ref", "valid.de"]), 2, &["stdin can be read only once"]);
     let other = ["--run-dir", "runs/b", "--overwrite", "--set", "train.max_updates=4", "--set"];
     succeeds(&project.train(&[&other[..], &["data.test={ source = \"train.en\", target = \"train.de\" }"]].concat()));
-    fails(&eval(&[]), 2, &["runs/b has another test set than runs/a", "--src and --ref"]);
+    fails(&eval(&[]), 2, &["runs/b has a different test set from runs/a", "--src and --ref"]);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn flags_of_bleu_are_told_without_it() {
     for flags in [&["--tokenize", "char"][..], &["--lowercase"], &["--smooth", "floor"], &["--force"]] {
         for metrics in [&["--chrf"][..], &["--ter"], &["--chrf", "--ter"]] {
             let said = told(&[flags, metrics].concat());
-            assert!(said.contains(&format!("warning: {} is for BLEU, which is not asked for", flags[0])), "{said}");
+            assert!(said.contains(&format!("warning: {} is for BLEU, which was not asked for", flags[0])), "{said}");
         }
         assert_eq!(told(&[flags, &["--chrf", "--bleu"]].concat()) + &told(flags), "");
         assert_eq!(told(&[flags, &["--chrf", "-q"]].concat()), "");
@@ -263,7 +263,7 @@ fn perplexity_is_that_of_training() {
     let of = |more: &[&str]| project.mt(&[&["eval", "--model", "runs/small", "--ppl", "-q"], more].concat());
     fails(&of(&["--src", "none", "--ref", "none"]), 1, &["none", "there are no lines to score"]);
     fails(&of(&["--shortlist", "list"]), 2, &["--ppl", "--shortlist"]);
-    fails(&of(&["--output", "translated"]), 2, &["nothing for --output", "--bleu"]);
+    fails(&of(&["--output", "translated"]), 2, &["nothing to write to --output", "--bleu"]);
     let both = project.mt(&["eval", "--model", "runs/small", "--ppl", "--bleu", "-q"]);
     assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
 }

@@ -250,7 +250,7 @@ fn what_cannot_be_exported_is_named() {
     fails(
         &project.mt(&["export", "plain", "--format", "ct2", "--out", "deep/er/out"]),
         2,
-        &["the output directory exists"],
+        &["the output directory already exists"],
     );
     let names: Vec<_> =
         std::fs::read_dir(project.path("deep/er")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -275,7 +275,7 @@ fn what_transformers_does_with_two_vocabularies_is_said() {
     train("wide", ["path=short.model", "target_path=long.model"]);
     fails(&export("wide"), 1, &["MarianMT cannot take `tokenizer.target_path`", "beyond the source's last piece"]);
     for (name, tokenizer, note) in [
-        ("narrow", ["path=long.model", "target_path=short.model"], Some("<pad> has another id")),
+        ("narrow", ["path=long.model", "target_path=short.model"], Some("<pad> has different ids")),
         ("even", ["path=long.model", "target_path=long.model"], None),
         ("learnt", ["joint=false", "vocab_size=320"], Some("AutoTokenizer reads the source's vocabulary only")),
     ] {

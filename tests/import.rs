@@ -146,7 +146,7 @@ fn all_that_is_wrong_is_said_at_once() {
     );
     fails(&project.mt(&["import", "nowhere", "--out", "model"]), 1, &["no such directory"]);
     marian::write(&project.path("good"), |_, _| ());
-    fails(&project.mt(&["import", "good", "--out", "opus"]), 2, &["the output directory exists"]);
+    fails(&project.mt(&["import", "good", "--out", "opus"]), 2, &["the output directory already exists"]);
     project.write("good/source.spm", "not a model");
     fails(&project.mt(&["import", "good", "--out", "model"]), 1, &["source.spm", "not a SentencePiece model"]);
 }
@@ -197,8 +197,11 @@ fn fine_tuning_begins_with_the_weights() {
     // The run can be resumed after the model has gone.
     std::fs::rename(project.path("model"), project.path("moved")).unwrap();
     let more = ["--resume", "--set", "train.max_updates=10"];
-    let says =
-        ["`model.d_ff` was 32", "has gone: go on with the run's own configuration, --config", "runs/tune/config.toml"];
+    let says = [
+        "`model.d_ff` was 32",
+        "is gone: continue with the run's own configuration, --config",
+        "runs/tune/config.toml",
+    ];
     fails(&train(&more), 2, &says);
     succeeds(&project.mt(&[&["train", "--config", "runs/tune/config.toml"][..], &more].concat()));
 }
@@ -209,13 +212,13 @@ fn what_does_not_fit_is_refused_before_any_work() {
     project.write("tune.toml", FINE_TUNING);
     let train = |more: &[&str]| project.mt(&[&["train", "--config", "tune.toml", "-q"][..], more].concat());
     let other = train(&["--set", "model.d_ff=64", "--set", "model.tie=none"]);
-    fails(&other, 2, &["`model.d_ff` is 32 in the model that training begins with, and 64 here", "`model.tie`"]);
+    fails(&other, 2, &["`model.d_ff` is 32 in the model that training begins with, but 64 here", "`model.tie`"]);
     project.write("other.spm", marian::sentencepiece(&marian::WORDS[..4]));
     let other = train(&["--set", "tokenizer.path=other.spm"]);
     fails(&other, 2, &["the source vocabulary of `tokenizer.path` is not that of `train.init`", "pieces, and 49"]);
     fails(&train(&["--set", "tokenizer.dropout=0.1"]), 2, &["no BPE-dropout"]);
     let idle =
-        ["`tokenizer.lowercase` is true, but the vocabulary is that of `train.init`", "`tokenizer.vocab_size` is 4000"];
+        ["`tokenizer.lowercase` is true, but the vocabulary comes from `train.init`", "`tokenizer.vocab_size` is 4000"];
     fails(&train(&["--set", "tokenizer.lowercase=true", "--set", "tokenizer.vocab_size=4000"]), 2, &idle);
     fails(&train(&["--set", "train.init=nowhere"]), 1, &["`train.init`", "nowhere"]);
     assert!(!project.path("runs/tune/config.toml").exists());
@@ -235,7 +238,7 @@ fn a_model_is_not_replaced_by_a_run() {
     for flag in ["--overwrite", "--resume"] {
         let train = |run| project.mt(&["train", "--config", "tune.toml", "-q", "--run-dir", run, flag]);
         fails(&train("model"), 2, &["the model that training begins with (`train.init`)"]);
-        fails(&train("copy"), 2, &["holds a model, and no run that has made it"]);
+        fails(&train("copy"), 2, &["holds a model, but not the run that made it"]);
     }
     succeeds(&project.mt(&["translate", "-q", "--model", "model", "--max-length", "4", ">>deu<< the cat"]));
     succeeds(&project.mt(&["translate", "-q", "--model", "copy", "--max-length", "4", ">>deu<< the cat"]));
@@ -265,7 +268,7 @@ fn what_is_wrong_is_said_once_and_where() {
     fails(&output, 1, &["`encoder_ffn_dim` is 1048576 and `decoder_ffn_dim` 32"]);
     let output =
         import(&|config| ["encoder_ffn_dim", "decoder_ffn_dim"].iter().for_each(|key| config[*key] = (1 << 20).into()));
-    fails(&output, 1, &["parameters cannot be in a file of"]);
+    fails(&output, 1, &["parameters do not fit in a file of"]);
     // The vocabulary belongs to another model, or has an id twice.
     let vocabulary = |change: &dyn Fn(&str) -> String| {
         marian::write(&project.path("opus"), |_, _| ());
@@ -320,7 +323,7 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     let translate = |model: &str, more: &[&str]| {
         mt(&[&["translate", "--model", model, "--max-length", "8", ">>deu<< the cat"], more].concat())
     };
-    fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights as a pickle alone", "hf:ORG/NAME@refs/pr/N"]);
+    fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights only as a pickle", "hf:ORG/NAME@refs/pr/N"]);
     assert!(bench.hub.fetched().is_empty());
     // Pull requests by others, or for an earlier model, are not used.
     const TITLE: &str = "Adding `safetensors` variant of this model";
@@ -332,7 +335,7 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     pull(3, TITLE, "someone", "open", "main");
     pull(3, TITLE, "SFconvertbot", "closed", "main");
     pull(3, "A better model", "SFconvertbot", "open", "main");
-    fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights as a pickle alone"]);
+    fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights only as a pickle"]);
     fails(&translate("hf:o/other", &[]), 1, &["o/other"]);
     fails(&translate("hf:../x", &[]), 2, &["cannot be the name of a model"]);
     fails(&translate("hf:o/en-xx@refs/pr/3", &["--offline"]), 1, &["--offline"]);
@@ -365,7 +368,11 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     (5..9).for_each(|number| pull(number, "Other", "someone", "open", "main"));
     let found = translate("hf:o/en-xx", &[]);
     assert_eq!(stdout(&found), stdout(&first), "{}", stderr(&found));
-    assert!(stderr(&found).contains("those of refs/pr/4 are taken, by the hub's converter"), "{}", stderr(&found));
+    assert!(
+        stderr(&found).contains("those that the hub's converter made, at refs/pr/4, are used"),
+        "{}",
+        stderr(&found)
+    );
     // Damaged models in our cache are imported again.
     let models = || std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().map(|entry| entry.unwrap().path());
     for model in models().filter(|path| path.is_dir()) {

@@ -160,10 +160,13 @@ fn columns_of_a_file_are_a_corpus() {
     let uneven = "data.train=[{ tsv = \"uneven.tsv\", source = 3, target = 1 }]";
     let output = project.mt(&["check", "--config", "small.toml", "--run-dir", "new", "--set", uneven]);
     let said = stdout(&output);
-    assert!(said.contains("uneven.tsv: 3 lines have another number of columns than the first (line 2"), "{said}");
+    assert!(
+        said.contains("uneven.tsv: 3 lines have a different number of columns from the first line (line 2"),
+        "{said}"
+    );
     project.write("valid.tsv", "eins\t1\tone\nzwei\ttwo\n");
     let output = project.train(&[&["--run-dir", "again"], &sets[..]].concat());
-    fails(&output, 1, &["valid.tsv:2", "the line has 2 columns, and the text is in column 3", "tabs separate columns"]);
+    fails(&output, 1, &["valid.tsv:2", "the line has 2 columns, but the text is in column 3", "tabs separate columns"]);
     std::fs::remove_file(project.path("train.tsv")).unwrap();
     let output = project.train(&[&["--run-dir", "again"], &sets[..]].concat());
     fails(&output, 1, &["train.tsv", "check the path"]);

@@ -178,7 +178,7 @@ fn runs_are_compared_on_one_page() {
     let compared = data(&std::fs::read_to_string(project.path("two.html")).unwrap())["compared"].clone();
     let systems: Vec<&Value> = compared["systems"].as_array().unwrap().iter().map(|system| &system["hyp"]).collect();
     assert_eq!(systems, ["y (final)", "x (final)"]);
-    assert!(compared["notes"][1].as_str().unwrap().contains("z has a damaged validation/final.txt: 1 lines, and 6"));
+    assert!(compared["notes"][1].as_str().unwrap().contains("z has a damaged validation/final.txt: 1 line, and 6 in"));
 
     // Curves are also available as pictures.
     for (name, beginning) in [("curves.svg", &b"<svg "[..]), ("curves.png", b"\x89PNG")] {
@@ -199,7 +199,7 @@ fn runs_are_compared_on_one_page() {
 
     fails(&project.mt(&["report", "nothing"]), 1, &["nothing/log.jsonl", "name a run directory"]);
     for name in ["y/log.jsonl", "y/model.safetensors", "b.json"] {
-        fails(&project.mt(&["report", "y", "--output", name]), 2, &[name, "neither a page nor a picture"]);
+        fails(&project.mt(&["report", "y", "--output", name]), 2, &[name, "not that of a page or a picture"]);
     }
     let page = project.mt(&["report", "y", "--output", "-"]);
     assert!(stdout(&page).starts_with("<!doctype html>") && stdout(&page).ends_with("</html>\n"));

@@ -22,7 +22,7 @@ fn a_sentencepiece_model_is_trained_with() {
     let output = project.mt(&["train", "--config", "small.toml"]);
     succeeds(&output);
     let text = stderr(&output);
-    assert!(text.contains("spm.model has no <pad>: put behind its vocabulary"), "{text}");
+    assert!(text.contains("spm.model has no <pad>: added at the end of its vocabulary"), "{text}");
     assert!(text.contains("48 pieces, joint, from a file"), "{text}");
     let stored: Value = serde_json::from_slice(&file(&project, "runs/small", "tokenizer.json")).unwrap();
     assert_eq!((stored["type"].as_str(), stored["appended"][0].as_str()), (Some("sentencepiece"), Some("<pad>")));
@@ -68,10 +68,10 @@ fn what_a_tokenizer_does_to_references_is_said() {
     let known = said(&given, " a");
     assert!(!known.contains("validation references"), "{known}");
     let lacking = said(&given, " é");
-    assert!(lacking.contains("validation references come back from the target's tokenizer changed"), "{lacking}");
+    assert!(lacking.contains("validation references are changed by the target's tokenizer"), "{lacking}");
     // Normalisation composes decomposed text, which changes it too.
     let decomposed = said(&project("vocab_size = 320"), " e\u{301}");
-    assert!(decomposed.contains("no translation can be the same; \"none\" keeps them as they are"), "{decomposed}");
+    assert!(decomposed.contains("no translation can equal them; \"none\" keeps them as they are"), "{decomposed}");
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn scores_are_those_of_the_search() {
     project.write("target", "die Katze\n");
     let args = ["score", "--model", "runs/small", "-q", "--src", "source", "--tgt", "target"];
     let output = project.mt(&args);
-    fails(&output, 1, &["target ends after 1 lines, but source goes on"]);
+    fails(&output, 1, &["target ends after 1 line, but source goes on"]);
     assert_eq!(stdout(&output).lines().count(), 1);
     project.write("target", format!("die Katze\n{}\n\n\n", "x".repeat(5000)));
     let output = project.mt(&args);
@@ -216,7 +216,7 @@ fn models_of_integers_translate_as_those_rounded_when_loaded() {
     succeeds(&project.mt(&["eval", "--model", "small-int8", "-q"]));
     assert!(stdout(&project.mt(&["info", "small-int8"])).contains("stored as: 8-bit integers"));
     succeeds(&project.mt(&["embed", "--model", "small-int8", "-q", "a cat"]));
-    fails(&quantize("runs/small"), 2, &["the output directory exists"]);
+    fails(&quantize("runs/small"), 2, &["the output directory already exists"]);
     let again = project.mt(&["quantize", "small-int8", "--out", "twice"]);
     fails(&again, 2, &["8-bit integers already"]);
     assert!(!project.path("twice").exists());
@@ -408,7 +408,7 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     let translate = |more: &[&str]| {
         project.mt(&[&["translate", "--model", "runs/small", "--shortlist", "list", "the cat"], more].concat())
     };
-    fails(&translate(&["--model", "runs/small"]), 2, &["--shortlist is for one model"]);
+    fails(&translate(&["--model", "runs/small"]), 2, &["--shortlist works with only one model"]);
     project.write("list", "nonsense");
     fails(&translate(&[]), 1, &["list", "mt shortlist"]);
     succeeds(&make(&[]));

@@ -177,7 +177,8 @@ impl Drop for Scratch {
 /// It exists already, or something cannot be written.
 pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     refuse_existing(out)?;
-    let name = out.file_name().ok_or_else(|| Error::usage("this is no directory name").at(out))?.to_string_lossy();
+    let name =
+        out.file_name().ok_or_else(|| Error::usage("this is not the name of a directory").at(out))?.to_string_lossy();
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
     remove_left_by_kills(parent, &name);
@@ -186,7 +187,7 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
     let made = std::fs::create_dir(&temporary).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {
             let error = Error::failure("another process is making this directory").at(out);
-            error.help(format!("wait for it; where there is none, remove {}", temporary.display()))
+            error.help(format!("wait for it; if there is no such process, remove {}", temporary.display()))
         }
         _ => write_error(&temporary, error),
     });
@@ -208,7 +209,7 @@ pub fn refuse_existing(out: &Path) -> Result<()> {
 }
 
 fn exists(out: &Path) -> Error {
-    Error::usage("the output directory exists").at(out).help("name a new directory with --out")
+    Error::usage("the output directory already exists").at(out).help("name a new directory with --out")
 }
 
 /// Removes the temporary directories of `name` that killed processes left: a running process holds a lock on its own. Where

@@ -139,7 +139,7 @@ fn write_tensor(file: &mut HashingFile, tensor: &NamedTensor, bytes: &mut [u8]) 
         // Loading would refuse this file: better to keep the previous checkpoint.
         return Err(Error::failure(format!("not saved: {bad} values of `{}` are NaN or infinite", tensor.name))
             .at(file.path())
-            .help("training has diverged: resume from the checkpoint before with a lower learning rate"));
+            .help("training has diverged: resume from the previous checkpoint with a lower learning rate"));
     }
     for chunk in values.chunks(CHUNK) {
         let bytes = &mut bytes[..chunk.len() * BYTES];
@@ -166,7 +166,7 @@ fn header_for(tensors: &[NamedTensor], metadata: &[(&str, &str)]) -> Result<Stri
             return Err(Error::failure(format!("`{name}` {shape:?} has {} elements", data.len())));
         }
         if *name == METADATA_KEY || !names.insert(*name) {
-            return Err(Error::failure(format!("a file cannot hold a tensor `{name}`, or not twice")));
+            return Err(Error::failure(format!("a file cannot hold a tensor named `{name}`, or cannot hold it twice")));
         }
         let (dtype, bytes) = data.kind();
         let end = begin + data.len() * bytes;

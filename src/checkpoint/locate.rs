@@ -42,7 +42,7 @@ impl FromStr for Which {
             "last" => Ok(Self::Last),
             "final" => Ok(Self::Final),
             _ => text.parse().map(Self::Step).map_err(|_| {
-                Error::usage(format!("`{text}` is no checkpoint"))
+                Error::usage(format!("`{text}` is not a checkpoint"))
                     .help("use best, last, final, or the number of a step, for example 1500")
             }),
         }
@@ -126,7 +126,7 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
     step.map(Some).ok_or_else(|| {
         Error::failure(format!("`{name}` does not name a checkpoint"))
             .at(&path)
-            .help("write the name of one into it, for example step-00001500, or remove it")
+            .help("write the name of a checkpoint into it, for example step-00001500, or remove it")
     })
 }
 
@@ -175,11 +175,13 @@ pub fn locate(dir: &Path, which: Option<Which>) -> Result<Located> {
         None => any(dir),
         Some(Which::Final) if has_final(dir) => final_model(dir),
         Some(Which::Final) => {
-            Err(no_model(dir, "no final one, which the end of training writes").help(what_is_there(dir)))
+            Err(no_model(dir, "it has no final model, which is written at the end of training")
+                .help(what_is_there(dir)))
         }
         Some(Which::Best) => match pointer(dir, BEST)? {
             Some(step) => checkpoint(dir, step, &named(Which::Best, step)),
-            None => Err(no_model(dir, "no validation has named a best one").help(what_is_there(dir))),
+            None => Err(no_model(dir, "it has no best checkpoint, because no validation has chosen one")
+                .help(what_is_there(dir))),
         },
         Some(Which::Last) => last(dir, Vec::new()),
         Some(Which::Step(step)) => checkpoint(dir, step, &Which::Step(step).to_string()),
@@ -202,7 +204,8 @@ fn any(dir: &Path) -> Result<Located> {
                 if error.all().any(|one| one.place().is_some_and(is_tokenizer)) {
                     return Err(error.help("restore the file as training wrote it, from a copy"));
                 }
-                let restore = "restore the file as training wrote it (to translate in another way there are flags, such as --beam)";
+                let restore =
+                    "restore the file as training wrote it (to translate differently, use flags such as --beam)";
                 let has_others = list(dir).is_ok_and(|checkpoints| !checkpoints.is_empty());
                 let other = match pointer(dir, BEST) {
                     _ if !has_others => String::new(),
@@ -285,7 +288,7 @@ fn passed_over(what: &str, error: &Error) -> String {
             None => error.what().to_owned(),
         })
         .collect();
-    format!("{what} cannot be used and was passed over: {}", reasons.join("; "))
+    format!("{what} cannot be used and was skipped: {}", reasons.join("; "))
 }
 
 fn no_model(dir: &Path, why: &str) -> Error {
@@ -310,7 +313,7 @@ fn what_is_there(dir: &Path) -> String {
     let below = models_below(dir);
     match (there.is_empty(), below.is_empty()) {
         (false, _) => format!("it has {}", there.join("; ")),
-        (true, false) => format!("below it there are models, name one: {}", below.join(", ")),
+        (true, false) => format!("there are models below it; name one: {}", below.join(", ")),
         (true, true) => "a model directory is what `mt train` writes: runs/NAME after its first checkpoint".to_owned(),
     }
 }

@@ -103,7 +103,8 @@ fn carries_its_digest(bytes: &[u8]) -> bool {
 
 fn other_version(format: u64, intact: bool) -> Error {
     let advice = if format > u64::from(FORMAT_VERSION) { "update mt" } else { "use the mt that wrote it" };
-    let error = Error::failure(format!("written by format {format}, this mt reads {FORMAT_VERSION}; {advice}"));
+    let error =
+        Error::failure(format!("written in format {format}, but this mt reads format {FORMAT_VERSION}; {advice}"));
     if intact { error } else { error.help("or the manifest is damaged: its digest does not match") }
 }
 
@@ -146,7 +147,7 @@ fn not_complete(dir: &Path) -> Error {
     if dir.is_dir() {
         Error::failure(format!("not complete: there is no {MANIFEST_FILE}"))
             .at(dir)
-            .help("its writing was interrupted, or is going on; a copied model needs its manifest too")
+            .help("writing it was interrupted, or is still going on; a copy of a model needs the manifest too")
     } else {
         Error::failure("there is no such directory").at(dir).help("check the path")
     }
@@ -170,7 +171,7 @@ fn check_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<()> {
         return Err(damaged("it is not a regular file".into()));
     }
     if metadata.len() != *size {
-        return Err(damaged(format!("it has {} bytes, its manifest says {size}", metadata.len())));
+        return Err(damaged(format!("it has {} bytes, but its manifest says {size}", metadata.len())));
     }
     let found = File::open(&path)
         .and_then(|mut file| disk::digest(&mut file))

@@ -68,7 +68,7 @@ pub fn read_state(dir: &Path) -> Result<serde_json::Value> {
     serde_json::from_slice(&bytes).map_err(|error| {
         Error::failure(format!("the training state is damaged: {error}"))
             .at_line(&path, error.line(), error.column())
-            .help("resume from another checkpoint: move this one away")
+            .help("to resume from another checkpoint, move this one away")
     })
 }
 

@@ -90,8 +90,8 @@ impl AttentionFile {
                 self.file.output().text(&page(&sentences))?;
                 if left_out > 0 {
                     message(format_args!(
-                        "warning: {} shows the first {MOST_ON_A_PAGE} lines; {left_out} more would make it too large (a .json \
-                         file takes any number)",
+                        "warning: {} shows only the first {MOST_ON_A_PAGE} lines; {left_out} more would make it too \
+                         large (a .json file takes any number)",
                         self.path.display()
                     ));
                 }
@@ -108,7 +108,7 @@ impl AttentionFile {
 }
 
 fn several(path: &Path) -> Error {
-    Error::usage("a picture shows one sentence, and there are more lines")
+    Error::usage("a picture shows one sentence, but the input has more than one line")
         .at(path)
-        .help("name a .html file, which one can leaf through, or a .json file, or translate one line")
+        .help("name a .html or .json file, which can hold many sentences, or translate only one line")
 }

@@ -51,7 +51,8 @@ fn last(wanted: usize, args: &AverageArgs, config: &Config) -> Result<Checkpoint
         return Err(no_checkpoints(args));
     }
     if wanted == 0 || wanted > count {
-        let what = format!("--last {wanted}: the run has {count} regular checkpoints");
+        let s = if count == 1 { "" } else { "s" };
+        let what = format!("--last {wanted}: the run has {count} regular checkpoint{s}");
         return Err(Error::usage(what).at(&args.run).help(format!("give a number from 1 to {count}")));
     }
     Ok(checkpoints.split_off(count - wanted))
@@ -76,5 +77,5 @@ fn of_updates(args: &AverageArgs) -> Result<Checkpoints> {
 
 fn no_checkpoints(args: &AverageArgs) -> Error {
     let error = Error::failure("this run has no checkpoints to average").at(&args.run);
-    error.help("name a run directory: runs/<name> of a training")
+    error.help("name the run directory of a training: runs/<name>")
 }

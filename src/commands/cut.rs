@@ -61,14 +61,15 @@ impl CutLines {
         }
         if let Some((first, count)) = self.whole {
             message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}) are longer than data.max_length, which the model \
-                 was trained on: --attention wants them in one part, and without it they are translated in several, better"
+                "warning: {count} of {all} lines (the first is line {first}) are longer than data.max_length, which \
+                 the model was trained on: --attention needs them in one part; without it they are translated in \
+                 several parts, which is better"
             ));
         }
         if let Some((first, count)) = self.stuck {
             message(format_args!(
-                "warning: {count} of {all} translations (the first is line {first}) end where nothing more was allowed \
-                 (--no-repeat-ngram, --min-length, --prefix, --shortlist)"
+                "warning: {count} of {all} translations (the first is line {first}) ended early because no further \
+                 token was allowed (--no-repeat-ngram, --min-length, --prefix, --shortlist)"
             ));
         }
         if let Some((first, count)) = self.translations {

@@ -72,7 +72,7 @@ fn check(options: &TranslateOptions, positions: usize) -> Result<()> {
     }
     if !(options.max_length_ratio.is_finite() && options.max_length_ratio >= 0.0) {
         return Err(Error::usage(format!(
-            "a --max-length-ratio of {} is not a number from 0 on",
+            "--max-length-ratio {} is not a number of at least 0",
             options.max_length_ratio
         )));
     }
@@ -80,8 +80,9 @@ fn check(options: &TranslateOptions, positions: usize) -> Result<()> {
         return Err(Error::usage(format!("--min-length {} is more than --max-length", options.min_length)));
     }
     if options.min_length >= positions {
-        let error = Error::usage(format!("--min-length {} is more than a translation can have", options.min_length));
-        return Err(error.help(format!("the model has {positions} positions (model.max_length): give less")));
+        let error =
+            Error::usage(format!("--min-length {} is more tokens than a translation can have", options.min_length));
+        return Err(error.help(format!("the model has {positions} positions (model.max_length): give a lower number")));
     }
     if n_best > MAX_BEAM {
         return Err(Error::usage(format!("--n-best {n_best} is more than {MAX_BEAM}")));
@@ -134,10 +135,10 @@ pub fn translator_with_flags(
     let precision = args.precision.as_deref();
     let Some(file) = &args.shortlist else { return translator(first, others, precision, common) };
     if !others.is_empty() {
-        return Err(Error::usage("--shortlist is for one model").help("leave it out, or all --model but one"));
+        return Err(Error::usage("--shortlist works with only one model").help("give one --model, or leave it out"));
     }
     if !first.is_on_processor() {
-        return Err(Error::usage("--shortlist is for the processor").help("leave it out, or give --device cpu"));
+        return Err(Error::usage("--shortlist works only on the CPU").help("leave it out, or give --device cpu"));
     }
     let mut list = Shortlist::load(file, &first.tokenizers)?;
     list.allow(&first.tokenizers.target.encode(prefix));

@@ -63,8 +63,8 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         lines.warn();
         if let Some(first) = cut {
             message(format_args!(
-                "warning: some lines (the first is line {first}) are longer than model.max_length: only their beginning \
-                 was taken"
+                "warning: some lines (the first is line {first}) are longer than model.max_length: only their \
+                 beginning was used"
             ));
         }
     }

@@ -41,7 +41,8 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
             if !lost.is_empty() {
                 let lost = lost.join("; ");
                 message(format_args!(
-                    "note: transformers searches otherwise: {lost}. `mt import` of this folder has it all again"
+                    "note: transformers searches differently: {lost}. `mt import` of this folder restores the search \
+                     of mt"
                 ));
             }
         }
@@ -49,7 +50,8 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
         // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
         if format == Format::Ct2 && !target.has_dropout() && target.forbidden().contains(&target.unk_id()) {
             message(format_args!(
-                "note: no translation by mt has an <unk>; CTranslate2 must be told so: translate_batch(…, disable_unk=True)"
+                "note: mt never puts <unk> into a translation; CTranslate2 must be told not to either: \
+                 translate_batch(…, disable_unk=True)"
             ));
         }
     }

@@ -55,7 +55,8 @@ pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
         let Some(revision) = conversion(&hub, &repo)? else { return Err(pickle_alone(&repo)) };
         if !common.quiet {
             message(format_args!(
-                "{repo} has its weights as a pickle; those of {revision} are taken, by the hub's converter"
+                "{repo} has its weights as a pickle; those that the hub's converter made, at {revision}, are used \
+                 instead"
             ));
         }
         repo = repo.at(revision);
@@ -72,7 +73,7 @@ pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
 }
 
 fn pickle_alone(repo: &Repo) -> Error {
-    let what = format!("{repo} has its weights as a pickle alone, which can run any code and is never read here");
+    let what = format!("{repo} has its weights only as a pickle, which can run any code and is never read here");
     Error::failure(what).help(
         "if a pull request on the Community tab of its page adds `safetensors`, name it as hf:ORG/NAME@refs/pr/N; or convert \
          the model where you trust it, and give `mt import` the folder",
@@ -87,7 +88,7 @@ fn conversion(hub: &Hub, repo: &Repo) -> Result<Option<String>> {
     }
     let found = hub.conversion(repo)?;
     if let Some(revision) = &found {
-        let write_error = |error| Error::io("keep what the hub said of a model", &kept, error);
+        let write_error = |error| Error::io("write down what the hub said of a model", &kept, error);
         fs::create_dir_all(kept.parent().unwrap_or(Path::new(""))).map_err(write_error)?;
         let new = kept.with_extension(format!("{}.new", std::process::id()));
         file::replace(&kept, &new, revision.as_bytes()).map_err(write_error)?;

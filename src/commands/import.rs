@@ -28,13 +28,16 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
         message(format_args!("{parameters} parameters, written to {}", args.out.display()));
         let tags = imported.tokenizers.source.language_tags();
         if !tags.is_empty() {
-            message(format_args!("a line begins with the language that is wanted: {}", tags.join(" ")));
+            message(format_args!(
+                "each line to translate must begin with a tag for the target language: {}",
+                tags.join(" ")
+            ));
         }
         let source = &imported.tokenizers.source;
         if source.sentencepiece().is_none() && !source.has_dropout() && folder.join("tokenizer.json").exists() {
             message(
-                "note: the tokenizer.json is not as mt writes it: it is used as it is, but without BPE-dropout, and tags in it \
-                 are text like any other",
+                "note: the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and \
+                 its tags are treated as ordinary text",
             );
         }
     }

@@ -200,7 +200,7 @@ impl Input {
             return Err(error.help(if is_too_long {
                 lines::TOO_LONG_HELP
             } else {
-                "the lines before it are done; a compressed file may be damaged or cut off (gzip -t tells)"
+                "the lines before it are done; a compressed file may be damaged or cut off (check with gzip -t)"
             }));
         }
         Ok(lines)

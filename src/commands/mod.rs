@@ -42,7 +42,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         device.parse::<DeviceName>()?;
     }
     if common.threads.is_some_and(|threads| threads > MOST_THREADS) {
-        return Err(Error::usage(format!("--threads is at most {MOST_THREADS}")).help("0 is one for each core"));
+        return Err(Error::usage(format!("--threads is at most {MOST_THREADS}")).help("0 means one for each core"));
     }
     match &cli.command {
         Command::Train(args) => train::run(args, common),

@@ -68,7 +68,7 @@ impl ModelFiles {
                 Some(Wanted::Auto | Wanted::This(infer::ComputeType::Bf16)) => DType::BF16,
                 Some(Wanted::This(infer::ComputeType::F32)) => DType::F32,
                 Some(Wanted::This(infer::ComputeType::Int8)) => {
-                    let error = Error::usage("--precision int8 is for the processor");
+                    let error = Error::usage("--precision int8 works only on the CPU");
                     return Err(error.help("give --device cpu as well, or --precision bf16"));
                 }
             };
@@ -265,15 +265,15 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     if let (false, Some((run, step))) = (file.exists(), checkpoint::run_and_step(directory)) {
         let error = Error::failure("this is a checkpoint of a run, not a model directory").at(directory);
         return Err(
-            error.help(format!("name the run, {}; its checkpoint of update {step} is one of its parts", run.display()))
+            error.help(format!("name the run, {}; the checkpoint of update {step} is part of it", run.display()))
         );
     }
     if !file.exists() {
         let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
         let is_foreign = marian::is_model(directory) || directory.join("config.json").exists();
         return Err(error.help(match (is_hub, is_foreign) {
-            (true, _) => "make a model of the hub one of mt's first: mt import hf:ORG/NAME --out DIR",
-            (_, true) => "it looks like another program's model: make it one of mt's, mt import DIR --out MODEL_DIR",
+            (true, _) => "import a model of the hub first: mt import hf:ORG/NAME --out DIR",
+            (_, true) => "it looks like another program's model; import it first: mt import DIR --out MODEL_DIR",
             _ => "name a run directory (runs/<name>) or a model directory",
         }));
     }
@@ -347,7 +347,7 @@ pub fn write_model(out: &Path, config: &Config, tokenizers: &Tokenizers, tensors
         // Fail now rather than when the model is used.
         let refused = |error: Error| {
             // Omit the path: the file is temporary.
-            let what = format!("mt cannot have the settings of this model: {}", error.what());
+            let what = format!("mt does not support the settings of this model: {}", error.what());
             Error::failure(what).help("change them in its files")
         };
         config::load_resolved(file).map(drop).map_err(refused)

@@ -15,7 +15,7 @@ pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
     let loaded = model::load_from(Some(&args.model), args.checkpoint.as_deref(), common)?;
     let (layout, mut file) = loaded.stored()?;
     if file.is_quantised() {
-        return Err(Error::usage("the model is of 8-bit integers already").at(&args.model));
+        return Err(Error::usage("the weights of the model are 8-bit integers already").at(&args.model));
     }
     let mut values = Vec::with_capacity(layout.entries().len());
     for (i, entry) in layout.entries().iter().enumerate() {

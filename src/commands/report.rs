@@ -60,7 +60,7 @@ fn check_name(file: &Path) -> Result<()> {
     if is_special || file == Path::new("-") || ["html", "htm", "svg", "png"].contains(&extension.as_str()) {
         return Ok(());
     }
-    let error = Error::usage("this is the name of neither a page nor a picture").at(file);
+    let error = Error::usage("this name is not that of a page or a picture").at(file);
     Err(error.help("name a .html file for the page, a .svg or .png file for the curves, or - for stdout"))
 }
 
@@ -127,7 +127,8 @@ fn translations(run: &Path) -> std::result::Result<Translations, String> {
     };
     let reference = read(files::REFERENCE)?.ok_or_else(|| format!("has lost its {}", files::REFERENCE))?;
     if lines.is_empty() || lines.len() != reference.len() {
-        return Err(format!("has a damaged {name}: {} lines, and {} in the reference", lines.len(), reference.len()));
+        let s = if lines.len() == 1 { "" } else { "s" };
+        return Err(format!("has a damaged {name}: {} line{s}, and {} in the reference", lines.len(), reference.len()));
     }
     let scoring = model::config_of(run).and_then(|config| Ok(validator::scoring(&config, &Tokenizers::load(run)?)));
     let scoring = scoring.map_err(|error| format!("cannot be compared: {}", error.what()))?;

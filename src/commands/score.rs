@@ -119,7 +119,8 @@ impl<'a> Pairs<'a> {
         let first = (0..2).filter_map(|side| Some((side, beyond[side]?))).min_by_key(|(_, beyond)| beyond.line);
         if let Some((side, beyond)) = first {
             let error = beyond.error(self.paths[side], self.lines + 1);
-            refused = Some(error.help("such a line cannot be scored: leave it out; those before it are done"));
+            refused =
+                Some(error.help("a line of this length cannot be scored: leave it out; the lines before it are done"));
             sources.truncate(beyond.line);
             targets.truncate(beyond.line);
         }
@@ -129,8 +130,9 @@ impl<'a> Pairs<'a> {
 
     fn uneven(&self, lines: usize, source_goes_on: bool) -> Error {
         let [short, long] = if source_goes_on { [1, 0] } else { [0, 1] }.map(|side: usize| self.paths[side]);
-        let what = format!("{} ends after {lines} lines, but {} goes on", short.display(), long.display());
-        Error::failure(what).help("the two must be aligned line by line; the lines before are done")
+        let s = if lines == 1 { "" } else { "s" };
+        let what = format!("{} ends after {lines} line{s}, but {} goes on", short.display(), long.display());
+        Error::failure(what).help("the two must be aligned line by line; the lines before that are done")
     }
 }
 

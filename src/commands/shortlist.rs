@@ -36,7 +36,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     }
     if loaded.config.data.train.is_empty() {
         let error = Error::usage("the model's configuration names no training text").at(loaded.directory());
-        return Err(error.help("give --src FILE and --tgt FILE, text like that which it is to translate"));
+        return Err(error.help("give --src FILE and --tgt FILE, with text like that to be translated"));
     }
     let texts = Texts::find(&loaded.config.data, common)?;
     let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());

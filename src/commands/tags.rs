@@ -49,7 +49,7 @@ impl<'t> Tags<'t> {
         }
         if let Some((first, count)) = self.missing {
             message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}) do not begin with a tag, which says into which \
+                "warning: {count} of {all} lines (the first is line {first}) do not begin with a tag for the target \
                  language; the model knows {known}"
             ));
         }

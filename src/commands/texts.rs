@@ -43,13 +43,15 @@ impl Text {
         };
         for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
             let (path, lines) = (file.path().display(), file.carriage_returns);
-            say(Notice::Info(format!("{path}: {lines} lines ended in \\r\\n; the \\r is not part of the text")));
+            let s = if lines == 1 { "" } else { "s" };
+            say(Notice::Info(format!("{path}: {lines} line{s} ended in \\r\\n; the \\r is not part of the text")));
         }
         if let Some(Uneven { lines, first }) = corpus.source().uneven {
             let path = corpus.source().path().display();
+            let have = if lines == 1 { "line has" } else { "lines have" };
             say(Notice::Warning(format!(
-                "{path}: {lines} lines have another number of columns than the first (line {first} is the first of \
-                 them): a tab within a sentence cuts it"
+                "{path}: {lines} {have} a different number of columns from the first line (line {first} is the first of \
+                 them): a tab within a sentence cuts it in two"
             )));
         }
         Ok(Box::new(corpus))
@@ -149,15 +151,15 @@ fn missing_files(location: &CorpusLocation) -> Vec<Error> {
     let is_tsv = files.len() == 1;
     let missing = |file: &PathBuf| match std::fs::metadata(file) {
         Ok(metadata) if is_tsv && !metadata.is_file() && !metadata.is_dir() => {
-            Some(Error::failure("a file of columns is read twice, and this can be read once").at(file))
+            Some(Error::failure("a file of columns is read twice, but this can be read only once").at(file))
         }
         Ok(metadata) if metadata.is_dir() => Some(Error::failure("this is a directory, not a text file").at(file)),
         Ok(_) => None,
         Err(error) => {
             let is_missing = error.kind() == std::io::ErrorKind::NotFound;
             let error = Error::io("read the text", file, error);
-            let help =
-                "check the path; names of corpora start at data.root, where it is unset at the file that states them";
+            let help = "check the path; names of corpora are relative to data.root or, if that is unset, to the folder \
+                        of the file that states them";
             Some(if is_missing { error.help(help) } else { error })
         }
     };

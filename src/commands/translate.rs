@@ -160,7 +160,8 @@ fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
         }
     }
     if args.attention.is_some() && args.decode.long.as_deref() == Some(Long::Split.name()) {
-        let error = Error::usage("--attention and --long split do not go together: weights are those of one sequence");
+        let error =
+            Error::usage("--attention and --long split do not go together: attention weights belong to one sequence");
         return Err(error.help("give --long truncate or --long error"));
     }
     if args.alignment && args.n_best.is_some() && !common.json {

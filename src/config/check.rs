@@ -192,7 +192,7 @@ impl Report {
         let near = nearest(name, names);
         let owners = schema::owners(name);
         let help = match near {
-            _ if name == "extends" => "`extends` stands in a file, before its first section".to_owned(),
+            _ if name == "extends" => "`extends` belongs in a file, before the first section".to_owned(),
             Some((best, true)) => format!("did you mean `{best}`?"),
             _ if !owners.is_empty() => {
                 let owners: Vec<_> = owners.iter().map(|owner| format!("[{owner}]")).collect();

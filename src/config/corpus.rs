@@ -204,7 +204,7 @@ fn check_one(report: &mut Report, path: &str, table: &Table, origin: &Origin) {
                 report.add(&item.origin, Error::usage(what).help("columns count from 1: source = 1, target = 2"));
             }
             (Value::Integer(_), None) if !report.is_bad(&format!("{path}.tsv")) => {
-                let what = format!("`{path}.{side}` is the number of a column, and there is no `tsv` that has columns");
+                let what = format!("`{path}.{side}` is the number of a column, but no `tsv` names a file with columns");
                 let help = "name the file: tsv = \"corpus.tsv\"; or give a path in quotes";
                 report.add(&item.origin, Error::usage(what).help(help));
             }
@@ -220,8 +220,8 @@ fn check_one(report: &mut Report, path: &str, table: &Table, origin: &Origin) {
         for key in ["config", "split", "revision"] {
             // If `hub` is misspelt, that has been reported.
             if let Some((_, origin)) = text(key).filter(|_| !report.is_bad(&format!("{path}.hub"))) {
-                let what = format!("`{path}.{key}` says something of a data set of the hub, and none is named");
-                report.add(origin, Error::usage(what).help("add hub = \"ORG/NAME\", or leave it out"));
+                let what = format!("`{path}.{key}` is about a data set of the hub, but none is named");
+                report.add(origin, Error::usage(what).help("add hub = \"ORG/NAME\", or leave the key out"));
             }
         }
         return;

@@ -158,7 +158,8 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     let at = |offset| Origin { source: source.clone(), offset };
     let named = errors.into_iter().map(|(offset, what)| (at(offset), Error::usage(format!("not valid TOML: {what}"))));
     let more = more.map(|(offset, count)| {
-        let error = Error::usage(format!("{count} more lines are not valid TOML"));
+        let are = if count == 1 { "line is" } else { "lines are" };
+        let error = Error::usage(format!("{count} more {are} not valid TOML"));
         (at(offset), error.help("is this file a configuration?"))
     });
     Err(named.chain(more).collect())

@@ -112,7 +112,7 @@ impl Loader {
         let path = paths::normalise(&self.working.join(shown));
         if let Some(from) = from {
             if chain.contains(&path) {
-                let what = format!("`extends` goes in a circle: {} is extended by itself", shown.display());
+                let what = format!("`extends` goes in a circle: {} extends itself", shown.display());
                 self.report.add(from, Error::usage(what).help("remove one `extends`"));
                 return;
             }
@@ -163,7 +163,7 @@ impl Loader {
             }
             Err(error) => {
                 let what = format!("cannot read the configuration {}: {error}", shown.display());
-                (what, "check the path; `extends` starts at the folder of the file that states it", error)
+                (what, "check the path; `extends` is relative to the folder of the file that states it", error)
             }
         };
         let error = Error::usage(what).help(help).caused_by(cause);

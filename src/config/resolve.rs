@@ -182,12 +182,15 @@ impl Together<'_> {
 
     fn rotary(&mut self, model: &ModelConfig) {
         if model.positions == PositionKind::Rotary && !model.d_k.is_multiple_of(2) {
-            let what = format!("`model.positions` = \"rotary\" turns pairs, but `model.d_k` = {} is odd", model.d_k);
+            let what = format!(
+                "`model.positions` = \"rotary\" rotates pairs of numbers, but `model.d_k` = {} is odd",
+                model.d_k
+            );
             self.add(&["model.d_k", "model.heads", "model.positions"], Error::usage(what).help("make `d_k` even"));
         }
         if model.positions == PositionKind::Rotary && model.sinusoid == Sinusoid::Tensor2Tensor {
             let what =
-                "`model.sinusoid` = \"tensor2tensor\" is for sinusoidal positions, and `model.positions` = \"rotary\"";
+                "`model.sinusoid` = \"tensor2tensor\" is for sinusoidal positions, but `model.positions` = \"rotary\"";
             let help = "set `sinusoid` to \"interleaved\" or \"halves\"";
             self.add(&["model.sinusoid", "model.positions"], Error::usage(what).help(help));
         }
@@ -249,7 +252,7 @@ impl Together<'_> {
                     parts.sort_unstable();
                     parts.dedup();
                     let help = format!(
-                        "parts are {}, and below them what `mt info -v` lists, such as encoder.layers.0",
+                        "the parts are {}, and those within them that `mt info -v` lists, such as encoder.layers.0",
                         parts.join(", ")
                     );
                     (format!("`train.freeze`: the model has no {part}"), help)
@@ -269,7 +272,7 @@ impl Together<'_> {
         let (every, stop) = (config.valid.every, config.valid.patience);
         let kind = "`train.schedule.kind` = \"plateau\"";
         if every == 0 {
-            let what = format!("{kind} waits for validations, but `valid.every` = 0 makes none");
+            let what = format!("{kind} waits for validations, but with `valid.every` = 0 there are none");
             let help = "set `valid.every`, or another `kind`";
             self.add(&["train.schedule.kind", "valid.every"], Error::usage(what).help(help));
         } else if stop > 0 && stop <= patience {

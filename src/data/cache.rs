@@ -191,7 +191,9 @@ impl Entry {
         write_whole(&summary, json!(shard.summary()).to_string().as_bytes())?;
         let written = Shard::map(&bytes, shard.summary().clone())?;
         written.ok_or_else(|| {
-            Error::failure("what was written is not what is read back").at(&bytes).help("check the disk, and run again")
+            Error::failure("what was read back is not what was written")
+                .at(&bytes)
+                .help("check the disk, and run again")
         })
     }
 
@@ -201,7 +203,7 @@ impl Entry {
         let directory = self.directory.display();
         // Without locks both processes write the same bytes: harmless.
         let locked = file::lock_or_wait(&path, || {
-            say(Notice::Info(format!("waiting for another process that prepares the same text in {directory}")));
+            say(Notice::Info(format!("waiting for another process that is preparing the same text in {directory}")));
         });
         locked.map_err(|error| Error::io("write the prepared data", &path, error))
     }

@@ -146,8 +146,8 @@ impl Corpus {
                 format!("{} has {} {lines}", file.path().display(), file.lines)
             };
             return Err(Error::failure(format!("{}, but {}", describe(&source), describe(&target))).help(
-                "line N of one file is the translation of line N of the other: one may be cut short, or a tool may have \
-                 broken lines at other characters than \\n; compare `wc -l` of both with their origin",
+                "line N of one file is the translation of line N of the other: one may be cut short, or a tool may \
+                 have broken lines at characters other than \\n; compare `wc -l` of both with their origin",
             ));
         }
         Ok(Self { source, target, weight })
@@ -238,7 +238,7 @@ impl Blocks<'_> {
     fn changed(&self) -> Error {
         let [source, target] = [&self.corpus.source, &self.corpus.target].map(|file| file.path().display().to_string());
         Error::failure(format!("{source} or {target} changed while they were read"))
-            .help("run again when they are whole")
+            .help("run again when they are complete")
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
         let fails = |text: &[u8], columns| open(text, columns).unwrap_err().to_string();
         let error = fails(b"a\tb\tc\na b\tc\n", [1, 3]);
         assert!(
-            error.contains("the line has 2 columns, and the text is in column 3") && error.contains("t.tsv:2"),
+            error.contains("the line has 2 columns, but the text is in column 3") && error.contains("t.tsv:2"),
             "{error}"
         );
         let error = fails(b"a\tb\nno tabs\n", [1, 2]);

@@ -107,7 +107,8 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
         return Err(Error::failure(format!("the file does not hold {} data, as its name says", named.name()))
             .at(path)
             .help(
-                "a download may have been cut short, or unpacked on its way: look at the file, rename it if it is text",
+                "a download may have been cut short, or unpacked on its way: look at the file, and rename it if it is \
+                 text",
             ));
     }
     let reader = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(file));
@@ -116,7 +117,7 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
 
 fn packed_otherwise(path: &Path, form: &str, command: &str) -> Error {
     let error = Error::failure(format!("the file is compressed with {form}, which mt does not read")).at(path);
-    error.help(format!("unpack it with `{command}`; gzip, xz and zstd are read as they are"))
+    error.help(format!("unpack it with `{command}`; gzip, xz and zstd files need not be unpacked"))
 }
 
 /// Refuses a stream that is not readable text, judged by its first line: bzip2 or zip, by their whole signature, or UTF-16.

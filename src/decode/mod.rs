@@ -316,7 +316,7 @@ impl SearchOptions {
             )));
         }
         if !(self.patience.is_finite() && self.patience >= 0.0) {
-            return Err(Error::usage(format!("a patience of {} is not a number from 0 on", self.patience)));
+            return Err(Error::usage(format!("a patience of {} is not a number of at least 0", self.patience)));
         }
         match self.strategy {
             Strategy::Diverse { width, groups, penalty } => {
@@ -325,13 +325,17 @@ impl SearchOptions {
                     return Err(error.help("choose --beam as a multiple of --beam-groups"));
                 }
                 if !(penalty.is_finite() && penalty >= 0.0) {
-                    return Err(Error::usage(format!("a diversity penalty of {penalty} is not a number from 0 on")));
+                    return Err(Error::usage(format!(
+                        "a diversity penalty of {penalty} is not a number of at least 0"
+                    )));
                 }
             }
             Strategy::Sample(Sampling { temperature, top_p, .. }) => {
                 if !(temperature.is_finite() && temperature > 0.0) {
                     let error = Error::usage(format!("a temperature of {temperature} is not a number above 0"));
-                    return Err(error.help("for the most probable token at each step leave out --sample: --beam 1"));
+                    return Err(
+                        error.help("for the most probable token at each step, give --beam 1 instead of --sample")
+                    );
                 }
                 if !(top_p > 0.0 && top_p <= 1.0) {
                     return Err(Error::usage(format!("a top-p of {top_p} is not above 0 and at most 1")));

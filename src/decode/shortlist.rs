@@ -100,9 +100,9 @@ impl Shortlist {
     /// It cannot be read, is damaged, or was made for another model.
     pub fn load(path: &Path, tokenizers: &Tokenizers) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|error| Error::io("read the shortlist", path, error))?;
-        let help = "make it anew with `mt shortlist`";
+        let help = "make it again with `mt shortlist`";
         let damaged =
-            |why: &str| Error::failure(format!("this is no shortlist, or it is damaged: {why}")).at(path).help(help);
+            |why: &str| Error::failure(format!("this is not a shortlist, or it is damaged: {why}")).at(path).help(help);
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error.to_string()))?;
         let about = header.metadata().as_ref().and_then(|metadata| serde_json::from_str(metadata.get(ABOUT)?).ok());
         let about: serde_json::Value = about.unwrap_or_default();

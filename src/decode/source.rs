@@ -61,7 +61,8 @@ impl BeyondPositions {
         let Self { line, tokens, and_more, positions } = self;
         let more = if *and_more { "more than " } else { "" };
         let what = format!(
-            "the line has {more}{tokens} tokens with its end, but the model has {positions} positions (model.max_length)"
+            "the line has {more}{tokens} tokens, counting its end, but the model has {positions} positions \
+             (model.max_length)"
         );
         Error::failure(what).at_line(file, first + line, 0)
     }

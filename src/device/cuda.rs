@@ -27,7 +27,7 @@ pub fn open(index: usize) -> Result<Device> {
     load_libraries()?;
     device(index).map_err(|error| {
         let error = Error::failure(format!("the GPU cuda:{index} could not be opened")).caused_by(error);
-        error.help("see with `nvidia-smi` whether it works and is free, or use --device cpu; -v shows CUDA's message")
+        error.help("check with `nvidia-smi` whether it works and is free, or use --device cpu; -v shows CUDA's message")
     })
 }
 

@@ -99,7 +99,7 @@ impl Engine {
     pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
         let c = model.config();
         if c.d_k.max(c.d_v) > WIDEST_HEAD {
-            let what = format!("heads of {} numbers are wider than the kernels for GPUs take", c.d_k.max(c.d_v));
+            let what = format!("heads of {} numbers are wider than the GPU kernels allow", c.d_k.max(c.d_v));
             let help = format!("use model.d_k and model.d_v of at most {WIDEST_HEAD}, more heads, or --device cpu");
             return Err(Error::usage(what).help(help));
         }

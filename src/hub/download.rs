@@ -93,16 +93,16 @@ impl Web {
         let hub = hf_hub::HFClient::builder().client(client.map_err(no_client)?).retry_max_attempts(0).build();
         let hub = hub.map_err(|error| {
             let set = std::env::var("HF_ENDPOINT").unwrap_or_default();
-            let what = format!("cannot speak to the hub (HF_ENDPOINT=\"{set}\"): {error}");
-            Error::usage(what).help("HF_ENDPOINT is an address such as https://huggingface.co, or not set")
+            let what = format!("cannot connect to the hub (HF_ENDPOINT=\"{set}\"): {error}");
+            Error::usage(what).help("HF_ENDPOINT must be an address such as https://huggingface.co, or not set")
         })?;
         let endpoint = hub.endpoint().to_owned();
         if !["http://", "https://"].into_iter().any(|scheme| endpoint.starts_with(scheme)) {
-            let error = Error::usage(format!("cannot speak to the hub (HF_ENDPOINT=\"{endpoint}\")"));
-            return Err(error.help("HF_ENDPOINT is an address such as https://huggingface.co, or not set"));
+            let error = Error::usage(format!("cannot connect to the hub (HF_ENDPOINT=\"{endpoint}\")"));
+            return Err(error.help("HF_ENDPOINT must be an address such as https://huggingface.co, or not set"));
         }
         let hub = hf_hub::HFClientSync::from_inner(hub)
-            .map_err(|error| Error::failure(format!("cannot start the thread that speaks to the hub: {error}")))?;
+            .map_err(|error| Error::failure(format!("cannot start the thread that connects to the hub: {error}")))?;
         let client = |policy| {
             let builder = Client::builder().user_agent(AGENT).connect_timeout(CONNECT).timeout(SILENCE);
             builder.redirect(policy).build().map_err(no_client)
@@ -271,7 +271,7 @@ impl Web {
             && (status == StatusCode::RANGE_NOT_SATISFIABLE || (status == StatusCode::PARTIAL_CONTENT && !goes_on))
         {
             restart(part).map_err(write_failed)?;
-            return Err(Failure::Passing(problem::damaged(repo, name, "a wrong part came"), None));
+            return Err(Failure::Passing(problem::damaged(repo, name, "the wrong part was sent"), None));
         }
         if !status.is_success() {
             return Err(self.refusal(&response, repo, Some(name)));
@@ -373,7 +373,7 @@ fn verify(repo: &Repo, file: &str, metadata: &Metadata, part: &Path) -> Result<(
     let read_failed = |error| Error::io("read what was fetched", part, error);
     let length = fs::metadata(part).map_err(read_failed)?.len();
     if let Some(size) = metadata.size.filter(|size| *size != length) {
-        return Err(problem::damaged(repo, file, &format!("{length} bytes in place of {size}")));
+        return Err(problem::damaged(repo, file, &format!("{length} bytes instead of {size}")));
     }
     let is_sha256 = metadata.etag.len() == 64 && metadata.etag.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_sha256 {
@@ -384,7 +384,7 @@ fn verify(repo: &Repo, file: &str, metadata: &Metadata, part: &Path) -> Result<(
     if format!("{:x}", hash.finalize()).eq_ignore_ascii_case(&metadata.etag) {
         return Ok(());
     }
-    Err(problem::damaged(repo, file, "its checksum is another"))
+    Err(problem::damaged(repo, file, "its checksum is different"))
 }
 
 /// The token of the user: `HF_TOKEN`, else a file, as for all programs of the hub.

@@ -197,7 +197,7 @@ impl Hub {
     /// As [`Self::files`]; also where there is no such file, the download breaks off again and again, or the disk is full.
     pub fn fetch(&self, repo: &Repo, file: &str) -> Result<PathBuf> {
         if !cache::is_safe_path(file) {
-            let error = Error::failure(format!("`{file}` of {repo} is no name that a file can have"));
+            let error = Error::failure(format!("`{file}` of {repo} is not a name that a file can have"));
             return Err(error.help("names may not lead out of the folder"));
         }
         let listing = self.listing(repo)?;
@@ -236,7 +236,7 @@ impl Hub {
             Some(file) => format!("{file} of {repo}"),
             None => format!("{repo}"),
         };
-        let error = Error::failure(format!("{what} is not in the cache, and the hub is not to be asked (--offline)"));
+        let error = Error::failure(format!("{what} is not in the cache, and --offline forbids asking the hub"));
         error.at(self.cache.folder(repo)).help(
             "run once without --offline and without HF_HUB_OFFLINE on a machine with a network, or set HF_HOME to the \
              cache that has it",

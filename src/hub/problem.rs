@@ -69,12 +69,13 @@ impl Refusal<'_> {
                 })
             }
             (429, _, _) => {
-                let what = "the hub asks for fewer requests (HTTP 429), tries and pauses notwithstanding".to_owned();
+                let what =
+                    "the hub still asks for fewer requests (HTTP 429), after several tries and pauses".to_owned();
                 let error = Error::failure(self.with_message(what));
                 error.help("try again later; it allows more to those who set HF_TOKEN")
             }
             (500.., _, _) => {
-                let what = format!("the hub failed again and again (HTTP {}) while asked for {repo}", self.status);
+                let what = format!("the hub failed again and again (HTTP {}) when asked for {repo}", self.status);
                 let help = "try again later; if the files are in the cache, --offline goes on without the hub";
                 Error::failure(self.with_message(what)).help(help)
             }
@@ -109,8 +110,8 @@ pub(super) fn unreachable(endpoint: &str, cause: impl Into<Box<dyn std::error::E
 
 /// Something answered that is not the hub.
 pub(super) fn not_the_hub(endpoint: &str) -> Error {
-    let error = Error::failure(format!("the answer of {endpoint} is not one of the Hugging Face hub"));
-    error.help("check HF_ENDPOINT; a page of a network's login may stand between")
+    let error = Error::failure(format!("{endpoint} does not answer like the Hugging Face hub"));
+    error.help("check HF_ENDPOINT; the login page of a network may have answered instead")
 }
 
 /// The repository does not list the file.
@@ -131,13 +132,14 @@ pub(super) fn interrupted(
 ) -> Error {
     let of = size.map(|size| format!(" of {size}")).unwrap_or_default();
     let what = format!("the download of {file} of {repo} broke off again and again, after {done}{of} bytes: {cause}");
-    Error::failure(what).help("run it again: what is there is kept, and the download goes on from there")
+    Error::failure(what).help("run it again: what has arrived is kept, and the download goes on from there")
 }
 
 /// What came is not what the hub announced.
 pub(super) fn damaged(repo: &Repo, file: &str, what: &str) -> Error {
     let error = Error::failure(format!("{file} of {repo} did not arrive whole: {what}"));
-    error.help("it was thrown away; run it again. If it stays so, a proxy between may be changing what passes it")
+    error
+        .help("it was thrown away; run it again. If that does not help, a proxy may be changing the files on their way")
 }
 
 /// The cache cannot be written.

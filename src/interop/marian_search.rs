@@ -38,13 +38,13 @@ pub fn lost(decode: &DecodeConfig) -> Vec<String> {
     let mut lost = Vec::new();
     if decode.beam > 1 && length_penalty(decode).is_none() {
         let penalty = decode.length_penalty;
-        lost.push(format!("it does not have the length penalty gnmt {penalty}, and divides by the length"));
+        lost.push(format!("it does not have the length penalty gnmt {penalty}, but divides by the length"));
     }
     if decode.beam > 1 && decode.patience != 0.0 && decode.patience != 1.0 {
-        lost.push(format!("it has no patience of {}, and stops when nothing can become better", decode.patience));
+        lost.push(format!("it has no patience of {}, but stops when nothing can become better", decode.patience));
     }
     if decode.max_length_ratio > 0.0 {
-        lost.push("it bounds lengths by model.max_length alone".to_owned());
+        lost.push("it limits lengths only by model.max_length".to_owned());
     }
     lost
 }

@@ -153,7 +153,7 @@ pub(super) fn escaped(text: &str) -> String {
 /// # Errors
 /// It cannot be written.
 pub fn write(file: &Path, runs: &[Run], compared: &Value) -> Result<()> {
-    file.file_name().ok_or_else(|| Error::usage("this is no file name").at(file))?;
+    file.file_name().ok_or_else(|| Error::usage("this is not a file name").at(file))?;
     replace_file(file, &page(runs, compared)).map_err(|error| Error::io("write the report", file, error))
 }
 

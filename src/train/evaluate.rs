@@ -30,7 +30,7 @@ impl Evaluator<'_> {
             })
         };
         limit.within(batches.to_vec(), |most| tell_limit(log, most), work).map_err(|error| {
-            let help = "one pair of the validation set alone does not fit: leave long pairs out of it, or lower \
+            let help = "even a single pair of the validation set does not fit: leave long pairs out of it, or lower \
                         model.max_length";
             if error.is_out_of_memory() { error.help(help) } else { error }
         })?;

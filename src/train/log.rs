@@ -150,7 +150,9 @@ fn tell(watchers: &mut Vec<Box<dyn Watcher>>, tell: impl Fn(&mut dyn Watcher) ->
     watchers.retain_mut(|watcher| match tell(watcher.as_mut()) {
         Ok(()) => true,
         Err(error) => {
-            message(format_args!("warning: {error}\n  training goes on without it; log.jsonl has what it would tell"));
+            message(format_args!(
+                "warning: {error}\n  training goes on without it; log.jsonl has the same information"
+            ));
             false
         }
     });
@@ -195,8 +197,8 @@ pub fn entries(path: &Path) -> std::io::Result<Vec<Value>> {
         }
     }
     if let Some((first, count)) = damaged {
-        let path = path.display();
-        message(format_args!("warning: {count} damaged lines of the log are left out; the first is {path}:{first}"));
+        let (path, are) = (path.display(), if count == 1 { "line of the log is" } else { "lines of the log are" });
+        message(format_args!("warning: {count} damaged {are} left out; the first is {path}:{first}"));
     }
     Ok(log)
 }

@@ -40,7 +40,7 @@ pub fn warning(needed: usize) -> Option<String> {
     let memory = device::machine_memory().filter(|memory| needed as u64 > *memory)?;
     Some(format!(
         "training takes about {:.1} GiB of memory, and the machine has {:.1} GiB: lower train.batch_tokens, and raise \
-         train.accumulate as much",
+         train.accumulate by the same factor",
         gibibytes(needed),
         gibibytes(memory as usize)
     ))
@@ -59,7 +59,7 @@ pub fn refuse_the_impossible(config: &Config) -> Result<()> {
                 gibibytes(needed),
                 gibibytes(memory as usize)
             );
-            Err(Error::usage(what).help("make the model smaller: see `mt info` of the configuration"))
+            Err(Error::usage(what).help("make the model smaller: see `mt info` with the configuration"))
         }
         _ => Ok(()),
     }

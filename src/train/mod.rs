@@ -299,7 +299,8 @@ impl Trainer<'_> {
         let (step, skipped) = (self.state.step + 1, self.state.health.skipped);
         let (loss, norm, lines) = (update.loss(), update.outcome.gradient_norm, host.lines(&update.pairs()));
         self.log.line(&format!(
-            "warning: update {step} skipped: its loss is {loss} and the gradient's norm {norm}; it was of {}",
+            "warning: update {step} skipped: its loss is {loss} and the gradient's norm {norm}; it was computed from \
+             {}",
             in_words(&lines)
         ));
         // JSON has no numbers for these.
@@ -355,7 +356,7 @@ impl Trainer<'_> {
         if let Some(usual) = self.state.health.observe(update.loss()) {
             let (loss, lines) = (update.loss(), host.lines(&update.pairs()));
             self.log.line(&format!(
-                "note: the loss of update {step} is {loss:.3}, usual is {usual:.3}; it was of {}",
+                "note: the loss of update {step} is {loss:.3}, where {usual:.3} is usual; it was computed from {}",
                 in_words(&lines)
             ));
             self.log.entry(&json!({
@@ -434,9 +435,7 @@ impl Trainer<'_> {
         }
         if self.state.plateau.validated(&self.config.schedule, better) {
             let rate = self.learning_rate(step + 1);
-            self.log.line(&format!(
-                "note: the validations bring no improvement: the learning rate is lowered to {rate:.2e}"
-            ));
+            self.log.line(&format!("note: validation has not improved: the learning rate is lowered to {rate:.2e}"));
         }
         self.log.samples(Samples { update: step, is_final: false, explained: &result.explained });
         let more = json!({

@@ -35,7 +35,9 @@ impl Limit {
             };
             let largest = batches.iter().filter(|batch| batch.batch_size > 1).map(padded).max();
             let Some(largest) = largest else {
-                return Err(error.help("one pair alone does not fit: lower data.max_length, or make the model smaller"));
+                return Err(
+                    error.help("even a single pair does not fit: lower data.max_length, or make the model smaller")
+                );
             };
             self.0 = largest / 2;
             told(self.0);
@@ -113,6 +115,6 @@ mod tests {
         );
         assert_eq!((failed.unwrap_err().what(), tried), ("something else", 1));
         let full = |_: &[Batch]| -> Result<()> { Err(Error::failure("out of memory")) };
-        assert!(limit.within(vec![batch(4)], |_| (), full).unwrap_err().to_string().contains("one pair alone"));
+        assert!(limit.within(vec![batch(4)], |_| (), full).unwrap_err().to_string().contains("a single pair"));
     }
 }

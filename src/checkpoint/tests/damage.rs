@@ -78,12 +78,18 @@ fn another_format_version_says_what_to_do() {
     let path = directory.join(MANIFEST_FILE);
     forge(&directory, "\"format\": 1", "\"format\": 2");
     let text = verify(&directory).unwrap_err().to_string();
-    assert_eq!(text, format!("written by format 2, this mt reads 1; update mt\n  --> {}", path.display()));
+    assert_eq!(text, format!("written in format 2, but this mt reads format 1; update mt\n  --> {}", path.display()));
     // A newer format may not even have our digest, or our fields.
     fs::write(&path, "{\"format\": 3}").unwrap();
-    assert_says(&verify(&directory).unwrap_err(), &["written by format 3, this mt reads 1; update mt", "damaged"]);
+    assert_says(
+        &verify(&directory).unwrap_err(),
+        &["written in format 3, but this mt reads format 1; update mt", "damaged"],
+    );
     fs::write(&path, "{\"format\": 0}").unwrap();
-    assert_says(&verify(&directory).unwrap_err(), &["written by format 0, this mt reads 1; use the mt that wrote it"]);
+    assert_says(
+        &verify(&directory).unwrap_err(),
+        &["written in format 0, but this mt reads format 1; use the mt that wrote it"],
+    );
 }
 
 #[test]

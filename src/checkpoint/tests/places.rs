@@ -23,7 +23,7 @@ fn which_is_parsed_and_shown() {
     for text in ["", "bset", "-1", "1.5", "99999999999999999999"] {
         let error = text.parse::<Which>().unwrap_err();
         assert_eq!(error.exit_code(), 2);
-        assert_says(&error, &["is no checkpoint", "help: use best"]);
+        assert_says(&error, &["is not a checkpoint", "help: use best"]);
     }
 }
 

@@ -209,7 +209,7 @@ fn the_first_that_is_done_makes_a_directory() {
         write(&out, "first");
         Ok(())
     });
-    assert_eq!(error.unwrap_err().what(), "the output directory exists");
+    assert_eq!(error.unwrap_err().what(), "the output directory already exists");
     assert_eq!(fs::read_to_string(out.join("file")).unwrap(), "first");
     let mut left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     left.sort();

@@ -92,7 +92,7 @@ fn look(args: &RunArgs, common: &Common, is_told: &mut bool) -> Result<()> {
     }
     output.flush()?;
     if refused {
-        return Err(Error::failure("training would refuse this text").help("mend what is marked `error` above"));
+        return Err(Error::failure("training would refuse this text").help("correct what is marked `error` above"));
     }
     Ok(())
 }

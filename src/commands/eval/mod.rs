@@ -30,7 +30,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     if !common.quiet {
         metrics::tell_idle(&args.metrics, args.report);
         if args.score_only && (common.json || args.format != ScoreFormat::Text) {
-            message("warning: --score-only is for text: JSON and other forms are whole");
+            message("warning: --score-only is for text: JSON and other formats are printed whole");
         }
     }
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &BleuOptions::default())?;
@@ -51,7 +51,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     if !args.metrics.force && !common.quiet && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
         if bleu.lowercase && !args.metrics.lowercase && !systems.is_empty() {
-            message("note: the model writes lower case: BLEU is computed without case (case:lc)");
+            message("note: the model writes lower case: BLEU is computed ignoring case (case:lc)");
         }
     }
     if args.sentence_level {
@@ -79,8 +79,10 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Me
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
     }
     if test.is_paired() && args.hyp.len().max(args.models.model.len()) < 2 {
-        let error = Error::usage("a paired test compares systems, and there is one");
-        return Err(error.help("give several --hyp or several --model, the baseline first; --confidence is for one"));
+        let error = Error::usage("a paired test compares systems, but there is only one");
+        return Err(
+            error.help("give several --hyp or several --model, the baseline first; --confidence needs only one")
+        );
     }
     if args.sentence_level && !common.json && (metrics.len() > 1 || args.hyp.len() > 1) {
         let error = Error::usage("--sentence-level prints one metric of one system");

@@ -46,7 +46,7 @@ pub struct TestSet {
 /// Translations in files.
 pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
     if args.src.is_some() && !args.report {
-        let error = Error::usage("--src says nothing about translations that are there already");
+        let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report"));
     }
     let references = read_references(&args.reference)?;
@@ -76,17 +76,17 @@ fn nothing_to_score(file: &Path) -> Error {
 /// The test set, translated by each of several models separately so that they can be compared.
 pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     let refuse = |flag: &str, help: &str| {
-        let what = format!("{flag} is of one translation, and a paired test of several models has one of each");
+        let what = format!("{flag} is for one translation, but a paired test has one translation for each model");
         Err(Error::usage(what).help(help))
     };
     if args.output.is_some() {
         return refuse("--output", "translate with each model, and compare the files with --hyp");
     }
     if args.metrics.ppl {
-        return refuse("--ppl", "ask for it model by model");
+        return refuse("--ppl", "ask for it for each model separately");
     }
     if [&args.src].into_iter().flatten().chain(&args.reference).any(|path| path == Path::new("-")) {
-        return Err(Error::usage("stdin is read once, and each model wants it").help("name a file"));
+        return Err(Error::usage("stdin can be read only once, but each model needs it").help("name a file"));
     }
     let mut whole: Option<TestSet> = None;
     for model in &args.models.model {
@@ -99,8 +99,8 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
             continue;
         };
         if (&first.sources, &first.references) != (&set.sources, &set.references) {
-            let what = format!("{name} has another test set than {}", args.models.model[0].display());
-            return Err(Error::usage(what).help("name one for all with --src and --ref"));
+            let what = format!("{name} has a different test set from {}", args.models.model[0].display());
+            return Err(Error::usage(what).help("name one test set for all with --src and --ref"));
         }
         first.systems.append(&mut set.systems);
     }
@@ -113,16 +113,16 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
         let error =
             Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
         return Err(error.help(
-            "to score translations that are there, name them with --hyp; to translate and score, give --src and --ref, or \
+            "to score existing translations, name them with --hyp; to translate and score, give --src and --ref, or \
              neither for the model's test set",
         ));
     }
     if args.metrics.ppl && args.decode.shortlist.is_some() {
-        let error = Error::usage("--ppl is of all tokens, and --shortlist leaves most of them out");
+        let error = Error::usage("--ppl needs all target tokens, but --shortlist leaves most of them out");
         return Err(error.help("leave one of the two out"));
     }
     if !translations_wanted && args.output.is_some() {
-        let error = Error::usage("--ppl alone translates nothing, so that there is nothing for --output");
+        let error = Error::usage("--ppl alone translates nothing, so there is nothing to write to --output");
         return Err(error.help("add --bleu, or leave --output out"));
     }
     let (loaded, others) = model::load_all(models, common)?;
@@ -262,8 +262,9 @@ fn read_references(paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
 fn check_counts(path: &Path, lines: usize, reference_paths: &[PathBuf], references: &[Vec<String>]) -> Result<()> {
     for (reference, reference_lines) in reference_paths.iter().zip(references) {
         if reference_lines.len() != lines {
+            let s = if lines == 1 { "" } else { "s" };
             let what = format!(
-                "{} has {lines} lines but {} has {}",
+                "{} has {lines} line{s}, but {} has {}",
                 path.display(),
                 reference.display(),
                 reference_lines.len()

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::hub_model;
 use super::model::{config_of, slots, vocabulary};
 use super::output::Output;
-use crate::checkpoint::{self, TensorFile};
+use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config, NormKind, ValidMetric};
 use crate::console::message;
@@ -52,19 +52,29 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
     if !args.set.is_empty() {
         return Err(Error::usage("--set changes configurations, not models"));
     }
-    let config = config_of(path)?;
-    let tokenizers = Tokenizers::load(path)?;
+    // One of a run's checkpoints, or the directory of a model.
+    let (directory, which) = checkpoint::directory_and_step(path);
+    let config = config_of(directory)?;
+    let tokenizers = Tokenizers::load(directory)?;
     let mut history = History::new();
     let tags = tokenizers.source.language_tags();
     if !tags.is_empty() {
         history.push(("target_languages".to_owned(), Value::from(tags.join(" "))));
     }
+    let state = |directory: &Path| match checkpoint::verify(directory) {
+        Ok(_) => "whole".to_owned(),
+        Err(error) => error.all().map(Error::what).collect::<Vec<_>>().join("; "),
+    };
+    if let Some(which) = which {
+        history.push(("run".to_owned(), Value::from(directory.display().to_string())));
+        history.push(("checkpoint".to_owned(), Value::from(state(path))));
+        if let Which::Step(step) = which {
+            add_training(&mut history, step, path)?;
+        }
+        return Ok((config, vocabulary(&tokenizers), history));
+    }
     if path.join(checkpoint::MODEL_FILE).exists() {
-        let state = match checkpoint::verify(path) {
-            Ok(_) => "whole".to_owned(),
-            Err(error) => error.all().map(Error::what).collect::<Vec<_>>().join("; "),
-        };
-        history.push(("final_model".to_owned(), Value::from(state)));
+        history.push(("final_model".to_owned(), Value::from(state(path))));
         let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
         let file = path.join(checkpoint::MODEL_FILE);
         if TensorFile::open(&file, &slots(parameters.entries())).is_ok_and(|file| file.is_quantised()) {
@@ -78,13 +88,19 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
     let (newest, warnings) = checkpoint::newest_valid(path)?;
     warnings.iter().for_each(|warning| message(format_args!("warning: {warning}")));
     if let Some((step, directory)) = newest {
-        let state = checkpoint::read_state(&directory)?;
-        history.push(("updates".to_owned(), Value::from(step)));
-        for key in ["target_tokens", "seconds", "best"] {
-            history.push((key.to_owned(), state[key].clone()));
-        }
+        add_training(&mut history, step, &directory)?;
     }
     Ok((config, vocabulary(&tokenizers), history))
+}
+
+/// Adds what a checkpoint says of the training up to it.
+fn add_training(history: &mut History, step: u64, directory: &Path) -> Result<()> {
+    let state = checkpoint::read_state(directory)?;
+    history.push(("updates".to_owned(), Value::from(step)));
+    for key in ["target_tokens", "seconds", "best"] {
+        history.push((key.to_owned(), state[key].clone()));
+    }
+    Ok(())
 }
 
 /// The entry on the final model in the log of a finished run: which it is, and its validation.
@@ -94,7 +110,7 @@ fn final_event(run: &Path) -> Option<Value> {
 
 fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
     if !args.path.exists() {
-        let error = Error::failure("there is neither a model's directory nor a configuration").at(&args.path);
+        let error = Error::failure("there is no such model directory or configuration").at(&args.path);
         return Err(error.help("check the path"));
     }
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;

@@ -85,8 +85,8 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
             comparison.notes.push(what);
         } else if let (Some(init), true) = (gone, key.starts_with("model.")) {
             let help = format!(
-                "what [model] leaves out is taken from `train.init`, and {} has gone: go on with the run's own \
-                 configuration, --config {}",
+                "the keys that [model] leaves out come from the model in `train.init`, but {} is gone: continue with \
+                 the run's own configuration, --config {}",
                 init.display(),
                 config_file.display()
             );
@@ -141,10 +141,10 @@ pub fn text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Re
         (valid, "validation", config.valid.as_ref()),
     ];
     let errors = files.into_iter().filter(|(differs, _, _)| *differs).map(|(_, what, text)| {
-        let error = Error::usage(format!("the {what} text is not what it was when the run began"));
+        let error = Error::usage(format!("the {what} text has changed since the run began"));
         let error = error.help(
-            "restore the files; they may lie in another place. Or start another run with --run-dir, from this one's model \
-             with train.init; or insist with --force",
+            "restore the files (they may be in another place); or start another run with --run-dir, from this one's \
+             model with train.init; or insist with --force",
         );
         match text {
             Some(text) => error.at(text.to_string()),

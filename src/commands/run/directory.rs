@@ -64,7 +64,7 @@ pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
     } else {
         return Ok(());
     };
-    let what = format!("the run directory {} cannot be: {why}", run.display());
+    let what = format!("the run directory {} cannot be used: {why}", run.display());
     Err(Error::failure(what).at(there).help("name another with --run-dir"))
 }
 
@@ -106,7 +106,7 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Con
     let config_file = run.join(CONFIG_FILE);
     let exists = config::is_resolved(&config_file);
     if exists && !args.resume && !args.overwrite {
-        let error = Error::usage("the run directory exists").at(run);
+        let error = Error::usage("the run directory already exists").at(run);
         return Err(
             error.help("continue it with --resume, replace it with --overwrite, or name another with --run-dir")
         );
@@ -152,7 +152,7 @@ fn refuse_models(run: &Path, config: &Config) -> Result<()> {
     let what = if config.train.init.as_deref().is_some_and(is_start) {
         "the run directory is the model that training begins with (`train.init`)"
     } else if run.join(MODEL_FILE).exists() && !run.join(LOG_FILE).exists() && !run.join("checkpoints").exists() {
-        "the run directory holds a model, and no run that has made it"
+        "the run directory holds a model, but not the run that made it"
     } else {
         return Ok(());
     };
@@ -227,7 +227,7 @@ pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()>
 /// Rewrites files that were removed from the run directory but are needed to use its checkpoints.
 pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
     let warn = |what: &str| {
-        message(format_args!("warning: {what} of the run in {} was removed: it is written again", run.display()));
+        message(format_args!("warning: {what} of the run in {} had been removed and is written again", run.display()));
     };
     if !config::is_resolved(&run.join(CONFIG_FILE)) {
         warn("the configuration");

@@ -36,9 +36,9 @@ fn idle_keys(other: &Config, config: &Config) -> Vec<Error> {
     };
     let idle = config::differences(other, config).into_iter().filter(|(key, _, _)| is_idle(key));
     let error = |(key, there, here)| {
-        let what = format!("`{key}` is {here}, but the vocabulary is that of `train.init`, with {there}");
+        let what = format!("`{key}` is {here}, but the vocabulary comes from `train.init`, where it is {there}");
         Error::usage(what)
-            .help("leave it out: the model's own tokenizers are taken; tags and symbols can be added to them")
+            .help("leave it out: the model's own tokenizers are used; tags and symbols can be added to them")
     };
     idle.map(error).collect()
 }
@@ -104,9 +104,9 @@ impl Start {
         let differences = config::differences(&other, config).into_iter().filter(|(key, _, _)| !is_free(key));
         let mut errors: Vec<Error> = differences
             .map(|(key, there, here)| {
-                let what = format!("`{key}` is {there} in the model that training begins with, and {here} here");
+                let what = format!("`{key}` is {there} in the model that training begins with, but {here} here");
                 let file = directory.join(checkpoint::CONFIG_FILE);
-                let help = "leave the key out, and it is as in that model; or leave out `train.init`";
+                let help = "leave the key out to use the value of that model, or leave out `train.init`";
                 Error::usage(what).at(file).help(help)
             })
             .collect();
@@ -119,14 +119,14 @@ impl Start {
             let differing = sides.iter().filter_map(|(side, named, own)| Some((side, named.difference(own)?)));
             errors.extend(differing.map(|(side, why)| {
                 let what = format!("the {side} vocabulary of `tokenizer.path` is not that of `train.init`: {why}");
-                Error::usage(what)
-                    .at(directory)
-                    .help("leave out `tokenizer.path`: the model's own tokenizers are taken")
+                Error::usage(what).at(directory).help("leave out `tokenizer.path`: the model's own tokenizers are used")
             }));
         }
         if config.tokenizer.dropout > 0.0 && !(tokenizers.source.has_dropout() && tokenizers.target.has_dropout()) {
-            let what =
-                format!("`tokenizer.dropout` = {}, but its tokenizers have no BPE-dropout", config.tokenizer.dropout);
+            let what = format!(
+                "`tokenizer.dropout` = {}, but the tokenizers of `train.init` have no BPE-dropout",
+                config.tokenizer.dropout
+            );
             errors.push(Error::usage(what).at(directory).help("set `tokenizer.dropout = 0`"));
         }
         if !errors.is_empty() {

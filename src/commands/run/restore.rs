@@ -71,7 +71,7 @@ pub fn go_back(
             Ok(state) if is_sound(&state) => state,
             Ok(_) => continue,
             Err(error) => {
-                say(Notice::Warning(format!("the checkpoint of update {step} is passed over: {error}")));
+                say(Notice::Warning(format!("the checkpoint of update {step} is skipped: {error}")));
                 continue;
             }
         };

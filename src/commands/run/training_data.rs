@@ -105,7 +105,7 @@ impl<'a> Workplace<'a> {
         match self.signals.and_then(Signals::stop) {
             None => Ok(()),
             Some(end) => {
-                let what = "stopped by a signal while the text was prepared; what is in the cache stays";
+                let what = "stopped by a signal while the text was being prepared; what is in the cache is kept";
                 Err(Error::stopped(end == End::Terminated, what))
             }
         }
@@ -125,7 +125,7 @@ fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notice)) 
             let path = if side == Side::Source { &config.path } else { &config.target_path };
             let path = path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
             let appended = appended.join(", ");
-            say(Notice::Info(format!("tokenizer: {path} has no {appended}: put behind its vocabulary")));
+            say(Notice::Info(format!("tokenizer: {path} has no {appended}: added at the end of its vocabulary")));
         }
         if let Some(named) = &named {
             let sizes = [&named.source, &named.target].map(|tokenizer| tokenizer.vocab_size());
@@ -146,7 +146,7 @@ fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notice)) 
         && !named.is_same(&saved)?
     {
         let error = Error::usage("the tokenizer is not the one that the run began with").at(path);
-        return Err(error.help("name the one it was, or start another run with --run-dir"));
+        return Err(error.help("name the original one, or start another run with --run-dir"));
     }
     Ok(Some(saved))
 }
@@ -221,7 +221,9 @@ fn unknown(data: &Data) -> Vec<String> {
     let warning = |(side, (unknown, all)): (&str, (usize, usize))| {
         let share = 100 * unknown / all.max(1);
         (share >= MANY_UNKNOWN).then(|| {
-            format!("{share} % of the {side} tokens are unknown to the tokenizer: it may be one of other text")
+            format!(
+                "{share} % of the {side} tokens are unknown to the tokenizer: it may have been learnt from other text"
+            )
         })
     };
     ["source", "target"].into_iter().zip(counts).filter_map(warning).collect()
@@ -248,7 +250,8 @@ fn learn(
     };
     let (pieces, asked) = (tokenizers.target.vocab_size(), config.vocab_size);
     let joint = if tokenizers.is_joint() { ", joint" } else { "" };
-    let fewer = if pieces < asked { format!("; the text has no more than that, of {asked}") } else { String::new() };
+    let fewer =
+        if pieces < asked { format!("; the text gives no more, though {asked} were asked for") } else { String::new() };
     (workplace.say)(Notice::Info(format!("tokenizer: {pieces} pieces{joint}{how}{fewer}")));
     Ok(tokenizers)
 }

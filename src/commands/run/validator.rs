@@ -59,13 +59,13 @@ fn of_normalisation(config: &Config, tokenizers: &Tokenizers, references: &[Stri
         let keeps = |form: Normalization| !is_much(changed_by(&|line| form.apply(line)));
         let keeping = if keeps(Normalization::Nfc) { "\"nfc\" or \"none\"" } else { "\"none\"" };
         Some(format!(
-            "{changed} of {all} validation references are not in the form that tokenizer.normalization = \"{form}\" brings text \
-             into: no translation can be the same; {keeping} keeps them as they are"
+            "{changed} of {all} validation references are not in the form that tokenizer.normalization = \"{form}\" \
+             brings text into: no translation can equal them; {keeping} keeps them as they are"
         ))
     } else {
         Some(format!(
-            "{changed} of {all} validation references come back from the target's tokenizer changed, by its normalisation or \
-             because it lacks characters: no translation can be the same"
+            "{changed} of {all} validation references are changed by the target's tokenizer, which normalises them or \
+             lacks some of their characters: no translation can equal them"
         ))
     }
 }
@@ -118,11 +118,14 @@ impl Validator {
             let (path, all) = (path.display(), pairs.len());
             warn(format!(
                 "{left_out} of {all} validation pairs are not part of the loss: empty, or longer than the {most} \
-                 subwords that model.max_length leaves room for; the first is {path}:{line}"
+                 subwords that model.max_length allows; the first is {path}:{line}"
             ));
         }
         if cut > 0 {
-            warn(format!("of {cut} of the sources whose translations are scored only the first {most} subwords count"));
+            warn(format!(
+                "longer than {most} subwords, so that only the beginning is translated: {cut} of the sources whose \
+                 translations are scored"
+            ));
         }
         encoded.sort_by_key(larger_side);
         let batch_tokens = config.train.batch_tokens;

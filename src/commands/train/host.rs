@@ -173,7 +173,7 @@ impl RunHost<'_> {
         let Some(best) = checkpoint::pointer(self.run, checkpoint::BEST)? else { return Ok(last) };
         let directory = checkpoint::directory_of(self.run, best);
         if let Err(error) = checkpoint::verify(&directory) {
-            log.line(&format!("warning: the best checkpoint cannot be used, the last one is: {error}"));
+            log.line(&format!("warning: the best checkpoint cannot be used, so the last one is used: {error}"));
             return Ok(last);
         }
         load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;

@@ -105,10 +105,14 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     let state = resumed_state(begun, old.as_ref(), &config, &data, args.force)?;
     if state.health.has_gone_back() {
-        tell(format!("note: {} times the schedule's learning rate, as since the run went back", state.health.rate));
+        tell(format!(
+            "note: the learning rate stays {} times that of the schedule, since the run has gone back to an earlier \
+             checkpoint",
+            state.health.rate
+        ));
     }
     if let Some(end) = signals.stop() {
-        return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training; nothing was changed"));
+        return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training began"));
     }
     if resumed {
         directory::resume(&run, &config, &state)?;
@@ -161,7 +165,7 @@ fn resumed_state(
     if force {
         let position = batches::nearest(data, config, state.sampler)?;
         if position != state.sampler {
-            message("note: training stopped at a batch that is not among those of now: its epoch begins again");
+            message("note: the data no longer has the batch at which training stopped: its epoch begins again");
             state.sampler = position;
         }
     }
@@ -173,14 +177,15 @@ fn resumed_state(
     if let Some(best) = state.best.take_if(|_| old.is_some_and(|old| old.valid.metric != config.valid.metric)) {
         let metric = config.valid.metric;
         message(format_args!(
-            "note: the best validation so far, that of update {}, was not the best by {metric}: the next one counts as it",
+            "note: the best validation so far, that of update {}, was not chosen by {metric}: the next one counts as \
+             the best",
             best.step
         ));
         state.stale = 0;
         state.plateau.forget_the_best();
     }
     if last > 0 && step > last {
-        message(format_args!("note: the run has come to update {step} already, past `train.max_updates` = {last}"));
+        message(format_args!("note: the run has already reached update {step}, past `train.max_updates` = {last}"));
     }
     Ok(state)
 }
@@ -240,11 +245,12 @@ fn train(
         pipeline: Pipeline::default(),
     };
     let largest = batches::largest_batch(&data, config);
-    let shape = format!("{} pairs of {} tokens", largest.batch_size, largest.source_length);
+    let s = if largest.batch_size == 1 { "" } else { "s" };
+    let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
     trainer.rehearse(largest)?;
     if let (Some(memory), false) = (device::resident_memory(), common.quiet) {
         let mebibytes = memory >> 20;
-        message(format_args!("largest batch: {shape}, tried; {mebibytes} MiB of memory in use"));
+        message(format_args!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use"));
     }
     let end = trainer.run(&mut host)?;
     // Even if there was no validation since the last page, or none at all.

@@ -74,7 +74,7 @@ impl Saver {
     pub fn begin(&mut self, snapshot: Snapshot) -> Result<()> {
         self.finish()?;
         let writing = Builder::new().name("save".to_owned()).spawn(move || snapshot.write());
-        let failed = |error| Error::failure("cannot start the thread that saves").caused_by(error);
+        let failed = |error| Error::failure("cannot start the thread that saves checkpoints").caused_by(error);
         self.writing = Some(writing.map_err(failed)?);
         Ok(())
     }

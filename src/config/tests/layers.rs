@@ -257,3 +257,31 @@ fn another_corpus_replaces_the_one_below() {
     let text = over("[data.valid]\nsource = \"fr\"\n", &[]);
     assert!(text.contains("hub = \"a/b\"") && text.contains("source = \"fr\""), "{text}");
 }
+
+#[test]
+fn a_model_that_training_begins_with_gives_what_is_not_stated() {
+    let model = "[model]\npreset = \"transformer-tiny\"\nnorm = \"pre\"\ndropout = 0.2\nembedding_dropout = 0.1\n\
+        [decode]\nbeam = 7\n[train]\naverage_last = 9\n[data]\ntest = { source = \"a\", target = \"b\" }\n";
+    let folder = Folder::new(&[("source.toml", model)]);
+    let written = to_toml(&folder.load(&["source.toml"], &[]).unwrap());
+    let tune = "[train]\ninit = \"run\"\n[decode]\nlength_penalty = 0.9\n";
+    let folder =
+        Folder::new(&[("run/config.toml", &written), ("tune.toml", tune), ("run/checkpoints/step-00000004/x", "")]);
+    let load = |sets: &[&str]| folder.load(&["tune.toml"], sets).unwrap();
+    let (config, run) = (load(&[]), load_resolved(folder.path("run/config.toml")).unwrap());
+    assert_eq!(config.model, run.model);
+    assert_eq!((config.decode.beam, config.decode.length_penalty), (7, 0.9));
+    // Nothing else of that run is taken over.
+    assert_eq!((config.train.average_last, config.data.test), (0, None));
+    let checkpoint = folder.path("run/checkpoints/step-00000004");
+    assert_eq!(load(&[&format!("train.init={}", checkpoint.display())]).model, run.model);
+    // What is stated holds, and what follows from it.
+    let model = load(&["model.dropout=0.3"]).model;
+    assert_eq!((model.dropout, model.embedding_dropout, model.d_model), (0.3, 0.3, 128));
+    let model = load(&["model.preset=transformer-small"]).model;
+    assert_eq!((model.d_model, model.d_ff, model.norm), (512, 1024, NormPlacement::Pre));
+    // A model that is not there, or is damaged, gives nothing here: opening it is what fails.
+    assert_eq!(load(&["train.init=nowhere"]).model, ModelConfig::default());
+    fs::write(folder.path("run/config.toml"), "[model]\nd_model = \"wide\"\n").unwrap();
+    assert_eq!(load(&[]).model, ModelConfig::default());
+}

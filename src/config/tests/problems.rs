@@ -282,7 +282,7 @@ fn a_misspelt_kind_is_the_only_problem() {
 
 #[test]
 fn misplaced_extends_and_short_names_are_explained() {
-    assert_mentions(&problem("[model]\nextends = \"a.toml\"\n"), &["before its first section"]);
+    assert_mentions(&problem("[model]\nextends = \"a.toml\"\n"), &["before the first section"]);
     let text = problem("lr = 3\n");
     assert_mentions(&text, &["help: the sections are data, tokenizer, model"]);
 }
@@ -303,7 +303,7 @@ fn keys_of_a_data_set_go_together() {
     for (place, parts) in [
         ("a.toml:3:11", &["`data.train[0].hub` cannot be \"wmt/../x\"", "ORG/NAME"][..]),
         ("a.toml:3:3", &["`data.train[0].split` is missing"]),
-        ("a.toml:4:41", &["`data.train[1].split` says something of a data set", "add hub ="]),
+        ("a.toml:4:41", &["`data.train[1].split` is about a data set", "add hub ="]),
         ("a.toml:6:32", &["`data.valid.split` must be text in quotes, not empty"]),
         ("a.toml:6:1", &["`data.valid.source` is missing"]),
         ("a.toml:7:39", &["unknown key `revison` in [data.test]", "did you mean `revision`?"]),
@@ -323,7 +323,7 @@ fn columns_go_with_a_file_of_columns() {
     let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
     for (place, parts) in [
         ("a.toml:3:29", &["`data.train[0].source` is the number of a column of `tsv`", "\"en\"", "count from 1"][..]),
-        ("a.toml:4:14", &["`data.train[1].source` is the number of a column, and there is no `tsv`", "tsv = "]),
+        ("a.toml:4:14", &["`data.train[1].source` is the number of a column, but no `tsv`", "tsv = "]),
         ("a.toml:6:17", &["both a data set of the hub and a file", "leave one of them out"]),
         ("a.toml:7:16", &["`data.test.tsv` must be a path in quotes"]),
         ("a.toml:7:28", &["`data.test.source` must be the number of a column, from 1", "0"]),

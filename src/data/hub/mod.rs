@@ -64,7 +64,7 @@ impl Columns {
     }
 
     fn help(&self, there: &[String]) -> String {
-        format!("name with `source` and `target` two of {}", listed(there))
+        format!("with `source` and `target` name two of {}", listed(there))
     }
 }
 
@@ -102,7 +102,8 @@ impl HubFiles {
     pub fn fetch(hub: &Hub, split: &HubSplit) -> Result<Self> {
         let (repo, found) = locate(hub, split)?;
         if let Some(missing) = find::missing_shard(&found.files) {
-            let what = format!("{missing} of {repo} is missing, though its name says that it exists");
+            let what =
+                format!("{missing} of {repo} is missing, though the names of the other files say that it exists");
             return Err(Error::failure(what).help("if only a part was fetched, run once without --offline"));
         }
         let revision = if repo.revision == MAIN { String::new() } else { format!("@{}", repo.revision) };
@@ -174,7 +175,10 @@ impl HubFiles {
             (Format::Csv, [shard]) => Box::new(rows::TableRows::open(shard, columns, b',')?),
             (Format::Tsv, [shard]) => Box::new(rows::TableRows::open(shard, columns, b'\t')?),
             (Format::Text, [source, target]) => Box::new(rows::TextRows::open(source, target)?),
-            _ => return Err(Error::failure("a text file of the data set lacks its other side").at(&self.name)),
+            _ => {
+                return Err(Error::failure("the data set has a text file for one language without one for the other")
+                    .at(&self.name));
+            }
         })
     }
 }
@@ -325,9 +329,9 @@ fn explain(repo: &Repo, split: &HubSplit, missing: &Missing) -> Error {
     let of_config = split.config.as_ref().map(|config| format!(" of `{config}`")).unwrap_or_default();
     match missing {
         Missing::Config(there) if there.is_empty() => {
-            let what = format!("no file of {repo} is one of data, as far as names tell");
+            let what = format!("no file of {repo} has the name of a data file");
             Error::failure(what)
-                .help("files are found as *.parquet, *.jsonl, *.csv, *.tsv, or text named by split and language")
+                .help("data files are *.parquet, *.jsonl, *.csv, *.tsv, or text files named by split and language")
         }
         Missing::Config(there) => match &split.config {
             Some(config) => Error::failure(format!("{repo} has no configuration `{config}`"))
@@ -358,8 +362,8 @@ fn explain(repo: &Repo, split: &HubSplit, missing: &Missing) -> Error {
             let (source, target) = (&split.source, &split.target);
             let what = format!("the files of the split `{}` of {repo} cannot be read: {}", split.split, listed(files));
             Error::failure(what).help(format!(
-                "Parquet, JSON lines, comma- or tab-separated values can be, and text in two files that end in .{source} \
-                 and .{target}"
+                "Parquet, JSON lines, comma- or tab-separated values can be read, and text in two files that end in \
+                 .{source} and .{target}"
             ))
         }
     }

@@ -38,7 +38,9 @@ impl Lines {
         }
         match std::str::from_utf8(lines::bare(&self.line, self.number == 1)) {
             Ok(line) => Ok(Some(line)),
-            Err(_) => Err(self.wrong("the text is not UTF-8").help("the data set must be mended where it is made")),
+            Err(_) => {
+                Err(self.wrong("the text is not UTF-8").help("the file must be corrected where the data set is made"))
+            }
         }
     }
 
@@ -210,12 +212,12 @@ fn bad_table(shard: &Shard, line: usize, uncounted: u64, error: &csv::Error) -> 
     let what = match error.kind() {
         csv::ErrorKind::Utf8 { .. } => "the text is not UTF-8".to_owned(),
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            format!("the row and the line of names differ in their number of values: {len} and {expected_len}")
+            format!("the row and the header differ in their number of values: {len} and {expected_len}")
         }
         _ => format!("cannot read the row: {error}"),
     };
     let line = error.position().map_or(line, |position| (position.line() + uncounted) as usize);
-    Error::failure(what).at_line(&shard.name, line, 0).help("the data set must be mended where it is made")
+    Error::failure(what).at_line(&shard.name, line, 0).help("the file must be corrected where the data set is made")
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Bpe {
             }
         }
         let symbols = Symbols::new(symbols.tags, symbols.others)?;
-        let cannot = || Error::failure("it cuts words in a way of its own, to which no symbols can be added");
+        let cannot = || Error::failure("it splits words in a way of its own, so no symbols can be added");
         let expression = self.pipeline.pre_tokenizer_with(&symbols).ok_or_else(cannot)?;
         let vocabulary = file["model"]["vocab"].as_object_mut().ok_or_else(cannot)?;
         for symbol in symbols.iter() {

@@ -66,7 +66,7 @@ impl Library {
         let ids: HashMap<Box<str>, u32> = pieces.iter().cloned().zip(0..).collect();
         let lost = appended.iter().any(|name| inner.token_to_id(name) != ids.get(name.as_str()).copied());
         if lost {
-            return Err(Error::failure("no special token can be put behind its vocabulary"));
+            return Err(Error::failure("no special token can be added at the end of its vocabulary"));
         }
         let marking = Marking::of(&pieces);
         let new = Self { inner, pieces, ids, specials, appended, marking };

@@ -223,9 +223,10 @@ impl Tokenizer {
     /// A symbol is invalid or already present; or the tokenizer was not made by [`Tokenizer::train`].
     pub fn with_symbols(&self, tags: &[String], symbols: &[String]) -> Result<Self> {
         let file: serde_json::Value = serde_json::from_str(&self.json)
-            .map_err(|error| Error::failure("the tokenizer is no JSON").caused_by(error))?;
+            .map_err(|error| Error::failure("the tokenizer is not JSON").caused_by(error))?;
         let bpe = Bpe::from_json(&file).map_err(|error| {
-            Error::usage("symbols can be added to a tokenizer that mt has learnt, and this is another").caused_by(error)
+            Error::usage("symbols can be added only to a tokenizer that mt has learnt, and this is not one")
+                .caused_by(error)
         })?;
         Self::from_json(format!("{:#}", bpe.with_symbols(file, tags, symbols)?))
     }

@@ -20,7 +20,7 @@ const GROUP: &str = "(?:";
 /// At most so many symbols at the beginning of a line apply to all of it.
 const MOST_LEADING: usize = 8;
 /// Help for an invalid symbol.
-const HELP: &str = "write a symbol as `<name>` or alike: no spaces, and a sign at its beginning";
+const HELP: &str = "write a symbol as `<name>` or similar: without spaces, and beginning with a sign such as `<`";
 
 /// The symbols of a tokenizer, as normalising leaves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Symbols {
         let symbols = Self { tags, others };
         let mut seen = HashSet::new();
         if let Some(twice) = symbols.iter().find(|symbol| !seen.insert(*symbol)) {
-            let what = format!("the symbol {twice:?} is there twice, as normalising leaves them");
+            let what = format!("the symbol {twice:?} occurs twice after normalisation");
             return Err(Error::usage(what).help("leave one of them out, or write them differently"));
         }
         let begins = |tag: &&String| symbols.others.iter().any(|other| other.starts_with(tag.as_str()));
@@ -166,7 +166,7 @@ fn fault(symbol: &str) -> Option<&'static str> {
         return Some("is empty");
     }
     if symbol.contains(|c: char| c.is_whitespace() || c.is_control() || c == SPACE || c == ESCAPE) {
-        return Some("has a space, a mark of a space or a control character in it");
+        return Some("contains a space, a mark for a space or a control character");
     }
     if SPECIALS.contains(&symbol) || byte_of_piece(symbol).is_some() {
         return Some("is the name of a special token or of a byte");

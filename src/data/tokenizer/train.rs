@@ -85,7 +85,7 @@ impl TrainOptions {
                 "a vocabulary of {} is too small: the special tokens, the 256 bytes{symbols} and the space need {smallest}",
                 self.vocab_size
             ))
-            .help(format!("set `tokenizer.vocab_size` to at least {smallest}; some thousands are usual")));
+            .help(format!("set `tokenizer.vocab_size` to at least {smallest}; a few thousand or more are usual")));
         }
         if self.max_piece_length == 0 {
             return Err(Error::usage("`tokenizer.max_piece_length` is 0: a piece has at least one character"));

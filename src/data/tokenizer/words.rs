@@ -57,7 +57,7 @@ fn pipeline(ids: [u32; 4]) -> Value {
 /// There is no room for any piece.
 pub(super) fn train(text: &TextCounts, vocab_size: usize) -> Result<String> {
     let Some(room) = vocab_size.checked_sub(SPECIALS.len()).filter(|room| *room > 0) else {
-        return Err(Error::usage(format!("a vocabulary of {vocab_size} has no room beside the special tokens"))
+        return Err(Error::usage(format!("a vocabulary of {vocab_size} has no room for more than the special tokens"))
             .help("set `tokenizer.vocab_size` to at least the number of codes that the text was split with"));
     };
     let mut counts: HashMap<&str, u64> = HashMap::new();
@@ -77,7 +77,7 @@ pub(super) fn train(text: &TextCounts, vocab_size: usize) -> Result<String> {
 /// Special tokens are missing, or the ids are not those from 0 on.
 pub(super) fn file(pieces: Vec<(String, u32)>) -> Result<String> {
     let wrong =
-        || Error::failure("the ids of its pieces are not those from 0 on, once each, with <pad>, </s> and <unk>");
+        || Error::failure("the ids of its pieces are not those from 0 upwards, once each, with <pad>, </s> and <unk>");
     let vocabulary: serde_json::Map<String, Value> = pieces.into_iter().map(|(p, id)| (p, id.into())).collect();
     let id = |name: &str| u32::try_from(vocabulary.get(name)?.as_u64()?).ok();
     let mut file = pipeline(specials(id).ok_or_else(wrong)?);

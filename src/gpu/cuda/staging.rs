@@ -65,7 +65,7 @@ impl Staging {
                 // SAFETY: it is written before it is read.
                 let memory = unsafe { result::malloc_host(bytes, 0) }.map_err(|error| {
                     // This is not the GPU's memory, where smaller batches would help.
-                    Error::failure(format!("no memory of this machine is left for copies to the GPU ({:?})", error.0))
+                    Error::failure(format!("this machine has no memory left for copies to the GPU ({:?})", error.0))
                         .help("stop other programs")
                 })?;
                 Piece { memory, bytes }

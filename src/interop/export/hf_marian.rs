@@ -72,7 +72,7 @@ fn refuse(model: &Model) -> Result<()> {
     if target.pad_id() as usize >= source.vocab_size() {
         obstacles.add(
             "tokenizer.target_path",
-            "one id is the padding of both vocabularies there, and the target's lies beyond the source's last piece",
+            "it has one padding id for both vocabularies, but the target's lies beyond the source's last piece",
         );
     }
     obstacles.check()
@@ -94,7 +94,8 @@ pub fn notes(tokenizers: &Tokenizers) -> Vec<&'static str> {
         return Vec::new();
     }
     vec![
-        "<pad> has another id in the target's vocabulary than in the source's: MarianTokenizer shows it when it decodes a batch",
+        "<pad> has different ids in the target's and the source's vocabulary: MarianTokenizer shows it when it decodes \
+         a batch",
     ]
 }
 
@@ -193,7 +194,7 @@ fn sentencepiece(model: &Model, [source_model, target_model]: [&[u8]; 2], direct
 /// A tokenizer.json that appends the end of the sentence to each line.
 fn with_end(tokenizer: &Tokenizer) -> Result<String> {
     let mut json: Value = serde_json::from_str(&tokenizer.to_json()?)
-        .map_err(|error| Error::failure("the tokenizer is no JSON").caused_by(error))?;
+        .map_err(|error| Error::failure("the tokenizer is not JSON").caused_by(error))?;
     let (end, id) = (tokenizer.piece(tokenizer.eos_id()).unwrap_or_default(), tokenizer.eos_id());
     let special = json!({ "SpecialToken": { "id": end, "type_id": 0 } });
     let sequence = |name: &str, type_id: u32| json!({ "Sequence": { "id": name, "type_id": type_id } });

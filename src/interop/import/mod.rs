@@ -69,7 +69,7 @@ fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -
     let length = std::fs::metadata(weights).map_err(|error| Error::io("read the model", weights, error))?.len();
     // A parameter takes at least two bytes.
     if layout.total() as u64 > length {
-        return Err(unlikely(format!("{} parameters cannot be in a file of {length} bytes", layout.total())));
+        return Err(unlikely(format!("{} parameters do not fit in a file of {length} bytes", layout.total())));
     }
     Ok(layout)
 }

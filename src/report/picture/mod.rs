@@ -64,8 +64,8 @@ impl Format {
             let letters: String = boxes.iter().take(MOST_NAMED).collect();
             let more = if boxes.len() > MOST_NAMED { " and others" } else { "" };
             message(format_args!(
-                "warning: {}: no typeface of this machine has {letters}{more}, boxes stand there; install one, such as \
-                 Noto's (Debian: fonts-noto-core, fonts-noto-cjk), or name a .svg or .html file",
+                "warning: {}: no typeface on this machine has {letters}{more}, so boxes are drawn instead; install \
+                 one, such as Noto's (Debian: fonts-noto-core, fonts-noto-cjk), or name a .svg or .html file",
                 file.display()
             ));
         }
@@ -87,7 +87,8 @@ pub fn png(svg: &str) -> Result<(Vec<u8>, BTreeSet<char>)> {
     let size = tree.size();
     let scale = SCALE.min(MOST_PIXELS / size.width().max(size.height()));
     let [width, height] = [size.width(), size.height()].map(|side| (side * scale).ceil() as u32);
-    let pixels = Pixmap::new(width, height).ok_or_else(|| failed(format!("{width} × {height} pixels cannot be had")));
+    let pixels = Pixmap::new(width, height)
+        .ok_or_else(|| failed(format!("a picture of {width} × {height} pixels cannot be made")));
     let mut pixels = pixels?;
     resvg::render(&tree, Transform::from_scale(scale, scale), &mut pixels.as_mut());
     let png = pixels.encode_png().map_err(|error| failed(error.to_string()))?;

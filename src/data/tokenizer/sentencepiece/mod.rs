@@ -474,7 +474,7 @@ impl Vocabulary {
 
 /// The pieces of a list, or of a table with their ids, which must be 0, 1, 2, … without gaps.
 fn in_order(list: &Value) -> Result<Vec<Box<str>>> {
-    let wrong = || Error::failure("its `vocabulary` is neither a list of pieces nor a table of all ids from 0 on");
+    let wrong = || Error::failure("its `vocabulary` is neither a list of pieces nor a table of all ids from 0 upwards");
     if let Some(list) = list.as_array() {
         return list.iter().map(|piece| piece.as_str().map(Into::into).ok_or_else(wrong)).collect();
     }

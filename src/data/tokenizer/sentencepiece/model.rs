@@ -48,7 +48,7 @@ impl Pieces {
             let of_text = matches!(kind, PieceKind::Normal | PieceKind::UserDefined | PieceKind::Unused);
             let map = if of_text { &mut pieces.of_text } else { &mut pieces.reserved };
             if map.insert(text.into(), id).is_some() {
-                return Err(Error::failure(format!("its piece {text:?} is there twice")));
+                return Err(Error::failure(format!("its piece {text:?} occurs twice")));
             }
             pieces.texts.push(text.into());
             pieces.scores.push(piece.score);

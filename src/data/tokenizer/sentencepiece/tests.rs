@@ -197,7 +197,7 @@ fn a_vocabulary_of_its_own_gives_the_ids() {
     }
     let mut wrong = json(special);
     wrong["vocabulary"]["a"] = 9.into();
-    assert!(Tokenizer::from_json(wrong.to_string()).unwrap_err().what().contains("all ids from 0 on"));
+    assert!(Tokenizer::from_json(wrong.to_string()).unwrap_err().what().contains("all ids from 0 upwards"));
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn broken_models_are_refused() {
     assert!(refused(&model(ModelKind::Char, &UNIGRAM)).contains("one of characters"));
     assert!(refused(&model(ModelKind::Bpe, &[("a", f32::NAN, Normal)])).contains("no text, kind or score"));
     assert!(refused(&model(ModelKind::Bpe, &[("", 0.0, Normal)])).contains("no text, kind or score"));
-    assert!(refused(&model(ModelKind::Bpe, &[UNIGRAM[0], UNIGRAM[0]])).contains("there twice"));
+    assert!(refused(&model(ModelKind::Bpe, &[UNIGRAM[0], UNIGRAM[0]])).contains("occurs twice"));
     assert!(refused(&model(ModelKind::Bpe, &[("?", 0.0, PieceKind::Unknown)])).contains("two pieces for unknown"));
     let mut long = table();
     long.extend([b'x'; 2000]);

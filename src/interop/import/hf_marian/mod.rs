@@ -77,13 +77,13 @@ fn check_files(directory: &Path) -> Result<()> {
     }
     let is_there = |name: &str| directory.join(name).is_file();
     if is_there(CONFIG_FILE) {
-        let error = Error::failure("this is a model of mt's already").at(directory);
+        let error = Error::failure("this is already a model of mt").at(directory);
         return Err(error.help("use it as it is: mt translate --model DIR"));
     }
     if !is_there("checkpoint_best.pt") && ![WEIGHTS, PICKLE, "config.json", "vocab.json"].into_iter().any(is_there) {
         let what =
             "no model that mt could read: neither model.safetensors and config.json (transformers) nor a .npz (Marian)";
-        return Err(Error::failure(what).at(directory).help("name the folder that these are in"));
+        return Err(Error::failure(what).at(directory).help("name the folder that contains these files"));
     }
     let mut errors = Vec::new();
     if !is_there(WEIGHTS) && is_there(PICKLE) {
@@ -98,7 +98,7 @@ fn check_files(directory: &Path) -> Result<()> {
         if vocabulary::is_in_json(directory) { &[] } else { &["source.spm", "target.spm", "vocab.json"] };
     for name in ["config.json"].iter().chain(subwords).filter(|name| !is_there(name)) {
         let help = if is_there("checkpoint_best.pt") {
-            "this is a folder of fairseq's, whose weights are a pickle, which can run any code and is never read here"
+            "this is a folder of fairseq, whose weights are a pickle, which can run any code and is never read here"
         } else {
             "name the folder of a MarianMT model"
         };

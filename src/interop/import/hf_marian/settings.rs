@@ -167,7 +167,7 @@ impl<'a> Keys<'a> {
         let [a, b] = [encoder, decoder].map(|key| self.size(key, None));
         if a != b && a > 0 && b > 0 {
             let file = self.files[1].0;
-            self.problem(format!("`{encoder}` is {a} and `{decoder}` {b}; a model of mt has one for both"), file);
+            self.problem(format!("`{encoder}` is {a} and `{decoder}` {b}; in mt they must be the same"), file);
         }
         a
     }
@@ -176,12 +176,12 @@ impl<'a> Keys<'a> {
     fn only(&mut self) {
         for (key, allowed) in ONLY {
             if let Some((value, file)) = self.get(key).filter(|(value, _)| !allowed.contains(value)) {
-                self.problem(format!("`{key}` is {value}, and mt has only models with {}", allowed[0]), file);
+                self.problem(format!("`{key}` is {value}, but mt has only models with {}", allowed[0]), file);
             }
         }
         for (key, allowed) in ONLY_NUMBERS {
             if let Some((value, file)) = self.get(key).filter(|(value, _)| value.as_f64() != Some(*allowed)) {
-                self.problem(format!("`{key}` is {value}, and mt has only {allowed} here"), file);
+                self.problem(format!("`{key}` is {value}, but mt has only {allowed} here"), file);
             }
         }
         if let Some((value, file)) = self.get("model_type").filter(|(value, _)| **value != json!("marian")) {
@@ -277,7 +277,7 @@ impl Settings {
             keys.problem(format!("`num_beams` is {}, not from 1 to {MAX_BEAM}", decode.beam), file);
         }
         decode.length_penalty_kind = PenaltyKind::Power;
-        decode.length_penalty = keys.value("length_penalty", Some(1.0), "a number from 0 on", |value| {
+        decode.length_penalty = keys.value("length_penalty", Some(1.0), "a number of at least 0", |value| {
             value.as_f64().filter(|x| x.is_finite() && *x >= 0.0)
         });
         // `true` stops when as many as the beam is wide have finished; "never" when nothing can become better, `false` nearly so.
@@ -319,7 +319,7 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         (keys.size("d_model", None), keys.shared_size(["encoder_attention_heads", "decoder_attention_heads"]));
     let file = keys.files[1].0;
     if heads == 0 || d_model % (2 * heads.max(1)) != 0 && (d_model % heads.max(1) != 0 || d_model % 2 != 0) {
-        keys.problem(format!("{heads} heads do not share a width of {d_model}, or it is odd"), file);
+        keys.problem(format!("a width of {d_model} is odd, or {heads} heads cannot share it evenly"), file);
     }
     let dropout = keys.fraction("dropout");
     let model = ModelConfig {
@@ -365,7 +365,7 @@ fn positions(keys: &mut Keys) -> usize {
     let positions = keys.size(KEY, Some(1024));
     if positions > MOST_POSITIONS {
         let file = keys.file_of(KEY);
-        keys.problem(format!("`{KEY}` is {positions}, and mt imports at most {MOST_POSITIONS}"), file);
+        keys.problem(format!("`{KEY}` is {positions}, but mt imports at most {MOST_POSITIONS}"), file);
     }
     positions
 }
@@ -385,7 +385,7 @@ fn forbidden(keys: &mut Keys, pad: u32) -> Vec<u32> {
         match id(word) {
             Some(id) if forbidden.contains(&id) => {}
             Some(id) => forbidden.push(id),
-            None => keys.problem(format!("`bad_words_ids` has {word}, and mt forbids single tokens alone"), file),
+            None => keys.problem(format!("`bad_words_ids` has {word}, but mt can forbid only single tokens"), file),
         }
     }
     forbidden
@@ -403,7 +403,7 @@ mod tests {
             let read = Settings::read((config_file, &config), (generation_file, &Map::new()));
             read.err().map(|error| error.to_string()).unwrap_or_default()
         };
-        let told = "`max_position_embeddings` is 65537, and mt imports at most 65536\n  --> config.json";
+        let told = "`max_position_embeddings` is 65537, but mt imports at most 65536\n  --> config.json";
         assert!(problems(65_537).contains(told), "{}", problems(65_537));
         assert!(!problems(65_536).contains("max_position_embeddings"), "{}", problems(65_536));
     }

@@ -80,7 +80,7 @@ fn in_folder(folder: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
     if decoder.is_file() {
         let models = list(&decoder, "models")?;
         let [model] = models.as_slice() else {
-            let what = format!("it names {} models, and one is imported at a time", models.len());
+            let what = format!("it names {} models, but only one is imported at a time", models.len());
             return Err(Error::failure(what).at(&decoder).help("name the .npz of one: mt import FILE.npz --out DIR"));
         };
         return Ok((locate(folder, model, &decoder)?, Some(decoder)));

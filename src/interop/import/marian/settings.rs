@@ -93,7 +93,7 @@ impl<'a> Options<'a> {
         let text = self.get(key);
         let size = text.and_then(|text| text.parse().ok()).filter(|size| (1..=1 << 24).contains(size));
         size.unwrap_or_else(|| {
-            self.problems.push(format!("`{key}` is {}, not a size from 1 on", text.unwrap_or("missing")));
+            self.problems.push(format!("`{key}` is {}, not a size of at least 1", text.unwrap_or("missing")));
             1
         })
     }
@@ -126,7 +126,7 @@ impl<'a> Options<'a> {
     fn only(&mut self) {
         for (key, allowed) in ONLY {
             if let Some(value) = self.get(key).filter(|value| !allowed.contains(value)) {
-                self.problems.push(format!("`{key}` is {value}, and mt has only models with {}", allowed[0]));
+                self.problems.push(format!("`{key}` is {value}, but mt has only models with {}", allowed[0]));
             }
         }
         let mut left: Vec<_> = self.values.iter().collect();
@@ -194,7 +194,7 @@ fn model<'a>(options: &mut Options<'a>) -> ModelConfig {
         other => {
             options
                 .problems
-                .push(format!("`transformer-ffn-activation` is {other}, and mt has relu and Marian's swish"));
+                .push(format!("`transformer-ffn-activation` is {other}, but mt has only relu and Marian's swish"));
             Activation::Swish
         }
     };
@@ -207,7 +207,8 @@ fn model<'a>(options: &mut Options<'a>) -> ModelConfig {
         other => {
             let what = places.iter().zip(other).map(|(key, value)| format!("`{key}` {value:?}")).collect::<Vec<_>>();
             let what = format!(
-                "mt has no models with {} (dropout left out), but \"\", \"an\", \"\" or \"n\"; and \"n\", \"a\", \"n\"",
+                "mt has no models with {} (without dropout), only with \"\", \"an\" and \"\" or \"n\", or with \"n\", \
+                 \"a\" and \"n\"",
                 what.join(", ")
             );
             options.problems.push(what);
@@ -216,17 +217,17 @@ fn model<'a>(options: &mut Options<'a>) -> ModelConfig {
     };
     let emb = options.operations("transformer-postprocess-emb");
     if !emb.is_empty() {
-        options.problems.push(format!("`transformer-postprocess-emb` is {emb}, and mt has only dropout there"));
+        options.problems.push(format!("`transformer-postprocess-emb` is {emb}, but mt has only dropout there"));
     }
     let (d_model, heads) = (options.size("dim-emb"), options.size("transformer-heads"));
     if d_model % heads != 0 || d_model % 2 != 0 {
-        options.problems.push(format!("{heads} heads do not share a width of {d_model}, or it is odd"));
+        options.problems.push(format!("a width of {d_model} is odd, or {heads} heads cannot share it evenly"));
     }
     let d_ff = options.size("transformer-dim-ffn");
     if let Some(other) = options.get("transformer-decoder-dim-ffn").filter(|size| *size != "0")
         && other != d_ff.to_string()
     {
-        let what = format!("`transformer-decoder-dim-ffn` is {other}, and mt has one width for both stacks, {d_ff}");
+        let what = format!("`transformer-decoder-dim-ffn` is {other}, but mt has one width for both stacks, {d_ff}");
         options.problems.push(what);
     }
     ModelConfig {
@@ -281,7 +282,7 @@ impl Search {
                 ("word-penalty", Some(0.0)) => {}
                 ("allow-unk", None) => self.allows_unknown = text == "true",
                 ("beam-size" | "normalize" | "max-length-factor" | "word-penalty", _) => {
-                    problems.push(format!("`{key}` is {text}, and mt has no such search"));
+                    problems.push(format!("`{key}` is {text}, but mt has no such search"));
                 }
                 _ => {}
             }
@@ -289,7 +290,7 @@ impl Search {
         if problems.is_empty() {
             return Ok(());
         }
-        let help = "change it in this file, or take the file away: only searching depends on it";
+        let help = "change it in this file, or remove the file: it is needed only for searching";
         Err(Error::many(problems.into_iter().map(|what| Error::failure(what).at(file).help(help)).collect()))
     }
 

@@ -64,8 +64,8 @@ fn read_side(vocabulary: &Path, model: Option<&Path>, size: usize, allows_unknow
     let language_tags = pieces.iter().any(|(piece, _)| piece.starts_with(">>") && piece.ends_with("<<"));
     let Some(model) = model else {
         if allows_unknown {
-            let what = "`allow-unk` is true, and mt has that only for SentencePiece models";
-            return Err(Error::failure(what).at(vocabulary).help("take `allow-unk` out of the decoder.yml"));
+            let what = "`allow-unk` is true, but mt has that only for SentencePiece models";
+            return Err(Error::failure(what).at(vocabulary).help("remove `allow-unk` from the decoder.yml"));
         }
         return Tokenizer::of_words(pieces).map_err(|error| error.at(vocabulary));
     };
