@@ -139,7 +139,7 @@ def real(data: Path, mt: Path, python: Path, others: dict[str, Path], folder: Pa
 
     def other(name: str) -> Side:
         # Sockeye tells of every fiftieth update.
-        updates = 150 if name == "sockeye" else 60
+        updates = 100 if name == "sockeye" else 60
         toolkit = getattr(toolkits, name)(others[name], tokens, model / "tokenizer.json", folder, updates)
         environment = {**HUGE_PAGES, "OMP_NUM_THREADS": "2"}
         return Side(toolkit.name, toolkit.command, toolkit.figure, environment, warmup=1, scale=toolkit.scale)

@@ -29,6 +29,11 @@ data:
     src: {{lang: en, max_length: 100, level: word, voc_file: {folder}/joeynmt.txt, tokenizer_type: none}}
     trg: {{lang: de, max_length: 100, level: word, voc_file: {folder}/joeynmt.txt, tokenizer_type: none}}
     special_symbols: {{unk_token: <unk>, unk_id: 0, pad_token: <pad>, pad_id: 1, bos_token: <s>, bos_id: 2, eos_token: </s>, eos_id: 3}}
+testing:
+    beam_size: 5
+    batch_size: 64
+    batch_type: sentence
+    eval_metrics: [bleu]
 training:
     optimizer: adam
     adam_betas: [0.9, 0.98]
@@ -110,7 +115,7 @@ def sockeye(python: Path, tokens: Path, tokenizer: Path, folder: Path, updates: 
     files = ["--source", tokens / "train.en", "--target", tokens / "train.de", "--validation-source", tokens / "valid.en",
              "--validation-target", tokens / "valid.de", "--source-vocab", vocabulary, "--target-vocab", vocabulary]  # fmt: skip
     command = [python, "-m", "sockeye.train", *files, "--output", folder / "sockeye", *SOCKEYE.split(), "--max-updates", updates]
-    return Toolkit("Sockeye", command, re.compile(r"s/sec=([\d.]+)"), sum(counts) / len(counts))
+    return Toolkit("Sockeye", command, re.compile(r"B=\d+\s+s/sec=([\d.]+)"), sum(counts) / len(counts))
 
 
 def fairseq(python: Path, tokens: Path, tokenizer: Path, folder: Path, updates: int) -> Toolkit:
