@@ -8,7 +8,8 @@
 #   scripts/gpu-bench.sh --full-length "base big tiny"         updates on full batches of random tokens, and a profile
 #
 #   --device DEVICE     cpu, cuda (default) or cuda:N
-#   --binary FILE       mt (default: target/cuda/release/mt; target/release/mt with --device cpu); needs no Rust here
+#   --binary FILE       mt (default: target/gpu-test/mt, else target/cuda/release/mt; target/release/mt with --device cpu);
+#                       needs no Rust here
 #   --data DIR          folder with train, valid and test, .en and .de (default: data/quickstart)
 #   --config FILE       configuration to train (default: configs/quickstart.toml, but with the shape of transformer-base,
 #                       batches of 4,096 tokens and a suitable learning rate); its corpus is replaced by --data
@@ -33,7 +34,8 @@
 # PyTorch translates the 2,000 once, then the further passes are timed. mt's time includes tokenising and writing, PyTorch's
 # only the work from token ids to token ids.
 #
-# A row is printed as soon as its figures are known. If PyTorch fails, its figure is a dash and the rest continues.
+# Everything takes over an hour on a GPU (--turns 1 --passes 3 --precision bf16: some minutes). Figures go to stderr as they
+# are measured, a row to stdout as soon as all of its figures are known. If PyTorch fails, its figure is a dash and the rest continues.
 set -euo pipefail
 export LC_ALL=C
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -122,7 +124,8 @@ case $device in
         : "${binary:=$root/target/release/mt}" "${precisions:=f32}" "${threads:=$(nproc)}" "${passes:=4}"
         ;;
     *)
-        : "${binary:=$root/target/cuda/release/mt}" "${precisions:=f32 bf16}" "${passes:=20}"
+        [ -n "$binary" ] || for binary in "$root"/target/{gpu-test/mt,cuda/release/mt}; do [ ! -x "$binary" ] || break; done
+        : "${precisions:=f32 bf16}" "${passes:=20}"
         ;;
 esac
 
@@ -286,7 +289,7 @@ head_of_table() {
 # speed_of_step COMMAND…: target tokens per second of full updates, nothing if it fails
 speed_of_step() {
     attempt env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" GLIBC_TUNABLES=$tunables "$@" \
-        | tee -a "$folder/steps" | sed -n 's/.* \([0-9]*\) target tokens\/s.*/\1/p' || true
+        | tee -a "$folder/steps" /dev/stderr | sed -n 's/.* \([0-9]*\) target tokens\/s.*/\1/p' || true
 }
 
 # First a profile of each shape, which tells the most in the least time; then the sides in turns.
@@ -298,7 +301,7 @@ full_length() {
         flags_of "$shape"
         for precision in $precisions; do
             : >"$folder/steps"
-            speed_of_step "$step" "${flags[@]}" --precision "$precision" --profile >/dev/null
+            speed_of_step "$step" "${flags[@]}" --precision "$precision" --profile >/dev/null 2>&1
             cat "$folder/steps"
             echo
         done

@@ -10,10 +10,10 @@
 # The other machine needs a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz; without
 # xz, python3 -m tarfile -e gpu-test.tar.xz .).
 # `run cpu` is a trial without a GPU: tests/device.rs runs the plain operations on the processor, the commands its own.
-# Each test has its own process and one minute, the commands three: what one does to the device does not affect the next.
-# All tests run, whatever fails, unless a second one takes too long; those that failed are named at the end. A failed test
-# runs once more, waiting for every kernel, so that the message names the kernel that fails. CUDA's libraries may be those
-# that came with PyTorch.
+# The tests of a file run in one process, for five minutes at most. If one fails, each runs again in a process of its own, for
+# one minute: what one does to the device does not affect the next. The commands have three minutes. All tests run, whatever
+# fails, unless a second one takes too long; those that failed are named at the end. A failed test runs once more, waiting
+# for every kernel, so that the message names the kernel that fails. CUDA's libraries may be those that came with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -82,9 +82,29 @@ part() {
     fi
 }
 
+# tests_of FILE: all tests of an executable.
+tests_of() {
+    local test=$1 name names start=$SECONDS before=${#failed[@]}
+    [ -x "$folder/$test" ] || fail "$folder/$test is missing; run 'scripts/gpu-test.sh build'"
+    names=$("$folder/$test" --list --format terse | sed -n 's/: test$//p')
+    [ -n "$names" ] || fail "$folder/$test names no tests"
+    if timeout --kill-after=10 300 "$folder/$test" --test-threads 1 >"$work/whole" 2>&1 </dev/null; then
+        echo "ok      tests/$test, $(wc -w <<<"$names") tests ($((SECONDS - start)) s)"
+        return
+    fi
+    echo "        tests/$test failed ($((SECONDS - start)) s): now each of its tests alone"
+    for name in $names; do
+        part 60 "$name" "$folder/$test" --test-threads 1 --exact "$name"
+    done
+    if [ ${#failed[@]} -eq "$before" ]; then
+        failed+=("tests/$test in one process")
+        tail -n 40 "$work/whole"
+    fi
+}
+
 run() {
     export MT_TEST_DEVICE=$1
-    local test name names precision
+    local test precision
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     if [ "$MT_TEST_DEVICE" != cpu ]; then
@@ -94,19 +114,12 @@ run() {
         export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
     fi
     [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
-    for test in $tests; do
-        [ -x "$folder/$test" ] || fail "$folder/$test is missing; run 'scripts/gpu-test.sh build'"
-        echo "tests/$test on $MT_TEST_DEVICE"
-        names=$("$folder/$test" --list --format terse | sed -n 's/: test$//p')
-        [ -n "$names" ] || fail "$folder/$test names no tests"
-        for name in $names; do
-            part 60 "$name" "$folder/$test" --test-threads 1 --exact "$name"
-        done
-    done
+    tests_of gpu_engine
     for precision in f32 bf16; do
         part 180 "training and translation, $precision" bash "$PWD/scripts/gpu-test.sh" end-to-end "$MT_TEST_DEVICE" "$precision"
         grep '^beam' "$work/output" || true
     done
+    tests_of device
     [ ${#failed[@]} -eq 0 ] || fail "${#failed[@]} failed: ${failed[*]}"
     echo "gpu-test: passed on $MT_TEST_DEVICE"
 }

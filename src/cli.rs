@@ -1,11 +1,14 @@
 //! The command line, as types. No input or output happens here.
 
+mod color;
 mod eval;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use color::Color;
 pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};
 
 /// Train, evaluate and run Transformer machine-translation models.
@@ -20,6 +23,18 @@ pub struct Cli {
     pub common: Common,
 }
 
+impl Cli {
+    /// Parses arguments, of which the first is the program's name.
+    ///
+    /// # Errors
+    /// They are wrong, or ask for help or the version. The error prints what to say, coloured as they ask.
+    pub fn of(arguments: &[OsString]) -> Result<Self, clap::Error> {
+        let mut command = Self::command().color(Color::of(arguments).into());
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
 /// Flags that every command takes.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
@@ -30,7 +45,8 @@ pub struct Common {
     #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     pub threads: Option<usize>,
     /// Random seed [default: from the configuration; for the tests of mt eval, 12345]
-    #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
+    #[arg(long, global = true, help_heading = "Every command", value_name = "N",
+        value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub seed: Option<u64>,
     /// Do not access the Hugging Face hub, only its cache
     #[arg(long, global = true, help_heading = "Every command")]
@@ -38,26 +54,15 @@ pub struct Common {
     /// Print the result on stdout as JSON
     #[arg(long, global = true, help_heading = "Every command")]
     pub json: bool,
-    /// Print only results and errors
+    /// Print only results, errors, and warnings about files that are damaged or cannot be written
     #[arg(short, long, global = true, help_heading = "Every command")]
     pub quiet: bool,
     /// Print more: the causes of errors; in mt info, every tensor
     #[arg(short, long, global = true, help_heading = "Every command", conflicts_with = "quiet")]
     pub verbose: bool,
-    /// When to colour messages
+    /// When to colour messages and help
     #[arg(long, global = true, help_heading = "Every command", value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub color: Color,
-}
-
-/// When to colour messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Color {
-    /// When stderr is a terminal.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
 }
 
 /// The commands.
@@ -260,7 +265,7 @@ pub struct DecodeArgs {
 pub struct TranslateArgs {
     /// Lines to translate; without any, --input or stdin is read
     #[arg(value_name = "TEXT", conflicts_with = "input")]
-    pub text: Vec<String>,
+    pub text: Vec<OsString>,
     /// Which models.
     #[command(flatten)]
     pub models: ModelsArgs,
@@ -292,7 +297,7 @@ pub struct TranslateArgs {
     /// The translation may continue its last word. If a line is translated in parts, tags (symbols of the vocabulary) at the
     /// beginning of the text are forced on every part.
     #[arg(long, value_name = "TEXT")]
-    pub prefix: Option<String>,
+    pub prefix: Option<OsString>,
 }
 
 /// `mt score`
@@ -399,7 +404,7 @@ pub struct ShortlistArgs {
 pub struct EmbedArgs {
     /// Lines to embed; without any, --input or stdin is read
     #[arg(value_name = "TEXT", conflicts_with = "input")]
-    pub text: Vec<String>,
+    pub text: Vec<OsString>,
     /// Which model.
     #[command(flatten)]
     pub model: ModelArgs,

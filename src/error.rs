@@ -105,6 +105,7 @@ impl Error {
             std::io::ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
             std::io::ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),
             std::io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place"),
+            std::io::ErrorKind::IsADirectory => Some("name a file, not a directory"),
             _ => None,
         };
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);
@@ -150,10 +151,19 @@ impl Error {
     /// Whether the disk was full or refused the write for another reason.
     pub fn is_of_disk(&self) -> bool {
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        self.is_caused_by(&[StorageFull, QuotaExceeded, FileTooLarge, ReadOnlyFilesystem])
+    }
+
+    /// Whether a file or a directory may not be accessed.
+    pub fn is_of_permissions(&self) -> bool {
+        self.all().any(|error| error.is_caused_by(&[std::io::ErrorKind::PermissionDenied]))
+    }
+
+    fn is_caused_by(&self, kinds: &[std::io::ErrorKind]) -> bool {
         let first: &dyn std::error::Error = self;
         std::iter::successors(first.source(), |error| error.source())
             .filter_map(|error| error.downcast_ref::<std::io::Error>())
-            .any(|error| matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem))
+            .any(|error| kinds.contains(&error.kind()))
     }
 
     /// Adds the underlying error, shown with `-v`.

@@ -40,15 +40,24 @@ pub(crate) fn lock_or_wait(path: &Path, on_wait: impl FnOnce()) -> io::Result<Op
     }
 }
 
-/// Reads a regular file of at most `most` bytes. Anything else is an error: reading a pipe might never end, and a hostile
-/// file might exhaust memory.
-pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+/// Opens a regular file. Anything else is an error: reading a pipe might never end.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     // Checked before opening, because opening a pipe can block.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
+    File::open(path)
+}
+
+/// Reads a regular file as text.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    io::read_to_string(open_regular(path)?)
+}
+
+/// Reads a regular file of at most `most` bytes: a hostile one might exhaust memory.
+pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    open_regular(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("larger than {most} bytes")));
     }

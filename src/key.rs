@@ -71,8 +71,8 @@ pub(crate) enum Range {
     OffOrRatio,
     /// 1e-30 ≤ x ≤ 1: distinguishable from zero in f32.
     Epsilon,
-    /// 0 ≤ x ≤ this.
-    UpTo(f64),
+    /// -this ≤ x ≤ this.
+    Around0(f64),
 }
 
 impl Range {
@@ -86,7 +86,7 @@ impl Range {
             Self::NonNegative => x >= 0.0,
             Self::OffOrRatio => x == 0.0 || x >= 1.0,
             Self::Epsilon => (1e-30..=1.0).contains(&x),
-            Self::UpTo(most) => (0.0..=most).contains(&x),
+            Self::Around0(most) => (-most..=most).contains(&x),
         }
     }
 
@@ -100,7 +100,7 @@ impl Range {
             Self::NonNegative => "at least 0",
             Self::OffOrRatio => "0 (off), or at least 1",
             Self::Epsilon => "at least 1e-30 and at most 1",
-            Self::UpTo(most) => return format!("at least 0 and at most {most}"),
+            Self::Around0(most) => return format!("at least -{most} and at most {most}"),
         };
         words.to_owned()
     }

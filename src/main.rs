@@ -1,12 +1,12 @@
 //! The `mt` binary: parse, dispatch, print the error, exit.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
 use mt::allocator::Allocator;
 use mt::cli::{Cli, Color};
-use mt::console::message;
+use mt::console::{Manner, message, set_manner};
 use mt::error::Error;
 
 #[global_allocator]
@@ -14,7 +14,9 @@ static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     mt::device::configure_libraries();
-    let cli = Cli::parse();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let cli = Cli::of(&arguments).unwrap_or_else(|error| error.exit());
+    set_manner(Manner { coloured: is_coloured(cli.common.color), quiet: cli.common.quiet });
     match mt::commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -24,19 +26,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints what is wrong, where, and what to do; with `-v` also the causes.
-fn report(error: &Error, cli: &Cli) {
-    let colored = match cli.common.color {
+/// Whether labels of messages are coloured.
+fn is_coloured(color: Color) -> bool {
+    match color {
         Color::Always => true,
         Color::Never => false,
         Color::Auto => std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
-    };
-    let text = format!("error: {error}");
-    if colored {
-        message(text.replace("error: ", "\u{1b}[1;31merror\u{1b}[0m: "));
-    } else {
-        message(text);
     }
+}
+
+/// Prints what is wrong, where, and what to do; with `-v` also the causes.
+fn report(error: &Error, cli: &Cli) {
+    message(format_args!("error: {error}"));
     if cli.common.verbose {
         let mut cause = std::error::Error::source(error);
         while let Some(source) = cause {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::Path;
 
 use common::project::{Project, fails, stderr, stdout, succeeds};
@@ -156,6 +157,154 @@ fn what_training_refuses_is_an_error_in_the_same_words() {
         fails(&project.mt(&["check", "--config", "small.toml"]), 1, &["training would refuse this text"]);
         fails(&project.train(&[]), 1, &[words]);
     }
+}
+
+/// What `mt check` says in words (stdout, stderr) and as JSON; its exit code is this one for both.
+fn checked(project: &Project, code: i32, sets: &[&str]) -> (String, String, Value) {
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let args: Vec<&str> = ["check", "--config", "small.toml"].into_iter().chain(sets).collect();
+    let words = project.mt(&args);
+    fails(&words, code, &[]);
+    let json = project.mt(&[&args[..], &["--json"]].concat());
+    fails(&json, code, &[]);
+    assert_eq!(stderr(&json), stderr(&words));
+    let report = serde_json::from_str(&stdout(&json)).unwrap_or_else(|_| panic!("{}", stdout(&json)));
+    (stdout(&words), stderr(&words), report)
+}
+
+/// What the JSON of `mt check` says is wrong, in order.
+fn errors(report: &Value) -> Vec<&str> {
+    report["errors"].as_array().unwrap().iter().map(|error| error["what"].as_str().unwrap()).collect()
+}
+
+/// Asserts that these are all errors, in words and as JSON: a beginning of each, in order.
+fn assert_errors(report: &Value, said: &str, beginnings: &[&str]) {
+    let errors = errors(report);
+    let in_words: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("error: ")).collect();
+    assert_eq!(errors, in_words);
+    assert_eq!(errors.len(), beginnings.len(), "{errors:?}");
+    for (error, beginning) in errors.iter().zip(beginnings) {
+        assert!(error.starts_with(beginning), "`{beginning}` is not the beginning of `{error}`");
+    }
+}
+
+/// A project with corpora that training refuses: `short` has fewer target lines, `latin` is not UTF-8, `empty` is empty.
+fn with_wrong_corpora() -> Project {
+    let project = Project::new();
+    project.write("short.de", "die Katze schläft\n");
+    project.write("latin.en", b"caf\xE9 noir\n");
+    project.write("empty.en", "");
+    project.write("empty.de", "");
+    project
+}
+
+/// The training text, of which one side is shorter.
+const UNEVEN: &str = r#"data.train=[{ source = "train.en", target = "short.de" }]"#;
+const UNREADABLE: &str = "cannot read the text: ";
+const REFUSAL: &str = "training would refuse this text";
+
+#[test]
+fn nothing_is_wrong_with_good_text() {
+    let project = Project::new();
+    let (code, report) = found(&project);
+    assert_eq!((code, errors(&report)), (Some(0), Vec::new()));
+    assert!(report["plan"]["seconds"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
+fn missing_text_hides_nothing() {
+    let project = with_wrong_corpora();
+    let train =
+        r#"data.train=[{ source = "train.en", target = "short.de" }, { source = "latin.en", target = "nope.de" }]"#;
+    let test = r#"data.test={ source = "nope.en", target = "nope.de" }"#;
+    let (words, said, report) = checked(&project, 1, &[train, test]);
+    assert_eq!(finding(&report, "line_counts"), ("error".to_owned(), 1, vec!["train.en:2".to_owned()]));
+    // One side is there.
+    assert_eq!(finding(&report, "not_utf8"), ("error".to_owned(), 1, vec!["latin.en:1".to_owned()]));
+    assert!(words.contains("the files differ in their number of lines") && words.contains("latin.en:1"), "{words}");
+    // Two corpora name nope.de.
+    assert_errors(&report, &said, &[UNREADABLE, UNREADABLE, REFUSAL]);
+    for (error, file) in report["errors"].as_array().unwrap().iter().zip(["nope.en", "nope.de"]) {
+        assert!(error["file"].as_str().unwrap().ends_with(file), "{report}");
+        assert!(error["help"].as_str().unwrap().contains("data.root"), "{report}");
+        assert_eq!(said.matches(file).count(), 1, "{said}");
+    }
+    assert_eq!((&report["run"], &report["plan"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn damaged_text_hides_nothing() {
+    let project = with_wrong_corpora();
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(&std::fs::read(project.path("train.de")).unwrap()).unwrap();
+    let whole = encoder.finish().unwrap();
+    project.write("cut.de.gz", &whole[..whole.len() / 2]);
+    let train =
+        r#"data.train=[{ source = "train.en", target = "short.de" }, { source = "latin.en", target = "cut.de.gz" }]"#;
+    let valid = r#"data.valid={ source = "empty.en", target = "empty.de" }"#;
+    let test = r#"data.test={ source = "valid.en", target = "cut.de.gz" }"#;
+    let (words, said, report) = checked(&project, 1, &[train, valid, test]);
+    for (kind, count, place) in
+        [("line_counts", 1, "train.en:2"), ("not_utf8", 1, "latin.en:1"), ("empty_file", 2, "empty.en:0")]
+    {
+        let (severity, found, places) = finding(&report, kind);
+        assert_eq!((severity.as_str(), found, places[0].as_str()), ("error", count, place), "{kind}");
+    }
+    assert!(words.contains("the file is empty") && words.contains("the text is not UTF-8"), "{words}");
+    assert_errors(&report, &said, &[UNREADABLE, REFUSAL]);
+    assert!(report["errors"][0]["file"].as_str().unwrap().ends_with("cut.de.gz"), "{report}");
+    assert!(said.contains("gzip -t"), "{said}");
+}
+
+/// A vocabulary or a model to begin with that is not there is told once, whatever the text.
+#[test]
+fn wrong_text_hides_no_missing_file() {
+    let project = with_wrong_corpora();
+    for (set, error) in [
+        ("tokenizer.path=nope.json", "`tokenizer.path`: cannot read the tokenizer"),
+        ("train.init=nope", "`train.init`: there is no such directory"),
+    ] {
+        let (words, said, report) = checked(&project, 1, &[UNEVEN, set]);
+        assert_errors(&report, &said, &[REFUSAL, error]);
+        assert!(words.contains("the files differ in their number of lines"), "{words}");
+        let (_, said, report) = checked(&project, 1, &[set]);
+        assert_errors(&report, &said, &[error]);
+        fails(&project.train(&["--set", set]), 1, &[error]);
+    }
+}
+
+#[cfg(not(feature = "metal"))]
+#[test]
+fn neither_text_nor_device_hides_what_cannot_be() {
+    let project = with_wrong_corpora();
+    let (device, no_device) = ("runtime.device=metal", "`runtime.device` = \"metal\": this mt was built without Metal");
+    let huge = ["model.d_model=65536", "model.d_ff=262144", "model.encoder_layers=100"];
+    let too_big = "training this model takes more than ";
+    let (_, said, report) = checked(&project, 1, &[&[UNEVEN, device][..], &huge].concat());
+    assert_errors(&report, &said, &[REFUSAL, no_device, too_big]);
+    let (_, said, report) = checked(&project, 1, &[&[UNEVEN, "runtime.device=cpu"][..], &huge].concat());
+    assert_errors(&report, &said, &[REFUSAL, too_big]);
+    let (_, said, report) = checked(&project, 2, &[&[device][..], &huge].concat());
+    assert_errors(&report, &said, &[no_device, too_big]);
+    // What does not depend on the device is known.
+    let (words, said, report) = checked(&project, 2, &[device]);
+    assert_errors(&report, &said, &[no_device]);
+    assert_eq!((&report["plan"]["pairs"], &report["plan"]["tokens_per_second"]), (&120.into(), &Value::Null));
+    assert!(words.contains("memory: about") && !words.contains("speed: about"), "{words}");
+    // Training says the same.
+    fails(&project.train(&["--set", device]), 2, &[no_device]);
+}
+
+/// The exit code is that of the first error.
+#[test]
+fn an_unusable_run_directory_hides_nothing() {
+    let project = with_wrong_corpora();
+    std::fs::create_dir_all(project.path("runs/small")).unwrap();
+    project.write("runs/small/notes.txt", "mine");
+    let (_, said, report) = checked(&project, 2, &[UNEVEN, "tokenizer.path=nope.json"]);
+    let foreign = "the run directory holds something that is not a run";
+    assert_errors(&report, &said, &[foreign, REFUSAL, "`tokenizer.path`: cannot read the tokenizer"]);
+    assert_eq!(finding(&report, "line_counts").1, 1, "{report}");
 }
 
 /// What `mt check` reports about the run in runs/small: its update, and what `--resume` would refuse.

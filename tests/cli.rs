@@ -102,6 +102,33 @@ fn a_directory_may_have_any_name() {
     fails(&output, 2, &["not UTF-8", "rename"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn only_a_configuration_of_the_user_may_be_a_pipe() {
+    let project = Project::new();
+    let pipe = |name: &str| {
+        let path = project.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        path
+    };
+    pipe("model/config.toml");
+    for args in [
+        &["info", "model"][..],
+        &["translate", "--model", "model", "the cat"],
+        &["train", "--config", "small.toml", "--set", "train.init=model"],
+    ] {
+        fails(&project.mt(args), 1, &["model/config.toml", "not a regular file"]);
+    }
+    // A run directory that holds one is somebody else's.
+    fails(&project.mt(&["train", "--config", "small.toml", "--run-dir", "model"]), 2, &["not a run", "--run-dir"]);
+
+    let (path, text) = (pipe("piped.toml"), std::fs::read_to_string(project.path("small.toml")).unwrap());
+    let writer = std::thread::spawn(move || std::fs::write(path, text));
+    succeeds(&project.mt(&["train", "--config", "piped.toml", "--dry-run", "--json"]));
+    writer.join().unwrap().unwrap();
+}
+
 #[test]
 fn a_run_trains_evaluates_and_translates() {
     let project = Project::new();
@@ -788,4 +815,69 @@ fn what_cannot_be_is_refused_before_any_work() {
     assert!(text.contains("1 of 2 validation pairs") && text.contains("valid.en:2"), "{text}");
     assert!(text.contains("is translated: 1 of the sources whose translations are scored"), "{text}");
     fails(&project.mt(&["info", "small.toml", "--device", "gpu"]), 2, &["there is no device `gpu`"]);
+}
+
+#[test]
+fn colours_are_as_asked() {
+    let project = Project::new();
+    // The parser of the arguments would colour its messages without being asked to.
+    let eager = |args: &[&str]| {
+        let output = project.command(args).env_remove("NO_COLOR").env("CLICOLOR_FORCE", "1").output().unwrap();
+        stdout(&output) + &stderr(&output)
+    };
+    let wrong = ["translate", "--bogus"];
+    assert!(eager(&wrong).contains("\u{1b}["));
+    for args in [&["translate", "--color", "never", "--bogus"][..], &["translate", "--bogus", "--color=never"]] {
+        let said = eager(args);
+        assert!(said.contains("--bogus") && !said.contains('\u{1b}'), "{said}");
+    }
+    assert!(!eager(&["translate", "--color", "never", "--help"]).contains('\u{1b}'));
+    // After `--` there is only text.
+    assert!(eager(&["translate", "--bogus", "--", "--color=never"]).contains('\u{1b}'));
+
+    // Without a terminal, messages are coloured only if that is asked for.
+    let score = ["eval", "--hyp", "valid.de", "--ref", "valid.de", "--score-only", "--json"];
+    for (args, label, colour) in [(&score[..], "warning", 33), (&["info", "none"], "error", 31)] {
+        let said = |more: &[&str]| stderr(&project.mt(&[args, more].concat()));
+        assert!(said(&[]).starts_with(&format!("{label}: ")), "{}", said(&[]));
+        let coloured = said(&["--color", "always"]);
+        assert!(coloured.starts_with(&format!("\u{1b}[1;{colour}m{label}\u{1b}[0m: ")), "{coloured:?}");
+    }
+    for args in [&["translate", "--color", "always", "--bogus"][..], &["eval", "--color=always", "--help"]] {
+        let output = project.mt(args);
+        assert!((stdout(&output) + &stderr(&output)).contains("\u{1b}["), "{args:?}");
+    }
+}
+
+#[test]
+fn what_is_damaged_is_told_even_if_it_is_to_be_quiet() {
+    let project = Project::new();
+    let quiet = |output: std::process::Output| {
+        succeeds(&output);
+        assert_eq!(stderr(&output), "");
+    };
+    // There is no run yet; later, there is a note on the configuration.
+    quiet(project.train(&["--resume"]));
+    quiet(project.train(&["--resume", "--set", "train.clip_norm=0.2"]));
+    quiet(project.train(&["--resume", "--set", "train.batch_tokens=2000", "--force"]));
+    quiet(project.mt(&["info", "runs/small", "-q"]));
+
+    project.write("runs/small/checkpoints/step-00000008/state.json", "{}");
+    let more = ["--resume", "--force", "--set", "train.max_updates=14", "--set", "train.average_last=3"];
+    let output = project.train(&more);
+    succeeds(&output);
+    let said = stderr(&output);
+    assert!(said.starts_with("warning: the checkpoint of update 8 is not part of the average: "), "{said}");
+
+    let log = file(&project, "runs/small", "log.jsonl");
+    project.write("runs/small/log.jsonl", [b"null\n", &log[..]].concat());
+    project.write("runs/small/checkpoints/step-00000014/state.json", "{}");
+    let damaged = "warning: 1 damaged line of the log is left out; the first is runs/small/log.jsonl:1\n";
+    let output = project.mt(&["report", "runs/small", "-q"]);
+    succeeds(&output);
+    assert_eq!(stderr(&output), damaged);
+    let output = project.mt(&["info", "runs/small", "-q"]);
+    succeeds(&output);
+    let said = stderr(&output);
+    assert!(said.contains(damaged) && said.contains(" 14 cannot be used and was skipped: "), "{said}");
 }

@@ -211,6 +211,9 @@ fn what_makes_no_sense_is_refused() {
     fails(&eval(&["--confidence", "--confidence-n", "0"]), 2, &["--confidence-n"]);
     fails(&eval(&["--tokenize", "ja-mecab"]), 2, &["ja-mecab", "needs a dictionary or model", "--tokenize none"]);
     fails(&eval(&["--format", "latex", "--json"]), 2, &["--format", "--json"]);
+    let output = project.mt(&["eval", "--model", "none", "--json", "--output", "-"]);
+    fails(&output, 2, &["--output cannot go to stdout, which gets the scores", "give --output a file"]);
+    assert_eq!(stdout(&output), "");
 }
 
 /// As in sacrebleu, they have no effect without BLEU, but here a message says so.

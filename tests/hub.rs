@@ -241,7 +241,7 @@ fn what_is_short_or_wrong_is_thrown_away() {
     for (fault, says) in [
         (Fault::Wrong, &["did not arrive whole: its checksum is different", "thrown away"][..]),
         (Fault::Short(300), &["broke off", "after 300 of", "the connection was closed"]),
-        (Fault::Status(403, &[]), &["HTTP 403"]),
+        (Fault::Status(403, &[]), &["the hub does not let you read o/set", "(HTTP 403)", "set HF_TOKEN"]),
         (Fault::Etag("../../../evil"), &["does not answer like the Hugging Face hub"]),
         (Fault::Page, &["does not answer like the Hugging Face hub"]),
     ] {

@@ -63,8 +63,12 @@ fn lines_without_a_language_are_told_of() {
     let output = project.mt_with_input(&["translate", "--model", "model", "--max-length", "4"], input);
     succeeds(&output);
     let text = stderr(&output);
-    assert!(text.contains("1 of 4 lines (the first is line 3: >>xxx<<)") && text.contains(">>fra<< >>deu<<"), "{text}");
-    assert!(text.contains("1 of 4 lines (the first is line 2) do not begin with a tag"), "{text}");
+    assert!(
+        text.contains("1 of 4 lines (line 3) begins with a tag that the model does not know (>>xxx<<)")
+            && text.contains(">>fra<< >>deu<<"),
+        "{text}"
+    );
+    assert!(text.contains("1 of 4 lines (line 2) does not begin with a tag"), "{text}");
 }
 
 /// Each part is translated into the line's language, though only the first has the tag.
@@ -191,7 +195,7 @@ fn fine_tuning_begins_with_the_weights() {
     let checkpoint = "train.init=runs/tune/checkpoints/step-00000008";
     let output = train(&["--run-dir", "again", "--set", checkpoint, "--set", "train.max_updates=1"]);
     succeeds(&output);
-    assert!(stderr(&output).contains("runs/tune (step 8)"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("runs/tune (update 8)"), "{}", stderr(&output));
     let says = ["the model that training begins with (`train.init`)"];
     fails(&train(&["--run-dir", "runs/tune", "--overwrite", "--set", checkpoint]), 2, &says);
     // The run can be resumed after the model has gone.
@@ -213,6 +217,15 @@ fn what_does_not_fit_is_refused_before_any_work() {
     let train = |more: &[&str]| project.mt(&[&["train", "--config", "tune.toml", "-q"][..], more].concat());
     let other = train(&["--set", "model.d_ff=64", "--set", "model.tie=none"]);
     fails(&other, 2, &["`model.d_ff` is 32 in the model that training begins with, but 64 here", "`model.tie`"]);
+    let preset = train(&["--set", "model.preset=transformer-base"]);
+    let says = [
+        "`model.preset` = \"transformer-base\" has another shape than the model that training begins with",
+        "`model.d_ff` is 32 there and 2048 here",
+        "leave `model.preset` out",
+    ];
+    fails(&preset, 2, &says);
+    // It is not the other model's file that has to be changed.
+    assert!(!stderr(&preset).contains("config.toml"), "{}", stderr(&preset));
     project.write("other.spm", marian::sentencepiece(&marian::WORDS[..4]));
     let other = train(&["--set", "tokenizer.path=other.spm"]);
     fails(&other, 2, &["the source vocabulary of `tokenizer.path` is not that of `train.init`", "pieces, and 49"]);

@@ -144,11 +144,17 @@ fn explanations_are_pages_and_pictures() {
     assert_eq!((read("kept.png"), project.path(".kept.png.new").exists()), (b"as it was".to_vec(), false));
     let output = project.mt(&["translate", "--model", "runs/small", "--attention", "a.html", &long]);
     succeeds(&output);
-    assert!(
-        stderr(&output).contains("1 of 1 lines (the first is line 1) are longer than data.max_length"),
-        "{}",
+    assert!(stderr(&output).contains("the line is longer than data.max_length"), "{}", stderr(&output));
+
+    let many = "a cat\n".repeat(101);
+    let told = |more: &[&str]| {
+        let args = ["translate", "--model", "runs/small", "--max-length", "2", "--attention", "many.html"];
+        let output = project.mt_with_input(&[&args, more].concat(), many.as_bytes());
+        succeeds(&output);
         stderr(&output)
-    );
+    };
+    assert!(told(&[]).contains("many.html shows only the first 100 lines; 1 more"), "{}", told(&[]));
+    assert_eq!(told(&["-q"]), "");
 
     let two = translate(&["--attention", "c.svg", "a cat", "a dog"]);
     fails(&two, 2, &["c.svg", "a picture shows one sentence", ".html"]);
@@ -228,9 +234,9 @@ fn beyond_the_positions_the_line_is_split_or_cut_or_named() {
     });
     assert_eq!(whole.0.lines().count(), 1);
     assert_eq!(whole.0.trim(), halves.0.replace('\n', " ").trim());
-    assert!(whole.1.contains("1 of 1 lines (the first is line 1)") && whole.1.contains("in parts"), "{}", whole.1);
+    assert!(whole.1.contains("the line is longer than") && whole.1.contains("in parts"), "{}", whole.1);
     let cut = translate(&["--long", "truncate", "--input", "long.txt"]);
     succeeds(&cut);
-    assert!(stderr(&cut).contains("only their beginning"), "{}", stderr(&cut));
+    assert!(stderr(&cut).contains("only the beginning"), "{}", stderr(&cut));
     fails(&translate(&["--long", "wrong", "a"]), 2, &["split, truncate, error"]);
 }

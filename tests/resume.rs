@@ -139,6 +139,27 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
     }
 }
 
+/// It can be given to a shell as it is, whatever the name of the run directory.
+#[test]
+fn the_command_that_continues_a_stopped_run_works() {
+    let project = Project::new();
+    let mut args = endless();
+    args.extend(["--run-dir", "runs/it's a run"]);
+    let child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log(&project.path("runs/it's a run/log.jsonl"));
+    send("-INT", &child);
+    let output = child.wait_with_output().unwrap();
+    fails(&output, 130, &["continue with `mt train --config "]);
+    let said = stderr(&output);
+    let command = said.split_once("continue with `mt ").unwrap().1.split_once('`').unwrap().0;
+    let line = format!("\"$0\" {command} --set train.max_updates=1");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &line, env!("CARGO_BIN_EXE_mt")]).current_dir(project.folder.path()).stdin(Stdio::null());
+    let output = shell.output().unwrap();
+    succeeds(&output);
+    assert!(stderr(&output).contains("resuming at update "), "{line}: {}", stderr(&output));
+}
+
 /// A training run that has just begun its first update.
 fn begun(project: &Project, sets: &[&str]) -> (Child, impl Iterator<Item = String>) {
     let mut args = vec!["train", "--config", "small.toml"];
@@ -253,10 +274,14 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     assert!(config.contains("beam = 2") && config.contains("max_updates = 6"), "{config}");
 
     // If there is nothing left to do, it says so.
-    let output = project.train(&["--resume", "--set", "train.max_updates=3"]);
+    let resume = ["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3"];
+    let output = project.mt(&resume);
     succeeds(&output);
     let said = stderr(&output);
-    assert!(said.contains("has already reached update 6, past `train.max_updates` = 3"), "{said}");
+    assert!(said.contains("note: the run has already reached update 6, past `train.max_updates` = 3"), "{said}");
+    let output = project.mt(&[&resume[..], &["-q"]].concat());
+    succeeds(&output);
+    assert_eq!(stderr(&output), "");
 }
 
 /// The metric can be chrF as well as BLEU; the best by one is not compared with values of the other.
@@ -284,7 +309,7 @@ fn the_best_model_is_the_best_by_the_metric_of_now() {
 
     let other = ["--resume", "--set", "valid.metric=loss", "--set", "valid.every=10", "--set", "train.max_updates=70"];
     fails(&project.train(&other), 2, &["`valid.metric` was \"chrf\" when the run began and is \"loss\" now"]);
-    let output = project.train(&[&other[..], &["--force"]].concat());
+    let output = project.mt(&[&["train", "--config", "small.toml"], &other[..], &["--force"]].concat());
     succeeds(&output);
     assert!(stderr(&output).contains("was not chosen by loss"), "{}", stderr(&output));
     let last = log().pop().unwrap();
@@ -408,6 +433,45 @@ fn a_changed_configuration_does_not_bring_back_another_model() {
     project.write("runs/small/config.toml", config.replace("max_length_extra = 50", "max_length_extra = 49"));
     fails(&project.mt(&["translate", "--model", "runs/small", "x"]), 1, &["config.toml", "restore", "--checkpoint"]);
     succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "last", "x"]));
+
+    // The same tensors in another model, which only the checkpoint's record tells.
+    let other = config.replace("heads = 2", "heads = 4").replace("d_k = 16", "d_k = 8").replace("d_v = 16", "d_v = 8");
+    project.write("runs/small/config.toml", other.replace("seed = 1", "seed = 2"));
+    for name in ["model.safetensors", "manifest.json"] {
+        std::fs::remove_file(project.path("runs/small").join(name)).unwrap();
+    }
+    let heads = "`model.heads` was 2 when the checkpoint was trained, and this file says 4";
+    let average = ["average", "runs/small", "--last", "2", "--out", "averaged"];
+    for args in [&["translate", "--model", "runs/small", "x"][..], &average] {
+        fails(&project.mt(args), 1, &[heads, "model.d_k", "config.toml", "restore"]);
+    }
+    let resume = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=13"];
+    let seed = "`train.seed` was 1";
+    fails(&project.mt(&resume), 1, &[heads, seed, "--force"]);
+    let check = project.mt(&["check", "--config", "runs/small/config.toml"]);
+    assert!(stdout(&check).contains("--resume would refuse it") && stdout(&check).contains(seed), "{}", stdout(&check));
+    let forced = project.mt(&[&resume[..], &["--force"]].concat());
+    succeeds(&forced);
+    assert!(stderr(&forced).contains(seed), "{}", stderr(&forced));
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "last", "x"]));
+}
+
+#[test]
+fn another_number_type_is_noted_when_a_run_goes_on() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let output = project.mt(&[
+        "train",
+        "--config",
+        "small.toml",
+        "--resume",
+        "--set",
+        "train.max_updates=13",
+        "--set",
+        "runtime.precision=bf16",
+    ]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("`runtime.precision` was \"f32\" when the run began"), "{}", stderr(&output));
 }
 
 #[test]
@@ -423,7 +487,8 @@ fn the_final_average_goes_around_a_damaged_checkpoint() {
         assert!(said.contains(words), "{said}");
     }
     succeeds(&project.mt(&["average", "runs/small", "--last", "2", "--out", "averaged"]));
-    fails(&project.mt(&["average", "runs/small", "--last", "3", "--out", "other"]), 1, &["step-00000008", "damaged"]);
+    let says = ["step-00000008", "damaged", "choose others with --checkpoints"];
+    fails(&project.mt(&["average", "runs/small", "--last", "3", "--out", "other"]), 1, &says);
 }
 
 #[test]
@@ -433,7 +498,7 @@ fn what_is_known_of_a_run_with_a_damaged_checkpoint_is_told() {
     damage(&project, "runs/small/checkpoints/step-00000012/state.json");
     let output = project.mt(&["info", "runs/small", "--json"]);
     succeeds(&output);
-    assert!(stderr(&output).contains("the checkpoint of step 12 cannot be used"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the checkpoint of update 12 cannot be used"), "{}", stderr(&output));
     let info: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     let updates = info["history"]["updates"].as_u64().unwrap();
     assert!(updates > 0 && updates < 12, "{info}");

@@ -329,6 +329,22 @@ fn what_is_no_text_is_refused() {
 }
 
 #[test]
+fn output_appended_to_the_input_is_refused() {
+    let project = trained();
+    project.write("grows", "the cat sleeps\n");
+    for args in [
+        &["tokenize", "--model", "runs/small", "--input", "grows"][..],
+        &["translate", "--model", "runs/small", "--input", "grows"],
+        &["score", "--model", "runs/small", "--src", "grows", "--tgt", "valid.de"],
+    ] {
+        let file = std::fs::File::options().append(true).open(project.path("grows")).unwrap();
+        let output = project.command(args).stdout(file).output().unwrap();
+        fails(&output, 2, &["the output is the same file as the input grows", "another file"]);
+    }
+    assert_eq!(std::fs::read_to_string(project.path("grows")).unwrap(), "the cat sleeps\n");
+}
+
+#[test]
 fn the_first_line_that_is_not_utf8_is_named() {
     let project = trained();
     let input = b"the cat sleeps\na dog\nthe dog eats\nun caf\xE9\na cat\nna\xEFve\n";
@@ -343,6 +359,32 @@ fn the_first_line_that_is_not_utf8_is_named() {
     succeeds(&output);
     let said = stderr(&output);
     assert!(said.contains("(the first is line 4 of source)") && said.matches("U+FFFD").count() == 1, "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn arguments_that_are_not_utf8_are_read_like_lines() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let project = trained();
+    let run = |command: &str, more: &[&[u8]]| {
+        let mut command = project.command(&[command, "--model", "runs/small"]);
+        let output = command.args(more.iter().map(|bytes| OsStr::from_bytes(bytes))).output().unwrap();
+        succeeds(&output);
+        (stdout(&output), stderr(&output))
+    };
+    for command in ["translate", "embed"] {
+        let (expected, said) = run(command, &[b"a dog", "un caf\u{FFFD}".as_bytes()]);
+        assert!(!said.contains("UTF-8"), "{command}: {said}");
+        let (found, said) = run(command, &[b"a dog", b"un caf\xE9"]);
+        assert_eq!(found, expected, "{command}");
+        assert!(said.contains("were read as U+FFFD, in line 2 of the arguments"), "{command}: {said}");
+        assert_eq!(run(command, &[b"-q", b"a dog", b"un caf\xE9"]), (expected, String::new()));
+    }
+    let beginning_with = |prefix: &[u8]| run("translate", &[b"--prefix", prefix, b"a dog"]);
+    let (found, said) = beginning_with(b"caf\xE9");
+    assert_eq!(found, beginning_with("caf\u{FFFD}".as_bytes()).0);
+    assert!(said.contains("were read as U+FFFD, in --prefix"), "{said}");
 }
 
 /// Lines before the damage are processed, and the message says where it is.
@@ -429,8 +471,12 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
     project.write("other.en", &source);
     project.write("other.de", &target);
     succeeds(&make("of-files", &["--src", "other.en", "--tgt", "other.de"]));
+    // Text for validation and tests is not read.
+    std::fs::remove_file(project.path("valid.en")).unwrap();
+    succeeds(&make("without", &[]));
     let bytes = |name: &str| std::fs::read(project.path(name)).unwrap();
     assert_eq!(bytes("of-model"), bytes("of-files"));
+    assert_eq!(bytes("of-model"), bytes("without"));
     // The list depends on the named files.
     project.write("other.en", "the cat\n");
     project.write("other.de", "die Katze\n");

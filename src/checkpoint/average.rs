@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::MODEL_FILE;
 use super::format::{CHUNK, Slot, TensorFile, non_finite};
-use super::manifest::verify_holding;
+use super::manifest::{or_gone, verify_holding};
 use crate::error::{Error, Result};
 
 /// Fills `flat` with the mean of the models in these checkpoint or model directories.
@@ -37,8 +37,11 @@ pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Re
 }
 
 fn open(directory: &Path, layout: &[Slot]) -> Result<TensorFile> {
-    verify_holding(directory, &[MODEL_FILE])?;
-    TensorFile::open(&directory.join(MODEL_FILE), layout)
+    verify_holding(directory, &[MODEL_FILE]).map_err(|error| match error.helps() {
+        Some(_) => error,
+        None => error.help("restore a copy of the checkpoint, or choose others with --checkpoints"),
+    })?;
+    TensorFile::open(&directory.join(MODEL_FILE), layout).map_err(|error| or_gone(directory, error))
 }
 
 /// Buffers of one chunk.

@@ -177,6 +177,8 @@ impl Drop for Scratch {
 /// It exists already, or something cannot be written.
 pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     refuse_existing(out)?;
+    // Named as the user did, not by the temporary name.
+    let not_made = |error| write_error(out, error);
     let name =
         out.file_name().ok_or_else(|| Error::usage("this is not the name of a directory").at(out))?.to_string_lossy();
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -189,7 +191,7 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
             let error = Error::failure("another process is making this directory").at(out);
             error.help(format!("wait for it; if there is no such process, remove {}", temporary.display()))
         }
-        _ => write_error(&temporary, error),
+        _ => not_made(error),
     });
     made?;
     let scratch = Scratch::new(temporary);
@@ -209,7 +211,8 @@ pub fn refuse_existing(out: &Path) -> Result<()> {
 }
 
 fn exists(out: &Path) -> Error {
-    Error::usage("the output directory already exists").at(out).help("name a new directory with --out")
+    let what = if out.is_dir() { "the output directory already exists" } else { "there is a file of this name" };
+    Error::usage(what).at(out).help("name a new directory with --out")
 }
 
 /// Removes the temporary directories of `name` that killed processes left: a running process holds a lock on its own. Where
@@ -229,8 +232,9 @@ fn remove_left_by_kills(parent: &Path, name: &str) {
 /// Free and total bytes of the file system of `path`, which need not exist yet.
 #[cfg(unix)]
 fn room(path: &Path) -> Option<(u64, u64)> {
-    let there = path.ancestors().find(|path| path.exists())?;
-    let disk = rustix::fs::statvfs(there).ok()?;
+    // Made absolute, because the last ancestor of a relative path is empty.
+    let path = std::path::absolute(path).ok()?;
+    let disk = rustix::fs::statvfs(path.ancestors().find(|path| path.exists())?).ok()?;
     Some((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize))
 }
 

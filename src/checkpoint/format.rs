@@ -193,18 +193,7 @@ pub(super) fn non_finite(values: &[f32]) -> usize {
 /// The file cannot be read or its header is invalid; or tensors are missing, superfluous, of another shape or type, or hold
 /// NaN or infinities: all of these at once. `flat` is then partly filled.
 pub fn load_into(file: &Path, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
-    let mut source = TensorFile::open(file, layout)?;
-    // In the order of the file, so that it is read from front to back.
-    let mut order: Vec<usize> = (0..layout.len()).collect();
-    order.sort_unstable_by_key(|&i| source.places[i].as_ref().map(Place::begin));
-    for i in order {
-        let values = layout[i].of(flat)?;
-        source.read(i, 0, values)?;
-        if source.places[i].is_some() {
-            source.note_non_finite(layout[i].name, non_finite(values));
-        }
-    }
-    source.finish()
+    TensorFile::open(file, layout)?.load_into(layout, flat)
 }
 
 /// Where a slot's data lies in the file.
@@ -241,7 +230,12 @@ impl TensorFile {
     /// # Errors
     /// The file cannot be read or its header is invalid.
     pub fn open(path: &Path, layout: &[Slot]) -> Result<Self> {
-        let mut file = File::open(path).map_err(|error| Error::io("read the tensors", path, error))?;
+        let file = File::open(path).map_err(|error| Error::io("read the tensors", path, error))?;
+        Self::of(file, path, layout)
+    }
+
+    /// As [`TensorFile::open`], of a file that is open at its beginning.
+    pub(super) fn of(mut file: File, path: &Path, layout: &[Slot]) -> Result<Self> {
         let Header { data: start, tensors } = read_header(&mut file, path)?;
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
         let mut this = Self {
@@ -260,6 +254,21 @@ impl TensorFile {
             this.problems.push(format!("superfluous: `{name}` {:?}", info.shape));
         }
         Ok(this)
+    }
+
+    /// As [`load_into()`], with the same layout.
+    pub(super) fn load_into(mut self, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
+        // In the order of the file, so that it is read from front to back.
+        let mut order: Vec<usize> = (0..layout.len()).collect();
+        order.sort_unstable_by_key(|&i| self.places[i].as_ref().map(Place::begin));
+        for i in order {
+            let values = layout[i].of(flat)?;
+            self.read(i, 0, values)?;
+            if self.places[i].is_some() {
+                self.note_non_finite(layout[i].name, non_finite(values));
+            }
+        }
+        self.finish()
     }
 
     /// Where a slot's data lies, or what is wrong with it; adds the names of its tensors to `expected`.

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Seek};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::manifest::verify_holding;
+use super::format::{Slot, TensorFile};
+use super::manifest::{REMOVED, or_gone, verify_holding};
 use super::save::REPLACED;
 use super::{
     BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name, read_state,
@@ -17,6 +18,8 @@ use crate::file;
 
 /// A pointer is one short line.
 const MAX_POINTER_BYTES: u64 = 256;
+/// How often to look into a run whose checkpoints training changes meanwhile.
+const LOOKS: usize = 3;
 /// Directories or steps named in a help text.
 const MAX_NAMED: usize = 8;
 
@@ -43,7 +46,7 @@ impl FromStr for Which {
             "final" => Ok(Self::Final),
             _ => text.parse().map(Self::Step).map_err(|_| {
                 Error::usage(format!("`{text}` is not a checkpoint"))
-                    .help("use best, last, final, or the number of a step, for example 1500")
+                    .help("use best, last, final, or the number of an update, for example 1500")
             }),
         }
     }
@@ -55,22 +58,43 @@ impl fmt::Display for Which {
             Self::Best => f.write_str("best"),
             Self::Last => f.write_str("last"),
             Self::Final => f.write_str("final"),
-            Self::Step(step) => write!(f, "step {step}"),
+            Self::Step(step) => write!(f, "update {step}"),
         }
     }
 }
 
 /// A model that was found and verified.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Located {
     /// Its `model.safetensors`.
     pub model: PathBuf,
     /// The directory of that file.
     pub directory: PathBuf,
-    /// What it is, for example "best (step 1500)".
+    /// What it is, for example "best (update 1500)".
     pub what: String,
     /// What was damaged and passed over, one line each, for the user to see.
     pub warnings: Vec<String>,
+    /// The file `model`. It is open, so that it can be read even when training has removed the checkpoint (`train.keep`).
+    weights: File,
+}
+
+impl Located {
+    /// Its weights. Only one of those that this returns may be used at a time: they share a position in the file.
+    ///
+    /// # Errors
+    /// As [`TensorFile::open`].
+    pub fn tensors(&self, layout: &[Slot]) -> Result<TensorFile> {
+        let file = self.weights.try_clone().and_then(|mut file| file.rewind().map(|()| file));
+        TensorFile::of(file.map_err(|error| Error::io("read the tensors", &self.model, error))?, &self.model, layout)
+    }
+
+    /// Fills `flat` from its weights.
+    ///
+    /// # Errors
+    /// As [`super::load_into`].
+    pub fn load_into(&self, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
+        self.tensors(layout)?.load_into(layout, flat)
+    }
 }
 
 /// A checkpoint of a run: its step and its directory.
@@ -141,7 +165,7 @@ pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
     for (step, path) in directories(run)?.into_iter().rev() {
         match verify_holding(&path, &[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]) {
             Ok(_) => return Ok((Some((step, path)), warnings)),
-            Err(error) => warnings.push(passed_over(&format!("the checkpoint of step {step}"), &error)),
+            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &error)),
         }
     }
     Ok((None, warnings))
@@ -159,6 +183,23 @@ pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
     Ok(checkpoints)
 }
 
+/// Looks into a run, and again if what was found is not sound but training has changed the run's checkpoints meanwhile: it
+/// may have removed what was being read.
+pub fn look_again<T>(run: &Path, is_sound: impl Fn(&T) -> bool, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    let state = || (directories(run).ok(), [BEST, LAST].map(|name| pointer(run, name).ok()));
+    for _ in 1..LOOKS {
+        let before = state();
+        let found = look();
+        if found.as_ref().is_ok_and(&is_sound) || state() == before {
+            return found;
+        }
+    }
+    look().map_err(|error| match error.helps() {
+        Some(REMOVED) => error,
+        _ => error.more_help("training has changed this run meanwhile (`train.keep`): try again"),
+    })
+}
+
 /// Finds and verifies the model that `which` asks for in a run or model directory.
 ///
 /// None means the final model if there is one, else the best checkpoint, else the last. With None or [`Which::Last`] a damaged
@@ -171,6 +212,10 @@ pub fn locate(dir: &Path, which: Option<Which>) -> Result<Located> {
     if !dir.is_dir() {
         return Err(no_model(dir, "there is no such directory").help("check the path"));
     }
+    look_again(dir, |found: &Located| found.warnings.is_empty(), || look(dir, which))
+}
+
+fn look(dir: &Path, which: Option<Which>) -> Result<Located> {
     match which {
         None => any(dir),
         Some(Which::Final) if has_final(dir) => final_model(dir),
@@ -179,12 +224,12 @@ pub fn locate(dir: &Path, which: Option<Which>) -> Result<Located> {
                 .help(what_is_there(dir)))
         }
         Some(Which::Best) => match pointer(dir, BEST)? {
-            Some(step) => checkpoint(dir, step, &named(Which::Best, step)),
+            Some(step) => asked(dir, step, Which::Best),
             None => Err(no_model(dir, "it has no best checkpoint, because no validation has chosen one")
                 .help(what_is_there(dir))),
         },
         Some(Which::Last) => last(dir, Vec::new()),
-        Some(Which::Step(step)) => checkpoint(dir, step, &Which::Step(step).to_string()),
+        Some(which @ Which::Step(step)) => asked(dir, step, which),
     }
 }
 
@@ -197,6 +242,9 @@ fn any(dir: &Path) -> Result<Located> {
             Err(error) if !dir.join(MANIFEST_FILE).exists() => warnings.push(passed_over("the final model", &error)),
             // Falling back to a checkpoint would silently give a worse model.
             Err(error) => {
+                if error.is_of_permissions() {
+                    return Err(error);
+                }
                 // Checkpoints need the same tokenizer, so naming one would not help.
                 let is_tokenizer = |place: &Place| {
                     place.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
@@ -206,13 +254,7 @@ fn any(dir: &Path) -> Result<Located> {
                 }
                 let restore =
                     "restore the file as training wrote it (to translate differently, use flags such as --beam)";
-                let has_others = list(dir).is_ok_and(|checkpoints| !checkpoints.is_empty());
-                let other = match pointer(dir, BEST) {
-                    _ if !has_others => String::new(),
-                    Ok(Some(_)) => format!("; or name a checkpoint, such as --checkpoint {BEST}"),
-                    _ => format!("; or name a checkpoint, such as --checkpoint {LAST}"),
-                };
-                return Err(error.help(format!("{restore}{other}")));
+                return Err(error.help(format!("{restore}{}", other_checkpoint(dir, None))));
             }
         }
     }
@@ -228,6 +270,17 @@ fn any(dir: &Path) -> Result<Located> {
     last(dir, warnings)
 }
 
+/// The end of a help that names a whole checkpoint of the run, if there is one besides that of update `damaged`.
+fn other_checkpoint(dir: &Path, damaged: Option<u64>) -> String {
+    let is_whole = |step: &u64| Some(*step) != damaged && checkpoint(dir, *step, "").is_ok();
+    let best = pointer(dir, BEST).ok().flatten().filter(is_whole).map(|_| BEST.to_owned());
+    let newest = || list(dir).unwrap_or_default().iter().rev().map(|saved| saved.0).find(is_whole);
+    match best.or_else(|| newest().map(|step| step.to_string())) {
+        Some(which) => format!("; or name a checkpoint, such as --checkpoint {which}"),
+        None => String::new(),
+    }
+}
+
 /// The checkpoint that `last` names, else the newest valid one.
 fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
     let named_step = pointer(dir, LAST).unwrap_or_else(|error| {
@@ -237,7 +290,7 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
     if let Some(step) = named_step {
         match checkpoint(dir, step, &named(Which::Last, step)) {
             Ok(found) => return Ok(Located { warnings, ..found }),
-            Err(error) => warnings.push(passed_over(&format!("the checkpoint of step {step}"), &error)),
+            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &error)),
         }
     }
     let (newest, others) = newest_valid(dir)?;
@@ -247,7 +300,7 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
         }
     }
     match newest {
-        Some((step, directory)) => Ok(located(directory, &named(Which::Last, step), warnings)),
+        Some((step, directory)) => located(directory, &named(Which::Last, step), warnings),
         None if warnings.is_empty() => Err(no_model(dir, "it holds no checkpoint yet").help(what_is_there(dir))),
         None => Err(no_model(dir, &format!("nothing in it can be used\n    {}", warnings.join("\n    ")))
             .help("restore a copy, or train again")),
@@ -260,23 +313,35 @@ fn has_final(dir: &Path) -> bool {
 
 fn final_model(dir: &Path) -> Result<Located> {
     verify_holding(dir, &[MODEL_FILE])?;
-    Ok(located(dir.to_path_buf(), "final", Vec::new()))
+    located(dir.to_path_buf(), "final", Vec::new())
 }
 
 fn checkpoint(dir: &Path, step: u64, what: &str) -> Result<Located> {
     let Some(directory) = directories(dir)?.remove(&step) else {
-        return Err(no_model(dir, &format!("it has no checkpoint of step {step}")).help(what_is_there(dir)));
+        return Err(no_model(dir, &format!("it has no checkpoint of update {step}")).help(what_is_there(dir)));
     };
     verify_holding(&directory, &[MODEL_FILE])?;
-    Ok(located(directory, what, Vec::new()))
+    located(directory, what, Vec::new())
 }
 
-fn located(directory: PathBuf, what: &str, warnings: Vec<String>) -> Located {
-    Located { model: directory.join(MODEL_FILE), directory, what: what.to_owned(), warnings }
+/// A checkpoint that the user asked for, and no other.
+fn asked(dir: &Path, step: u64, which: Which) -> Result<Located> {
+    let what = if which == Which::Step(step) { which.to_string() } else { named(which, step) };
+    checkpoint(dir, step, &what).map_err(|error| match error.helps() {
+        Some(_) => error,
+        None => error.help(format!("restore a copy of the checkpoint{}", other_checkpoint(dir, Some(step)))),
+    })
+}
+
+fn located(directory: PathBuf, what: &str, warnings: Vec<String>) -> Result<Located> {
+    let model = directory.join(MODEL_FILE);
+    let weights =
+        File::open(&model).map_err(|error| or_gone(&directory, Error::io("read the tensors", &model, error)))?;
+    Ok(Located { model, directory, what: what.to_owned(), warnings, weights })
 }
 
 fn named(which: Which, step: u64) -> String {
-    format!("{which} (step {step})")
+    format!("{which} (update {step})")
 }
 
 /// One line for a warning.
@@ -302,13 +367,16 @@ fn what_is_there(dir: &Path) -> String {
         there.push("a final model (--checkpoint final)".to_owned());
     }
     if let Ok(Some(step)) = pointer(dir, BEST) {
-        there.push(format!("a best checkpoint, step {step} (--checkpoint best)"));
+        there.push(format!("a best checkpoint, of update {step} (--checkpoint best)"));
     }
     let all = list(dir).unwrap_or_default();
     let steps: Vec<String> = all.iter().rev().take(MAX_NAMED).map(|(step, _)| step.to_string()).collect();
     if !steps.is_empty() {
         let more = if all.len() > steps.len() { ", …" } else { "" };
-        there.push(format!("checkpoints, the newest first: {}{more} (--checkpoint STEP)", steps.join(", ")));
+        there.push(format!(
+            "checkpoints of updates, the newest first: {}{more} (--checkpoint UPDATE)",
+            steps.join(", ")
+        ));
     }
     let below = models_below(dir);
     match (there.is_empty(), below.is_empty()) {

@@ -20,7 +20,7 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{MANIFEST_FILE, disk};
+use super::{MANIFEST_FILE, disk, run_and_step};
 use crate::error::{Error, Result};
 use crate::file;
 
@@ -32,6 +32,8 @@ const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 const DIGEST_KEY: &str = ",\n  \"digest\": \"";
 const END: &str = "\"\n}\n";
 const DIGEST_CHARACTERS: usize = 64;
+/// What to do if a checkpoint is no longer there.
+pub(super) const REMOVED: &str = "training has probably just removed it (`train.keep`): try again";
 
 /// A manifest that was read, or is to be written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +121,19 @@ pub fn verify(dir: &Path) -> Result<Manifest> {
 
 /// As [`verify`]; the manifest must list the `required` files.
 pub(super) fn verify_holding(dir: &Path, required: &[&str]) -> Result<Manifest> {
+    check(dir, required).map_err(|error| or_gone(dir, error))
+}
+
+/// The error of reading a checkpoint; another one if it is no longer there.
+pub(super) fn or_gone(dir: &Path, error: Error) -> Error {
+    let is_gone = || std::fs::metadata(dir).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    if run_and_step(dir).is_none() || !is_gone() {
+        return error;
+    }
+    Error::failure("the checkpoint is gone").at(dir).help(REMOVED)
+}
+
+fn check(dir: &Path, required: &[&str]) -> Result<Manifest> {
     let path = dir.join(MANIFEST_FILE);
     if let Err(error) = std::fs::metadata(&path) {
         return Err(if error.kind() == ErrorKind::NotFound {

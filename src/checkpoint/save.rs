@@ -145,7 +145,7 @@ fn companions(dir: &Path) -> Result<Vec<String>> {
 /// There is no such checkpoint (it must have been saved before), or the file cannot be written.
 pub fn set_pointer(run: &Path, name: &str, step: u64) -> Result<()> {
     if !directories(run)?.contains_key(&step) {
-        return Err(Error::failure(format!("`{name}` cannot name step {step}: there is no such checkpoint")).at(run));
+        return Err(Error::failure(format!("`{name}` cannot name update {step}: there is no such checkpoint")).at(run));
     }
     disk::replace_small(run, name, format!("{}\n", step_name(step)).as_bytes())
 }

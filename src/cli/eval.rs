@@ -28,7 +28,7 @@ pub struct EvalArgs {
         "top_k", "top_p", "batch_tokens", "long", "shortlist", "precision",
     ])]
     pub hyp: Vec<PathBuf>,
-    /// Write the model's translations to this file
+    /// Write the model's translations to this file; not -, since stdout gets the scores
     #[arg(long, value_name = "FILE", conflicts_with = "hyp")]
     pub output: Option<PathBuf>,
     /// Which metrics, and how they are computed.

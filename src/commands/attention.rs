@@ -82,13 +82,13 @@ impl AttentionFile {
         }
     }
 
-    /// Writes what is left, and replaces the file.
-    pub fn finish(mut self) -> Result<()> {
+    /// Writes what is left, and replaces the file. Warns of lines left out, unless `quiet`.
+    pub fn finish(mut self, quiet: bool) -> Result<()> {
         match self.form {
             Form::Json { .. } => self.file.output().text("\n]\n")?,
             Form::Page { sentences, left_out } => {
                 self.file.output().text(&page(&sentences))?;
-                if left_out > 0 {
+                if left_out > 0 && !quiet {
                     message(format_args!(
                         "warning: {} shows only the first {MOST_ON_A_PAGE} lines; {left_out} more would make it too \
                          large (a .json file takes any number)",

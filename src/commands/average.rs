@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::model::{config_of, named, slots, vocabulary, write_model};
+use super::model::{config_of, named, refuse_other_model, slots, vocabulary, write_model};
 use super::output::print;
 use crate::checkpoint;
 use crate::cli::{AverageArgs, Common};
@@ -19,17 +19,23 @@ type Checkpoints = Vec<(u64, PathBuf)>;
 /// Averages checkpoints of a run into a model directory of its own.
 pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let config = config_of(&args.run)?;
-    let chosen = match args.last {
-        Some(wanted) => last(wanted, args, &config)?,
-        None => of_updates(args)?,
-    };
     checkpoint::refuse_existing(&args.out)?;
-    let directories: Vec<_> = chosen.iter().map(|(_, path)| path.clone()).collect();
     let tokenizers = Tokenizers::load(&args.run)?;
     let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
     let slots = slots(parameters.entries());
     let mut flat = vec![0f32; parameters.total()];
-    checkpoint::average(&directories, &slots, &mut flat)?;
+    let average = || {
+        let chosen = match args.last {
+            Some(wanted) => last(wanted, args, &config)?,
+            None => of_updates(args)?,
+        };
+        let directories: Vec<_> = chosen.iter().map(|(_, path)| path.clone()).collect();
+        for directory in &directories {
+            refuse_other_model(&config, &args.run, directory)?;
+        }
+        checkpoint::average(&directories, &slots, &mut flat).map(|()| chosen)
+    };
+    let chosen = checkpoint::look_again(&args.run, |_| true, average)?;
     write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat))?;
     if common.json {
         let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();

@@ -8,6 +8,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use super::input::Lines;
 use super::model;
 use super::output::{Output, refuse_inputs};
+use super::some_lines::SomeLines;
 use crate::cli::{Common, EmbedArgs};
 use crate::console::message;
 use crate::decode::encode::Encoder;
@@ -25,7 +26,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let loaded = model::load(&args.model, common)?;
     let (encoder, reader) = (Encoder::new(loaded.transformer()?)?, loaded.reader());
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
-    let mut lines = Lines::open(&args.text, args.input.as_deref())?;
+    let mut lines = Lines::open(&args.text, args.input.as_deref(), common.quiet)?;
     let of_model = loaded.files();
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
@@ -34,14 +35,14 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let mut window = lines.next()?;
     let mut output = Output::open(args.output.as_deref())?;
     let mut all: Vec<f32> = Vec::new();
-    let (mut count, mut cut) = (0, None);
+    let (mut count, mut cut) = (0, SomeLines::default());
     let mut refused = None;
     while !window.is_empty() && refused.is_none() && !output.is_closed() {
         let beyond = if reader.is_learned() { reader.beyond_positions(&window) } else { None };
         let (usable, error) = lines.split_at_refused(&window, beyond);
         refused = error;
-        let (vectors, first_cut) = embed(&encoder, &reader, usable, pooling, batch_tokens)?;
-        cut = cut.or(first_cut.map(|line| count + line + 1));
+        let (vectors, are_cut) = embed(&encoder, &reader, usable, pooling, batch_tokens)?;
+        are_cut.into_iter().for_each(|line| cut.add(count + line + 1));
         count += vectors.len();
         if as_tensor {
             all.extend(vectors.into_iter().flatten());
@@ -61,26 +62,23 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     output.flush()?;
     if !common.quiet {
         lines.warn();
-        if let Some(first) = cut {
-            message(format_args!(
-                "warning: some lines (the first is line {first}) are longer than model.max_length: only their \
-                 beginning was used"
-            ));
+        if let Some(lines_are) = cut.subject(count, "line", ["is", "are"]) {
+            message(format_args!("warning: {lines_are} longer than model.max_length: only the beginning was used"));
         }
     }
     refused.map_or(Ok(()), Err)
 }
 
-/// Vectors of lines, in order, and the first line that was cut.
+/// Vectors of lines, in order, and the indices of the lines that were cut.
 fn embed(
     encoder: &Encoder,
     reader: &Reader,
     lines: &[String],
     pooling: Pooling,
     batch_tokens: usize,
-) -> Result<(Vec<Vec<f32>>, Option<usize>)> {
+) -> Result<(Vec<Vec<f32>>, Vec<usize>)> {
     let mut sources = reader.read(lines);
-    let cut = sources.iter().position(|source| source.cut);
+    let cut = sources.iter().filter(|source| source.cut).map(|source| source.line).collect();
     let tokens = |source: &source::Source| source.ids.len();
     source::by_length(&mut sources, tokens);
     let mut vectors = vec![Vec::new(); lines.len()];

@@ -1,8 +1,10 @@
 //! The lines that a command works on: its arguments, a file or stdin, some at a time.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, IsTerminal, Stdin};
 use std::path::{Path, PathBuf};
 
+use super::some_lines::SomeLines;
 use crate::console::{message, prompt};
 use crate::data::{lines, packing};
 use crate::decode::source::BeyondPositions;
@@ -26,23 +28,21 @@ pub struct Lines {
 }
 
 enum Source {
-    Arguments(Vec<String>),
+    Arguments { lines: Vec<String>, invalid: SomeLines },
     File(Input),
     Stdin { input: Input, interactive: bool },
 }
 
 impl Lines {
-    /// The arguments, each a line; if there are none, the file; if there is none either, stdin.
-    pub fn open(arguments: &[String], input: Option<&Path>) -> Result<Self> {
+    /// The arguments, each a line; if there are none, the file; if there is none either, stdin. There are prompts if stdin and
+    /// stderr are terminals, unless `quiet`.
+    pub fn open(arguments: &[OsString], input: Option<&Path>, quiet: bool) -> Result<Self> {
         let named = input.filter(|path| *path != Path::new("-"));
         let (source, name) = match named {
-            _ if !arguments.is_empty() => {
-                let lines = arguments.iter().map(|text| text.replace(['\n', '\r'], " ")).collect();
-                (Source::Arguments(lines), Path::new("arguments"))
-            }
+            _ if !arguments.is_empty() => (Source::of(arguments), Path::new("arguments")),
             Some(path) => (Source::File(Input::open(named)?), path),
             None => {
-                let interactive = std::io::stdin().is_terminal();
+                let interactive = !quiet && io::stdin().is_terminal() && io::stderr().is_terminal();
                 (Source::Stdin { input: Input::open(None)?, interactive }, Path::new("stdin"))
             }
         };
@@ -52,7 +52,7 @@ impl Lines {
     /// The path of the file, or `-` for stdin; the output must be another one. `None` for arguments.
     pub fn path(&self) -> Option<&Path> {
         match self.source {
-            Source::Arguments(_) => None,
+            Source::Arguments { .. } => None,
             Source::File(_) => Some(&self.name),
             Source::Stdin { .. } => Some(Path::new("-")),
         }
@@ -61,16 +61,21 @@ impl Lines {
     /// How many lines there are, if that is known beforehand.
     pub fn count(&self) -> Option<usize> {
         match &self.source {
-            Source::Arguments(lines) => Some(lines.len()),
+            Source::Arguments { lines, .. } => Some(lines.len()),
             Source::File(_) => lines::count(&self.name),
             Source::Stdin { .. } => None,
         }
     }
 
-    /// The next lines; none at the end. On a terminal one at a time, after a prompt.
+    /// Whether each line is typed after a prompt.
+    pub fn is_interactive(&self) -> bool {
+        matches!(self.source, Source::Stdin { interactive: true, .. })
+    }
+
+    /// The next lines; none at the end. After a prompt, only one.
     pub fn next(&mut self) -> Result<Vec<String>> {
         let lines = match &mut self.source {
-            Source::Arguments(lines) => std::mem::take(lines),
+            Source::Arguments { lines, .. } => std::mem::take(lines),
             Source::Stdin { input, interactive: true } => {
                 prompt("> ");
                 input.lines(1)?
@@ -96,9 +101,41 @@ impl Lines {
     /// Prints warnings about the input.
     pub fn warn(&self) {
         match &self.source {
-            Source::Arguments(_) => {}
+            Source::Arguments { invalid, .. } => {
+                warn_of_invalid(*invalid, self.before + self.window, "the arguments");
+            }
             Source::File(input) | Source::Stdin { input, .. } => input.warn(),
         }
+    }
+}
+
+impl Source {
+    /// The arguments; bytes that are not UTF-8 become U+FFFD, and are counted.
+    fn of(arguments: &[OsString]) -> Self {
+        let mut invalid = SomeLines::default();
+        let line = |(number, text): (usize, &OsString)| {
+            if text.to_str().is_none() {
+                invalid.add(number);
+            }
+            text.to_string_lossy().replace(['\n', '\r'], " ")
+        };
+        let lines = (1..).zip(arguments).map(line).collect();
+        Self::Arguments { lines, invalid }
+    }
+}
+
+/// The text of a flag. Bytes that are not UTF-8 become U+FFFD, with a warning unless `quiet`.
+pub fn text_of(flag: &str, value: &OsStr, quiet: bool) -> String {
+    if value.to_str().is_none() && !quiet {
+        message(format_args!("warning: bytes that are not UTF-8 were read as U+FFFD, in {flag}"));
+    }
+    value.to_string_lossy().into_owned()
+}
+
+/// Warns of the lines of a file, out of `all`, that were not UTF-8, if there are any.
+fn warn_of_invalid(lines: SomeLines, all: usize, file: &str) {
+    if let Some(place) = lines.place(all, file) {
+        message(format_args!("warning: bytes that are not UTF-8 were read as U+FFFD, in {place}"));
     }
 }
 
@@ -112,8 +149,8 @@ pub struct Input {
     count: usize,
     /// Why reading has stopped; returned once all lines before that have been given.
     failed: Option<io::Error>,
-    /// The first line that held bytes that are not UTF-8, and how many did.
-    invalid: Option<(usize, usize)>,
+    /// Lines that held bytes that are not UTF-8.
+    invalid: SomeLines,
 }
 
 enum Reader {
@@ -156,7 +193,7 @@ impl Input {
                 (Reader::Stdin(stdin), "stdin".to_owned())
             }
         };
-        Ok(Self { reader, name, started: false, count: 0, failed: None, invalid: None })
+        Ok(Self { reader, name, started: false, count: 0, failed: None, invalid: SomeLines::default() })
     }
 
     /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already arrived,
@@ -189,7 +226,7 @@ impl Input {
             }
             let text = String::from_utf8_lossy(lines::bare(&bytes, is_first));
             if matches!(text, std::borrow::Cow::Owned(_)) {
-                self.invalid.get_or_insert((self.count + 1, 0)).1 += 1;
+                self.invalid.add(self.count + 1);
             }
             lines.push(text.into_owned());
             self.count += 1;
@@ -208,12 +245,6 @@ impl Input {
 
     /// Warns of lines that were not UTF-8.
     pub fn warn(&self) {
-        if let Some((first, count)) = self.invalid {
-            let (all, name) = (self.count, &self.name);
-            message(format_args!(
-                "warning: bytes that are not UTF-8 were read as U+FFFD, in {count} of {all} lines (the first is line {first} \
-                 of {name})"
-            ));
-        }
+        warn_of_invalid(self.invalid, self.count, &self.name);
     }
 }

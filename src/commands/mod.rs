@@ -20,6 +20,7 @@ mod report;
 mod run;
 mod score;
 mod shortlist;
+mod some_lines;
 mod tags;
 mod texts;
 mod tokenize;

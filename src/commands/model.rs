@@ -8,11 +8,12 @@ use std::str::FromStr;
 use candle_core::{DType, Device};
 
 use super::hub_model;
-use crate::checkpoint::{self, Elements, NamedTensor, Slot, TensorFile, Which};
+use super::run::compare;
+use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, ModelConfig, Precision};
-use crate::console::message;
+use crate::console::{message, shell_word};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
@@ -24,6 +25,7 @@ use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::backend::{Backend, Tape};
+use crate::train::state::TrainState;
 
 /// A model that was found, with everything needed to use it. Its weights have not been read.
 pub struct ModelFiles {
@@ -32,8 +34,7 @@ pub struct ModelFiles {
     /// Its tokenizers.
     pub tokenizers: Tokenizers,
     device: Device,
-    /// Its `model.safetensors`.
-    file: PathBuf,
+    located: Located,
     directory: PathBuf,
 }
 
@@ -54,7 +55,8 @@ impl ModelFiles {
 
     fn transformer_on(&self, device: &Device, compute: DType) -> Result<Transformer> {
         let model = Transformer::with_precision(&self.config.model, vocabulary(&self.tokenizers), device, compute)?;
-        load_parameters(&self.file, &model)?;
+        let parameters = model.parameters();
+        change_on_host(parameters.values(), |flat| self.located.load_into(&slots(parameters.entries()), flat))??;
         Ok(model)
     }
 
@@ -108,13 +110,13 @@ impl ModelFiles {
     /// The files that it is made of, which no output may replace.
     pub fn files(&self) -> Vec<PathBuf> {
         let names = [checkpoint::CONFIG_FILE, checkpoint::MANIFEST_FILE].iter().chain(tokenizers::FILES);
-        names.map(|name| self.directory.join(name)).chain([self.file.clone()]).collect()
+        names.map(|name| self.directory.join(name)).chain([self.located.model.clone()]).collect()
     }
 
     /// The weights as they are stored, by name, and the places of all of them.
     pub fn stored(&self) -> Result<(ParameterLayout, TensorFile)> {
         let layout = layout::layout(&self.config.model, vocabulary(&self.tokenizers));
-        let file = TensorFile::open(&self.file, &slots(layout.entries()))?;
+        let file = self.located.tensors(&slots(layout.entries()))?;
         Ok((layout, file))
     }
 }
@@ -250,8 +252,20 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
     if !common.quiet {
         message(format_args!("model: {} ({})", directory.display(), located.what));
     }
+    refuse_other_model(&config, &directory, &located.directory)?;
     let tokenizers = Tokenizers::load(&directory)?;
-    Ok(ModelFiles { config, tokenizers, device, file: located.model, directory })
+    Ok(ModelFiles { config, tokenizers, device, located, directory })
+}
+
+/// Refuses a checkpoint whose run has another `[model]` now: its tensors might fit, and mean something else.
+pub fn refuse_other_model(config: &Config, run: &Path, checkpoint: &Path) -> Result<()> {
+    if run == checkpoint {
+        return Ok(());
+    }
+    let state = checkpoint::read_state(checkpoint).and_then(TrainState::from_json);
+    // A checkpoint needs no state to be used as a model.
+    let recorded = state.map(|state| state.configuration).unwrap_or_default();
+    compare::recorded_model(&recorded, config, &run.join(checkpoint::CONFIG_FILE))
 }
 
 /// The resolved configuration of a run or model directory.
@@ -262,13 +276,14 @@ pub fn config_of(directory: &Path) -> Result<Config> {
         let error = Error::failure("there is no such directory").at(directory);
         return Err(error.help("name a run directory (runs/<name>) or a model directory"));
     }
-    if let (false, Some((run, step))) = (file.exists(), checkpoint::run_and_step(directory)) {
+    let is_there = file.try_exists().map_err(|error| Error::io("read the configuration", &file, error))?;
+    if let (false, Some((run, step))) = (is_there, checkpoint::run_and_step(directory)) {
         let error = Error::failure("this is a checkpoint of a run, not a model directory").at(directory);
         return Err(
             error.help(format!("name the run, {}; the checkpoint of update {step} is part of it", run.display()))
         );
     }
-    if !file.exists() {
+    if !is_there {
         let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
         let is_foreign = marian::is_model(directory) || directory.join("config.json").exists();
         return Err(error.help(match (is_hub, is_foreign) {
@@ -296,7 +311,7 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
         if directory.is_file() {
             let error = Error::failure("this is a file: a model is named by its directory").at(&directory);
             return Err(match directory.parent().filter(|parent| parent.join(checkpoint::CONFIG_FILE).exists()) {
-                Some(parent) => error.help(format!("give --model {}", parent.display())),
+                Some(parent) => error.help(format!("give --model {}", shell_word(parent))),
                 None => error.help("name a run directory (runs/<name>) or a model directory"),
             });
         }
@@ -305,9 +320,11 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
             let error = Error::failure(format!("{name} directory does not exist")).at(&directory);
             return Err(error.help("check the path; `mt train` writes models into runs/<name>"));
         }
-        return Ok(directory);
+        // `.` in a checkpoint says by its whole path which run that belongs to.
+        let has_name = directory.file_name().is_some();
+        return Ok(if has_name { directory } else { std::path::absolute(&directory).unwrap_or(directory) });
     }
-    let newest = newest_run(Path::new("runs")).ok_or_else(|| {
+    let newest = newest_run(Path::new("runs"))?.ok_or_else(|| {
         Error::failure("no --model given, $MT_MODEL is not set, and there is no run with a checkpoint under ./runs")
             .help("train a model first: mt train --config FILE")
     })?;
@@ -318,7 +335,7 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
 }
 
 /// The run under `root` whose model or newest checkpoint is the most recent.
-fn newest_run(root: &Path) -> Option<PathBuf> {
+fn newest_run(root: &Path) -> Result<Option<PathBuf>> {
     let changed = |run: &Path| {
         let newest = |path: PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();
         // List the checkpoints, because a run can have lost the pointers to them.
@@ -326,9 +343,16 @@ fn newest_run(root: &Path) -> Option<PathBuf> {
         let last = last.and_then(|(_, checkpoint)| newest(checkpoint.join(checkpoint::MANIFEST_FILE)));
         newest(run.join(checkpoint::MODEL_FILE)).max(last)
     };
-    let runs = std::fs::read_dir(root).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let entries = match std::fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Err(Error::io("look for the newest run", root, error));
+        }
+        Err(_) => return Ok(None),
+    };
+    let runs = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let dated = runs.filter_map(|run| changed(&run).map(|when| (when, run)));
-    dated.max().map(|(_, run)| run)
+    Ok(dated.max().map(|(_, run)| run))
 }
 
 /// Parameters by name, from flat values.

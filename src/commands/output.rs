@@ -161,10 +161,14 @@ fn refuse_packing(path: &Path) -> Result<()> {
     Err(error.help(format!("name it without .{extension}, or pipe it through {program}")))
 }
 
-/// Refuses an output that is also read: opening it would empty it. `-` among `inputs` is stdin.
+/// Refuses an output that is also read: opening it would empty it, and a file to whose end the shell appends (`>>`) would
+/// never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin.
 pub fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
-    let Some(output) = output.filter(|path| path.is_file()) else { return Ok(()) };
-    let Ok(handle) = Handle::from_path(output) else { return Ok(()) };
+    let output = output.filter(|path| *path != Path::new("-"));
+    let Ok(handle) = output.map_or_else(Handle::stdout, Handle::from_path) else { return Ok(()) };
+    if !handle.as_file().metadata().is_ok_and(|output| output.is_file()) {
+        return Ok(());
+    }
     for input in inputs {
         let (other, name) = if input == Path::new("-") {
             (Handle::stdin(), "standard input".to_owned())
@@ -172,7 +176,8 @@ pub fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item =
             (Handle::from_path(input), format!("the input {}", input.display()))
         };
         if other.is_ok_and(|other| other == handle) {
-            let error = Error::usage(format!("the output is the same file as {name}")).at(output);
+            let error = Error::usage(format!("the output is the same file as {name}"));
+            let error = if let Some(path) = output { error.at(path) } else { error };
             return Err(error.help("write to another file"));
         }
     }

@@ -6,12 +6,11 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::output::Output;
-use super::run::directory;
 use super::run::signals::Signals;
 use super::run::training_data::{self, Workplace};
+use super::run::{configuration, directory};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
-use crate::config;
 use crate::console::{Notice, message};
 use crate::device;
 use crate::error::Result;
@@ -21,10 +20,9 @@ const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 
 /// Prepares the training text in the cache, even if it is small, for training to find it there.
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
-    let config = config::load(&args.config, &args.set)?;
-    config::check_for_training(&config)?;
+    let config = configuration::load(&args.config, &args.set, common)?;
     let texts = Texts::find(&config.data, common)?;
-    device::set_threads(common.threads.unwrap_or(config.runtime.threads));
+    device::set_threads(config.runtime.threads);
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     let say = |notice: Notice| {
         if !common.quiet {

@@ -25,15 +25,14 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         return Err(Error::usage("a shortlist cannot go to stdout").help("name a file with --out"));
     }
     let mut loaded = model::load_from(Some(&args.model), None, common)?;
-    if let (Some(source), Some(target)) = (&args.src, &args.tgt) {
-        let location = CorpusLocation::files(source, target);
-        loaded.config.data = DataConfig {
-            train: vec![CorpusConfig { location, weight: 1.0 }],
-            valid: None,
-            test: None,
-            ..loaded.config.data
-        };
-    }
+    // Only training text is used, so the other text of the model need not be there.
+    let train = match (&args.src, &args.tgt) {
+        (Some(source), Some(target)) => {
+            vec![CorpusConfig { location: CorpusLocation::files(source, target), weight: 1.0 }]
+        }
+        _ => loaded.config.data.train,
+    };
+    loaded.config.data = DataConfig { train, valid: None, test: None, ..loaded.config.data };
     if loaded.config.data.train.is_empty() {
         let error = Error::usage("the model's configuration names no training text").at(loaded.directory());
         return Err(error.help("give --src FILE and --tgt FILE, with text like that to be translated"));

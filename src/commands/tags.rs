@@ -1,24 +1,34 @@
 //! Warnings about the target-language tags that lines begin with.
 
+use super::some_lines::SomeLines;
 use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
 
 /// The most tags that a warning lists.
 const MOST: usize = 60;
 
-/// Lines without a tag, or with one that the model does not know, and the first of each.
+/// Lines without a tag, or with one that the model does not know.
 pub struct Tags<'t> {
     tokenizer: &'t Tokenizer,
     known: Vec<&'t str>,
     lines: usize,
-    missing: Option<(usize, usize)>,
-    unknown: Option<(usize, usize, String)>,
+    missing: SomeLines,
+    unknown: SomeLines,
+    /// The first unknown tag.
+    unknown_tag: String,
 }
 
 impl<'t> Tags<'t> {
     /// For lines read by this tokenizer.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, known: tokenizer.language_tags(), lines: 0, missing: None, unknown: None }
+        Self {
+            tokenizer,
+            known: tokenizer.language_tags(),
+            lines: 0,
+            missing: SomeLines::default(),
+            unknown: SomeLines::default(),
+            unknown_tag: String::new(),
+        }
     }
 
     /// Takes note of the next line.
@@ -29,9 +39,14 @@ impl<'t> Tags<'t> {
         }
         match self.tokenizer.language_tag(line) {
             Some(tag) if self.known.contains(&tag) || self.known.contains(&self.tokenizer.normalise(tag).as_str()) => {}
-            Some(tag) => self.unknown.get_or_insert_with(|| (self.lines, 0, tag.to_owned())).1 += 1,
+            Some(tag) => {
+                self.unknown.add(self.lines);
+                if self.unknown_tag.is_empty() {
+                    tag.clone_into(&mut self.unknown_tag);
+                }
+            }
             // With a single language there is nothing to choose.
-            None if self.known.len() > 1 => self.missing.get_or_insert((self.lines, 0)).1 += 1,
+            None if self.known.len() > 1 => self.missing.add(self.lines),
             None => {}
         }
     }
@@ -40,17 +55,16 @@ impl<'t> Tags<'t> {
     pub fn warn(&self) {
         let more = if self.known.len() > MOST { " …" } else { "" };
         let known: Vec<&str> = self.known.iter().take(MOST).copied().collect();
-        let (known, all) = (known.join(" ") + more, self.lines);
-        if let Some((first, count, tag)) = &self.unknown {
+        let known = known.join(" ") + more;
+        if let Some(lines_begin) = self.unknown.subject(self.lines, "line", ["begins", "begin"]) {
+            let tag = &self.unknown_tag;
             message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}: {tag}) begin with a tag that the model does not know; \
-                 it knows {known}"
+                "warning: {lines_begin} with a tag that the model does not know ({tag}); it knows {known}"
             ));
         }
-        if let Some((first, count)) = self.missing {
+        if let Some(lines_do) = self.missing.subject(self.lines, "line", ["does", "do"]) {
             message(format_args!(
-                "warning: {count} of {all} lines (the first is line {first}) do not begin with a tag for the target \
-                 language; the model knows {known}"
+                "warning: {lines_do} not begin with a tag for the target language; the model knows {known}"
             ));
         }
     }

@@ -12,7 +12,7 @@ use crate::data::text::Uneven;
 use crate::error::{Error, Result};
 use crate::hub::Hub;
 
-/// A corpus whose files exist.
+/// A corpus; the files of one that [`Texts::find`] returns exist.
 #[derive(Clone, Debug)]
 pub enum Text {
     /// Two files, aligned line by line.
@@ -57,16 +57,20 @@ impl Text {
         Ok(Box::new(corpus))
     }
 
-    /// Both sides as bytes, for finding mistakes in them.
-    pub fn raw(&self) -> Result<[RawLines; 2]> {
-        match self {
+    /// Both sides as bytes, for finding mistakes in them. Calls `tell` with why a side cannot be read.
+    pub fn raw(&self, tell: &mut dyn FnMut(Error)) -> [Option<RawLines>; 2] {
+        let pairs = match self {
             Self::Files { source, target } => {
-                let (source, target) = rayon::join(|| RawLines::read(source), || RawLines::read(target));
-                Ok([source?, target?])
+                let read = |file: &Path| must_exist(file, false).and_then(|()| RawLines::read(file));
+                let (source, target) = rayon::join(|| read(source), || read(target));
+                return [source, target].map(|side| side.map_err(&mut *tell).ok());
             }
-            Self::Tsv { file, columns } => RawLines::of_pairs(&Corpus::open_columns(file, *columns, 1.0)?),
-            Self::Hub(files) => RawLines::of_pairs(&files.open(1.0)?),
-        }
+            Self::Tsv { file, columns } => must_exist(file, true)
+                .and_then(|()| Corpus::open_columns(file, *columns, 1.0))
+                .and_then(|corpus| RawLines::of_pairs(&corpus)),
+            Self::Hub(files) => files.open(1.0).and_then(|corpus| RawLines::of_pairs(&corpus)),
+        };
+        pairs.map_err(tell).map_or([None, None], |sides| sides.map(Some))
     }
 
     /// Its name in messages.
@@ -95,21 +99,28 @@ impl Texts {
     /// # Errors
     /// Files are missing or data sets cannot be fetched; all of them are named, before any work begins.
     pub fn find(config: &DataConfig, common: &Common) -> Result<Self> {
-        let train = config.train.iter().map(|corpus| &corpus.location);
-        let named = || train.clone().chain(&config.valid).chain(&config.test);
-        let errors: Vec<Error> = named().flat_map(missing_files).collect();
-        if !errors.is_empty() {
-            return Err(Error::many(errors));
+        let missing: Vec<Error> = locations(config).flat_map(missing_files).collect();
+        if !missing.is_empty() {
+            return Err(Error::many(missing));
         }
-        let is_hub = named().any(|location| matches!(location, CorpusLocation::Hub(_)));
-        let hub = if is_hub { Some(Hub::open(common.offline)?.quiet(common.quiet)) } else { None };
+        let (found, errors) = Self::gather(config, common);
+        if errors.is_empty() { Ok(found) } else { Err(Error::many(errors)) }
+    }
+
+    /// As [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors say why.
+    /// Files may be missing: [`Text::raw`] tells which.
+    pub fn gather(config: &DataConfig, common: &Common) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
-        let mut find = |location: &CorpusLocation, key: &str| match find(location, hub.as_ref()) {
-            Ok(text) => Some(text),
-            Err(error) => {
-                errors.push(error.context(format_args!("`{key}`")));
-                None
+        let is_hub = locations(config).any(|location| matches!(location, CorpusLocation::Hub(_)));
+        let hub = is_hub.then(|| Hub::open(common.offline)).transpose().map_err(|error| errors.push(error));
+        let hub = hub.ok().flatten().map(|hub| hub.quiet(common.quiet));
+        let mut find = |location: &CorpusLocation, key: &str| {
+            if hub.is_none() && matches!(location, CorpusLocation::Hub(_)) {
+                // The errors have one already that says why.
+                return None;
             }
+            let found = find(location, hub.as_ref());
+            found.map_err(|error| errors.push(error.context(format_args!("`{key}`")))).ok()
         };
         let mut train = Vec::with_capacity(config.train.len());
         for (index, corpus) in config.train.iter().enumerate() {
@@ -117,8 +128,13 @@ impl Texts {
         }
         let valid = config.valid.as_ref().and_then(|location| find(location, "data.valid"));
         let test = config.test.as_ref().and_then(|location| find(location, "data.test"));
-        if errors.is_empty() { Ok(Self { train, valid, test }) } else { Err(Error::many(errors)) }
+        (Self { train, valid, test }, errors)
     }
+}
+
+/// Where all text of a configuration is.
+fn locations(config: &DataConfig) -> impl Iterator<Item = &CorpusLocation> {
+    config.train.iter().map(|corpus| &corpus.location).chain(&config.valid).chain(&config.test)
 }
 
 /// Finds a single corpus.
@@ -143,25 +159,28 @@ fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Text> {
 
 /// An error for each file that does not exist.
 fn missing_files(location: &CorpusLocation) -> Vec<Error> {
-    let files = match location {
-        CorpusLocation::Files { source, target } => vec![source, target],
-        CorpusLocation::Tsv { file, .. } => vec![file],
+    let (files, is_tsv) = match location {
+        CorpusLocation::Files { source, target } => (vec![source, target], false),
+        CorpusLocation::Tsv { file, .. } => (vec![file], true),
         CorpusLocation::Hub(_) => return Vec::new(),
     };
-    let is_tsv = files.len() == 1;
-    let missing = |file: &PathBuf| match std::fs::metadata(file) {
+    files.into_iter().filter_map(|file| must_exist(file, is_tsv).err()).collect()
+}
+
+/// Fails if a file does not exist, or cannot hold text.
+fn must_exist(file: &Path, is_tsv: bool) -> Result<()> {
+    match std::fs::metadata(file) {
         Ok(metadata) if is_tsv && !metadata.is_file() && !metadata.is_dir() => {
-            Some(Error::failure("a file of columns is read twice, but this can be read only once").at(file))
+            Err(Error::failure("a file of columns is read twice, but this can be read only once").at(file))
         }
-        Ok(metadata) if metadata.is_dir() => Some(Error::failure("this is a directory, not a text file").at(file)),
-        Ok(_) => None,
+        Ok(metadata) if metadata.is_dir() => Err(Error::failure("this is a directory, not a text file").at(file)),
+        Ok(_) => Ok(()),
         Err(error) => {
             let is_missing = error.kind() == std::io::ErrorKind::NotFound;
             let error = Error::io("read the text", file, error);
-            let help = "check the path; names of corpora are relative to data.root or, if that is unset, to the folder \
-                        of the file that states them";
-            Some(if is_missing { error.help(help) } else { error })
+            let help = "check the path; in a configuration, names are relative to data.root or, if that is unset, to the \
+                        folder of the file that states them";
+            Err(if is_missing { error.help(help) } else { error })
         }
-    };
-    files.into_iter().filter_map(missing).collect()
+    }
 }

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::input::Input;
 use super::model;
-use super::output::Output;
+use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, TokenizeArgs};
 use crate::console::message;
 use crate::data::tokenizer::Tokenizer;
@@ -38,6 +38,7 @@ pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
     crate::device::set_threads(common.threads.unwrap_or(0));
     let tokenizer = tokenizer(args, common)?;
+    refuse_inputs(None, [args.input.as_path()])?;
     let mut input = Input::open(Some(&args.input))?;
     let mut output = Output::open(None)?;
     loop {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::attention::AttentionFile;
 use super::cut::CutLines;
 use super::decoding;
-use super::input::Lines;
+use super::input::{self, Lines};
 use super::model::{self, ModelFiles};
 use super::output::{Output, is_same_place, refuse_inputs};
 use super::tags::Tags;
@@ -28,14 +28,15 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args, common)?;
     let (first, others) = model::load_all(&args.models, common)?;
     let mut options = decoding::translate_options(&args.decode, args.n_best, &first.config, common)?;
-    options.prefix = args.prefix.clone().unwrap_or_default();
+    options.prefix =
+        args.prefix.as_deref().map(|text| input::text_of("--prefix", text, common.quiet)).unwrap_or_default();
     if args.attention.is_some() && options.long == Long::Split {
         // Attention weights belong to a single sequence.
         options.long = Long::Truncate;
     }
     let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix, common)?;
     translator.check_prefix(&options)?;
-    let mut lines = Lines::open(&args.text, args.input.as_deref())?;
+    let mut lines = Lines::open(&args.text, args.input.as_deref(), common.quiet)?;
     if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
         AttentionFile::refuse_several(file, count)?;
     }
@@ -138,7 +139,7 @@ impl<'a> Writer<'a> {
     /// Closes the files, and warns.
     fn finish(mut self) -> Result<()> {
         if let Some(file) = self.attention {
-            file.finish()?;
+            file.finish(self.common.quiet)?;
         }
         if !self.common.quiet {
             self.cut.warn();
@@ -200,7 +201,7 @@ fn json(
 }
 
 /// A progress bar: sentences done, their speed and, if the input's size is known, the remaining time. Only on a terminal
-/// that shows nothing else.
+/// that shows neither translations nor prompts.
 struct Progress {
     bar: Option<ProgressBar>,
 }
@@ -208,7 +209,7 @@ struct Progress {
 impl Progress {
     fn new(lines: &Lines, output: Option<&Path>, common: &Common) -> Self {
         let to_terminal = output.is_none_or(|path| path == Path::new("-")) && std::io::stdout().is_terminal();
-        if common.quiet || to_terminal {
+        if common.quiet || to_terminal || lines.is_interactive() {
             return Self { bar: None };
         }
         if !std::io::stderr().is_terminal() {

@@ -1,6 +1,6 @@
 //! A configuration as text: the dump that a run directory keeps, and the differences between two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -8,13 +8,14 @@ use serde_json::{Map, Value as Json};
 
 use super::schema::join;
 use super::sections::Config;
+use crate::file;
 
 /// First line of a resolved configuration; a run directory is recognised by it.
 pub(super) const HEADER: &str = "# Resolved: every key has its value, every path is absolute.";
 
 /// Whether `file` is a configuration that `mt` wrote, not one that a user did.
 pub fn is_resolved(file: &Path) -> bool {
-    std::fs::read(file).is_ok_and(|bytes| bytes.starts_with(HEADER.as_bytes()))
+    file::read_text(file).is_ok_and(|text| text.starts_with(HEADER))
 }
 
 /// The configuration with every value filled in, as TOML that loads again as the same configuration.
@@ -32,16 +33,24 @@ pub fn to_toml(config: &Config) -> String {
 ///
 /// Names are dotted, such as `train.schedule.warmup`; `data.train` is compared as a whole.
 pub fn differences(a: &Config, b: &Config) -> Vec<(String, String, String)> {
+    differences_of(&values(a), &values(b))
+}
+
+/// As [`differences`], of what [`values`] gave.
+pub fn differences_of(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<(String, String, String)> {
+    let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let text = |value: Option<&String>| value.map_or("not set", String::as_str).to_owned();
+    let differing = keys.into_iter().filter(|key| a.get(*key) != b.get(*key));
+    differing.map(|key| (key.clone(), text(a.get(key)), text(b.get(key)))).collect()
+}
+
+/// The values of all keys as TOML, by dotted name.
+pub fn values(config: &Config) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
-    for (side, config) in [a, b].into_iter().enumerate() {
-        flatten("", &to_map(config), &mut |key, value| {
-            let pair: &mut [Option<String>; 2] = values.entry(key).or_default();
-            pair[side] = Some(value);
-        });
-    }
-    let text = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
-    let differing = values.into_iter().filter(|(_, [a, b])| a != b);
-    differing.map(|(key, [a, b])| (key, text(a), text(b))).collect()
+    flatten("", &to_map(config), &mut |key, value| {
+        values.insert(key, value);
+    });
+    values
 }
 
 fn to_map(config: &Config) -> Map<String, Json> {

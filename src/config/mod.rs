@@ -2,13 +2,14 @@
 //!
 //! Each file is parsed with positions (`document`), checked against the table of keys (`schema`, `check`) and
 //! laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`), the configuration of the model
-//! that training begins with is laid below (`tuned`), computed defaults are filled in (`resolve`), and the result can be
+//! that training begins with is laid below (`init`), computed defaults are filled in (`resolve`), and the result can be
 //! written out and compared (`dump`). All problems of all files are reported at once.
 
 mod check;
 mod corpus;
 mod document;
 mod dump;
+mod init;
 mod model;
 mod overrides;
 mod paths;
@@ -18,7 +19,6 @@ mod sections;
 #[cfg(test)]
 mod tests;
 mod train;
-mod tuned;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -27,7 +27,8 @@ pub use crate::ops::matmul::Precision;
 use check::Report;
 pub use corpus::{CorpusConfig, CorpusLocation};
 use document::{Origin, Source, Table, Value};
-pub use dump::{differences, is_resolved, to_toml};
+pub use dump::{differences, differences_of, is_resolved, to_toml, values};
+pub use init::{OF_PRESET, idle_key};
 pub use model::{
     Activation, Init, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie,
 };
@@ -38,6 +39,7 @@ pub use sections::{
 pub use train::{OptimizerConfig, ScheduleConfig, TrainConfig};
 
 use crate::error::{Error, Result};
+use crate::file;
 
 /// Loads a configuration: each file after what it `extends`, later files over earlier ones, then each
 /// `section.key=VALUE` of `sets`.
@@ -52,41 +54,27 @@ use crate::error::{Error, Result};
 ///
 /// Everything wrong in any file or override, together, as usage errors with file, line and column.
 pub fn load(files: &[PathBuf], sets: &[String]) -> Result<Config> {
-    let working = std::env::current_dir().map_err(|error| Error::io("find the working directory", ".", error))?;
-    let mut loader = Loader { working, ..Loader::default() };
-    for file in files {
-        loader.file(file, None, &mut Vec::new());
-    }
-    loader.overrides(sets);
-    loader.finish()
+    Loader::default().load(files, sets)
+}
+
+/// As [`load`], for what needs a corpus, and with `valid.every > 0` a validation pair.
+///
+/// # Errors
+///
+/// As [`load`]; or the configuration names no such text.
+pub fn load_for_training(files: &[PathBuf], sets: &[String]) -> Result<Config> {
+    Loader { for_training: true, ..Loader::default() }.load(files, sets)
 }
 
 /// Loads what [`to_toml`] wrote; every value comes back identical.
 ///
 /// # Errors
 ///
-/// As [`load`].
+/// As [`load`], and for what is not a regular file.
 pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
-    load(&[path.as_ref().to_path_buf()], &[])
-}
-
-/// Checks that a configuration names what training needs: a corpus, and with `valid.every > 0` a validation pair.
-///
-/// # Errors
-///
-/// Something is missing; everything is named.
-pub fn check_for_training(config: &Config) -> Result<()> {
-    let mut errors = Vec::new();
-    if config.data.train.is_empty() {
-        let help = "add to [data]: train = [{ source = \"train.en\", target = \"train.de\" }]";
-        errors.push(Error::usage("`data.train` is missing: there is nothing to train on").help(help));
-    }
-    if config.valid.every > 0 && config.data.valid.is_none() {
-        let what = format!("`data.valid` is missing, but `valid.every` = {}", config.valid.every);
-        let help = "add to [data]: valid = { source = \"valid.en\", target = \"valid.de\" }; or set `valid.every = 0`";
-        errors.push(Error::usage(what).help(help));
-    }
-    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+    let path = path.as_ref();
+    file::open_regular(path).map_err(|error| Error::io("read the configuration", path, error))?;
+    load(&[path.to_path_buf()], &[])
 }
 
 /// Gathers the layers of a configuration, lowest first.
@@ -102,10 +90,21 @@ struct Loader {
     read: Vec<PathBuf>,
     /// The folder of the last file named on the command line.
     directory: Option<PathBuf>,
+    /// Whether the configuration must name what training needs.
+    for_training: bool,
     report: Report,
 }
 
 impl Loader {
+    fn load(mut self, files: &[PathBuf], sets: &[String]) -> Result<Config> {
+        self.working = std::env::current_dir().map_err(|error| Error::io("find the working directory", ".", error))?;
+        for file in files {
+            self.file(file, None, &mut Vec::new());
+        }
+        self.overrides(sets);
+        self.finish()
+    }
+
     /// Adds a file, after what it extends. `chain` holds the files that led here by `extends`, and `from` is the position of
     /// the last `extends`.
     fn file(&mut self, shown: &Path, from: Option<&Origin>, chain: &mut Vec<PathBuf>) {
@@ -152,7 +151,7 @@ impl Loader {
 
     /// The file's text; a problem is reported where the user named the file.
     fn text(&mut self, shown: &Path, path: &Path, from: Option<&Origin>) -> Option<String> {
-        let (what, help, cause) = match std::fs::read(path).map(String::from_utf8) {
+        let error = match std::fs::read(path).map(String::from_utf8) {
             Ok(Ok(text)) => return Some(text),
             Ok(Err(error)) => {
                 let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -161,15 +160,18 @@ impl Loader {
                 self.report.add_anywhere(error.help("save the file as UTF-8"));
                 return None;
             }
-            Err(error) => {
-                let what = format!("cannot read the configuration {}: {error}", shown.display());
-                (what, "check the path; `extends` is relative to the folder of the file that states it", error)
-            }
+            Err(error) => error,
         };
-        let error = Error::usage(what).help(help).caused_by(cause);
         match from {
-            Some(from) => self.report.add(from, error),
-            None => self.report.add_anywhere(error),
+            Some(from) => {
+                let what = format!("cannot read the configuration {}: {error}", shown.display());
+                let help = "check the path; `extends` is relative to the folder of the file that states it";
+                self.report.add(from, Error::usage(what).help(help).caused_by(error));
+            }
+            None => {
+                let what = format!("cannot read the configuration: {error}");
+                self.report.add_anywhere(Error::usage(what).at(shown).help("check the path").caused_by(error));
+            }
         }
         None
     }
@@ -229,8 +231,11 @@ impl Loader {
         self.report.require(&mut merged);
         let directory = self.directory.as_deref().unwrap_or(&self.working);
         let root = paths::absolutise(&mut merged, directory, &mut self.report);
-        let merged = tuned::lay_over_init(merged, self.sources + 1);
+        let merged = init::lay_below(merged, self.sources + 1);
         let config = resolve::resolve(&merged, root, &mut self.report);
+        if let (true, true, Ok(config)) = (self.for_training, self.report.is_empty(), &config) {
+            resolve::require_for_training(config, &merged, &mut self.report);
+        }
         if self.report.is_empty() { config } else { Err(self.report.into_error()) }
     }
 }

@@ -6,6 +6,7 @@ use super::check::Report;
 use super::corpus;
 use super::document::{Origin, Table, Value, get, to_json};
 use super::dump::HEADER;
+use super::init;
 use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
@@ -41,6 +42,22 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.plateau(&config);
     together.freeze(&config);
     Ok(config)
+}
+
+/// Reports what training needs and the document does not name: a corpus, and with `valid.every > 0` a validation pair.
+pub(super) fn require_for_training(config: &Config, merged: &Table, report: &mut Report) {
+    let mut together = Together { merged, report };
+    if config.data.train.is_empty() {
+        let state = if get(merged, "data.train").is_some() { "empty" } else { "missing" };
+        let help = "add to [data]: train = [{ source = \"train.en\", target = \"train.de\" }]";
+        let error = Error::usage(format!("`data.train` is {state}: there is nothing to train on"));
+        together.add(&["data.train"], error.help(help));
+    }
+    if config.valid.every > 0 && config.data.valid.is_none() {
+        let what = format!("`data.valid` is missing, but `valid.every` = {}", config.valid.every);
+        let help = "add to [data]: valid = { source = \"valid.en\", target = \"valid.de\" }; or set `valid.every = 0`";
+        together.add(&["valid.every"], Error::usage(what).help(help));
+    }
 }
 
 /// Gives the keys of `[model]` that are not stated the values that follow from those that are.
@@ -91,15 +108,24 @@ struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// Reports a problem at the first of `keys` that is stated, unless one of them is already known to be wrong.
+    /// Reports a problem at the first of `keys` that is stated, unless one of them is already known to be wrong. What comes from
+    /// the model that training begins with cannot be changed: if there is only that, `train.init` has the problem.
     fn add(&mut self, keys: &[&str], error: Error) {
         if keys.iter().any(|key| self.report.is_bad(key)) {
             return;
         }
-        match keys.iter().find_map(|key| get(self.merged, key)) {
+        let of_user = keys.iter().find(|key| get(self.merged, key).is_some() && !self.is_of_init(key));
+        let of_init = keys.iter().any(|key| self.is_of_init(key)).then_some(&"train.init");
+        match of_user.or(of_init).and_then(|key| get(self.merged, key)) {
             Some(entry) => self.report.add(&entry.item.origin, error),
             None => self.report.add_anywhere(error),
         }
+    }
+
+    /// Whether the key is stated only by the model that training begins with.
+    fn is_of_init(&self, key: &str) -> bool {
+        let file = init::file_of(self.merged);
+        get(self.merged, key).is_some_and(|entry| file.is_some_and(|file| entry.item.origin.source.name == file))
     }
 
     /// Keys about learning a tokenizer do not go together with a file. Two exceptions: a layer that names a file may be above one
@@ -198,11 +224,18 @@ impl Together<'_> {
 
     fn tie(&mut self, config: &Config) {
         if config.model.tie == Tie::All && !config.tokenizer.joint {
+            let is_of_init = self.is_of_init("model.tie");
             if config.tokenizer.target_path.is_some() {
                 let what =
                     "`model.tie` = \"all\" needs one vocabulary, but `tokenizer.target_path` gives the target its own";
-                let help = "set `tie = \"decoder\"`, or leave `target_path` out";
+                let help = match is_of_init {
+                    true => "leave `target_path` out: the tie is that of the model in `train.init`",
+                    false => "set `tie = \"decoder\"`, or leave `target_path` out",
+                };
                 return self.add(&["model.tie", "tokenizer.target_path"], Error::usage(what).help(help));
+            }
+            if is_of_init {
+                return self.add(&["tokenizer.joint"], init::idle_key("tokenizer.joint", "false", "true"));
             }
             let error = Error::usage("`model.tie` = \"all\" needs one vocabulary, but `tokenizer.joint` = false")
                 .help("set `tie = \"decoder\"`, or `joint = true`");
@@ -218,6 +251,15 @@ impl Together<'_> {
             );
             let error = Error::usage(what).help(format!("lower `data.max_length` to at most {}", model - 1));
             self.add(&["data.max_length", "model.max_length"], error);
+        }
+        let least = config.decode.min_length;
+        if least >= model {
+            let what = format!(
+                "`decode.min_length` = {least} is more tokens than a translation can have: `model.max_length` = {model} \
+                 counts its end too"
+            );
+            let error = Error::usage(what).help(format!("lower `decode.min_length` to at most {}", model - 1));
+            self.add(&["decode.min_length", "model.max_length"], error);
         }
     }
 

@@ -140,7 +140,7 @@ const VALID: &[Key] = &[
 
 const DECODE: &[Key] = &[
     key("beam", BEAM),
-    key("length_penalty", Kind::Number(Range::UpTo(MAX_ALPHA))),
+    key("length_penalty", Kind::Number(Range::Around0(MAX_ALPHA))),
     key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)),
     key("patience", NOT_NEGATIVE),
     key("no_repeat_ngram", COUNT),

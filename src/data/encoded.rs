@@ -251,7 +251,7 @@ mod tests {
             assert_eq!(
                 report.to_string(),
                 "3 of 9 pairs, 6 dropped: 1 with an empty source (first at a:2), 1 with an empty target (first at a:3), \
-                 2 with a source longer than 5 subwords (first at gone:1), 1 with a target longer than 5 subwords (first \
+                 2 with a source longer than data.max_length = 5 (first at gone:1), 1 with a target longer than data.max_length = 5 (first \
                  at b:1), 1 with a length ratio above 3 (first at gone:2)"
             );
         }

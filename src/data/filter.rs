@@ -130,8 +130,12 @@ impl FilterReport {
         match reason {
             DropReason::EmptySource => "with an empty source".to_owned(),
             DropReason::EmptyTarget => "with an empty target".to_owned(),
-            DropReason::SourceTooLong => format!("with a source longer than {} subwords", self.filter.max_length),
-            DropReason::TargetTooLong => format!("with a target longer than {} subwords", self.filter.max_length),
+            DropReason::SourceTooLong => {
+                format!("with a source longer than data.max_length = {}", self.filter.max_length)
+            }
+            DropReason::TargetTooLong => {
+                format!("with a target longer than data.max_length = {}", self.filter.max_length)
+            }
             DropReason::Ratio => format!("with a length ratio above {}", self.filter.max_ratio),
         }
     }
@@ -192,7 +196,7 @@ mod tests {
         assert_eq!(
             report.to_string(),
             "28988 of 29000 pairs, 12 dropped: 3 with an empty source (first at train.en:17), \
-             9 with a target longer than 100 subwords (first at train.de:5)"
+             9 with a target longer than data.max_length = 100 (first at train.de:5)"
         );
         assert!(report.require_pairs().is_ok());
     }

@@ -113,10 +113,10 @@ impl Translation {
     }
 
     /// Appends the translation of the next part.
-    fn joined(self, next: Self) -> Self {
+    fn joined(mut self, next: Self) -> Self {
         let n_best = self.n_best.into_iter().zip(next.n_best).map(|(first, second)| first.joined(second)).collect();
-        let parts = [self.parts, next.parts].concat();
-        Self { n_best, source_cut: self.source_cut || next.source_cut, parts }
+        self.parts.extend(next.parts);
+        Self { n_best, source_cut: self.source_cut || next.source_cut, parts: self.parts }
     }
 
     /// The first, and best, translation.

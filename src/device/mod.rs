@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use candle_core::Device;
 
-use crate::console::message;
+use crate::console::note;
 use crate::error::{Error, Result};
 
 /// What `--device` or `runtime.device` may name.
@@ -103,7 +103,7 @@ pub fn set_threads(threads: usize) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let most = A_CORE * cores;
     if threads > most {
-        message(format_args!("note: {threads} threads were asked for; with {cores} cores, {most} are used"));
+        note(format_args!("{threads} threads were asked for; with {cores} cores, {most} are used"));
     }
     let threads = threads.min(most);
     // Fails only when the pool exists already, in tests that run several commands in one process.

@@ -7,8 +7,8 @@ use super::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
 use crate::error::Result;
 use crate::rng::Stream;
 
-/// Rows and columns of the factors.
-const SIZE: usize = 4096;
+/// Rows and columns of the factors in float32 and in bfloat16: enough work for the highest rate of a large GPU.
+const SIZES: [usize; 2] = [4096, 8192];
 /// Bytes of a copy.
 const COPIED: usize = 256 << 20;
 /// Numbers that are drawn; larger matrices repeat them. Zeros would be faster than real data.
@@ -16,17 +16,17 @@ const DRAWN: usize = 1 << 20;
 
 /// Floating-point operations per second in float32 and with bfloat16 factors, and bytes per second, read and written.
 pub fn measure(engine: &mut Engine) -> Result<[f64; 3]> {
-    let result = engine.rates(SIZE, COPIED);
+    let result = engine.rates(SIZES, COPIED);
     engine.arena.forget();
     result
 }
 
 impl Engine {
     /// [`measure`] with products and copies of other sizes.
-    fn rates(&mut self, size: usize, copied: usize) -> Result<[f64; 3]> {
-        let bytes = 4 * size * size;
+    fn rates(&mut self, sizes: [usize; 2], copied: usize) -> Result<[f64; 3]> {
+        let bytes = (4 * sizes[0] * sizes[0]).max(2 * sizes[1] * sizes[1]);
         let [a, b, c] = [self.random(bytes)?, self.random(bytes)?, self.arena.take(bytes)?];
-        let product = |number: Number| Product {
+        let product = |number: Number, size: usize| Product {
             m: size,
             n: size,
             k: size,
@@ -38,12 +38,14 @@ impl Engine {
             accumulate: false,
             epilogue: Epilogue::None,
         };
-        let flops = 2.0 * (size as f64).powi(3);
-        let f32 = flops / self.seconds(5, |queue| queue.product(&product(Number::F32)))?;
-        let bf16 = flops / self.seconds(50, |queue| queue.product(&product(Number::Bf16)))?;
+        let flops = |size: usize| 2.0 * (size as f64).powi(3);
+        let [f32, bf16] = [(Number::F32, sizes[0], 5), (Number::Bf16, sizes[1], 20)].map(|(number, size, times)| {
+            let seconds = self.seconds(times, |queue| queue.product(&product(number, size)));
+            seconds.map(|seconds| flops(size) / seconds)
+        });
         let [from, to] = [self.arena.take(copied)?, self.arena.take(copied)?];
         let memory = 2.0 * copied as f64 / self.seconds(20, |queue| queue.copy(from, to, copied))?;
-        Ok([f32, bf16, memory])
+        Ok([f32?, bf16?, memory])
     }
 
     /// Memory that holds numbers between -1 and 1, as float32 and as bfloat16.

@@ -57,7 +57,7 @@ impl Refusal<'_> {
             }
             (404, _, Some(file)) => Error::failure(format!("there is no {file} in {repo} on {endpoint}"))
                 .help(format!("its files: {page}/tree/{}", repo.revision)),
-            (401 | 403, _, _) => {
+            (401 | 403, Some("GatedRepo"), _) => {
                 let what = format!("the hub does not let you read {repo}: it is gated (HTTP {})", self.status);
                 Error::failure(self.with_message(what)).help(if has_token {
                     format!(
@@ -66,6 +66,14 @@ impl Refusal<'_> {
                     )
                 } else {
                     format!("accept its terms on {page}, and set HF_TOKEN to a token of your account")
+                })
+            }
+            (401 | 403, _, _) => {
+                let what = format!("the hub does not let you read {repo} (HTTP {})", self.status);
+                Error::failure(self.with_message(what)).help(if has_token {
+                    format!("check that the token (HF_TOKEN) is valid and that its account may read {page}")
+                } else {
+                    format!("set HF_TOKEN to a token of an account that may read {page}")
                 })
             }
             (429, _, _) => {

@@ -49,7 +49,7 @@ pub fn lines<S: AsRef<str>>(lines: &[S]) -> String {
 
 /// The lines of one; `None` if it is missing or cannot be read.
 pub fn read_lines(run: &Path, name: &str) -> Option<Vec<String>> {
-    let text = std::fs::read_to_string(run.join(name)).ok()?;
+    let text = file::read_text(&run.join(name)).ok()?;
     Some(text.split_terminator('\n').map(str::to_owned).collect())
 }
 
@@ -60,8 +60,8 @@ pub fn read_json(run: &Path, name: &str) -> Value {
         return Value::Null;
     }
     let read = || -> std::result::Result<Value, String> {
-        let bytes = std::fs::read(&file).map_err(|error| error.to_string())?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let text = file::read_text(&file).map_err(|error| error.to_string())?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         if value.is_object() { Ok(value) } else { Err("not what a run writes".to_owned()) }
     };
     read().unwrap_or_else(|why| {

@@ -13,6 +13,7 @@ use super::{attention, files};
 use crate::checkpoint::CONFIG_FILE;
 use crate::error::{Error, Result};
 use crate::explanation::temperatures;
+use crate::file;
 use crate::train::log::{self, LOG_FILE, Samples, Watcher};
 
 /// The page of a run, in its directory.
@@ -49,7 +50,7 @@ impl Run {
     /// Its configuration cannot be read.
     pub fn new(directory: &Path, log: &[Value]) -> Result<Self> {
         let file = directory.join(CONFIG_FILE);
-        let text = std::fs::read_to_string(&file).map_err(|error| Error::io("read the configuration", &file, error))?;
+        let text = file::read_text(&file).map_err(|error| Error::io("read the configuration", &file, error))?;
         let config: toml::Table =
             text.parse().map_err(|error| Error::failure(format!("not TOML: {error}")).at(&file))?;
         let mut flat = Map::new();

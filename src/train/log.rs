@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
-use crate::console::message;
+use crate::console::{message, shown};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::file;
@@ -116,12 +116,22 @@ impl Log {
         }
     }
 
-    /// Shows one line to the user, above the progress bar.
+    /// Shows one line to the user, above the progress bar, unless the program is to be quiet.
     pub fn line(&self, text: &str) {
-        match (&self.bar, self.quiet) {
-            (_, true) => {}
-            (Some(bar), false) => bar.println(text),
-            (None, false) => message(text),
+        if !self.quiet {
+            self.show(text);
+        }
+    }
+
+    /// Shows a line about a damaged file; also if the program is to be quiet, because something is lost.
+    pub fn damage(&self, text: &str) {
+        self.show(text);
+    }
+
+    fn show(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(shown(text)),
+            None => message(text),
         }
     }
 

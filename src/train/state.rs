@@ -1,5 +1,7 @@
 //! Where a training run stands: everything beside the tensors that a resumed run needs.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -43,6 +45,10 @@ pub struct TrainState {
     pub regular: Option<bool>,
     /// Checksums of the text that the rest refers to.
     pub text: TextChecksums,
+    /// The keys of the configuration that decide what an update computes, with the values under which this checkpoint was
+    /// trained; empty in those of older versions.
+    #[serde(default)]
+    pub configuration: BTreeMap<String, String>,
 }
 
 /// Sums since the last line of the log.

@@ -59,6 +59,7 @@ fn every_bad_directory_is_named() {
     let other = save(run.path(), 4, &[], &[], &json!({})).unwrap();
     let error = mean_of(&[good.clone(), damaged, absent, other.clone()]).unwrap_err();
     assert_says(&error, &["step-00000002", "step-00000003", "step-00000004", "(4 problems)"]);
+    assert_says(&error, &["choose others with --checkpoints", "the checkpoint is gone", "`train.keep`"]);
     assert_says(&mean_of(&[good, other]).unwrap_err(), &["step-00000004", "(4 problems)"]);
     assert_says(&mean_of(&[]).unwrap_err(), &["no checkpoint"]);
 }

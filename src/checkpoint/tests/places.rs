@@ -19,7 +19,7 @@ fn which_is_parsed_and_shown() {
     {
         assert_eq!(text.parse::<Which>().unwrap(), which);
     }
-    assert_eq!(Which::Step(1500).to_string(), "step 1500");
+    assert_eq!(Which::Step(1500).to_string(), "update 1500");
     for text in ["", "bset", "-1", "1.5", "99999999999999999999"] {
         let error = text.parse::<Which>().unwrap_err();
         assert_eq!(error.exit_code(), 2);
@@ -48,17 +48,17 @@ fn without_a_choice_final_comes_before_best_before_last() {
     for step in [10, 20, 30] {
         save_step(run.path(), step);
     }
-    assert_eq!(found(run.path(), None), ("last (step 30)".into(), 0));
+    assert_eq!(found(run.path(), None), ("last (update 30)".into(), 0));
     set_pointer(run.path(), LAST, 30).unwrap();
     set_pointer(run.path(), BEST, 20).unwrap();
-    assert_eq!(found(run.path(), None), ("best (step 20)".into(), 0));
+    assert_eq!(found(run.path(), None), ("best (update 20)".into(), 0));
     let model = values(1);
     save_model(run.path(), &tensors(&model)).unwrap();
     assert_eq!(found(run.path(), None), ("final".into(), 0));
     assert_eq!(found(run.path(), Some(Which::Final)), ("final".into(), 0));
-    assert_eq!(found(run.path(), Some(Which::Best)), ("best (step 20)".into(), 0));
-    assert_eq!(found(run.path(), Some(Which::Last)), ("last (step 30)".into(), 0));
-    assert_eq!(found(run.path(), Some(Which::Step(10))), ("step 10".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Best)), ("best (update 20)".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 30)".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Step(10))), ("update 10".into(), 0));
     assert_eq!(locate(run.path(), Some(Which::Best)).unwrap().directory, directory_of(run.path(), 20));
 }
 
@@ -78,24 +78,24 @@ fn damage_is_reported_and_the_next_in_line_used() {
         assert_says(&locate(run.path(), which).unwrap_err(), &["model.safetensors is damaged"]);
     }
     fs::remove_file(run.path().join(MANIFEST_FILE)).unwrap();
-    assert_eq!(found(run.path(), None), ("best (step 20)".into(), 1));
+    assert_eq!(found(run.path(), None), ("best (update 20)".into(), 1));
 
     damage(run.path(), 20);
-    assert_eq!(found(run.path(), None), ("last (step 30)".into(), 2));
+    assert_eq!(found(run.path(), None), ("last (update 30)".into(), 2));
     assert_says(&locate(run.path(), Some(Which::Best)).unwrap_err(), &["damaged", "step-00000020"]);
     assert_says(&locate(run.path(), Some(Which::Step(20))).unwrap_err(), &["damaged", "step-00000020"]);
 
     damage(run.path(), 30);
-    assert_eq!(found(run.path(), Some(Which::Last)), ("last (step 10)".into(), 2));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 10)".into(), 2));
     let located = locate(run.path(), Some(Which::Last)).unwrap();
-    assert!(located.warnings[0].starts_with("the checkpoint of step 30 cannot be used"), "{located:?}");
+    assert!(located.warnings[0].starts_with("the checkpoint of update 30 cannot be used"), "{located:?}");
     let (newest, warnings) = newest_valid(run.path()).unwrap();
     assert_eq!(newest, Some((10, directory_of(run.path(), 10))));
     assert_eq!(warnings, located.warnings);
 
     damage(run.path(), 10);
     let error = locate(run.path(), None).unwrap_err();
-    assert_says(&error, &["no model in", "nothing in it can be used", "final", "step 30", "step 20", "step 10"]);
+    assert_says(&error, &["no model in", "nothing in it can be used", "final", "update 30", "update 20", "update 10"]);
     let (newest, warnings) = newest_valid(run.path()).unwrap();
     assert_eq!((newest, warnings.len()), (None, 3));
 }
@@ -107,7 +107,7 @@ fn an_unfinished_newest_checkpoint_is_reported() {
     fs::remove_file(save_step(run.path(), 2).join(MANIFEST_FILE)).unwrap();
     let (newest, warnings) = newest_valid(run.path()).unwrap();
     assert_eq!(newest.unwrap().0, 1);
-    assert!(warnings[0].contains("step 2") && warnings[0].contains("not complete"), "{warnings:?}");
+    assert!(warnings[0].contains("update 2") && warnings[0].contains("not complete"), "{warnings:?}");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn what_is_not_there_says_what_is() {
     save_step(&run, 500);
     save_step(&run, 1000);
     let no_model = |dir: &Path, which| locate(dir, which).unwrap_err();
-    assert_says(&no_model(&run, Some(Which::Step(7))), &["no model in", "no checkpoint of step 7", "1000, 500"]);
+    assert_says(&no_model(&run, Some(Which::Step(7))), &["no model in", "no checkpoint of update 7", "1000, 500"]);
     assert_says(&no_model(&run, Some(Which::Best)), &["no model in", "best", "1000, 500"]);
     assert_says(&no_model(&run, Some(Which::Final)), &["no model in", "end of training", "1000, 500"]);
     assert_says(&no_model(runs.path(), None), &["no model in", "no checkpoint yet", "mine"]);
@@ -144,15 +144,15 @@ fn pointers_come_back_and_garbage_is_refused() {
         fs::write(&path, text).unwrap();
         assert_says(&pointer(run.path(), BEST).unwrap_err(), &["best"]);
         locate(run.path(), Some(Which::Best)).unwrap_err();
-        assert_eq!(found(run.path(), None), ("last (step 20)".into(), 1));
+        assert_eq!(found(run.path(), None), ("last (update 20)".into(), 1));
     }
     fs::write(&path, b"step-\xff").unwrap();
     pointer(run.path(), BEST).unwrap_err();
     fs::remove_file(&path).unwrap();
     fs::write(run.path().join(LAST), "rubbish").unwrap();
-    assert_eq!(found(run.path(), Some(Which::Last)), ("last (step 20)".into(), 1));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 20)".into(), 1));
     fs::write(run.path().join(LAST), "step-00000099").unwrap();
-    assert_eq!(found(run.path(), Some(Which::Last)), ("last (step 20)".into(), 1));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 20)".into(), 1));
 }
 
 #[test]
@@ -176,4 +176,74 @@ fn pruning_keeps_what_is_needed() {
     fs::write(run.path().join(BEST), "rubbish").unwrap();
     prune(run.path(), 1, &[]).unwrap_err();
     assert_eq!(steps(run.path()), [2, 7, 8]);
+}
+
+/// Checkpoints are renamed before they are removed, so what was found is open or gone, never half there.
+#[cfg(unix)]
+#[test]
+fn a_model_that_was_found_can_be_read_after_training_has_removed_it() {
+    let run = tempfile::tempdir().unwrap();
+    for step in [1, 2] {
+        save_step(run.path(), step);
+    }
+    let located = locate(run.path(), Some(Which::Step(1))).unwrap();
+    prune(run.path(), 1, &[]).unwrap();
+    assert!(!located.directory.exists());
+    for _ in 0..2 {
+        let mut flat = vec![0.0; ELEMENTS];
+        located.load_into(&layout(), &mut flat).unwrap();
+        assert_eq!(bits(&flat), bits(&values(1)));
+    }
+    assert_says(&verify(&located.directory).unwrap_err(), &["the checkpoint is gone", "step-00000001", "try again"]);
+}
+
+/// What verifying the checkpoint that is newest at the beginning of a look gives, and the number of looks. At the first `unlucky`
+/// ones, training replaces it before it is verified.
+fn looked(unlucky: u64) -> (Result<bool>, u64) {
+    let run = tempfile::tempdir().unwrap();
+    let replace = |step| {
+        save_step(run.path(), step);
+        set_pointer(run.path(), LAST, step).unwrap();
+        prune(run.path(), 1, &[]).unwrap();
+    };
+    replace(1);
+    let mut looks = 0;
+    let look = || {
+        looks += 1;
+        let (step, newest) = list(run.path())?.pop().unwrap();
+        if looks <= unlucky {
+            replace(step + 1);
+        }
+        verify(&newest).map(|_| step == looks)
+    };
+    let found = look_again(run.path(), |is_newest| *is_newest, look);
+    (found, looks)
+}
+
+#[test]
+fn a_run_is_looked_into_again_if_training_has_changed_it_meanwhile() {
+    assert!(matches!(looked(0), (Ok(true), 1)));
+    assert!(matches!(looked(2), (Ok(true), 3)));
+    let (found, looks) = looked(9);
+    assert_eq!(looks, 3);
+    assert_says(&found.unwrap_err(), &["the checkpoint is gone", "step-00000003", "`train.keep`", "try again"]);
+}
+
+#[test]
+fn what_does_not_change_is_looked_at_once() {
+    let run = tempfile::tempdir().unwrap();
+    save_step(run.path(), 1);
+    let mut looks = 0;
+    let damaged: Result<()> = look_again(
+        run.path(),
+        |()| true,
+        || {
+            looks += 1;
+            Err(Error::failure("damaged"))
+        },
+    );
+    assert_eq!((damaged.unwrap_err().to_string().as_str(), looks), ("damaged", 1));
+    // Something may be found that is not sound, such as an older checkpoint.
+    let older = look_again(run.path(), |is_newest| *is_newest, || Ok(false));
+    assert!(!older.unwrap());
 }

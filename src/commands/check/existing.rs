@@ -28,17 +28,19 @@ pub struct Existing {
 }
 
 impl Existing {
-    /// The run in a directory, if there is one.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
-    pub fn find(run: &Path, config: &Config) -> Result<Option<Self>> {
+    /// The run in a directory, if there is one. What is wrong with it is among what is refused.
+    pub fn find(run: &Path, config: &Config) -> Option<Self> {
         let config_file = run.join(CONFIG_FILE);
         if !config::is_resolved(&config_file) {
-            return Ok(None);
+            return None;
         }
+        let mut earlier = None;
         let Comparison { notes, mut refused, impossible } = match config::load_resolved(&config_file) {
-            Ok(old) => compare::configurations(&config_file, &old, config),
+            Ok(old) => {
+                let comparison = compare::configurations(&config_file, &old, config);
+                earlier = Some(old);
+                comparison
+            }
             Err(error) => Comparison { refused: vec![error], ..Comparison::default() },
         };
         refused.extend(impossible);
@@ -50,6 +52,9 @@ impl Existing {
                 None
             }
         };
+        if let (Some(old), Some(state)) = (earlier, &state) {
+            refused.extend(compare::recorded(&state.configuration, &old, &config_file).err());
+        }
         let tokenizers = match directory::tokenizers(run) {
             Ok(tokenizers) => refused.is_empty().then_some(tokenizers),
             Err(error) => {
@@ -57,17 +62,18 @@ impl Existing {
                 None
             }
         };
-        Ok(Some(Self { directory: run.to_path_buf(), tokenizers, state, notes: notes.into_inner(), refused }))
+        Some(Self { directory: run.to_path_buf(), tokenizers, state, notes: notes.into_inner(), refused })
     }
 
-    /// Compares the text with that of the run. The data were read with the run's tokenizers.
-    pub fn compare_text(&mut self, config: &Config, texts: &Texts, data: &Data) -> Result<()> {
-        let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(()) };
+    /// Compares the text with that of the run, unless the run cannot be continued anyway. Returns whether it is refused. The
+    /// data were read with the run's tokenizers.
+    pub fn refuses_text(&mut self, config: &Config, texts: &Texts, data: &Data) -> Result<bool> {
+        let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(false) };
         let valid = Validator::open(config, texts, &data.tokenizers, &|_| ())?;
         let text =
             TextChecksums { train: data.corpus.fingerprint(), valid: valid.as_ref().map(Validator::fingerprint) };
         self.refused.extend(compare::text(&state.text, &text, &config.data).err());
-        Ok(())
+        Ok(!self.refused.is_empty())
     }
 
     /// The update of its newest checkpoint, if one is whole.

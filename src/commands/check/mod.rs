@@ -1,146 +1,167 @@
 //! `mt check`: finds everything that can be known to be wrong before training, in one pass.
 //!
 //! ```text
-//! configuration → text (`data::check`) → the run in the run directory (`existing`) → what training will take (`outlook`)
+//! configuration → run directory → text (`data::check`) → the run that is there (`existing`) → vocabulary and prepared text
+//!               → device, memory → what training will take (`outlook`)
 //! ```
+//!
+//! Only a wrong configuration ends the check. All other errors are gathered in a `report`, and whatever does not depend on
+//! what is wrong is looked at all the same.
 
 mod existing;
 mod outlook;
+mod report;
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use candle_core::Device;
+use serde_json::json;
 
 use super::output::Output;
-use super::run::directory;
-use super::run::training_data::{self, Workplace};
+use super::run::training_data::{self, Data, Workplace};
+use super::run::validator::Validator;
+use super::run::{configuration, directory};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::console::Notice;
 use crate::data::check::words::Sample;
-use crate::data::check::{self, Findings, Kind, Seen, Severity};
+use crate::data::check::{self, Seen, Severity};
 use crate::device;
 use crate::error::{Error, Result};
+use crate::train::memory;
 use existing::Existing;
 use outlook::Outlook;
+use report::{Report, errors_json};
 
 /// Looks for everything that can be known to be wrong before training: in the configuration, the text, a run that already
-/// exists, the vocabulary, and the memory and time needed.
+/// exists, the vocabulary, the device, and the memory and time needed.
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
-    let mut is_told = false;
-    let result = look(args, common, &mut is_told);
-    if let (Err(error), true, false) = (&result, common.json, is_told) {
-        let mut output = Output::open(None)?;
-        let errors: Vec<_> = error.all().map(as_json).collect();
-        output.line(&json!({ "errors": errors }).to_string())?;
+    let mut output = Output::open(None)?;
+    let training = match Training::load(args, common) {
+        Ok(training) => training,
+        Err(error) => {
+            if common.json {
+                output.line(&json!({ "errors": errors_json([&error]) }).to_string())?;
+                output.flush()?;
+            }
+            return Err(error);
+        }
+    };
+    device::set_threads(training.config.runtime.threads);
+    let mut report = Report::default();
+    report.keep(directory::refuse_unusable(&training.run, &training.config));
+    let texts = training.check_text(&mut report);
+    if !common.json {
+        // The rest may take long.
+        report.findings_in_words().try_for_each(|line| output.line(&line))?;
         output.flush()?;
     }
-    result
+    training.check_prospects(&texts, &mut report);
+    if common.json {
+        output.line(&report.json().to_string())?;
+    } else {
+        report.prospects_in_words().try_for_each(|line| output.line(&line))?;
+    }
+    output.flush()?;
+    report.into_result()
 }
 
-/// Checks and reports. Sets `is_told` when it writes its JSON, so that an error is not reported twice.
-fn look(args: &RunArgs, common: &Common, is_told: &mut bool) -> Result<()> {
-    let config = load(args)?;
-    let run = directory::of(args.run_dir.as_deref(), &args.config)?;
-    directory::refuse_unusable(&run, &config)?;
-    let found = Texts::find(&config.data, common)?;
-    device::set_threads(common.threads.unwrap_or(config.runtime.threads));
-    let findings = texts(&found, !config.tokenizer.tags.is_empty())?;
-    let refused = findings.iter().any(|(kind, _)| kind.severity() == Severity::Error);
-    let mut output = Output::open(None)?;
-    if !common.json {
-        findings.iter().try_for_each(|(kind, finding)| output.line(&in_words(kind, finding)))?;
-        output.flush()?;
+/// The training that is checked.
+struct Training<'a> {
+    config: Config,
+    /// The run directory.
+    run: PathBuf,
+    common: &'a Common,
+}
+
+impl<'a> Training<'a> {
+    fn load(args: &RunArgs, common: &'a Common) -> Result<Self> {
+        let config = configuration::load(&args.config, &args.set, common)?;
+        let run = directory::of(args.run_dir.as_deref(), &args.config)?;
+        Ok(Self { config, run, common })
     }
-    let mut existing = Existing::find(&run, &config)?;
-    let outlook = if refused {
-        None
-    } else {
-        let saved = existing.as_mut().and_then(|existing| existing.tokenizers.take());
+
+    /// Checks every corpus as far as it can be read, first those that must not be trained on.
+    fn check_text(&self, report: &mut Report) -> Texts {
+        let (texts, errors) = Texts::gather(&self.config.data, self.common);
+        errors.into_iter().for_each(|error| report.add(error));
+        let held_out = || texts.valid.iter().chain(&texts.test).map(|text| (text, false));
+        let all = || held_out().chain(texts.train.iter().map(|(text, _)| (text, true)));
+        let mut sample = Sample::default();
+        for (text, _) in all() {
+            if let [Some(source), Some(target)] = text.raw(&mut |error| report.add(error)) {
+                sample.add(&source, &target);
+            }
+        }
+        // With tags, pairs may be of any language direction.
+        let words = sample.learn(!self.config.tokenizer.tags.is_empty());
+        let mut seen = Seen::default();
+        for (text, is_training) in all() {
+            match text.raw(&mut |error| report.add(error)) {
+                [Some(source), Some(target)] => {
+                    let sides = [source, target];
+                    report.findings.merge(check::check_lines(&sides, is_training, &mut seen, &words));
+                }
+                sides => sides.iter().flatten().for_each(|side| report.findings.merge(check::check_side(side))),
+            }
+        }
+        if report.findings.iter().any(|(kind, _)| kind.severity() == Severity::Error) {
+            let error = Error::failure("training would refuse this text");
+            report.add(error.help("correct what is marked `error` above"));
+        }
+        texts
+    }
+
+    /// Checks the run that is there already, the vocabulary, the device and the memory, and looks at what training will take.
+    fn check_prospects(&self, texts: &Texts, report: &mut Report) {
+        report.existing = Existing::find(&self.run, &self.config);
+        let prepared = self.prepare(texts, report);
+        let device = report.keep(self.device());
+        let is_gpu = device.as_ref().is_some_and(|device| !device.is_cpu());
+        let is_possible = is_gpu || report.keep(memory::refuse_the_impossible(&self.config)).is_some();
+        let (Some((data, warnings)), true) = (prepared, is_possible) else { return };
+        report.outlook = report.keep(Outlook::new(&self.config, &data, warnings));
+        if let (Some(outlook), Some(device)) = (&mut report.outlook, &device) {
+            let measured = outlook.measure(&self.config, &data, device, self.common);
+            report.keep(measured);
+        }
+    }
+
+    /// The text as training reads it, with warnings: if the existing run can be continued, as it would be for that, else as
+    /// at the beginning. If anything is wrong already, nothing is prepared, and only tokenizers that need not be learnt are
+    /// looked at.
+    fn prepare(&self, texts: &Texts, report: &mut Report) -> Option<(Data, Vec<String>)> {
+        let config = &self.config;
+        let saved = report.existing.as_mut().and_then(|existing| existing.tokenizers.take());
+        if !report.is_clean() {
+            report.keep(training_data::tokenizers(config, saved, &|_| ()));
+            return None;
+        }
         let said = RefCell::new(Vec::new());
-        // Only warnings: everything else is reported below.
+        // Only warnings: everything else is part of the report.
         let say = |notice| {
             if let Notice::Warning(text) = notice {
                 said.borrow_mut().push(text);
             }
         };
-        let data =
-            training_data::prepare(&config, &found, saved, &Workplace::beside(&run, &config.data, common, &say))?;
-        if let Some(existing) = &mut existing {
-            existing.compare_text(&config, &found, &data)?;
+        let workplace = Workplace::beside(&self.run, &config.data, self.common, &say);
+        let mut data = report.keep(training_data::prepare(config, texts, saved, &workplace))?;
+        let existing = report.existing.as_mut();
+        let refuses = existing.map_or(Ok(false), |existing| existing.refuses_text(config, texts, &data));
+        if report.keep(refuses) == Some(true) {
+            // What is left is training from the beginning, with tokenizers of its own.
+            said.borrow_mut().clear();
+            data = report.keep(training_data::prepare(config, texts, None, &workplace))?;
         }
-        Some(Outlook::new(&config, &found, &data, said.into_inner(), common)?)
-    };
-    if common.json {
-        let list: Vec<_> = findings
-            .iter()
-            .map(|(kind, finding)| {
-                json!({
-                    "kind": kind, "severity": kind.severity(), "text": kind.text(), "count": finding.count,
-                    "places": finding.places,
-                })
-            })
-            .collect();
-        *is_told = true;
-        let (existing, plan) = (existing.as_ref().map(Existing::json), outlook.as_ref().map(Outlook::json));
-        output.line(&json!({ "findings": list, "run": existing, "plan": plan }).to_string())?;
-    } else {
-        let existing = existing.iter().flat_map(Existing::in_words);
-        let outlook = outlook.iter().flat_map(|outlook| outlook.in_words());
-        existing.chain(outlook).try_for_each(|line| output.line(&line))?;
+        report.keep(Validator::open(config, texts, &data.tokenizers, &|text| said.borrow_mut().push(text)));
+        Some((data, said.into_inner()))
     }
-    output.flush()?;
-    if refused {
-        return Err(Error::failure("training would refuse this text").help("correct what is marked `error` above"));
-    }
-    Ok(())
-}
 
-fn load(args: &RunArgs) -> Result<Config> {
-    let config = config::load(&args.config, &args.set)?;
-    config::check_for_training(&config)?;
-    Ok(config)
-}
-
-/// What is wrong, where, and what to do. Lines and columns count from 1; 0 means none in particular.
-fn as_json(error: &Error) -> Value {
-    let place = error.place();
-    json!({
-        "what": error.what(), "file": place.map(|place| &place.path), "line": place.map(|place| place.line),
-        "column": place.map(|place| place.column), "help": error.helps(),
-    })
-}
-
-/// Checks every corpus, first those that must not be trained on. With tags, pairs may be of any language direction.
-fn texts(texts: &Texts, has_tags: bool) -> Result<Findings> {
-    let train = || texts.train.iter().map(|(text, _)| text);
-    let mut sample = Sample::default();
-    for text in [&texts.valid, &texts.test].into_iter().flatten().chain(train()) {
-        let [source, target] = text.raw()?;
-        sample.add(&source, &target);
+    /// The device that the configuration names.
+    fn device(&self) -> Result<Device> {
+        let name = &self.config.runtime.device;
+        device::open(name).map_err(|error| error.context(format_args!("`runtime.device` = \"{name}\"")))
     }
-    let words = sample.learn(has_tags);
-    let mut seen = Seen::default();
-    let mut findings = Findings::default();
-    for text in [&texts.valid, &texts.test].into_iter().flatten() {
-        findings.merge(check::check_lines(&text.raw()?, false, &mut seen, &words));
-    }
-    for text in train() {
-        findings.merge(check::check_lines(&text.raw()?, true, &mut seen, &words));
-    }
-    Ok(findings)
-}
-
-/// One kind of finding with its places.
-fn in_words(kind: Kind, finding: &check::Finding) -> String {
-    let mut text = format!("{}: {} ({})", kind.severity(), kind.text(), finding.count);
-    for place in &finding.places {
-        let line = if place.line > 0 { format!(":{}", place.line) } else { String::new() };
-        text += &format!("\n  --> {}{line}", place.file.display());
-    }
-    if finding.count > finding.places.len() {
-        text += &format!("\n  and {} more", finding.count - finding.places.len());
-    }
-    text
 }

@@ -1,8 +1,8 @@
 //! What training will take: vocabulary, memory, time.
 
-use std::cell::RefCell;
 use std::time::Instant;
 
+use candle_core::Device;
 use serde_json::json;
 
 use crate::cli::Common;
@@ -11,11 +11,8 @@ use crate::commands::model::{training_backend, training_type, vocabulary};
 use crate::commands::run::batches;
 use crate::commands::run::plan::Plan;
 use crate::commands::run::training_data::Data;
-use crate::commands::run::validator::Validator;
-use crate::commands::texts::Texts;
 use crate::config::{Config, NormPlacement, TokenizerConfig};
 use crate::data::batch::Batch;
-use crate::device;
 use crate::error::Result;
 use crate::model::Transformer;
 use crate::ops::Mode;
@@ -35,26 +32,14 @@ pub struct Outlook {
     dropped: String,
     pieces: usize,
     rare: usize,
-    tokens_per_second: f64,
+    /// `None` until it is measured.
+    tokens_per_second: Option<f64>,
     warnings: Vec<String>,
 }
 
 impl Outlook {
-    /// Tries the largest batch. `warnings` come from preparing the text.
-    pub fn new(
-        config: &Config,
-        texts: &Texts,
-        data: &Data,
-        mut warnings: Vec<String>,
-        common: &Common,
-    ) -> Result<Self> {
-        let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
-        if device.is_cpu() {
-            memory::refuse_the_impossible(config)?;
-        }
-        let compute = training_type(config.runtime.precision, &device, common);
-        let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &device, compute)?;
-        model.initialise(config.train.seed)?;
+    /// Without the speed. `warnings` come from preparing the text.
+    pub fn new(config: &Config, data: &Data, mut warnings: Vec<String>) -> Result<Self> {
         let plan = Plan::new(config, data)?;
         let counts = counts(data);
         let target = &data.tokenizers.target;
@@ -71,7 +56,6 @@ impl Outlook {
                     .to_owned(),
             );
         }
-        warnings.extend(of_validation(config, texts, data)?);
         Ok(Self {
             plan,
             pairs: data.corpus.len(),
@@ -79,15 +63,25 @@ impl Outlook {
             dropped: data.report.to_string(),
             pieces,
             rare,
-            tokens_per_second: speed(&model, data, config)?,
+            tokens_per_second: None,
             warnings,
         })
     }
 
-    /// Seconds of forward and backward, if the run has an end.
+    /// Tries the largest batch on a device.
+    pub fn measure(&mut self, config: &Config, data: &Data, device: &Device, common: &Common) -> Result<()> {
+        let compute = training_type(config.runtime.precision, device, common);
+        let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), device, compute)?;
+        model.initialise(config.train.seed)?;
+        self.tokens_per_second = Some(speed(&model, data, config)?);
+        Ok(())
+    }
+
+    /// Seconds of forward and backward, if the run has an end and the speed is known.
     fn seconds(&self) -> Option<f64> {
         let tokens = self.tokens_per_epoch / self.plan.updates_per_epoch as f64;
-        self.plan.updates.map(|updates| updates as f64 * tokens / self.tokens_per_second)
+        let (updates, tokens_per_second) = self.plan.updates.zip(self.tokens_per_second)?;
+        Some(updates as f64 * tokens / tokens_per_second)
     }
 
     /// As JSON.
@@ -110,10 +104,9 @@ impl Outlook {
             (Some(updates), Some(seconds)) => format!("; {updates} updates in about {}", duration(seconds)),
             _ => String::new(),
         };
-        lines.push(format!(
-            "speed: about {:.0} target tokens/s here, without optimizer and validation{time}",
-            self.tokens_per_second
-        ));
+        lines.extend(self.tokens_per_second.map(|speed| {
+            format!("speed: about {speed:.0} target tokens/s here, without optimizer and validation{time}")
+        }));
         lines
     }
 }
@@ -132,13 +125,6 @@ fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare,
         ));
     }
     warnings
-}
-
-/// Warnings about the validation set.
-fn of_validation(config: &Config, texts: &Texts, data: &Data) -> Result<Vec<String>> {
-    let said = RefCell::new(Vec::new());
-    Validator::open(config, texts, &data.tokenizers, &|text| said.borrow_mut().push(text))?;
-    Ok(said.into_inner())
 }
 
 fn duration(seconds: f64) -> String {

@@ -78,6 +78,9 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Me
     if files.filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
     }
+    if args.output.as_deref() == Some(Path::new("-")) {
+        return Err(Error::usage("--output cannot go to stdout, which gets the scores").help("give --output a file"));
+    }
     if test.is_paired() && args.hyp.len().max(args.models.model.len()) < 2 {
         let error = Error::usage("a paired test compares systems, but there is only one");
         return Err(

@@ -63,7 +63,11 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
     }
     let state = |directory: &Path| match checkpoint::verify(directory) {
         Ok(_) => "whole".to_owned(),
-        Err(error) => error.all().map(Error::what).collect::<Vec<_>>().join("; "),
+        Err(error) => {
+            let damage = error.all().map(Error::what).collect::<Vec<_>>().join("; ");
+            message(format_args!("warning: {damage}: what follows may not be true of the model as it was trained"));
+            damage
+        }
     };
     if let Some(which) = which {
         history.push(("run".to_owned(), Value::from(directory.display().to_string())));

@@ -10,7 +10,7 @@ use super::compare::{self, Comparison};
 use crate::checkpoint::{self, BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
 use crate::cli::TrainArgs;
 use crate::config::{self, Config};
-use crate::console::message;
+use crate::console::{message, note};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::file;
@@ -48,9 +48,9 @@ pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
     if run.is_dir() && !config::is_resolved(&run.join(CONFIG_FILE)) && holds_something_else(run)? {
         if run.join(LOG_FILE).exists() && run.join("checkpoints").exists() {
             let error = Error::usage("the run in this directory has lost its configuration").at(run.join(CONFIG_FILE));
-            return Err(
-                error.help("bring the file back from a copy of the run, or name another directory with --run-dir")
-            );
+            return Err(error.help(
+                "bring the file back from a copy of the run, remove the directory, or name another with --run-dir",
+            ));
         }
         let error = Error::usage("the run directory holds something that is not a run").at(run);
         return Err(error.help("name another with --run-dir"));
@@ -137,7 +137,7 @@ pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option
     if !refused.is_empty() {
         return Err(Error::many(refused));
     }
-    notes.iter().for_each(|note| message(format_args!("note: {note}")));
+    notes.iter().for_each(note);
     Ok(Some(old))
 }
 
@@ -194,12 +194,13 @@ fn held(lock: &Path, run: &Path) -> Error {
 /// # Errors
 /// They are missing or damaged.
 pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
+    let help = "bring the file back from a copy of the run, or start again with --overwrite";
     if !Tokenizers::exist(run) {
         let error =
             Error::failure("the run has lost its tokenizer (tokenizer.json, or .src.json and .tgt.json)").at(run);
-        return Err(error.help("bring the file back from a copy of the run, or start again with --overwrite"));
+        return Err(error.help(help));
     }
-    Tokenizers::load(run)
+    Tokenizers::load(run).map_err(|error| if error.is_of_permissions() { error } else { error.help(help) })
 }
 
 /// Whether a directory that is not a run holds anything but the files that a run killed at its very start leaves.

@@ -1,11 +1,11 @@
 //! `[train] init`: weights and tokenizers of another model to begin with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot};
 use crate::commands::model::{config_of, vocabulary};
-use crate::config::{self, Config, PositionKind, TokenizerConfig};
+use crate::config::{self, Config, ModelConfig, PositionKind, Preset, TokenizerConfig};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -23,6 +23,49 @@ const FREE: &[&str] = &[
     "model.init",
 ];
 
+/// Errors for keys of `[model]` that are not as in the other model, in `directory`. What follows from `model.preset` is one error.
+fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> {
+    let is_free = |key: &str| {
+        let unused = key == "model.max_length" && other.model.positions != PositionKind::Learned;
+        unused || FREE.contains(&key) || !key.starts_with("model.")
+    };
+    let preset = config.model.preset;
+    let of_preset = preset.map(|preset| given_by(preset, config)).unwrap_or_default();
+    let (mut by_preset, mut errors) = (Vec::new(), Vec::new());
+    for (key, there, here) in config::differences(other, config).into_iter().filter(|(key, _, _)| !is_free(key)) {
+        let is_of_preset = of_preset.contains(&key);
+        // If it is the other model's preset too, it may not have been stated.
+        if is_of_preset && preset != other.model.preset {
+            by_preset.push(format!("`{key}` is {there} there and {here} here"));
+            continue;
+        }
+        let what = format!("`{key}` is {there} in the model that training begins with, but {here} here");
+        let keys = if is_of_preset { "the key, and `model.preset` if it is stated," } else { "the key" };
+        let help = format!("leave {keys} out to use the value of that model, or leave out `train.init`");
+        errors.push(Error::usage(what).at(directory.join(checkpoint::CONFIG_FILE)).help(help));
+    }
+    if let (Some(preset), false) = (preset, by_preset.is_empty()) {
+        let what = format!(
+            "`model.preset` = \"{preset}\" has another shape than the model that training begins with, {}: {}",
+            directory.display(),
+            by_preset.join(", ")
+        );
+        let help = "leave `model.preset` out, and these keys if they are stated, to use the values of that model; or leave \
+                    out `train.init`";
+        errors.insert(0, Error::usage(what).help(help));
+    }
+    errors
+}
+
+/// The keys of `[model]` whose values are those that the preset gives.
+fn given_by(preset: Preset, config: &Config) -> Vec<String> {
+    let width = config.model.d_model / config.model.heads;
+    let model = ModelConfig { d_k: width, d_v: width, ..ModelConfig::of_preset(preset) };
+    let others = config::differences(&Config { model, ..Config::default() }, config);
+    let keys = config::OF_PRESET.iter().map(|name| format!("model.{name}"));
+    keys.filter(|key| others.iter().all(|(other, _, _)| other != key)).collect()
+}
+
 /// Errors for keys of `[tokenizer]` that are neither the model's nor the default: they would have no effect. Tags and symbols
 /// may be added.
 fn idle_keys(other: &Config, config: &Config) -> Vec<Error> {
@@ -35,12 +78,7 @@ fn idle_keys(other: &Config, config: &Config) -> Vec<Error> {
         _ => key.starts_with("tokenizer.") && !has_path && is_stated(key),
     };
     let idle = config::differences(other, config).into_iter().filter(|(key, _, _)| is_idle(key));
-    let error = |(key, there, here)| {
-        let what = format!("`{key}` is {here}, but the vocabulary comes from `train.init`, where it is {there}");
-        Error::usage(what)
-            .help("leave it out: the model's own tokenizers are used; tags and symbols can be added to them")
-    };
-    idle.map(error).collect()
+    idle.map(|(key, there, here)| config::idle_key(&key, &here, &there)).collect()
 }
 
 /// The model's tokenizers with the tags and symbols that the configuration adds, if it adds any.
@@ -97,19 +135,7 @@ impl Start {
         let (directory, which) = checkpoint::directory_and_step(named);
         let context = |error: Error| error.context("`train.init`");
         let other = config_of(directory).map_err(context)?;
-        let is_free = |key: &str| {
-            let unused = key == "model.max_length" && other.model.positions != PositionKind::Learned;
-            unused || FREE.contains(&key) || !key.starts_with("model.")
-        };
-        let differences = config::differences(&other, config).into_iter().filter(|(key, _, _)| !is_free(key));
-        let mut errors: Vec<Error> = differences
-            .map(|(key, there, here)| {
-                let what = format!("`{key}` is {there} in the model that training begins with, but {here} here");
-                let file = directory.join(checkpoint::CONFIG_FILE);
-                let help = "leave the key out to use the value of that model, or leave out `train.init`";
-                Error::usage(what).at(file).help(help)
-            })
-            .collect();
+        let mut errors = other_shape(&other, config, directory);
         errors.extend(
             idle_keys(&other, config).into_iter().map(|error| error.at(directory.join(checkpoint::CONFIG_FILE))),
         );
@@ -157,6 +183,6 @@ impl Start {
             let offset = parameters.entry(&entry.name).ok_or_else(missing)?.offset;
             slots.push(Slot { name: &entry.name, shape: &entry.shape, offset });
         }
-        change_on_host(parameters.values(), |flat| checkpoint::load_into(&self.located.model, &slots, flat))?
+        change_on_host(parameters.values(), |flat| self.located.load_into(&slots, flat))?
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! | | |
 //! |---|---|
+//! | [`configuration`] | what the command line says of it |
 //! | [`directory`] | where a run is, who holds its lock, which files it has |
 //! | [`compare`] | whether a run may continue with another configuration or other text |
 //! | [`training_data`], [`batches`], [`plan`] | its encoded text; its batches; how many there are and what they need |
@@ -11,6 +12,7 @@
 
 pub mod batches;
 pub mod compare;
+pub mod configuration;
 pub mod directory;
 pub mod init;
 pub mod plan;

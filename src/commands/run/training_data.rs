@@ -114,7 +114,7 @@ impl<'a> Workplace<'a> {
 
 /// The tokenizers, if they need not be learnt: those of the run being continued, else of the model that training begins with,
 /// else those that the configuration names.
-fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notice)) -> Result<Option<Tokenizers>> {
+pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notice)) -> Result<Option<Tokenizers>> {
     let Some(saved) = saved else {
         if let Some(start) = Start::open(config)? {
             return Ok(Some(start.tokenizers));

@@ -9,12 +9,12 @@ use serde_json::json;
 use super::saver::{Saver, Snapshot};
 use crate::checkpoint;
 use crate::commands::model::{load_parameters, named, slots};
-use crate::commands::run::batches;
 use crate::commands::run::directory::{self, Lock};
 use crate::commands::run::restore;
 use crate::commands::run::signals::Signals;
 use crate::commands::run::training_data::Data;
 use crate::commands::run::validator::Validator;
+use crate::commands::run::{batches, compare};
 use crate::config::Config;
 use crate::console::message;
 use crate::data::corpus::Side;
@@ -67,6 +67,7 @@ impl Host for RunHost<'_> {
         if state.best.as_ref().is_some_and(|best| best.step == state.step) {
             self.keep_translations(files::BEST);
         }
+        let state = TrainState { configuration: compare::decisive(self.config), ..state.clone() };
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
         let moments = optimizer.tensors().into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
         let snapshot = Snapshot {
@@ -173,7 +174,7 @@ impl RunHost<'_> {
         let Some(best) = checkpoint::pointer(self.run, checkpoint::BEST)? else { return Ok(last) };
         let directory = checkpoint::directory_of(self.run, best);
         if let Err(error) = checkpoint::verify(&directory) {
-            log.line(&format!("warning: the best checkpoint cannot be used, so the last one is used: {error}"));
+            log.damage(&format!("warning: the best checkpoint cannot be used, so the last one is used: {error}"));
             return Ok(last);
         }
         load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
@@ -185,7 +186,7 @@ impl RunHost<'_> {
         let is_whole = |(number, path): &(u64, PathBuf)| match checkpoint::verify(path) {
             Ok(_) => true,
             Err(error) => {
-                log.line(&format!("warning: the checkpoint of update {number} is not part of the average: {error}"));
+                log.damage(&format!("warning: the checkpoint of update {number} is not part of the average: {error}"));
                 false
             }
         };

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::checkpoint::CONFIG_FILE;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::print;
 use crate::commands::run::directory::Lock;
@@ -15,10 +16,10 @@ use crate::commands::run::init::{self, Start};
 use crate::commands::run::signals::Signals;
 use crate::commands::run::training_data::{self, Data, Workplace};
 use crate::commands::run::validator::Validator;
-use crate::commands::run::{batches, compare, directory, restore};
+use crate::commands::run::{batches, compare, configuration, directory, restore};
 use crate::commands::texts::Texts;
-use crate::config::{self, Config};
-use crate::console::{Notice, message};
+use crate::config::Config;
+use crate::console::{Notice, message, note, shell_word};
 use crate::data::statistics::Statistics;
 use crate::device;
 use crate::error::{Error, Result};
@@ -44,13 +45,15 @@ const ON_SIGNALS: [&str; 2] = [
 
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
-    let of_disk =
-        |error: Error| if error.is_of_disk() { error.more_help("training goes on with --resume") } else { error };
+    let of_disk = |error: Error| match error.is_of_disk() && !args.dry_run {
+        true => error.more_help("training goes on with --resume"),
+        false => error,
+    };
     work(args, common).map_err(of_disk)
 }
 
 fn work(args: &TrainArgs, common: &Common) -> Result<()> {
-    let config = resolve(args, common)?;
+    let config = configuration::load(&args.config, &args.set, common)?;
     let texts = Texts::find(&config.data, common)?;
     device::set_threads(config.runtime.threads);
     let device = device::open(&config.runtime.device)
@@ -68,15 +71,15 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let signals = Signals::register(ON_SIGNALS)?;
     let (old, lock) = directory::open(&run, args, &config)?;
     let resumed = old.is_some();
-    if args.resume && !resumed {
-        message(format_args!("there is no run in {} to resume: starting one", run.display()));
-    }
     let say = |notice: Notice| {
         if !common.quiet {
             message(notice);
         }
     };
     let tell = |text: String| say(Notice::Info(text));
+    if args.resume && !resumed {
+        tell(format!("there is no run in {} to resume: starting one", run.display()));
+    }
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
     let data = training_data::prepare(&config, &texts, saved, &workplace)?;
@@ -103,6 +106,12 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
         tell(format!("frozen: {frozen} of {all} parameters"));
     }
+    if let Some(old) = &old {
+        match compare::recorded(&begun.configuration, old, &run.join(CONFIG_FILE)) {
+            Err(error) if args.force => error.all().for_each(|one| note(one.what())),
+            compared => compared?,
+        }
+    }
     let state = resumed_state(begun, old.as_ref(), &config, &data, args.force)?;
     if state.health.has_gone_back() {
         tell(format!(
@@ -112,7 +121,8 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         ));
     }
     if let Some(end) = signals.stop() {
-        return Err(Error::stopped(end == End::Terminated, "stopped by a signal before training began"));
+        let error = Error::stopped(end == End::Terminated, "stopped by a signal before training began");
+        return Err(error.help("run the same command again: the run directory is as it was"));
     }
     if resumed {
         directory::resume(&run, &config, &state)?;
@@ -143,7 +153,7 @@ fn begin(
     };
     if let Some(state) = &loaded {
         match compare::text(&state.text, &text, &config.data) {
-            Err(error) if force => error.all().for_each(|one| message(format_args!("note: {}", one.what()))),
+            Err(error) if force => error.all().for_each(|one| note(one.what())),
             compared => compared?,
         }
     } else if let Some(start) = Start::open(config)? {
@@ -165,7 +175,7 @@ fn resumed_state(
     if force {
         let position = batches::nearest(data, config, state.sampler)?;
         if position != state.sampler {
-            message("note: the data no longer has the batch at which training stopped: its epoch begins again");
+            note("the data no longer has the batch at which training stopped: its epoch begins again");
             state.sampler = position;
         }
     }
@@ -176,8 +186,8 @@ fn resumed_state(
     let (step, last) = (state.step, config.train.max_updates);
     if let Some(best) = state.best.take_if(|_| old.is_some_and(|old| old.valid.metric != config.valid.metric)) {
         let metric = config.valid.metric;
-        message(format_args!(
-            "note: the best validation so far, that of update {}, was not chosen by {metric}: the next one counts as \
+        note(format_args!(
+            "the best validation so far, that of update {}, was not chosen by {metric}: the next one counts as \
              the best",
             best.step
         ));
@@ -185,7 +195,7 @@ fn resumed_state(
         state.plateau.forget_the_best();
     }
     if last > 0 && step > last {
-        message(format_args!("note: the run has already reached update {step}, past `train.max_updates` = {last}"));
+        note(format_args!("the run has already reached update {step}, past `train.max_updates` = {last}"));
     }
     Ok(state)
 }
@@ -276,7 +286,7 @@ fn conclude(
         None => None,
     };
     if args.profile && profile.is_none() {
-        message("note: nothing to profile: the first three updates are not counted, and there were no more");
+        note("nothing to profile: the first three updates are not counted, and there were no more");
     }
     if let (Some(profile), false) = (&profile, common.json) {
         print(profile)?;
@@ -284,18 +294,20 @@ fn conclude(
     let why = match end {
         End::Interrupted | End::Terminated => {
             let what = format!("stopped by a signal at update {step}; everything is saved");
-            let help = format!("continue with `mt train --config {run}/config.toml --resume`");
+            let config = shell_word(&host.run.join(CONFIG_FILE));
+            let help = format!("continue with `mt train --config {config} --resume`");
             return Err(Error::stopped(end == End::Terminated, what).help(help));
         }
         End::Updates => "train.max_updates reached".to_owned(),
         End::Epochs => "train.max_epochs reached".to_owned(),
+        End::Patience if trainer.valid.patience == 1 => "a validation without an improvement".to_owned(),
         End::Patience => format!("{} validations without an improvement", trainer.valid.patience),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
     let (what, validation) = host.finish(trainer)?;
     if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.signals.stop()) {
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
-        let help = format!("evaluate it with --resume --run-dir {run}");
+        let help = format!("evaluate it with --resume --run-dir {}", shell_word(host.run));
         return Err(Error::stopped(signal == End::Terminated, what).help(help));
     }
     if common.json {
@@ -309,15 +321,4 @@ fn conclude(
         print(result)?;
     }
     Ok(())
-}
-
-/// The configuration of files, `--set` and flags.
-fn resolve(args: &TrainArgs, common: &Common) -> Result<Config> {
-    let mut sets = args.set.clone();
-    sets.extend(common.device.iter().map(|device| format!("runtime.device={device}")));
-    sets.extend(common.threads.iter().map(|threads| format!("runtime.threads={threads}")));
-    sets.extend(common.seed.iter().map(|seed| format!("train.seed={seed}")));
-    let config = config::load(&args.config, &sets)?;
-    config::check_for_training(&config)?;
-    Ok(config)
 }

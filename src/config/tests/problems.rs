@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::super::{check_for_training, load};
+use super::super::{load_for_training, to_toml};
 use super::{Folder, assert_mentions, loaded, problem};
 use crate::error::Error;
 
@@ -88,7 +88,7 @@ fn an_impossible_value_is_refused() {
         ("train.optimizer", "eps = 0"),
         ("valid", "beam = 0"),
         ("decode", "beam = 0"),
-        ("decode", "length_penalty = -1"),
+        ("decode", "length_penalty = -51"),
         ("runtime", "threads = -1"),
     ] {
         assert_mentions(&problem(&format!("[{section}]\n{setting}\n")), &["a.toml:", " must be "]);
@@ -149,6 +149,7 @@ fn keys_that_do_not_go_together_are_refused() {
         ("[model]\nnorm_eps = inf\n", vec!["a.toml:2:12", "must be a finite number, found inf"]),
         ("[model]\nnorm_eps = 1e-50\n", vec!["must be at least 1e-30 and at most 1"]),
         ("[model]\npositions = \"rotary\"\nd_k = 7\n", vec!["a.toml:3:7", "`model.d_k` = 7 is odd"]),
+        ("[decode]\nmin_length = 1024\n", vec!["a.toml:2:14", "`decode.min_length` = 1024", "at most 1023"]),
         ("[data]\nmax_length = 1024\n", vec!["a.toml:2:14", "`model.max_length` = 1024", "at most 1023"]),
         (
             "[train]\nmax_updates = 10\n[train.schedule]\nkind = \"linear\"\nlearning_rate = 1\nwarmup = 10\n",
@@ -241,7 +242,7 @@ fn unreadable_files_are_usage_errors_at_who_names_them() {
     let folder = Folder::new(&[("a.toml", "\nextends = \"none.toml\"\n"), ("b.toml", "extends = 3\n")]);
     assert_mentions(&folder.problems(&["a.toml"], &[])[0], &["a.toml:2:11", "none.toml"]);
     assert_mentions(&folder.problems(&["b.toml"], &[])[0], &["b.toml:1:11", "`extends` must be the path"]);
-    assert_mentions(&folder.problems(&["none.toml"], &[])[0], &["cannot read the configuration none.toml"]);
+    assert_mentions(&folder.problems(&["none.toml"], &[])[0], &["cannot read the configuration", "none.toml"]);
     fs::write(folder.path("latin.toml"), b"# ok\n# caf\xe9\n").unwrap();
     assert_mentions(&folder.problems(&["latin.toml"], &[])[0], &["latin.toml:2", "not UTF-8"]);
 }
@@ -261,15 +262,46 @@ fn extends_in_a_circle_is_reported() {
     assert_mentions(&problems[0], &["b.toml:2:11", "circle"]);
 }
 
+/// Its configuration cannot be changed, so the user's is at fault.
+#[test]
+fn the_model_that_training_begins_with_is_not_blamed() {
+    let run = to_toml(&loaded("[data]\nmax_length = 50\n[model]\nmax_length = 64\n", &[]));
+    let folder = Folder::new(&[("run/config.toml", &run), ("a.toml", "[train]\ninit = \"run\"\n")]);
+    let with = |sets: &[&str]| folder.problems(&["a.toml"], sets);
+    let problems = with(&["tokenizer.joint=false"]);
+    assert_eq!(problems.len(), 2, "{problems:#?}");
+    assert_mentions(&problems[0], &["`model.max_length` = 64", "a.toml:2:8", "lower `data.max_length` to at most 63"]);
+    let joint = "`tokenizer.joint` is false, but the vocabulary comes from `train.init`, where it is true";
+    assert_mentions(&problems[1], &[joint, "--> --set tokenizer.joint=false", "leave it out"]);
+
+    let files = ["data.max_length=50", "tokenizer.path=a.json", "tokenizer.target_path=b.json"];
+    let text = with(&files).concat();
+    assert_mentions(
+        &text,
+        &["`tokenizer.target_path` gives", "--> --set tokenizer.target_path", "help: leave `target_path` out"],
+    );
+    // A tie of the user's own can be changed.
+    let text = with(&["data.max_length=50", "tokenizer.joint=false", "model.tie=all"]).concat();
+    assert_mentions(&text, &["--> --set model.tie=all", "set `tie = \"decoder\"`, or `joint = true`"]);
+}
+
 #[test]
 fn training_needs_corpora() {
-    let error = check_for_training(&load(&[], &[]).unwrap()).unwrap_err();
+    let with = |sets: &[&str]| load_for_training(&[], &sets.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>());
+    let error = with(&[]).unwrap_err();
     assert_eq!(error.all().map(Error::what).filter(|what| what.contains("is missing")).count(), 2);
     assert_eq!(error.exit_code(), 2);
     let train = "data.train=[{source='a', target='b'}]";
-    assert!(check_for_training(&loaded("", &[train])).unwrap_err().what().contains("`data.valid`"));
-    check_for_training(&loaded("", &[train, "valid.every=0"])).unwrap();
-    check_for_training(&loaded("", &[train, "data.valid={source='a', target='b'}"])).unwrap();
+    assert!(with(&[train]).unwrap_err().what().contains("`data.valid`"));
+    with(&[train, "valid.every=0"]).unwrap();
+    with(&[train, "data.valid={source='a', target='b'}"]).unwrap();
+
+    // What is stated is reported where it is; for other purposes, a corpus is not needed.
+    let folder = Folder::new(&[("a.toml", "[data]\ntrain = []\n[valid]\nevery = 5\n")]);
+    folder.load(&["a.toml"], &[]).unwrap();
+    let text = load_for_training(&[folder.path("a.toml")], &[]).unwrap_err().to_string();
+    let says = ["`data.train` is empty", "a.toml:2:9", "`data.valid` is missing, but `valid.every` = 5", "a.toml:4:9"];
+    assert_mentions(&text, &says);
 }
 
 #[test]

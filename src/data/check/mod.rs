@@ -254,28 +254,31 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
     Ok(check_lines(&lines, is_training, seen, &sample.learn(false)))
 }
 
+/// Checks one side of a corpus, on its own.
+pub fn check_side(file: &RawLines) -> Findings {
+    let mut findings = Findings::default();
+    if file.is_empty() {
+        findings.add(Kind::EmptyFile, file.place(0).0, 0);
+    }
+    if file.byte_order_mark() {
+        findings.add(Kind::ByteOrderMark, file.place(0).0, 1);
+    }
+    in_chunks(file.len(), &mut findings, |index, findings| {
+        for kind in line::findings(file.get(index)) {
+            findings.add_at(kind, file.place(index));
+        }
+    });
+    findings
+}
+
 /// As [`check`], for lines already read; `words` tells the languages apart.
 pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &mut Seen, words: &Words) -> Findings {
-    let mut findings = Findings::default();
-    for file in [source, target] {
-        if file.is_empty() {
-            findings.add(Kind::EmptyFile, file.place(0).0, 0);
-        }
-        if file.byte_order_mark() {
-            findings.add(Kind::ByteOrderMark, file.place(0).0, 1);
-        }
-    }
+    let mut findings = check_side(source);
+    findings.merge(check_side(target));
     if source.len() != target.len() {
         let longer = if source.len() > target.len() { source } else { target };
         // The first line without a counterpart.
         findings.add_at(Kind::LineCounts, longer.place(source.len().min(target.len())));
-    }
-    for file in [source, target] {
-        in_chunks(file.len(), &mut findings, |index, findings| {
-            for kind in line::findings(file.get(index)) {
-                findings.add_at(kind, file.place(index));
-            }
-        });
     }
     let pairs = source.len().min(target.len());
     let lengths = |file: &RawLines| -> Vec<usize> {

@@ -42,7 +42,11 @@ pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
                 last => {
                     // The shift may begin in the previous block, most of which was aligned.
                     let from = last.map_or(0, |last| last.end).max(start.saturating_sub(BLOCK));
-                    found.push(Shift { start: lengths.beginning(from, end, offset), end, offset });
+                    let start = lengths.beginning(from, end, offset);
+                    // A few extreme lengths can make a correlation that no run of lines bears out.
+                    if start < end {
+                        found.push(Shift { start, end, offset });
+                    }
                 }
             }
         }
@@ -147,6 +151,13 @@ mod tests {
         let found = shifts(&source, &target);
         let [Shift { start, end, offset: 1 }] = found[..] else { panic!("{found:?}") };
         assert!(start.abs_diff(200) <= 3 && end.abs_diff(600) <= BLOCK, "{found:?}");
+    }
+
+    #[test]
+    fn two_extreme_lengths_are_no_shift() {
+        let (mut source, mut target) = lengths(400);
+        (source[3], target[5]) = (1_000_000, 1_200_000);
+        assert_eq!(shifts(&source, &target), []);
     }
 
     #[test]

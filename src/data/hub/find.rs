@@ -241,17 +241,21 @@ fn best(files: &[&str], wanted: Wanted) -> Option<Found> {
     }
 }
 
-/// Files that differ only in their language.
+/// Pairs of files that differ only in their language.
 fn text(files: &[&str], [source, target]: [&str; 2]) -> Option<Found> {
-    let of = |language: &str| -> Option<(String, String)> {
-        let mut named = files.iter().filter_map(|file| {
+    let of = |language: &str| -> BTreeMap<&str, &str> {
+        let named = files.iter().filter_map(|file| {
             let name = unpacked(file).strip_suffix(language)?.strip_suffix('.')?;
-            Some((name.to_owned(), (*file).to_owned()))
+            Some((name, *file))
         });
-        named.next()
+        named.collect()
     };
-    let ((of_source, source), (of_target, target)) = (of(source)?, of(target)?);
-    (of_source == of_target).then(|| Found { format: Format::Text, files: vec![source, target] })
+    let (sources, targets) = (of(source), of(target));
+    let mut pairs: Vec<[&str; 2]> =
+        sources.into_iter().filter_map(|(name, file)| Some([file, *targets.get(name)?])).collect();
+    pairs.sort_by(|[a, _], [b, _]| in_order(a, b));
+    let files: Vec<String> = pairs.concat().into_iter().map(str::to_owned).collect();
+    (!files.is_empty()).then_some(Found { format: Format::Text, files })
 }
 
 /// The names that a pattern fits. `*` stays within a folder, `**` does not.
@@ -284,8 +288,8 @@ fn splits(files: &[String], scopes: &[String]) -> Vec<String> {
                 Some((folder, _)) => folder.strip_prefix("partial-").unwrap_or(folder),
                 None => {
                     let stem = stem(inner);
-                    let cut = stem.find("-0").filter(|at| is_shard(stem.get(at + 1..).unwrap_or_default()));
-                    cut.and_then(|at| stem.get(..at)).unwrap_or(stem)
+                    let mut cuts = stem.match_indices("-0").map(|(at, _)| stem.split_at(at));
+                    cuts.find(|(_, shard)| is_shard(&shard[1..])).map_or(stem, |(split, _)| split)
                 }
             };
             if !name.is_empty() && !name.contains('/') {
@@ -424,6 +428,22 @@ mod tests {
             found(&["opus.de-en-train.de", "opus.de-en-train.en"], None, "train"),
             Ok(names(&["opus.de-en-train.en", "opus.de-en-train.de"]))
         );
+        // Several pairs of files, and one without its other side.
+        let several = [
+            "b.train.de",
+            "a.train.en",
+            "c-10.train.en",
+            "b.train.en",
+            "c-9.train.de",
+            "c-10.train.de",
+            "c-9.train.en",
+        ];
+        assert_eq!(
+            found(&several, None, "train"),
+            Ok(names(&["b.train.en", "b.train.de", "c-9.train.en", "c-9.train.de", "c-10.train.en", "c-10.train.de"]))
+        );
+        assert_eq!(found(&["a.train.en", "b.train.de"], None, "train").map_err(drop), Err(()));
+        assert_eq!(found(&["v-01-train-00000-of-00001.csv"], None, "x"), Err(Missing::Split(names(&["v-01-train"]))));
         assert_eq!(found(&["train.zip", "valid.en"], None, "train"), Err(Missing::Form(names(&["train.zip"]))));
         assert_eq!(found(&[], None, "train"), Err(Missing::Split(Vec::new())));
         // A better format, and the other split's name within the name.

@@ -141,7 +141,7 @@ impl Tokenizer {
     pub fn load(path: &Path) -> Result<Self> {
         let bytes =
             file::read_at_most(path, MOST_BYTES).map_err(|error| Error::io("read the tokenizer", path, error))?;
-        let help = "use a tokenizer.json, a SentencePiece .model, or what mt wrote; or train one from the corpus";
+        let help = "name a tokenizer.json, a SentencePiece .model, or what mt wrote";
         Self::from_bytes(bytes).map_err(|error| error.at(path).help(help))
     }
 

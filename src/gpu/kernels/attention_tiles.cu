@@ -9,24 +9,42 @@
 constexpr int TILE = 32;
 constexpr int TILE_WARPS = 4;
 
-// A tile of a matrix of heads: rows `first` to `first + TILE - 1`, those beyond `rows` zero. A row is eight numbers longer
-// than a head, so that the lanes of a warp read different banks.
+// A tile of a matrix of heads. A row is eight numbers longer than a head, so that the lanes of a warp read different banks.
 template <int D> struct Tile {
     static constexpr int STRIDE = D + 8;
     bf16* at;
-    __device__ void fill(const bf16* from, size_t stride, unsigned first, unsigned rows) const {
-        constexpr int PARTS_OF_ROW = D / 8;
-        for (unsigned i = threadIdx.x; i < TILE * PARTS_OF_ROW; i += blockDim.x) {
-            const unsigned row = i / PARTS_OF_ROW, column = i % PARTS_OF_ROW * 8;
-            uint4 numbers = make_uint4(0, 0, 0, 0);
-            if (first + row < rows) numbers = *reinterpret_cast<const uint4*>(from + (first + row) * stride + column);
-            *reinterpret_cast<uint4*>(at + row * STRIDE + column) = numbers;
-        }
-    }
     __device__ unsigned pair_at(unsigned row, unsigned column) const {
         return *reinterpret_cast<const unsigned*>(at + row * STRIDE + column);
     }
 };
+
+// Fills two tiles with the rows `first` to `first + TILE - 1` of two matrices; rows beyond `rows` are zero. A thread has four
+// reads on their way at a time, or two where it has no more registers.
+template <int D>
+__device__ inline void fill(const Tile<D>& a, const bf16* from_a, size_t stride_a, const Tile<D>& b, const bf16* from_b,
+                            size_t stride_b, unsigned first, unsigned rows) {
+    constexpr unsigned PARTS_OF_ROW = D / 8, PARTS = TILE * PARTS_OF_ROW, AT_ONCE = D > 64 ? 1 : 2;
+    for (unsigned start = threadIdx.x; start < PARTS; start += AT_ONCE * blockDim.x) {
+        uint4 numbers[AT_ONCE][2];
+#pragma unroll
+        for (unsigned j = 0; j < AT_ONCE; j++) {
+            const unsigned i = start + j * blockDim.x, row = first + i / PARTS_OF_ROW, column = i % PARTS_OF_ROW * 8;
+            numbers[j][0] = numbers[j][1] = make_uint4(0, 0, 0, 0);
+            if (i < PARTS && row < rows) {
+                numbers[j][0] = *reinterpret_cast<const uint4*>(from_a + row * stride_a + column);
+                numbers[j][1] = *reinterpret_cast<const uint4*>(from_b + row * stride_b + column);
+            }
+        }
+#pragma unroll
+        for (unsigned j = 0; j < AT_ONCE; j++) {
+            const unsigned i = start + j * blockDim.x, place = i / PARTS_OF_ROW * Tile<D>::STRIDE + i % PARTS_OF_ROW * 8;
+            if (i < PARTS) {
+                *reinterpret_cast<uint4*>(a.at + place) = numbers[j][0];
+                *reinterpret_cast<uint4*>(b.at + place) = numbers[j][1];
+            }
+        }
+    }
+}
 
 // 16 rows of D numbers as left operands; rows beyond `rows` are zero.
 template <int D> struct Rows {
@@ -144,8 +162,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
     float acc[D / 8][4] = {}, largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
     for (unsigned start = 0; start < visible; start += TILE) {
         __syncthreads();
-        keys.fill(k + at.k, shape.k_stride, start, place.keys);
-        values.fill(v + at.v, shape.k_stride, start, place.keys);
+        fill(keys, k + at.k, shape.k_stride, values, v + at.v, shape.k_stride, start, place.keys);
         __syncthreads();
         if (start >= seen) continue;
         float x[TILE / 8][4], most[2] = {largest[0], largest[1]};
@@ -242,8 +259,7 @@ __device__ void attend_tiles_backward_queries(bf16* dq, float* deltas, const flo
     float acc[D / 8][4] = {};
     for (unsigned start = 0; start < visible; start += TILE) {
         __syncthreads();
-        keys.fill(k + at.k, shape.k_stride, start, place.keys);
-        values.fill(v + at.v, shape.k_stride, start, place.keys);
+        fill(keys, k + at.k, shape.k_stride, values, v + at.v, shape.k_stride, start, place.keys);
         __syncthreads();
         if (start >= seen) continue;
         float x[TILE / 8][4], dp[TILE / 8][4];
@@ -285,8 +301,7 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
     // Under the causal mask earlier queries see none of the block's keys.
     for (unsigned start = shape.causal ? of_block / TILE * TILE : 0; start < place.queries; start += TILE) {
         __syncthreads();
-        queries.fill(q + at.q, shape.q_stride, start, place.queries);
-        gradients.fill(dout + at.out, shape.out_stride, start, place.queries);
+        fill(queries, q + at.q, shape.q_stride, gradients, dout + at.out, shape.out_stride, start, place.queries);
         if (threadIdx.x < TILE) {
             const unsigned query = start + threadIdx.x;
             const bool is_there = query < place.queries;

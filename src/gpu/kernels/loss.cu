@@ -70,40 +70,33 @@ __device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsign
         const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
         if (j < vocabulary) held[k] = *reinterpret_cast<const uint4*>(logits + j);
     }
+    // Gives `use` each eight held logits and the first one's token.
+    const auto each = [&](const auto& use) {
 #pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
-        if (j >= vocabulary) continue;
-        float x[LOGITS];
-        load_logits(reinterpret_cast<const bf16*>(&held[k]), vocabulary - j, x);
+        for (int k = 0; k < HELD; k++) {
+            const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
+            if (j >= vocabulary) continue;
+            float x[LOGITS];
+            load_logits(reinterpret_cast<const bf16*>(&held[k]), vocabulary - j, x);
+            use(x, j);
+        }
+    };
+    each([&](const float (&x)[LOGITS], unsigned j) {
 #pragma unroll
         for (int i = 0; i < LOGITS; i++) {
             row.largest = fmaxf(row.largest, x[i]);
             if (i < vocabulary - j) row.total += x[i];
         }
-    }
+    });
     row.largest = of_block<false>(maxima, row.largest);
-#pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
-        if (j >= vocabulary) continue;
-        float x[LOGITS];
-        load_logits(reinterpret_cast<const bf16*>(&held[k]), vocabulary - j, x);
+    each([&](const float (&x)[LOGITS], unsigned) {
 #pragma unroll
         for (int i = 0; i < LOGITS; i++) row.exponentials += exponential<bf16>(x[i] - row.largest);
-    }
+    });
     row.exponentials = of_block<true>(sums, row.exponentials);
     row.total = of_block<true>(totals, row.total);
     if (threadIdx.x == 0) put_losses(losses, row, smoothing, vocabulary);
-    if (!gradient) return;
-#pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
-        if (j >= vocabulary) continue;
-        float x[LOGITS];
-        load_logits(reinterpret_cast<const bf16*>(&held[k]), vocabulary - j, x);
-        put_gradient(logits, x, row, smoothing, vocabulary, j, label);
-    }
+    if (gradient) each([&](float (&x)[LOGITS], unsigned j) { put_gradient(logits, x, row, smoothing, vocabulary, j, label); });
 }
 
 // losses[row] = smoothed loss and negative log-likelihood; with `gradient` the logits become the smoothed loss's gradient, and

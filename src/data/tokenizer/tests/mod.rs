@@ -382,7 +382,7 @@ fn what_is_no_tokenizer_is_refused() {
     let refused = |contents: &[u8]| {
         std::fs::write(&path, contents).unwrap();
         let error = Tokenizer::load(&path).unwrap_err().to_string();
-        assert!(error.contains("-->") && error.contains("help: use a tokenizer.json"), "{error}");
+        assert!(error.contains("-->") && error.contains("help: name a tokenizer.json"), "{error}");
         error
     };
     let error = refused(b"{\n \"model\": ,}");

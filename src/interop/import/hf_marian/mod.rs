@@ -92,7 +92,12 @@ fn check_files(directory: &Path) -> Result<()> {
                     MarianMTModel.from_pretrained(\"DIR\").save_pretrained(\"DIR\")";
         errors.push(Error::failure(what).at(directory).help(help));
     } else if !is_there(WEIGHTS) {
-        errors.push(Error::failure(format!("{WEIGHTS} is missing")).at(directory));
+        let help = if is_there("model.bin") {
+            "this looks like a model of CTranslate2, which is not read back: import the model that it was made from"
+        } else {
+            "name the folder of a MarianMT model"
+        };
+        errors.push(Error::failure(format!("{WEIGHTS} is missing")).at(directory).help(help));
     }
     let subwords: &[&str] =
         if vocabulary::is_in_json(directory) { &[] } else { &["source.spm", "target.spm", "vocab.json"] };

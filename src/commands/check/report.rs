@@ -1,0 +1,99 @@
+//! What a check has found: gathered along the way, told at its end.
+
+use serde_json::{Value, json};
+
+use super::existing::Existing;
+use super::outlook::Outlook;
+use crate::data::check::{Finding, Findings, Kind};
+use crate::error::{Error, Result};
+
+/// What was found.
+#[derive(Default)]
+pub struct Report {
+    /// What is wrong, or odd, with the text.
+    pub findings: Findings,
+    /// The run in the run directory, if there is one.
+    pub existing: Option<Existing>,
+    /// What training will take, as far as that can be known.
+    pub outlook: Option<Outlook>,
+    /// Why training could not begin.
+    errors: Vec<Error>,
+}
+
+impl Report {
+    /// Adds an error, unless it is known: a file may be named, and is read, more than once.
+    pub fn add(&mut self, error: Error) {
+        let text = error.to_string();
+        if self.errors.iter().all(|known| known.to_string() != text) {
+            self.errors.push(error);
+        }
+    }
+
+    /// The value; or nothing, and its error is added.
+    pub fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.add(error)).ok()
+    }
+
+    /// Whether no error was found.
+    pub fn is_clean(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        let finding = |(kind, finding): (Kind, &Finding)| {
+            json!({
+                "kind": kind, "severity": kind.severity(), "text": kind.text(), "count": finding.count,
+                "places": finding.places,
+            })
+        };
+        json!({
+            "findings": self.findings.iter().map(finding).collect::<Vec<_>>(),
+            "run": self.existing.as_ref().map(Existing::json), "plan": self.outlook.as_ref().map(Outlook::json),
+            "errors": errors_json(&self.errors),
+        })
+    }
+
+    /// The findings as lines of text.
+    pub fn findings_in_words(&self) -> impl Iterator<Item = String> {
+        self.findings.iter().map(|(kind, finding)| in_words(kind, finding))
+    }
+
+    /// The existing run and the outlook as lines of text.
+    pub fn prospects_in_words(&self) -> impl Iterator<Item = String> {
+        let existing = self.existing.iter().flat_map(Existing::in_words);
+        existing.chain(self.outlook.iter().flat_map(Outlook::in_words))
+    }
+
+    /// All errors as one, if there are any.
+    pub fn into_result(self) -> Result<()> {
+        if self.errors.is_empty() { Ok(()) } else { Err(Error::many(self.errors)) }
+    }
+}
+
+/// Errors as a list of JSON, with those that they carry.
+pub fn errors_json<'a>(errors: impl IntoIterator<Item = &'a Error>) -> Vec<Value> {
+    errors.into_iter().flat_map(Error::all).map(as_json).collect()
+}
+
+/// What is wrong, where, and what to do. Lines and columns count from 1; 0 means none in particular.
+fn as_json(error: &Error) -> Value {
+    let place = error.place();
+    json!({
+        "what": error.what(), "file": place.map(|place| &place.path), "line": place.map(|place| place.line),
+        "column": place.map(|place| place.column), "help": error.helps(),
+    })
+}
+
+/// One kind of finding with its places.
+fn in_words(kind: Kind, finding: &Finding) -> String {
+    let mut text = format!("{}: {} ({})", kind.severity(), kind.text(), finding.count);
+    for place in &finding.places {
+        let line = if place.line > 0 { format!(":{}", place.line) } else { String::new() };
+        text += &format!("\n  --> {}{line}", place.file.display());
+    }
+    if finding.count > finding.places.len() {
+        text += &format!("\n  and {} more", finding.count - finding.places.len());
+    }
+    text
+}

@@ -1,0 +1,19 @@
+//! The configuration that a command line describes.
+
+use std::path::PathBuf;
+
+use crate::cli::Common;
+use crate::config::{self, Config};
+use crate::error::Result;
+
+/// The configuration of files, `--set` and flags, for training or what comes before it.
+///
+/// # Errors
+/// It has mistakes, or does not name what training needs; all are named.
+pub fn load(files: &[PathBuf], sets: &[String], common: &Common) -> Result<Config> {
+    let mut sets = sets.to_vec();
+    sets.extend(common.device.iter().map(|device| format!("runtime.device={device}")));
+    sets.extend(common.threads.iter().map(|threads| format!("runtime.threads={threads}")));
+    sets.extend(common.seed.iter().map(|seed| format!("train.seed={seed}")));
+    config::load_for_training(files, &sets)
+}

@@ -1,0 +1,60 @@
+//! `[train] init`: the configuration of the model that training begins with supplies defaults for keys that are not stated.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::check::Report;
+use super::document::{self, Source, Table, Value, get};
+use super::schema;
+use crate::checkpoint::{CONFIG_FILE, directory_and_step};
+use crate::error::Error;
+use crate::file;
+
+/// The sections that are taken over: the model's shape, which must be the same, and its search options.
+const SECTIONS: &[&str] = &["model", "decode"];
+
+/// Keys of `[model]` that `preset` sets.
+pub const OF_PRESET: &[&str] = &["d_model", "d_ff", "heads", "encoder_layers", "decoder_layers", "d_k", "d_v"];
+
+/// Keys that default to values derived from another key: if that one is stated, they are not taken from the model.
+const FOLLOWING: &[(&str, &[&str])] = &[("model.preset", OF_PRESET), ("model.dropout", &["embedding_dropout"])];
+
+/// The error for a key of `[tokenizer]` that would have no effect: it is `here`, but `there` in the model that training begins
+/// with.
+pub fn idle_key(key: &str, here: &str, there: &str) -> Error {
+    let what = format!("`{key}` is {here}, but the vocabulary comes from `train.init`, where it is {there}");
+    Error::usage(what).help("leave it out: the model's own tokenizers are used; tags and symbols can be added to them")
+}
+
+/// The configuration of the model that a document with absolute paths names in `train.init`, if it does.
+pub(super) fn file_of(merged: &Table) -> Option<PathBuf> {
+    match &get(merged, "train.init")?.item.value {
+        Value::Text(init) => Some(directory_and_step(Path::new(init)).0.join(CONFIG_FILE)),
+        _ => None,
+    }
+}
+
+/// Lays a document with absolute paths over the `[model]` and `[decode]` of its `train.init`, if it has one. A model that
+/// cannot be read is ignored here; opening it later reports the error.
+pub(super) fn lay_below(merged: Table, order: usize) -> Table {
+    let Some(mut below) = file_of(&merged).and_then(|file| sections(file, order)) else { return merged };
+    for (key, following) in FOLLOWING.iter().filter(|(key, _)| get(&merged, key).is_some()) {
+        let section = key.split('.').next().and_then(|section| below.get_mut(section));
+        if let Some(Value::Table(table)) = section.map(|entry| &mut entry.item.value) {
+            table.retain(|name, _| !following.contains(&name.as_str()));
+        }
+    }
+    document::merge(&mut below, merged, schema::ROOT);
+    below
+}
+
+fn sections(file: PathBuf, order: usize) -> Option<Table> {
+    let text = file::read_text(&file).ok()?;
+    let directory = file.parent()?.to_path_buf();
+    let source = Rc::new(Source { order, name: file, text: Some(text), directory });
+    let mut table = document::parse(&source).ok()?;
+    table.retain(|section, _| SECTIONS.contains(&section.as_str()));
+    let mut report = Report::default();
+    report.check_layer(&mut table, Some(&Table::new()));
+    report.is_empty().then_some(table)
+}
