@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot};
-use crate::commands::model::{config_of, vocabulary};
+use crate::commands::model::{config_of, refuse_other_model, vocabulary};
 use crate::config::{self, Config, ModelConfig, PositionKind, Preset, TokenizerConfig};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
@@ -159,6 +159,7 @@ impl Start {
             return Err(Error::many(errors));
         }
         let located = checkpoint::locate(directory, which).map_err(context)?;
+        refuse_other_model(&other, directory, &located.directory).map_err(context)?;
         let layout = layout::layout(&config.model, vocabulary(&tokenizers));
         let more = extended(&tokenizers, &config.tokenizer).map_err(context)?;
         let tokenizers = more.unwrap_or(tokenizers);
