@@ -8,8 +8,8 @@
 #   scripts/gpu-bench.sh --full-length "base big tiny"         updates on full batches of random tokens, and a profile
 #
 #   --device DEVICE     cpu, cuda (default) or cuda:N
-#   --binary FILE       mt (default: target/gpu-test/mt, else target/cuda/release/mt; target/release/mt with --device cpu);
-#                       needs no Rust here
+#   --binary FILE       mt (default: the newer of target/gpu-test/mt and target/cuda/release/mt; target/release/mt with
+#                       --device cpu); needs no Rust here
 #   --data DIR          folder with train, valid and test, .en and .de (default: data/quickstart)
 #   --config FILE       configuration to train (default: configs/quickstart.toml, but with the shape of transformer-base,
 #                       batches of 4,096 tokens and a suitable learning rate); its corpus is replaced by --data
@@ -124,8 +124,11 @@ case $device in
         : "${binary:=$root/target/release/mt}" "${precisions:=f32}" "${threads:=$(nproc)}" "${passes:=4}"
         ;;
     *)
-        [ -n "$binary" ] || for binary in "$root"/target/{gpu-test/mt,cuda/release/mt}; do [ ! -x "$binary" ] || break; done
-        : "${precisions:=f32 bf16}" "${passes:=20}"
+        built=$root/target/cuda/release/mt
+        packed=$root/target/gpu-test/mt
+        # A file that is missing is older.
+        [ "$built" -nt "$packed" ] || [ ! -x "$packed" ] || built=$packed
+        : "${binary:=$built}" "${precisions:=f32 bf16}" "${passes:=20}"
         ;;
 esac
 
@@ -286,10 +289,18 @@ head_of_table() {
     echo "$second---:|---:|"
 }
 
+# full_updates COMMAND…: runs a program that times full updates
+full_updates() {
+    attempt env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" GLIBC_TUNABLES=$tunables "$@"
+}
+
 # speed_of_step COMMAND…: target tokens per second of full updates, nothing if it fails
 speed_of_step() {
-    attempt env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" GLIBC_TUNABLES=$tunables "$@" \
-        | tee -a "$folder/steps" /dev/stderr | sed -n 's/.* \([0-9]*\) target tokens\/s.*/\1/p' || true
+    local line
+    line=$(full_updates "$@") || return 0
+    echo "$line" >>"$folder/steps"
+    echo "$line" >&2
+    sed -n 's/.* \([0-9]*\) target tokens\/s.*/\1/p' <<<"$line"
 }
 
 # First a profile of each shape, which tells the most in the least time; then the sides in turns.
@@ -300,9 +311,7 @@ full_length() {
     for shape in $shapes; do
         flags_of "$shape"
         for precision in $precisions; do
-            : >"$folder/steps"
-            speed_of_step "$step" "${flags[@]}" --precision "$precision" --profile >/dev/null 2>&1
-            cat "$folder/steps"
+            full_updates "$step" "${flags[@]}" --precision "$precision" --profile || continue
             echo
         done
     done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests on a GPU: the engine and its kernels, forward and backward, the optimizer and decoding, compared with the processor
-# (tests/gpu_engine); plain operations, and a small model learned in f32 and bf16 (tests/device.rs); then the commands end to
-# end on data/quickstart.
+# (tests/gpu_engine); then the commands end to end on data/quickstart; then plain operations, and a small model learned in f32
+# and bf16 (tests/device.rs).
 #
 #   scripts/gpu-test.sh [DEVICE]        build and run; DEVICE: cuda (the default), cuda:1, ...
 #   scripts/gpu-test.sh build           only build, and pack target/gpu-test.tar.xz for another machine
@@ -10,7 +10,7 @@
 # The other machine needs a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz; without
 # xz, python3 -m tarfile -e gpu-test.tar.xz .).
 # `run cpu` is a trial without a GPU: tests/device.rs runs the plain operations on the processor, the commands its own.
-# The tests of a file run in one process, for five minutes at most. If one fails, each runs again in a process of its own, for
+# The tests of a file run in one process, for ten minutes at most. If one fails, each runs again in a process of its own, for
 # one minute: what one does to the device does not affect the next. The commands have three minutes. All tests run, whatever
 # fails, unless a second one takes too long; those that failed are named at the end. A failed test runs once more, waiting
 # for every kernel, so that the message names the kernel that fails. CUDA's libraries may be those that came with PyTorch.
@@ -61,6 +61,11 @@ print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))
 failed=()
 late=0
 
+# Whether `timeout` ended a command, which then had this status.
+is_late() {
+    [ "$1" -eq 124 ] || [ "$1" -eq 137 ]
+}
+
 # part LIMIT NAME COMMAND…: reports whether it passed and how long it took; shows its output only if it failed.
 part() {
     local limit=$1 name=$2 start=$SECONDS status=0
@@ -73,7 +78,7 @@ part() {
     failed+=("$name")
     echo "FAILED  $name ($((SECONDS - start)) s, status $status)"
     tail -n 40 "$work/output"
-    if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+    if is_late "$status"; then
         late=$((late + 1))
         [ "$late" -lt 2 ] || fail "two took longer than they may; ${#failed[@]} failed so far: ${failed[*]}"
     elif [ "$MT_TEST_DEVICE" != cpu ]; then
@@ -84,15 +89,17 @@ part() {
 
 # tests_of FILE: all tests of an executable.
 tests_of() {
-    local test=$1 name names start=$SECONDS before=${#failed[@]}
+    local test=$1 limit=600 name names start=$SECONDS status=0 outcome=failed before=${#failed[@]}
     [ -x "$folder/$test" ] || fail "$folder/$test is missing; run 'scripts/gpu-test.sh build'"
     names=$("$folder/$test" --list --format terse | sed -n 's/: test$//p')
     [ -n "$names" ] || fail "$folder/$test names no tests"
-    if timeout --kill-after=10 300 "$folder/$test" --test-threads 1 >"$work/whole" 2>&1 </dev/null; then
+    timeout --kill-after=10 "$limit" "$folder/$test" --test-threads 1 >"$work/whole" 2>&1 </dev/null || status=$?
+    if [ "$status" -eq 0 ]; then
         echo "ok      tests/$test, $(wc -w <<<"$names") tests ($((SECONDS - start)) s)"
         return
     fi
-    echo "        tests/$test failed ($((SECONDS - start)) s): now each of its tests alone"
+    is_late "$status" && outcome="took longer than $limit s"
+    echo "        tests/$test $outcome ($((SECONDS - start)) s): now each of its tests alone"
     for name in $names; do
         part 60 "$name" "$folder/$test" --test-threads 1 --exact "$name"
     done
@@ -104,7 +111,7 @@ tests_of() {
 
 run() {
     export MT_TEST_DEVICE=$1
-    local test precision
+    local precision
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     if [ "$MT_TEST_DEVICE" != cpu ]; then

@@ -105,7 +105,7 @@ impl Error {
             std::io::ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
             std::io::ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),
             std::io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place"),
-            std::io::ErrorKind::IsADirectory => Some("name a file, not a directory"),
+            std::io::ErrorKind::IsADirectory => Some("there is a directory of this name; a file is needed"),
             _ => None,
         };
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);

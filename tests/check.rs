@@ -126,6 +126,7 @@ fn what_training_survives_is_warned_of_with_its_lines() {
     assert!(report["plan"]["memory_bytes"].as_u64().unwrap() > 0);
     let text = stdout(&project.mt(&["check", "--config", "small.toml"]));
     assert!(text.contains("train.de:4"), "{text}");
+    assert!(text.contains("source and target look swapped: here, or in most of the training text"), "{text}");
     // In so little text most pieces are rare; --json has the same warnings as the text.
     let warnings = report["plan"]["warnings"].as_array().unwrap();
     assert!(warnings.iter().any(|warning| warning.as_str().unwrap().contains("fewer than 10 times")), "{warnings:?}");
@@ -280,12 +281,13 @@ fn neither_text_nor_device_hides_what_cannot_be() {
     let (device, no_device) = ("runtime.device=metal", "`runtime.device` = \"metal\": this mt was built without Metal");
     let huge = ["model.d_model=65536", "model.d_ff=262144", "model.encoder_layers=100"];
     let too_big = "training this model takes more than ";
+    // A GPU would not use the machine's memory.
     let (_, said, report) = checked(&project, 1, &[&[UNEVEN, device][..], &huge].concat());
-    assert_errors(&report, &said, &[REFUSAL, no_device, too_big]);
+    assert_errors(&report, &said, &[REFUSAL, no_device]);
     let (_, said, report) = checked(&project, 1, &[&[UNEVEN, "runtime.device=cpu"][..], &huge].concat());
     assert_errors(&report, &said, &[REFUSAL, too_big]);
     let (_, said, report) = checked(&project, 2, &[&[device][..], &huge].concat());
-    assert_errors(&report, &said, &[no_device, too_big]);
+    assert_errors(&report, &said, &[no_device]);
     // What does not depend on the device is known.
     let (words, said, report) = checked(&project, 2, &[device]);
     assert_errors(&report, &said, &[no_device]);
@@ -331,7 +333,7 @@ fn a_run_that_is_there_already_is_looked_at() {
         // Training says the same.
         fails(&project.train(&[&["--resume", "--set", "train.max_updates=14"], more].concat()), 2, &[what]);
     };
-    refuses(&["--set", "model.d_ff=32"], "`model.d_ff` was 64 when the run began and is 32 now");
+    refuses(&["--set", "model.d_ff=32"], "`model.d_ff` was 64 up to update 12 and is 32 now");
     let train = std::fs::read_to_string(project.path("train.en")).unwrap();
     project.write("train.en", train.replacen("cat", "dog", 1));
     refuses(&[], "the training text has changed since the run began");

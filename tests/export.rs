@@ -255,6 +255,10 @@ fn what_cannot_be_exported_is_named() {
     let names: Vec<_> =
         std::fs::read_dir(project.path("deep/er")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["out"]);
+    let says = ["it looks like a model of CTranslate2, which is not read", "the model that it was made from"];
+    fails(&project.mt(&["info", "deep/er/out"]), 1, &says);
+    fails(&project.mt(&["translate", "--model", "deep/er/out", "the cat"]), 1, &says);
+    fails(&project.mt(&["import", "deep/er/out", "--out", "again"]), 1, &["looks like a model of CTranslate2"]);
 }
 
 /// A MarianMT folder has a single padding id, and `AutoTokenizer` a single tokenizer.

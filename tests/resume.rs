@@ -55,7 +55,7 @@ fn resumed_training_equals_uninterrupted_training() {
     ]
     .concat());
     succeeds(&forced);
-    assert!(stderr(&forced).contains("note: `model.dropout` was 0.1 when the run began and is 0.2 now"));
+    assert!(stderr(&forced).contains("note: `model.dropout` was 0.1 up to update 12 and is 0.2 now"));
 
     // With --force, batch sizes and the text may change, too.
     let lines = std::fs::read_to_string(project.path("valid.en")).unwrap();
@@ -308,7 +308,7 @@ fn the_best_model_is_the_best_by_the_metric_of_now() {
     assert!(info().contains(&format!("best validation: chrF2 {:.2} at update", best.unwrap().0)), "{}", info());
 
     let other = ["--resume", "--set", "valid.metric=loss", "--set", "valid.every=10", "--set", "train.max_updates=70"];
-    fails(&project.train(&other), 2, &["`valid.metric` was \"chrf\" when the run began and is \"loss\" now"]);
+    fails(&project.train(&other), 2, &["`valid.metric` was \"chrf\" up to update 60 and is \"loss\" now"]);
     let output = project.mt(&[&["train", "--config", "small.toml"], &other[..], &["--force"]].concat());
     succeeds(&output);
     assert!(stderr(&output).contains("was not chosen by loss"), "{}", stderr(&output));
@@ -440,20 +440,67 @@ fn a_changed_configuration_does_not_bring_back_another_model() {
     for name in ["model.safetensors", "manifest.json"] {
         std::fs::remove_file(project.path("runs/small").join(name)).unwrap();
     }
-    let heads = "`model.heads` was 2 when the checkpoint was trained, and this file says 4";
     let average = ["average", "runs/small", "--last", "2", "--out", "averaged"];
     for args in [&["translate", "--model", "runs/small", "x"][..], &average] {
-        fails(&project.mt(args), 1, &[heads, "model.d_k", "config.toml", "restore"]);
+        fails(&project.mt(args), 1, &["`model.heads` was 2 and is 4 now", "model.d_k", "config.toml", "restore"]);
     }
+    let (heads, seed) = ("`model.heads` was 2 up to update 12 and is 4 now", "`train.seed` was 1 up to update 12");
     let resume = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=13"];
-    let seed = "`train.seed` was 1";
-    fails(&project.mt(&resume), 1, &[heads, seed, "--force"]);
-    let check = project.mt(&["check", "--config", "runs/small/config.toml"]);
-    assert!(stdout(&check).contains("--resume would refuse it") && stdout(&check).contains(seed), "{}", stdout(&check));
-    let forced = project.mt(&[&resume[..], &["--force"]].concat());
-    succeeds(&forced);
-    assert!(stderr(&forced).contains(seed), "{}", stderr(&forced));
-    succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "last", "x"]));
+    for more in [&[][..], &["--dry-run"]] {
+        fails(&project.mt(&[&resume[..], more].concat()), 2, &[heads, seed, "--force"]);
+    }
+    let check = stdout(&project.mt(&["check", "--config", "runs/small/config.toml"]));
+    assert!(check.contains("--resume would refuse it") && check.contains(seed), "{check}");
+    // The configuration that it was trained with continues it, whatever the file says.
+    succeeds(&project.train(&["--resume", "--set", "train.max_updates=13"]));
+    assert!(String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap().contains("\nheads = 2"));
+}
+
+/// Without a mean of models, the last update competes with the best checkpoint even if no validation was due after it.
+#[test]
+fn the_last_update_may_be_the_final_model() {
+    let project = Project::new();
+    let sets = ["valid.metric=loss", "valid.every=6", "train.average_last=0", "train.max_updates=14"];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let finals = |more: &[&str]| -> serde_json::Value {
+        succeeds(&project.train(&[&sets[..], more].concat()));
+        let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
+        let last = log.lines().rfind(|line| line.contains("\"event\":\"final\"")).unwrap();
+        serde_json::from_str(last).unwrap()
+    };
+    let last = finals(&[]);
+    assert_eq!(last["model"], "last, update 14", "{last}");
+    let checkpoint = "runs/small/checkpoints/step-00000014/model.safetensors";
+    assert_eq!(file(&project, "runs/small", "model.safetensors"), std::fs::read(project.path(checkpoint)).unwrap());
+    // From update 12 on, the model gets worse.
+    let worse = ["--resume", "--set", "train.schedule.learning_rate=30", "--set", "train.max_updates=16"];
+    let best = finals(&worse);
+    assert_eq!(best["model"], "best, update 12", "{best}");
+    assert!(last["loss"].as_f64() < best["loss"].as_f64());
+}
+
+/// A change that is forced, and what was trained before it.
+#[test]
+fn a_model_is_never_made_of_two() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.average_last=0"]));
+    let force = ["train", "--config", "small.toml", "--resume", "--force", "--set", "model.activation=swish"];
+    let more = ["--set", "train.average_last=3", "--set", "train.max_updates=16", "--set", "valid.every=16"];
+    let output = project.mt(&[&force[..], &more].concat());
+    succeeds(&output);
+    let said = stderr(&output);
+    for words in [
+        "`model.activation` was \"relu\" up to update 12 and is \"swish\" now",
+        "is another model's",
+        "the checkpoint of update 12 is not part of the average",
+        "average of one checkpoint, the last",
+    ] {
+        assert!(said.contains(words), "`{words}` is missing in:\n{said}");
+    }
+    // What was trained before is the other model.
+    let translate = ["translate", "--model", "runs/small", "x", "--checkpoint"];
+    fails(&project.mt(&[&translate[..], &["12"]].concat()), 1, &["update 12 was trained with", "`model.activation`"]);
+    succeeds(&project.mt(&[&translate[..], &["16"]].concat()));
 }
 
 #[test]

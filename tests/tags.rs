@@ -44,7 +44,8 @@ fn trained() -> Project {
     succeeds(&output);
     let said = stderr(&output);
     assert!(
-        said.contains("warning: about 1 % of the source lines begin with none of the tags, such as <2de>"),
+        said.contains("warning: fewer than 1 % of the source lines begin with none of the tags, such as <2de>")
+            && said.contains("train.en:241"),
         "{said}"
     );
     project
@@ -116,7 +117,7 @@ fn check_tells_of_lines_without_a_tag_and_of_tags_without_a_line() {
     );
     assert!(!text.contains("swapped"), "{text}");
     assert!(
-        text.contains("warning: about 1 % of the source lines begin with none of the tags, such as <2de>"),
+        text.contains("warning: fewer than 1 % of the source lines begin with none of the tags, such as <2de>"),
         "{text}"
     );
     let output = project.mt(&["check", "--config", "small.toml", "--set", TAGS]);
@@ -197,6 +198,14 @@ fn tags_can_be_added_when_a_model_is_tuned() {
             "{config}"
         );
         succeeds(&tune(r#"["<2it>"]"#, &["--resume", "--set", "train.max_updates=2"]));
+        // Neither can a vocabulary grow later, nor can new rows be trained in a table that is frozen.
+        fails(
+            &tune(r#"["<2it>", "<2fr>"]"#, &["--resume", "--set", "train.max_updates=3"]),
+            2,
+            &["`tokenizer.tags` was"],
+        );
+        let frozen = ["--overwrite", "--set", "train.freeze=[\"encoder\", \"source_embedding\"]"];
+        fails(&tune(r#"["<2it>"]"#, &frozen), 2, &["adds rows to source_embedding.weight", "stay random"]);
         assert_eq!(info(&tuned)["config"]["tokenizer"]["tags"].as_array().unwrap().len(), 3);
     }
 }

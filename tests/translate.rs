@@ -332,15 +332,21 @@ fn what_is_no_text_is_refused() {
 fn output_appended_to_the_input_is_refused() {
     let project = trained();
     project.write("grows", "the cat sleeps\n");
+    let appended = |args: &[&str]| {
+        let file = std::fs::File::options().append(true).open(project.path("grows")).unwrap();
+        project.command(args).stdout(file).output().unwrap()
+    };
+    let translate = ["translate", "--model", "runs/small", "--input", "grows"];
     for args in [
         &["tokenize", "--model", "runs/small", "--input", "grows"][..],
-        &["translate", "--model", "runs/small", "--input", "grows"],
+        &translate,
         &["score", "--model", "runs/small", "--src", "grows", "--tgt", "valid.de"],
     ] {
-        let file = std::fs::File::options().append(true).open(project.path("grows")).unwrap();
-        let output = project.command(args).stdout(file).output().unwrap();
-        fails(&output, 2, &["the output is the same file as the input grows", "another file"]);
+        fails(&appended(args), 2, &["the output is the same file as the input grows", "another file"]);
     }
+    // Nothing goes to stdout.
+    succeeds(&appended(&[&translate[..], &["--output", "out"]].concat()));
+    assert_eq!(std::fs::read_to_string(project.path("out")).unwrap().lines().count(), 1);
     assert_eq!(std::fs::read_to_string(project.path("grows")).unwrap(), "the cat sleeps\n");
 }
 

@@ -230,12 +230,7 @@ impl TensorFile {
     /// # Errors
     /// The file cannot be read or its header is invalid.
     pub fn open(path: &Path, layout: &[Slot]) -> Result<Self> {
-        let file = File::open(path).map_err(|error| Error::io("read the tensors", path, error))?;
-        Self::of(file, path, layout)
-    }
-
-    /// As [`TensorFile::open`], of a file that is open at its beginning.
-    pub(super) fn of(mut file: File, path: &Path, layout: &[Slot]) -> Result<Self> {
+        let mut file = File::open(path).map_err(|error| Error::io("read the tensors", path, error))?;
         let Header { data: start, tensors } = read_header(&mut file, path)?;
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
         let mut this = Self {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Seek};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -64,7 +64,7 @@ impl fmt::Display for Which {
 }
 
 /// A model that was found and verified.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     /// Its `model.safetensors`.
     pub model: PathBuf,
@@ -74,18 +74,15 @@ pub struct Located {
     pub what: String,
     /// What was damaged and passed over, one line each, for the user to see.
     pub warnings: Vec<String>,
-    /// The file `model`. It is open, so that it can be read even when training has removed the checkpoint (`train.keep`).
-    weights: File,
 }
 
 impl Located {
-    /// Its weights. Only one of those that this returns may be used at a time: they share a position in the file.
+    /// Its weights.
     ///
     /// # Errors
-    /// As [`TensorFile::open`].
+    /// As [`TensorFile::open`]; or training has removed the checkpoint since (`train.keep`).
     pub fn tensors(&self, layout: &[Slot]) -> Result<TensorFile> {
-        let file = self.weights.try_clone().and_then(|mut file| file.rewind().map(|()| file));
-        TensorFile::of(file.map_err(|error| Error::io("read the tensors", &self.model, error))?, &self.model, layout)
+        TensorFile::open(&self.model, layout).map_err(|error| or_gone(&self.directory, error))
     }
 
     /// Fills `flat` from its weights.
@@ -270,13 +267,17 @@ fn any(dir: &Path) -> Result<Located> {
     last(dir, warnings)
 }
 
-/// The end of a help that names a whole checkpoint of the run, if there is one besides that of update `damaged`.
+/// The end of a help that names a whole checkpoint of the run, the best one or else the newest, if there is one besides that of
+/// update `damaged`.
 fn other_checkpoint(dir: &Path, damaged: Option<u64>) -> String {
-    let is_whole = |step: &u64| Some(*step) != damaged && checkpoint(dir, *step, "").is_ok();
-    let best = pointer(dir, BEST).ok().flatten().filter(is_whole).map(|_| BEST.to_owned());
-    let newest = || list(dir).unwrap_or_default().iter().rev().map(|saved| saved.0).find(is_whole);
-    match best.or_else(|| newest().map(|step| step.to_string())) {
-        Some(which) => format!("; or name a checkpoint, such as --checkpoint {which}"),
+    let best = pointer(dir, BEST).ok().flatten();
+    let newest_first = list(dir).unwrap_or_default().into_iter().rev().map(|(step, _)| step);
+    let mut others = best.into_iter().chain(newest_first).filter(|step| Some(*step) != damaged);
+    match others.find(|step| checkpoint(dir, *step, "").is_ok()) {
+        Some(step) if Some(step) == best => {
+            "; or use another checkpoint, such as the best (--checkpoint best)".to_owned()
+        }
+        Some(step) => format!("; or use another checkpoint, such as that of update {step} (--checkpoint {step})"),
         None => String::new(),
     }
 }
@@ -300,7 +301,7 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
         }
     }
     match newest {
-        Some((step, directory)) => located(directory, &named(Which::Last, step), warnings),
+        Some((step, directory)) => Ok(located(directory, &named(Which::Last, step), warnings)),
         None if warnings.is_empty() => Err(no_model(dir, "it holds no checkpoint yet").help(what_is_there(dir))),
         None => Err(no_model(dir, &format!("nothing in it can be used\n    {}", warnings.join("\n    ")))
             .help("restore a copy, or train again")),
@@ -313,7 +314,7 @@ fn has_final(dir: &Path) -> bool {
 
 fn final_model(dir: &Path) -> Result<Located> {
     verify_holding(dir, &[MODEL_FILE])?;
-    located(dir.to_path_buf(), "final", Vec::new())
+    Ok(located(dir.to_path_buf(), "final", Vec::new()))
 }
 
 fn checkpoint(dir: &Path, step: u64, what: &str) -> Result<Located> {
@@ -321,7 +322,7 @@ fn checkpoint(dir: &Path, step: u64, what: &str) -> Result<Located> {
         return Err(no_model(dir, &format!("it has no checkpoint of update {step}")).help(what_is_there(dir)));
     };
     verify_holding(&directory, &[MODEL_FILE])?;
-    located(directory, what, Vec::new())
+    Ok(located(directory, what, Vec::new()))
 }
 
 /// A checkpoint that the user asked for, and no other.
@@ -333,11 +334,8 @@ fn asked(dir: &Path, step: u64, which: Which) -> Result<Located> {
     })
 }
 
-fn located(directory: PathBuf, what: &str, warnings: Vec<String>) -> Result<Located> {
-    let model = directory.join(MODEL_FILE);
-    let weights =
-        File::open(&model).map_err(|error| or_gone(&directory, Error::io("read the tensors", &model, error)))?;
-    Ok(Located { model, directory, what: what.to_owned(), warnings, weights })
+fn located(directory: PathBuf, what: &str, warnings: Vec<String>) -> Located {
+    Located { model: directory.join(MODEL_FILE), directory, what: what.to_owned(), warnings }
 }
 
 fn named(which: Which, step: u64) -> String {

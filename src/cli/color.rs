@@ -7,7 +7,7 @@ use clap::{ColorChoice, ValueEnum};
 /// When to colour messages and help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// When stderr is a terminal.
+    /// When they go to a terminal, messages to stderr and help to stdout, unless NO_COLOR is set.
     Auto,
     /// Always.
     Always,

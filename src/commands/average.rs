@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::model::{config_of, named, refuse_other_model, slots, vocabulary, write_model};
+use super::model::{config_of, named, slots, vocabulary, write_model};
 use super::output::print;
+use super::record::refuse_other_model;
 use crate::checkpoint;
 use crate::cli::{AverageArgs, Common};
 use crate::config::Config;

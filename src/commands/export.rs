@@ -3,7 +3,7 @@
 use super::model;
 use super::output::print;
 use crate::cli::{Common, ExportArgs};
-use crate::console::message;
+use crate::console::{message, note};
 use crate::error::{Error, Result};
 use crate::interop::export::{Format, Model, ct2, hf_marian};
 use crate::interop::marian_search;
@@ -33,27 +33,24 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     }
     if !common.quiet {
         message(format_args!("written to {}", args.out.display()));
-        if format == Format::HfMarian {
-            for note in hf_marian::notes(&loaded.tokenizers) {
-                message(format_args!("note: {note}"));
-            }
-            let lost = marian_search::lost(&loaded.config.decode);
-            if !lost.is_empty() {
-                let lost = lost.join("; ");
-                message(format_args!(
-                    "note: transformers searches differently: {lost}. `mt import` of this folder restores the search \
-                     of mt"
-                ));
-            }
-        }
-        let target = &loaded.tokenizers.target;
-        // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
-        if format == Format::Ct2 && !target.has_dropout() && target.forbidden().contains(&target.unk_id()) {
-            message(format_args!(
-                "note: mt never puts <unk> into a translation; CTranslate2 must be told not to either: \
-                 translate_batch(…, disable_unk=True)"
+    }
+    if format == Format::HfMarian {
+        hf_marian::notes(&loaded.tokenizers).into_iter().for_each(note);
+        let lost = marian_search::lost(&loaded.config.decode);
+        if !lost.is_empty() {
+            let lost = lost.join("; ");
+            note(format_args!(
+                "transformers searches differently: {lost}. `mt import` of this folder restores the search of mt"
             ));
         }
+    }
+    let target = &loaded.tokenizers.target;
+    // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
+    if format == Format::Ct2 && !target.has_dropout() && target.forbidden().contains(&target.unk_id()) {
+        note(
+            "mt never puts <unk> into a translation; CTranslate2 must be told not to either: \
+             translate_batch(…, disable_unk=True)",
+        );
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::hub_model;
 use super::model::{named, write_model};
 use super::output::print;
 use crate::cli::{Common, ImportArgs};
-use crate::console::message;
+use crate::console::{message, note};
 use crate::error::Result;
 use crate::interop::import::{self, Imported};
 
@@ -33,13 +33,13 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
                 tags.join(" ")
             ));
         }
-        let source = &imported.tokenizers.source;
-        if source.sentencepiece().is_none() && !source.has_dropout() && folder.join("tokenizer.json").exists() {
-            message(
-                "note: the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and \
-                 its tags are treated as ordinary text",
-            );
-        }
+    }
+    let source = &imported.tokenizers.source;
+    if source.sentencepiece().is_none() && !source.has_dropout() && folder.join("tokenizer.json").exists() {
+        note(
+            "the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and its tags \
+             are treated as ordinary text",
+        );
     }
     Ok(())
 }

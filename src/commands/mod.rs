@@ -16,6 +16,7 @@ pub mod model;
 mod output;
 mod prepare;
 mod quantize;
+mod record;
 mod report;
 mod run;
 mod score;

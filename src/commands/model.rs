@@ -8,7 +8,7 @@ use std::str::FromStr;
 use candle_core::{DType, Device};
 
 use super::hub_model;
-use super::run::compare;
+use super::record::refuse_other_model;
 use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};
@@ -25,7 +25,6 @@ use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::backend::{Backend, Tape};
-use crate::train::state::TrainState;
 
 /// A model that was found, with everything needed to use it. Its weights have not been read.
 pub struct ModelFiles {
@@ -257,17 +256,6 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
     Ok(ModelFiles { config, tokenizers, device, located, directory })
 }
 
-/// Refuses a checkpoint whose run has another `[model]` now: its tensors might fit, and mean something else.
-pub fn refuse_other_model(config: &Config, run: &Path, checkpoint: &Path) -> Result<()> {
-    if run == checkpoint {
-        return Ok(());
-    }
-    let state = checkpoint::read_state(checkpoint).and_then(TrainState::from_json);
-    // A checkpoint needs no state to be used as a model.
-    let recorded = state.map(|state| state.configuration).unwrap_or_default();
-    compare::recorded_model(&recorded, config, &run.join(checkpoint::CONFIG_FILE))
-}
-
 /// The resolved configuration of a run or model directory.
 pub fn config_of(directory: &Path) -> Result<Config> {
     let file = directory.join(checkpoint::CONFIG_FILE);
@@ -285,10 +273,15 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     }
     if !is_there {
         let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
-        let is_foreign = marian::is_model(directory) || directory.join("config.json").exists();
-        return Err(error.help(match (is_hub, is_foreign) {
-            (true, _) => "import a model of the hub first: mt import hf:ORG/NAME --out DIR",
-            (_, true) => "it looks like another program's model; import it first: mt import DIR --out MODEL_DIR",
+        let is_there = |name: &str| directory.join(name).exists();
+        let is_marian = marian::is_model(directory);
+        let is_ct2 = !is_marian && is_there("model.bin") && !is_there(checkpoint::MODEL_FILE);
+        return Err(error.help(match (is_hub, is_ct2, is_marian || is_there("config.json")) {
+            (true, ..) => "import a model of the hub first: mt import hf:ORG/NAME --out DIR",
+            (_, true, _) => {
+                "it looks like a model of CTranslate2, which is not read: use or import the model that it was made from"
+            }
+            (.., true) => "it looks like another program's model; import it first: mt import DIR --out MODEL_DIR",
             _ => "name a run directory (runs/<name>) or a model directory",
         }));
     }

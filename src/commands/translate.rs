@@ -41,9 +41,13 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         AttentionFile::refuse_several(file, count)?;
     }
     let of_models = model::files_of(&first, &others);
-    for file in [args.output.as_deref(), args.attention.as_deref()] {
-        let inputs = lines.path().into_iter().chain(args.decode.shortlist.as_deref());
-        refuse_inputs(file, inputs.chain(of_models.iter().map(PathBuf::as_path)))?;
+    let inputs = || {
+        let texts = lines.path().into_iter().chain(args.decode.shortlist.as_deref());
+        texts.chain(of_models.iter().map(PathBuf::as_path))
+    };
+    refuse_inputs(args.output.as_deref(), inputs())?;
+    if let Some(file) = &args.attention {
+        refuse_inputs(Some(file), inputs())?;
     }
     let progress = Progress::new(&lines, args.output.as_deref(), common);
     let (mut writer, mut refused) = (None, None);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::aliases;
 use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
 use super::schema::{self, find, join};
 use crate::device::DeviceName;
@@ -189,24 +190,11 @@ impl Report {
             _ if is_table => format!("unknown section [{path}.{name}]"),
             _ => format!("unknown key `{name}` in [{path}] (value {value})"),
         };
-        let near = nearest(name, names);
-        let owners = schema::owners(name);
-        let help = match near {
-            _ if name == "extends" => "`extends` belongs in a file, before the first section".to_owned(),
-            Some((best, true)) => format!("did you mean `{best}`?"),
-            _ if !owners.is_empty() => {
-                let owners: Vec<_> = owners.iter().map(|owner| format!("[{owner}]")).collect();
-                format!("`{name}` belongs to {}", owners.join(" or "))
-            }
-            Some((best, false)) => format!("did you mean `{best}`? If not: {all}"),
-            None => all.to_owned(),
-        };
+        let (help, meant) = key_meant(path, name, &entry.item.value, names, all);
         self.add(&entry.key, Error::usage(what).help(help));
         self.bad.insert(join(path, name));
-        if let Some((best, _)) = near {
-            // Most likely that key was meant, so do not report it as missing too.
-            self.bad.insert(join(path, best));
-        }
+        // Most likely those keys were meant, so do not report them as missing too.
+        self.bad.extend(meant);
     }
 
     /// Reports required keys that no layer states and removes the tables that lack them, so that the rest can still be
@@ -273,6 +261,31 @@ impl Report {
     }
 }
 
+/// What to do about a key that does not exist, and the keys (dotted) that may have been meant: one of `names`, which the
+/// table has, or another; `all` is the list shown to the user.
+fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -> (String, Vec<String>) {
+    if name == "extends" {
+        return ("`extends` belongs in a file, before the first section".to_owned(), Vec::new());
+    }
+    let near = nearest(name, names);
+    let is_one_slip = matches!(near, Some((_, Some(0 | 1))));
+    let alias = if is_one_slip || matches!(value, Value::Table(_)) { None } else { aliases::of_key(path, name, value) };
+    if let Some(alias) = alias {
+        return (alias.help, alias.keys);
+    }
+    let owners = schema::owners(name);
+    let help = match near {
+        Some((best, Some(_))) => format!("did you mean `{best}`?"),
+        _ if !owners.is_empty() => {
+            let owners: Vec<_> = owners.iter().map(|owner| format!("[{owner}]")).collect();
+            format!("`{name}` belongs to {}", owners.join(" or "))
+        }
+        Some((best, None)) => format!("did you mean `{best}`? If not: {all}"),
+        None => all.to_owned(),
+    };
+    (help, near.map(|(best, _)| join(path, best)).into_iter().collect())
+}
+
 /// Checks a plain value.
 fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
     let wrong = |needed: &str| Err(Error::usage(format!("`{path}` must be {needed}, found {}", value.describe())));
@@ -324,12 +337,29 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
             Err(error) => Err(error.help(keys_help(keys))),
             ok => ok,
         },
-        (Kind::Tagged { .. }, _) => wrong("a table with a `kind`"),
+        (Kind::Tagged { variants, .. }, _) => match (wrong("a table with a `kind`"), value) {
+            (Err(error), Value::Text(kind)) => Err(error.help(as_table(path, kind, variants))),
+            (result, _) => result,
+        },
         (Kind::List(keys), _) => match wrong("a list of tables") {
             Err(error) => Err(error.help(keys_help(keys))),
             ok => ok,
         },
     }
+}
+
+/// How a tagged table is written whose `kind` was stated as its value.
+fn as_table(path: &str, kind: &str, variants: &[Variant]) -> String {
+    let name = path.rsplit('.').next().unwrap_or(path);
+    let kinds: Vec<_> = variants.iter().map(|variant| variant.kind).collect();
+    let ours = aliases::kind(path, kind).or_else(|| nearest(kind, &kinds).map(|(best, _)| best));
+    let Some(variant) = ours.and_then(|kind| schema::variant(variants, kind)) else {
+        let kinds: Vec<_> = kinds.iter().map(|kind| format!("\"{kind}\"")).collect();
+        return format!("write `{name} = {{ kind = KIND }}`, where KIND is {}", kinds.join(" or "));
+    };
+    let needed = variant.keys.iter().filter(|key| key.required);
+    let needed: String = needed.map(|key| format!(", {} = NUMBER", key.name)).collect();
+    format!("write `{name} = {{ kind = \"{}\"{needed} }}`", variant.kind)
 }
 
 fn check_choice(path: &str, value: &Value, names: &[&str]) -> Result<(), Error> {
@@ -345,10 +375,11 @@ fn not_one_of(path: &str, value: &Value, names: &[&str]) -> Error {
         [only] => format!("the only value is {only}"),
         _ => format!("one of {}", quoted.join(", ")),
     };
-    if let Value::Text(text) = value
-        && let Some((best, _)) = nearest(text, names)
-    {
-        help = format!("did you mean \"{best}\"? {help}");
+    if let Value::Text(text) = value {
+        let near = || nearest(text, names).map(|(best, _)| format!("did you mean \"{best}\"?"));
+        if let Some(hint) = aliases::of_value(path, text).or_else(near) {
+            help = format!("{hint} {help}");
+        }
     }
     Error::usage(format!("`{path}` cannot be {}", value.show())).help(help)
 }
@@ -375,16 +406,16 @@ fn list(keys: &[Key]) -> String {
     keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The most similar of `names`, and whether the difference is only a typing slip; `None` if none is similar.
-fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<(&'n str, bool)> {
-    let plain = |name: &str| name.to_lowercase().replace('-', "_");
+/// The most similar of `names`, and by how many slips of the pen it differs if by no more; `None` if none is similar.
+fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<(&'n str, Option<usize>)> {
+    let plain = aliases::plain;
     let name = plain(name);
     let slips = |other: &str| strsim::damerau_levenshtein(&name, &plain(other));
     let close = names.iter().map(|other| (slips(other), *other)).min_by_key(|(slips, _)| *slips);
     if let Some((slips, other)) = close
         && slips <= 2.min(name.chars().count() / 3)
     {
-        return Some((other, true));
+        return Some((other, Some(slips)));
     }
     // Names of one or two letters resemble too many others.
     if name.chars().count() < 3 {
@@ -393,5 +424,5 @@ fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<(&'n str, bool)> {
     // Jaro-Winkler weighs a common beginning: `warmup_updates` is near `warmup`. Unrelated keys stay below 0.75.
     let similar = names.iter().map(|other| (strsim::jaro_winkler(&name, &plain(other)), *other));
     let (similarity, other) = similar.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (similarity >= 0.75).then_some((other, false))
+    (similarity >= 0.75).then_some((other, None))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Map, Value as Json};
@@ -15,7 +16,8 @@ pub(super) const HEADER: &str = "# Resolved: every key has its value, every path
 
 /// Whether `file` is a configuration that `mt` wrote, not one that a user did.
 pub fn is_resolved(file: &Path) -> bool {
-    file::read_text(file).is_ok_and(|text| text.starts_with(HEADER))
+    let mut start = [0; HEADER.len()];
+    file::open_regular(file).and_then(|mut file| file.read_exact(&mut start)).is_ok_and(|()| start == HEADER.as_bytes())
 }
 
 /// The configuration with every value filled in, as TOML that loads again as the same configuration.

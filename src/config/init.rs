@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::check::Report;
-use super::document::{self, Source, Table, Value, get};
+use super::document::{self, Origin, Source, Table, Value, get};
 use super::schema;
 use crate::checkpoint::{CONFIG_FILE, directory_and_step};
 use crate::error::Error;
@@ -15,6 +15,9 @@ const SECTIONS: &[&str] = &["model", "decode"];
 
 /// Keys of `[model]` that `preset` sets.
 pub const OF_PRESET: &[&str] = &["d_model", "d_ff", "heads", "encoder_layers", "decoder_layers", "d_k", "d_v"];
+
+/// The order of the source that the model's configuration is: after all others, and no other's.
+const ORDER: usize = usize::MAX;
 
 /// Keys that default to values derived from another key: if that one is stated, they are not taken from the model.
 const FOLLOWING: &[(&str, &[&str])] = &[("model.preset", OF_PRESET), ("model.dropout", &["embedding_dropout"])];
@@ -27,7 +30,7 @@ pub fn idle_key(key: &str, here: &str, there: &str) -> Error {
 }
 
 /// The configuration of the model that a document with absolute paths names in `train.init`, if it does.
-pub(super) fn file_of(merged: &Table) -> Option<PathBuf> {
+fn file_of(merged: &Table) -> Option<PathBuf> {
     match &get(merged, "train.init")?.item.value {
         Value::Text(init) => Some(directory_and_step(Path::new(init)).0.join(CONFIG_FILE)),
         _ => None,
@@ -36,8 +39,8 @@ pub(super) fn file_of(merged: &Table) -> Option<PathBuf> {
 
 /// Lays a document with absolute paths over the `[model]` and `[decode]` of its `train.init`, if it has one. A model that
 /// cannot be read is ignored here; opening it later reports the error.
-pub(super) fn lay_below(merged: Table, order: usize) -> Table {
-    let Some(mut below) = file_of(&merged).and_then(|file| sections(file, order)) else { return merged };
+pub(super) fn lay_below(merged: Table) -> Table {
+    let Some(mut below) = file_of(&merged).and_then(sections) else { return merged };
     for (key, following) in FOLLOWING.iter().filter(|(key, _)| get(&merged, key).is_some()) {
         let section = key.split('.').next().and_then(|section| below.get_mut(section));
         if let Some(Value::Table(table)) = section.map(|entry| &mut entry.item.value) {
@@ -48,10 +51,15 @@ pub(super) fn lay_below(merged: Table, order: usize) -> Table {
     below
 }
 
-fn sections(file: PathBuf, order: usize) -> Option<Table> {
+/// Whether a value comes from the model that training begins with.
+pub(super) fn is_origin(origin: &Origin) -> bool {
+    origin.source.order == ORDER
+}
+
+fn sections(file: PathBuf) -> Option<Table> {
     let text = file::read_text(&file).ok()?;
     let directory = file.parent()?.to_path_buf();
-    let source = Rc::new(Source { order, name: file, text: Some(text), directory });
+    let source = Rc::new(Source { order: ORDER, name: file, text: Some(text), directory });
     let mut table = document::parse(&source).ok()?;
     table.retain(|section, _| SECTIONS.contains(&section.as_str()));
     let mut report = Report::default();

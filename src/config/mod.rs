@@ -5,6 +5,7 @@
 //! that training begins with is laid below (`init`), computed defaults are filled in (`resolve`), and the result can be
 //! written out and compared (`dump`). All problems of all files are reported at once.
 
+mod aliases;
 mod check;
 mod corpus;
 mod document;
@@ -231,7 +232,7 @@ impl Loader {
         self.report.require(&mut merged);
         let directory = self.directory.as_deref().unwrap_or(&self.working);
         let root = paths::absolutise(&mut merged, directory, &mut self.report);
-        let merged = init::lay_below(merged, self.sources + 1);
+        let merged = init::lay_below(merged);
         let config = resolve::resolve(&merged, root, &mut self.report);
         if let (true, true, Ok(config)) = (self.for_training, self.report.is_empty(), &config) {
             resolve::require_for_training(config, &merged, &mut self.report);

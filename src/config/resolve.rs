@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::check::Report;
 use super::corpus;
-use super::document::{Origin, Table, Value, get, to_json};
+use super::document::{Entry, Origin, Table, Value, get, to_json};
 use super::dump::HEADER;
 use super::init;
 use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Sinusoid, Tie};
@@ -124,8 +124,7 @@ impl Together<'_> {
 
     /// Whether the key is stated only by the model that training begins with.
     fn is_of_init(&self, key: &str) -> bool {
-        let file = init::file_of(self.merged);
-        get(self.merged, key).is_some_and(|entry| file.is_some_and(|file| entry.item.origin.source.name == file))
+        get(self.merged, key).is_some_and(|entry| init::is_origin(&entry.item.origin))
     }
 
     /// Keys about learning a tokenizer do not go together with a file. Two exceptions: a layer that names a file may be above one
@@ -253,7 +252,9 @@ impl Together<'_> {
             self.add(&["data.max_length", "model.max_length"], error);
         }
         let least = config.decode.min_length;
-        if least >= model {
+        // Earlier versions trained models with such a configuration.
+        let is_written = |entry: &Entry| is_resolved_text(&entry.item.origin);
+        if least >= model && !get(self.merged, "decode.min_length").is_some_and(is_written) {
             let what = format!(
                 "`decode.min_length` = {least} is more tokens than a translation can have: `model.max_length` = {model} \
                  counts its end too"

@@ -202,6 +202,23 @@ fn collect_owners(name: &str, path: &str, keys: &[Key], found: &mut Vec<String>)
     }
 }
 
+/// The kinds of the table `section` that have `key`, if its default kind does not.
+pub(super) fn kinds_with(section: &str, key: &str) -> Vec<&'static str> {
+    let (table, name) = section.rsplit_once('.').unwrap_or(("", section));
+    let keys = match lookup(table.split('.')) {
+        Some(Kind::Table(keys)) => *keys,
+        _ => return Vec::new(),
+    };
+    match find(keys, name).map(|key| &key.kind) {
+        Some(Kind::Tagged { default, variants }) => {
+            let with = variants.iter().filter(|variant| find(variant.keys, key).is_some());
+            let kinds: Vec<_> = with.map(|variant| variant.kind).collect();
+            if kinds.contains(default) { Vec::new() } else { kinds }
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// `table.key`, or `key` at the top.
 pub(super) fn join(table: &str, key: &str) -> String {
     if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }

@@ -34,13 +34,8 @@ impl Existing {
         if !config::is_resolved(&config_file) {
             return None;
         }
-        let mut earlier = None;
         let Comparison { notes, mut refused, impossible } = match config::load_resolved(&config_file) {
-            Ok(old) => {
-                let comparison = compare::configurations(&config_file, &old, config);
-                earlier = Some(old);
-                comparison
-            }
+            Ok(old) => compare::configurations(&config_file, &old, config),
             Err(error) => Comparison { refused: vec![error], ..Comparison::default() },
         };
         refused.extend(impossible);
@@ -52,9 +47,6 @@ impl Existing {
                 None
             }
         };
-        if let (Some(old), Some(state)) = (earlier, &state) {
-            refused.extend(compare::recorded(&state.configuration, &old, &config_file).err());
-        }
         let tokenizers = match directory::tokenizers(run) {
             Ok(tokenizers) => refused.is_empty().then_some(tokenizers),
             Err(error) => {

@@ -119,8 +119,9 @@ impl<'a> Training<'a> {
         report.existing = Existing::find(&self.run, &self.config);
         let prepared = self.prepare(texts, report);
         let device = report.keep(self.device());
-        let is_gpu = device.as_ref().is_some_and(|device| !device.is_cpu());
-        let is_possible = is_gpu || report.keep(memory::refuse_the_impossible(&self.config)).is_some();
+        // Only the processor uses the machine's memory; `cpu` and `auto` can always be opened.
+        let is_host = device.as_ref().is_some_and(Device::is_cpu);
+        let is_possible = !is_host || report.keep(memory::refuse_the_impossible(&self.config)).is_some();
         let (Some((data, warnings)), true) = (prepared, is_possible) else { return };
         report.outlook = report.keep(Outlook::new(&self.config, &data, warnings));
         if let (Some(outlook), Some(device)) = (&mut report.outlook, &device) {

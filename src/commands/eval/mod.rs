@@ -14,7 +14,7 @@ use super::output::Output;
 use super::texts;
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::config::CorpusLocation;
-use crate::console::message;
+use crate::console::{message, note};
 use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
 use crate::decode::Knowledge;
@@ -51,7 +51,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     if !args.metrics.force && !common.quiet && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
         if bleu.lowercase && !args.metrics.lowercase && !systems.is_empty() {
-            message("note: the model writes lower case: BLEU is computed ignoring case (case:lc)");
+            note("the model writes lower case: BLEU is computed ignoring case (case:lc)");
         }
     }
     if args.sentence_level {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 
+use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
 use crate::commands::cut::CutLines;
 use crate::commands::decoding;
@@ -87,6 +88,11 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     }
     if [&args.src].into_iter().flatten().chain(&args.reference).any(|path| path == Path::new("-")) {
         return Err(Error::usage("stdin can be read only once, but each model needs it").help("name a file"));
+    }
+    // Translating takes long: first make sure that there are models.
+    for model in &args.models.model {
+        let named = model::directory(Some(model), common)?;
+        model::config_of(checkpoint::directory_and_step(&named).0)?;
     }
     let mut whole: Option<TestSet> = None;
     for model in &args.models.model {

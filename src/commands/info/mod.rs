@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::hub_model;
 use super::model::{config_of, slots, vocabulary};
 use super::output::Output;
+use super::run::init::Start;
 use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config, NormKind, ValidMetric};
@@ -119,9 +120,10 @@ fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
     }
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
     let size = config.tokenizer.vocab_size;
-    let vocabulary = match Tokenizers::named(&config.tokenizer)? {
-        Some(named) => vocabulary(&named),
-        None => Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 },
+    let vocabulary = match (Start::open(&config)?, Tokenizers::named(&config.tokenizer)?) {
+        (Some(start), _) => vocabulary(&start.tokenizers),
+        (None, Some(named)) => vocabulary(&named),
+        (None, None) => Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 },
     };
     Ok((config, vocabulary, Vec::new()))
 }

@@ -1,36 +1,14 @@
 //! Whether a run may continue with another configuration, and with the present text.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::commands::record;
 use crate::config::{self, Config, DataConfig};
 use crate::console::shell_word;
 use crate::error::{Error, Result};
 use crate::model::layout::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
 use crate::train::state::TextChecksums;
-
-/// Keys that may change when a run is continued: they do not change what an update computes.
-const MAY_CHANGE: &[&str] = &[
-    "runtime.device",
-    "runtime.threads",
-    "decode.",
-    "data.root",
-    "data.test",
-    "data.cache_",
-    "valid.every",
-    "valid.patience",
-    "valid.samples",
-    "train.max_updates",
-    "train.max_epochs",
-    "train.average_last",
-    "train.max_skipped",
-    "train.save_every",
-    "train.keep",
-    "train.log_every",
-];
-/// Keys that may change too, but with a note: they affect further training, which may be intended.
-const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "train.clip_norm", "valid.beam", "runtime.precision"];
 
 /// Keys that have no effect when a run is continued, even with `--force`, because its vocabulary exists already.
 fn is_of_vocabulary(key: &str) -> bool {
@@ -76,14 +54,21 @@ pub struct Comparison {
     pub impossible: Vec<Error>,
 }
 
-/// Compares the configuration of a run, stored in `config_file`, with the one to continue it with.
+/// Compares the configuration of a run, stored in `config_file`, with the one to continue it with. What its newest checkpoint
+/// records counts for more than the file, which may have been changed since.
 pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Comparison {
+    let newest = config_file.parent().and_then(record::of_newest);
+    let (step, record) = newest.unwrap_or_default();
     let mut comparison = Comparison::default();
     let is_other_shape = is_other_shape(old, new);
     let gone = new.train.init.as_deref().filter(|init| !init.exists());
-    for (key, before, now) in config::differences(old, &with_text_of(new, old)) {
-        let what = format!("`{key}` was {before} when the run began and is {now} now");
-        if is_in(&key, MAY_CHANGE_ALOUD) {
+    let (before, now) = (record::before(old, &record), config::values(&with_text_of(new, old)));
+    for (key, before, now) in config::differences_of(&before, &now) {
+        let what = match record.contains_key(&key) {
+            true => format!("`{key}` was {before} up to update {step} and is {now} now"),
+            false => format!("`{key}` was {before} when the run began and is {now} now"),
+        };
+        if record::is_in(&key, record::MAY_CHANGE_ALOUD) {
             comparison.notes.push(what);
         } else if let (Some(init), true) = (gone, key.starts_with("model.")) {
             let help = format!(
@@ -101,65 +86,13 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
             let help =
                 "the run's parameters do not fit another shape: restore the value, or start another run with --run-dir";
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
-        } else if !is_in(&key, MAY_CHANGE) {
+        } else if !record::is_in(&key, record::MAY_CHANGE) {
             let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
                         with --force";
             comparison.refused.push(Error::usage(what).at(config_file).help(help));
         }
     }
     comparison
-}
-
-fn is_in(key: &str, allowed: &[&str]) -> bool {
-    allowed.iter().any(|allowed| key.starts_with(allowed))
-}
-
-/// The keys that decide what an update computes, with their values: a checkpoint records them. Of the text it has checksums.
-pub fn decisive(config: &Config) -> BTreeMap<String, String> {
-    let mut values = config::values(config);
-    values.retain(|key, _| {
-        let is_of_training = key.starts_with("model.") || key.starts_with("train.");
-        let is_origin = key == "model.preset" || key == "train.init";
-        is_of_training && !is_origin && !is_in(key, MAY_CHANGE) && !is_in(key, MAY_CHANGE_ALOUD)
-    });
-    values
-}
-
-/// Refuses the configuration of a run, read from `config_file`, if a checkpoint of it was trained with other values of
-/// [`decisive`] keys: somebody has changed the file.
-pub fn recorded(recorded: &BTreeMap<String, String>, config: &Config, config_file: &Path) -> Result<()> {
-    unlike(recorded, &decisive(config), config_file, "or insist with --force")
-}
-
-/// Like [`recorded`], for using the checkpoint as a model: only keys by which a model computes something else with the same
-/// tensors count.
-pub fn recorded_model(recorded: &BTreeMap<String, String>, config: &Config, config_file: &Path) -> Result<()> {
-    let of_training = ["model.dropout", "model.init", "model.max_length"];
-    let is_of_model =
-        |key: &String| key.starts_with("model.") && !of_training.contains(&key.as_str()) && !key.ends_with("_dropout");
-    let [mut recorded, mut present] = [recorded.clone(), decisive(config)];
-    [&mut recorded, &mut present].into_iter().for_each(|values| values.retain(|key, _| is_of_model(key)));
-    unlike(&recorded, &present, config_file, "or name another checkpoint")
-}
-
-fn unlike(
-    recorded: &BTreeMap<String, String>,
-    present: &BTreeMap<String, String>,
-    config_file: &Path,
-    otherwise: &str,
-) -> Result<()> {
-    if recorded.is_empty() {
-        return Ok(());
-    }
-    let differences = config::differences_of(recorded, present).into_iter();
-    let errors: Vec<Error> = differences
-        .map(|(key, before, now)| {
-            let what = format!("`{key}` was {before} when the checkpoint was trained, and this file says {now}");
-            let help = format!("restore the file as training wrote it, {otherwise}");
-            Error::failure(what).at(config_file).help(help)
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
 /// The configuration with the corpora of `old` in place of its own: text may have moved, and is compared by its checksum.
@@ -173,8 +106,12 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     }
     // A run that fine-tunes a model has recorded all symbols, whether the user stated them or not.
     if config.train.init.is_some() && old.train.init.is_some() {
-        config.tokenizer.tags.clone_from(&old.tokenizer.tags);
-        config.tokenizer.symbols.clone_from(&old.tokenizer.symbols);
+        let there = |new: &[String], old: &[String]| new.iter().all(|symbol| old.contains(symbol));
+        let (new, old) = (&mut config.tokenizer, &old.tokenizer);
+        if there(&new.tags, &old.tags) && there(&new.symbols, &old.symbols) {
+            new.tags.clone_from(&old.tags);
+            new.symbols.clone_from(&old.symbols);
+        }
     }
     // A tokenizer may have moved too: the run has a copy to compare it with.
     if config.tokenizer.path.is_some() && old.tokenizer.path.is_some() {

@@ -48,9 +48,9 @@ pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
     if run.is_dir() && !config::is_resolved(&run.join(CONFIG_FILE)) && holds_something_else(run)? {
         if run.join(LOG_FILE).exists() && run.join("checkpoints").exists() {
             let error = Error::usage("the run in this directory has lost its configuration").at(run.join(CONFIG_FILE));
-            return Err(error.help(
-                "bring the file back from a copy of the run, remove the directory, or name another with --run-dir",
-            ));
+            return Err(
+                error.help("bring the file back from a copy of the run, or name another directory with --run-dir")
+            );
         }
         let error = Error::usage("the run directory holds something that is not a run").at(run);
         return Err(error.help("name another with --run-dir"));

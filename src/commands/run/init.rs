@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot};
-use crate::commands::model::{config_of, refuse_other_model, vocabulary};
+use crate::commands::model::{config_of, vocabulary};
+use crate::commands::record::refuse_other_model;
 use crate::config::{self, Config, ModelConfig, PositionKind, Preset, TokenizerConfig};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
@@ -102,6 +103,23 @@ fn extended(tokenizers: &Tokenizers, config: &TokenizerConfig) -> Result<Option<
     Ok(Some(Tokenizers { source: source.unwrap_or(old_source), target: target.unwrap_or(old_target) }))
 }
 
+/// Refuses to freeze the embeddings of tags and symbols that are new: they would stay random.
+fn refuse_frozen_rows(config: &Config, layout: &ParameterLayout) -> Result<()> {
+    let tables = ["source_embedding.weight", "target_embedding.weight", "output_projection.weight"];
+    let names = layout.entries().iter().map(|entry| entry.name.as_str()).filter(|name| tables.contains(name));
+    let is_frozen = |name: &&str| config.train.freeze.iter().any(|part| layout::is_within(name, part));
+    match names.into_iter().find(is_frozen) {
+        None => Ok(()),
+        Some(table) => {
+            let what = format!(
+                "`tokenizer.tags` or `symbols` adds rows to {table}, which `train.freeze` leaves unchanged: they would stay \
+                 random"
+            );
+            Err(Error::usage(what).help("leave the embedding out of `train.freeze`, or add no tags and symbols"))
+        }
+    }
+}
+
 /// The configuration with all tags and symbols of the tokenizers, if those are another model's, so that a run records the ones
 /// it really has.
 pub fn stating_symbols(mut config: Config, tokenizers: &Tokenizers) -> Config {
@@ -162,6 +180,9 @@ impl Start {
         refuse_other_model(&other, directory, &located.directory).map_err(context)?;
         let layout = layout::layout(&config.model, vocabulary(&tokenizers));
         let more = extended(&tokenizers, &config.tokenizer).map_err(context)?;
+        if more.is_some() {
+            refuse_frozen_rows(config, &layout)?;
+        }
         let tokenizers = more.unwrap_or(tokenizers);
         Ok(Some(Self { tokenizers, layout, directory: directory.to_path_buf(), located }))
     }

@@ -189,16 +189,23 @@ fn untagged(data: &Data) -> Option<String> {
     let source = &data.tokenizers.source;
     let names = source.language_tags();
     let (first, tags) = (names.first()?, source.ids_of(&names));
-    let (mut lines, mut without) = (0, 0);
-    for index in sampled(data) {
-        let (source, _) = data.ids(index);
-        lines += 1;
-        without += usize::from(!source.iter().take(FIRST).any(|id| tags.contains(id)));
+    let is_without = |index: &usize| !data.ids(*index).0.iter().take(FIRST).any(|id| tags.contains(id));
+    let without: Vec<usize> = sampled(data).filter(is_without).collect();
+    let (path, line) = data.corpus.origin(*without.first()?, Side::Source);
+    let (share, path) = (about(without.len(), sampled(data).count()), path.display());
+    Some(format!(
+        "{share} of the source lines begin with none of the tags, such as {first}; the first found is {path}:{line}"
+    ))
+}
+
+/// A part of a sample, in words.
+fn about(part: usize, all: usize) -> String {
+    let hundredfold = 100 * part;
+    if hundredfold < all {
+        "fewer than 1 %".to_owned()
+    } else {
+        format!("about {} %", (hundredfold + all / 2) / all.max(1))
     }
-    (without > 0).then(|| {
-        let share = (100 * without).div_ceil(lines);
-        format!("about {share} % of the source lines begin with none of the tags, such as {first}")
-    })
 }
 
 /// Some pairs, spread evenly.
@@ -286,4 +293,23 @@ fn shards(
         (workplace.say)(Notice::Info(format!("prepared {pairs} pairs in {seconds:.1} s, in {directory}")));
     }
     Ok((shards?, on_disk))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_in_words() {
+        for (part, all, words) in [
+            (1, 2000, "fewer than 1 %"),
+            (9, 1000, "fewer than 1 %"),
+            (10, 1000, "about 1 %"),
+            (16, 1000, "about 2 %"),
+            (1, 3, "about 33 %"),
+            (7, 7, "about 100 %"),
+        ] {
+            assert_eq!(about(part, all), words);
+        }
+    }
 }

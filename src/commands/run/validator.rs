@@ -32,14 +32,14 @@ pub fn scoring(config: &Config, tokenizers: &Tokenizers) -> BleuOptions {
 /// Warn if normalisation changes more than this per cent of references.
 const MANY_CHANGED: usize = 10;
 
-/// Warnings about why BLEU is not meaningful for this text.
-fn warnings(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> Vec<String> {
+/// A warning if BLEU finds no words in this text.
+fn of_spaces(config: &Config, references: &[String]) -> Option<String> {
     let spaceless = bleu::spaceless_warning(references, config.valid.tokenize);
-    let spaceless = spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""));
-    spaceless.into_iter().chain(of_normalisation(config, tokenizers, references)).collect()
+    spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""))
 }
 
-/// A warning if the tokenizer changes many references: no translation can equal those.
+/// A warning if the tokenizer changes many references: no translation can equal those. They are as in the file: text that is
+/// split already is encoded so, and only translations are joined.
 fn of_normalisation(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> Option<String> {
     let target = &tokenizers.target;
     let words = |line: &str| -> Vec<String> {
@@ -135,9 +135,10 @@ impl Validator {
             [source, "\n", target, "\n"].iter().for_each(|text| hash.update(text));
         }
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
+        let changed = of_normalisation(config, tokenizers, &references);
         let plain = |line: String| tokenizers.target.plain(&line).into_owned();
         let references: Vec<String> = references.into_iter().map(plain).collect();
-        warnings(config, tokenizers, &references).into_iter().for_each(warn);
+        of_spaces(config, &references).into_iter().chain(changed).for_each(warn);
         let bleu = scoring(config, tokenizers);
         let chrf = ChrfOptions { lowercase: bleu.lowercase, ..ChrfOptions::default() };
         Ok(Some(Self {

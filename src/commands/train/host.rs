@@ -9,12 +9,13 @@ use serde_json::json;
 use super::saver::{Saver, Snapshot};
 use crate::checkpoint;
 use crate::commands::model::{load_parameters, named, slots};
+use crate::commands::record;
+use crate::commands::run::batches;
 use crate::commands::run::directory::{self, Lock};
 use crate::commands::run::restore;
 use crate::commands::run::signals::Signals;
 use crate::commands::run::training_data::Data;
 use crate::commands::run::validator::Validator;
-use crate::commands::run::{batches, compare};
 use crate::config::Config;
 use crate::console::message;
 use crate::data::corpus::Side;
@@ -67,7 +68,7 @@ impl Host for RunHost<'_> {
         if state.best.as_ref().is_some_and(|best| best.step == state.step) {
             self.keep_translations(files::BEST);
         }
-        let state = TrainState { configuration: compare::decisive(self.config), ..state.clone() };
+        let state = TrainState { configuration: record::of(self.config), ..state.clone() };
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
         let moments = optimizer.tensors().into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
         let snapshot = Snapshot {
@@ -135,15 +136,19 @@ impl RunHost<'_> {
         self.translations.clear();
     }
 
-    /// Makes the final model: the mean of the last checkpoints, else the exponential average, else the best, else the last.
-    /// Returns which it is, and its validation.
+    /// Makes the final model: the mean of the last checkpoints, else the exponential average, else the better of the best
+    /// checkpoint and the last update. Returns which it is, and its validation.
     pub fn finish(&mut self, trainer: &mut Trainer<'_>) -> Result<(String, Option<Validation>)> {
-        let (model, step, Trainer { optimizer, log, .. }) = (trainer.model, trainer.state.step, &*trainer);
+        let (model, step) = (trainer.model, trainer.state.step);
+        let of_last = self.validation_of_last(trainer)?;
+        let Trainer { optimizer, log, .. } = &*trainer;
         let what = if self.config.train.average_last > 0 {
             self.average(model, log, step)?
         } else if optimizer.average().is_some() {
             model.parameters().values().slice_set(optimizer.model_values(), 0, 0)?;
             "exponential average".to_owned()
+        } else if of_last.is_some() {
+            format!("last, update {step}")
         } else {
             self.best_or_last(model, log, step)?
         };
@@ -152,9 +157,11 @@ impl RunHost<'_> {
             Ok(checkpoint::save_model(self.run, &named(self.parameters.entries(), values)))
         })??;
         let (mut result, mut validated) = (String::new(), None);
-        if self.validator.is_some()
-            && let Some(validation) = self.validate(model, &mut trainer.evaluator())?
-        {
+        let validation = match of_last {
+            None if self.validator.is_some() => self.validate(model, &mut trainer.evaluator())?,
+            of_last => of_last,
+        };
+        if let Some(validation) = validation {
             result = format!("; valid {validation}");
             self.keep_translations(files::FINAL);
             let log = &mut trainer.log;
@@ -168,12 +175,28 @@ impl RunHost<'_> {
         Ok((what, validated))
     }
 
+    /// The validation of the last update, if none was due after it and it is better than the best so far. Not needed for a mean
+    /// of models.
+    fn validation_of_last(&mut self, trainer: &mut Trainer<'_>) -> Result<Option<Validation>> {
+        let step = trainer.state.step;
+        let is_mean = self.config.train.average_last > 0 || trainer.optimizer.average().is_some();
+        let was_due = self.config.valid.every > 0 && step.is_multiple_of(self.config.valid.every);
+        let Some(best) = trainer.state.best.as_ref().map(|best| (best.value, best.loss)) else { return Ok(None) };
+        if is_mean || was_due || self.validator.is_none() {
+            return Ok(None);
+        }
+        let validation = self.validate(trainer.model, &mut trainer.evaluator())?;
+        let metric = trainer.valid.metric;
+        let is_better = |of: &Validation| of.loss.is_finite() && metric.is_better((of.value, of.loss), best);
+        Ok(validation.filter(is_better))
+    }
+
     /// Loads the best checkpoint; a damaged one is reported, and the parameters stay those of the last update.
     fn best_or_last(&self, model: &Transformer, log: &Log, step: u64) -> Result<String> {
         let last = format!("last, update {step}");
         let Some(best) = checkpoint::pointer(self.run, checkpoint::BEST)? else { return Ok(last) };
         let directory = checkpoint::directory_of(self.run, best);
-        if let Err(error) = checkpoint::verify(&directory) {
+        if let Err(error) = self.refuse(&directory) {
             log.damage(&format!("warning: the best checkpoint cannot be used, so the last one is used: {error}"));
             return Ok(last);
         }
@@ -181,10 +204,16 @@ impl RunHost<'_> {
         Ok(format!("best, update {best}"))
     }
 
+    /// Refuses a checkpoint that is damaged, or was trained as another model.
+    fn refuse(&self, directory: &Path) -> Result<()> {
+        checkpoint::verify(directory)?;
+        record::refuse_other_model(self.config, self.run, directory)
+    }
+
     /// Averages the last checkpoints into the model; damaged ones are reported and replaced by earlier ones.
     fn average(&self, model: &Transformer, log: &Log, step: u64) -> Result<String> {
-        let is_whole = |(number, path): &(u64, PathBuf)| match checkpoint::verify(path) {
-            Ok(_) => true,
+        let is_whole = |(number, path): &(u64, PathBuf)| match self.refuse(path) {
+            Ok(()) => true,
             Err(error) => {
                 log.damage(&format!("warning: the checkpoint of update {number} is not part of the average: {error}"));
                 false

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::checkpoint::CONFIG_FILE;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::print;
+use crate::commands::record;
 use crate::commands::run::directory::Lock;
 use crate::commands::run::init::{self, Start};
 use crate::commands::run::signals::Signals;
@@ -106,12 +107,6 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
         tell(format!("frozen: {frozen} of {all} parameters"));
     }
-    if let Some(old) = &old {
-        match compare::recorded(&begun.configuration, old, &run.join(CONFIG_FILE)) {
-            Err(error) if args.force => error.all().for_each(|one| note(one.what())),
-            compared => compared?,
-        }
-    }
     let state = resumed_state(begun, old.as_ref(), &config, &data, args.force)?;
     if state.health.has_gone_back() {
         tell(format!(
@@ -184,11 +179,19 @@ fn resumed_state(
         state.plateau = Plateau::default();
     }
     let (step, last) = (state.step, config.train.max_updates);
-    if let Some(best) = state.best.take_if(|_| old.is_some_and(|old| old.valid.metric != config.valid.metric)) {
-        let metric = config.valid.metric;
+    let metric_before = state.configuration.get("valid.metric");
+    let is_other_metric = match metric_before {
+        Some(before) => record::of(config).get("valid.metric") != Some(before),
+        None => old.is_some_and(|old| old.valid.metric != config.valid.metric),
+    };
+    let is_other_model = !record::other_model(&state.configuration, config).is_empty();
+    if let Some(best) = state.best.take_if(|_| is_other_metric || is_other_model) {
+        let why = match is_other_model {
+            true => "is another model's".to_owned(),
+            false => format!("was not chosen by {}", config.valid.metric),
+        };
         note(format_args!(
-            "the best validation so far, that of update {}, was not chosen by {metric}: the next one counts as \
-             the best",
+            "the best validation so far, that of update {}, {why}: the next one counts as the best",
             best.step
         ));
         state.stale = 0;

@@ -44,18 +44,18 @@ impl Folder {
 }
 
 /// The one problem of a single file.
-fn problem(text: &str) -> String {
+pub(super) fn problem(text: &str) -> String {
     let mut problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
     assert_eq!(problems.len(), 1, "{problems:#?}");
     problems.remove(0)
 }
 
-fn loaded(text: &str, sets: &[&str]) -> Config {
+pub(super) fn loaded(text: &str, sets: &[&str]) -> Config {
     Folder::new(&[("a.toml", text)]).load(&["a.toml"], sets).unwrap()
 }
 
 #[track_caller]
-fn assert_mentions(text: &str, parts: &[&str]) {
+pub(super) fn assert_mentions(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "no {part:?} in {text:?}");
     }

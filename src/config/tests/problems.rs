@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::super::{load_for_training, to_toml};
+use super::super::{load_for_training, load_resolved, to_toml};
 use super::{Folder, assert_mentions, loaded, problem};
 use crate::error::Error;
 
@@ -20,6 +20,66 @@ fn an_unknown_key_is_named_with_value_place_and_nearest_key() {
     assert_mentions(&text, &["did you mean `warmup`?"]);
     let text = problem("[decode]\nzzz = 5\n");
     assert_mentions(&text, &["the keys are beam, length_penalty, length_penalty_kind,", ", batch_tokens"]);
+}
+
+#[test]
+fn keys_of_other_toolkits_lead_to_ours() {
+    for (text, help) in [
+        ("[train]\nmax_tokens = 4096\n", "did you mean `batch_tokens`?"),
+        ("[data]\nupdate-freq = 2\n", "the key for that is `accumulate` in [train]"),
+        ("Mini_Batch = 64\n", "the key for that is `batch_tokens` in [train]"),
+        ("[train]\nwarmup_steps = 4000\n", "the key for that is `warmup` in [train.schedule]"),
+        (
+            "[train]\nlr = 3\n",
+            "the key for that is `learning_rate` in [train.schedule] (with kind = \"inverse_sqrt\" or \"linear\" or",
+        ),
+        ("[train.schedule]\nkind = \"constant\"\nlr = 3\n", "did you mean `learning_rate` (with kind ="),
+        ("[train]\nlearning_rate = 3\n", "the key for that is `learning_rate` in [train.schedule] (with kind ="),
+        ("[train]\nearly_stopping = 5\n", "the key for that is `patience` in [valid]"),
+        ("[model]\nhidden_size = 5\n", "did you mean `d_model`?"),
+        ("[model]\nnum_layers = 5\n", "did you mean `encoder_layers` or `decoder_layers`?"),
+        ("[decode]\nbeam_size = 5\n", "did you mean `beam`?"),
+        ("[valid]\nbeam_size = 5\n", "did you mean `beam`?"),
+        ("beam_size = 5\n", "the key for that is `beam` in [decode] or `beam` in [valid]"),
+        ("[model]\nshare_all_embeddings = true\n", "did you mean `tie = \"all\"`?"),
+        ("[train]\nfp16 = true\n", "the key for that is `precision = \"bf16\"` in [runtime]"),
+        ("[train]\nfp16 = false\n", "the key for that is `precision` in [runtime]"),
+        ("[decode]\nnormalize = 0.6\n", "did you mean `length_penalty`?"),
+        ("[tokenizer]\nnormalize = true\n", "did you mean `normalization`?"),
+        ("[tokenizer]\nmodel = \"a.model\"\n", "did you mean `path`?"),
+        ("[tokenizer]\ntype = \"bpe\"\n", "did you mean `kind`?"),
+        ("[model]\ntype = \"transformer\"\n", "did you mean `preset`?"),
+        ("[train.optimizer]\ntype = \"adam\"\n", "did you mean `kind`?"),
+        ("[data]\nvalid = { src = \"a\", target = \"b\" }\n", "did you mean `source`?"),
+        ("[data]\ntrain = [{ source = \"a\", trg = \"b\" }]\n", "did you mean `target`?"),
+        ("[data]\nseed = 1\n", "the key for that is `seed` in [train]"),
+        // A slip of the pen is likelier.
+        ("[train]\nmax_epoch = 3\n", "did you mean `max_epochs`?"),
+    ] {
+        assert_mentions(&problem(text), &["unknown key", &format!("help: {help}")]);
+    }
+}
+
+#[test]
+fn values_of_other_toolkits_lead_to_ours() {
+    for (text, help) in [
+        ("[model]\npreset = \"base\"\n", "did you mean \"transformer-base\"? one of"),
+        ("[model]\nactivation = \"SiLU\"\n", "did you mean \"swish\"? one of"),
+        ("[valid]\nmetric = \"perplexity\"\n", "did you mean \"loss\"? one of"),
+        (
+            "[tokenizer]\nkind = \"sentencepiece\"\n",
+            "for a SentencePiece model, write `path = \"FILE.model\"` instead of `kind`; otherwise one of \"bpe\", ",
+        ),
+        ("[train]\noptimizer = \"adam\"\n", "write `optimizer = { kind = \"adam\" }`"),
+        ("[train]\noptimizer = \"sgd\"\n", "write `optimizer = { kind = KIND }`, where KIND is \"adam\""),
+        ("[train]\nschedule = \"noam\"\n", "write `schedule = { kind = \"noam\" }`"),
+        (
+            "[train]\nschedule = \"inverse-square-root\"\n",
+            "write `schedule = { kind = \"inverse_sqrt\", learning_rate = NUMBER }`",
+        ),
+    ] {
+        assert_mentions(&problem(text), &[&format!("help: {help}")]);
+    }
 }
 
 #[test]
@@ -285,6 +345,28 @@ fn the_model_that_training_begins_with_is_not_blamed() {
     assert_mentions(&text, &["--> --set model.tie=all", "set `tie = \"decoder\"`, or `joint = true`"]);
 }
 
+/// But one that the user names as well can be changed.
+#[test]
+fn a_configuration_that_the_user_names_is_blamed() {
+    let run = to_toml(&loaded("", &[]));
+    let folder = Folder::new(&[("run/config.toml", &run)]);
+    let init = format!("train.init={}", folder.path("run").display());
+    let text = folder.problems(&["run/config.toml"], &[&init, "tokenizer.joint=false"]).concat();
+    assert_mentions(&text, &["--> run/config.toml:", "set `tie = \"decoder\"`, or `joint = true`"]);
+}
+
+/// Earlier versions did not refuse it, and their models remain usable.
+#[test]
+fn a_minimum_length_beyond_the_positions_is_accepted_from_mt_itself() {
+    let mut config = loaded("[model]\nmax_length = 300\n", &[]);
+    config.decode.min_length = 300;
+    let folder = Folder::new(&[("run/config.toml", &to_toml(&config)), ("a.toml", "[train]\ninit = \"run\"\n")]);
+    assert_eq!(load_resolved(folder.path("run/config.toml")).unwrap(), config);
+    assert_eq!(folder.load(&["a.toml"], &[]).unwrap().decode.min_length, 300);
+    let text = folder.problems(&["run/config.toml"], &["decode.min_length=301"]).concat();
+    assert_mentions(&text, &["--> --set decode.min_length=301", "at most 299"]);
+}
+
 #[test]
 fn training_needs_corpora() {
     let with = |sets: &[&str]| load_for_training(&[], &sets.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>());
@@ -315,7 +397,7 @@ fn a_misspelt_kind_is_the_only_problem() {
 #[test]
 fn misplaced_extends_and_short_names_are_explained() {
     assert_mentions(&problem("[model]\nextends = \"a.toml\"\n"), &["before the first section"]);
-    let text = problem("lr = 3\n");
+    let text = problem("zz = 3\n");
     assert_mentions(&text, &["help: the sections are data, tokenizer, model"]);
 }
 

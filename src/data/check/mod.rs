@@ -153,7 +153,7 @@ impl Kind {
                 "one side is many times longer than the other: not a translation; data.max_ratio leaves such out"
             }
             Self::Script => "a line mostly in another script than its file",
-            Self::Swapped => "source and target look swapped",
+            Self::Swapped => "source and target look swapped: here, or in most of the training text",
             Self::Language => "a line that looks like the other side's language: not translated",
             Self::Duplicate => "pairs that have come before: they weigh more than others",
             Self::Overlap => "pairs of the validation or test set: scores on it will be too good",

@@ -1,0 +1,298 @@
+//! What keys and values are called in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT), so that a message about an
+//! unknown name can give ours. None of these names is accepted.
+
+use super::document::Value;
+use super::schema::{self, join};
+
+/// Our key (dotted) and the names that others have for it, in any section. A name in several rows means any of their keys.
+const KEYS: &[(&str, &[&str])] = &[
+    ("data.train", &["train_sets", "train_data", "trainpref"]),
+    ("data.valid", &["dev", "valid_sets", "valid_data", "validpref"]),
+    ("data.max_length", &["max_sent_length", "max_seq_len", "src_seq_length"]),
+    (
+        "tokenizer.path",
+        &["spm", "sentencepiece", "sentencepiece_model", "vocab", "vocabs", "src_vocab", "source_vocab"],
+    ),
+    ("tokenizer.target_path", &["tgt_vocab", "trg_vocab", "target_vocab"]),
+    ("tokenizer.vocab_size", &["bpe_size", "bpe_operations", "num_merges", "vocab_limit", "dim_vocabs"]),
+    ("model.preset", &["arch", "architecture", "type", "model_type"]),
+    (
+        "model.d_model",
+        &[
+            "dim_emb",
+            "embed_dim",
+            "embedding_dim",
+            "embedding_size",
+            "encoder_embed_dim",
+            "decoder_embed_dim",
+            "hidden_size",
+            "rnn_size",
+            "model_size",
+            "transformer_model_size",
+            "word_vec_size",
+        ],
+    ),
+    (
+        "model.d_ff",
+        &[
+            "dim_ff",
+            "ffn_dim",
+            "encoder_ffn_embed_dim",
+            "decoder_ffn_embed_dim",
+            "transformer_ff",
+            "transformer_dim_ffn",
+            "ff_size",
+            "feed_forward_num_hidden",
+            "transformer_feed_forward_num_hidden",
+        ],
+    ),
+    (
+        "model.heads",
+        &[
+            "attention_heads",
+            "encoder_attention_heads",
+            "decoder_attention_heads",
+            "transformer_heads",
+            "transformer_attention_heads",
+            "num_heads",
+        ],
+    ),
+    ("model.encoder_layers", &["enc_layers", "enc_depth", "num_encoder_layers", "layers", "num_layers"]),
+    ("model.decoder_layers", &["dec_layers", "dec_depth", "num_decoder_layers", "layers", "num_layers"]),
+    ("model.norm", &["layer_norm", "transformer_preprocess", "transformer_postprocess"]),
+    ("model.tie", &["weight_tying", "weight_tying_type"]),
+    ("model.activation", &["activation_fn", "pos_ffn_activation_fn"]),
+    ("model.dropout", &["transformer_dropout", "hidden_dropout"]),
+    ("model.embedding_dropout", &["emb_dropout", "embed_dropout"]),
+    ("model.attention_dropout", &["transformer_dropout_attention"]),
+    ("model.activation_dropout", &["relu_dropout", "transformer_dropout_ffn"]),
+    ("model.max_length", &["max_source_positions", "max_target_positions"]),
+    (
+        "train.init",
+        &["pretrained_model", "load_model", "restore_file", "finetune_from_model", "train_from", "load_params"],
+    ),
+    ("train.batch_tokens", &["max_tokens", "max_tokens_per_batch", "mini_batch", "mini_batch_words", "batch_size"]),
+    (
+        "train.accumulate",
+        &["update_freq", "optimizer_delay", "batch_multiplier", "accum_count", "update_interval", "grad_accumulation"],
+    ),
+    ("train.max_updates", &["max_update", "max_steps", "train_steps", "after_batches", "updates"]),
+    ("train.max_epochs", &["max_epoch", "max_num_epochs", "epochs", "after_epochs"]),
+    ("train.clip_norm", &["clip", "max_grad_norm", "clip_grad_norm", "gradient_clipping_threshold"]),
+    ("train.exponential_average", &["ema", "ema_decay", "moving_average_decay"]),
+    ("train.save_every", &["save_interval", "save_interval_updates", "save_freq", "save_checkpoint_steps"]),
+    (
+        "train.keep",
+        &[
+            "keep_interval_updates",
+            "keep_last_ckpts",
+            "keep_last_epochs",
+            "keep_best_ckpts",
+            "keep_last_params",
+            "keep_checkpoint",
+            "keep_checkpoints",
+        ],
+    ),
+    ("train.log_every", &["log_interval", "logging_freq", "disp_freq", "report_every"]),
+    ("train.seed", &["seed", "random_seed"]),
+    ("train.schedule", &["lr_scheduler", "scheduling", "learning_rate_scheduler_type", "decay_method"]),
+    ("train.schedule.warmup", &["warmup_updates", "warmup_steps", "learning_rate_warmup", "lr_warmup"]),
+    ("train.schedule.learning_rate", &["lr", "learning_rate", "learn_rate", "initial_learning_rate"]),
+    ("train.optimizer.betas", &["adam_betas", "optimizer_betas", "optimizer_params"]),
+    ("train.optimizer.eps", &["adam_eps", "adam_epsilon"]),
+    (
+        "valid.every",
+        &["validate_interval", "validation_freq", "valid_freq", "valid_steps", "checkpoint_interval", "eval_every"],
+    ),
+    ("valid.patience", &["early_stopping", "early_stopping_patience", "max_num_checkpoint_not_improved"]),
+    (
+        "valid.metric",
+        &["valid_metrics", "eval_metric", "optimized_metric", "early_stopping_metric", "best_checkpoint_metric"],
+    ),
+    ("decode.beam", &["beam_size"]),
+    ("valid.beam", &["beam_size"]),
+    ("decode.length_penalty", &["normalize", "lenpen", "length_penalty_alpha", "alpha", "beam_alpha"]),
+    ("decode.max_length_ratio", &["max_len_a", "max_length_factor"]),
+    ("decode.max_length_extra", &["max_len_b"]),
+    ("runtime.device", &["devices", "device_ids", "gpu", "gpus", "gpu_ranks", "num_gpus"]),
+    ("runtime.threads", &["cpu_threads", "num_threads"]),
+];
+
+/// As [`KEYS`], with the value of ours, for switches of others and for what they count differently.
+const SETTINGS: &[(&str, &str, &[&str])] = &[
+    ("model.tie", "\"all\"", &["share_all_embeddings", "tied_embeddings_all", "share_embeddings"]),
+    (
+        "model.tie",
+        "\"decoder\"",
+        &["share_decoder_input_output_embed", "share_decoder_embeddings", "tied_embeddings", "tied_softmax"],
+    ),
+    ("model.norm", "\"pre\"", &["encoder_normalize_before", "decoder_normalize_before"]),
+    ("model.positions", "\"learned\"", &["encoder_learned_pos", "decoder_learned_pos"]),
+    // Marian states one minus the decay.
+    ("train.exponential_average", "0.9999", &["exponential_smoothing"]),
+    ("runtime.device", "\"cuda\"", &["use_cuda"]),
+    ("runtime.precision", "\"bf16\"", &["fp16", "bf16", "amp", "mixed_precision"]),
+];
+
+/// Names that mean something else in some tables than elsewhere, or something only there: tables, our key, others' names.
+const LOCAL: &[(&[&str], &str, &[&str])] = &[
+    (&["data.train", "data.valid", "data.test"], "source", &["src"]),
+    (&["data.train", "data.valid", "data.test"], "target", &["tgt", "trg"]),
+    (&["tokenizer"], "path", &["model", "model_file", "tokenizer_file", "file"]),
+    (&["tokenizer"], "normalization", &["normalize", "normalizer"]),
+    (&["tokenizer", "train.schedule", "train.optimizer"], "kind", &["type", "name"]),
+];
+
+/// Values: our key (dotted), our value, the names that others have for it.
+const VALUES: &[(&str, &str, &[&str])] = &[
+    ("model.preset", "transformer-tiny", &["tiny"]),
+    ("model.preset", "transformer-small", &["small", "transformer_iwslt_de_en"]),
+    ("model.preset", "transformer-base", &["base", "transformer", "transformer_wmt_en_de"]),
+    (
+        "model.preset",
+        "transformer-big",
+        &["big", "large", "transformer_wmt_en_de_big", "transformer_vaswani_wmt_en_de_big"],
+    ),
+    ("model.activation", "swish", &["silu"]),
+    ("valid.metric", "loss", &["ppl", "perplexity", "cross_entropy", "ce", "ce_mean_words", "nll"]),
+    ("train.schedule.kind", "inverse_sqrt", &["inverse_square_root", "inv_sqrt", "rsqrt"]),
+    ("train.schedule.kind", "plateau", &["plateau_reduce", "reduce_lr_on_plateau"]),
+    ("train.schedule.kind", "linear", &["polynomial_decay"]),
+    ("train.schedule.kind", "constant", &["fixed"]),
+    ("runtime.precision", "bf16", &["fp16", "float16", "half", "bfloat16", "mixed"]),
+    ("runtime.precision", "f32", &["fp32", "float32", "full"]),
+];
+
+/// Tokenizers that are not learnt here: others' values of `tokenizer.kind`, and what to write.
+const READ: &[(&[&str], &str)] = &[
+    (
+        &["sentencepiece", "spm", "unigram"],
+        "for a SentencePiece model, write `path = \"FILE.model\"` instead of `kind`",
+    ),
+    (&["huggingface", "hf", "wordpiece"], "for a tokenizer.json, write `path = \"FILE.json\"` instead of `kind`"),
+];
+
+/// What another toolkit's key is called here.
+pub(super) struct Alias {
+    /// Our keys, dotted; any of them may have been meant.
+    pub keys: Vec<String>,
+    /// What to write.
+    pub help: String,
+}
+
+/// The comparable form of a name.
+pub(super) fn plain(name: &str) -> String {
+    name.to_lowercase().replace('-', "_")
+}
+
+/// Our keys for another toolkit's `name`, which stands in the table `path` with this value.
+pub(super) fn of_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
+    let name = plain(name);
+    // Tables in lists have numbers: `data.train[0]`.
+    let table = path.split('[').next().unwrap_or(path);
+    let local = LOCAL.iter().find(|(tables, _, names)| tables.contains(&table) && names.contains(&name.as_str()));
+    let mut found: Vec<(&str, &str, Option<&str>)> = match local {
+        Some((_, key, _)) => vec![(table, key, None)],
+        None => anywhere(&name),
+    };
+    if found.iter().any(|(section, ..)| *section == table) {
+        found.retain(|(section, ..)| *section == table);
+    }
+    let is_off = matches!(value, Value::Boolean(false));
+    let show = |&(section, key, value): &(&str, &str, Option<&str>)| {
+        let setting = value.filter(|_| !is_off).map(|value| format!(" = {value}")).unwrap_or_default();
+        let place = if section == table { String::new() } else { format!(" in [{section}]") };
+        format!("`{key}{setting}`{place}{}", with_kind(section, key))
+    };
+    let shown = found.iter().map(show).collect::<Vec<_>>().join(" or ");
+    let is_here = found.first()?.0 == table;
+    let help = if is_here { format!("did you mean {shown}?") } else { format!("the key for that is {shown}") };
+    let keys = found.iter().map(|(section, key, _)| join(if is_here { path } else { section }, key)).collect();
+    Some(Alias { keys, help })
+}
+
+/// Section, key and value of ours for a name that means the same in all sections.
+fn anywhere(name: &str) -> Vec<(&'static str, &'static str, Option<&'static str>)> {
+    let keys = KEYS.iter().map(|(key, names)| (*key, None, *names));
+    let settings = SETTINGS.iter().map(|(key, value, names)| (*key, Some(*value), *names));
+    let rows = keys.chain(settings).filter(|(.., names)| names.contains(&name));
+    rows.filter_map(|(key, value, _)| key.rsplit_once('.').map(|(section, key)| (section, key, value))).collect()
+}
+
+/// Which `kind` the key needs, if the table's default is another.
+fn with_kind(section: &str, key: &str) -> String {
+    let kinds: Vec<_> = schema::kinds_with(section, key).iter().map(|kind| format!("\"{kind}\"")).collect();
+    if kinds.is_empty() { String::new() } else { format!(" (with kind = {})", kinds.join(" or ")) }
+}
+
+/// What to write instead of another toolkit's value of a key.
+pub(super) fn of_value(path: &str, value: &str) -> Option<String> {
+    let value = plain(value);
+    let value = value.as_str();
+    if path == "tokenizer.kind" {
+        return READ.iter().find(|(names, _)| names.contains(&value)).map(|(_, help)| format!("{help}; otherwise"));
+    }
+    choice(path, value).map(|ours| format!("did you mean \"{ours}\"?"))
+}
+
+/// Our `kind` of a table for another toolkit's.
+pub(super) fn kind(table: &str, theirs: &str) -> Option<&'static str> {
+    choice(&join(table, "kind"), &plain(theirs))
+}
+
+/// Our value of a key for another toolkit's.
+fn choice(path: &str, theirs: &str) -> Option<&'static str> {
+    let row = VALUES.iter().find(|(key, _, names)| *key == path && names.contains(&theirs));
+    row.map(|(_, ours, _)| *ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{assert_mentions, loaded, problem};
+    use super::*;
+
+    /// Whether a table has a key, with any `kind`.
+    fn has(table: &str, key: &str) -> bool {
+        key == "kind" && ["train.schedule", "train.optimizer"].contains(&table)
+            // `data.train` is a list; its tables have the keys of `data.valid`.
+            || schema::owners(key).iter().any(|owner| owner == &table.replace("data.train", "data.valid"))
+    }
+
+    #[test]
+    fn ours_are_keys_and_theirs_are_not() {
+        let settings = SETTINGS.iter().map(|(key, _, names)| (*key, *names));
+        let elsewhere = KEYS.iter().copied().chain(settings).map(|(key, names)| {
+            let (table, key) = key.rsplit_once('.').unwrap();
+            (table, key, names)
+        });
+        let local = LOCAL.iter().flat_map(|(tables, key, names)| tables.iter().map(|table| (*table, *key, *names)));
+        for (table, key, names) in elsewhere.chain(local) {
+            assert!(has(table, key), "{table}.{key}");
+            for name in names {
+                assert_eq!(plain(name), *name);
+                assert!(
+                    (table, key) == ("train.schedule", *name)
+                        || (table, *name) == ("train", "seed")
+                        || !has(table, name),
+                    "{name}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn values_and_settings_are_accepted() {
+        for (key, value, _) in SETTINGS {
+            loaded("", &[&format!("{key}={value}")]);
+        }
+        for (key, ours, names) in VALUES {
+            let (table, key) = key.rsplit_once('.').unwrap();
+            for theirs in *names {
+                let text = problem(&format!("[{table}]\n{key} = \"{theirs}\"\n"));
+                assert_mentions(&text, &[&format!("did you mean \"{ours}\"? one of "), &format!("\"{ours}\"")]);
+            }
+            let listed = problem(&format!("[{table}]\n{key} = \"~\"\n"));
+            assert_mentions(&listed, &[&format!("\"{ours}\"")]);
+        }
+    }
+}
