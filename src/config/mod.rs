@@ -1,7 +1,7 @@
 //! The configuration: typed sections, read strictly from TOML files and `--set` overrides.
 //!
-//! Each file is parsed with positions (`document`), checked against the table of keys (`schema`, `check`) and
-//! laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`), the configuration of the model
+//! Each file is parsed with positions (`document`), checked against the table of keys (`schema`, `check`; names of other
+//! toolkits are in `aliases`) and laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`), the configuration of the model
 //! that training begins with is laid below (`init`), computed defaults are filled in (`resolve`), and the result can be
 //! written out and compared (`dump`). All problems of all files are reported at once.
 
