@@ -177,8 +177,6 @@ impl Drop for Scratch {
 /// It exists already, or something cannot be written.
 pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     refuse_existing(out)?;
-    // Named as the user did, not by the temporary name.
-    let not_made = |error| write_error(out, error);
     let name =
         out.file_name().ok_or_else(|| Error::usage("this is not the name of a directory").at(out))?.to_string_lossy();
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -191,7 +189,8 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
             let error = Error::failure("another process is making this directory").at(out);
             error.help(format!("wait for it; if there is no such process, remove {}", temporary.display()))
         }
-        _ => not_made(error),
+        // The user does not know the temporary name.
+        _ => write_error(out, error),
     });
     made?;
     let scratch = Scratch::new(temporary);

@@ -118,7 +118,7 @@ impl<'a> Training<'a> {
     fn check_prospects(&self, texts: &Texts, report: &mut Report) {
         report.existing = Existing::find(&self.run, &self.config);
         let prepared = self.prepare(texts, report);
-        let device = report.keep(self.device());
+        let device = report.keep(configuration::device(&self.config));
         // Only the processor uses the machine's memory; `cpu` and `auto` can always be opened.
         let is_host = device.as_ref().is_some_and(Device::is_cpu);
         let is_possible = !is_host || report.keep(memory::refuse_the_impossible(&self.config)).is_some();
@@ -158,11 +158,5 @@ impl<'a> Training<'a> {
         }
         report.keep(Validator::open(config, texts, &data.tokenizers, &|text| said.borrow_mut().push(text)));
         Some((data, said.into_inner()))
-    }
-
-    /// The device that the configuration names.
-    fn device(&self) -> Result<Device> {
-        let name = &self.config.runtime.device;
-        device::open(name).map_err(|error| error.context(format_args!("`runtime.device` = \"{name}\"")))
     }
 }

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use candle_core::Device;
+
 use crate::cli::Common;
 use crate::config::{self, Config};
+use crate::device;
 use crate::error::Result;
 
 /// The configuration of files, `--set` and flags, for training or what comes before it.
@@ -16,4 +19,13 @@ pub fn load(files: &[PathBuf], sets: &[String], common: &Common) -> Result<Confi
     sets.extend(common.threads.iter().map(|threads| format!("runtime.threads={threads}")));
     sets.extend(common.seed.iter().map(|seed| format!("train.seed={seed}")));
     config::load_for_training(files, &sets)
+}
+
+/// The device that a configuration names.
+///
+/// # Errors
+/// It cannot be used here; the key is named.
+pub fn device(config: &Config) -> Result<Device> {
+    let name = &config.runtime.device;
+    device::open(name).map_err(|error| error.context(format_args!("`runtime.device` = \"{name}\"")))
 }

@@ -57,8 +57,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let config = configuration::load(&args.config, &args.set, common)?;
     let texts = Texts::find(&config.data, common)?;
     device::set_threads(config.runtime.threads);
-    let device = device::open(&config.runtime.device)
-        .map_err(|error| error.context(format_args!("`runtime.device` = \"{}\"", config.runtime.device)))?;
+    let device = configuration::device(&config)?;
     if device.is_cpu() {
         memory::refuse_the_impossible(&config)?;
     }
