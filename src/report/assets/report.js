@@ -99,7 +99,7 @@ function draw(chart, box) {
   if (!all.length) return;
   const unit = chart.unit ? make("span", { className: "soft", textContent: " " + chart.unit }) : "";
   box.append(make("h3", {}, chart.title, unit));
-  const W = 420, H = 230, left = 48, right = 22, top = 12, bottom = 30;
+  const W = 420, H = 234, left = 48, right = 22, top = 12, bottom = 34;
   const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": chart.title }, box);
   const scale = isLogarithmic(chart) ? Math.log10 : v => v;
   const points = all.flatMap(c => c.points), xs = points.map(p => p.x), ys = points.map(p => scale(p.y));
@@ -114,8 +114,8 @@ function draw(chart, box) {
     drawn("line", { class: "grid", x1: left, x2: W - right, y1: y, y2: y }, svg);
     drawn("text", { x: left - 5, y: y + 4, "text-anchor": "end" }, svg, short(t));
   }
-  for (const t of ticks(x0, x1, 5)) drawn("text", { x: X(t), y: H - 12, "text-anchor": "middle" }, svg, short(t));
-  drawn("text", { x: W - right, y: H - 1, "text-anchor": "end" }, svg, AXES[state.axis][0]);
+  for (const t of ticks(x0, x1, 6)) drawn("text", { x: X(t), y: H - 17, "text-anchor": "middle" }, svg, short(t));
+  drawn("text", { x: W - right, y: H - 4, "text-anchor": "end" }, svg, AXES[state.axis][0]);
   /* Curves of training are behind those of validation, and fainter where these would drown in their noise. */
   const behind = all.filter(c => c.kind === "train"), before = all.filter(c => c.kind === "valid");
   for (const { index, kind, points } of [...behind, ...before]) {
@@ -271,7 +271,7 @@ function corpus() {
 }
 
 function histogram(parent, title, unit, { start, width, counts }, digits) {
-  const box = make("div", { className: "chart bars-of" }), W = 420, H = 190, left = 12, right = 12, top = 24, bottom = 30;
+  const box = make("div", { className: "chart bars-of" }), W = 420, H = 194, left = 12, right = 12, top = 24, bottom = 34;
   box.append(make("h3", {}, title, make("span", { className: "soft", textContent: " " + unit })));
   const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}, ${unit}` }, box);
   const most = highest(counts), each = (W - left - right) / counts.length;
@@ -288,8 +288,8 @@ function histogram(parent, title, unit, { start, width, counts }, digits) {
   svg.addEventListener("pointerleave", () => { note.textContent = ""; });
   const step = Math.max(1, Math.ceil(counts.length / 8));
   drawn("text", { x: left, y: 14 }, svg, `highest bar: ${most.toLocaleString("en")} pairs`);
-  drawn("text", { x: W - right, y: H - 1, "text-anchor": "end" }, svg, `last bar: ${edge(counts.length - 1)} and more`);
-  for (let i = 0; i < counts.length; i += step) drawn("text", { x: left + i * each, y: H - 14, "text-anchor": "start" }, svg, edge(i));
+  drawn("text", { x: W - right, y: H - 4, "text-anchor": "end" }, svg, `last bar: ${edge(counts.length - 1)} and more`);
+  for (let i = 0; i < counts.length; i += step) drawn("text", { x: left + i * each, y: H - 18, "text-anchor": "start" }, svg, edge(i));
   box.append(note);
   parent.append(box);
 }
