@@ -1,10 +1,13 @@
-//! Messages to the user on stderr. A reader that has gone away (`mt train … 2>&1 | head`) does not end the program.
+//! Messages to the user on stderr, and progress bars. A reader that has gone away (`mt train … 2>&1 | head`) does not end the
+//! program.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::OnceLock;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// What work tells its caller on the way, who decides what of it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +32,7 @@ impl Display for Notice {
 pub struct Manner {
     /// With coloured labels.
     pub coloured: bool,
-    /// Without notes.
+    /// Without information, notes, warnings about the input, prompts and progress bars.
     pub quiet: bool,
 }
 
@@ -49,10 +52,66 @@ pub fn message(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{}", shown(&text.to_string()));
 }
 
+/// What was done or found, on stderr, unless the program is to be quiet.
+pub fn info(text: impl Display) {
+    if !manner().quiet {
+        message(text);
+    }
+}
+
+/// A warning on stderr about the input or a flag, unless the program is to be quiet. What is lost or damaged is told by
+/// [`message`].
+pub fn warning(text: impl Display) {
+    info(format_args!("warning: {text}"));
+}
+
 /// A note on stderr, unless the program is to be quiet.
 pub fn note(text: impl Display) {
-    if !manner().quiet {
-        message(format_args!("note: {text}"));
+    info(format_args!("note: {text}"));
+}
+
+/// What a progress bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Updates of training; with a message.
+    Updates,
+    /// Sentences to translate.
+    Sentences,
+    /// Pairs of training text to prepare.
+    Pairs,
+    /// Bytes to fetch; with a message.
+    Bytes,
+}
+
+impl Counted {
+    /// The bar's template, with and without a known total.
+    fn template(self, is_known: bool) -> &'static str {
+        match (self, is_known) {
+            (Self::Updates, true) => "{bar:24.cyan} {pos}/{len} {msg} [{elapsed}<{eta}]",
+            (Self::Updates, false) => "{spinner} {pos} {msg} [{elapsed}]",
+            (Self::Sentences, true) => "{wide_bar} {pos}/{len} sentences, {speed}, {eta} left",
+            (Self::Sentences, false) => "{spinner} {pos} sentences, {speed}",
+            (Self::Pairs, true) => "preparing {wide_bar} {human_pos}/{human_len} pairs, {speed}, {eta} left",
+            (Self::Pairs, false) => "preparing {spinner} {human_pos} pairs, {speed}",
+            (Self::Bytes, true) => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left",
+            (Self::Bytes, false) => "{msg} {spinner} {bytes} {bytes_per_sec}",
+        }
+    }
+}
+
+/// A progress bar on stderr, hidden unless that is a terminal and the program may show it; `total` is what there is to do, if
+/// it is known.
+pub fn progress_bar(counted: Counted, total: Option<u64>) -> ProgressBar {
+    let target = if manner().quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(4) };
+    let bar = ProgressBar::with_draw_target(total, target);
+    let speed = |state: &ProgressState, text: &mut dyn fmt::Write| {
+        // There is nowhere to report a formatter's failure.
+        let _ = write!(text, "{:.0}/s", state.per_sec());
+    };
+    // The templates are constants that a test checks.
+    match ProgressStyle::with_template(counted.template(total.is_some())) {
+        Ok(style) => bar.with_style(style.with_key("speed", speed)),
+        Err(_) => bar,
     }
 }
 
@@ -94,6 +153,11 @@ fn quoted(path: &str, for_windows: bool) -> String {
     format!("'{}'", path.replace('\'', r"'\''"))
 }
 
+/// Whether the user would see a prompt.
+pub fn shows_prompts() -> bool {
+    !manner().quiet && std::io::stderr().is_terminal()
+}
+
 /// What a terminal shows before it waits for input.
 pub fn prompt(text: &str) {
     let mut stderr = std::io::stderr();
@@ -103,6 +167,15 @@ pub fn prompt(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn templates_of_progress_bars_are_well_formed() {
+        for counted in [Counted::Updates, Counted::Sentences, Counted::Pairs, Counted::Bytes] {
+            for is_known in [true, false] {
+                assert!(ProgressStyle::with_template(counted.template(is_known)).is_ok(), "{counted:?} {is_known}");
+            }
+        }
+    }
 
     #[test]
     fn labels_of_lines_are_coloured() {

@@ -472,6 +472,8 @@ fn the_last_update_may_be_the_final_model() {
     assert_eq!(last["model"], "last, update 14", "{last}");
     let checkpoint = "runs/small/checkpoints/step-00000014/model.safetensors";
     assert_eq!(file(&project, "runs/small", "model.safetensors"), std::fs::read(project.path(checkpoint)).unwrap());
+    // What counts is whether there was a validation, not whether one would be due now.
+    assert_eq!(finals(&["--resume", "--set", "valid.every=7"])["model"], "last, update 14");
     // From update 12 on, the model gets worse.
     let worse = ["--resume", "--set", "train.schedule.learning_rate=30", "--set", "train.max_updates=16"];
     let best = finals(&worse);
@@ -503,6 +505,24 @@ fn a_model_is_never_made_of_two() {
     succeeds(&project.mt(&[&translate[..], &["16"]].concat()));
 }
 
+/// Without an update, nothing is trained as the other model, even if the checkpoint is written again.
+#[test]
+fn a_forced_change_without_an_update_can_be_taken_back() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.average_last=0"]));
+    let resume = ["--resume", "--set", "train.average_last=2"];
+    let final_model = || {
+        let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
+        let last: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        last["model"].as_str().unwrap().to_owned()
+    };
+    succeeds(&project.train(&[&resume[..], &["--force", "--set", "model.activation=swish"]].concat()));
+    assert_eq!(final_model(), "last, update 12");
+    fails(&project.train(&[&resume[..], &["--set", "model.activation=swish"]].concat()), 2, &["up to update 12"]);
+    succeeds(&project.train(&resume));
+    assert_eq!(final_model(), "average of the last 2 checkpoints");
+}
+
 #[test]
 fn another_number_type_is_noted_when_a_run_goes_on() {
     let project = Project::new();
@@ -518,7 +538,11 @@ fn another_number_type_is_noted_when_a_run_goes_on() {
         "runtime.precision=bf16",
     ]);
     succeeds(&output);
-    assert!(stderr(&output).contains("`runtime.precision` was \"f32\" when the run began"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("`runtime.precision` was \"f32\" before and is \"bf16\" now"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

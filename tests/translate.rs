@@ -493,6 +493,39 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
 }
 
 /// If the new list cannot be written, the old one stays.
+/// Looking whether output and input are the same file must not open them: that would wait for the other end of a pipe, or take
+/// its lines away.
+#[cfg(unix)]
+#[test]
+fn inputs_and_outputs_may_be_named_pipes() {
+    let project = trained();
+    let path = project.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let expected = translate(&project, &[]);
+    // Instead of waiting for ever, a command that hangs is stopped.
+    let run = |args: &[&str], other: std::thread::JoinHandle<String>| {
+        let args = [&["translate", "--model", "runs/small", "-q", "--max-length", "8"], args].concat();
+        let file = std::fs::File::create(project.path("stdout")).unwrap();
+        let mut child = project.command(&args).stdout(file).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(INPUT.as_bytes()).unwrap();
+        let began = std::time::Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if began.elapsed().as_secs() > 120 {
+                child.kill().unwrap();
+                panic!("{args:?} waits");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(child.wait().unwrap().success());
+        (std::fs::read_to_string(project.path("stdout")).unwrap(), other.join().unwrap())
+    };
+    let to = path.clone();
+    let writer = std::thread::spawn(move || std::fs::write(to, INPUT).map(|()| String::new()).unwrap());
+    assert_eq!(run(&["--input", "pipe"], writer).0, expected);
+    let reader = std::thread::spawn(move || std::fs::read_to_string(path).unwrap());
+    assert_eq!(run(&["--output", "pipe"], reader).1, expected);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_shortlist_is_replaced_whole_or_not_at_all() {

@@ -364,7 +364,8 @@ fn what_is_there(dir: &Path) -> String {
     if has_final(dir) {
         there.push("a final model (--checkpoint final)".to_owned());
     }
-    if let Ok(Some(step)) = pointer(dir, BEST) {
+    let exists = |step: &u64| directories(dir).is_ok_and(|all| all.contains_key(step));
+    if let Some(step) = pointer(dir, BEST).ok().flatten().filter(exists) {
         there.push(format!("a best checkpoint, of update {step} (--checkpoint best)"));
     }
     let all = list(dir).unwrap_or_default();

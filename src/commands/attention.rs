@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::output::Replacement;
-use crate::console::message;
+use crate::console::warning;
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::report::attention::page;
@@ -82,15 +82,15 @@ impl AttentionFile {
         }
     }
 
-    /// Writes what is left, and replaces the file. Warns of lines left out, unless `quiet`.
-    pub fn finish(mut self, quiet: bool) -> Result<()> {
+    /// Writes what is left, and replaces the file. Warns of lines left out.
+    pub fn finish(mut self) -> Result<()> {
         match self.form {
             Form::Json { .. } => self.file.output().text("\n]\n")?,
             Form::Page { sentences, left_out } => {
                 self.file.output().text(&page(&sentences))?;
-                if left_out > 0 && !quiet {
-                    message(format_args!(
-                        "warning: {} shows only the first {MOST_ON_A_PAGE} lines; {left_out} more would make it too \
+                if left_out > 0 {
+                    warning(format_args!(
+                        "{} shows only the first {MOST_ON_A_PAGE} lines; {left_out} more would make it too \
                          large (a .json file takes any number)",
                         self.path.display()
                     ));

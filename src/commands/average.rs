@@ -9,7 +9,7 @@ use super::record::refuse_other_model;
 use crate::checkpoint;
 use crate::cli::{AverageArgs, Common};
 use crate::config::Config;
-use crate::console::message;
+use crate::console::info;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::layout;
@@ -42,10 +42,8 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
         let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();
         print(serde_json::json!({ "out": args.out.display().to_string(), "updates": updates }))?;
     }
-    if !common.quiet {
-        let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();
-        message(format_args!("averaged the checkpoints of updates {} into {}", steps.join(", "), args.out.display()));
-    }
+    let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();
+    info(format_args!("averaged the checkpoints of updates {} into {}", steps.join(", "), args.out.display()));
     Ok(())
 }
 

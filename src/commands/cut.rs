@@ -1,7 +1,7 @@
 //! Warnings about lines that are too long for a model, and about translations that were cut.
 
 use super::some_lines::SomeLines;
-use crate::console::message;
+use crate::console::warning;
 use crate::decode::Ending;
 use crate::decode::translate::Translation;
 
@@ -49,31 +49,29 @@ impl CutLines {
         let lines = |some: SomeLines| some.subject(self.lines, "line", ["is", "are"]);
         let translations = |some: SomeLines, verbs| some.subject(self.lines, "translation", verbs);
         if let Some(lines_are) = lines(self.sources) {
-            message(format_args!(
-                "warning: {lines_are} longer than model.max_length: only the beginning was translated"
-            ));
+            warning(format_args!("{lines_are} longer than model.max_length: only the beginning was translated"));
         }
         if let Some(lines_are) = lines(self.split) {
-            message(format_args!(
-                "warning: {lines_are} longer than data.max_length, which the model was trained on, or model.max_length: \
+            warning(format_args!(
+                "{lines_are} longer than data.max_length, which the model was trained on, or model.max_length: \
                  translated in parts (--long)"
             ));
         }
         if let Some(lines_are) = lines(self.whole) {
-            message(format_args!(
-                "warning: {lines_are} longer than data.max_length, which the model was trained on: --attention needs a \
+            warning(format_args!(
+                "{lines_are} longer than data.max_length, which the model was trained on: --attention needs a \
                  line in one part; without it, a long line is translated in several parts, which is better"
             ));
         }
         if let Some(translations_ended) = translations(self.stuck, ["ended", "ended"]) {
-            message(format_args!(
-                "warning: {translations_ended} early because no further token was allowed (--no-repeat-ngram, \
+            warning(format_args!(
+                "{translations_ended} early because no further token was allowed (--no-repeat-ngram, \
                  --min-length, --prefix, --shortlist)"
             ));
         }
         if let Some(translations_were) = translations(self.translations, ["was", "were"]) {
-            message(format_args!(
-                "warning: {translations_were} cut at the maximum length (--max-length, --max-length-extra; at most \
+            warning(format_args!(
+                "{translations_were} cut at the maximum length (--max-length, --max-length-extra; at most \
                  model.max_length)"
             ));
         }

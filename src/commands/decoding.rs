@@ -3,7 +3,7 @@
 use super::model::ModelFiles;
 use crate::cli::{Common, DecodeArgs};
 use crate::config::Config;
-use crate::console::message;
+use crate::console::warning;
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -52,9 +52,15 @@ pub fn translate_options(
         long: long.transpose()?.unwrap_or(of_config.long),
         ..of_config
     };
+    if args.min_length.is_none() && options.min_length >= positions {
+        let what = format!("`decode.min_length` is {}, more tokens than a translation can have", options.min_length);
+        let error =
+            Error::failure(what).help(format!("the model has {positions} positions: give a lower --min-length"));
+        return Err(error);
+    }
     check(&options, positions)?;
-    if options.length_penalty.kind == PenaltyKind::Average && args.length_penalty.is_some() && !common.quiet {
-        message("warning: --length-penalty does nothing with --length-penalty-kind average, which has no strength");
+    if options.length_penalty.kind == PenaltyKind::Average && args.length_penalty.is_some() {
+        warning("--length-penalty does nothing with --length-penalty-kind average, which has no strength");
     }
     Ok(options)
 }
@@ -98,17 +104,12 @@ fn check(options: &TranslateOptions, positions: usize) -> Result<()> {
 }
 
 /// A translator of one or more models, the first of which is `first`.
-pub fn translator(
-    first: &ModelFiles,
-    others: &[ModelFiles],
-    precision: Option<&str>,
-    common: &Common,
-) -> Result<Translator> {
+pub fn translator(first: &ModelFiles, others: &[ModelFiles], precision: Option<&str>) -> Result<Translator> {
     for other in others {
         same_target(first, other)?;
     }
     let models = std::iter::once(first).chain(others);
-    let models = models.map(|model| Ok((model.neural(precision, common)?, model.reader())));
+    let models = models.map(|model| Ok((model.neural(precision)?, model.reader())));
     Ok(Translator::new(models.collect::<Result<_>>()?))
 }
 
@@ -130,10 +131,9 @@ pub fn translator_with_flags(
     others: &[ModelFiles],
     args: &DecodeArgs,
     prefix: &str,
-    common: &Common,
 ) -> Result<Translator> {
     let precision = args.precision.as_deref();
-    let Some(file) = &args.shortlist else { return translator(first, others, precision, common) };
+    let Some(file) = &args.shortlist else { return translator(first, others, precision) };
     if !others.is_empty() {
         return Err(Error::usage("--shortlist works with only one model").help("give one --model, or leave it out"));
     }
@@ -142,5 +142,5 @@ pub fn translator_with_flags(
     }
     let mut list = Shortlist::load(file, &first.tokenizers)?;
     list.allow(&first.tokenizers.target.encode(prefix));
-    Ok(Translator::new(vec![(first.neural(precision, common)?.with_shortlist(list), first.reader())]))
+    Ok(Translator::new(vec![(first.neural(precision)?.with_shortlist(list), first.reader())]))
 }

@@ -10,7 +10,7 @@ use super::model;
 use super::output::{Output, refuse_inputs};
 use super::some_lines::SomeLines;
 use crate::cli::{Common, EmbedArgs};
-use crate::console::message;
+use crate::console::warning;
 use crate::decode::encode::Encoder;
 use crate::decode::in_halves;
 use crate::decode::source::{self, Reader, Source};
@@ -26,7 +26,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let loaded = model::load(&args.model, common)?;
     let (encoder, reader) = (Encoder::new(loaded.transformer()?)?, loaded.reader());
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
-    let mut lines = Lines::open(&args.text, args.input.as_deref(), common.quiet)?;
+    let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     let of_model = loaded.files();
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
@@ -60,11 +60,9 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         output.bytes(&tensor(&all, loaded.config.model.d_model)?)?;
     }
     output.flush()?;
-    if !common.quiet {
-        lines.warn();
-        if let Some(lines_are) = cut.subject(count, "line", ["is", "are"]) {
-            message(format_args!("warning: {lines_are} longer than model.max_length: only the beginning was used"));
-        }
+    lines.warn();
+    if let Some(lines_are) = cut.subject(count, "line", ["is", "are"]) {
+        warning(format_args!("{lines_are} longer than model.max_length: only the beginning was used"));
     }
     refused.map_or(Ok(()), Err)
 }

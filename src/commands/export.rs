@@ -3,7 +3,7 @@
 use super::model;
 use super::output::print;
 use crate::cli::{Common, ExportArgs};
-use crate::console::{message, note};
+use crate::console::{info, note};
 use crate::error::{Error, Result};
 use crate::interop::export::{Format, Model, ct2, hf_marian};
 use crate::interop::marian_search;
@@ -31,9 +31,7 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
         let json = serde_json::json!({ "out": args.out.to_string_lossy(), "format": format });
         return print(json);
     }
-    if !common.quiet {
-        message(format_args!("written to {}", args.out.display()));
-    }
+    info(format_args!("written to {}", args.out.display()));
     if format == Format::HfMarian {
         hf_marian::notes(&loaded.tokenizers).into_iter().for_each(note);
         let lost = marian_search::lost(&loaded.config.decode);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::import;
 use crate::checkpoint;
 use crate::cli::Common;
-use crate::console::message;
+use crate::console::info;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::hub::{Hub, Repo, is_revision};
@@ -42,7 +42,7 @@ pub fn repository(name: &Path) -> Option<Repo> {
 /// # Errors
 /// Those of the hub; or the repository has no such model.
 pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
-    let hub = Hub::open(common.offline)?.quiet(common.quiet);
+    let hub = Hub::open(common.offline)?;
     let mut files = hub.files(repo)?;
     let mut repo = repo.clone();
     let has = |files: &[String], name: &str| files.iter().any(|file| file == name);
@@ -53,12 +53,10 @@ pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
             return Err(error.help(format!("it has {list}")));
         }
         let Some(revision) = conversion(&hub, &repo)? else { return Err(pickle_alone(&repo)) };
-        if !common.quiet {
-            message(format_args!(
-                "{repo} has its weights as a pickle; those that the hub's converter made, at {revision}, are used \
+        info(format_args!(
+            "{repo} has its weights as a pickle; those that the hub's converter made, at {revision}, are used \
                  instead"
-            ));
-        }
+        ));
         repo = repo.at(revision);
         files = hub.files(&repo)?;
         if !has(&files, hf_marian::WEIGHTS) {
@@ -113,9 +111,7 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     fs::create_dir_all(&models).map_err(write_error)?;
     // Without locks, the process that ends first wins, but all import the same model.
     let locked = file::lock_or_wait(&models.join(".lock"), || {
-        if !common.quiet {
-            message(format_args!("{repo}: another process is importing it: waiting"));
-        }
+        info(format_args!("{repo}: another process is importing it: waiting"));
     });
     let _lock = locked.map_err(write_error)?;
     // A model that has been damaged since is imported again.
@@ -126,9 +122,7 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     if !directory.is_dir() {
         let imported = hf_marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
         import::write(&imported, &directory)?;
-        if !common.quiet {
-            message(format_args!("{repo}: imported into {}", directory.display()));
-        }
+        info(format_args!("{repo}: imported into {}", directory.display()));
     }
     Ok(directory)
 }

@@ -6,7 +6,7 @@ use super::hub_model;
 use super::model::{named, write_model};
 use super::output::print;
 use crate::cli::{Common, ImportArgs};
-use crate::console::{message, note};
+use crate::console::{info, note};
 use crate::error::Result;
 use crate::interop::import::{self, Imported};
 
@@ -23,16 +23,10 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
         let json = serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters });
         return print(json);
     }
-    if !common.quiet {
-        let parameters = super::info::grouped(parameters);
-        message(format_args!("{parameters} parameters, written to {}", args.out.display()));
-        let tags = imported.tokenizers.source.language_tags();
-        if !tags.is_empty() {
-            message(format_args!(
-                "each line to translate must begin with a tag for the target language: {}",
-                tags.join(" ")
-            ));
-        }
+    info(format_args!("{} parameters, written to {}", super::info::grouped(parameters), args.out.display()));
+    let tags = imported.tokenizers.source.language_tags();
+    if !tags.is_empty() {
+        info(format_args!("each line to translate must begin with a tag for the target language: {}", tags.join(" ")));
     }
     let source = &imported.tokenizers.source;
     if source.sentencepiece().is_none() && !source.has_dropout() && folder.join("tokenizer.json").exists() {

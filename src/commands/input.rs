@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Stdin};
 use std::path::{Path, PathBuf};
 
 use super::some_lines::SomeLines;
-use crate::console::{message, prompt};
+use crate::console::{prompt, shows_prompts, warning};
 use crate::data::{lines, packing};
 use crate::decode::source::BeyondPositions;
 use crate::error::{Error, Result};
@@ -34,15 +34,15 @@ enum Source {
 }
 
 impl Lines {
-    /// The arguments, each a line; if there are none, the file; if there is none either, stdin. There are prompts if stdin and
-    /// stderr are terminals, unless `quiet`.
-    pub fn open(arguments: &[OsString], input: Option<&Path>, quiet: bool) -> Result<Self> {
+    /// The arguments, each a line; if there are none, the file; if there is none either, stdin. There are prompts if stdin is
+    /// a terminal, and the user would see them.
+    pub fn open(arguments: &[OsString], input: Option<&Path>) -> Result<Self> {
         let named = input.filter(|path| *path != Path::new("-"));
         let (source, name) = match named {
             _ if !arguments.is_empty() => (Source::of(arguments), Path::new("arguments")),
             Some(path) => (Source::File(Input::open(named)?), path),
             None => {
-                let interactive = !quiet && io::stdin().is_terminal() && io::stderr().is_terminal();
+                let interactive = io::stdin().is_terminal() && shows_prompts();
                 (Source::Stdin { input: Input::open(None)?, interactive }, Path::new("stdin"))
             }
         };
@@ -124,10 +124,10 @@ impl Source {
     }
 }
 
-/// The text of a flag. Bytes that are not UTF-8 become U+FFFD, with a warning unless `quiet`.
-pub fn text_of(flag: &str, value: &OsStr, quiet: bool) -> String {
-    if value.to_str().is_none() && !quiet {
-        message(format_args!("warning: bytes that are not UTF-8 were read as U+FFFD, in {flag}"));
+/// The text of a flag. Bytes that are not UTF-8 become U+FFFD, with a warning.
+pub fn text_of(flag: &str, value: &OsStr) -> String {
+    if value.to_str().is_none() {
+        warning(format_args!("bytes that are not UTF-8 were read as U+FFFD, in {flag}"));
     }
     value.to_string_lossy().into_owned()
 }
@@ -135,7 +135,7 @@ pub fn text_of(flag: &str, value: &OsStr, quiet: bool) -> String {
 /// Warns of the lines of a file, out of `all`, that were not UTF-8, if there are any.
 fn warn_of_invalid(lines: SomeLines, all: usize, file: &str) {
     if let Some(place) = lines.place(all, file) {
-        message(format_args!("warning: bytes that are not UTF-8 were read as U+FFFD, in {place}"));
+        warning(format_args!("bytes that are not UTF-8 were read as U+FFFD, in {place}"));
     }
 }
 

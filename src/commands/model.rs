@@ -13,7 +13,7 @@ use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, 
 use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, ModelConfig, Precision};
-use crate::console::{message, shell_word};
+use crate::console::{info, message, note, shell_word};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
@@ -60,7 +60,7 @@ impl ModelFiles {
     }
 
     /// The model prepared for search, in the precision that `--precision` asks for.
-    pub fn neural(&self, precision: Option<&str>, common: &Common) -> Result<Neural> {
+    pub fn neural(&self, precision: Option<&str>) -> Result<Neural> {
         let special = SpecialTokens::of(&self.tokenizers);
         let wanted = precision.map(str::parse::<Wanted>).transpose()?;
         if !self.device.is_cpu() {
@@ -81,9 +81,7 @@ impl ModelFiles {
             None => infer::ComputeType::F32,
             Some(Wanted::Auto) => infer::ComputeType::fastest(),
             Some(Wanted::This(infer::ComputeType::Bf16)) if !Precision::Bf16.is_native() => {
-                if !common.quiet {
-                    message("note: this processor has no instructions for bfloat16 products: computing in f32");
-                }
+                note("this processor has no instructions for bfloat16 products: computing in f32");
                 infer::ComputeType::F32
             }
             Some(Wanted::This(precision)) => precision,
@@ -184,17 +182,15 @@ pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
 }
 
 /// The number type of matrix products in training on this device; says so if it is not the one asked for.
-pub fn training_type(precision: Precision, device: &Device, common: &Common) -> DType {
+pub fn training_type(precision: Precision, device: &Device) -> DType {
     match precision {
         Precision::F32 => DType::F32,
         Precision::Bf16 if !device.is_cpu() || Precision::Bf16.is_native() => DType::BF16,
         Precision::Bf16 => {
-            if !common.quiet {
-                message(
-                    "note: runtime.precision = \"bf16\", but this processor has no instructions for bfloat16 products: \
+            note(
+                "runtime.precision = \"bf16\", but this processor has no instructions for bfloat16 products: \
                      computing in f32",
-                );
-            }
+            );
             DType::F32
         }
     }
@@ -248,9 +244,7 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
     for warning in &located.warnings {
         message(format_args!("warning: {warning}"));
     }
-    if !common.quiet {
-        message(format_args!("model: {} ({})", directory.display(), located.what));
-    }
+    info(format_args!("model: {} ({})", directory.display(), located.what));
     refuse_other_model(&config, &directory, &located.directory)?;
     let tokenizers = Tokenizers::load(&directory)?;
     Ok(ModelFiles { config, tokenizers, device, located, directory })
@@ -313,18 +307,23 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
             let error = Error::failure(format!("{name} directory does not exist")).at(&directory);
             return Err(error.help("check the path; `mt train` writes models into runs/<name>"));
         }
-        // `.` in a checkpoint says by its whole path which run that belongs to.
-        let has_name = directory.file_name().is_some();
-        return Ok(if has_name { directory } else { std::path::absolute(&directory).unwrap_or(directory) });
+        return Ok(whole_path(directory));
     }
     let newest = newest_run(Path::new("runs"))?.ok_or_else(|| {
         Error::failure("no --model given, $MT_MODEL is not set, and there is no run with a checkpoint under ./runs")
             .help("train a model first: mt train --config FILE")
     })?;
-    if !common.quiet {
-        message("no --model given: taking the newest run");
-    }
+    info("no --model given: taking the newest run");
     Ok(newest)
+}
+
+/// The path of a directory, from the root if only that says that it is a checkpoint, and of which run.
+pub fn whole_path(directory: PathBuf) -> PathBuf {
+    let is_checkpoint = |path: &Path| checkpoint::run_and_step(path).is_some();
+    if is_checkpoint(&directory) {
+        return directory;
+    }
+    std::fs::canonicalize(&directory).ok().filter(|whole| is_checkpoint(whole)).unwrap_or(directory)
 }
 
 /// The run under `root` whose model or newest checkpoint is the most recent.

@@ -129,13 +129,13 @@ impl Drop for Replacement {
 /// Whether two outputs would be the same file; no path or `-` is standard output.
 pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
     let handle = |path: Option<&Path>| match path.filter(|path| *path != Path::new("-")) {
-        Some(path) => Handle::from_path(path),
-        None => Handle::stdout(),
+        Some(path) => regular_file(path),
+        None => Handle::stdout().ok(),
     };
-    if let (Ok(a), Ok(b)) = (handle(a), handle(b)) {
+    if let (Some(a), Some(b)) = (handle(a), handle(b)) {
         return a == b;
     }
-    // A file that does not exist yet: compare its directory and name.
+    // A file that does not exist yet, or a pipe: compare its directory and name.
     let place = |path: &Path| -> Option<PathBuf> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Some(std::fs::canonicalize(parent).ok()?.join(path.file_name()?))
@@ -161,21 +161,28 @@ fn refuse_packing(path: &Path) -> Result<()> {
     Err(error.help(format!("name it without .{extension}, or pipe it through {program}")))
 }
 
+/// The regular file of this name, if there is one. Anything else is not opened: opening a pipe waits for its other end, and
+/// takes it away from whoever opens it next.
+fn regular_file(path: &Path) -> Option<Handle> {
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    if is_file { Handle::from_path(path).ok() } else { None }
+}
+
 /// Refuses an output that is also read: opening it would empty it, and a file to whose end the shell appends (`>>`) would
 /// never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin.
 pub fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     let output = output.filter(|path| *path != Path::new("-"));
-    let Ok(handle) = output.map_or_else(Handle::stdout, Handle::from_path) else { return Ok(()) };
+    let Some(handle) = output.map_or_else(|| Handle::stdout().ok(), regular_file) else { return Ok(()) };
     if !handle.as_file().metadata().is_ok_and(|output| output.is_file()) {
         return Ok(());
     }
     for input in inputs {
         let (other, name) = if input == Path::new("-") {
-            (Handle::stdin(), "standard input".to_owned())
+            (Handle::stdin().ok(), "standard input".to_owned())
         } else {
-            (Handle::from_path(input), format!("the input {}", input.display()))
+            (regular_file(input), format!("the input {}", input.display()))
         };
-        if other.is_ok_and(|other| other == handle) {
+        if other.is_some_and(|other| other == handle) {
             let error = Error::usage(format!("the output is the same file as {name}"));
             let error = if let Some(path) = output { error.at(path) } else { error };
             return Err(error.help("write to another file"));

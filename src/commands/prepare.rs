@@ -11,7 +11,7 @@ use super::run::training_data::{self, Workplace};
 use super::run::{configuration, directory};
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
-use crate::console::{Notice, message};
+use crate::console::info;
 use crate::device;
 use crate::error::Result;
 
@@ -24,13 +24,8 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let texts = Texts::find(&config.data, common)?;
     device::set_threads(config.runtime.threads);
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
-    let say = |notice: Notice| {
-        if !common.quiet {
-            message(notice);
-        }
-    };
     let signals = Signals::register(ON_SIGNALS)?;
-    let mut workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
+    let mut workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);
     workplace.always_cache = true;
     let started = Instant::now();
     let data = training_data::prepare(&config, &texts, None, &workplace)?;
@@ -49,7 +44,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         for directory in &data.directories {
             output.line(&directory.display().to_string())?;
         }
-        say(Notice::Info(format!("{pairs} pairs are ready, {} MiB, after {seconds:.1} s", bytes >> 20)));
+        info(format_args!("{pairs} pairs are ready, {} MiB, after {seconds:.1} s", bytes >> 20));
     }
     output.flush()
 }

@@ -4,7 +4,7 @@ use super::model::{self, write_model};
 use super::output::print;
 use crate::checkpoint::{Elements, NamedTensor, refuse_existing, scale_name};
 use crate::cli::{Common, QuantizeArgs};
-use crate::console::message;
+use crate::console::info;
 use crate::error::{Error, Result};
 use crate::ops::matmul::int8::{Quantised, Values};
 use crate::ops::params::Kind;
@@ -50,14 +50,12 @@ pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
         });
         print(json)?;
     }
-    if !common.quiet {
-        let megabytes = |bytes: usize| bytes as f64 / 1e6;
-        message(format_args!(
-            "{}: {:.1} MB of weights, {:.1} MB before; compare with `mt eval --bleu`",
-            args.out.display(),
-            megabytes(after),
-            megabytes(before)
-        ));
-    }
+    let megabytes = |bytes: usize| bytes as f64 / 1e6;
+    info(format_args!(
+        "{}: {:.1} MB of weights, {:.1} MB before; compare with `mt eval --bleu`",
+        args.out.display(),
+        megabytes(after),
+        megabytes(before)
+    ));
     Ok(())
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::config::{self, Config};
+use crate::config::{self, Config, ValidMetric};
 use crate::error::{Error, Result};
-use crate::train::state::TrainState;
+use crate::train::schedule::Plateau;
+use crate::train::state::{TextChecksums, TrainState};
 
 /// Values of keys, as TOML.
 pub type Values = BTreeMap<String, String>;
@@ -32,23 +33,89 @@ pub const MAY_CHANGE: &[&str] = &[
     "train.log_every",
 ];
 /// Keys that may change too, but with a note: they affect further training, which may be intended.
-pub const MAY_CHANGE_ALOUD: &[&str] = &["train.schedule.", "train.clip_norm", "valid.beam", "runtime.precision"];
+pub const MAY_CHANGE_ALOUD: &[&str] = &[SCHEDULE, "train.clip_norm", "valid.beam", "runtime.precision"];
+/// Where the keys of the schedule begin.
+const SCHEDULE: &str = "train.schedule.";
+/// What the value of a validation depends on, beside the model and the text, if that is the loss, …
+const OF_LOSS: &[&str] = &["valid.metric", "train.label_smoothing"];
+/// … and if it is a score of translations.
+const OF_SCORE: &[&str] = &[
+    "valid.metric",
+    "valid.tokenize",
+    "valid.beam",
+    "valid.max_sentences",
+    "decode.length_penalty",
+    "decode.length_penalty_kind",
+    "decode.patience",
+    "decode.no_repeat_ngram",
+    "decode.min_length",
+    "decode.max_length_ratio",
+    "decode.max_length_extra",
+];
 
 /// Whether the key, or its beginning, is in a list.
 pub fn is_in(key: &str, list: &[&str]) -> bool {
     list.iter().any(|listed| key.starts_with(listed))
 }
 
-/// What a checkpoint records: what its model is and how it was trained, as far as a run may not change that. Of the text it has
-/// checksums.
+/// What a checkpoint records: what its model is and how it was trained, as far as a run may not change that; and what its state
+/// refers to. Of the text it has checksums.
 pub fn of(config: &Config) -> Values {
     let mut values = config::values(config);
     values.retain(|key, _| {
-        let is_recorded = is_in(key, &["model.", "train.", "tokenizer.dropout", "valid.metric"]);
+        let is_recorded = is_in(key, &["model.", "train.", "tokenizer.dropout"]);
         let is_origin = key == "model.preset" || key == "train.init";
-        is_recorded && !is_origin && !is_in(key, MAY_CHANGE) && !is_in(key, MAY_CHANGE_ALOUD)
+        is_of_state(key) || is_recorded && !is_origin && !is_in(key, MAY_CHANGE) && !is_in(key, MAY_CHANGE_ALOUD)
     });
     values
+}
+
+/// Whether the state refers to the key: the learning rate lowered so far, the best validation.
+fn is_of_state(key: &str) -> bool {
+    key.starts_with(SCHEDULE) || OF_SCORE.contains(&key)
+}
+
+/// Makes the state of a checkpoint that of a run with this configuration and text. Until then, keys had the values `before`.
+/// What refers to something else is dropped: a learning rate that was lowered, the best validation. Returns why the latter was,
+/// if it was.
+pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: TextChecksums) -> Option<String> {
+    let now = config::values(config);
+    // Keys of other versions are not compared.
+    let differs = |key: &&&str| before.get(**key).zip(now.get(**key)).is_some_and(|(before, now)| before != now);
+    let schedule = |values: &Values| -> Values {
+        values
+            .iter()
+            .filter(|(key, _)| key.starts_with(SCHEDULE))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    };
+    let schedule_before = schedule(before);
+    if !schedule_before.is_empty() && schedule_before != schedule(&now) {
+        state.health.rate = 1.0;
+        state.plateau = Plateau::default();
+    }
+    let judged_by = if config.valid.metric == ValidMetric::Loss { OF_LOSS } else { OF_SCORE };
+    let is_other_text = matches!((&state.text.valid, &text.valid), (Some(before), Some(now)) if before != now);
+    let why = if !other_model(before, config).is_empty() {
+        Some("is another model's".to_owned())
+    } else if let Some(key) = judged_by.iter().find(differs) {
+        Some(match *key {
+            "valid.metric" => format!("was not chosen by {}", config.valid.metric),
+            key => format!("was found with another `{key}`"),
+        })
+    } else {
+        is_other_text.then(|| "is that of another validation text".to_owned())
+    };
+    if why.is_some() {
+        state.best = None;
+        state.stale = 0;
+        state.plateau.forget_the_best();
+    }
+    state.configuration.retain(|key, _| !is_of_state(key));
+    state.configuration.extend(now.into_iter().filter(|(key, _)| is_of_state(key)));
+    // A validation text that is not used for now stays known.
+    state.text = TextChecksums { valid: text.valid.or(state.text.valid.take()), ..text };
+    why
 }
 
 /// The update of a run's newest checkpoint that can be read, and its record; without keys if an older version wrote it.
@@ -65,8 +132,11 @@ fn read(checkpoint: &Path) -> Option<Values> {
 /// The values of all keys with which a run was trained so far: those of its configuration, replaced by the record.
 pub fn before(config: &Config, record: &Values) -> Values {
     let mut values = config::values(config);
-    // Which keys this table has depends on its kind.
-    values.retain(|key, _| record.is_empty() || !key.starts_with("train.optimizer."));
+    // Which keys these tables have depends on their kinds.
+    for table in ["train.optimizer.", SCHEDULE] {
+        let is_recorded = record.keys().any(|key| key.starts_with(table));
+        values.retain(|key, _| !is_recorded || !key.starts_with(table));
+    }
     values.extend(record.clone());
     values
 }
@@ -102,6 +172,9 @@ pub fn refuse_other_model(config: &Config, run: &Path, directory: &Path) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Tokenize;
+    use crate::train::schedule::ScheduleConfig;
+    use crate::train::state::Best;
 
     #[test]
     fn only_what_changes_a_model_makes_it_another() {
@@ -120,6 +193,80 @@ mod tests {
         record.remove("model.scale_embedding");
         record.insert("model.unknown".to_owned(), "1".to_owned());
         assert_eq!(other_model(&record, &new), []);
+    }
+
+    /// The state of a checkpoint that was trained with `config` and has something to lose.
+    fn state_of(config: &Config) -> TrainState {
+        let mut state = TrainState {
+            best: Some(Best { step: 5, value: 30.0, loss: 2.0 }),
+            stale: 2,
+            text: TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()) },
+            configuration: of(config),
+            ..TrainState::default()
+        };
+        state.health.rate = 0.5;
+        state
+    }
+
+    #[test]
+    fn a_best_validation_counts_only_among_its_like() {
+        let same = TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()) };
+        let other = TextChecksums { valid: Some("w".to_owned()), ..same.clone() };
+        let none = TextChecksums { valid: None, ..same.clone() };
+        let [mut bleu, mut loss] = [Config::default(), Config::default()];
+        bleu.valid.metric = ValidMetric::Bleu;
+        loss.valid.metric = ValidMetric::Loss;
+        type Change = fn(&mut Config);
+        let unchanged: Change = |_| ();
+        let beam: Change = |config| config.valid.beam += 1;
+        let smoothing: Change = |config| config.train.label_smoothing = 0.3;
+        for (old, change, text, why) in [
+            (&bleu, unchanged, &same, None),
+            (&bleu, unchanged, &none, None),
+            (&bleu, unchanged, &other, Some("is that of another validation text")),
+            (&bleu, |config| config.valid.metric = ValidMetric::Chrf, &same, Some("was not chosen by chrf")),
+            (
+                &bleu,
+                |config| config.valid.tokenize = Tokenize::Char,
+                &same,
+                Some("was found with another `valid.tokenize`"),
+            ),
+            (&bleu, |config| config.model.heads = 2, &same, Some("is another model's")),
+            (&bleu, beam, &same, Some("was found with another `valid.beam`")),
+            (&loss, beam, &same, None),
+            (&bleu, smoothing, &same, None),
+            (&loss, smoothing, &same, Some("was found with another `train.label_smoothing`")),
+        ] {
+            let (mut state, mut new) = (state_of(old), old.clone());
+            change(&mut new);
+            let before = state.configuration.clone();
+            assert_eq!(adapt(&mut state, &before, &new, text.clone()).as_deref(), why);
+            assert_eq!((state.best.is_some(), state.stale), if why.is_some() { (false, 0) } else { (true, 2) });
+            // A validation text that is left out for once is compared with the next one.
+            assert_eq!(state.text.valid, text.valid.clone().or(Some("v".to_owned())));
+            // Now the state is one of the new run; its model is the same as before.
+            let before = state.configuration.clone();
+            assert_eq!(before.get("valid.beam"), of(&new).get("valid.beam"));
+            assert_eq!(before.get("model.heads"), of(old).get("model.heads"));
+        }
+    }
+
+    #[test]
+    fn a_lowered_learning_rate_belongs_to_its_schedule() {
+        let old = Config::default();
+        let mut new = old.clone();
+        new.train.schedule = ScheduleConfig::Constant { learning_rate: 0.1, warmup: 0 };
+        for (config, rate) in [(&old, 0.5), (&new, 1.0)] {
+            let mut state = state_of(&old);
+            let (before, text) = (state.configuration.clone(), state.text.clone());
+            adapt(&mut state, &before, config, text);
+            assert_eq!(state.health.rate, rate);
+            // With a record of the new schedule, nothing is reset again.
+            state.health.rate = 0.25;
+            let (before, text) = (state.configuration.clone(), state.text.clone());
+            adapt(&mut state, &before, config, text);
+            assert_eq!(state.health.rate, 0.25);
+        }
     }
 
     #[test]

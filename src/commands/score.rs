@@ -22,7 +22,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
         return Err(Error::usage("--src and --tgt cannot both be stdin").help("name a file for one of them"));
     }
     let (first, others) = model::load_all(&args.models, common)?;
-    let translator = translator(&first, &others, args.precision.as_deref(), common)?;
+    let translator = translator(&first, &others, args.precision.as_deref())?;
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
     let mut pairs = Pairs::open([&args.src, &args.tgt])?;
     let of_models = model::files_of(&first, &others);
@@ -61,10 +61,8 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
             break;
         }
     }
-    if !common.quiet {
-        pairs.inputs.iter().for_each(Input::warn);
-        tags.warn();
-    }
+    pairs.inputs.iter().for_each(Input::warn);
+    tags.warn();
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, ShortlistArgs};
 use crate::config::{CorpusConfig, CorpusLocation, DataConfig};
-use crate::console::{Notice, message};
+use crate::console::info;
 use crate::data::lexicon::{Lexicon, Pair, most_frequent};
 use crate::decode::shortlist::Shortlist;
 use crate::error::{Error, Result};
@@ -41,12 +41,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());
     let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
     refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
-    let say = |notice: Notice| {
-        if !common.quiet {
-            message(notice);
-        }
-    };
-    let workplace = Workplace::beside(&args.model, &loaded.config.data, common, &say);
+    let workplace = Workplace::beside(&args.model, &loaded.config.data, &info);
     let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &workplace)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
@@ -66,11 +61,11 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         });
         print(json)?;
     }
-    say(Notice::Info(format!(
+    info(format_args!(
         "{}: {:.1} target tokens for a source token, learnt from {} pairs; use it with `mt translate --shortlist`",
         args.out.display(),
         list.average(),
         pairs.len()
-    )));
+    ));
     Ok(())
 }

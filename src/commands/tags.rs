@@ -1,7 +1,7 @@
 //! Warnings about the target-language tags that lines begin with.
 
 use super::some_lines::SomeLines;
-use crate::console::message;
+use crate::console::warning;
 use crate::data::tokenizer::Tokenizer;
 
 /// The most tags that a warning lists.
@@ -58,14 +58,10 @@ impl<'t> Tags<'t> {
         let known = known.join(" ") + more;
         if let Some(lines_begin) = self.unknown.subject(self.lines, "line", ["begins", "begin"]) {
             let tag = &self.unknown_tag;
-            message(format_args!(
-                "warning: {lines_begin} with a tag that the model does not know ({tag}); it knows {known}"
-            ));
+            warning(format_args!("{lines_begin} with a tag that the model does not know ({tag}); it knows {known}"));
         }
         if let Some(lines_do) = self.missing.subject(self.lines, "line", ["does", "do"]) {
-            message(format_args!(
-                "warning: {lines_do} not begin with a tag for the target language; the model knows {known}"
-            ));
+            warning(format_args!("{lines_do} not begin with a tag for the target language; the model knows {known}"));
         }
     }
 }

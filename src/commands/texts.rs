@@ -61,11 +61,12 @@ impl Text {
     pub fn raw(&self, tell: &mut dyn FnMut(Error)) -> [Option<RawLines>; 2] {
         let pairs = match self {
             Self::Files { source, target } => {
-                let read = |file: &Path| must_exist(file, false).and_then(|()| RawLines::read(file));
+                let read =
+                    |file: &Path| must_exist(file, Some("text that is checked")).and_then(|()| RawLines::read(file));
                 let (source, target) = rayon::join(|| read(source), || read(target));
                 return [source, target].map(|side| side.map_err(&mut *tell).ok());
             }
-            Self::Tsv { file, columns } => must_exist(file, true)
+            Self::Tsv { file, columns } => must_exist(file, COLUMNS)
                 .and_then(|()| Corpus::open_columns(file, *columns, 1.0))
                 .and_then(|corpus| RawLines::of_pairs(&corpus)),
             Self::Hub(files) => files.open(1.0).and_then(|corpus| RawLines::of_pairs(&corpus)),
@@ -113,7 +114,7 @@ impl Texts {
         let mut errors = Vec::new();
         let is_hub = locations(config).any(|location| matches!(location, CorpusLocation::Hub(_)));
         let hub = is_hub.then(|| Hub::open(common.offline)).transpose().map_err(|error| errors.push(error));
-        let hub = hub.ok().flatten().map(|hub| hub.quiet(common.quiet));
+        let hub = hub.ok().flatten();
         let mut find = |location: &CorpusLocation, key: &str| {
             if hub.is_none() && matches!(location, CorpusLocation::Hub(_)) {
                 // The errors have one already that says why.
@@ -141,7 +142,7 @@ fn locations(config: &DataConfig) -> impl Iterator<Item = &CorpusLocation> {
 pub fn find_one(location: &CorpusLocation, common: &Common) -> Result<Text> {
     let hub = match location {
         CorpusLocation::Files { .. } | CorpusLocation::Tsv { .. } => None,
-        CorpusLocation::Hub(_) => Some(Hub::open(common.offline)?.quiet(common.quiet)),
+        CorpusLocation::Hub(_) => Some(Hub::open(common.offline)?),
     };
     find(location, hub.as_ref())
 }
@@ -159,23 +160,26 @@ fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Text> {
 
 /// An error for each file that does not exist.
 fn missing_files(location: &CorpusLocation) -> Vec<Error> {
-    let (files, is_tsv) = match location {
-        CorpusLocation::Files { source, target } => (vec![source, target], false),
-        CorpusLocation::Tsv { file, .. } => (vec![file], true),
+    let (files, reader) = match location {
+        CorpusLocation::Files { source, target } => (vec![source, target], None),
+        CorpusLocation::Tsv { file, .. } => (vec![file], COLUMNS),
         CorpusLocation::Hub(_) => return Vec::new(),
     };
-    files.into_iter().filter_map(|file| must_exist(file, is_tsv).err()).collect()
+    files.into_iter().filter_map(|file| must_exist(file, reader).err()).collect()
 }
 
-/// Fails if a file does not exist, or cannot hold text.
-fn must_exist(file: &Path, is_tsv: bool) -> Result<()> {
-    match std::fs::metadata(file) {
-        Ok(metadata) if is_tsv && !metadata.is_file() && !metadata.is_dir() => {
-            Err(Error::failure("a file of columns is read twice, but this can be read only once").at(file))
+/// Who reads a file of columns twice.
+const COLUMNS: Option<&str> = Some("a file of columns");
+
+/// Fails if a file does not exist, or cannot hold text; or if it can be read only once, but is `read_twice_by` somebody.
+fn must_exist(file: &Path, read_twice_by: Option<&str>) -> Result<()> {
+    match (std::fs::metadata(file), read_twice_by) {
+        (Ok(metadata), Some(who)) if !metadata.is_file() && !metadata.is_dir() => {
+            Err(Error::failure(format!("{who} is read twice, but this can be read only once")).at(file))
         }
-        Ok(metadata) if metadata.is_dir() => Err(Error::failure("this is a directory, not a text file").at(file)),
-        Ok(_) => Ok(()),
-        Err(error) => {
+        (Ok(metadata), _) if metadata.is_dir() => Err(Error::failure("this is a directory, not a text file").at(file)),
+        (Ok(_), _) => Ok(()),
+        (Err(error), _) => {
             let is_missing = error.kind() == std::io::ErrorKind::NotFound;
             let error = Error::io("read the text", file, error);
             let help = "check the path; in a configuration, names are relative to data.root or, if that is unset, to the \

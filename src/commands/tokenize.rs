@@ -8,7 +8,7 @@ use super::input::Input;
 use super::model;
 use super::output::{Output, refuse_inputs};
 use crate::cli::{Common, TokenizeArgs};
-use crate::console::message;
+use crate::console::info;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
@@ -50,9 +50,7 @@ fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) 
         results.iter().try_for_each(|line| output.line(line))?;
         output.flush()?;
     }
-    if !common.quiet {
-        input.warn();
-    }
+    input.warn();
     output.flush()
 }
 
@@ -61,8 +59,8 @@ fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<Arc<Tokenizer>> {
         return Ok(Arc::new(Tokenizer::load(file)?));
     }
     let directory = model::directory(args.model.as_deref(), common)?;
-    if args.model.is_none() && !common.quiet {
-        message(format_args!("tokenizer: of {}", directory.display()));
+    if args.model.is_none() {
+        info(format_args!("tokenizer: of {}", directory.display()));
     }
     let both = Tokenizers::load(&directory)?;
     Ok(if args.target { both.target } else { both.source })

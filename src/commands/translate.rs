@@ -1,10 +1,9 @@
 //! `mt translate`
 
-use std::fmt;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::attention::AttentionFile;
@@ -15,6 +14,7 @@ use super::model::{self, ModelFiles};
 use super::output::{Output, is_same_place, refuse_inputs};
 use super::tags::Tags;
 use crate::cli::{Common, TranslateArgs};
+use crate::console::{Counted, progress_bar};
 use crate::data::tokenizer::Tokenizer;
 use crate::decode::alignment::{Alignment, align};
 use crate::decode::explain::explain;
@@ -28,15 +28,14 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args, common)?;
     let (first, others) = model::load_all(&args.models, common)?;
     let mut options = decoding::translate_options(&args.decode, args.n_best, &first.config, common)?;
-    options.prefix =
-        args.prefix.as_deref().map(|text| input::text_of("--prefix", text, common.quiet)).unwrap_or_default();
+    options.prefix = args.prefix.as_deref().map(|text| input::text_of("--prefix", text)).unwrap_or_default();
     if args.attention.is_some() && options.long == Long::Split {
         // Attention weights belong to a single sequence.
         options.long = Long::Truncate;
     }
-    let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix, common)?;
+    let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix)?;
     translator.check_prefix(&options)?;
-    let mut lines = Lines::open(&args.text, args.input.as_deref(), common.quiet)?;
+    let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
         AttentionFile::refuse_several(file, count)?;
     }
@@ -49,7 +48,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     if let Some(file) = &args.attention {
         refuse_inputs(Some(file), inputs())?;
     }
-    let progress = Progress::new(&lines, args.output.as_deref(), common);
+    let progress = progress(&lines, args.output.as_deref());
     let (mut writer, mut refused) = (None, None);
     while refused.is_none() {
         let window = lines.next()?;
@@ -65,14 +64,13 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         let (window, error) = lines.split_at_refused(&window, beyond);
         refused = error;
         options.lines_before = writer.cut.lines();
-        let translations = translator.translate(window, &options, |done| progress.show(options.lines_before + done))?;
+        let translations = translator
+            .translate(window, &options, |done| progress.set_position((options.lines_before + done) as u64))?;
         window.iter().zip(&translations).try_for_each(|(line, translation)| writer.write(line, translation))?;
         writer.output.flush()?;
     }
-    progress.finish();
-    if !common.quiet {
-        lines.warn();
-    }
+    progress.finish_and_clear();
+    lines.warn();
     writer.map_or(Ok(()), Writer::finish)?;
     refused.map_or(Ok(()), Err)
 }
@@ -143,12 +141,10 @@ impl<'a> Writer<'a> {
     /// Closes the files, and warns.
     fn finish(mut self) -> Result<()> {
         if let Some(file) = self.attention {
-            file.finish(self.common.quiet)?;
+            file.finish()?;
         }
-        if !self.common.quiet {
-            self.cut.warn();
-            self.tags.warn();
-        }
+        self.cut.warn();
+        self.tags.warn();
         self.output.flush()
     }
 }
@@ -204,44 +200,11 @@ fn json(
     json
 }
 
-/// A progress bar: sentences done, their speed and, if the input's size is known, the remaining time. Only on a terminal
-/// that shows neither translations nor prompts.
-struct Progress {
-    bar: Option<ProgressBar>,
-}
-
-impl Progress {
-    fn new(lines: &Lines, output: Option<&Path>, common: &Common) -> Self {
-        let to_terminal = output.is_none_or(|path| path == Path::new("-")) && std::io::stdout().is_terminal();
-        if common.quiet || to_terminal || lines.is_interactive() {
-            return Self { bar: None };
-        }
-        if !std::io::stderr().is_terminal() {
-            return Self { bar: None };
-        }
-        let (bar, template) = match lines.count() {
-            Some(count) => (ProgressBar::new(count as u64), "{wide_bar} {pos}/{len} sentences, {speed}, {eta} left"),
-            None => (ProgressBar::new_spinner(), "{spinner} {pos} sentences, {speed}"),
-        };
-        // The template is a constant that a test checks.
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let speed = |state: &ProgressState, text: &mut dyn fmt::Write| {
-            // There is nowhere to report a formatter's failure.
-            let _ = write!(text, "{:.0}/s", state.per_sec());
-        };
-        let style = style.with_key("speed", speed);
-        Self { bar: Some(bar.with_style(style)) }
+/// A progress bar of sentences, hidden where a terminal shows translations or prompts.
+fn progress(lines: &Lines, output: Option<&Path>) -> ProgressBar {
+    let to_terminal = output.is_none_or(|path| path == Path::new("-")) && std::io::stdout().is_terminal();
+    if to_terminal || lines.is_interactive() {
+        return ProgressBar::hidden();
     }
-
-    fn show(&self, done: usize) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(done as u64);
-        }
-    }
-
-    fn finish(self) {
-        if let Some(bar) = self.bar {
-            bar.finish_and_clear();
-        }
-    }
+    progress_bar(Counted::Sentences, lines.count().map(|count| count as u64))
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::check::Report;
 use super::document::{self, Origin, Source, Table, Value, get};
+use super::model::ModelConfig;
 use super::schema;
 use crate::checkpoint::{CONFIG_FILE, directory_and_step};
 use crate::error::Error;
@@ -13,14 +14,12 @@ use crate::file;
 /// The sections that are taken over: the model's shape, which must be the same, and its search options.
 const SECTIONS: &[&str] = &["model", "decode"];
 
-/// Keys of `[model]` that `preset` sets.
-pub const OF_PRESET: &[&str] = &["d_model", "d_ff", "heads", "encoder_layers", "decoder_layers", "d_k", "d_v"];
-
 /// The order of the source that the model's configuration is: after all others, and no other's.
 const ORDER: usize = usize::MAX;
 
 /// Keys that default to values derived from another key: if that one is stated, they are not taken from the model.
-const FOLLOWING: &[(&str, &[&str])] = &[("model.preset", OF_PRESET), ("model.dropout", &["embedding_dropout"])];
+const FOLLOWING: &[(&str, &[&str])] =
+    &[("model.preset", ModelConfig::OF_PRESET), ("model.dropout", &["embedding_dropout"])];
 
 /// The error for a key of `[tokenizer]` that would have no effect: it is `here`, but `there` in the model that training begins
 /// with.

@@ -29,7 +29,7 @@ use check::Report;
 pub use corpus::{CorpusConfig, CorpusLocation};
 use document::{Origin, Source, Table, Value};
 pub use dump::{differences, differences_of, is_resolved, to_toml, values};
-pub use init::{OF_PRESET, idle_key};
+pub use init::idle_key;
 pub use model::{
     Activation, Init, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie,
 };

@@ -91,6 +91,9 @@ impl Default for ModelConfig {
 }
 
 impl ModelConfig {
+    /// The keys that `preset` sets.
+    pub const OF_PRESET: &[&str] = &["d_model", "d_ff", "heads", "encoder_layers", "decoder_layers", "d_k", "d_v"];
+
     /// The model of a preset, everything else at its default (with a joint vocabulary).
     pub fn of_preset(preset: Preset) -> Self {
         Self::from_preset(preset, Some(preset))

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::listing::Listing;
 use super::{Repo, problem};
-use crate::console::message;
+use crate::console::info;
 use crate::error::{Error, Result};
 use crate::file;
 
@@ -62,14 +62,12 @@ impl Cache {
 
     /// Waits until no other process fetches these contents, and locks them until the file is closed. Where the file system has no
     /// locks nobody waits; what two processes corrupt for each other is detected before it is put in its place.
-    pub fn lock(&self, repo: &Repo, etag: &str, quiet: bool) -> Result<Option<File>> {
+    pub fn lock(&self, repo: &Repo, etag: &str) -> Result<Option<File>> {
         let folder = self.root.join(".locks").join(self.folder(repo).file_name().unwrap_or_default());
         create_folder(&folder)?;
         let path = folder.join(format!("{etag}.lock"));
         let locked = file::lock_or_wait(&path, || {
-            if !quiet {
-                message(format_args!("hub: another process is fetching the same file of {repo}: waiting for it"));
-            }
+            info(format_args!("hub: another process is fetching the same file of {repo}: waiting for it"));
         });
         locked.map_err(|error| Error::io("lock the cache", &path, error))
     }

@@ -70,7 +70,7 @@ impl Web {
         for number in 0..PAGES {
             let address = format!("{}/api/models/{}/discussions", self.endpoint, repo.name);
             let query = [("author", AUTHOR), ("type", "pull_request"), ("p", &number.to_string())];
-            let page: Page = retrying(self.quiet, || {
+            let page: Page = retrying(|| {
                 let text = self.text(&address, &query, repo)?;
                 serde_json::from_str(&text)
                     .map_err(|error| Failure::Final(problem::not_the_hub(&self.endpoint).caused_by(error)))
@@ -87,7 +87,7 @@ impl Web {
     /// Whether a revision was made from that commit: weights of an older one would be of another model.
     fn follows(&self, repo: &Repo, revision: &str, commit: &str) -> Result<bool> {
         let (owner, name) = hf_hub::split_id(&repo.name);
-        let commits = retrying(self.quiet, || {
+        let commits = retrying(|| {
             let asked = self.hub.model(owner, name).list_commits().revision(revision).limit(COMMITS).send();
             asked.map_err(|error| self.failure(repo, error))
         });

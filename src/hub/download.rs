@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, LOCATION, RANGE,
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::cache::{Cache, create_folder, is_key};
 use super::problem::{self, Refusal};
 use super::{Repo, RepoKind};
-use crate::console::message;
+use crate::console::{Counted, info, progress_bar};
 use crate::error::{Error, Result};
 
 /// Tries, and the pause after the first of them, which doubles.
@@ -41,7 +41,6 @@ const RENAMED: usize = 5;
 pub(super) struct Web {
     pub hub: hf_hub::HFClientSync,
     pub endpoint: String,
-    pub quiet: bool,
     token: Option<HeaderValue>,
     /// Follows redirects, but does not send the token to another host.
     client: Client,
@@ -58,7 +57,7 @@ pub(super) enum Failure {
 }
 
 /// Tries again after passing failures.
-pub(super) fn retrying<T>(quiet: bool, mut attempt: impl FnMut() -> std::result::Result<T, Failure>) -> Result<T> {
+pub(super) fn retrying<T>(mut attempt: impl FnMut() -> std::result::Result<T, Failure>) -> Result<T> {
     let mut pause = PAUSE;
     for left in (0..TRIES).rev() {
         let began = Instant::now();
@@ -68,9 +67,9 @@ pub(super) fn retrying<T>(quiet: bool, mut attempt: impl FnMut() -> std::result:
             Err(Failure::Passing(error, _)) if left == 0 => return Err(error),
             Err(Failure::Passing(error, asked)) => {
                 let pause_now = asked.unwrap_or(pause).min(LONGEST_PAUSE);
-                if !quiet && pause_now.max(began.elapsed()) >= LONG {
+                if pause_now.max(began.elapsed()) >= LONG {
                     let number = TRIES - left + 1;
-                    message(format_args!("{}; try {number} of {TRIES} is in {} s", error.what(), pause_now.as_secs()));
+                    info(format_args!("{}; try {number} of {TRIES} is in {} s", error.what(), pause_now.as_secs()));
                 }
                 std::thread::sleep(pause_now);
                 pause *= 2;
@@ -108,7 +107,7 @@ impl Web {
             builder.redirect(policy).build().map_err(no_client)
         };
         let (client, direct) = (client(Policy::default())?, client(Policy::none())?);
-        Ok(Self { hub, endpoint, quiet: false, token: token()?, client, direct })
+        Ok(Self { hub, endpoint, token: token()?, client, direct })
     }
 
     /// Brings a file into the cache, unless the one that is there is the same.
@@ -121,7 +120,7 @@ impl Web {
         cached: Option<PathBuf>,
     ) -> Result<PathBuf> {
         let url = self.url(repo, commit, file)?;
-        let metadata = retrying(self.quiet, || self.metadata(&url, repo, file))?;
+        let metadata = retrying(|| self.metadata(&url, repo, file))?;
         let Metadata { etag, size } = &metadata;
         let is_whole = |path: &Path| {
             let length = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len());
@@ -131,7 +130,7 @@ impl Web {
             return Ok(path);
         }
         let blob = cache.blob(repo, etag);
-        let _lock = cache.lock(repo, etag, self.quiet)?;
+        let _lock = cache.lock(repo, etag)?;
         if !is_whole(&blob) {
             let part = cache.blob(repo, &format!("{etag}.incomplete"));
             create_folder(part.parent().unwrap_or(Path::new(".")))?;
@@ -303,17 +302,11 @@ impl Web {
 
     /// A bar on a terminal; elsewhere a line when a file begins.
     fn bar(&self, repo: &Repo, file: &str, size: Option<u64>) -> ProgressBar {
-        if self.quiet {
-            return ProgressBar::hidden();
-        }
-        let bar = ProgressBar::with_draw_target(size, ProgressDrawTarget::stderr());
+        let bar = progress_bar(Counted::Bytes, size);
         if bar.is_hidden() {
             let size = size.map(|size| format!(", {}", indicatif::HumanBytes(size))).unwrap_or_default();
-            message(format_args!("hub: fetching {}: {file}{size}", repo.name));
-        } else if let Ok(style) =
-            ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left")
-        {
-            bar.set_style(style);
+            info(format_args!("hub: fetching {}: {file}{size}", repo.name));
+        } else {
             bar.set_message(format!("{}: {file}", repo.name));
         }
         bar

@@ -18,7 +18,7 @@ pub(super) struct Listing {
 impl Web {
     /// Asks for the files of a revision.
     pub fn list(&self, repo: &Repo) -> Result<Listing> {
-        let (sha, siblings) = retrying(self.quiet, || {
+        let (sha, siblings) = retrying(|| {
             let (owner, name) = hf_hub::split_id(&repo.name);
             let revision = repo.revision.clone();
             let asked = match repo.kind {

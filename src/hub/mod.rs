@@ -144,14 +144,6 @@ impl Hub {
         Ok(Self { cache: Cache::new(hf_hub::resolve_cache_dir()), web, listings: Mutex::default() })
     }
 
-    /// Without progress bars and messages.
-    pub fn quiet(mut self, quiet: bool) -> Self {
-        if let Some(web) = &mut self.web {
-            web.quiet = quiet;
-        }
-        self
-    }
-
     /// The names of the files at that revision, sorted. Offline: as they were when the hub was last asked, or else those in
     /// the cache.
     ///

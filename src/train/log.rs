@@ -1,14 +1,14 @@
 //! What a run reports: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::Value;
 
-use crate::console::{message, shown};
+use crate::console::{Counted, info, message, progress_bar, shown};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::file;
@@ -46,7 +46,6 @@ pub struct Log {
     file: BufWriter<File>,
     path: PathBuf,
     bar: Option<ProgressBar>,
-    quiet: bool,
     watchers: Vec<Box<dyn Watcher>>,
 }
 
@@ -83,15 +82,13 @@ impl Log {
         run: &Path,
         resumed_at: Progress,
         total: Option<u64>,
-        quiet: bool,
         mut watchers: Vec<Box<dyn Watcher>>,
     ) -> Result<Self> {
         let path = run.join(LOG_FILE);
         let file = cut(&path, resumed_at, &mut watchers)?;
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| progress_bar(total, resumed_at.step));
-        // A terminal that cannot draw a bar (TERM=dumb) gets plain lines.
-        let bar = bar.filter(|bar| !bar.is_hidden());
-        Ok(Self { file: BufWriter::new(file), path, bar, quiet, watchers })
+        // Where no bar can be drawn, there are plain lines.
+        let bar = Some(bar(total, resumed_at.step)).filter(|bar| !bar.is_hidden());
+        Ok(Self { file: BufWriter::new(file), path, bar, watchers })
     }
 
     /// Drops what came after `progress`: it will be done again.
@@ -118,17 +115,14 @@ impl Log {
 
     /// Shows one line to the user, above the progress bar, unless the program is to be quiet.
     pub fn line(&self, text: &str) {
-        if !self.quiet {
-            self.show(text);
+        match &self.bar {
+            Some(bar) => bar.println(shown(text)),
+            None => info(text),
         }
     }
 
     /// Shows a line about a damaged file; also if the program is to be quiet, because something is lost.
     pub fn damage(&self, text: &str) {
-        self.show(text);
-    }
-
-    fn show(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(shown(text)),
             None => message(text),
@@ -213,20 +207,8 @@ pub fn entries(path: &Path) -> std::io::Result<Vec<Value>> {
     Ok(log)
 }
 
-fn progress_bar(total: Option<u64>, start: u64) -> ProgressBar {
-    let bar = match total {
-        Some(total) => ProgressBar::new(total),
-        None => ProgressBar::new_spinner(),
-    };
-    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(4));
-    let template = match total {
-        Some(_) => "{bar:24.cyan} {pos}/{len} {msg} [{elapsed}<{eta}]",
-        None => "{spinner} {pos} {msg} [{elapsed}]",
-    };
-    // The templates are constants; one that did not parse would only cost the style.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
+fn bar(total: Option<u64>, start: u64) -> ProgressBar {
+    let bar = progress_bar(Counted::Updates, total);
     bar.set_position(start);
     bar.reset_eta();
     bar.enable_steady_tick(Duration::from_millis(500));
@@ -249,7 +231,7 @@ mod tests {
     fn resume_drops_what_will_be_done_again() -> Result<()> {
         let folder = tempfile::tempdir().unwrap();
         let at = |step| Progress { step, skipped: 1, returns: 0 };
-        let mut log = Log::open(folder.path(), at(0), None, true, Vec::new())?;
+        let mut log = Log::open(folder.path(), at(0), None, Vec::new())?;
         for (event, update, skipped) in
             [("train", 10, 0), ("train", 20, 0), ("skip", 21, 1), ("skip", 21, 2), ("train", 21, 2)]
         {
@@ -261,7 +243,7 @@ mod tests {
         let whole = std::fs::read_to_string(&path).unwrap();
         // What is damaged takes nothing else with it.
         std::fs::write(&path, [b"\xff\n{\n", whole.as_bytes(), end.as_bytes()].concat()).unwrap();
-        let mut log = Log::open(folder.path(), at(20), None, true, Vec::new())?;
+        let mut log = Log::open(folder.path(), at(20), None, Vec::new())?;
         log.entry(&json!({"event": "train", "update": 30}))?;
         let updates: Vec<u64> = told(folder.path()).into_iter().map(|(_, update)| update).collect();
         assert_eq!(updates, [10, 20, 21, 30]);
@@ -278,15 +260,15 @@ mod tests {
             json!({"event": "train", "update": 20}),
         ];
         let back = json!({"event": "back", "update": 10, "returns": 1});
-        let mut log = Log::open(folder.path(), Progress::default(), None, true, Vec::new())?;
+        let mut log = Log::open(folder.path(), Progress::default(), None, Vec::new())?;
         entries.iter().try_for_each(|entry| log.entry(entry))?;
         log.rewind(Progress { step: 10, skipped: 1, returns: 0 })?;
         log.entry(&back)?;
         let kept = [("train", 10), ("skip", 15), ("back", 10)].map(|(event, update)| (event.to_owned(), update));
         assert_eq!(told(folder.path()), kept);
-        Log::open(folder.path(), Progress { step: 10, skipped: 1, returns: 1 }, None, true, Vec::new())?;
+        Log::open(folder.path(), Progress { step: 10, skipped: 1, returns: 1 }, None, Vec::new())?;
         assert_eq!(told(folder.path()), kept);
-        Log::open(folder.path(), Progress { step: 10, skipped: 0, returns: 0 }, None, true, Vec::new())?;
+        Log::open(folder.path(), Progress { step: 10, skipped: 0, returns: 0 }, None, Vec::new())?;
         assert_eq!(told(folder.path()), kept[..1]);
         Ok(())
     }

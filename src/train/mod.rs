@@ -413,6 +413,7 @@ impl Trainer<'_> {
             return Ok(Validated::NotFinite);
         }
         self.state.validation_due = false;
+        self.state.validated = Some(step);
         let (loss, value) = (result.loss, result.value);
         let best = self.state.best.as_ref().map(|best| (best.value, best.loss));
         let better = best.is_none_or(|best| self.valid.metric.is_better((value, loss), best));

@@ -30,6 +30,9 @@ pub struct TrainState {
     pub stale: u64,
     /// Whether the validation of this update was cut short.
     pub validation_due: bool,
+    /// The update of the last validation; not in the checkpoints of older versions.
+    #[serde(default)]
+    pub validated: Option<u64>,
     /// Seconds spent training, over all starts of the run.
     pub seconds: f64,
     /// Sums for the next line of the log.
@@ -144,7 +147,7 @@ mod tests {
         let state = TrainState { window: Window { nll: 2.5, ..Window::default() }, ..TrainState::default() };
         let text = state.to_json(3).unwrap().to_string().replace("\"nll\"", "\"likelihood\"");
         let mut json: Value = serde_json::from_str(&text).unwrap();
-        for later in ["plateau", "health", "regular", "configuration"] {
+        for later in ["validated", "plateau", "health", "regular", "configuration"] {
             assert!(json.as_object_mut().unwrap().remove(later).is_some(), "{later}");
         }
         assert_eq!(TrainState::from_json(json).unwrap(), state);

@@ -123,9 +123,9 @@ impl<'a> Training<'a> {
         let is_host = device.as_ref().is_some_and(Device::is_cpu);
         let is_possible = !is_host || report.keep(memory::refuse_the_impossible(&self.config)).is_some();
         let (Some((data, warnings)), true) = (prepared, is_possible) else { return };
-        report.outlook = report.keep(Outlook::new(&self.config, &data, warnings));
+        report.outlook = report.keep(Outlook::new(&self.config, &data, is_host, warnings));
         if let (Some(outlook), Some(device)) = (&mut report.outlook, &device) {
-            let measured = outlook.measure(&self.config, &data, device, self.common);
+            let measured = outlook.measure(&self.config, &data, device);
             report.keep(measured);
         }
     }
@@ -147,7 +147,7 @@ impl<'a> Training<'a> {
                 said.borrow_mut().push(text);
             }
         };
-        let workplace = Workplace::beside(&self.run, &config.data, self.common, &say);
+        let workplace = Workplace::beside(&self.run, &config.data, &say);
         let mut data = report.keep(training_data::prepare(config, texts, saved, &workplace))?;
         let existing = report.existing.as_mut();
         let refuses = existing.map_or(Ok(false), |existing| existing.refuses_text(config, texts, &data));

@@ -5,7 +5,6 @@ use std::time::Instant;
 use candle_core::Device;
 use serde_json::json;
 
-use crate::cli::Common;
 use crate::commands::info::grouped;
 use crate::commands::model::{training_backend, training_type, vocabulary};
 use crate::commands::run::batches;
@@ -39,7 +38,7 @@ pub struct Outlook {
 
 impl Outlook {
     /// Without the speed. `warnings` come from preparing the text.
-    pub fn new(config: &Config, data: &Data, mut warnings: Vec<String>) -> Result<Self> {
+    pub fn new(config: &Config, data: &Data, is_on_host: bool, mut warnings: Vec<String>) -> Result<Self> {
         let plan = Plan::new(config, data)?;
         let counts = counts(data);
         let target = &data.tokenizers.target;
@@ -49,7 +48,7 @@ impl Outlook {
         let is_given = config.tokenizer.path.is_some() || config.train.init.is_some();
         warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, [rare, learnt.len()]));
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
-        warnings.extend(plan.warnings(config));
+        warnings.extend(plan.warnings(config, is_on_host));
         if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
             warnings.push(
                 "`model.norm` = \"pre\" without `model.final_norm`: the sums of all sub-layers reach the output unnormalised"
@@ -69,8 +68,8 @@ impl Outlook {
     }
 
     /// Tries the largest batch on a device.
-    pub fn measure(&mut self, config: &Config, data: &Data, device: &Device, common: &Common) -> Result<()> {
-        let compute = training_type(config.runtime.precision, device, common);
+    pub fn measure(&mut self, config: &Config, data: &Data, device: &Device) -> Result<()> {
+        let compute = training_type(config.runtime.precision, device);
         let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), device, compute)?;
         model.initialise(config.train.seed)?;
         self.tokens_per_second = Some(speed(&model, data, config)?);

@@ -1,7 +1,7 @@
 //! The metrics that flags ask for.
 
 use crate::cli::MetricArgs;
-use crate::console::message;
+use crate::console::warning;
 use crate::error::Result;
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
 
@@ -39,7 +39,7 @@ pub fn tell_idle(args: &MetricArgs, has_report: bool) {
     ];
     for (flag, _) in flags.into_iter().filter(|(_, is_given)| *is_given) {
         let chrf = if flag == "--lowercase" && args.chrf { "; for chrF there is --chrf-lowercase" } else { "" };
-        message(format_args!("warning: {flag} is for BLEU, which was not asked for{chrf}"));
+        warning(format_args!("{flag} is for BLEU, which was not asked for{chrf}"));
     }
 }
 

@@ -14,7 +14,7 @@ use super::output::Output;
 use super::texts;
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::config::CorpusLocation;
-use crate::console::{message, note};
+use crate::console::{note, warning};
 use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
 use crate::decode::Knowledge;
@@ -27,11 +27,9 @@ use test_set::{System, TestSet};
 /// Scores translations: a model's own, or those in files.
 pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     // Flags first: a model takes a while.
-    if !common.quiet {
-        metrics::tell_idle(&args.metrics, args.report);
-        if args.score_only && (common.json || args.format != ScoreFormat::Text) {
-            message("warning: --score-only is for text: JSON and other formats are printed whole");
-        }
+    metrics::tell_idle(&args.metrics, args.report);
+    if args.score_only && (common.json || args.format != ScoreFormat::Text) {
+        warning("--score-only is for text: JSON and other formats are printed whole");
     }
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &BleuOptions::default())?;
     let metrics = metrics::chosen(&args.metrics, bleu);
@@ -48,7 +46,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let TestSet { sources, references, systems, knowledge, training, scoring } = set;
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &scoring)?;
     let metrics = metrics::chosen(&args.metrics, bleu);
-    if !args.metrics.force && !common.quiet && metrics.iter().any(|metric| metric.key() == "bleu") {
+    if !args.metrics.force && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
         if bleu.lowercase && !args.metrics.lowercase && !systems.is_empty() {
             note("the model writes lower case: BLEU is computed ignoring case (case:lc)");
@@ -135,13 +133,13 @@ fn print(
 /// Warns of text for which BLEU is not meaningful.
 fn warn(bleu: &BleuOptions, systems: &[System], references: &[Vec<String>]) {
     for (name, lines) in systems {
-        if let Some(warning) = bleu::tokenized_warning(lines) {
-            message(format_args!("warning: {name}: {warning}"));
+        if let Some(doubt) = bleu::tokenized_warning(lines) {
+            warning(format_args!("{name}: {doubt}"));
         }
     }
     let spaceless = references.first().and_then(|lines| bleu::spaceless_warning(lines, bleu.tokenize));
-    if let (Some(warning), false) = (spaceless, systems.is_empty()) {
-        message(format_args!("warning: {warning}; give --tokenize zh or char, or --chrf (--force silences this)"));
+    if let (Some(doubt), false) = (spaceless, systems.is_empty()) {
+        warning(format_args!("{doubt}; give --tokenize zh or char, or --chrf (--force silences this)"));
     }
 }
 
@@ -158,7 +156,7 @@ fn frequencies(
         return Ok((analysis::frequencies(read_lines(file)?.iter(), tokenize), file.display().to_string()));
     }
     // Text that is no longer here is not fetched just to count its words.
-    let here = Common { offline: true, quiet: true, ..common.clone() };
+    let here = Common { offline: true, ..common.clone() };
     let mut lines = Vec::new();
     for location in training {
         match location {

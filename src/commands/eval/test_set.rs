@@ -3,8 +3,6 @@
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use indicatif::ProgressBar;
-
 use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
 use crate::commands::cut::CutLines;
@@ -15,6 +13,7 @@ use crate::commands::run::validator;
 use crate::commands::tags::Tags;
 use crate::commands::texts;
 use crate::config::CorpusLocation;
+use crate::console::{Counted, progress_bar};
 use crate::data::corpus::read_all;
 use crate::data::lines::{LineFile, read_lines};
 use crate::data::packing;
@@ -137,7 +136,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
     let of_models = model::files_of(&loaded, &others);
     let inputs = reference.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
-    let translator = decoding::translator_with_flags(&loaded, &others, &args.decode, "", common)?;
+    let translator = decoding::translator_with_flags(&loaded, &others, &args.decode, "")?;
     if options.long == Long::Error
         && let Some(beyond) = translator.beyond_positions(&sources)
     {
@@ -153,7 +152,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
     };
     let mut systems = Vec::new();
     if translations_wanted {
-        let translations = translations(&translator, &sources, &options, &loaded, args, common)?;
+        let translations = translations(&translator, &sources, &options, &loaded, args)?;
         systems.push(("model".to_owned(), translations));
     }
     let plain = |line: &String| loaded.tokenizers.target.plain(line).into_owned();
@@ -207,20 +206,17 @@ fn translations(
     options: &TranslateOptions,
     loaded: &ModelFiles,
     args: &EvalArgs,
-    common: &Common,
 ) -> Result<Vec<String>> {
     let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
-    let bar = if common.quiet { ProgressBar::hidden() } else { ProgressBar::new(sources.len() as u64) };
+    let bar = progress_bar(Counted::Sentences, Some(sources.len() as u64));
     let translations = translator.translate(sources, options, |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
-    if !common.quiet {
-        let mut cut = CutLines::default();
-        translations.iter().for_each(|translation| cut.count(translation));
-        cut.warn();
-        let mut tags = Tags::new(&loaded.tokenizers.source);
-        sources.iter().for_each(|line| tags.count(line));
-        tags.warn();
-    }
+    let mut cut = CutLines::default();
+    translations.iter().for_each(|translation| cut.count(translation));
+    cut.warn();
+    let mut tags = Tags::new(&loaded.tokenizers.source);
+    sources.iter().for_each(|line| tags.count(line));
+    tags.warn();
     let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
     if let Some(file) = &mut file {
         translations.iter().try_for_each(|line| file.line(line))?;

@@ -7,13 +7,13 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::hub_model;
-use super::model::{config_of, slots, vocabulary};
+use super::model::{config_of, slots, vocabulary, whole_path};
 use super::output::Output;
 use super::run::init::Start;
 use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config, NormKind, ValidMetric};
-use crate::console::message;
+use crate::console::{message, shell_word};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::{Vocabulary, layout};
@@ -27,7 +27,7 @@ type History = Vec<(String, Value)>;
 pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     let (config, vocabulary, history) = match hub_model::repository(&args.path) {
         Some(repo) => of_model(&hub_model::directory(&repo, common)?, args)?,
-        None if args.path.is_dir() => of_model(&args.path, args)?,
+        None if args.path.is_dir() => of_model(&whole_path(args.path.clone()), args)?,
         None => of_config(args)?,
     };
     let parameters = layout::layout(&config.model, vocabulary);
@@ -74,7 +74,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
         history.push(("run".to_owned(), Value::from(directory.display().to_string())));
         history.push(("checkpoint".to_owned(), Value::from(state(path))));
         if let Which::Step(step) = which {
-            add_training(&mut history, step, path)?;
+            history.extend(of_training(step, path)?);
         }
         return Ok((config, vocabulary(&tokenizers), history));
     }
@@ -90,22 +90,25 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
             history.push(("final_model_is".to_owned(), event));
         }
     }
-    let (newest, warnings) = checkpoint::newest_valid(path)?;
+    let look = || {
+        let (newest, warnings) = checkpoint::newest_valid(path)?;
+        let training = newest.map(|(step, directory)| of_training(step, &directory)).transpose()?;
+        Ok((training, warnings))
+    };
+    let (training, warnings) = checkpoint::look_again(path, |(_, warnings)| warnings.is_empty(), look)?;
     warnings.iter().for_each(|warning| message(format_args!("warning: {warning}")));
-    if let Some((step, directory)) = newest {
-        add_training(&mut history, step, &directory)?;
-    }
+    history.extend(training.unwrap_or_default());
     Ok((config, vocabulary(&tokenizers), history))
 }
 
-/// Adds what a checkpoint says of the training up to it.
-fn add_training(history: &mut History, step: u64, directory: &Path) -> Result<()> {
+/// What a checkpoint says of the training up to it.
+fn of_training(step: u64, directory: &Path) -> Result<History> {
     let state = checkpoint::read_state(directory)?;
-    history.push(("updates".to_owned(), Value::from(step)));
-    for key in ["target_tokens", "seconds", "best"] {
-        history.push((key.to_owned(), state[key].clone()));
-    }
-    Ok(())
+    let entry = |key: &str| (key.to_owned(), state[key].clone());
+    Ok([("updates".to_owned(), Value::from(step))]
+        .into_iter()
+        .chain(["target_tokens", "seconds", "best"].map(entry))
+        .collect())
 }
 
 /// The entry on the final model in the log of a finished run: which it is, and its validation.
@@ -118,8 +121,20 @@ fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
         let error = Error::failure("there is no such model directory or configuration").at(&args.path);
         return Err(error.help("check the path"));
     }
+    let is_toml = args.path.extension().is_some_and(|extension| extension == "toml");
+    if let (Some(parent), false) = (args.path.parent(), is_toml) {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        if parent.join(checkpoint::CONFIG_FILE).exists() || checkpoint::run_and_step(parent).is_some() {
+            let error = Error::usage("this is a file of a model, which is named by its directory").at(&args.path);
+            return Err(error.help(format!("mt info {}", shell_word(parent))));
+        }
+    }
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
     let size = config.tokenizer.vocab_size;
+    let of_run = args.path.parent().filter(|run| config::is_resolved(&args.path) && Tokenizers::exist(run));
+    if let Some(run) = of_run {
+        return Ok((config, vocabulary(&Tokenizers::load(run)?), Vec::new()));
+    }
     let vocabulary = match (Start::open(&config)?, Tokenizers::named(&config.tokenizer)?) {
         (Some(start), _) => vocabulary(&start.tokenizers),
         (None, Some(named)) => vocabulary(&named),

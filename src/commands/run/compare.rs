@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::commands::record;
-use crate::config::{self, Config, DataConfig};
+use crate::commands::record::{self, Values};
+use crate::config::{self, Config, DataConfig, ModelConfig};
 use crate::console::shell_word;
 use crate::error::{Error, Result};
 use crate::model::layout::{Vocabulary, layout};
@@ -33,14 +33,20 @@ const SHAPE: &[&str] = &[
     "model.attention_bias",
 ];
 
-/// Whether the parameters of two configurations have different shapes, whatever the vocabulary.
-fn is_other_shape(a: &Config, b: &Config) -> bool {
+/// Whether the parameters of two models have different shapes, whatever the vocabulary.
+fn is_other_shape(a: &ModelConfig, b: &ModelConfig) -> bool {
     let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
-    let [a, b] = [a, b].map(|config| layout(&config.model, any));
+    let [a, b] = [a, b].map(|model| layout(model, any));
     let shapes = |layout: &ParameterLayout| -> Vec<_> {
         layout.entries().iter().map(|entry| (entry.name.clone(), entry.shape.clone())).collect()
     };
     shapes(&a) != shapes(&b)
+}
+
+/// The `[model]` of which a record has the values, if this version knows all its keys.
+fn model_of(values: &Values) -> Option<ModelConfig> {
+    let lines = values.iter().filter_map(|(key, value)| Some(format!("{} = {value}\n", key.strip_prefix("model.")?)));
+    toml::from_str(&lines.collect::<String>()).ok()
 }
 
 /// How the configuration of a run differs from the one to continue it with.
@@ -60,13 +66,13 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
     let newest = config_file.parent().and_then(record::of_newest);
     let (step, record) = newest.unwrap_or_default();
     let mut comparison = Comparison::default();
-    let is_other_shape = is_other_shape(old, new);
     let gone = new.train.init.as_deref().filter(|init| !init.exists());
     let (before, now) = (record::before(old, &record), config::values(&with_text_of(new, old)));
+    let is_other_shape = is_other_shape(&model_of(&before).unwrap_or_else(|| old.model.clone()), &new.model);
     for (key, before, now) in config::differences_of(&before, &now) {
         let what = match record.contains_key(&key) {
             true => format!("`{key}` was {before} up to update {step} and is {now} now"),
-            false => format!("`{key}` was {before} when the run began and is {now} now"),
+            false => format!("`{key}` was {before} before and is {now} now"),
         };
         if record::is_in(&key, record::MAY_CHANGE_ALOUD) {
             comparison.notes.push(what);

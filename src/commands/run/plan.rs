@@ -51,13 +51,15 @@ impl Plan {
             memory_bytes,
         })
     }
-    /// Warnings about too little memory, and about updates larger than the text.
-    pub fn warnings(&self, config: &Config) -> impl Iterator<Item = String> {
+
+    /// Warnings about too little memory, if training `is_on_host`, and about updates larger than the text.
+    pub fn warnings(&self, config: &Config, is_on_host: bool) -> impl Iterator<Item = String> {
         let (accumulate, batches) = (config.train.accumulate, self.batches_per_epoch);
         let is_more = accumulate > batches;
         let more = is_more.then(|| {
             format!("train.accumulate = {accumulate} makes one update of more than an epoch, of about {batches} micro-batches: lower it")
         });
-        memory::warning(self.memory_bytes).into_iter().chain(more)
+        let memory = if is_on_host { memory::warning(self.memory_bytes) } else { None };
+        memory.into_iter().chain(more)
     }
 }

@@ -15,8 +15,16 @@ use crate::train::state::TrainState;
 
 /// The newest whole checkpoint of a run: its state and its directory. `None` before the first one.
 pub fn newest(run: &Path, say: &dyn Fn(Notice)) -> Result<Option<(TrainState, PathBuf)>> {
-    let (newest, warnings) = checkpoint::newest_valid(run)?;
-    let Some((_, directory)) = newest else {
+    let look = || {
+        let (newest, warnings) = checkpoint::newest_valid(run)?;
+        let newest = match newest {
+            Some((_, directory)) => Some((state_of(&directory)?, directory)),
+            None => None,
+        };
+        Ok((newest, warnings))
+    };
+    let (newest, warnings) = checkpoint::look_again(run, |(_, warnings)| warnings.is_empty(), look)?;
+    let Some(newest) = newest else {
         if !warnings.is_empty() {
             let what = format!("every checkpoint of this run is damaged\n{}", warnings.join("\n"));
             let help = "restore the files named, or start again with --overwrite or another --run-dir";
@@ -31,9 +39,12 @@ pub fn newest(run: &Path, say: &dyn Fn(Notice)) -> Result<Option<(TrainState, Pa
     for warning in warnings {
         say(Notice::Warning(warning));
     }
-    let state = checkpoint::read_state(&directory)?;
-    let state = TrainState::from_json(state).map_err(|error| error.at(directory.join(checkpoint::STATE_FILE)))?;
-    Ok(Some((state, directory)))
+    Ok(Some(newest))
+}
+
+fn state_of(checkpoint: &Path) -> Result<TrainState> {
+    let state = checkpoint::read_state(checkpoint)?;
+    TrainState::from_json(state).map_err(|error| error.at(checkpoint.join(checkpoint::STATE_FILE)))
 }
 
 /// Loads the newest whole checkpoint of a run.

@@ -1,18 +1,14 @@
 //! From corpora on disk to text that is ready for training: filtered, split into subwords, in memory or in the cache.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
-
 use super::init::Start;
 use super::signals::Signals;
-use crate::cli::Common;
 use crate::commands::texts::Texts;
 use crate::config::{Config, DataConfig, TokenizerConfig};
-use crate::console::Notice;
+use crate::console::{Counted, Notice, progress_bar};
 use crate::data::cache::{Cache, Entry};
 use crate::data::corpus::{PairSource, Side};
 use crate::data::encode::{self, Recipe};
@@ -66,17 +62,14 @@ pub struct Workplace<'a> {
     say: &'a dyn Fn(Notice),
     /// Asks to stop.
     signals: Option<&'a Signals>,
-    /// Whether to show a progress bar.
-    shows_progress: bool,
 }
 
 impl<'a> Workplace<'a> {
     /// Beside the run directory, unless the configuration names another place.
-    pub fn beside(run: &Path, config: &DataConfig, common: &Common, say: &'a dyn Fn(Notice)) -> Self {
+    pub fn beside(run: &Path, config: &DataConfig, say: &'a dyn Fn(Notice)) -> Self {
         let beside = || run.parent().unwrap_or(Path::new("")).join(CACHE);
         let cache = config.cache_dir.clone().unwrap_or_else(beside);
-        let shows_progress = !common.quiet && std::io::stderr().is_terminal();
-        Self { cache, always_cache: false, say, signals: None, shows_progress }
+        Self { cache, always_cache: false, say, signals: None }
     }
 
     /// Stops when a signal asks for it.
@@ -84,21 +77,10 @@ impl<'a> Workplace<'a> {
         Self { signals: Some(signals), ..self }
     }
 
-    /// Says and shows nothing.
+    /// Says nothing.
     #[cfg(test)]
     pub fn quiet(cache: &Path) -> Self {
-        Self { cache: cache.to_path_buf(), always_cache: false, say: &|_| (), signals: None, shows_progress: false }
-    }
-
-    /// Shows how many of `pairs` pairs are done.
-    fn bar(&self, pairs: usize) -> ProgressBar {
-        if !self.shows_progress {
-            return ProgressBar::hidden();
-        }
-        let template = "preparing {wide_bar} {human_pos}/{human_len} pairs, {per_sec}, {eta} left";
-        // The template is a constant that a test checks.
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        ProgressBar::new(pairs as u64).with_style(style)
+        Self { cache: cache.to_path_buf(), always_cache: false, say: &|_| (), signals: None }
     }
 
     fn stop(&self) -> Result<()> {
@@ -275,7 +257,7 @@ fn shards(
     if let Ok(Some(shards)) = entry.load() {
         return Ok((shards, true));
     }
-    let bar = workplace.bar(corpus.len());
+    let bar = progress_bar(Counted::Pairs, Some(corpus.len() as u64));
     let progress = |read: usize| {
         bar.set_position(read as u64);
         workplace.stop()

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use candle_core::Device;
 use serde_json::json;
 
 use crate::checkpoint;
@@ -26,13 +27,14 @@ pub fn print(
     texts: &Texts,
     saved: Option<Tokenizers>,
     overwrites: bool,
+    device: &Device,
     common: &Common,
 ) -> Result<()> {
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
     let say = |notice: Notice| report.borrow_mut().push(notice);
     let continues = saved.is_some();
-    let data = training_data::prepare(config, texts, saved, &Workplace::beside(run, &config.data, common, &say))?;
+    let data = training_data::prepare(config, texts, saved, &Workplace::beside(run, &config.data, &say))?;
     Validator::open(config, texts, &data.tokenizers, &|text| say(Notice::Warning(text)))?;
     if let Some(test) = &texts.test {
         test.open(1.0, &|_| ())?;
@@ -79,7 +81,7 @@ pub fn print(
     };
     lines.push(format!("# run directory: {}{exists}", run.display()));
     lines.push(format!("# memory in training: about {:.2} GiB", memory::gibibytes(plan.memory_bytes)));
-    lines.extend(plan.warnings(config).map(|warning| format!("# warning: {warning}")));
+    lines.extend(plan.warnings(config, device.is_cpu()).map(|warning| format!("# warning: {warning}")));
     for line in lines {
         output.line(&line)?;
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::saver::{Saver, Snapshot};
 use crate::checkpoint;
 use crate::commands::model::{load_parameters, named, slots};
-use crate::commands::record;
+use crate::commands::record::{self, Values};
 use crate::commands::run::batches;
 use crate::commands::run::directory::{self, Lock};
 use crate::commands::run::restore;
@@ -30,7 +30,7 @@ use crate::train::evaluate::Evaluator;
 use crate::train::host::{Batches, End, Host, Lines, Validation};
 use crate::train::log::{Log, Samples};
 use crate::train::optimizer::Optimizer;
-use crate::train::state::TrainState;
+use crate::train::state::{TextChecksums, TrainState};
 
 /// The surroundings of one run.
 pub struct RunHost<'a> {
@@ -40,6 +40,10 @@ pub struct RunHost<'a> {
     pub lock: Lock,
     /// Resolved configuration.
     pub config: &'a Config,
+    /// Checksums of the text.
+    pub text: TextChecksums,
+    /// The update of the checkpoint that training goes on from, and its record; 0 at the beginning.
+    pub loaded: (u64, Values),
     /// The training data.
     pub data: &'a Data,
     /// Validation set, if there is one.
@@ -68,7 +72,12 @@ impl Host for RunHost<'_> {
         if state.best.as_ref().is_some_and(|best| best.step == state.step) {
             self.keep_translations(files::BEST);
         }
-        let state = TrainState { configuration: record::of(self.config), ..state.clone() };
+        // A checkpoint that is written again, because its state is another, keeps the record of how it was trained.
+        let configuration = match &self.loaded {
+            (step, record) if *step == state.step => record.clone(),
+            _ => record::of(self.config),
+        };
+        let state = TrainState { configuration, ..state.clone() };
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
         let moments = optimizer.tensors().into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
         let snapshot = Snapshot {
@@ -97,7 +106,13 @@ impl Host for RunHost<'_> {
         // They belong to updates that are undone.
         self.translations.clear();
         let is_sound = |state: &TrainState| state.step < before && state.health.in_a_row == 0;
-        restore::go_back(self.run, model, optimizer, is_sound, &|line| message(line))
+        let Some(mut state) = restore::go_back(self.run, model, optimizer, is_sound, &|line| message(line))? else {
+            return Ok(None);
+        };
+        let before = state.configuration.clone();
+        record::adapt(&mut state, &before, self.config, self.text.clone());
+        self.loaded = (state.step, state.configuration.clone());
+        Ok(Some(state))
     }
 
     fn batches(&self, position: SamplerPosition) -> Result<Batches> {
@@ -178,11 +193,13 @@ impl RunHost<'_> {
     /// The validation of the last update, if none was due after it and it is better than the best so far. Not needed for a mean
     /// of models.
     fn validation_of_last(&mut self, trainer: &mut Trainer<'_>) -> Result<Option<Validation>> {
-        let step = trainer.state.step;
+        let (step, validated) = (trainer.state.step, trainer.state.validated);
         let is_mean = self.config.train.average_last > 0 || trainer.optimizer.average().is_some();
+        // In checkpoints of older versions, `valid.every` says whether there was one.
         let was_due = self.config.valid.every > 0 && step.is_multiple_of(self.config.valid.every);
+        let was_validated = validated.map_or(was_due, |update| update == step);
         let Some(best) = trainer.state.best.as_ref().map(|best| (best.value, best.loss)) else { return Ok(None) };
-        if is_mean || was_due || self.validator.is_none() {
+        if is_mean || was_validated || self.validator.is_none() {
             return Ok(None);
         }
         let validation = self.validate(trainer.model, &mut trainer.evaluator())?;
@@ -222,6 +239,9 @@ impl RunHost<'_> {
         let newest_first = checkpoint::regular(self.run, self.config.train.save_every, step)?.into_iter().rev();
         let mut last: Vec<_> = newest_first.filter(is_whole).take(self.config.train.average_last).collect();
         last.reverse();
+        if last.is_empty() {
+            return Ok(format!("last, update {step}"));
+        }
         let directories: Vec<PathBuf> = last.into_iter().map(|(_, path)| path).collect();
         let parameters = model.parameters();
         let slots = slots(parameters.entries());

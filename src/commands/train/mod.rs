@@ -20,7 +20,7 @@ use crate::commands::run::validator::Validator;
 use crate::commands::run::{batches, compare, configuration, directory, restore};
 use crate::commands::texts::Texts;
 use crate::config::Config;
-use crate::console::{Notice, message, note, shell_word};
+use crate::console::{Notice, info, message, note, shell_word, warning};
 use crate::data::statistics::Statistics;
 use crate::device;
 use crate::error::{Error, Result};
@@ -32,7 +32,6 @@ use crate::train::backend::Backend;
 use crate::train::log::{Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
-use crate::train::schedule::Plateau;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Alone, End, Pipeline, Session, Trainer, memory};
 use host::RunHost;
@@ -66,50 +65,42 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     if args.dry_run {
         let old = directory::continued(&run, args, &config)?;
         let saved = old.map(|_| directory::tokenizers(&run)).transpose()?;
-        return dry_run::print(&run, &config, &texts, saved, args.overwrite, common);
+        return dry_run::print(&run, &config, &texts, saved, args.overwrite, &device, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
     let (old, lock) = directory::open(&run, args, &config)?;
     let resumed = old.is_some();
-    let say = |notice: Notice| {
-        if !common.quiet {
-            message(notice);
-        }
-    };
-    let tell = |text: String| say(Notice::Info(text));
     if args.resume && !resumed {
-        tell(format!("there is no run in {} to resume: starting one", run.display()));
+        info(format_args!("there is no run in {} to resume: starting one", run.display()));
     }
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
-    let workplace = Workplace::beside(&run, &config.data, common, &say).watching(&signals);
+    let workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);
     let data = training_data::prepare(&config, &texts, saved, &workplace)?;
     let config = init::stating_symbols(config, &data.tokenizers);
-    let validator = Validator::open(&config, &texts, &data.tokenizers, &|text| say(Notice::Warning(text)))?;
-    let (vocabulary, compute) = (
-        super::model::vocabulary(&data.tokenizers),
-        super::model::training_type(config.runtime.precision, &device, common),
-    );
+    let validator = Validator::open(&config, &texts, &data.tokenizers, &warning)?;
+    let vocabulary = super::model::vocabulary(&data.tokenizers);
+    let compute = super::model::training_type(config.runtime.precision, &device);
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     let parameters = model.parameters().values().elem_count();
     let (rows, tokens) = batches::largest_shape(&data, &config);
     let needed = memory::estimate(&config, parameters, vocabulary.target, rows * tokens);
     if device.is_cpu() {
-        memory::warning(needed).into_iter().for_each(|text| say(Notice::Warning(text)));
+        memory::warning(needed).into_iter().for_each(warning);
     }
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text =
         TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
-    let begun = begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, text, &say)?;
+    let begun = begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text)?;
     optimizer.freeze(&config.train.freeze)?;
     if optimizer.frozen_count() > 0 {
         let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
-        tell(format!("frozen: {frozen} of {all} parameters"));
+        info(format_args!("frozen: {frozen} of {all} parameters"));
     }
-    let state = resumed_state(begun, old.as_ref(), &config, &data, args.force)?;
+    let state = resumed_state(begun, old.as_ref(), &config, &data, text.clone(), args.force)?;
     if state.health.has_gone_back() {
-        tell(format!(
-            "note: the learning rate stays {} times that of the schedule, since the run has gone back to an earlier \
+        note(format_args!(
+            "the learning rate stays {} times that of the schedule, since the run has gone back to an earlier \
              checkpoint",
             state.health.rate
         ));
@@ -123,7 +114,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     } else {
         directory::start(&run, &config, &data.tokenizers)?;
     }
-    tell(format!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
+    info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
     let backend = super::model::training_backend(&model)?;
     train(&run, &config, args, common, Prepared { data, validator, model, backend, optimizer, state, lock }, signals)
 }
@@ -136,26 +127,25 @@ fn begin(
     force: bool,
     model: &Transformer,
     optimizer: &mut Optimizer,
-    text: TextChecksums,
-    say: &dyn Fn(Notice),
+    text: &TextChecksums,
 ) -> Result<TrainState> {
     // Report a damaged checkpoint even with `--quiet`, because updates will be repeated.
-    let say_damage = |notice| if let Notice::Warning(_) = notice { message(notice) } else { say(notice) };
+    let say_damage = |notice| if let Notice::Warning(_) = notice { message(notice) } else { info(notice) };
     let loaded = match resumed {
         Some(run) => restore::load(run, model, optimizer, &say_damage)?,
         None => None,
     };
     if let Some(state) = &loaded {
-        match compare::text(&state.text, &text, &config.data) {
+        match compare::text(&state.text, text, &config.data) {
             Err(error) if force => error.all().for_each(|one| note(one.what())),
             compared => compared?,
         }
     } else if let Some(start) = Start::open(config)? {
         start.load(model)?;
         optimizer.begin_average()?;
-        say(Notice::Info(start.describe()));
+        info(start.describe());
     }
-    Ok(TrainState { text, ..loaded.unwrap_or_default() })
+    Ok(loaded.unwrap_or_default())
 }
 
 /// The state from which a run continues with this configuration; it was trained with `old`.
@@ -164,6 +154,7 @@ fn resumed_state(
     old: Option<&Config>,
     config: &Config,
     data: &Data,
+    text: TextChecksums,
     force: bool,
 ) -> Result<TrainState> {
     if force {
@@ -173,29 +164,15 @@ fn resumed_state(
             state.sampler = position;
         }
     }
-    if old.is_some_and(|old| old.train.schedule != config.train.schedule) {
-        state.health.rate = 1.0;
-        state.plateau = Plateau::default();
-    }
-    let (step, last) = (state.step, config.train.max_updates);
-    let metric_before = state.configuration.get("valid.metric");
-    let is_other_metric = match metric_before {
-        Some(before) => record::of(config).get("valid.metric") != Some(before),
-        None => old.is_some_and(|old| old.valid.metric != config.valid.metric),
-    };
-    let is_other_model = !record::other_model(&state.configuration, config).is_empty();
-    if let Some(best) = state.best.take_if(|_| is_other_metric || is_other_model) {
-        let why = match is_other_model {
-            true => "is another model's".to_owned(),
-            false => format!("was not chosen by {}", config.valid.metric),
-        };
+    let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
+    let best = state.best.clone();
+    if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, config, text), best) {
         note(format_args!(
             "the best validation so far, that of update {}, {why}: the next one counts as the best",
             best.step
         ));
-        state.stale = 0;
-        state.plateau.forget_the_best();
     }
+    let (step, last) = (state.step, config.train.max_updates);
     if last > 0 && step > last {
         note(format_args!("the run has already reached update {step}, past `train.max_updates` = {last}"));
     }
@@ -229,12 +206,14 @@ fn train(
     if let Err(error) = files::replace(run, files::CORPUS, &serde_json::json!(statistics).to_string()) {
         message(format_args!("warning: {error}"));
     }
-    let log = Log::open(run, state.progress(), total, common.quiet, watchers)?;
+    let log = Log::open(run, state.progress(), total, watchers)?;
     let parameters = model.parameters().clone();
     let mut host = RunHost {
         run,
         lock,
         config,
+        text: state.text.clone(),
+        loaded: (state.step, state.configuration.clone()),
         data: &data,
         validator,
         signals,
@@ -260,9 +239,9 @@ fn train(
     let s = if largest.batch_size == 1 { "" } else { "s" };
     let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
     trainer.rehearse(largest)?;
-    if let (Some(memory), false) = (device::resident_memory(), common.quiet) {
+    if let Some(memory) = device::resident_memory() {
         let mebibytes = memory >> 20;
-        message(format_args!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use"));
+        info(format_args!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use"));
     }
     let end = trainer.run(&mut host)?;
     // Even if there was no validation since the last page, or none at all.
