@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::config::{self, Config, ValidMetric};
+use crate::config::{self, Config, ValidConfig, ValidMetric};
 use crate::error::{Error, Result};
 use crate::train::schedule::Plateau;
 use crate::train::state::{TextChecksums, TrainState};
@@ -36,10 +36,8 @@ pub const MAY_CHANGE: &[&str] = &[
 pub const MAY_CHANGE_ALOUD: &[&str] = &[SCHEDULE, "train.clip_norm", "valid.beam", "runtime.precision"];
 /// Where the keys of the schedule begin.
 const SCHEDULE: &str = "train.schedule.";
-/// What the value of a validation depends on, beside the model and the text, if that is the loss, …
-const OF_LOSS: &[&str] = &["valid.metric", "train.label_smoothing"];
-/// … and if it is a score of translations.
-const OF_SCORE: &[&str] = &[
+/// What the value of a validation may depend on, beside the model and the text.
+const OF_VALIDATION: &[&str] = &[
     "valid.metric",
     "valid.tokenize",
     "valid.beam",
@@ -51,6 +49,7 @@ const OF_SCORE: &[&str] = &[
     "decode.min_length",
     "decode.max_length_ratio",
     "decode.max_length_extra",
+    "train.label_smoothing",
 ];
 
 /// Whether the key, or its beginning, is in a list.
@@ -72,7 +71,21 @@ pub fn of(config: &Config) -> Values {
 
 /// Whether the state refers to the key: the learning rate lowered so far, the best validation.
 fn is_of_state(key: &str) -> bool {
-    key.starts_with(SCHEDULE) || OF_SCORE.contains(&key)
+    // How it was trained stays what it was.
+    key.starts_with(SCHEDULE) || OF_VALIDATION.contains(&key) && !key.starts_with("train.")
+}
+
+/// Whether the value of a validation depends on this key of [`OF_VALIDATION`].
+fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
+    match key {
+        "valid.metric" => true,
+        "train.label_smoothing" => valid.metric == ValidMetric::Loss,
+        _ if valid.metric == ValidMetric::Loss => false,
+        "valid.tokenize" => valid.metric == ValidMetric::Bleu,
+        // A greedy search ranks nothing.
+        "decode.length_penalty" | "decode.length_penalty_kind" | "decode.patience" => valid.beam > 1,
+        _ => true,
+    }
 }
 
 /// Makes the state of a checkpoint that of a run with this configuration and text. Until then, keys had the values `before`.
@@ -94,11 +107,10 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
         state.health.rate = 1.0;
         state.plateau = Plateau::default();
     }
-    let judged_by = if config.valid.metric == ValidMetric::Loss { OF_LOSS } else { OF_SCORE };
     let is_other_text = matches!((&state.text.valid, &text.valid), (Some(before), Some(now)) if before != now);
     let why = if !other_model(before, config).is_empty() {
         Some("is another model's".to_owned())
-    } else if let Some(key) = judged_by.iter().find(differs) {
+    } else if let Some(key) = OF_VALIDATION.iter().filter(|key| is_of_value(key, &config.valid)).find(differs) {
         Some(match *key {
             "valid.metric" => format!("was not chosen by {}", config.valid.metric),
             key => format!("was found with another `{key}`"),
@@ -216,9 +228,13 @@ mod tests {
         let [mut bleu, mut loss] = [Config::default(), Config::default()];
         bleu.valid.metric = ValidMetric::Bleu;
         loss.valid.metric = ValidMetric::Loss;
+        let [mut beams, mut chrf] = [bleu.clone(), bleu.clone()];
+        beams.valid.beam = 4;
+        chrf.valid.metric = ValidMetric::Chrf;
         type Change = fn(&mut Config);
         let unchanged: Change = |_| ();
         let beam: Change = |config| config.valid.beam += 1;
+        let penalty: Change = |config| config.decode.length_penalty += 0.1;
         let smoothing: Change = |config| config.train.label_smoothing = 0.3;
         for (old, change, text, why) in [
             (&bleu, unchanged, &same, None),
@@ -234,6 +250,9 @@ mod tests {
             (&bleu, |config| config.model.heads = 2, &same, Some("is another model's")),
             (&bleu, beam, &same, Some("was found with another `valid.beam`")),
             (&loss, beam, &same, None),
+            (&bleu, penalty, &same, None),
+            (&beams, penalty, &same, Some("was found with another `decode.length_penalty`")),
+            (&chrf, |config| config.valid.tokenize = Tokenize::Char, &same, None),
             (&bleu, smoothing, &same, None),
             (&loss, smoothing, &same, Some("was found with another `train.label_smoothing`")),
         ] {
