@@ -1,6 +1,6 @@
 //! Where translations fail: by length, by word frequency, and by oddities of single lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use super::metric::{Metric, Statistics};
@@ -178,17 +178,23 @@ impl Oddity {
             Self::Looping => repeats(hypothesis) >= LOOP && repeats(reference) < LOOP,
             Self::Copied => source == Some(hypothesis) && hypothesis != reference && hypothesis.len() >= FEW,
             Self::Untranslated => source.is_some_and(|source| {
-                let is_left = |word: &&String| {
-                    source.contains(word) && !reference.contains(word) && word.chars().any(char::is_alphabetic)
-                };
                 source != hypothesis
                     && hypothesis.len() >= FEW
-                    && 2 * hypothesis.iter().filter(is_left).count() > hypothesis.len()
+                    && 2 * left_over(source, reference, hypothesis) > hypothesis.len()
             }),
             Self::CutOff => reference.len() >= FEW && !hypothesis.is_empty() && 2 * hypothesis.len() < reference.len(),
             Self::TooLong => hypothesis.len() >= FEW && hypothesis.len() > 2 * reference.len() && !reference.is_empty(),
         }
     }
+}
+
+/// How many words of a translation are words of the source, and not of the reference.
+fn left_over(source: &[String], reference: &[String], hypothesis: &[String]) -> usize {
+    // Sets, because a line may have very many words.
+    let [source, reference]: [HashSet<&String>; 2] = [source, reference].map(|words| words.iter().collect());
+    let is_left =
+        |word: &&String| source.contains(word) && !reference.contains(word) && word.chars().any(char::is_alphabetic);
+    hypothesis.iter().filter(is_left).count()
 }
 
 /// The most times that any phrase occurs in a row.
@@ -293,6 +299,17 @@ mod tests {
             (Oddity::TooLong, vec![6]),
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn words_that_are_left_over_are_counted_each_time() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let count = |hypothesis| left_over(&words("the old cat , 1"), &words("die old Katze , 1"), &words(hypothesis));
+        assert_eq!(
+            ["the cat the", "die old Katze", ", 1 cat", "dog"].map(count),
+            [3, 0, 1, 0],
+            "words of the source, unless the reference has them or they are no words"
+        );
     }
 
     #[test]
