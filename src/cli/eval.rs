@@ -112,7 +112,7 @@ pub struct MetricArgs {
     /// chrF: include white space in character n-grams
     #[arg(long, requires = "chrf", help_heading = "Metrics")]
     pub chrf_whitespace: bool,
-    /// chrF: ignore case
+    /// chrF: ignore case; always on for a model that writes lower case
     #[arg(long, requires = "chrf", help_heading = "Metrics")]
     pub chrf_lowercase: bool,
     /// chrF: smooth orders without n-grams as chrF++.py, NLTK and Moses do

@@ -96,7 +96,9 @@ fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
         systems.push((format!("{name} ({})", found.which), found.lines));
     }
     let (Some((_, reference)), true) = (reference, systems.len() > 1) else { return Ok(json!({ "notes": notes })) };
-    let metrics: Vec<Box<dyn Metric>> = vec![Box::new(scoring.unwrap_or_default()), Box::new(ChrfOptions::default())];
+    let bleu = scoring.unwrap_or_default();
+    let chrf = ChrfOptions { lowercase: bleu.lowercase, ..ChrfOptions::default() };
+    let metrics: Vec<Box<dyn Metric>> = vec![Box::new(bleu), Box::new(chrf)];
     let lines = reference.len();
     let results = Results::new(&metrics, &systems, &[reference], Test::PairedBootstrap(SAMPLES), resample::SEED)?;
     Ok(json!({ "systems": results.json(), "lines": lines, "notes": notes }))

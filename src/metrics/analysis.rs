@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
+use super::bleu::{BleuOptions, Smooth};
 use super::metric::{Metric, Statistics};
 use super::tokenize::{Tokenize, words};
 
@@ -28,16 +29,17 @@ pub struct Texts<'a> {
     pub references: &'a [String],
     /// Translations.
     pub hypotheses: &'a [String],
-    /// How references and translations are split into words, as for BLEU.
-    pub tokenize: Tokenize,
+    /// Its words are those of references and translations, and if it ignores case, so does everything here.
+    pub bleu: &'a BleuOptions,
 }
 
 /// How sources are split into words: as for BLEU by default, and every Chinese character is a word.
-const OF_SOURCE: Tokenize = Tokenize::Zh;
+const OF_SOURCE: BleuOptions =
+    BleuOptions { tokenize: Tokenize::Zh, lowercase: false, smooth: Smooth::Exp, effective_order: false };
 
-/// The words of a line.
-fn tokens(line: &str, tokenize: Tokenize) -> Vec<String> {
-    words(&tokenize.separate(line)).map(str::to_owned).collect()
+/// The words of a line, as BLEU counts them.
+fn tokens(line: &str, bleu: &BleuOptions) -> Vec<String> {
+    words(&bleu.prepare(line)).map(str::to_owned).collect()
 }
 
 /// Lines of similar length.
@@ -53,8 +55,8 @@ pub struct OfLength {
 
 /// Scores by the length of the source, or of the reference if there are no sources; classes without lines are left out.
 pub fn by_length(texts: &Texts, scored: &[(&dyn Metric, &Statistics)]) -> Vec<OfLength> {
-    let (measured, tokenize) = texts.sources.map_or((texts.references, texts.tokenize), |sources| (sources, OF_SOURCE));
-    let lengths: Vec<usize> = measured.iter().map(|line| tokens(line, tokenize).len()).collect();
+    let (measured, bleu) = texts.sources.map_or((texts.references, texts.bleu), |sources| (sources, &OF_SOURCE));
+    let lengths: Vec<usize> = measured.iter().map(|line| tokens(line, bleu).len()).collect();
     let of_range = |range: RangeInclusive<usize>| {
         let lines: Vec<usize> = (0..lengths.len()).filter(|line| range.contains(&lengths[*line])).collect();
         let score =
@@ -87,11 +89,11 @@ impl OfFrequency {
     }
 }
 
-/// How often each word occurs in a text.
-pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>, tokenize: Tokenize) -> HashMap<String, usize> {
+/// How often each word occurs in a text; words are those that BLEU counts.
+pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>, bleu: &BleuOptions) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
     for line in text {
-        for word in tokens(line.as_ref(), tokenize) {
+        for word in tokens(line.as_ref(), bleu) {
             *counts.entry(word).or_insert(0) += 1;
         }
     }
@@ -109,11 +111,11 @@ pub fn by_frequency(texts: &Texts, frequencies: &HashMap<String, usize>) -> Vec<
     };
     for (hypothesis, reference) in texts.hypotheses.iter().zip(texts.references) {
         let mut left: HashMap<String, usize> = HashMap::new();
-        for word in tokens(reference, texts.tokenize) {
+        for word in tokens(reference, texts.bleu) {
             all[class(&word)].in_references += 1;
             *left.entry(word).or_insert(0) += 1;
         }
-        for word in tokens(hypothesis, texts.tokenize) {
+        for word in tokens(hypothesis, texts.bleu) {
             let of_class = &mut all[class(&word)];
             of_class.in_hypotheses += 1;
             if let Some(left) = left.get_mut(&word).filter(|left| **left > 0) {
@@ -224,9 +226,9 @@ pub struct OddLines {
 pub fn oddities(texts: &Texts) -> Vec<(Oddity, OddLines)> {
     let mut found: Vec<(Oddity, OddLines)> = Oddity::ALL.map(|oddity| (oddity, OddLines::default())).into();
     for (i, (hypothesis, reference)) in texts.hypotheses.iter().zip(texts.references).enumerate() {
-        let [hypothesis, reference] = [hypothesis, reference].map(|line| tokens(line, texts.tokenize));
+        let [hypothesis, reference] = [hypothesis, reference].map(|line| tokens(line, texts.bleu));
         // Split like the translation, so that a copy is recognised.
-        let source = texts.sources.map(|sources| tokens(&sources[i], texts.tokenize));
+        let source = texts.sources.map(|sources| tokens(&sources[i], texts.bleu));
         for (_, lines) in
             found.iter_mut().filter(|(oddity, _)| oddity.is_in(source.as_deref(), &reference, &hypothesis))
         {
@@ -286,8 +288,8 @@ mod tests {
             "yes yes yes yes yes",
             "so",
         ]);
-        let tokenize = Tokenize::V13a;
-        let texts = Texts { sources: Some(&sources), references: &references, hypotheses: &hypotheses, tokenize };
+        let bleu = &BleuOptions::default();
+        let texts = Texts { sources: Some(&sources), references: &references, hypotheses: &hypotheses, bleu };
         let found = oddities(&texts);
         let lines: Vec<(Oddity, Vec<usize>)> = found.into_iter().map(|(oddity, found)| (oddity, found.lines)).collect();
         let expected = [
@@ -325,25 +327,50 @@ mod tests {
     #[test]
     fn words_are_those_that_bleu_counts() {
         let (sources, references, hypotheses) = (lines(&["我喜欢猫。"]), lines(&["私は猫が好き"]), lines(&["私は犬"]));
-        let of = |sources, tokenize| Texts { sources, references: &references, hypotheses: &hypotheses, tokenize };
-        let matched = |tokenize| {
-            let found = by_frequency(&of(None, tokenize), &HashMap::new());
+        let of = |sources, bleu| Texts { sources, references: &references, hypotheses: &hypotheses, bleu };
+        let matched = |bleu| {
+            let found = by_frequency(&of(None, bleu), &HashMap::new());
             (found[0].in_references, found[0].in_hypotheses, found[0].matched)
         };
-        assert_eq!((matched(Tokenize::V13a), matched(Tokenize::Char)), ((1, 1, 0), (6, 3, 2)));
-        assert_eq!(by_length(&of(None, Tokenize::Char), &[])[0].words, 6..=10);
+        let western = &BleuOptions::default();
+        let of_characters = &BleuOptions { tokenize: Tokenize::Char, ..BleuOptions::default() };
+        assert_eq!((matched(western), matched(of_characters)), ((1, 1, 0), (6, 3, 2)));
+        assert_eq!(by_length(&of(None, of_characters), &[])[0].words, 6..=10);
         // In a Chinese source every character is a word, whatever the tokenizer of the target.
-        assert_eq!(by_length(&of(Some(&sources), Tokenize::V13a), &[])[0].words, 1..=5);
-        assert_eq!(tokens(&sources[0], OF_SOURCE).len(), 5);
+        assert_eq!(by_length(&of(Some(&sources), western), &[])[0].words, 1..=5);
+        assert_eq!(tokens(&sources[0], &OF_SOURCE).len(), 5);
+    }
+
+    #[test]
+    fn case_is_ignored_if_bleu_ignores_it() {
+        let (sources, references) = (lines(&["The Cat Sees Us"]), lines(&["Die Katze sieht uns"]));
+        let hypotheses = lines(&["the cat sees Die"]);
+        for (lowercase, matched, untranslated) in [(false, 1, 0), (true, 1, 1)] {
+            let bleu = &BleuOptions { lowercase, ..BleuOptions::default() };
+            let texts = Texts { sources: Some(&sources), references: &references, hypotheses: &hypotheses, bleu };
+            let found = by_frequency(&texts, &frequencies(["DIE die Die"].iter(), bleu));
+            let right: usize = found.iter().map(|of| of.matched).sum();
+            assert_eq!(right, matched);
+            assert_eq!(
+                found.iter().find(|of| of.matched > 0).map(|of| *of.times.start()),
+                Some(if lowercase { 2 } else { 1 })
+            );
+            let of = |oddity| oddities(&texts).into_iter().find(|(found, _)| *found == oddity).map(|(_, of)| of.count);
+            assert_eq!(of(Oddity::Untranslated), Some(untranslated));
+        }
+        let bleu = &BleuOptions { lowercase: true, ..BleuOptions::default() };
+        let lower = lines(&["die katze sieht uns"]);
+        let texts = Texts { sources: None, references: &references, hypotheses: &lower, bleu };
+        assert_eq!(by_frequency(&texts, &HashMap::new())[0].matched, 4);
     }
 
     #[test]
     fn words_and_lengths_are_sorted() {
         let references = lines(&["a a b", "c d e f g h"]);
         let hypotheses = lines(&["a a a", "c d e f g x"]);
-        let tokenize = Tokenize::V13a;
-        let texts = Texts { sources: None, references: &references, hypotheses: &hypotheses, tokenize };
-        let found = by_frequency(&texts, &frequencies(["a a b c d e f g h"; 3].iter(), tokenize));
+        let bleu = &BleuOptions::default();
+        let texts = Texts { sources: None, references: &references, hypotheses: &hypotheses, bleu };
+        let found = by_frequency(&texts, &frequencies(["a a b c d e f g h"; 3].iter(), bleu));
         // a: 6 times, the other words of the text: 3, x: not at all.
         assert_eq!(
             found,

@@ -97,7 +97,7 @@ pub struct BleuOptions {
 
 impl BleuOptions {
     /// The line with its words separated by white space.
-    fn prepare<'a>(&self, line: &'a str) -> Cow<'a, str> {
+    pub(super) fn prepare<'a>(&self, line: &'a str) -> Cow<'a, str> {
         if self.lowercase {
             Cow::Owned(self.tokenize.separate(&line.to_lowercase()).into_owned())
         } else {

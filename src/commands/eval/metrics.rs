@@ -24,15 +24,15 @@ fn wants_bleu(args: &MetricArgs) -> bool {
     args.bleu || !(args.chrf || args.ter || args.ppl)
 }
 
-/// Warns of BLEU's flags if it is not computed: they have no effect then, as in sacrebleu. But a report always uses BLEU's
-/// tokenizer to split text into words.
+/// Warns of BLEU's flags if it is not computed: they have no effect then, as in sacrebleu. But a report always compares words
+/// as BLEU does: as its tokenizer splits them, and with or without case.
 pub fn tell_idle(args: &MetricArgs, has_report: bool) {
     if wants_bleu(args) {
         return;
     }
     let flags = [
         ("--tokenize", args.tokenize.is_some() && !has_report),
-        ("--lowercase", args.lowercase),
+        ("--lowercase", args.lowercase && !has_report),
         ("--smooth", args.smooth.is_some()),
         ("--smooth-value", args.smooth_value.is_some()),
         ("--force", args.force),
@@ -43,8 +43,19 @@ pub fn tell_idle(args: &MetricArgs, has_report: bool) {
     }
 }
 
-/// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for.
-pub fn chosen(args: &MetricArgs, bleu: BleuOptions) -> Vec<Box<dyn Metric>> {
+/// A note if case is ignored though no flag says so: what ignores it, and why.
+pub fn case_note(args: &MetricArgs, unsaid: &BleuOptions, systems: usize) -> Option<String> {
+    let ignoring = [("BLEU", wants_bleu(args) && !args.lowercase), ("chrF", args.chrf && !args.chrf_lowercase)];
+    let ignoring: Vec<&str> = ignoring.into_iter().filter(|(_, is_new)| *is_new).map(|(name, _)| name).collect();
+    let is = if ignoring.len() > 1 { "are" } else { "is" };
+    let model = if systems > 1 { "a model" } else { "the model" };
+    let what = format!("{model} writes lower case: {} {is} computed ignoring case (case:lc)", ignoring.join(" and "));
+    (unsaid.lowercase && !ignoring.is_empty()).then_some(what)
+}
+
+/// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if `unsaid`
+/// does.
+pub fn chosen(args: &MetricArgs, bleu: BleuOptions, unsaid: &BleuOptions) -> Vec<Box<dyn Metric>> {
     let mut metrics: Vec<Box<dyn Metric>> = Vec::new();
     if wants_bleu(args) {
         metrics.push(Box::new(bleu));
@@ -55,7 +66,7 @@ pub fn chosen(args: &MetricArgs, bleu: BleuOptions) -> Vec<Box<dyn Metric>> {
             word_order: args.chrf_word_order.into(),
             beta: args.chrf_beta,
             whitespace: args.chrf_whitespace,
-            lowercase: args.chrf_lowercase,
+            lowercase: args.chrf_lowercase || unsaid.lowercase,
             eps_smoothing: args.chrf_eps_smoothing,
         }));
     }
@@ -68,4 +79,53 @@ pub fn chosen(args: &MetricArgs, bleu: BleuOptions) -> Vec<Box<dyn Metric>> {
         }));
     }
     metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        metrics: MetricArgs,
+    }
+
+    /// For a model that writes lower case, or one that does not: the options `case` of the metrics, and the note.
+    fn cases(flags: &str, lowercase: bool) -> (Vec<String>, Option<String>) {
+        let args = Flags::parse_from(["mt"].into_iter().chain(flags.split_whitespace())).metrics;
+        let unsaid = BleuOptions { lowercase, ..BleuOptions::default() };
+        let metrics = chosen(&args, bleu(&args, false, &unsaid).unwrap(), &unsaid);
+        let case = |metric: &Box<dyn Metric>| {
+            let options = metric.options().into_iter();
+            format!(
+                "{} {}",
+                metric.key(),
+                options.filter(|(key, _)| *key == "case").map(|(_, case)| case).collect::<String>()
+            )
+        };
+        (metrics.iter().map(case).collect(), case_note(&args, &unsaid, 1))
+    }
+
+    #[test]
+    fn case_is_ignored_where_a_flag_or_the_model_says_so() {
+        for (flags, lowercase, expected, noted) in [
+            ("--bleu --chrf", false, &["bleu mixed", "chrf mixed"][..], None),
+            ("--bleu --chrf --lowercase", false, &["bleu lc", "chrf mixed"], None),
+            ("--bleu --chrf --chrf-lowercase", false, &["bleu mixed", "chrf lc"], None),
+            ("", true, &["bleu lc"], Some("BLEU is")),
+            ("--chrf", true, &["chrf lc"], Some("chrF is")),
+            ("--bleu --chrf", true, &["bleu lc", "chrf lc"], Some("BLEU and chrF are")),
+            ("--bleu --chrf --lowercase", true, &["bleu lc", "chrf lc"], Some("chrF is")),
+            ("--bleu --chrf --lowercase --chrf-lowercase", true, &["bleu lc", "chrf lc"], None),
+        ] {
+            let (cases, note) = cases(flags, lowercase);
+            assert_eq!(cases, expected, "{flags}");
+            let noted =
+                noted.map(|what| format!("the model writes lower case: {what} computed ignoring case (case:lc)"));
+            assert_eq!(note, noted, "{flags}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
 use crate::decode::Knowledge;
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, Metric, Tokenize, analysis, bleu, resample};
+use crate::metrics::{BleuOptions, Metric, analysis, bleu, resample};
 use report::Report;
 use results::{Results, Test};
 use test_set::{System, TestSet};
@@ -32,7 +32,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         warning("--score-only is for text: JSON and other formats are printed whole");
     }
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &BleuOptions::default())?;
-    let metrics = metrics::chosen(&args.metrics, bleu);
+    let metrics = metrics::chosen(&args.metrics, bleu, &BleuOptions::default());
     let test = Test::of(&args.significance);
     refuse_contradictions(args, common, &metrics, test)?;
     let mut output = Output::open(None)?;
@@ -45,12 +45,13 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     };
     let TestSet { sources, references, systems, knowledge, training, scoring } = set;
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &scoring)?;
-    let metrics = metrics::chosen(&args.metrics, bleu);
+    let metrics = metrics::chosen(&args.metrics, bleu, &scoring);
     if !args.metrics.force && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
-        if bleu.lowercase && !args.metrics.lowercase && !systems.is_empty() {
-            note("the model writes lower case: BLEU is computed ignoring case (case:lc)");
-        }
+    }
+    let case_note = metrics::case_note(&args.metrics, &scoring, systems.len());
+    if let Some(text) = case_note.filter(|_| !systems.is_empty() && !args.metrics.force) {
+        note(text);
     }
     if args.sentence_level {
         sentences(&metrics, &systems, &references, args, common, &mut output)?;
@@ -59,10 +60,8 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
     let report = if args.report {
-        let tokenize = bleu.tokenize;
-        let (frequencies, counted) =
-            frequencies(args.train_text.as_ref(), &training, &references[0], tokenize, common)?;
-        Some(Report::new(&metrics, sources.as_deref(), &references, &systems, tokenize, (&frequencies, counted))?)
+        let (frequencies, counted) = frequencies(args.train_text.as_ref(), &training, &references[0], &bleu, common)?;
+        Some(Report::new(&metrics, sources.as_deref(), &references, &systems, bleu, (&frequencies, counted))?)
     } else {
         None
     };
@@ -149,11 +148,11 @@ fn frequencies(
     named: Option<&PathBuf>,
     training: &[CorpusLocation],
     references: &[String],
-    tokenize: Tokenize,
+    bleu: &BleuOptions,
     common: &Common,
 ) -> Result<(HashMap<String, usize>, String)> {
     if let Some(file) = named {
-        return Ok((analysis::frequencies(read_lines(file)?.iter(), tokenize), file.display().to_string()));
+        return Ok((analysis::frequencies(read_lines(file)?.iter(), bleu), file.display().to_string()));
     }
     // Text that is no longer here is not fetched just to count its words.
     let here = Common { offline: true, ..common.clone() };
@@ -173,9 +172,9 @@ fn frequencies(
         }
     }
     if lines.is_empty() {
-        return Ok((analysis::frequencies(references.iter(), tokenize), "the references".to_owned()));
+        return Ok((analysis::frequencies(references.iter(), bleu), "the references".to_owned()));
     }
-    Ok((analysis::frequencies(lines.iter(), tokenize), "the training text".to_owned()))
+    Ok((analysis::frequencies(lines.iter(), bleu), "the training text".to_owned()))
 }
 
 /// Scores every sentence separately.

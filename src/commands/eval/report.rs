@@ -1,5 +1,6 @@
 //! `mt eval --report`: where translations fail, in words or as JSON.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -11,7 +12,7 @@ use similar::{ChangeTag, TextDiff};
 use super::test_set::System;
 use crate::error::Result;
 use crate::metrics::analysis::{self, OddLines, Oddity, OfFrequency, OfLength, Texts};
-use crate::metrics::{ChrfOptions, Metric, Statistics, Tokenize};
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, Tokenize};
 
 /// How many lines to show of the worst, the best, and those that differ most.
 const SHOWN: usize = 5;
@@ -25,8 +26,8 @@ pub struct Report<'a> {
     systems: &'a [System],
     /// Keys and names.
     metrics: Vec<(&'static str, String)>,
-    /// How text is split into words.
-    tokenize: Tokenize,
+    /// How text is split into words, and whether case is ignored.
+    bleu: BleuOptions,
     /// The name of the text that word frequencies are from.
     counted: String,
     of_systems: Vec<OfSystem>,
@@ -45,18 +46,18 @@ struct OfSystem {
 }
 
 impl<'a> Report<'a> {
-    /// Analyses all systems. `tokenize` splits text into words; `frequencies` are those of the words of a text, with its name.
+    /// Analyses all systems, by the words of `bleu` and ignoring case if it does; `frequencies` are those of the words of a text, with its name.
     pub fn new(
         metrics: &[Box<dyn Metric>],
         sources: Option<&'a [String]>,
         references: &'a [Vec<String>],
         systems: &'a [System],
-        tokenize: Tokenize,
+        bleu: BleuOptions,
         (frequencies, counted): (&HashMap<String, usize>, String),
     ) -> Result<Self> {
-        let chrf = ChrfOptions::default();
+        let chrf = ChrfOptions { lowercase: bleu.lowercase, ..ChrfOptions::default() };
         let of_system = |(_, hypotheses): &'a System| -> Result<OfSystem> {
-            let texts = Texts { sources, references: &references[0], hypotheses, tokenize };
+            let texts = Texts { sources, references: &references[0], hypotheses, bleu: &bleu };
             let statistics = metrics
                 .iter()
                 .map(|metric| Statistics::new(metric.as_ref(), hypotheses, references))
@@ -79,10 +80,10 @@ impl<'a> Report<'a> {
             [first, second, ..] => (0..first.chrf.len()).map(|i| (i, second.chrf[i] - first.chrf[i])).collect(),
             _ => Vec::new(),
         };
-        differences.retain(|(line, _)| systems[0].1[*line] != systems[1].1[*line]);
+        differences.retain(|(line, _)| cased(&systems[0].1[*line], &bleu) != cased(&systems[1].1[*line], &bleu));
         differences.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
         let metrics = metrics.iter().map(|metric| (metric.key(), metric.name())).collect();
-        Ok(Self { sources, references: &references[0], systems, metrics, tokenize, counted, of_systems, differences })
+        Ok(Self { sources, references: &references[0], systems, metrics, bleu, counted, of_systems, differences })
     }
 
     /// `[{"hyp", "lengths", "words", "oddities", "worst", "best"}, …]`, and `differences` of the first two systems.
@@ -199,7 +200,7 @@ impl<'a> Report<'a> {
                 "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one alone\n"
             );
             for (line, gain) in self.differences.iter().take(SHOWN) {
-                let [first, second] = marked(&shown(&first.1[*line]), &shown(&second.1[*line]), self.tokenize);
+                let [first, second] = marked(&shown(&first.1[*line]), &shown(&second.1[*line]), &self.bleu);
                 text += &format!(
                     "  line {}, {gain:+.1}\n    reference    {}\n    {:<12} {first}\n    {:<12} {second}\n",
                     line + 1,
@@ -224,9 +225,14 @@ fn shown(line: &str) -> String {
     shown
 }
 
+/// Text as it is compared.
+fn cased<'t>(text: &'t str, bleu: &BleuOptions) -> Cow<'t, str> {
+    if bleu.lowercase { text.to_lowercase().into() } else { text.into() }
+}
+
 /// Two lines, with brackets around words (or characters, depending on the tokenizer) that only one of them has.
-fn marked(a: &str, b: &str, tokenize: Tokenize) -> [String; 2] {
-    let of_characters = matches!(tokenize, Tokenize::Char | Tokenize::Zh);
+fn marked(a: &str, b: &str, bleu: &BleuOptions) -> [String; 2] {
+    let of_characters = matches!(bleu.tokenize, Tokenize::Char | Tokenize::Zh);
     let parts = |line: &'_ str| -> Vec<String> {
         if of_characters {
             line.chars().map(String::from).collect()
@@ -235,22 +241,26 @@ fn marked(a: &str, b: &str, tokenize: Tokenize) -> [String; 2] {
         }
     };
     let between = if of_characters { "" } else { " " };
-    let (a, b) = (parts(a), parts(b));
-    let [a, b]: [Vec<&str>; 2] = [&a, &b].map(|line| line.iter().map(String::as_str).collect());
+    let lines = [a, b].map(parts);
+    let compared = lines.each_ref().map(|line| line.iter().map(|part| cased(part, bleu)).collect::<Vec<_>>());
+    let [a, b] = compared.each_ref().map(|line| line.iter().map(AsRef::as_ref).collect::<Vec<&str>>());
     let diff = TextDiff::from_slices(&a, &b);
     let side = |own: ChangeTag| {
+        // The words themselves: those compared may be without case.
+        let mut words = lines[usize::from(own == ChangeTag::Insert)].iter();
         let mut out: Vec<String> = Vec::new();
         let mut inside = false;
         for change in diff.iter_all_changes().filter(|change| change.tag() == own || change.tag() == ChangeTag::Equal) {
             let is_own = change.tag() == own;
+            let Some(word) = words.next() else { break };
             match out.last_mut() {
                 // Neighbours share a pair of brackets.
                 Some(last) if is_own && inside => {
                     last.pop();
-                    *last += &format!("{between}{}]", change.value());
+                    *last += &format!("{between}{word}]");
                 }
-                _ if is_own => out.push(format!("[{}]", change.value())),
-                _ => out.push(change.value().to_owned()),
+                _ if is_own => out.push(format!("[{word}]")),
+                _ => out.push(word.clone()),
             }
             inside = is_own;
         }
@@ -286,11 +296,33 @@ mod tests {
 
     #[test]
     fn what_differs_is_in_brackets() {
-        let [a, b] = marked("the old cat sat here", "the very big cat sat down", Tokenize::V13a);
+        let bleu = &BleuOptions::default();
+        let [a, b] = marked("the old cat sat here", "the very big cat sat down", bleu);
         assert_eq!((a.as_str(), b.as_str()), ("the [old] cat sat [here]", "the [very big] cat sat [down]"));
-        assert_eq!(marked("", "a b", Tokenize::V13a), [String::new(), "[a b]".to_owned()]);
-        let [a, b] = marked("狗忘记了桥。", "狗在忘了桥。", Tokenize::Zh);
+        assert_eq!(marked("", "a b", bleu), [String::new(), "[a b]".to_owned()]);
+        let [a, b] = marked("The Cat sat", "the old cat Sat", &BleuOptions { lowercase: true, ..*bleu });
+        assert_eq!((a.as_str(), b.as_str()), ("The Cat sat", "the [old] cat Sat"));
+        let chinese = &BleuOptions { tokenize: Tokenize::Zh, ..*bleu };
+        let [a, b] = marked("狗忘记了桥。", "狗在忘了桥。", chinese);
         assert_eq!((a.as_str(), b.as_str()), ("狗忘[记]了桥。", "狗[在]忘了桥。"));
+    }
+
+    #[test]
+    fn case_counts_unless_bleu_ignores_it() {
+        let texts = |lines: [&str; 2]| lines.map(str::to_owned).to_vec();
+        let references = [texts(["Die Katze schläft", "Sie singt"])];
+        let systems = ["a", "b"]
+            .map(str::to_owned)
+            .into_iter()
+            .zip([["die katze schläft", "sie singt"], ["Die Katze schläft", "Sie springt"]].map(texts));
+        let systems: Vec<System> = systems.collect();
+        let differing = |lowercase| {
+            let bleu = BleuOptions { lowercase, ..BleuOptions::default() };
+            let report = Report::new(&[], None, &references, &systems, bleu, (&HashMap::new(), String::new())).unwrap();
+            let is_perfect = report.of_systems[0].chrf.iter().all(|chrf| (chrf - 100.0).abs() < 1e-9);
+            (report.differences.len(), is_perfect)
+        };
+        assert_eq!((differing(false), differing(true)), ((2, false), (1, true)));
     }
 
     #[test]

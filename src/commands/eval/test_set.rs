@@ -39,7 +39,7 @@ pub struct TestSet {
     pub knowledge: Option<Knowledge>,
     /// The text that the model was trained on.
     pub training: Vec<CorpusLocation>,
-    /// How BLEU is computed if flags do not say otherwise.
+    /// How BLEU is computed if flags do not say otherwise; if it ignores case, so does chrF.
     pub scoring: BleuOptions,
 }
 
@@ -108,6 +108,8 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
             return Err(Error::usage(what).help("name one test set for all with --src and --ref"));
         }
         first.systems.append(&mut set.systems);
+        // A model that writes lower case can only be compared by ignoring case.
+        first.scoring.lowercase |= set.scoring.lowercase;
     }
     whole.ok_or_else(|| Error::usage("there is no model").help("give several --model"))
 }
