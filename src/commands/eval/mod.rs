@@ -5,8 +5,9 @@ mod report;
 pub(super) mod results;
 mod test_set;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 
@@ -17,6 +18,7 @@ use crate::config::CorpusLocation;
 use crate::console::{note, warning};
 use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
+use crate::data::tokenizer::Tokenizer;
 use crate::decode::Knowledge;
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, Metric, analysis, bleu, resample};
@@ -43,7 +45,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     } else {
         test_set::of_model(args, &args.models, !metrics.is_empty() || args.report, common)?
     };
-    let TestSet { sources, references, systems, knowledge, training, scoring } = set;
+    let TestSet { sources, references, systems, knowledge, training, target, scoring } = set;
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &scoring)?;
     let metrics = metrics::chosen(&args.metrics, bleu, &scoring);
     if !args.metrics.force && metrics.iter().any(|metric| metric.key() == "bleu") {
@@ -60,7 +62,8 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
     let report = if args.report {
-        let (frequencies, counted) = frequencies(args.train_text.as_ref(), &training, &references[0], &bleu, common)?;
+        let text = CountedText { named: args.train_text.as_deref(), training: &training, target: target.as_deref() };
+        let (frequencies, counted) = text.frequencies(&references[0], &bleu, common)?;
         Some(Report::new(&metrics, sources.as_deref(), &references, &systems, bleu, (&frequencies, counted))?)
     } else {
         None
@@ -142,39 +145,61 @@ fn warn(bleu: &BleuOptions, systems: &[System], references: &[Vec<String>]) {
     }
 }
 
-/// Word frequencies, and the name of the text they are from: the one given by a flag, else the model's training text, else
-/// the references.
-fn frequencies(
-    named: Option<&PathBuf>,
-    training: &[CorpusLocation],
-    references: &[String],
-    bleu: &BleuOptions,
-    common: &Common,
-) -> Result<(HashMap<String, usize>, String)> {
-    if let Some(file) = named {
-        return Ok((analysis::frequencies(read_lines(file)?.iter(), bleu), file.display().to_string()));
+/// The text whose words a report counts.
+struct CountedText<'a> {
+    /// The file that a flag names.
+    named: Option<&'a Path>,
+    /// The model's training text.
+    training: &'a [CorpusLocation],
+    /// The model's tokenizer, if there is a model: its text may be split already, but words are counted whole.
+    target: Option<&'a Tokenizer>,
+}
+
+impl CountedText<'_> {
+    /// Word frequencies, and the name of the text they are from: the named one, else the training text, else the references.
+    fn frequencies(
+        &self,
+        references: &[String],
+        bleu: &BleuOptions,
+        common: &Common,
+    ) -> Result<(HashMap<String, usize>, String)> {
+        if let Some(file) = self.named {
+            return Ok((self.count(read_lines(file)?.iter(), bleu), file.display().to_string()));
+        }
+        let lines = self.training_lines(common)?;
+        if lines.is_empty() {
+            return Ok((analysis::frequencies(references.iter(), bleu), "the references".to_owned()));
+        }
+        Ok((self.count(lines.iter().map(String::as_str), bleu), "the training text".to_owned()))
     }
-    // Text that is no longer here is not fetched just to count its words.
-    let here = Common { offline: true, ..common.clone() };
-    let mut lines = Vec::new();
-    for location in training {
-        match location {
-            CorpusLocation::Files { target, .. } if target.exists() => {
-                lines.extend(read_lines(target)?.iter().map(str::to_owned));
-            }
-            CorpusLocation::Files { .. } => {}
-            CorpusLocation::Tsv { file, .. } if !file.exists() => {}
-            CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
-                if let Ok(text) = texts::find_one(location, &here) {
-                    lines.extend(read_all(&*text.open(1.0, &|_| ())?)?.into_iter().map(|(_, target)| target));
+
+    /// The training text's target side, as far as it is still here.
+    fn training_lines(&self, common: &Common) -> Result<Vec<String>> {
+        // Text that is no longer here is not fetched just to count its words.
+        let here = Common { offline: true, ..common.clone() };
+        let mut lines = Vec::new();
+        for location in self.training {
+            match location {
+                CorpusLocation::Files { target, .. } if target.exists() => {
+                    lines.extend(read_lines(target)?.iter().map(str::to_owned));
+                }
+                CorpusLocation::Files { .. } => {}
+                CorpusLocation::Tsv { file, .. } if !file.exists() => {}
+                CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
+                    if let Ok(text) = texts::find_one(location, &here) {
+                        lines.extend(read_all(&*text.open(1.0, &|_| ())?)?.into_iter().map(|(_, target)| target));
+                    }
                 }
             }
         }
+        Ok(lines)
     }
-    if lines.is_empty() {
-        return Ok((analysis::frequencies(references.iter(), bleu), "the references".to_owned()));
+
+    /// How often each word occurs in lines, as a reader would see them.
+    fn count<'l>(&self, lines: impl Iterator<Item = &'l str>, bleu: &BleuOptions) -> HashMap<String, usize> {
+        let plain = |line| self.target.map_or(Cow::Borrowed(line), |target| target.plain(line));
+        analysis::frequencies(lines.map(plain), bleu)
     }
-    Ok((analysis::frequencies(lines.iter(), bleu), "the training text".to_owned()))
 }
 
 /// Scores every sentence separately.
@@ -199,4 +224,25 @@ fn sentences(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::tokenizer::TextCounts;
+
+    #[test]
+    fn words_that_are_split_in_a_file_are_counted_whole() {
+        let mut text = TextCounts::default();
+        text.add("l@@ ow@@ er low");
+        let pieces = Tokenizer::of_pieces(&text, 100).unwrap();
+        let count = |target| {
+            let text = CountedText { named: None, training: &[], target };
+            let counts = text.count(["l@@ ow@@ er low", "low"].into_iter(), &BleuOptions::default());
+            ["lower", "low", "l"].map(|word| counts.get(word).copied().unwrap_or(0))
+        };
+        assert_eq!(count(Some(&pieces)), [1, 2, 0]);
+        // Without a model nothing is known of how text was split.
+        assert_eq!(count(None), [0, 2, 1]);
+    }
 }

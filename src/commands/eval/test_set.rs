@@ -2,6 +2,7 @@
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
@@ -17,6 +18,7 @@ use crate::console::{Counted, progress_bar};
 use crate::data::corpus::read_all;
 use crate::data::lines::{LineFile, read_lines};
 use crate::data::packing;
+use crate::data::tokenizer::Tokenizer;
 use crate::decode::Knowledge;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -29,7 +31,7 @@ pub type System = (String, Vec<String>);
 
 /// What is scored.
 pub struct TestSet {
-    /// Sources, if they are known.
+    /// Sources, if they are known, as a reader would see them.
     pub sources: Option<Vec<String>>,
     /// One or more for each source.
     pub references: Vec<Vec<String>>,
@@ -39,6 +41,8 @@ pub struct TestSet {
     pub knowledge: Option<Knowledge>,
     /// The text that the model was trained on.
     pub training: Vec<CorpusLocation>,
+    /// The model's target tokenizer, which knows how a reader would see that text.
+    pub target: Option<Arc<Tokenizer>>,
     /// How BLEU is computed if flags do not say otherwise; if it ignores case, so does chrF.
     pub scoring: BleuOptions,
 }
@@ -65,6 +69,7 @@ pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
         references,
         knowledge: None,
         training: Vec::new(),
+        target: None,
         scoring: BleuOptions::default(),
     })
 }
@@ -157,11 +162,17 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
         let translations = translations(&translator, &sources, &options, &loaded, args)?;
         systems.push(("model".to_owned(), translations));
     }
-    let plain = |line: &String| loaded.tokenizers.target.plain(line).into_owned();
-    let references = references.iter().map(|lines| lines.iter().map(plain).collect()).collect();
+    let target = loaded.tokenizers.target.clone();
+    let references = references.iter().map(|lines| plain(&target, lines)).collect();
+    let sources = Some(plain(&loaded.tokenizers.source, &sources));
     let training = loaded.config.data.train.iter().map(|corpus| corpus.location.clone()).collect();
     let scoring = validator::scoring(&loaded.config, &loaded.tokenizers);
-    Ok(TestSet { sources: Some(sources), references, systems, knowledge, training, scoring })
+    Ok(TestSet { sources, references, systems, knowledge, training, target: Some(target), scoring })
+}
+
+/// Lines as a reader would see them.
+fn plain(tokenizer: &Tokenizer, lines: &[String]) -> Vec<String> {
+    lines.iter().map(|line| tokenizer.plain(line).into_owned()).collect()
 }
 
 /// A test set to be translated by a model, and its files.
