@@ -25,7 +25,7 @@ pub struct SentenceAttention {
 /// Everything there is to show of one translation. That of a blank line is empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Explanation {
-    /// The line.
+    /// The line, as a reader would see it: subword-nmt's `@@ ` is left out.
     pub text: String,
     /// Its translation.
     pub translation: String,

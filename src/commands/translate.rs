@@ -113,7 +113,7 @@ impl<'a> Writer<'a> {
                 file.add(explain(model, reader, line, translation)?)?;
             }
             if self.args.alignment {
-                alignment = Some(align(model, reader, translation)?);
+                alignment = Some(align(model, reader, line, translation)?);
             }
         }
         let output = &mut self.output;

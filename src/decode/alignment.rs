@@ -4,12 +4,14 @@ use std::fmt;
 
 use super::attention::cross_attention;
 use super::source::{Reader, Source};
-use super::translate::Translation;
+use super::translate::{Translation, has_space_between};
 use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::model::Transformer;
 
-/// Pairs of a source word and a target word, both counted from 0; words are separated by white space.
+/// Pairs of a source word and a target word, both counted from 0; words are what white space separates in the line, as a
+/// reader would see it ([`Tokenizer::plain`]), and in its translation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alignment(pub Vec<(usize, usize)>);
 
@@ -23,83 +25,315 @@ impl fmt::Display for Alignment {
     }
 }
 
-/// Pairs each word of the best translation with the source word that it attends to most, in the order of the translation.
+/// Stands for a space in pieces.
+const SPACE: char = '▁';
+
+/// A token's number of a word, if it has one.
+type Number = Option<usize>;
+
+/// Pairs each word of the best translation of a line with the source word that it attends to most, in the order of the
+/// translation; a word that several parts of a line have made, with one of each part.
 ///
 /// Attention is the mean over the heads of the last layer but one (Garg et al. 2019, "Jointly Learning to Align and
 /// Translate with Transformer Models"), summed over the pieces of each word.
 ///
 /// # Errors
 /// The device fails.
-pub fn align(model: &Transformer, reader: &Reader, translation: &Translation) -> Result<Alignment> {
-    let best = translation.best();
-    let mut pairs = Vec::new();
-    let (mut source_words, mut target_words) = (0, 0);
+pub fn align(model: &Transformer, reader: &Reader, line: &str, translation: &Translation) -> Result<Alignment> {
+    let (best, parts) = (translation.best(), &translation.parts);
+    let Tokenizers { source, target } = reader.tokenizers();
+    let own: Vec<&[u32]> = parts.iter().map(|part| part.ids.get(part.added..).unwrap_or_default()).collect();
+    let starts = [0].into_iter().chain(best.joints.iter().copied());
     let ends = best.joints.iter().copied().chain([best.tokens.len()]);
-    let mut start = 0;
-    for (part, end) in translation.parts.iter().zip(ends) {
-        let tokens = &best.tokens[start..end];
-        start = end;
-        let (added, ids) = part.ids.split_at(part.added);
-        let from = [vec![None; added.len()], words(&reader.tokenizers().source, ids)].concat();
-        let to = words(&reader.tokenizers().target, tokens);
-        let counts = [&from, &to].map(|words| words.iter().flatten().last().map_or(0, |last| last + 1));
-        for (target, source) in of_part(model, reader, part, tokens, [&from, &to], counts)?.into_iter().enumerate() {
-            pairs.extend(source.map(|source| (source_words + source, target_words + target)));
-        }
-        source_words += counts[0];
-        target_words += counts[1];
+    let made: Vec<&[u32]> = starts.zip(ends).map(|(start, end)| &best.tokens[start..end]).collect();
+    let numbers = of_line(source, line, &own).into_iter().zip(of_translation(target, &best.text, &made));
+    let mut pairs = Vec::new();
+    for ((part, tokens), (own, to)) in parts.iter().zip(&made).zip(numbers) {
+        let from = [vec![None; part.ids.len() - own.len()], own].concat();
+        pairs.extend(of_part(model, reader, part, tokens, [&from, &to])?);
     }
+    // A word that spans parts may have the same source word in each.
+    pairs.dedup();
     Ok(Alignment(pairs))
 }
 
-/// The source word that each target word of one part attends to most.
+/// Each target word of one part, after the source word that it attends to most.
 fn of_part(
     model: &Transformer,
     reader: &Reader,
     source: &Source,
     tokens: &[u32],
-    [from, to]: [&[Option<usize>]; 2],
-    [sources, targets]: [usize; 2],
-) -> Result<Vec<Option<usize>>> {
+    [from, to]: [&[Number]; 2],
+) -> Result<Vec<(usize, usize)>> {
+    // Numbers ascend.
+    let range = |numbers: &[Number]| -> Option<(usize, usize)> {
+        let mut numbers = numbers.iter().flatten();
+        let first = *numbers.next()?;
+        Some((first, numbers.next_back().map_or(1, |last| last + 1 - first)))
+    };
+    let (Some((first_source, sources)), Some((first_target, targets))) = (range(from), range(to)) else {
+        return Ok(Vec::new());
+    };
     let mut sums = vec![0f32; sources * targets];
-    if sums.is_empty() {
-        return Ok(vec![None; targets]);
-    }
     let weights = cross_attention(model, reader, source, tokens)?;
     for (row, target) in weights.iter().zip(to) {
         let Some(target) = target else { continue };
         for (weight, source) in row.iter().zip(from) {
             if let Some(source) = source {
-                sums[target * sources + source] += weight;
+                sums[(target - first_target) * sources + source - first_source] += weight;
             }
         }
     }
-    let largest = |row: &[f32]| (0..sources).reduce(|best, i| if row[i] > row[best] { i } else { best });
-    Ok(sums.chunks_exact(sources).map(largest).collect())
+    let largest = |row: &[f32]| (1..sources).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+    let of_word = |(target, row)| (first_source + largest(row), first_target + target);
+    Ok(sums.chunks_exact(sources).enumerate().map(of_word).collect())
 }
 
-/// The number of the word that each token belongs to; `None` for tokens of white space alone.
-fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<usize>> {
-    /// White space as byte tokens; in ordinary pieces `▁` stands for it.
-    const SPACES: [&str; 6] = ["<0x09>", "<0x0A>", "<0x0B>", "<0x0C>", "<0x0D>", "<0x20>"];
-    let (mut word, mut in_space) = (None, true);
-    let of_token = |piece: &String| {
-        if SPACES.contains(&piece.as_str()) {
-            in_space = true;
-            return None;
+/// For each part of a line, the numbers of the line's words that its tokens belong to.
+///
+/// Tokens are of normalised text, in which several words may stand for one of the line, or none (NFKC makes two of `a´b`). So
+/// the line's words are normalised one by one, and the normalised words are counted along the tokens. A part may begin inside
+/// a word: it does if the part before has not reached the word's last character.
+fn of_line(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
+    let mut normalised = stretches(tokenizer, line).enumerate().flat_map(|(number, stretch)| {
+        let lengths = lengths(&words(tokenizer, &tokenizer.encode(stretch)));
+        lengths.into_iter().map(move |length| (number, length))
+    });
+    // The word of the line, and how many characters of the normalised one are still to come.
+    let (mut number, mut left) = (None, 0usize);
+    let mut of_part = |tokens: &&[u32]| {
+        let mut before = None;
+        let of_token = |place: Option<Place>| {
+            let Place { word, length } = place?;
+            let steps = match before {
+                Some(before) => word - before,
+                None => word + usize::from(left == 0),
+            };
+            before = Some(word);
+            if let Some(more) = steps.checked_sub(1) {
+                (number, left) = normalised.nth(more).map_or((None, 0), |(number, length)| (Some(number), length));
+            }
+            left = left.saturating_sub(length);
+            number
+        };
+        words(tokenizer, tokens).into_iter().map(of_token).collect()
+    };
+    parts.iter().map(&mut of_part).collect()
+}
+
+/// The words of a line as they are in the file: white space separates them, but not where it joins pieces of a word.
+fn stretches<'l>(tokenizer: &Tokenizer, line: &'l str) -> impl Iterator<Item = &'l str> {
+    let mut rest = line.trim();
+    std::iter::from_fn(move || {
+        let mut end = 0;
+        loop {
+            let start = end + rest[end..].find(|c: char| !c.is_whitespace())?;
+            end = start + rest[start..].find(char::is_whitespace).unwrap_or(rest.len() - start);
+            let next = end + rest[end..].find(|c: char| !c.is_whitespace()).unwrap_or(rest.len() - end);
+            let is_last = next == rest.len();
+            // With the first character of the next, to see whether a space is left.
+            let both = &rest[start..rest.ceil_char_boundary((next + 1).min(rest.len()))];
+            if is_last || tokenizer.plain(both).contains(char::is_whitespace) {
+                let stretch = &rest[..end];
+                rest = &rest[next..];
+                return Some(stretch);
+            }
         }
-        let mut has_text = false;
-        for character in piece.chars() {
-            if character == '▁' {
+    })
+}
+
+/// For each part of a translation, the numbers of the translation's words that its tokens belong to. A part begins inside a
+/// word if it was appended without a space.
+fn of_translation(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
+    let all = text.split_whitespace().count();
+    let (mut count, mut last) = (0usize, None);
+    let mut of_part = |tokens: &&[u32]| {
+        let part = tokenizer.decode(tokens);
+        let is_joined = last.zip(part.chars().next()).is_some_and(|(before, after): (char, char)| {
+            !before.is_whitespace() && !after.is_whitespace() && !has_space_between(before, after)
+        });
+        last = part.chars().next_back().or(last);
+        let first = count.saturating_sub(usize::from(is_joined));
+        let number = |place: Option<Place>| place.map(|place| first + place.word);
+        let numbers: Vec<Number> = words(tokenizer, tokens).into_iter().map(number).collect();
+        count = numbers.iter().flatten().last().map_or(count, |last| last + 1);
+        numbers.into_iter().map(|number| number.filter(|number| *number < all)).collect()
+    };
+    parts.iter().map(&mut of_part).collect()
+}
+
+/// Where a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// The number of its word among those of the tokens, from 0.
+    word: usize,
+    /// How many characters of its piece are of that word.
+    length: usize,
+}
+
+/// Where each token is; `None` for tokens of white space alone. A token of several words counts as of the last.
+fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<Place>> {
+    let (mut word, mut in_space) = (None, true);
+    let of_token = |text: &String| {
+        let mut length = 0;
+        for character in text.chars() {
+            if character == SPACE || character.is_whitespace() {
                 in_space = true;
             } else {
                 if in_space {
-                    word = Some(word.map_or(0, |word| word + 1));
+                    (word, length) = (Some(word.map_or(0, |word| word + 1)), 0);
                 }
-                (in_space, has_text) = (false, true);
+                (in_space, length) = (false, length + 1);
             }
         }
-        word.filter(|_| has_text)
+        word.filter(|_| length > 0).map(|word| Place { word, length })
     };
-    tokenizer.marked(tokens).iter().map(of_token).collect()
+    texts(tokenizer, tokens).iter().map(of_token).collect()
+}
+
+/// What each token stands for, with `▁` for a space. Byte tokens stand for the character that they are a part of, where they
+/// are one: some white space is bytes.
+fn texts(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<String> {
+    let byte = |piece: &String| {
+        let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
+        u8::from_str_radix(digits, 16).ok()
+    };
+    let mut texts = tokenizer.marked(tokens);
+    let bytes: Vec<Option<u8>> = texts.iter().map(byte).collect();
+    let mut start = 0;
+    for run in bytes.chunk_by(|a, b| a.is_some() == b.is_some()) {
+        let mut place = start;
+        start += run.len();
+        let run: Vec<u8> = run.iter().copied().flatten().collect();
+        for chunk in run.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                let of_character = &mut texts[place..place + character.len_utf8()];
+                place += character.len_utf8();
+                // In the text itself it is no space.
+                if character != SPACE {
+                    of_character.fill(character.to_string());
+                }
+            }
+            place += chunk.invalid().len();
+        }
+    }
+    texts
+}
+
+/// The characters of each word.
+fn lengths(places: &[Option<Place>]) -> Vec<usize> {
+    let mut lengths = vec![0; places.iter().flatten().last().map_or(0, |last| last.word + 1)];
+    places.iter().flatten().for_each(|place| lengths[place.word] += place.length);
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::tokenizer::{TextCounts, TrainOptions};
+
+    fn bpe() -> Tokenizer {
+        let options = TrainOptions { vocab_size: 300, ..TrainOptions::default() };
+        Tokenizer::train(&[&["the old dog sleeps", "Ein Satz. Noch einer."][..]], &options).unwrap()
+    }
+
+    /// The words that each part's tokens belong to, each once.
+    fn numbers(of_parts: Vec<Vec<Number>>) -> Vec<Vec<usize>> {
+        let of_part = |numbers: Vec<Number>| {
+            let mut numbers: Vec<usize> = numbers.into_iter().flatten().collect();
+            numbers.dedup();
+            numbers
+        };
+        of_parts.into_iter().map(of_part).collect()
+    }
+
+    /// As [`numbers`], of the tokens of these parts of a line.
+    fn in_line(tokenizer: &Tokenizer, line: &str, parts: &[&str]) -> Vec<Vec<usize>> {
+        let ids: Vec<Vec<u32>> = parts.iter().map(|part| tokenizer.encode(part)).collect();
+        numbers(of_line(tokenizer, line, &ids.iter().map(Vec::as_slice).collect::<Vec<_>>()))
+    }
+
+    #[test]
+    fn spaces_of_normalisation_begin_no_word() {
+        let bpe = bpe();
+        for line in [
+            "The´ old dog sleeps.",
+            "´The old dog´s sleeps.",
+            "the ´ dog sleeps",
+            "a\u{a0}b c\u{3000}d",
+            "a\u{2028}b\tc d▁e",
+        ] {
+            assert_eq!(in_line(&bpe, line, &[line]), [[0, 1, 2, 3]], "{line}");
+        }
+        // The last token of the line is of its last word, whatever is before.
+        let line = "´´ ´a´b´ ¨ x";
+        let found = of_line(&bpe, line, &[&bpe.encode(line)]);
+        assert_eq!(found[0].last(), Some(&Some(3)));
+    }
+
+    #[test]
+    fn bytes_are_of_their_character() {
+        let bpe = bpe();
+        let found = texts(&bpe, &bpe.encode("o\u{2028}猫"));
+        let own = ["\u{2028}"; 3].into_iter().chain(["猫"; 3]);
+        assert!(found.iter().map(String::as_str).rev().take(6).eq(own.rev()), "{found:?}");
+        // A `▁` of the text is no space, and half a character none at all.
+        for pieces in [&["<0xE2>", "<0x96>", "<0x81>"][..], &["<0xE7>", "<0x8C>"]] {
+            let ids: Vec<u32> = pieces.iter().flat_map(|piece| bpe.ids_of(&[piece])).collect();
+            assert_eq!(texts(&bpe, &ids), pieces);
+        }
+    }
+
+    #[test]
+    fn a_part_begins_a_word_only_where_the_line_has_a_space() {
+        let bpe = bpe();
+        for (line, parts, expected) in [
+            ("Ein Satz. Noch einer.", &["Ein Satz.", "Noch einer."][..], &[&[0, 1][..], &[2, 3]][..]),
+            ("我走了。你来了。 他来了。", &["我走了。", "你来了。", "他来了。"], &[&[0], &[0], &[1]]),
+            ("the sleepsleepsleep dog", &["the sleep", "sleepsl", "eep dog"], &[&[0, 1], &[1], &[1, 2]]),
+            ("x a´b c", &["x a", "´b", "c"], &[&[0, 1], &[1], &[2]]),
+            ("the dog sleeps", &["the", "dog"], &[&[0], &[1]]),
+        ] {
+            assert_eq!(in_line(&bpe, line, parts), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_number_is_beyond_the_words() {
+        let bpe = bpe();
+        assert_eq!(in_line(&bpe, "the", &["the old", "dog"]), [vec![0], vec![]]);
+        assert_eq!(in_line(&bpe, " ", &["the old"]), [Vec::<usize>::new()]);
+        let ids = bpe.encode("the old dog");
+        assert_eq!(numbers(of_translation(&bpe, "the old", &[&ids])), [[0, 1]]);
+    }
+
+    #[test]
+    fn a_translated_part_begins_a_word_where_a_space_was_put() {
+        let bpe = bpe();
+        for (text, parts, expected) in [
+            ("Ein Satz. Noch einer.", &["Ein Satz.", "Noch einer."][..], &[&[0, 1][..], &[2, 3]][..]),
+            ("我走了。你来了。", &["我走了。", "你来了。"], &[&[0], &[0]]),
+            ("我走了。你 来了。OK a", &["我走了。", "你 来了。", "", "OK a"], &[&[0], &[0, 1], &[], &[1, 2]]),
+        ] {
+            let ids: Vec<Vec<u32>> = parts.iter().map(|part| bpe.encode(part)).collect();
+            let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+            assert_eq!(numbers(of_translation(&bpe, text, &ids)), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn pieces_that_a_file_has_split_are_of_one_word() {
+        let line = "the l@@ ow@@ er  low\tl@@ ow";
+        let mut text = TextCounts::default();
+        text.add(line);
+        let pieces = Tokenizer::of_pieces(&text, 100).unwrap();
+        let plain = pieces.plain(line);
+        assert_eq!(stretches(&pieces, line).count(), plain.split_whitespace().count());
+        assert_eq!(stretches(&pieces, line).collect::<Vec<_>>(), ["the", "l@@ ow@@ er", "low", "l@@ ow"]);
+        assert_eq!(in_line(&pieces, line, &[line]), [[0, 1, 2, 3]]);
+        assert_eq!(in_line(&pieces, line, &["the l@@ ow@@", "er low", "l@@ ow"]), [vec![0, 1], vec![1, 2], vec![3]]);
+        // To others, these are words.
+        assert_eq!(stretches(&bpe(), " a@@ b ").collect::<Vec<_>>(), ["a@@", "b"]);
+        assert_eq!(stretches(&bpe(), " \u{3000}").count(), 0);
+    }
 }

@@ -46,17 +46,17 @@ fn log_sum_exp(logits: &[f32], temperature: f64) -> f64 {
 /// The device fails.
 pub fn explain(model: &Transformer, reader: &Reader, text: &str, translation: &Translation) -> Result<Explanation> {
     let best = translation.best();
-    let (text, translated) = (text.to_owned(), best.text.clone());
+    let (plain, translated) = (reader.tokenizers().source.plain(text).into_owned(), best.text.clone());
     let Some(source) = translation.parts.first().filter(|source| !source.ids.is_empty()) else {
-        return Ok(Explanation { text, translation: translated, ..Explanation::default() });
+        return Ok(Explanation { text: plain, translation: translated, ..Explanation::default() });
     };
     let Trace { attention, states, produced } = trace(model, reader, source, best)?;
     let logits = model.logits(&states, &Mode::INFERENCE)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
     let target = &reader.tokenizers().target;
     let piece = |id: u32| target.piece(id).unwrap_or_default().to_owned();
     let steps = logits.par_iter().zip(&produced).map(|(logits, &token)| step(logits, token, piece)).collect();
-    let alignment = align(model, reader, translation)?.0;
-    Ok(Explanation { text, translation: translated, attention, steps, alignment })
+    let alignment = align(model, reader, text, translation)?.0;
+    Ok(Explanation { text: plain, translation: translated, attention, steps, alignment })
 }
 
 #[cfg(test)]

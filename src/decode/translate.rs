@@ -180,7 +180,7 @@ impl Candidate {
 
 /// Whether to put a space between two sentences, given the last character of one and the first of the next: not between
 /// Chinese or Japanese text, nor after their punctuation.
-fn has_space_between(before: char, after: char) -> bool {
+pub(super) fn has_space_between(before: char, after: char) -> bool {
     let is_east_asian = |c: char| {
         matches!(c, '\u{3000}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' |
             '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')

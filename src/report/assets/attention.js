@@ -180,7 +180,7 @@ function attentionView(parent, sentences, temperatures) {
 
   /* Words that belong together. */
   function showWords() {
-    const s = sentence(), split = text => text.split(/\s+/).filter(word => word);
+    const s = sentence(), split = text => text.split(/\p{White_Space}+/u).filter(word => word);
     const lists = [split(s.text), split(s.translation)], places = [];
     const letter = 8, gap = 14, H = 110, width = word => [...word].length * letter;
     const W = Math.max(...lists.map(list => list.reduce((sum, word) => sum + width(word) + gap, 4)));

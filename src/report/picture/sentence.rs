@@ -76,7 +76,8 @@ fn words(sketch: &mut Sketch, explanation: &Explanation) -> i32 {
     let right = left + 70;
     let height = |i: usize| LINE + LINE / 2 + i as i32 * LINE;
     title(sketch, "words", (0, 0));
-    for (from, to) in &explanation.alignment {
+    let is_there = |(from, to): &&(usize, usize)| *from < source.len() && *to < target.len();
+    for (from, to) in explanation.alignment.iter().filter(is_there) {
         sketch.line((left + 5, height(*from)), (right - 5, height(*to)), CANDIDATES[0]);
     }
     for (i, word) in source.iter().enumerate() {
