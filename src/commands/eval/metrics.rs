@@ -83,30 +83,21 @@ pub fn chosen(args: &MetricArgs, bleu: BleuOptions, unsaid: &BleuOptions) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
+    use crate::cli::{Cli, Command};
 
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        metrics: MetricArgs,
-    }
-
-    /// For a model that writes lower case, or one that does not: the options `case` of the metrics, and the note.
+    /// For a model that writes lower case, or one that does not: whether each metric ignores case, and the note.
     fn cases(flags: &str, lowercase: bool) -> (Vec<String>, Option<String>) {
-        let args = Flags::parse_from(["mt"].into_iter().chain(flags.split_whitespace())).metrics;
+        let command = format!("mt eval --model m {flags}");
+        let words: Vec<std::ffi::OsString> = command.split_whitespace().map(Into::into).collect();
+        let Command::Eval(args) = Cli::of(&words).unwrap().command else { panic!("{command}") };
         let unsaid = BleuOptions { lowercase, ..BleuOptions::default() };
-        let metrics = chosen(&args, bleu(&args, false, &unsaid).unwrap(), &unsaid);
-        let case = |metric: &Box<dyn Metric>| {
-            let options = metric.options().into_iter();
-            format!(
-                "{} {}",
-                metric.key(),
-                options.filter(|(key, _)| *key == "case").map(|(_, case)| case).collect::<String>()
-            )
+        let metrics = chosen(&args.metrics, bleu(&args.metrics, false, &unsaid).unwrap(), &unsaid);
+        let case = |metric: &dyn Metric| {
+            let case = metric.options().into_iter().find(|(key, _)| *key == "case");
+            format!("{} {}", metric.key(), case.map(|(_, case)| case).unwrap_or_default())
         };
-        (metrics.iter().map(case).collect(), case_note(&args, &unsaid, 1))
+        (metrics.iter().map(|metric| case(metric.as_ref())).collect(), case_note(&args.metrics, &unsaid, 1))
     }
 
     #[test]
