@@ -216,10 +216,10 @@ pub struct DecodeArgs {
     /// Never repeat a sequence of this many tokens in a translation; 0: no such limit
     #[arg(long, value_name = "N")]
     pub no_repeat_ngram: Option<usize>,
-    /// Minimum number of tokens of a translation
+    /// Minimum number of tokens of a translation; of each part of a line that is split
     #[arg(long, value_name = "N")]
     pub min_length: Option<usize>,
-    /// Maximum number of tokens of a translation
+    /// Maximum number of tokens of a translation; of each part of a line that is split
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
     /// Maximum number of tokens of a translation, as a multiple of its source's

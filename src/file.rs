@@ -26,17 +26,36 @@ pub(crate) fn replace(path: &Path, temporary: &Path, contents: &[u8]) -> io::Res
     })
 }
 
-/// Locks a file, which is created if it is missing. If another process holds the lock, calls `on_wait` and waits. The lock
-/// lasts until the file is closed. Returns `None` if the file system has no locks, as is the case for some network ones.
-pub(crate) fn lock_or_wait(path: &Path, on_wait: impl FnOnce()) -> io::Result<Option<File>> {
+/// What came of an attempt to lock a file.
+pub(crate) enum Attempt {
+    /// It is locked until it is closed.
+    Locked(File),
+    /// Another process holds the lock.
+    Held(File),
+    /// The file system has no locks, as is the case for some network ones.
+    NoLocks,
+}
+
+/// Tries to lock a file, which is created if it is missing.
+pub(crate) fn try_lock(path: &Path) -> io::Result<Attempt> {
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => {
+    Ok(match file.try_lock() {
+        Ok(()) => Attempt::Locked(file),
+        Err(TryLockError::WouldBlock) => Attempt::Held(file),
+        Err(TryLockError::Error(_)) => Attempt::NoLocks,
+    })
+}
+
+/// Locks a file, which is created if it is missing. If another process holds the lock, calls `on_wait` and waits. The lock
+/// lasts until the file is closed. Returns `None` if the file system has no locks.
+pub(crate) fn lock_or_wait(path: &Path, on_wait: impl FnOnce()) -> io::Result<Option<File>> {
+    match try_lock(path)? {
+        Attempt::Locked(file) => Ok(Some(file)),
+        Attempt::Held(file) => {
             on_wait();
             Ok(file.lock().ok().map(|()| file))
         }
-        Err(TryLockError::Error(_)) => Ok(None),
+        Attempt::NoLocks => Ok(None),
     }
 }
 

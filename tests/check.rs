@@ -375,6 +375,7 @@ fn real_corpora_show_little() {
             Kind::LineCounts,
             Kind::Script,
             Kind::Shifted,
+            Kind::Unrelated,
             Kind::Replacement,
             Kind::Mojibake,
         ] {
@@ -425,6 +426,21 @@ fn real_corpora_show_little() {
         );
         assert!(shifted.places[0].line.abs_diff(lost + 1) <= 20, "{corpus}: {:?}", shifted.places);
         assert!(shifted.count * 100 > (pairs - lost) * 95, "{corpus}: {} shifted", shifted.count);
+        // So are fifty; and a side that is shuffled is told.
+        let kept: Vec<&str> = target.lines().take(lost).chain(target.lines().skip(lost + 50)).collect();
+        project.write("train.de", kept.join("\n") + "\n");
+        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
+        let findings = findings.unwrap();
+        let (_, shifted) = findings.iter().find(|(kind, _)| *kind == Kind::Shifted).unwrap();
+        println!("{corpus}: 50 lines are lost from {} on, {} named", lost + 1, shifted.places[0].line);
+        // The lines opposite those lost belong nowhere: it begins before, among or after them.
+        assert!(shifted.places[0].line.abs_diff(lost + 26) <= 45, "{corpus}: {:?}", shifted.places);
+        let mut shuffled: Vec<&str> = target.lines().collect();
+        mt::rng::Stream::new(1, "shuffled").shuffle(&mut shuffled);
+        project.write("train.de", shuffled.join("\n") + "\n");
+        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
+        let findings = findings.unwrap();
+        assert!(findings.count(Kind::Unrelated) * 100 > pairs * 90, "{corpus}: {}", findings.count(Kind::Unrelated));
     }
 }
 

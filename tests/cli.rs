@@ -523,8 +523,14 @@ fn too_little_memory_is_told() {
 #[cfg(unix)]
 #[test]
 fn a_run_directory_that_is_moved_stops_the_run() {
+    ["valid.every=0", "valid.every=200"].into_iter().for_each(stops_when_it_is_moved);
+}
+
+#[cfg(unix)]
+fn stops_when_it_is_moved(validation: &str) {
     let project = Project::new();
-    let endless = ["--set", "train.max_updates=100000", "--set", "valid.every=0", "--set", "train.save_every=200"];
+    let endless = ["--set", "train.max_updates=100000", "--set", validation, "--set", "train.save_every=200"];
+    let endless = [&endless[..], &["--set", "valid.patience=0"]].concat();
     let run = ["train", "--config", "small.toml", "-q"];
     let mut command = project.command(&[&run[..], &endless].concat());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

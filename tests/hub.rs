@@ -72,6 +72,8 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
         succeeds(&output);
         assert_eq!(bench.hub.fetched(), files, "{corpus}\n{}", stderr(&output));
         assert_eq!(bench.checksum(), expected, "{corpus}");
+        let warns = stderr(&output).contains("converted only the beginning of this split");
+        assert_eq!(warns, files.iter().any(|file| file.contains("partial-")), "{corpus}\n{}", stderr(&output));
         // Cached files are checked but not fetched again; with --offline there is no request at all.
         succeeds(&bench.train(&format!("{corpus}, {TRAIN}"), &[]));
         assert_eq!(bench.hub.fetched(), [""; 0], "{corpus}");

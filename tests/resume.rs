@@ -65,7 +65,7 @@ fn resumed_training_equals_uninterrupted_training() {
     fails(&project.mt(&[&resume[..], &sets].concat()), 2, &["train.batch_tokens", "valid.max_sentences"]);
     let forced = project.mt(&[&resume[..], &sets, &["--force"]].concat());
     succeeds(&forced);
-    for note in ["`train.batch_tokens` was", "the validation text has changed", "its epoch begins again"] {
+    for note in ["`train.batch_tokens` was", "the validation text has changed", "the epoch begins again"] {
         assert!(stderr(&forced).contains(note), "{}", stderr(&forced));
     }
 }
@@ -521,6 +521,17 @@ fn a_forced_change_without_an_update_can_be_taken_back() {
     fails(&project.train(&[&resume[..], &["--set", "model.activation=swish"]].concat()), 2, &["up to update 12"]);
     succeeds(&project.train(&resume));
     assert_eq!(final_model(), "average of the last 2 checkpoints");
+}
+
+/// Batches of another size are not the rest of those of which a part was given.
+#[test]
+fn an_epoch_of_other_batches_begins_again() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let resume = ["train", "--config", "small.toml", "--resume", "--force", "--set", "train.max_updates=13"];
+    let output = project.mt(&[&resume[..], &["--set", "train.batch_tokens=150"]].concat());
+    succeeds(&output);
+    assert!(stderr(&output).contains("the epoch begins again"), "{}", stderr(&output));
 }
 
 #[test]

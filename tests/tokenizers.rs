@@ -95,6 +95,22 @@ fn each_side_can_have_its_own() {
     succeeds(&project.mt(&["translate", "the cat", "--model", "runs/small"]));
 }
 
+/// The file that is extended lies below, though it is read later.
+#[test]
+fn a_file_may_be_named_above_a_configuration_that_learns() {
+    for (below, above, is_accepted) in
+        [("vocab_size = 500", "path = \"spm.model\"", true), ("path = \"spm.model\"", "vocab_size = 500", false)]
+    {
+        let project = project(below);
+        project.write("top.toml", format!("extends = \"small.toml\"\n[tokenizer]\n{above}\n"));
+        let output = project.mt(&["train", "--config", "top.toml", "--dry-run"]);
+        match is_accepted {
+            true => succeeds(&output),
+            false => fails(&output, 2, &["top.toml:3", "`tokenizer.vocab_size` is about learning"]),
+        }
+    }
+}
+
 #[test]
 fn what_a_file_cannot_do_is_refused() {
     let output = project("path = \"spm.model\"\nvocab_size = 500\nlowercase = true").train(&[]);

@@ -488,11 +488,15 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
     project.write("other.de", "die Katze\n");
     succeeds(&make("small", &["--src", "other.en", "--tgt", "other.de"]));
     assert_ne!(bytes("of-model"), bytes("small"));
+    // What the text does not have can still be copied.
+    let tokenizers = mt::data::tokenizers::Tokenizers::load(&project.path("runs/small")).unwrap();
+    let list = mt::decode::shortlist::Shortlist::load(&project.path("small"), &tokenizers).unwrap();
+    let mut pieces = 0..tokenizers.source.vocab_size() as u32;
+    assert!(tokenizers.is_joint() && pieces.all(|piece| list.of(&[piece], &[]).contains(&piece)));
     fails(&make("none", &["--src", "other.en"]), 2, &["--tgt"]);
     fails(&make("other.de", &["--src", "other.en", "--tgt", "other.de"]), 2, &["same file"]);
 }
 
-/// If the new list cannot be written, the old one stays.
 /// Looking whether output and input are the same file must not open them: that would wait for the other end of a pipe, or take
 /// its lines away.
 #[cfg(unix)]
@@ -526,6 +530,7 @@ fn inputs_and_outputs_may_be_named_pipes() {
     assert_eq!(run(&["--output", "pipe"], reader).1, expected);
 }
 
+/// If the new list cannot be written, the old one stays.
 #[cfg(unix)]
 #[test]
 fn a_shortlist_is_replaced_whole_or_not_at_all() {

@@ -57,7 +57,19 @@ impl AttentionFile {
         Ok(Self { file, path: path.to_path_buf(), form })
     }
 
-    /// Adds the explanation of the next line.
+    /// Whether there is no room for another line.
+    pub fn is_full(&self) -> bool {
+        matches!(&self.form, Form::Page { sentences, .. } if sentences.len() >= MOST_ON_A_PAGE)
+    }
+
+    /// Counts a line for which there is no room.
+    pub fn leave_out(&mut self) {
+        if let Form::Page { left_out, .. } = &mut self.form {
+            *left_out += 1;
+        }
+    }
+
+    /// Adds the explanation of the next line, for which there must be room.
     pub fn add(&mut self, explanation: Explanation) -> Result<()> {
         match &mut self.form {
             Form::Json { is_empty } => {
@@ -66,12 +78,8 @@ impl AttentionFile {
                     .map_err(|e| Error::failure("attention weights cannot be written as JSON").caused_by(e))?;
                 self.file.output().text(&json)
             }
-            Form::Page { sentences, left_out } => {
-                if sentences.len() < MOST_ON_A_PAGE {
-                    sentences.push(explanation);
-                } else {
-                    *left_out += 1;
-                }
+            Form::Page { sentences, .. } => {
+                sentences.push(explanation);
                 Ok(())
             }
             Form::Picture { sentence: Some(_), .. } => Err(several(&self.path)),

@@ -75,6 +75,14 @@ fn is_of_state(key: &str) -> bool {
     key.starts_with(SCHEDULE) || OF_VALIDATION.contains(&key) && !key.starts_with("train.")
 }
 
+/// Whether an epoch has other batches with this configuration than with the values `before`, for the same text and weights.
+pub fn is_other_order(before: &Values, config: &Config) -> bool {
+    let now = config::values(config);
+    ["train.batch_tokens", "train.seed", "data.max_length", "data.max_ratio"]
+        .iter()
+        .any(|key| before.get(*key) != now.get(*key))
+}
+
 /// Whether the value of a validation depends on this key of [`OF_VALIDATION`].
 fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
     match key {

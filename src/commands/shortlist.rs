@@ -51,7 +51,16 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let lexicon = Lexicon::learn(&pairs, [sources, targets], ITERATIONS);
     let mut always = most_frequent(&pairs, targets, args.first);
     always.push(loaded.tokenizers.target.eos_id());
-    let list = Shortlist::new((0..sources as u32).map(|source| lexicon.best(source, args.best)), always);
+    let is_joint = loaded.tokenizers.is_joint();
+    let best = |source| {
+        let mut best = lexicon.best(source, args.best);
+        // Names and numbers are copied, also those that the text does not have.
+        if is_joint && !best.contains(&source) {
+            best.push(source);
+        }
+        best
+    };
+    let list = Shortlist::new((0..sources as u32).map(best), always);
     let mut file = Replacement::open(&args.out)?;
     file.output().bytes(&list.to_bytes(&loaded.tokenizers)?)?;
     file.finish()?;

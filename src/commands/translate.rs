@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
+use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::attention::AttentionFile;
@@ -66,7 +67,9 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         options.lines_before = writer.cut.lines();
         let translations = translator
             .translate(window, &options, |done| progress.set_position((options.lines_before + done) as u64))?;
-        window.iter().zip(&translations).try_for_each(|(line, translation)| writer.write(line, translation))?;
+        let alignments = writer.alignments(window, &translations)?;
+        let lines = window.iter().zip(&translations).zip(alignments);
+        lines.into_iter().try_for_each(|((line, of), alignment)| writer.write(line, of, alignment))?;
         writer.output.flush()?;
     }
     progress.finish_and_clear();
@@ -104,16 +107,22 @@ impl<'a> Writer<'a> {
         })
     }
 
+    /// The alignments of lines, if they are asked for; several lines at a time.
+    fn alignments(&self, lines: &[String], translations: &[Translation]) -> Result<Vec<Option<Alignment>>> {
+        let Some((model, reader)) = self.explainer.as_ref().filter(|_| self.args.alignment) else {
+            return Ok(translations.iter().map(|_| None).collect());
+        };
+        let pairs = lines.par_iter().zip(translations);
+        pairs.map(|(line, translation)| align(model, reader, line, translation).map(Some)).collect()
+    }
+
     /// Writes the translation of the next line.
-    fn write(&mut self, line: &str, translation: &Translation) -> Result<()> {
+    fn write(&mut self, line: &str, translation: &Translation, alignment: Option<Alignment>) -> Result<()> {
         let (number, n_best) = (self.cut.lines(), self.args.n_best.is_some());
-        let mut alignment = None;
-        if let Some((model, reader)) = &self.explainer {
-            if let Some(file) = &mut self.attention {
-                file.add(explain(model, reader, line, translation)?)?;
-            }
-            if self.args.alignment {
-                alignment = Some(align(model, reader, line, translation)?);
+        if let (Some((model, reader)), Some(file)) = (&self.explainer, &mut self.attention) {
+            match file.is_full() {
+                true => file.leave_out(),
+                false => file.add(explain(model, reader, line, translation)?)?,
             }
         }
         let output = &mut self.output;

@@ -1,6 +1,7 @@
 //! A parsed configuration document that remembers where each value was stated, and how documents are laid over one
 //! another.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -18,6 +19,9 @@ use crate::key::{Key, Kind};
 pub(super) struct Source {
     /// Position among the sources, for reporting problems in the order of reading.
     pub order: usize,
+    /// Position among the layers: that of the source named on the command line, and how often it was extended from there. What
+    /// a file extends lies below it.
+    pub layer: (usize, Reverse<usize>),
     /// The file as the user would name it, or `--set key=value`.
     pub name: PathBuf,
     /// The file's text; `None` for a `--set`, which has no lines.

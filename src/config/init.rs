@@ -1,5 +1,6 @@
 //! `[train] init`: the configuration of the model that training begins with supplies defaults for keys that are not stated.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -58,7 +59,7 @@ pub(super) fn is_origin(origin: &Origin) -> bool {
 fn sections(file: PathBuf) -> Option<Table> {
     let text = file::read_text(&file).ok()?;
     let directory = file.parent()?.to_path_buf();
-    let source = Rc::new(Source { order: ORDER, name: file, text: Some(text), directory });
+    let source = Rc::new(Source { order: ORDER, layer: (ORDER, Reverse(0)), name: file, text: Some(text), directory });
     let mut table = document::parse(&source).ok()?;
     table.retain(|section, _| SECTIONS.contains(&section.as_str()));
     let mut report = Report::default();

@@ -21,6 +21,7 @@ mod sections;
 mod tests;
 mod train;
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -89,7 +90,9 @@ struct Loader {
     sources: usize,
     /// Absolute paths of the files already among the layers.
     read: Vec<PathBuf>,
-    /// The folder of the last file named on the command line.
+    /// The position among the sources of the last file named on the command line, …
+    named: usize,
+    /// … and its folder.
     directory: Option<PathBuf>,
     /// Whether the configuration must name what training needs.
     for_training: bool,
@@ -123,12 +126,13 @@ impl Loader {
         let directory = path.parent().unwrap_or(&self.working).to_path_buf();
         if from.is_none() {
             self.directory = Some(directory.clone());
+            self.named = self.sources + 1;
         }
         let Some(text) = self.text(shown, &path, from) else {
             self.layers.push(None);
             return;
         };
-        let source = self.source(shown.to_path_buf(), text, directory);
+        let source = self.source(shown.to_path_buf(), text, directory, chain.len());
         let layer = match document::parse(&source) {
             Ok(mut table) => {
                 chain.push(path.clone());
@@ -145,9 +149,10 @@ impl Loader {
         self.read.push(path);
     }
 
-    fn source(&mut self, name: PathBuf, text: String, directory: PathBuf) -> Rc<Source> {
+    fn source(&mut self, name: PathBuf, text: String, directory: PathBuf, extended: usize) -> Rc<Source> {
         self.sources += 1;
-        Rc::new(Source { order: self.sources, name, text: Some(text), directory })
+        let layer = (self.named, Reverse(extended));
+        Rc::new(Source { order: self.sources, layer, name, text: Some(text), directory })
     }
 
     /// The file's text; a problem is reported where the user named the file.

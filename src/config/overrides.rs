@@ -1,5 +1,6 @@
 //! `--set a.b.c=VALUE`.
 
+use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -47,7 +48,8 @@ impl<'s> Override<'s> {
 
     /// The override as a document that states this one key.
     pub fn layer(&self, order: usize, directory: PathBuf) -> Table {
-        let source = Rc::new(Source { order, name: place(self.text), text: None, directory });
+        let source =
+            Rc::new(Source { order, layer: (order, Reverse(0)), name: place(self.text), text: None, directory });
         let origin = Origin { source: source.clone(), offset: 0 };
         let entry = |value| Entry { key: origin.clone(), item: Item { value, origin: origin.clone() } };
         let mut parts = self.path.iter().rev();

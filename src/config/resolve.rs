@@ -143,7 +143,7 @@ impl Together<'_> {
             let added = if get(self.merged, "train.init").is_none() { &["tags", "symbols"][..] } else { &[] };
             let together = |origin: &Origin| origin.source.order == file.source.order && !is_resolved_text(file);
             for (key, origin) in learnt.iter().chain(added).filter_map(|key| Some((key, stated(key)?))) {
-                if together(origin) || origin.source.order > file.source.order {
+                if together(origin) || origin.source.layer > file.source.layer {
                     let what =
                         format!("`tokenizer.{key}` is about learning a tokenizer, but `tokenizer.path` names one");
                     self.report.add(origin, Error::usage(what).help(format!("leave out `{key}`, or `path`")));

@@ -13,6 +13,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ use super::tokenizers::Tokenizers;
 use crate::config::TokenizerConfig;
 use crate::console::Notice;
 use crate::error::{Error, Result};
-use crate::file;
+use crate::file::{self, Attempt};
 
 /// To be raised when the meaning of shards or their contents changes.
 const FORMAT: u32 = 1;
@@ -35,6 +36,8 @@ const DIGEST: &str = "digest";
 const TEMPORARY: &str = "tmp";
 /// Locked by the process that adds to an entry.
 const LOCK: &str = ".lock";
+/// The time between attempts to lock it.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A directory of prepared text.
 #[derive(Clone, Debug)]
@@ -132,7 +135,7 @@ impl Entry {
     ) -> Result<Vec<Shard>> {
         let write_error = |error| cannot_write(&self.directory, error);
         fs::create_dir_all(&self.directory).map_err(write_error)?;
-        let _lock = self.lock(say)?;
+        let _lock = self.lock(progress, say)?;
         self.remove_temporaries();
         write_whole(&self.directory.join("about.json"), format!("{:#}\n", self.about).as_bytes())?;
         let mut shards = self.whole_shards();
@@ -197,15 +200,26 @@ impl Entry {
         })
     }
 
-    /// Waits until no other process adds to the entry.
-    fn lock(&self, say: &dyn Fn(Notice)) -> Result<Option<File>> {
+    /// Waits until no other process adds to the entry; `progress` may stop it.
+    fn lock(&self, progress: Progress<'_>, say: &dyn Fn(Notice)) -> Result<Option<File>> {
         let path = self.directory.join(LOCK);
-        let directory = self.directory.display();
-        // Without locks both processes write the same bytes: harmless.
-        let locked = file::lock_or_wait(&path, || {
-            say(Notice::Info(format!("waiting for another process that is preparing the same text in {directory}")));
-        });
-        locked.map_err(|error| Error::io("write the prepared data", &path, error))
+        let mut waits = false;
+        loop {
+            match file::try_lock(&path).map_err(|error| Error::io("write the prepared data", &path, error))? {
+                Attempt::Locked(file) => return Ok(Some(file)),
+                // Both processes write the same bytes: harmless.
+                Attempt::NoLocks => return Ok(None),
+                Attempt::Held(_) => {}
+            }
+            if !std::mem::replace(&mut waits, true) {
+                let directory = self.directory.display();
+                say(Notice::Info(format!(
+                    "waiting for another process that is preparing the same text in {directory}"
+                )));
+            }
+            progress(0)?;
+            std::thread::sleep(LOCK_PAUSE);
+        }
     }
 }
 

@@ -232,6 +232,10 @@ impl Blocks<'_> {
             }
         }
         let text = String::from_utf8(text).map_err(|_| self.changed())?;
+        // Other text must not be kept under the checksum of the one that was there.
+        if !self.corpus.source.is_unchanged() || !self.corpus.target.is_unchanged() {
+            return Err(self.changed());
+        }
         Ok((!ends.is_empty()).then_some(PairBlock { text, ends }))
     }
 
@@ -276,6 +280,19 @@ mod tests {
         assert!(path.ends_with("t.de"));
         assert_eq!(line, 2);
         assert_eq!((corpus.source().carriage_returns, corpus.target().carriage_returns), (0, 1));
+    }
+
+    /// Even if it has as many lines, and whether it was replaced or rewritten.
+    #[test]
+    fn text_that_changes_between_two_readings_is_refused() {
+        let (directory, corpus) = open("one\ntwo\n", "eins\nzwei\n", 1.0);
+        let corpus = corpus.unwrap();
+        assert_eq!(pairs(&corpus).len(), 2);
+        let target = directory.path().join("t.de");
+        std::fs::write(directory.path().join("new"), "zwei\neins, aber laenger\n").unwrap();
+        std::fs::rename(directory.path().join("new"), target).unwrap();
+        let error = read_all(&corpus).unwrap_err().to_string();
+        assert!(error.contains("changed while they were read"), "{error}");
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct SamplerPosition {
 pub struct BatchPlan {
     /// Indices of the pairs, about in order of length.
     pub indices: Vec<usize>,
+    /// How often each of them had been drawn before; for a weight of 1, that is the epoch.
+    pub turns: Vec<u64>,
     /// Epoch that the batch belongs to, from 0.
     pub epoch: u64,
 }
@@ -72,19 +74,22 @@ struct Draws {
 }
 
 impl Draws {
-    /// The pair of an epoch's draw `index`. The epochs together go round and round the pairs, so that weight 0.5 draws
-    /// the other half in the next epoch, and no pair is ever two draws ahead of another.
-    fn pair(&self, epoch: u64, index: usize) -> usize {
+    /// The pair of an epoch's draw `index`, and how often it was drawn before. The epochs together go round and round the
+    /// pairs, so that weight 0.5 draws the other half in the next epoch, and no pair is ever two draws ahead of another.
+    fn pair(&self, epoch: u64, index: usize) -> (usize, u64) {
         let (pairs, count) = (self.range.len() as u128, self.count as u128);
-        let turn = ((u128::from(epoch) * count + index as u128) % pairs) as u64;
-        let pair = if count % pairs == 0 { turn } else { self.turns.get(turn) };
-        self.range.start + pair as usize
+        let draw = u128::from(epoch) * count + index as u128;
+        let (round, place) = ((draw / pairs) as u64, (draw % pairs) as u64);
+        let pair = if count % pairs == 0 { place } else { self.turns.get(place) };
+        (self.range.start + pair as usize, round)
     }
 }
 
 /// A pool cut into batches.
 struct Pool {
     pairs: Vec<usize>,
+    /// How often each was drawn before.
+    turns: Vec<u64>,
     /// Ranges of `pairs`, in the order in which they are given.
     batches: Vec<Range<usize>>,
 }
@@ -140,7 +145,8 @@ impl Sampler {
             None => self.make_pool(self.position.epoch, self.position.pool),
         };
         let SamplerPosition { epoch, batch, .. } = self.position;
-        let indices = pool.pairs[pool.batches[batch as usize].clone()].to_vec();
+        let range = pool.batches[batch as usize].clone();
+        let (indices, turns) = (pool.pairs[range.clone()].to_vec(), pool.turns[range].to_vec());
         self.position.batch += 1;
         if (self.position.batch as usize) < pool.batches.len() {
             self.pool = Some(pool);
@@ -149,7 +155,7 @@ impl Sampler {
         } else {
             self.position = SamplerPosition { epoch: epoch.saturating_add(1), pool: 0, batch: 0 };
         }
-        BatchPlan { indices, epoch }
+        BatchPlan { indices, turns, epoch }
     }
 
     /// The position of the batch that comes next.
@@ -193,24 +199,24 @@ impl Sampler {
     fn make_pool(&self, epoch: u64, pool: u64) -> Pool {
         let order = Permutation::new(self.draws as u64, key(self.seed, "epoch", &[epoch]));
         let bound = |pool: u64| (u128::from(pool) * self.draws as u128 / self.pools as u128) as u64;
-        let mut sorted: Vec<(u32, i64, usize, usize)> = (bound(pool)..bound(pool + 1))
+        let mut sorted: Vec<(u32, i64, usize, usize, u64)> = (bound(pool)..bound(pool + 1))
             .enumerate()
             .map(|(tie, place)| {
-                let pair = self.drawn(epoch, order.get(place) as usize);
+                let (pair, turn) = self.drawn(epoch, order.get(place) as usize);
                 let (longer, difference) = sort_key(self.lengths.lengths_of(pair));
                 // The place in the pool breaks ties, so that the order is the same whatever the sort does.
-                (longer, difference, tie, pair)
+                (longer, difference, tie, pair, turn)
             })
             .collect();
         sorted.sort_unstable();
-        let pairs: Vec<usize> = sorted.into_iter().map(|(.., pair)| pair).collect();
+        let (pairs, turns): (Vec<usize>, Vec<u64>) = sorted.into_iter().map(|(.., pair, turn)| (pair, turn)).unzip();
         let mut batches = self.cut(&pairs);
         Stream::from_key(key(self.seed, "batches", &[epoch, pool])).shuffle(&mut batches);
-        Pool { pairs, batches }
+        Pool { pairs, turns, batches }
     }
 
-    /// The pair of an epoch's draw `index`, of all corpora one after the other.
-    fn drawn(&self, epoch: u64, mut index: usize) -> usize {
+    /// The pair of an epoch's draw `index`, of all corpora one after the other, and how often it was drawn before.
+    fn drawn(&self, epoch: u64, mut index: usize) -> (usize, u64) {
         for corpus in &self.corpora {
             if index < corpus.count {
                 return corpus.pair(epoch, index);
@@ -304,6 +310,26 @@ mod tests {
             batches.push(plan.indices);
         }
         batches
+    }
+
+    /// With its turn, a draw of a pair is unlike all others of that pair.
+    #[test]
+    fn turns_count_how_often_a_pair_was_drawn() {
+        for weight in [0.4, 1.0, 2.5] {
+            let mut sampler = Sampler::new(realistic(1000), &whole(1000, weight), 2000, 3).unwrap();
+            let mut drawn = vec![Vec::new(); 1000];
+            while sampler.position().epoch < 4 {
+                let plan = sampler.next_batch();
+                for (pair, turn) in plan.indices.into_iter().zip(plan.turns) {
+                    assert!(weight != 1.0 || turn == plan.epoch);
+                    drawn[pair].push(turn);
+                }
+            }
+            for mut turns in drawn {
+                turns.sort_unstable();
+                assert_eq!(turns, (0..turns.len() as u64).collect::<Vec<_>>(), "{weight}");
+            }
+        }
     }
 
     fn counts(batches: &[Vec<usize>], n: usize) -> Vec<usize> {

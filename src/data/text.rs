@@ -6,6 +6,7 @@
 use std::io::{self, BufRead, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
@@ -24,6 +25,8 @@ pub struct TextFile {
     column: Option<usize>,
     /// What it holds, unpacked, where it can be read only once: a pipe.
     kept: Option<Arc<[u8]>>,
+    /// Its size and the time of its last change when it was read; `None` for what is kept.
+    version: Option<(u64, SystemTime)>,
     /// Number of lines; a last line without `\n` counts.
     pub lines: usize,
     /// Bytes of the text, unpacked.
@@ -65,6 +68,7 @@ impl TextFile {
             path: path.to_path_buf(),
             column,
             kept: None,
+            version: version(path),
             lines: 0,
             bytes: 0,
             digest: [0; 32],
@@ -111,6 +115,11 @@ impl TextFile {
         &self.path
     }
 
+    /// Whether the file is still the one that was read, as far as the system tells.
+    pub fn is_unchanged(&self) -> bool {
+        self.kept.is_some() || version(&self.path) == self.version
+    }
+
     /// The lines from the first on.
     pub fn reader(&self) -> Result<LineReader> {
         let (reader, packing): (Box<dyn BufRead + Send>, _) = match &self.kept {
@@ -120,6 +129,12 @@ impl TextFile {
         let columns = self.column.map(|number| Columns { number, ..Columns::default() });
         Ok(LineReader { path: self.path.clone(), reader, packing, count: 0, columns })
     }
+}
+
+/// The size of a file and the time of its last change.
+fn version(path: &Path) -> Option<(u64, SystemTime)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.len(), metadata.modified().ok()?))
 }
 
 /// Reads the lines of a file, one after the other.

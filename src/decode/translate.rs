@@ -385,12 +385,17 @@ impl Translator {
         sources
     }
 
-    /// Checks that a translation has room for the prefix.
+    /// Checks that the target vocabulary can write the prefix, and that a translation has room for it.
     ///
     /// # Errors
-    /// It has more tokens than `options.max_length` or the models' positions allow; exit code 2.
+    /// It cannot; or the prefix has more tokens than `options.max_length` or the models' positions allow; exit code 2.
     pub fn check_prefix(&self, options: &TranslateOptions) -> Result<()> {
-        let (tokens, positions) = (self.prefix(&options.prefix).first.len(), self.models.max_positions() - 1);
+        let prefix = self.prefix(&options.prefix).first;
+        if prefix.contains(&self.target.unk_id()) {
+            let what = format!("the target vocabulary cannot write all of --prefix {:?}", options.prefix);
+            return Err(Error::usage(what).help("`mt tokenize --target` shows what it does not know"));
+        }
+        let (tokens, positions) = (prefix.len(), self.models.max_positions() - 1);
         let most = options.max_length.unwrap_or(positions).min(positions);
         if tokens > most {
             let what = format!("--prefix has {tokens} tokens, but a translation has at most {most}");
@@ -408,10 +413,15 @@ impl Translator {
 
     /// The candidate of a hypothesis, without its first `forced` tokens, which an earlier part of the line already has.
     fn candidate(&self, hypothesis: Hypothesis, forced: usize) -> Candidate {
-        let Hypothesis { mut tokens, mut token_log_probs, mut log_prob, score, ending } = hypothesis;
+        let Hypothesis { mut tokens, mut token_log_probs, mut log_prob, mut score, ending } = hypothesis;
         tokens.drain(..forced.min(tokens.len()));
         let before = token_log_probs.drain(..forced.min(token_log_probs.len()));
+        let whole = log_prob;
         log_prob -= before.map(f64::from).sum::<f64>();
+        // The score is the log-probability, divided by a penalty.
+        if log_prob != whole {
+            score *= log_prob / whole;
+        }
         let text = self.target.decode(&tokens).replace(['\n', '\r'], " ");
         Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints: Vec::new() }
     }

@@ -30,8 +30,10 @@ pub const ALL: [&str; 5] = [CORPUS, ATTENTION, REFERENCE, BEST, FINAL];
 /// It cannot be written.
 pub fn replace(run: &Path, name: &str, text: &str) -> Result<()> {
     let file = run.join(name);
-    let folder = file.parent().unwrap_or(run);
-    let written = std::fs::create_dir_all(folder).and_then(|()| replace_file(&file, text));
+    // The run directory may have been moved away: it is not made again.
+    let folder = file.parent().filter(|folder| *folder != run && run.is_dir());
+    let made = folder.map_or(Ok(()), std::fs::create_dir_all);
+    let written = made.and_then(|()| replace_file(&file, text));
     written.map_err(|error| Error::io("write for the report", &file, error))
 }
 

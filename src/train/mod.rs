@@ -39,8 +39,8 @@ use host::{Batches, Lines};
 pub use host::{End, Host, Score, Validation};
 use log::{Log, Progress, Samples};
 use optimizer::Optimizer;
-pub use pipeline::Pipeline;
 use pipeline::Update;
+pub use pipeline::{Pipeline, rehearse};
 use split::Limit;
 use state::{Best, TrainState, Window};
 
@@ -169,7 +169,11 @@ pub fn accumulate(
 }
 
 fn tell_limit(log: &Log, most: usize) {
-    log.line(&format!("note: out of memory: batches are split into parts of at most {most} padded tokens"));
+    log.line(&format!("note: {}", limit(most)));
+}
+
+fn limit(most: usize) -> String {
+    format!("out of memory: batches are split into parts of at most {most} padded tokens")
 }
 
 /// Why a run goes back after a validation.

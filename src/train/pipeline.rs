@@ -10,8 +10,11 @@
 
 use std::collections::VecDeque;
 
+use super::backend::Backend;
 use super::host::{Batches, Host};
-use super::{Trainer, accumulate, schedule, tell_limit};
+use super::{Session, Trainer, accumulate, limit, schedule, tell_limit};
+use crate::config::TrainConfig;
+use crate::console::note;
 use crate::data::batch::Batch;
 use crate::data::prefetch::Prepared;
 use crate::data::sampler::SamplerPosition;
@@ -97,14 +100,20 @@ fn training(seed: u64, step: u64, pass: u64) -> Mode {
     Mode::training(rng::key(seed, "dropout", &[step, pass]))
 }
 
-impl Trainer<'_> {
-    /// Goes forward and back over a batch and discards the result, so that a lack of memory shows before the run begins.
-    pub fn rehearse(&mut self, batch: Batch) -> Result<()> {
-        self.go_over(vec![batch], 0, &|| false)?;
-        self.backend.sums()?;
-        Ok(())
-    }
+/// Goes forward and back over a batch and discards the result, so that a lack of memory shows before the run begins. Returns
+/// the state of a start that knows what fits.
+pub fn rehearse(backend: &mut dyn Backend, batch: Batch, padding: u32, config: &TrainConfig) -> Result<Session> {
+    let mut session = Session::default();
+    let work = |batches: &[Batch]| {
+        let of_targets = (padding, config.label_smoothing);
+        accumulate(backend, batches, of_targets, |pass| Some(training(config.seed, 0, pass)))
+    };
+    session.limit.within(vec![batch], |most| note(limit(most)), work)?;
+    backend.sums()?;
+    Ok(session)
+}
 
+impl Trainer<'_> {
     /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory. Returns
     /// the parts; `None` where a signal `stops` it between two of them.
     fn go_over(&mut self, batches: Vec<Batch>, step: u64, stops: &dyn Fn() -> bool) -> Result<Option<Vec<Batch>>> {

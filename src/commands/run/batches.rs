@@ -30,12 +30,17 @@ pub fn largest_batch(data: &Data, config: &Config) -> Batch {
     Batch::new(&vec![pair; rows], &special)
 }
 
-/// A position from which batches can continue: this one, or the beginning of its epoch if it does not fit these batches.
-pub fn nearest(data: &Data, config: &Config, position: SamplerPosition) -> Result<SamplerPosition> {
+/// A position from which batches can continue: this one, or the beginning of its epoch if that has other batches now.
+pub fn nearest(
+    data: &Data,
+    config: &Config,
+    position: SamplerPosition,
+    is_other_order: bool,
+) -> Result<SamplerPosition> {
     let train = &config.train;
     let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
     let beginning = SamplerPosition { epoch: position.epoch, ..SamplerPosition::default() };
-    Ok(if sampler.seek(position).is_ok() { position } else { beginning })
+    Ok(if !is_other_order && sampler.seek(position).is_ok() { position } else { beginning })
 }
 
 /// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
@@ -50,15 +55,15 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
     let (dropout, seed, max_epochs) = (config.tokenizer.dropout as f32, train.seed, train.max_epochs);
     let most = config.model.max_length - 1;
     Prefetch::new(AHEAD, move || {
-        let BatchPlan { indices, epoch } = sampler.next_batch();
+        let BatchPlan { indices, turns, epoch } = sampler.next_batch();
         if max_epochs > 0 && epoch >= max_epochs {
             return None;
         }
         let special = tokenizers.special_ids();
         let item = if corpus.is_text() {
-            let encode = |index: usize| {
+            let encode = |(index, turn): (usize, u64)| {
                 let (source, target) = corpus.text(index);
-                let key = |side| rng::key(seed, "bpe-dropout", &[epoch, index as u64, side]);
+                let key = |side| rng::key(seed, "bpe-dropout", &[turn, index as u64, side]);
                 let mut source = tokenizers.source.encode_with_dropout(source, dropout, key(0));
                 let mut target = tokenizers.target.encode_with_dropout(target, dropout, key(1));
                 // Dropout makes more pieces; the positions are a hard bound.
@@ -66,7 +71,7 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
                 target.truncate(most);
                 (index, (source, target))
             };
-            let mut pairs: Vec<_> = indices.into_iter().map(encode).collect();
+            let mut pairs: Vec<_> = indices.into_iter().zip(turns).map(encode).collect();
             pairs.sort_by_key(|(_, pair)| larger_side(pair));
             let (indices, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
             let part = |part: Range<usize>| {

@@ -33,6 +33,8 @@ pub fn end_the_first_process() {
 pub struct Signals {
     /// The first signal; 0 before it.
     first: Arc<AtomicI32>,
+    /// Whether the first signal ends the process at once too.
+    at_once: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -49,11 +51,16 @@ impl Signals {
         }
         let mut signals = signal_hook::iterator::Signals::new(wanted).map_err(failed)?;
         let first = Arc::new(AtomicI32::new(0));
-        let shared = first.clone();
+        let at_once = Arc::new(AtomicBool::new(false));
+        let (shared, ends) = (first.clone(), at_once.clone());
         let listen = move || {
             let mut since: Option<(i32, Instant)> = None;
             for signal in signals.forever() {
                 match since {
+                    None if ends.load(Ordering::Relaxed) => {
+                        message(second_says);
+                        signal_hook::low_level::exit(128 + if signal == SIGINT { SIGINT } else { SIGTERM });
+                    }
                     None => {
                         since = Some((signal, Instant::now()));
                         shared.store(signal, Ordering::Relaxed);
@@ -70,7 +77,12 @@ impl Signals {
             }
         };
         std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
-        Ok(Self { first })
+        Ok(Self { first, at_once })
+    }
+
+    /// Says whether there is nothing to save now, so that the first signal may end the process at once.
+    pub fn end_at_once(&self, at_once: bool) {
+        self.at_once.store(at_once, Ordering::Relaxed);
     }
 
     /// Whether a signal asks to stop, and which.

@@ -83,6 +83,12 @@ impl<'a> Workplace<'a> {
         Self { cache: cache.to_path_buf(), always_cache: false, say: &|_| (), signals: None }
     }
 
+    fn end_at_once(&self, at_once: bool) {
+        if let Some(signals) = self.signals {
+            signals.end_at_once(at_once);
+        }
+    }
+
     fn stop(&self) -> Result<()> {
         match self.signals.and_then(Signals::stop) {
             None => Ok(()),
@@ -138,9 +144,10 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notic
 /// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
 pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
     let named = tokenizers(config, saved, workplace.say)?;
+    // Reading all text once and learning a vocabulary take long, and leave nothing behind.
+    workplace.end_at_once(true);
     let open = texts.train.iter().map(|(text, weight)| text.open(*weight, workplace.say));
     let corpora = open.collect::<Result<Vec<_>>>()?;
-    workplace.stop()?;
     let bytes: u64 = corpora.iter().map(|corpus| corpus.text_bytes()).sum();
     let on_disk = workplace.always_cache || bytes >> 20 >= config.data.cache_above;
     let cache = Cache::new(&workplace.cache);
@@ -148,6 +155,8 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
         Some(tokenizers) => tokenizers,
         None => learn(&config.tokenizer, &corpora, &cache, on_disk, workplace)?,
     };
+    workplace.end_at_once(false);
+    workplace.stop()?;
     let filter = Filter { max_length: config.data.max_length, max_ratio: config.data.max_ratio };
     let vocabulary = tokenizers.source.vocab_size().max(tokenizers.target.vocab_size());
     let elements = if config.tokenizer.dropout > 0.0 { Elements::Text } else { Elements::ids(vocabulary) };

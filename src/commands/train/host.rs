@@ -63,6 +63,8 @@ impl Host for RunHost<'_> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
         let mut validation = validator.score(model, evaluator, &self.signals)?;
         self.translations = validation.as_mut().map(|of| std::mem::take(&mut of.translations)).unwrap_or_default();
+        // What is shown of it must not be written into another run's directory.
+        self.lock.check(self.run)?;
         Ok(validation)
     }
 

@@ -33,7 +33,7 @@ use crate::train::log::{Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
-use crate::train::{Alone, End, Pipeline, Session, Trainer, memory};
+use crate::train::{Alone, End, Pipeline, Session, Trainer, memory, rehearse};
 use host::RunHost;
 use saver::Saver;
 
@@ -109,14 +109,30 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         let error = Error::stopped(end == End::Terminated, "stopped by a signal before training began");
         return Err(error.help("run the same command again: the run directory is as it was"));
     }
+    info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
+    let mut backend = super::model::training_backend(&model)?;
+    // A run that is replaced stays until it is known that this one can be trained.
+    let session = rehearsal(&mut *backend, &data, &config)?;
     if resumed {
         directory::resume(&run, &config, &state)?;
     } else {
         directory::start(&run, &config, &data.tokenizers)?;
     }
-    info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
-    let backend = super::model::training_backend(&model)?;
-    train(&run, &config, args, common, Prepared { data, validator, model, backend, optimizer, state, lock }, signals)
+    let prepared = Prepared { data, validator, model, backend, optimizer, state, lock, session };
+    train(&run, &config, args, common, prepared, signals)
+}
+
+/// Tries the largest batch.
+fn rehearsal(backend: &mut dyn Backend, data: &Data, config: &Config) -> Result<Session> {
+    let largest = batches::largest_batch(data, config);
+    let s = if largest.batch_size == 1 { "" } else { "s" };
+    let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
+    let session = rehearse(backend, largest, data.tokenizers.target.pad_id(), &config.train)?;
+    if let Some(memory) = device::resident_memory() {
+        let mebibytes = memory >> 20;
+        info(format_args!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use"));
+    }
+    Ok(session)
 }
 
 /// The state to start from, with its parameters loaded: the newest checkpoint of the run that is resumed, else the beginning, with
@@ -157,14 +173,18 @@ fn resumed_state(
     text: TextChecksums,
     force: bool,
 ) -> Result<TrainState> {
+    let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
     if force {
-        let position = batches::nearest(data, config, state.sampler)?;
+        let weights = |config: &Config| config.data.train.iter().map(|corpus| corpus.weight).collect::<Vec<_>>();
+        let is_other_order = record::is_other_order(&before, config)
+            || state.text.train != text.train
+            || old.is_some_and(|old| weights(old) != weights(config));
+        let position = batches::nearest(data, config, state.sampler, is_other_order)?;
         if position != state.sampler {
-            note("the data no longer has the batch at which training stopped: its epoch begins again");
+            note("the epoch begins again: its batches are not those of which training has seen a part");
             state.sampler = position;
         }
     }
-    let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
     let best = state.best.clone();
     if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, config, text), best) {
         note(format_args!(
@@ -188,6 +208,7 @@ struct Prepared {
     optimizer: Optimizer,
     state: TrainState,
     lock: Lock,
+    session: Session,
 }
 
 fn train(
@@ -198,7 +219,7 @@ fn train(
     prepared: Prepared,
     signals: Signals,
 ) -> Result<()> {
-    let Prepared { data, validator, model, backend, optimizer, state, lock } = prepared;
+    let Prepared { data, validator, model, backend, optimizer, state, lock, session } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::model::vocabulary(&data.tokenizers);
@@ -232,17 +253,9 @@ fn train(
         padding: data.tokenizers.target.pad_id(),
         backend,
         profiler: args.profile.then(Profiler::default),
-        session: Session::default(),
+        session,
         pipeline: Pipeline::default(),
     };
-    let largest = batches::largest_batch(&data, config);
-    let s = if largest.batch_size == 1 { "" } else { "s" };
-    let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
-    trainer.rehearse(largest)?;
-    if let Some(memory) = device::resident_memory() {
-        let mebibytes = memory >> 20;
-        info(format_args!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use"));
-    }
     let end = trainer.run(&mut host)?;
     // Even if there was no validation since the last page, or none at all.
     if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page], &Value::Null))

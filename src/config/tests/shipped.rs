@@ -1,5 +1,6 @@
 //! The files in `configs/`, and the table of keys against the types.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -229,7 +230,13 @@ fn the_schema_has_the_types_keys() {
 /// `table.kind.key`. Panics at a key without a comment above it.
 fn reference_settings() -> BTreeMap<String, Json> {
     let text = fs::read_to_string(configs().join("reference.toml")).unwrap();
-    let source = Rc::new(Source { order: 0, name: "reference".into(), text: None, directory: PathBuf::new() });
+    let source = Rc::new(Source {
+        order: 0,
+        layer: (0, Reverse(0)),
+        name: "reference".into(),
+        text: None,
+        directory: PathBuf::new(),
+    });
     let (mut section, mut kind, mut settings) = (String::new(), String::new(), BTreeMap::new());
     let mut explained = false;
     for line in text.lines() {
@@ -307,7 +314,13 @@ fn the_reference_loads_as_the_defaults() {
 #[test]
 fn documents_become_json_unchanged() {
     let text = "a = [1, 2.5, true, \"x\"]\nb.c = 1979-05-27\n".to_owned();
-    let source = Rc::new(Source { order: 0, name: "x".into(), text: Some(text), directory: PathBuf::new() });
+    let source = Rc::new(Source {
+        order: 0,
+        layer: (0, Reverse(0)),
+        name: "x".into(),
+        text: Some(text),
+        directory: PathBuf::new(),
+    });
     let table = parse(&source).unwrap_or_default();
     assert_eq!(to_json(&table), json!({ "a": [1, 2.5, true, "x"], "b": { "c": "1979-05-27" } }));
 }

@@ -74,6 +74,8 @@ choice! {
         LongLine = "long_line",
         /// From here on, lines are not aligned with those opposite.
         Shifted = "shifted",
+        /// From here on, the lengths of lines have nothing to do with those opposite.
+        Unrelated = "unrelated",
         /// U+FFFD, which replaces bytes that could not be decoded.
         Replacement = "replacement",
         /// UTF-8 that was read as Latin-1 or Windows-1252.
@@ -123,7 +125,9 @@ impl Kind {
                 "the files differ in their number of lines: one may be cut short, or a tool may have broken lines"
             }
             Self::EmptyFile => "the file is empty: a corpus needs at least one line a side",
-            Self::NotUtf8 => "the text is not UTF-8: convert it with `iconv -t UTF-8`, or mend the lines",
+            Self::NotUtf8 => {
+                "the text is not UTF-8: convert it with `iconv -f ENCODING -t UTF-8` (ISO-8859-1 or UTF-16, for example), or mend the lines"
+            }
             Self::ByteOrderMark => "a byte order mark at the start; it is not part of the text",
             Self::Nul => "U+0000 in the line: the file may be UTF-16, or damaged",
             Self::Control => "control characters in the line: remove them",
@@ -140,6 +144,9 @@ impl Kind {
                 "lines look shifted against those opposite, beginning here: a line was lost or added on one side, and its pairs \
                  are no translations"
             }
+            Self::Unrelated => {
+                "the lengths of lines have nothing to do with those opposite, beginning here: one side is shuffled, or other text"
+            }
             Self::Replacement => "U+FFFD in the line: a tool could not read what was there; get the text anew",
             Self::Mojibake => {
                 "UTF-8 that a tool has read as Latin-1 or Windows-1252 (Ã¼ for ü): get the text anew, or mend it"
@@ -150,7 +157,7 @@ impl Kind {
             }
             Self::Identical => "source and target are the same: not translated",
             Self::Ratio => {
-                "one side is many times longer than the other: not a translation; data.max_ratio leaves such out"
+                "one side is many times longer than the other: not a translation; data.max_ratio, which counts subwords, may leave it out"
             }
             Self::Script => "a line mostly in another script than its file",
             Self::Swapped => "source and target look swapped: here, or in most of the training text",
@@ -287,7 +294,8 @@ pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &m
     };
     for shift in shift::shifts(&lengths(source), &lengths(target)) {
         let (path, line) = source.place(shift.start);
-        findings.add_many(Kind::Shifted, path, line, shift.end - shift.start);
+        let kind = if shift.offset.is_some() { Kind::Shifted } else { Kind::Unrelated };
+        findings.add_many(kind, path, line, shift.end - shift.start);
     }
     let languages = Languages::of(source, target, words);
     in_chunks(pairs, &mut findings, |index, findings| {

@@ -3,10 +3,23 @@
 //! Lengths show it, in any two languages: a translation of a long line is long. In blocks of lines the correlation of the
 //! lengths is high where lines belong together, and near 0 where they do not.
 
+use std::ops::Range;
+
 /// Lines of a block.
 const BLOCK: usize = 100;
-/// The largest offset that is tried.
+/// The largest offset that is tried for every block.
 const FARTHEST: isize = 10;
+/// The largest offset that is tried where many lines have nothing to do with those opposite.
+const FARTHEST_OF_RUN: isize = 1000;
+/// So many are many: fewer, with the threshold below, may be chance; …
+const RUN: usize = 3 * BLOCK;
+/// … and so many belong nowhere, if no offset fits: they are shuffled, or other text.
+const LOST: usize = 1000;
+/// How often larger offsets are tried in a corpus: they take long.
+const RUNS: usize = 20;
+/// Lines belong nowhere if their lengths have at most this correlation with those opposite. (That of shifted lines may be higher
+/// by far, where neighbours are of similar length: 0.25 in Multi30k, in some blocks 0.5.)
+const APART: f64 = 0.2;
 /// Lines belong together if their correlation is at least this, …
 const TOGETHER: f64 = 0.5;
 /// … and beyond chance: at least this many standard errors, 1/√n each.
@@ -21,8 +34,8 @@ pub(super) struct Shift {
     pub(super) start: usize,
     /// One past the last of them.
     pub(super) end: usize,
-    /// Line i of the source belongs to line i + offset of the target.
-    pub(super) offset: isize,
+    /// Line i of the source belongs to line i + offset of the target; `None` if to none that was tried.
+    pub(super) offset: Option<isize>,
 }
 
 /// The shifts in a corpus, given the lengths of both sides' lines in characters.
@@ -32,26 +45,48 @@ pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
         Lengths { source: source.iter().map(logarithm).collect(), target: target.iter().map(logarithm).collect() };
     let pairs = source.len().min(target.len());
     let mut found: Vec<Shift> = Vec::new();
-    let mut start = 0;
+    let (mut start, mut apart, mut runs) = (0, 0..0, 0);
     while pairs - start >= LEAST {
         // A short remainder joins the last block.
         let end = if pairs - start < BLOCK + LEAST { pairs } else { start + BLOCK };
-        if let Some(offset) = lengths.offset(start, end) {
+        let offset = lengths.offset(start, end);
+        if let Some(offset) = offset {
             match found.last_mut() {
-                Some(last) if last.end == start && last.offset == offset => last.end = end,
+                Some(last) if last.end == start && last.offset == Some(offset) => last.end = end,
                 last => {
                     // The shift may begin in the previous block, most of which was aligned.
                     let from = last.map_or(0, |last| last.end).max(start.saturating_sub(BLOCK));
                     let start = lengths.beginning(from, end, offset);
                     // A few extreme lengths can make a correlation that no run of lines bears out.
                     if start < end {
-                        found.push(Shift { start, end, offset });
+                        found.push(Shift { start, end, offset: Some(offset) });
                     }
                 }
             }
         }
+        let is_apart = offset.is_none() && lengths.correlation(start, end, 0).is_some_and(|(r, _)| r < TOGETHER);
+        match is_apart {
+            true if apart.end == start => apart.end = end,
+            true => apart = start..end,
+            false => {}
+        }
         start = end;
+        let is_last = pairs - start < LEAST;
+        if (!is_apart || is_last) && apart.len() >= RUN && runs < RUNS {
+            runs += 1;
+            let before = found.iter().map(|shift| shift.end).filter(|end| *end <= apart.start).max();
+            let far = lengths.far(&apart, before.unwrap_or(0));
+            // Chance may have cut what is one shift.
+            match (far, found.iter_mut().rfind(|shift| shift.end <= apart.start)) {
+                (Some(far), Some(last)) if last.offset == far.offset => last.end = far.end,
+                (far, _) => found.extend(far),
+            }
+        }
+        if !is_apart {
+            apart = 0..0;
+        }
     }
+    found.sort_by_key(|shift| shift.start);
     found
 }
 
@@ -71,6 +106,39 @@ impl Lengths {
             (correlation >= least && opposite < correlation / 2.0).then_some((correlation, offset))
         });
         shifted.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, offset)| offset)
+    }
+
+    /// Where the lines of a run belong that have nothing to do with those opposite; lines before `before` belong elsewhere.
+    fn far(&self, run: &Range<usize>, before: usize) -> Option<Shift> {
+        let Range { start, end } = *run;
+        let opposite = self.correlation(start, end, 0)?.0;
+        if !self.varies(run) {
+            return None;
+        }
+        // Lines in the middle belong to others whose shift is the same, even if it was mended soon after.
+        let (middle, half) = ((start + end) / 2, (end - start).min(LOST) / 2);
+        let tried = (-FARTHEST_OF_RUN..=FARTHEST_OF_RUN).filter_map(|offset| {
+            let (correlation, lines) = self.correlation(middle - half, middle + half, offset)?;
+            let least = TOGETHER.max(ERRORS / (lines as f64).sqrt());
+            (correlation >= least && opposite < correlation / 2.0).then_some((correlation, offset))
+        });
+        match tried.max_by(|a, b| a.0.total_cmp(&b.0)) {
+            Some((_, offset)) => {
+                let start = self.beginning(before.max(start.saturating_sub(LOST)), end, offset);
+                (start < end).then_some(Shift { start, end, offset: Some(offset) })
+            }
+            None => (opposite < APART && end - start >= LOST).then_some(Shift { start, end, offset: None }),
+        }
+    }
+
+    /// Whether the lengths differ enough, on both sides, to tell lines apart: by a third, typically.
+    fn varies(&self, run: &Range<usize>) -> bool {
+        let spread = |side: &[f64]| {
+            let lines = side.get(run.clone()).unwrap_or_default();
+            let mean = lines.iter().sum::<f64>() / lines.len() as f64;
+            (lines.iter().map(|length| (length - mean).powi(2)).sum::<f64>() / lines.len() as f64).sqrt()
+        };
+        spread(&self.source) > 0.3 && spread(&self.target) > 0.3
     }
 
     /// Pearson's correlation of a block's lines with those `offset` lines further on, and the number of lines compared.
@@ -134,13 +202,32 @@ mod tests {
             let (mut source, target) = lengths(1000);
             source.remove(lost);
             let found = shifts(&source, &target);
-            let [Shift { start, end: found_end, offset: 1 }] = found[..] else { panic!("{found:?}") };
+            let [Shift { start, end: found_end, offset: Some(1) }] = found[..] else { panic!("{found:?}") };
             assert!(start.abs_diff(lost) <= 3 && found_end == end, "{found:?}");
         }
         let (source, mut target) = lengths(400);
         target.drain(100..103);
         let found = shifts(&source, &target);
-        assert!(matches!(found[..], [Shift { offset: -3, .. }]), "{found:?}");
+        assert!(matches!(found[..], [Shift { offset: Some(-3), .. }]), "{found:?}");
+    }
+
+    #[test]
+    fn many_lines_lost_are_found_too() {
+        for lost in [11, 50, 400] {
+            let (mut source, target) = lengths(3000);
+            source.drain(1000..1000 + lost);
+            let found = shifts(&source, &target);
+            let [Shift { start, offset, .. }] = found[..] else { panic!("{found:?}") };
+            assert!(start.abs_diff(1000) <= 5 && offset == Some(lost as isize), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn shuffled_lines_belong_nowhere() {
+        let (source, mut target) = lengths(5000);
+        crate::rng::Stream::new(5, "shuffle").shuffle(&mut target[2000..]);
+        let found = shifts(&source, &target);
+        let [Shift { start: 2000..=2100, end: 5000, offset: None }] = found[..] else { panic!("{found:?}") };
     }
 
     #[test]
@@ -149,7 +236,7 @@ mod tests {
         source.remove(200);
         target.remove(600);
         let found = shifts(&source, &target);
-        let [Shift { start, end, offset: 1 }] = found[..] else { panic!("{found:?}") };
+        let [Shift { start, end, offset: Some(1) }] = found[..] else { panic!("{found:?}") };
         assert!(start.abs_diff(200) <= 3 && end.abs_diff(600) <= BLOCK, "{found:?}");
     }
 

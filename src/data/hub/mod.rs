@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use sha2::{Digest, Sha256};
 
 use super::corpus::{PairBlock, PairSource, Side};
+use crate::console::warning;
 use crate::error::{Error, Result};
 use crate::hub::{Hub, MAIN, Repo};
 use card::CardConfig;
@@ -105,6 +106,11 @@ impl HubFiles {
             let what =
                 format!("{missing} of {repo} is missing, though the names of the other files say that it exists");
             return Err(Error::failure(what).help("if only a part was fetched, run once without --offline"));
+        }
+        if find::is_partial(&found.files, &split.split) {
+            warning(format_args!(
+                "{split}: the hub has converted only the beginning of this split: the rest is missing"
+            ));
         }
         let revision = if repo.revision == MAIN { String::new() } else { format!("@{}", repo.revision) };
         let shard = |file: &String| {

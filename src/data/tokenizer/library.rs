@@ -95,6 +95,19 @@ impl Library {
         }
     }
 
+    /// A token found in text. Unigram models find their special tokens there too: such a one is spelled, by the pieces of its
+    /// characters.
+    fn as_text(&self, id: u32) -> Vec<u32> {
+        let [.., unk] = self.specials;
+        match self.pieces.get(id as usize) {
+            Some(piece) if id != unk && self.specials.contains(&id) => {
+                let of_character = |c: char| self.ids.get(c.encode_utf8(&mut [0; 4]) as &str).copied().unwrap_or(unk);
+                piece.chars().map(of_character).collect()
+            }
+            _ => vec![id],
+        }
+    }
+
     fn is_special(&self, id: u32, piece: &str) -> bool {
         self.specials.contains(&id) || self.inner.get_added_vocabulary().is_special_token(piece)
     }
@@ -116,8 +129,8 @@ impl Engine for Library {
     fn encode(&self, line: &str) -> Vec<u32> {
         let [_, _, _, unk] = self.specials;
         // A foreign regular expression may give up: the whole line is then unknown.
-        let encoded = self.inner.encode_fast(line, false);
-        encoded.map_or_else(|_| vec![unk], |encoded| encoded.get_ids().to_vec())
+        let Ok(encoded) = self.inner.encode_fast(line, false) else { return vec![unk] };
+        encoded.get_ids().iter().flat_map(|&id| self.as_text(id)).collect()
     }
 
     fn decode(&self, ids: &[u32]) -> String {

@@ -136,7 +136,7 @@ function attentionView(parent, sentences, temperatures) {
   function showMap() {
     const s = sentence(), [, queries, keys] = KINDS[state.kind], at = weights(s, state.kind, state.layer, state.head);
     const rows = queries(s), columns = keys(s), cell = 18, letter = 7;
-    const longest = list => Math.max(...list.map(text => [...text].length)) * letter + 12;
+    const longest = list => Math.max(0, ...list.map(text => [...text].length)) * letter + 12;
     const left = longest(rows), top = longest(columns);
     const W = left + columns.length * cell, H = top + rows.length * cell;
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -164,6 +164,7 @@ function attentionView(parent, sentences, temperatures) {
   function showStep() {
     const s = sentence();
     degree.textContent = temperatures[state.temperature].toFixed(1);
+    if (!s.steps.length) { step.replaceChildren(make("p", { className: "soft", textContent: "The translation has no token." })); return; }
     if (state.kind === "encoder") { step.replaceChildren(make("p", { className: "soft", textContent: "Choose a token of the translation." })); return; }
     const { logProb, rank, candidates } = s.steps[state.token], list = make("div");
     const bar = (name, p, className) => list.append(

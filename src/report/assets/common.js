@@ -17,6 +17,7 @@ function drawn(name, attributes, parent, text) {
 function short(value) {
   if (value == null || !isFinite(value)) return "–";
   const size = Math.abs(value);
+  if (size >= 1e12) return value.toExponential(1);
   if (size >= 1e9) return (value / 1e9).toPrecision(3) + "G";
   if (size >= 1e6) return (value / 1e6).toPrecision(3) + "M";
   if (size >= 1e4) return (value / 1e3).toPrecision(3) + "k";

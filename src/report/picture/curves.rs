@@ -239,6 +239,7 @@ fn short(value: f64) -> String {
         format!("{text}{unit}")
     };
     match size {
+        _ if size >= 1e12 => format!("{value:.1e}"),
         _ if size >= 1e9 => text(value / 1e9, 2, "G"),
         _ if size >= 1e6 => text(value / 1e6, 2, "M"),
         _ if size >= 1e4 => text(value / 1e3, 1, "k"),
@@ -255,8 +256,8 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let shown = [0.0, 1.0, 2.5, 250.0, 9999.0, 12_345.0, 7_000_000.0, 0.0004, -3.25].map(short);
-        assert_eq!(shown, ["0", "1", "2.5", "250", "9999", "12.3k", "7M", "4.0e-4", "-3.25"]);
+        let shown = [0.0, 1.0, 2.5, 250.0, 9999.0, 12_345.0, 7_000_000.0, 0.0004, -3.25, 1e45].map(short);
+        assert_eq!(shown, ["0", "1", "2.5", "250", "9999", "12.3k", "7M", "4.0e-4", "-3.25", "1.0e45"]);
     }
 
     #[test]

@@ -452,11 +452,9 @@ impl Vocabulary {
         let [_, _, _, unk] = self.specials;
         match self.of_model.get(in_model as usize) {
             _ if in_model == unknown => {
-                if self.is_foreign {
-                    self.id(piece)
-                } else {
-                    unk
-                }
+                // A stretch that reads like a special token is text.
+                let id = if self.is_foreign { self.id(piece) } else { unk };
+                if self.specials.contains(&id) { unk } else { id }
             }
             Some(&id) if id != u32::MAX => id,
             _ => unk,

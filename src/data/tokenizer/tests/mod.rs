@@ -438,6 +438,35 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     assert!(again.appended().is_empty() && again.pad_id() == 9 && again.encode("dogs") == [4, 5]);
 }
 
+/// The library's Unigram finds its special tokens in text, even if it is told not to.
+#[test]
+fn a_special_token_in_text_is_spelled() {
+    let pieces = ["<pad>", "<s>", "</s>", "<unk>", "▁", "a", "<", "/", "s", "▁a"];
+    let vocab: Vec<_> = (0..).zip(pieces).map(|(i, piece)| serde_json::json!([piece, -f64::from(i)])).collect();
+    let special = |id: usize| {
+        serde_json::json!({
+            "id": id, "content": pieces[id], "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false,
+        })
+    };
+    let added = [0, 1, 2, 3].map(special);
+    let metaspace = serde_json::json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always" });
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": metaspace, "post_processor": null, "decoder": metaspace,
+        "model": { "type": "Unigram", "unk_id": 3, "vocab": vocab, "byte_fallback": false },
+    });
+    let tokenizer = Tokenizer::from_json(file.to_string()).unwrap();
+    let special = [tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id()];
+    assert_eq!(special, [0, 1, 2]);
+    for text in ["a</s>", "<s>a</s>", "a <pad> a", "<pad>"] {
+        let ids = tokenizer.encode(text);
+        assert!(ids.iter().all(|id| !special.contains(id)), "{text}: {ids:?}");
+    }
+    // `>` is not in the vocabulary.
+    assert_eq!(tokenizer.encode("a</s>"), [9, 6, 7, 8, 3]);
+}
+
 /// Some seconds together; in quadratic time it would be hours.
 #[test]
 fn lines_of_a_megabyte_come_back() {
