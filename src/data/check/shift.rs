@@ -77,7 +77,8 @@ pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
             let before = found.iter().map(|shift| shift.end).filter(|end| *end <= apart.start).max();
             let far = lengths.far(&apart, before.unwrap_or(0));
             // Chance may have cut what is one shift.
-            match (far, found.iter_mut().rfind(|shift| shift.end <= apart.start)) {
+            let is_near = |shift: &&mut Shift| shift.end <= apart.start && apart.start - shift.end <= LOST;
+            match (far, found.iter_mut().rfind(is_near)) {
                 (Some(far), Some(last)) if last.offset == far.offset => last.end = far.end,
                 (far, _) => found.extend(far),
             }
