@@ -68,8 +68,9 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         let translations = translator
             .translate(window, &options, |done| progress.set_position((options.lines_before + done) as u64))?;
         let alignments = writer.alignments(window, &translations)?;
-        let lines = window.iter().zip(&translations).zip(alignments);
-        lines.into_iter().try_for_each(|((line, of), alignment)| writer.write(line, of, alignment))?;
+        for ((line, translation), alignment) in window.iter().zip(&translations).zip(alignments) {
+            writer.write(line, translation, alignment)?;
+        }
         writer.output.flush()?;
     }
     progress.finish_and_clear();

@@ -177,15 +177,6 @@ fn is_part(file: &str, split: &str) -> bool {
     file.rsplit_once('/').is_some_and(|(folder, _)| folder.strip_prefix("partial-") == Some(split))
 }
 
-/// Whether the files found are only what the hub has converted of a large split.
-pub fn is_partial(files: &[String], split: &str) -> bool {
-    let is_partial = |file: &String| {
-        let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
-        folder.rsplit('/').next().is_some_and(|name| name.starts_with("partial-") && name != split)
-    };
-    files.iter().any(is_partial)
-}
-
 /// `news.de-en.split.x`, with the split as one word of the name.
 fn has_word(file: &str, split: &str) -> bool {
     !file.contains('/') && stem(file).split(['-', '_', '.']).any(|word| word == split)

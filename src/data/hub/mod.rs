@@ -107,7 +107,7 @@ impl HubFiles {
                 format!("{missing} of {repo} is missing, though the names of the other files say that it exists");
             return Err(Error::failure(what).help("if only a part was fetched, run once without --offline"));
         }
-        if find::is_partial(&found.files, &split.split) {
+        if is_partial(&found.files, &split.split) {
             warning(format_args!(
                 "{split}: the hub has converted only the beginning of this split: the rest is missing"
             ));
@@ -187,6 +187,15 @@ impl HubFiles {
             }
         })
     }
+}
+
+/// Whether the files found are only what the hub has converted of a large split.
+fn is_partial(files: &[String], split: &str) -> bool {
+    let is_partial = |file: &String| {
+        let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
+        folder.rsplit('/').next().is_some_and(|name| name.starts_with("partial-") && name != split)
+    };
+    files.iter().any(is_partial)
 }
 
 /// A split of a data set, read once.
