@@ -667,6 +667,15 @@ fn a_checkpoint_is_no_model_but_tells_which_run_is() {
     for key in ["parameters", "config", "tensors"] {
         assert_eq!(of_checkpoint[key], of_run[key]);
     }
+    // A run is known by its configuration, too, and from any directory.
+    assert_eq!(info("runs/small/config.toml")["tensors"], of_run["tensors"]);
+    for (directory, path) in [("runs/small/checkpoints", "step-00000012"), (checkpoint, "."), ("runs", "small")] {
+        let output = project.command(&["info", path, "--json"]).current_dir(project.path(directory)).output().unwrap();
+        let info: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(info["tensors"], of_run["tensors"], "{path} in {directory}");
+    }
+    let of_file = project.mt(&["info", &format!("{checkpoint}/model.safetensors")]);
+    fails(&of_file, 2, &["a file of a model", &format!("mt info {checkpoint}")]);
     let history = &of_checkpoint["history"];
     assert_eq!(
         (&history["checkpoint"], &history["updates"], &history["run"]),

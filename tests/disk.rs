@@ -70,6 +70,27 @@ fn a_limit_on_file_sizes_ends_the_run_and_loses_nothing() {
     goes_on(&project, "runs/small");
 }
 
+/// Until the largest batch has been tried.
+#[test]
+fn a_run_is_not_replaced_by_one_that_has_no_memory() {
+    let project = Project::new();
+    for name in ["train.en", "train.de"] {
+        let text = std::fs::read_to_string(project.path(name)).unwrap();
+        project.write(name, text.repeat(50));
+    }
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let model = std::fs::read(project.path("runs/small/model.safetensors")).unwrap();
+    // The parameters have room, but not what one sub-layer computes for 6,000 pairs.
+    let line = "ulimit -v 3000000; mt train --config small.toml --overwrite --set model.d_ff=20000 --set \
+                train.max_updates=1 --set train.batch_tokens=1000000";
+    let output = shell(&project, line);
+    let said = stderr(&output);
+    assert!(!output.status.success() && said.contains("run directory: runs/small"), "{said}");
+    assert!(!said.contains("tried the largest batch"), "{said}");
+    assert_eq!(std::fs::read(project.path("runs/small/model.safetensors")).unwrap(), model);
+    succeeds(&shell(&project, "mt translate -q --model runs/small the cat"));
+}
+
 #[test]
 fn a_directory_that_cannot_be_written_ends_the_run_and_loses_nothing() {
     let project = Project::new();

@@ -136,6 +136,25 @@ fn differences_are_tested_against_the_first_system() {
     }
 }
 
+/// What a model that writes lower case writes is scored the same, first or second.
+#[test]
+fn the_order_of_models_does_not_change_their_scores() {
+    let project = Project::new();
+    succeeds(&project.train(&["--run-dir", "runs/a", "--set", "train.max_updates=60"]));
+    succeeds(&project.train(&["--run-dir", "runs/b", "--set", "tokenizer.lowercase=true"]));
+    let scores = |models: [&str; 2]| {
+        let models = ["--model", models[0], "--model", models[1]];
+        let output = project.mt(&[&["eval", "-q", "--json", "--chrf", "--paired-bs"], &models[..]].concat());
+        succeeds(&output);
+        let results: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
+        results.into_iter().map(|result| result["chrf"]["score"].clone()).collect::<Vec<_>>()
+    };
+    let forward = scores(["runs/a", "runs/b"]);
+    let backward = scores(["runs/b", "runs/a"]);
+    assert_eq!(forward, backward.into_iter().rev().collect::<Vec<_>>());
+    assert!(forward[0] != forward[1], "{forward:?}");
+}
+
 /// Several models form an ensemble, but a paired test compares them one by one.
 #[test]
 fn models_are_compared_as_their_translations_are() {

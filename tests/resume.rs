@@ -456,6 +456,39 @@ fn a_changed_configuration_does_not_bring_back_another_model() {
     assert!(String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap().contains("\nheads = 2"));
 }
 
+/// Other than by `--force`, which could not continue it either.
+#[test]
+fn a_shape_edited_in_the_configuration_is_named() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let edited = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    project.write("runs/small/config.toml", edited.replace("\nd_ff = 64", "\nd_ff = 48"));
+    let resume = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=6"];
+    for more in [&[][..], &["--force"]] {
+        let output = project.mt(&[&resume[..], more].concat());
+        fails(&output, 2, &["`model.d_ff` was 64 up to update 4 and is 48 now", "restore the value"]);
+        assert!(!stderr(&output).contains("--force"), "{}", stderr(&output));
+    }
+    project.write("runs/small/config.toml", edited);
+    succeeds(&project.mt(&resume));
+}
+
+/// Without an update there is nothing to save, and reading may take long.
+#[test]
+fn a_signal_ends_the_reading_of_text_at_once() {
+    let project = Project::new();
+    std::fs::remove_file(project.path("train.en")).unwrap();
+    assert!(Command::new("mkfifo").arg(project.path("train.en")).status().unwrap().success());
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let child = project.command(&["train", "--config", "small.toml"]).stderr(Stdio::piped()).spawn().unwrap();
+        // The other end opens only when it is about to read; it reads on until this one is closed.
+        let writer = std::fs::File::create(project.path("train.en")).unwrap();
+        send(signal, &child);
+        fails(&child.wait_with_output().unwrap(), code, &["stopped"]);
+        drop(writer);
+    }
+}
+
 /// Without a mean of models, the last update competes with the best checkpoint even if no validation was due after it.
 #[test]
 fn the_last_update_may_be_the_final_model() {

@@ -66,17 +66,21 @@ pub(super) fn retrying<T>(mut attempt: impl FnMut() -> std::result::Result<T, Fa
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Passing(error, _)) if left == 0 => return Err(error),
             Err(Failure::Passing(error, asked)) => {
-                let pause_now = asked.unwrap_or(pause).min(LONGEST_PAUSE);
-                if pause_now.max(began.elapsed()) >= LONG {
-                    let number = TRIES - left + 1;
-                    info(format_args!("{}; try {number} of {TRIES} is in {} s", error.what(), pause_now.as_secs()));
-                }
-                std::thread::sleep(pause_now);
+                wait(asked.unwrap_or(pause), began, &error, TRIES - left + 1);
                 pause *= 2;
             }
         }
     }
     Err(Error::failure("the hub was not asked"))
+}
+
+/// Waits before try `number`, but not longer than the longest pause. `error` ended the one that `began` then.
+fn wait(pause: Duration, began: Instant, error: &Error, number: usize) {
+    let pause = pause.min(LONGEST_PAUSE);
+    if pause.max(began.elapsed()) >= LONG {
+        info(format_args!("{}; try {number} of {TRIES} is in {} s", error.what(), pause.as_secs()));
+    }
+    std::thread::sleep(pause);
 }
 
 /// What the hub says of a file.
@@ -215,7 +219,8 @@ impl Web {
         let mut tries = TRIES;
         let mut pause = PAUSE;
         loop {
-            let failure = match self.continue_download(url, repo, file, metadata.size, part, &bar) {
+            let began = Instant::now();
+            let (error, asked) = match self.continue_download(url, repo, file, metadata.size, part, &bar) {
                 Ok(()) => break,
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Passing(error, asked)) => (error, asked),
@@ -226,14 +231,13 @@ impl Web {
             furthest = furthest.max(done);
             tries -= 1;
             if tries == 0 {
-                let (error, _) = failure;
                 return Err(if done == 0 {
                     error
                 } else {
                     problem::interrupted(repo, file, done, metadata.size, error.what())
                 });
             }
-            std::thread::sleep(failure.1.unwrap_or(pause).min(LONGEST_PAUSE));
+            bar.suspend(|| wait(asked.unwrap_or(pause), began, &error, TRIES - tries + 1));
             pause *= 2;
         }
         bar.finish_and_clear();
