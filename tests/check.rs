@@ -39,6 +39,44 @@ fn with(project: &Project, changes: &[(usize, &[u8], &[u8])]) {
     }
 }
 
+/// All of them, not only the first, which is where training stops.
+#[test]
+fn rows_of_too_few_columns_are_counted_and_named() {
+    let project = Project::new();
+    let row = |i: usize| {
+        format!("\u{FEFF}the cat number {i}\t0.5\tKatze Nummer {i}\r\n").split_off(if i > 1 { 3 } else { 0 })
+    };
+    let mut rows: Vec<Vec<u8>> = (1..=20).map(|i| row(i).into_bytes()).collect();
+    for i in [3, 4, 9] {
+        rows[i - 1] = b"no tab\n".to_vec();
+    }
+    rows[9] = b"one\t0.5\n".to_vec();
+    rows[14] = b"caf\xE9\t0.5\tx\n".to_vec();
+    rows[16] = b"one\t0.5\t\n".to_vec();
+    project.write("train.tsv", rows.concat());
+    let check = |more: &[&str]| {
+        let set = "data.train=[{ tsv = \"train.tsv\", source = 1, target = 3 }]";
+        let output = project.mt(&[&["check", "--config", "small.toml", "--json", "-q", "--set", set], more].concat());
+        (output.status.code(), serde_json::from_str::<Value>(&stdout(&output)).unwrap())
+    };
+    let (code, report) = check(&[]);
+    let of = |kind: &str| finding(&report, kind);
+    let places = |rows: &[usize]| rows.iter().map(|row| format!("train.tsv:{row}")).collect::<Vec<_>>();
+    assert_eq!(code, Some(1));
+    assert_eq!(of("columns"), ("error".to_owned(), 4, places(&[3, 4, 9, 10])));
+    assert_eq!(of("not_utf8"), ("error".to_owned(), 1, places(&[15])));
+    assert_eq!(of("empty_line"), ("warning".to_owned(), 1, places(&[17])));
+    assert_eq!(of("byte_order_mark"), ("note".to_owned(), 1, places(&[1])));
+    assert_eq!((of("carriage_return").1, of("carriage_return").2), (14, places(&[1, 2, 5, 6, 7])));
+    assert_eq!((of("empty_file").1, of("shifted").1), (0, 0));
+    project.write("train.tsv", rows[2].repeat(3));
+    let (code, report) = check(&[]);
+    assert_eq!((code, finding(&report, "columns").1, finding(&report, "empty_file").1), (Some(1), 3, 0));
+    project.write("train.tsv", "");
+    let (code, report) = check(&[]);
+    assert_eq!((code, finding(&report, "empty_file").2), (Some(1), places(&[0])));
+}
+
 #[test]
 fn text_that_is_not_there_is_told_as_json() {
     let project = Project::new();

@@ -66,9 +66,9 @@ impl Text {
                 let (source, target) = rayon::join(|| read(source), || read(target));
                 return [source, target].map(|side| side.map_err(&mut *tell).ok());
             }
-            Self::Tsv { file, columns } => must_exist(file, COLUMNS)
-                .and_then(|()| Corpus::open_columns(file, *columns, 1.0))
-                .and_then(|corpus| RawLines::of_pairs(&corpus)),
+            Self::Tsv { file, columns } => {
+                must_exist(file, COLUMNS).and_then(|()| RawLines::read_columns(file, *columns))
+            }
             Self::Hub(files) => files.open(1.0).and_then(|corpus| RawLines::of_pairs(&corpus)),
         };
         pairs.map_err(tell).map_or([None, None], |sides| sides.map(Some))

@@ -146,6 +146,8 @@ pub struct RawLines {
     bytes: Vec<u8>,
     /// Where each line starts, and the end.
     starts: CompactVec,
+    /// Rows of a file of columns that have too few of them, from 1. They are none of the lines.
+    left_out: Vec<usize>,
 }
 
 impl RawLines {
@@ -153,7 +155,39 @@ impl RawLines {
     pub fn read(path: &Path) -> Result<Self> {
         let (bytes, _) = read_bytes(path)?;
         let starts = line_starts(&bytes);
-        Ok(Self { files: vec![(0, path.to_path_buf(), 1)], bytes, starts })
+        Ok(Self { files: vec![(0, path.to_path_buf(), 1)], bytes, starts, left_out: Vec::new() })
+    }
+
+    /// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out.
+    pub fn read_columns(path: &Path, columns: [usize; 2]) -> Result<[Self; 2]> {
+        let rows = Self::read(path)?;
+        let mut sides = [Vec::new(), Vec::new()];
+        if rows.byte_order_mark() {
+            sides[0].extend_from_slice(BYTE_ORDER_MARK);
+        }
+        let (mut files, mut left_out) = (rows.files.clone(), Vec::new());
+        for index in 0..rows.len() {
+            let row = rows.get(index);
+            let column = |number: usize| row.split(|byte| *byte == b'\t').nth(number - 1);
+            let [Some(source), Some(target)] = columns.map(column) else {
+                left_out.push(index + 1);
+                continue;
+            };
+            let lines = index - left_out.len();
+            // After a row that was left out.
+            if left_out.last() == Some(&index) {
+                files.push((lines, path.to_path_buf(), index + 1));
+            }
+            for (bytes, column) in sides.iter_mut().zip([source, target]) {
+                bytes.extend_from_slice(column);
+                bytes.push(b'\n');
+            }
+        }
+        let of = |bytes: Vec<u8>| {
+            let starts = line_starts(&bytes);
+            Self { files: files.clone(), bytes, starts, left_out: left_out.clone() }
+        };
+        Ok(sides.map(of))
     }
 
     /// Both sides of a corpus.
@@ -174,7 +208,17 @@ impl RawLines {
                 index += 1;
             }
         }
-        Ok(sides.map(|(_, files, bytes)| Self { files, starts: line_starts(&bytes), bytes }))
+        Ok(sides.map(|(_, files, bytes)| Self { files, starts: line_starts(&bytes), bytes, left_out: Vec::new() }))
+    }
+
+    /// Rows of a file of columns that have too few of them, from 1. They are none of the lines.
+    pub fn left_out(&self) -> &[usize] {
+        &self.left_out
+    }
+
+    /// The first file.
+    pub fn path(&self) -> &Path {
+        self.files.first().map_or(Path::new(""), |(_, path, _)| path)
     }
 
     /// The file and the line there, from 1, of line `index`, from 0.

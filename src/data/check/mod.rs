@@ -54,6 +54,8 @@ choice! {
         LineCounts = "line_counts",
         /// A file has no line.
         EmptyFile = "empty_file",
+        /// Too few columns.
+        Columns = "columns",
         /// Bytes that are not UTF-8.
         NotUtf8 = "not_utf8",
         /// U+FEFF at the start of the file.
@@ -107,7 +109,7 @@ impl Kind {
     /// How bad it is.
     pub fn severity(self) -> Severity {
         match self {
-            Self::LineCounts | Self::EmptyFile | Self::NotUtf8 => Severity::Error,
+            Self::LineCounts | Self::EmptyFile | Self::Columns | Self::NotUtf8 => Severity::Error,
             Self::ByteOrderMark
             | Self::CarriageReturn
             | Self::Entity
@@ -125,6 +127,9 @@ impl Kind {
                 "the files differ in their number of lines: one may be cut short, or a tool may have broken lines"
             }
             Self::EmptyFile => "the file is empty: a corpus needs at least one line a side",
+            Self::Columns => {
+                "lines have too few columns: tabs separate them; mend the lines, or name other columns with `source` and `target`"
+            }
             Self::NotUtf8 => {
                 "the text is not UTF-8: convert it with `iconv -f ENCODING -t UTF-8` (ISO-8859-1 or UTF-16, for example), or mend the lines"
             }
@@ -264,11 +269,11 @@ pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -
 /// Checks one side of a corpus, on its own.
 pub fn check_side(file: &RawLines) -> Findings {
     let mut findings = Findings::default();
-    if file.is_empty() {
-        findings.add(Kind::EmptyFile, file.place(0).0, 0);
+    if file.is_empty() && file.left_out().is_empty() {
+        findings.add(Kind::EmptyFile, file.path(), 0);
     }
     if file.byte_order_mark() {
-        findings.add(Kind::ByteOrderMark, file.place(0).0, 1);
+        findings.add(Kind::ByteOrderMark, file.path(), 1);
     }
     in_chunks(file.len(), &mut findings, |index, findings| {
         for kind in line::findings(file.get(index)) {
@@ -281,7 +286,12 @@ pub fn check_side(file: &RawLines) -> Findings {
 /// As [`check`], for lines already read; `words` tells the languages apart.
 pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &mut Seen, words: &Words) -> Findings {
     let mut findings = check_side(source);
-    findings.merge(check_side(target));
+    let is_same_file = source.path() == target.path();
+    if !(is_same_file && source.is_empty()) {
+        findings.merge(check_side(target));
+    }
+    // Both sides have the same rows.
+    source.left_out().iter().for_each(|row| findings.add(Kind::Columns, source.path(), *row));
     if source.len() != target.len() {
         let longer = if source.len() > target.len() { source } else { target };
         // The first line without a counterpart.
