@@ -163,6 +163,12 @@ def check_library(program, name, theirs, folder, lines):
     theirs.no_padding()
     # By ids, because the library's tokens show unknown text unchanged.
     encoded = [list(map(theirs.id_to_token, line.ids)) for line in theirs.encode_batch(lines, add_special_tokens=False)]
+    if name == "Unigram":
+        # Its model finds these in text all the same, where `mt` spells them: the one difference, and it is intended.
+        specials = {"</s>", "<pad>"}
+        known = {character for character in "</s>pad" if theirs.token_to_id(character) is not None}
+        spelled = lambda piece: [c if c in known else "<unk>" for c in piece] if piece in specials else [piece]
+        encoded = [[part for piece in line for part in spelled(piece)] for line in encoded]
     failed = compare(f"{name}: pieces", mt(program, "tokenize", file, lines), list(map(" ".join, encoded)), lines)
     # Pieces that contain white space cannot be separated in a line of pieces.
     plain = [pieces for pieces in encoded if " ".join(pieces).split() == pieces and not {"<unk>", "[UNK]", "</s>"} & set(pieces)]
