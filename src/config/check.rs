@@ -31,9 +31,10 @@ impl Report {
         self.problems.push((None, error));
     }
 
-    /// Whether a problem with this key has been reported.
+    /// Whether a problem with this key, or with a table around it, has been reported.
     pub fn is_bad(&self, path: &str) -> bool {
-        self.bad.contains(path)
+        let tables = path.match_indices('.').map(|(end, _)| &path[..end]);
+        tables.chain([path]).any(|path| self.bad.contains(path))
     }
 
     /// Whether nothing was found.
@@ -230,6 +231,7 @@ impl Report {
                         {
                             // An empty entry is dropped below.
                             inner.clear();
+                            self.bad.insert(path.clone());
                         }
                     }
                     items.retain(|item| !matches!(&item.value, Value::Table(inner) if inner.is_empty()));

@@ -239,7 +239,7 @@ impl Loader {
         let root = paths::absolutise(&mut merged, directory, &mut self.report);
         let merged = init::lay_below(merged);
         let config = resolve::resolve(&merged, root, &mut self.report);
-        if let (true, true, Ok(config)) = (self.for_training, self.report.is_empty(), &config) {
+        if let (true, Ok(config)) = (self.for_training, &config) {
             resolve::require_for_training(config, &merged, &mut self.report);
         }
         if self.report.is_empty() { config } else { Err(self.report.into_error()) }

@@ -56,7 +56,7 @@ pub(super) fn require_for_training(config: &Config, merged: &Table, report: &mut
     if config.valid.every > 0 && config.data.valid.is_none() {
         let what = format!("`data.valid` is missing, but `valid.every` = {}", config.valid.every);
         let help = "add to [data]: valid = { source = \"valid.en\", target = \"valid.de\" }; or set `valid.every = 0`";
-        together.add(&["valid.every"], Error::usage(what).help(help));
+        together.add(&["data.valid", "valid.every"], Error::usage(what).help(help));
     }
 }
 

@@ -386,6 +386,30 @@ fn training_needs_corpora() {
     assert_mentions(&text, &says);
 }
 
+/// What training needs is reported with everything else, unless that is why it seems to be missing.
+#[test]
+fn missing_corpora_are_reported_with_the_rest() {
+    let problems = |text: &str| -> Vec<String> {
+        let folder = Folder::new(&[("a.toml", text)]);
+        let error = load_for_training(&[folder.path("a.toml")], &[]).unwrap_err();
+        error.all().map(|error| error.what().to_owned()).collect()
+    };
+    let found = problems("[model]\nheads = 7\nbogus = 1\n[train]\nseed = \"x\"\n");
+    let missing = found.iter().filter(|what| what.contains("is missing")).count();
+    assert_eq!((found.len(), missing), (5, 2), "{found:?}");
+    for (text, follows) in [
+        ("[data]\ntrian = [{ source = \"a\", target = \"b\" }]\n", "`data.valid` is missing"),
+        ("[data]\ntrain = [{ source = \"a\" }]\n", "`data.valid` is missing"),
+        ("[data]\ntrain = \"a\"\n", "`data.valid` is missing"),
+        ("[data]\nvalid = { source = \"a\" }\n", "`data.train` is missing"),
+    ] {
+        let found = problems(text);
+        assert!(found.len() == 2 && found.iter().any(|what| what.starts_with(follows)), "{found:?}");
+    }
+    assert_eq!(problems("[dta]\ntrain = [{ source = \"a\", target = \"b\" }]\n").len(), 1);
+    assert_eq!(problems("data = 3\n").len(), 1);
+}
+
 #[test]
 fn a_misspelt_kind_is_the_only_problem() {
     let text = problem("[train.schedule]\nknid = \"cosine\"\nlearning_rate = 1e-3\n");
