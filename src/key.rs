@@ -69,6 +69,8 @@ pub(crate) enum Range {
     NonNegative,
     /// x = 0 or x ≥ 1.
     OffOrRatio,
+    /// 0 ≤ x ≤ 0.9999999: distinguishable from one in f32.
+    Decay,
     /// 1e-30 ≤ x ≤ 1: distinguishable from zero in f32.
     Epsilon,
     /// -this ≤ x ≤ this.
@@ -85,6 +87,7 @@ impl Range {
             Self::Weight => x > 0.0 && x <= 1e6,
             Self::NonNegative => x >= 0.0,
             Self::OffOrRatio => x == 0.0 || x >= 1.0,
+            Self::Decay => (0.0..=0.999_999_9).contains(&x),
             Self::Epsilon => (1e-30..=1.0).contains(&x),
             Self::Around0(most) => (-most..=most).contains(&x),
         }
@@ -99,6 +102,7 @@ impl Range {
             Self::Weight => "above 0 and at most 1000000",
             Self::NonNegative => "at least 0",
             Self::OffOrRatio => "0 (off), or at least 1",
+            Self::Decay => "at least 0 and at most 0.9999999",
             Self::Epsilon => "at least 1e-30 and at most 1",
             Self::Around0(most) => return format!("at least -{most} and at most {most}"),
         };
@@ -136,5 +140,7 @@ pub(crate) const WIDTH_KEY: Kind = Kind::Integer { least: 1, most: WIDTH };
 pub(crate) const MOST_LAYERS: i128 = 1000;
 pub(crate) const LAYERS: Kind = Kind::Integer { least: 1, most: MOST_LAYERS };
 pub(crate) const FRACTION: Kind = Kind::Number(Range::Fraction);
+/// 1e-30 ≤ x ≤ 1
+pub(crate) const EPSILON: Kind = Kind::Number(Range::Epsilon);
 pub(crate) const ABOVE_ZERO: Kind = Kind::Number(Range::Positive);
 pub(crate) const NOT_NEGATIVE: Kind = Kind::Number(Range::NonNegative);

@@ -670,6 +670,157 @@ fn a_validation_that_was_cut_short_is_made_up_for() {
     assert_eq!(scores("whole"), scores("cut"));
 }
 
+/// What was found before validations were turned off says nothing about what was trained since.
+#[test]
+fn without_validations_the_last_update_is_the_final_model() {
+    let project = Project::new();
+    let sets = ["--set", "train.average_last=0", "--set", "valid.metric=loss"];
+    succeeds(&project.train(&sets));
+    let more = ["--resume", "--set", "valid.every=0", "--set", "train.max_updates=16", "--json"];
+    let output = project.train(&[&sets[..], &more].concat());
+    succeeds(&output);
+    let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(result["model"], "last, update 16");
+}
+
+#[test]
+fn a_validation_set_may_come_later() {
+    let project = Project::new();
+    let config = std::fs::read_to_string(project.path("small.toml")).unwrap();
+    let line = "valid = { source = \"valid.en\", target = \"valid.de\" }\n";
+    project.write("none.toml", config.replace(&format!("\n{line}"), "\n").replace("every = 6", "every = 0"));
+    let train = |config: &str, more: &[&str]| {
+        project.mt(&[&["train", "--config", config, "--run-dir", "runs/small", "-q"], more].concat())
+    };
+    succeeds(&train("none.toml", &[]));
+    succeeds(&train("small.toml", &["--resume", "--set", "train.max_updates=18"]));
+    assert!(String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap().contains("\"valid\""));
+    succeeds(&train("none.toml", &["--resume", "--set", "train.max_updates=19"]));
+}
+
+/// A total that was computed for fewer updates is that of the run's config.toml.
+#[test]
+fn a_learning_rate_of_zero_is_warned_of() {
+    let project = Project::new();
+    let schedule = "train.schedule={ kind = \"linear\", learning_rate = 0.003, warmup = 2 }";
+    let output = project.mt(&["train", "--config", "small.toml", "--set", schedule]);
+    succeeds(&output);
+    assert!(!stderr(&output).contains("learning rate is 0"), "{}", stderr(&output));
+    let resume = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=14"];
+    let says = "`train.schedule.total` = 12: from that update on the learning rate is 0, but `train.max_updates` = 14";
+    for (more, is_said) in [(&[][..], true), (&["--set", "train.schedule.total=16"], false)] {
+        let output = project.mt(&[&resume[..], more].concat());
+        succeeds(&output);
+        assert_eq!(stderr(&output).contains(says), is_said, "{}", stderr(&output));
+    }
+}
+
+/// The process may end while a checkpoint is replaced: then it has another name.
+#[test]
+fn a_checkpoint_that_is_being_replaced_stays_the_best() {
+    let project = Project::new();
+    let sets = ["--set", "train.average_last=0", "--set", "valid.metric=loss"];
+    succeeds(&project.train(&sets));
+    let best = file(&project, "runs/small", "best");
+    let name = String::from_utf8(best.clone()).unwrap();
+    let checkpoints = project.path("runs/small/checkpoints");
+    std::fs::rename(checkpoints.join(name.trim()), checkpoints.join(format!(".old-{}", name.trim()))).unwrap();
+    let worse = ["--resume", "--set", "train.max_updates=13", "--set", "train.schedule.learning_rate=30"];
+    let output = project.train(&[&sets[..], &worse, &["--json"]].concat());
+    succeeds(&output);
+    assert_eq!(file(&project, "runs/small", "best"), best);
+    let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(result["model"].as_str().unwrap().starts_with("best, update "), "{result}");
+}
+
+/// The configuration is written at the beginning, the next checkpoint later.
+#[test]
+fn weights_are_those_of_the_checkpoint() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let weight = "data.train=[{ source = \"train.en\", target = \"train.de\", weight = 9 }]";
+    let resume = ["--resume", "--set", "train.max_updates=13", "--set", weight];
+    let says = "`data.train.weight` was [1.0] up to update 12 and is [9.0] now";
+    fails(&project.train(&resume), 2, &[says, "--force"]);
+    let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    project.write("runs/small/config.toml", config.replace("weight = 1.0", "weight = 9.0"));
+    fails(&project.train(&resume), 2, &[says]);
+    let forced = project.mt(&[&["train", "--config", "small.toml", "--force"], &resume[..]].concat());
+    succeeds(&forced);
+    assert!(stderr(&forced).contains("the epoch begins again"), "{}", stderr(&forced));
+}
+
+/// Even if the batches are others than those that the checkpoint's position is among.
+#[test]
+fn going_back_after_a_forced_change_finds_a_place() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let sets = [
+        "train.batch_tokens=2000",
+        "train.max_updates=400",
+        "train.save_every=1000",
+        "valid.every=0",
+        "train.schedule.learning_rate=1e36",
+        "train.max_skipped=2",
+    ];
+    let mut args = vec!["train", "--config", "small.toml", "--resume", "--force"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    let output = project.mt(&args);
+    fails(&output, 1, &["going on from the checkpoint of update 12", "training has diverged"]);
+    assert!(!stderr(&output).contains("the data has no batch"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_average_cannot_be_turned_on_later() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let resume = ["--resume", "--force", "--set", "train.exponential_average=0.9"];
+    fails(&project.train(&resume), 2, &["`train.exponential_average` was 0.0 up to update 4", "train.init"]);
+}
+
+/// Files of other programs, and those of the user.
+#[test]
+fn other_tokenizers_are_no_part_of_a_run() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4", "--set", "train.keep=1"]));
+    project.write("runs/small/tokenizer_config.json", "{}");
+    let resume = |updates: &str| project.train(&["--resume", "--set", "train.keep=1", "--set", updates]);
+    succeeds(&resume("train.max_updates=8"));
+    std::fs::remove_file(project.path("runs/small/tokenizer_config.json")).unwrap();
+    succeeds(&resume("train.max_updates=12"));
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
+
+    std::fs::create_dir(project.path("mine")).unwrap();
+    project.write("mine/tokenizer.json", "mine");
+    fails(&project.train(&["--run-dir", "mine"]), 2, &["holds something that is not a run"]);
+    assert_eq!(file(&project, "mine", "tokenizer.json"), b"mine");
+}
+
+/// Checkpoints that a link leads to are those of the run, and the link stays.
+#[cfg(unix)]
+#[test]
+fn a_run_is_replaced_where_it_is() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let [checkpoints, elsewhere] = ["runs/small/checkpoints", "elsewhere"].map(|name| project.path(name));
+    std::fs::rename(&checkpoints, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &checkpoints).unwrap();
+    succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=8", "--set", "train.save_every=8"]));
+    let names = || -> Vec<_> {
+        let entries = std::fs::read_dir(&elsewhere).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    assert!(checkpoints.is_symlink() && names().contains(&"step-00000008".to_owned()), "{:?}", names());
+    assert!(!names().contains(&"step-00000004".to_owned()), "{:?}", names());
+
+    // A process that was killed while it replaced the run has moved the checkpoints away at once.
+    std::fs::remove_file(&checkpoints).unwrap();
+    std::fs::rename(&elsewhere, project.path("runs/small/.checkpoints.old")).unwrap();
+    fails(&project.train(&["--resume"]), 1, &["no checkpoint"]);
+    succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=4"]));
+    assert!(!project.path("runs/small/.checkpoints.old").exists() && checkpoints.is_dir());
+}
+
 /// If several processes write the same directory, one does and the others report that it exists.
 #[test]
 fn one_of_several_makes_a_model() {

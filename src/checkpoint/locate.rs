@@ -106,6 +106,14 @@ pub fn list(run: &Path) -> Result<Vec<Saved>> {
     Ok(all.filter(|(_, path)| path.join(MANIFEST_FILE).exists()).collect())
 }
 
+/// The directory of the checkpoint of this step, whole or not, if there is one.
+///
+/// # Errors
+/// The checkpoints cannot be listed.
+pub fn find(run: &Path, step: u64) -> Result<Option<PathBuf>> {
+    Ok(directories(run)?.remove(&step))
+}
+
 /// The directories of all checkpoints, whole or not, by step.
 pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     let parent = checkpoints_of(run);

@@ -13,6 +13,7 @@ use super::{
     BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name,
     step_name,
 };
+use crate::data::tokenizers;
 use crate::error::{Error, Result};
 
 /// Prefix of the name of a checkpoint that is being written or removed.
@@ -94,7 +95,7 @@ fn clean_up(run: &Path, checkpoints: &Path) {
 }
 
 /// Writes the final model to the top of a model directory: `model.safetensors`, and a `manifest.json` that also covers the
-/// `config.toml` and `tokenizer*.json` found there, so write these first.
+/// `config.toml` and tokenizers found there, so write these first.
 ///
 /// Each file is written beside its place, synced and renamed, and the old manifest goes before the old model: a reader finds
 /// a whole model or one that is "not complete", never a torn one.
@@ -130,7 +131,7 @@ fn companions(dir: &Path) -> Result<Vec<String>> {
     for entry in fs::read_dir(dir).map_err(read_error)? {
         let name = entry.map_err(read_error)?.file_name();
         let Some(name) = name.to_str() else { continue };
-        if name == CONFIG_FILE || (name.starts_with("tokenizer") && name.ends_with(".json")) {
+        if name == CONFIG_FILE || tokenizers::FILES.contains(&name) {
             names.push(name.to_owned());
         }
     }

@@ -19,6 +19,8 @@ pub const MAY_CHANGE: &[&str] = &[
     "runtime.threads",
     "decode.",
     "data.root",
+    // Its text is compared by checksum.
+    "data.valid",
     "data.test",
     "data.cache_",
     "valid.every",
@@ -57,12 +59,26 @@ pub fn is_in(key: &str, list: &[&str]) -> bool {
     list.iter().any(|listed| key.starts_with(listed))
 }
 
+/// The weights of the corpora.
+const WEIGHTS: &str = "data.train.weight";
+/// What decides which batches an epoch has, for the same text.
+const OF_ORDER: &[&str] = &["train.batch_tokens", "train.seed", "data.max_length", "data.max_ratio", WEIGHTS];
+
+/// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights.
+pub fn values(config: &Config) -> Values {
+    let mut values = config::values(config);
+    values.remove("data.train");
+    let weights = config.data.train.iter().map(|corpus| corpus.weight).collect::<Vec<_>>();
+    values.insert(WEIGHTS.to_owned(), format!("{weights:?}"));
+    values
+}
+
 /// What a checkpoint records: what its model is and how it was trained, as far as a run may not change that; and what its state
 /// refers to. Of the text it has checksums.
 pub fn of(config: &Config) -> Values {
-    let mut values = config::values(config);
+    let mut values = values(config);
     values.retain(|key, _| {
-        let is_recorded = is_in(key, &["model.", "train.", "tokenizer.dropout"]);
+        let is_recorded = is_in(key, &["model.", "train.", "tokenizer.dropout"]) || OF_ORDER.contains(&key.as_str());
         let is_origin = key == "model.preset" || key == "train.init";
         is_of_state(key) || is_recorded && !is_origin && !is_in(key, MAY_CHANGE) && !is_in(key, MAY_CHANGE_ALOUD)
     });
@@ -75,12 +91,11 @@ fn is_of_state(key: &str) -> bool {
     key.starts_with(SCHEDULE) || OF_VALIDATION.contains(&key) && !key.starts_with("train.")
 }
 
-/// Whether an epoch has other batches with this configuration than with the values `before`, for the same text and weights.
+/// Whether an epoch has other batches with this configuration than with the values `before`, for the same text.
 pub fn is_other_order(before: &Values, config: &Config) -> bool {
-    let now = config::values(config);
-    ["train.batch_tokens", "train.seed", "data.max_length", "data.max_ratio"]
-        .iter()
-        .any(|key| before.get(*key) != now.get(*key))
+    let now = values(config);
+    // Keys of other versions are not compared.
+    OF_ORDER.iter().any(|key| before.get(*key).is_some_and(|before| Some(before) != now.get(*key)))
 }
 
 /// Whether the value of a validation depends on this key of [`OF_VALIDATION`].
@@ -151,7 +166,7 @@ fn read(checkpoint: &Path) -> Option<Values> {
 
 /// The values of all keys with which a run was trained so far: those of its configuration, replaced by the record.
 pub fn before(config: &Config, record: &Values) -> Values {
-    let mut values = config::values(config);
+    let mut values = values(config);
     // Which keys these tables have depends on their kinds.
     for table in ["train.optimizer.", SCHEDULE] {
         let is_recorded = record.keys().any(|key| key.starts_with(table));
@@ -305,6 +320,6 @@ mod tests {
         let values = before(&config, &record);
         let value = |key: &str| values.get(key).map(String::as_str);
         assert_eq!((value("train.seed"), value("decode.beam")), (Some("1"), Some("9")));
-        assert_eq!(before(&config, &Values::new()), config::values(&config));
+        assert_eq!(before(&config, &Values::new()), super::values(&config));
     }
 }

@@ -90,7 +90,7 @@ const MODEL: &[Key] = &[
     key("norm", Kind::Choice(NormPlacement::NAMES)),
     key("final_norm", Kind::Boolean),
     key("norm_kind", Kind::Choice(NormKind::NAMES)),
-    key("norm_eps", Kind::Number(Range::Epsilon)),
+    key("norm_eps", EPSILON),
     key("positions", Kind::Choice(PositionKind::NAMES)),
     key("sinusoid", Kind::Choice(Sinusoid::NAMES)),
     key("padding_mask", Kind::Choice(PaddingMask::NAMES)),

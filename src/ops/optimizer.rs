@@ -80,6 +80,15 @@ vectorised! {
         lanes.iter().sum::<f64>() + rest.iter().map(|v| *v as f64 * *v as f64).sum::<f64>()
     }
 
+    fn average_block(average: &mut [f32], values: &[f32], shares: [f32; 2]) {
+        let [decay, rest] = shares;
+        let n = average.len();
+        let values = &values[..n];
+        for i in 0..n {
+            average[i] = average[i] * decay + values[i] * rest;
+        }
+    }
+
     fn adam_block(
         values: &mut [f32],
         gradients: &[f32],
@@ -173,8 +182,47 @@ pub fn reference(
     second.slice_set(&v, 0, 0)
 }
 
-/// average = decay · average + (1 - decay) · values, in plain Candle operations.
+/// average = decay · average + (1 - decay) · values.
 pub fn average(average: &Tensor, values: &Tensor, decay: f64) -> Result<()> {
+    let _timer = profile::operation("average", "", Work::floats(3 * values.elem_count()));
+    if !values.device().is_cpu() || values.dtype() != DType::F32 {
+        return average_reference(average, values, decay);
+    }
+    with_slice(values, |values| {
+        with_slice_mut(average, |average| {
+            let blocks = average.par_chunks_mut(BLOCK).zip(values.par_chunks(BLOCK));
+            blocks.for_each(|(average, values)| average_block(average, values, [decay, 1.0 - decay].map(|c| c as f32)));
+        })
+    })?;
+    Ok(())
+}
+
+/// The same in plain Candle operations, on any device.
+pub fn average_reference(average: &Tensor, values: &Tensor, decay: f64) -> Result<()> {
     let mixed = ((average * decay)? + (values * (1.0 - decay))?)?;
     average.slice_set(&mixed, 0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::rng::Stream;
+
+    /// Over more than one block, and an odd rest.
+    #[test]
+    fn averages_are_the_reference_s() {
+        let mut stream = Stream::new(1, "average");
+        let n = 2 * BLOCK + 37;
+        let mut random = || {
+            let numbers: Vec<f32> = (0..n).map(|_| stream.normal() as f32).collect();
+            Tensor::new(numbers, &Device::Cpu).unwrap()
+        };
+        let (fused, values) = (random(), random());
+        let plain = fused.copy().unwrap();
+        average(&fused, &values, 0.999).unwrap();
+        average_reference(&plain, &values, 0.999).unwrap();
+        assert_eq!(fused.to_vec1::<f32>().unwrap(), plain.to_vec1::<f32>().unwrap());
+    }
 }

@@ -51,7 +51,7 @@ pub fn warning(needed: usize) -> Option<String> {
 pub fn refuse_the_impossible(config: &Config) -> Result<()> {
     let pieces = config.tokenizer.vocab_size.min(300);
     let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
-    let needed = 16 * layout::layout(&config.model, vocabulary).total();
+    let needed = layout::layout(&config.model, vocabulary).total().saturating_mul(16);
     match device::machine_memory() {
         Some(memory) if needed as u64 > memory => {
             let what = format!(

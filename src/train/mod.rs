@@ -256,6 +256,9 @@ impl Trainer<'_> {
                 self.save(host)?;
             }
         };
+        if let Some(profiler) = &mut self.profiler {
+            profiler.stop(&mut *self.backend)?;
+        }
         // Before the first update there is nothing to lose.
         if self.state.step > 0 && self.session.saved_at != Some(self.state.step) {
             self.save(host)?;
@@ -348,7 +351,10 @@ impl Trainer<'_> {
             "event": "back", "update": state.step, "from": step, "why": why, "rate": health.rate,
             "skipped": health.skipped, "returns": health.returns,
         }))?;
-        self.state = TrainState { health, seconds: self.state.seconds, ..state };
+        // The time between is not that of the window's tokens.
+        let since = state.window.since + self.state.seconds - state.seconds;
+        let window = Window { since, ..state.window };
+        self.state = TrainState { health, seconds: self.state.seconds, window, ..state };
         // Otherwise a kill before the next checkpoint would bring back the old rate.
         self.save(host)?;
         host.batches(self.state.sampler)

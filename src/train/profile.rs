@@ -19,6 +19,8 @@ const WARMUP: u64 = 3;
 pub struct Profiler {
     seen: u64,
     started: Option<Instant>,
+    /// What was counted, and in how many seconds.
+    counted: Option<(f64, Vec<Entry>)>,
 }
 
 impl Profiler {
@@ -36,14 +38,19 @@ impl Profiler {
         self.seen + updates as u64 == WARMUP
     }
 
-    /// Ends counting and measures the machine, or the backend's device; `None` if there was nothing to count.
-    pub fn finish(self, backend: &mut dyn Backend) -> Result<Option<Profile>> {
-        let Some(started) = self.started else { return Ok(None) };
+    /// Ends counting.
+    pub fn stop(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        let Some(started) = self.started else { return Ok(()) };
         // Waits for the device: what it is still doing counts.
         backend.sums()?;
-        let seconds = started.elapsed().as_secs_f64();
-        let entries = profile::entries();
+        self.counted = Some((started.elapsed().as_secs_f64(), profile::entries()));
         profile::enable(false);
+        Ok(())
+    }
+
+    /// Measures the machine, or the backend's device, after [`Self::stop`]; `None` if there was nothing to count.
+    pub fn finish(self, backend: &mut dyn Backend) -> Result<Option<Profile>> {
+        let Some((seconds, entries)) = self.counted else { return Ok(None) };
         let updates = self.seen - WARMUP;
         if updates == 0 {
             return Ok(None);

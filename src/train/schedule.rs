@@ -180,6 +180,25 @@ impl ScheduleConfig {
 }
 
 /// The paper's warm-up (section 5.3).
+impl ScheduleConfig {
+    /// A warning, where the rate is 0 before the last update: then nothing is learnt any more.
+    pub fn idle_end(&self, max_updates: u64) -> Option<String> {
+        let (Self::Linear(Decay { total, end, .. }) | Self::Cosine(Decay { total, end, .. })) = self else {
+            return None;
+        };
+        let until = match max_updates {
+            0 => "training goes on".to_owned(),
+            last => format!("`train.max_updates` = {last}"),
+        };
+        (*end == 0.0 && (max_updates == 0 || *total < max_updates)).then(|| {
+            format!(
+                "`train.schedule.total` = {total}: from that update on the learning rate is 0, but {until}: set `total` too, \
+                 or `end`"
+            )
+        })
+    }
+}
+
 fn paper_warmup() -> u64 {
     4000
 }

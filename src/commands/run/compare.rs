@@ -33,6 +33,14 @@ const SHAPE: &[&str] = &[
     "model.attention_bias",
 ];
 
+/// A checkpoint holds other tensors if this is 0.
+const AVERAGE: &str = "train.exponential_average";
+
+/// Whether a number, as TOML, is 0.
+fn is_off(value: &str) -> bool {
+    value.parse() == Ok(0.0)
+}
+
 /// Whether the parameters of two models have different shapes, whatever the vocabulary.
 fn is_other_shape(a: &ModelConfig, b: &ModelConfig) -> bool {
     let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
@@ -67,7 +75,7 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
     let (step, record) = newest.unwrap_or_default();
     let mut comparison = Comparison::default();
     let gone = new.train.init.as_deref().filter(|init| !init.exists());
-    let (before, now) = (record::before(old, &record), config::values(&with_text_of(new, old)));
+    let (before, now) = (record::before(old, &record), record::values(&with_text_of(new, old)));
     let is_other_shape = is_other_shape(&model_of(&before).unwrap_or_else(|| old.model.clone()), &new.model);
     for (key, before, now) in config::differences_of(&before, &now) {
         let what = match record.contains_key(&key) {
@@ -91,6 +99,10 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
         } else if is_other_shape && SHAPE.contains(&key.as_str()) {
             let help =
                 "the run's parameters do not fit another shape: restore the value, or start another run with --run-dir";
+            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
+        } else if key == AVERAGE && is_off(&before) != is_off(&now) {
+            let help = "a run has its exponential average from the beginning or not at all: restore the value, or start \
+                        another run from this one's model with train.init";
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
         } else if !record::is_in(&key, record::MAY_CHANGE) {
             let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \

@@ -22,6 +22,8 @@ use crate::train::state::TrainState;
 const LOCK: &str = ".lock";
 /// The temporary file that becomes [`CONFIG_FILE`].
 const NEW_CONFIG: &str = ".config.toml.new";
+/// The checkpoints of a run that is being replaced.
+const OLD_CHECKPOINTS: &str = ".checkpoints.old";
 
 /// `--run-dir`; else, if the last configuration file is the resolved one of a run, that run; else `runs/<name of the file>`.
 pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
@@ -206,23 +208,45 @@ pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
 /// Whether a directory that is not a run holds anything but the files that a run killed at its very start leaves.
 fn holds_something_else(directory: &Path) -> Result<bool> {
     let entries = std::fs::read_dir(directory).map_err(|e| Error::io("read the run directory", directory, e))?;
-    // Besides tokenizers, left by a start that was killed before it wrote a configuration.
-    let left = [LOCK, NEW_CONFIG, files::VALIDATION, events::DIRECTORY];
-    let ours = |name: std::ffi::OsString| tokenizers::FILES.iter().chain(&left).any(|file| name == *file);
+    let left = [LOCK, NEW_CONFIG, OLD_CHECKPOINTS, files::VALIDATION, events::DIRECTORY];
+    // Left by a start that was killed before it wrote a configuration; without a lock, they are the user's.
+    let tokenizers = if directory.join(LOCK).exists() { tokenizers::FILES } else { &[] };
+    let ours = |name: std::ffi::OsString| tokenizers.iter().chain(&left).any(|file| name == *file);
     Ok(entries.flatten().any(|entry| !ours(entry.file_name())))
 }
 
 /// Begins a run, after all data have been read. If it replaces a run, only files that `mt` writes are removed: the directory
 /// may be a link or a mounted disk, and other files in it are the user's.
 pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
-    let checkpoints = run.join("checkpoints");
-    if checkpoints.exists() {
-        std::fs::remove_dir_all(&checkpoints).map_err(|e| Error::io("remove the old run", &checkpoints, e))?;
-    }
+    // At once, so that a process that is killed from here on leaves no part of the old run to be continued.
+    let old = set_aside(run)?;
     let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, LOG_FILE, page::FILE];
     remove(run, files.iter().chain(&report::files::ALL).chain(tokenizers::FILES).chain([&CONFIG_FILE]))?;
     tokenizers.save(run)?;
-    write_config(run, config)
+    write_config(run, config)?;
+    remove_all(&old)
+}
+
+/// Takes the checkpoints out of the run. Returns the directory that they are in now, if there are any.
+fn set_aside(run: &Path) -> Result<PathBuf> {
+    let (checkpoints, old) = (run.join("checkpoints"), run.join(OLD_CHECKPOINTS));
+    remove_all(&old)?;
+    if checkpoints.is_symlink() {
+        // The link stays: it leads to where the user wants checkpoints.
+        let entries = std::fs::read_dir(&checkpoints).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).try_for_each(|path| remove_all(&path))?;
+    } else if checkpoints.exists() {
+        std::fs::rename(&checkpoints, &old).map_err(|e| Error::io("remove the old run", &checkpoints, e))?;
+    }
+    Ok(old)
+}
+
+/// Removes a directory, if it is there.
+fn remove_all(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove the old run", directory, e)),
+        _ => Ok(()),
+    }
 }
 
 /// Rewrites files that were removed from the run directory but are needed to use its checkpoints.
@@ -246,7 +270,7 @@ pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Re
 pub fn resume(run: &Path, config: &Config, state: &TrainState) -> Result<()> {
     write_config(run, config)?;
     match &state.best {
-        Some(best) if checkpoint::directory_of(run, best.step).exists() => {
+        Some(best) if checkpoint::find(run, best.step)?.is_some() => {
             checkpoint::set_pointer(run, BEST, best.step)?;
         }
         _ => remove(run, [&BEST])?,

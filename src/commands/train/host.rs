@@ -112,6 +112,8 @@ impl Host for RunHost<'_> {
             return Ok(None);
         };
         let before = state.configuration.clone();
+        let is_other_order = record::is_other_order(&before, self.config) || state.text.train != self.text.train;
+        state.sampler = batches::nearest(self.data, self.config, state.sampler, is_other_order)?;
         record::adapt(&mut state, &before, self.config, self.text.clone());
         self.loaded = (state.step, state.configuration.clone());
         Ok(Some(state))
@@ -164,7 +166,7 @@ impl RunHost<'_> {
         } else if optimizer.average().is_some() {
             model.parameters().values().slice_set(optimizer.model_values(), 0, 0)?;
             "exponential average".to_owned()
-        } else if of_last.is_some() {
+        } else if of_last.is_some() || self.is_past_validation(&trainer.state) {
             format!("last, update {step}")
         } else {
             self.best_or_last(model, log, step)?
@@ -192,6 +194,12 @@ impl RunHost<'_> {
         Ok((what, validated))
     }
 
+    /// Whether validations were turned off, and training went on: what they found says nothing about the last update.
+    fn is_past_validation(&self, state: &TrainState) -> bool {
+        let validated = state.validated.or(state.best.as_ref().map(|best| best.step));
+        self.validator.is_none() && validated.is_some_and(|validated| validated < state.step)
+    }
+
     /// The validation of the last update, if none was due after it and it is better than the best so far. Not needed for a mean
     /// of models.
     fn validation_of_last(&mut self, trainer: &mut Trainer<'_>) -> Result<Option<Validation>> {
@@ -214,7 +222,9 @@ impl RunHost<'_> {
     fn best_or_last(&self, model: &Transformer, log: &Log, step: u64) -> Result<String> {
         let last = format!("last, update {step}");
         let Some(best) = checkpoint::pointer(self.run, checkpoint::BEST)? else { return Ok(last) };
-        let directory = checkpoint::directory_of(self.run, best);
+        let found = checkpoint::find(self.run, best)?;
+        // If it is gone, its usual place is named.
+        let directory = found.unwrap_or_else(|| checkpoint::directory_of(self.run, best));
         if let Err(error) = self.refuse(&directory) {
             log.damage(&format!("warning: the best checkpoint cannot be used, so the last one is used: {error}"));
             return Ok(last);

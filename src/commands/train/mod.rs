@@ -62,6 +62,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     directory::refuse_unusable(&run, &config)?;
+    config.train.schedule.idle_end(config.train.max_updates).into_iter().for_each(warning);
     if args.dry_run {
         let old = directory::continued(&run, args, &config)?;
         let saved = old.map(|_| directory::tokenizers(&run)).transpose()?;
@@ -175,10 +176,7 @@ fn resumed_state(
 ) -> Result<TrainState> {
     let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
     if force {
-        let weights = |config: &Config| config.data.train.iter().map(|corpus| corpus.weight).collect::<Vec<_>>();
-        let is_other_order = record::is_other_order(&before, config)
-            || state.text.train != text.train
-            || old.is_some_and(|old| weights(old) != weights(config));
+        let is_other_order = record::is_other_order(&before, config) || state.text.train != text.train;
         let position = batches::nearest(data, config, state.sampler, is_other_order)?;
         if position != state.sampler {
             note("the epoch begins again: its batches are not those of which training has seen a part");

@@ -127,6 +127,8 @@ fn an_impossible_value_is_refused() {
         ("model", "dropout = nan"),
         ("model", "norm_eps = 0.0"),
         ("model", "norm_eps = inf"),
+        ("train.optimizer", "eps = 1e-46"),
+        ("train.optimizer", "betas = [0.9, 0.99999999]"),
         ("model", "d_model = 513"),
         ("model", "d_model = 0"),
         ("model", "heads = 0"),
