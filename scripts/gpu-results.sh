@@ -11,6 +11,8 @@
 #   --limit N           stops a training after N seconds, saved; the same command goes on with it (default: none)
 #   --runs FOLDER       where the runs are (default: runs/gpu)
 #
+# FOLDER must be on the machine with the GPU: where only the repository is copied there, put it into an ignored folder in it.
+#
 # Multi30k is scored on test_2016_flickr, lowercased and not, the mix on its validation set; both by the final model, in
 # float32 and in the precision that trained it, on the device. CUDA's libraries may be those that came with PyTorch.
 set -euo pipefail

@@ -10,8 +10,8 @@
 # The other machine needs a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz; without
 # xz, python3 -m tarfile -e gpu-test.tar.xz .).
 # `run cpu` is a trial without a GPU: tests/device.rs runs the plain operations on the processor, the commands its own.
-# The tests of a file run in one process, for ten minutes at most. If one fails, each runs again in a process of its own, for
-# one minute: what one does to the device does not affect the next. The commands have three minutes. All tests run, whatever
+# The tests of a file run in one process, for 200 seconds at most (MT_GPU_TEST_LIMIT). If one fails, each runs again in a
+# process of its own, for 40: what one does to the device does not affect the next. The commands have three minutes. All tests run, whatever
 # fails, unless a second one takes too long; those that failed are named at the end. A failed test runs once more, waiting
 # for every kernel, so that the message names the kernel that fails. CUDA's libraries may be those that came with PyTorch.
 set -euo pipefail
@@ -60,6 +60,9 @@ print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))
 
 failed=()
 late=0
+# Seconds for all tests of an executable. A GPU needs a fraction of it; where time on one is lent, a kernel that hangs must
+# not use it up.
+whole_limit=${MT_GPU_TEST_LIMIT:-200}
 
 # Whether `timeout` ended a command, which then had this status.
 is_late() {
@@ -89,7 +92,7 @@ part() {
 
 # tests_of FILE: all tests of an executable.
 tests_of() {
-    local test=$1 limit=600 name names start=$SECONDS status=0 outcome=failed before=${#failed[@]}
+    local test=$1 limit=$whole_limit name names start=$SECONDS status=0 outcome=failed before=${#failed[@]}
     [ -x "$folder/$test" ] || fail "$folder/$test is missing; run 'scripts/gpu-test.sh build'"
     names=$("$folder/$test" --list --format terse | sed -n 's/: test$//p')
     [ -n "$names" ] || fail "$folder/$test names no tests"
@@ -98,10 +101,13 @@ tests_of() {
         echo "ok      tests/$test, $(wc -w <<<"$names") tests ($((SECONDS - start)) s)"
         return
     fi
-    is_late "$status" && outcome="took longer than $limit s"
+    if is_late "$status"; then
+        outcome="took longer than $limit s"
+        tail -n 5 "$work/whole"
+    fi
     echo "        tests/$test $outcome ($((SECONDS - start)) s): now each of its tests alone"
     for name in $names; do
-        part 60 "$name" "$folder/$test" --test-threads 1 --exact "$name"
+        part 40 "$name" "$folder/$test" --test-threads 1 --exact "$name"
     done
     if [ ${#failed[@]} -eq "$before" ]; then
         failed+=("tests/$test in one process")

@@ -250,7 +250,13 @@ impl Kernels {
 
     /// Rows of partial sums that [`Self::add_norm_backward`] writes, each 3·D floats.
     pub fn norm_blocks(&self, rows: usize, d: usize) -> usize {
-        self.blocks(rows.div_ceil(Self::warps(4 * d)), 6) as usize
+        /// Bytes of shared memory of a multiprocessor of compute capability 9.0, and those that each block takes besides its own.
+        const OF_MULTIPROCESSOR: usize = 228 << 10;
+        const RESERVED: usize = 1 << 10;
+        let warps = Self::warps(4 * d);
+        // No more than run at once.
+        let each = (OF_MULTIPROCESSOR / (16 * warps * d + RESERVED)).clamp(1, 6);
+        self.blocks(rows.div_ceil(warps), each as u32) as usize
     }
 
     /// ds = norm'(dy) + addend, dh = mask·ds, and partial column sums of the gradients of γ, β and the bias.
