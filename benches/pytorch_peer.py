@@ -22,8 +22,8 @@ checks every update. The figure is the median over stretches of `--log-every` up
 values are cached; the hypotheses of a sentence share those of the source; finished sentences leave the batch. One pass over
 the input is warm-up, `--repeat` more are timed, from token ids to token ids. torch.compile and CUDA graphs are not used.
 
-With `--precision bf16`, products and attention are computed in bfloat16, as torch.autocast chooses; `decode` rounds its
-weights once instead of at every use. With `f32`, TF32 is off. Attention never uses cuDNN, which PyTorch prefers on an H100:
+With `--precision bf16`, `train` computes products and attention in bfloat16, as torch.autocast chooses; `decode` has its
+weights and activations in that type, rounded once, so that nothing is converted on the way. With `f32`, TF32 is off. Attention never uses cuDNN, which PyTorch prefers on an H100:
 cuDNN builds a plan for every new shape, and with sentences nearly every batch and step has one.
 
 Needs only `torch==2.11.0`.
@@ -334,20 +334,20 @@ class Decoder:
         self.output = self.linear(f"{output}.weight", bias="output_projection.bias" if shape["output_bias"] else None)
         scale = math.sqrt(shape["d_model"]) if shape["scale_embedding"] else 1.0
         self.source_table, self.target_table = (
-            self.weights[f"{name}.weight"] * scale for name in ("source_embedding", target)
+            (self.weights[f"{name}.weight"] * scale).to(self.type) for name in ("source_embedding", target)
         )
         if shape["positions"] == "learned":
             self.source_positions, self.target_positions = (
-                self.weights[f"{stack}.positions.weight"] for stack in ("encoder", "decoder")
+                self.weights[f"{stack}.positions.weight"].to(self.type) for stack in ("encoder", "decoder")
             )
         else:
-            self.source_positions = self.target_positions = sinusoids(shape).to(device)
+            self.source_positions = self.target_positions = sinusoids(shape).to(device, self.type)
         self.forbidden = torch.tensor([vocabulary.padding, vocabulary.start, vocabulary.unknown], device=device)
 
     def linear(self, weight: str, bias: str | None) -> Callable:
         weight = self.weights[weight].to(self.type)
         bias = None if bias is None else self.weights[bias].to(self.type)
-        return lambda x: F.linear(x.to(self.type), weight, bias)
+        return lambda x: F.linear(x, weight, bias)
 
     def packed(self, attention: str, projections: str) -> Callable:
         """Several of an attention's projections, by their letters, as one product."""
@@ -355,14 +355,15 @@ class Decoder:
             torch.cat([self.weights[f"{attention}.{letter}_proj.{kind}"] for letter in projections]).to(self.type)
             for kind in ("weight", "bias")
         )
-        return lambda x: F.linear(x.to(self.type), weight, bias)
+        return lambda x: F.linear(x, weight, bias)
 
     def norm(self, name: str) -> Callable:
-        weight, bias, epsilon = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], self.shape["norm_eps"]
+        weight, bias = (self.weights[f"{name}.{kind}"].to(self.type) for kind in ("weight", "bias"))
+        epsilon = self.shape["norm_eps"]
         return lambda x: F.layer_norm(x, weight.shape, weight, bias, epsilon)
 
     def residual(self, name: str) -> Callable:
-        """Maps x and f to norm(x + f(x)), or x + f(norm(x)). The sum stays float32."""
+        """Maps x and f to norm(x + f(x)), or x + f(norm(x)), in the type of the products: without casts between them."""
         norm = self.norm(name)
         if self.shape["norm"] == "pre":
             return lambda x, f: x + f(norm(x))
