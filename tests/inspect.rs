@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::HashMap;
+use std::io::Write;
 
 use candle_core::{DType, Device, Tensor};
 use common::project::{Project, fails, stderr, stdout, succeeds};
@@ -194,6 +195,22 @@ fn sentence_vectors() {
     assert!(seen[0] != seen[1] && seen[1] != seen[2]);
     let wrong = project.mt(&["embed", "--model", "runs/small", "--pool", "middle", "a"]);
     fails(&wrong, 2, &["`middle`", "mean, max, first"]);
+}
+
+/// As in JSON: what was read before the damage is there.
+#[test]
+fn vectors_before_damaged_input_are_written() {
+    let project = trained(&[]);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    encoder.write_all("a cat\nthe dog runs\n".repeat(50).as_bytes()).unwrap();
+    let packed = encoder.finish().unwrap();
+    project.write("cut.gz", &packed[..packed.len() - 200]);
+    let embed = |output: &str| project.mt(&["embed", "--model", "runs/small", "--input", "cut.gz", "--output", output]);
+    fails(&embed("lines.json"), 1, &["cut.gz:", "the lines before it are done", "gzip -t"]);
+    fails(&embed("tensor.safetensors"), 1, &["cut.gz:", "the lines before it are done"]);
+    let lines = std::fs::read_to_string(project.path("lines.json")).unwrap().lines().count();
+    let tensors = candle_core::safetensors::load(project.path("tensor.safetensors"), &Device::Cpu).unwrap();
+    assert!(lines > 10 && tensors["embeddings"].dims()[0] == lines, "{lines}");
 }
 
 #[test]

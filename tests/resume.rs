@@ -821,6 +821,20 @@ fn a_run_is_replaced_where_it_is() {
     assert!(!project.path("runs/small/.checkpoints.old").exists() && checkpoints.is_dir());
 }
 
+/// Too few updates to go back, and a mean of models, which is not chosen by validation.
+#[test]
+fn a_run_that_ends_with_a_useless_model_fails() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let spoilt = ["--resume", "--set", "train.max_updates=13", "--set", "train.schedule.learning_rate=1e30"];
+    fails(
+        &project.train(&spoilt),
+        1,
+        &["training has diverged", "average of the last 2 checkpoints", "--checkpoint best"],
+    );
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "best", "a dog"]));
+}
+
 /// If several processes write the same directory, one does and the others report that it exists.
 #[test]
 fn one_of_several_makes_a_model() {

@@ -53,7 +53,10 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
             output.flush()?;
         }
         if refused.is_none() {
-            window = lines.next()?;
+            window = lines.next().unwrap_or_else(|error| {
+                refused = Some(error);
+                Vec::new()
+            });
         }
     }
     if as_tensor {

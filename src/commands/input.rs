@@ -237,7 +237,7 @@ impl Input {
             return Err(error.help(if is_too_long {
                 lines::TOO_LONG_HELP
             } else {
-                "the lines before it are done; a compressed file may be damaged or cut off (check with gzip -t)"
+                "the lines before it are done; a compressed file may be damaged or cut off (check with gzip -t, xz -t or zstd -t)"
             }));
         }
         Ok(lines)

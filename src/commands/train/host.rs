@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::console::message;
 use crate::data::corpus::Side;
 use crate::data::sampler::SamplerPosition;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Transformer;
 use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::params::Parameters;
@@ -191,6 +191,14 @@ impl RunHost<'_> {
         let log = &trainer.log;
         log.line(&format!("final model: {what}{result}"));
         log.line(&format!("saved in {}", self.run.display()));
+        if validated.as_ref().is_some_and(|of: &Validation| !of.loss.is_finite()) {
+            let error =
+                format!("training has diverged: the final model, {what}, gives no finite loss on the validation set");
+            return Err(Error::failure(error).help(
+                "an earlier checkpoint may be good (`mt info` lists them, --checkpoint best uses the best); to train on, start \
+                 again with a lower learning rate",
+            ));
+        }
         Ok((what, validated))
     }
 

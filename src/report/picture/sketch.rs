@@ -40,10 +40,11 @@ pub struct Sketch {
     height: i32,
 }
 
-/// A text that can be drawn: control characters are replaced, and a long text is cut.
+/// A text that can be drawn: control characters and what XML cannot hold are replaced, and a long text is cut.
 pub fn shown(text: &str) -> String {
     const LONGEST: usize = 120;
-    let mut letters = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    let is_drawn = |c: &char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
+    let mut letters = text.chars().map(|c| Some(c).filter(is_drawn).unwrap_or('\u{fffd}'));
     let mut shown: String = letters.by_ref().take(LONGEST).collect();
     if letters.next().is_some() {
         shown.push('…');
