@@ -805,6 +805,7 @@ fn a_run_is_replaced_where_it_is() {
     let [checkpoints, elsewhere] = ["runs/small/checkpoints", "elsewhere"].map(|name| project.path(name));
     std::fs::rename(&checkpoints, &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &checkpoints).unwrap();
+    std::fs::create_dir(elsewhere.join("step-by-step")).unwrap();
     succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=8", "--set", "train.save_every=8"]));
     let names = || -> Vec<_> {
         let entries = std::fs::read_dir(&elsewhere).unwrap();
@@ -812,6 +813,7 @@ fn a_run_is_replaced_where_it_is() {
     };
     assert!(checkpoints.is_symlink() && names().contains(&"step-00000008".to_owned()), "{:?}", names());
     assert!(!names().contains(&"step-00000004".to_owned()), "{:?}", names());
+    assert!(names().contains(&"step-by-step".to_owned()), "what is not ours was removed: {:?}", names());
 
     // A process that was killed while it replaced the run has moved the checkpoints away at once.
     std::fs::remove_file(&checkpoints).unwrap();

@@ -95,6 +95,12 @@ fn step_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
+/// Whether a directory of this name is a checkpoint, also one that is being written, replaced or removed.
+pub fn is_name(name: &str) -> bool {
+    let bare = [save::TEMPORARY, save::REPLACED].into_iter().find_map(|prefix| name.strip_prefix(prefix));
+    parse_step_name(bare.unwrap_or(name)).is_some()
+}
+
 /// The step that a name written by [`step_name`] means; none for any other name.
 fn parse_step_name(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;

@@ -17,7 +17,7 @@ use crate::data::tokenizers;
 use crate::error::{Error, Result};
 
 /// Prefix of the name of a checkpoint that is being written or removed.
-const TEMPORARY: &str = ".tmp-";
+pub(super) const TEMPORARY: &str = ".tmp-";
 /// Prefix of the name of a checkpoint that is being replaced. It still counts until one without the prefix exists.
 pub(super) const REPLACED: &str = ".old-";
 

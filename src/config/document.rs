@@ -111,14 +111,15 @@ impl Value {
         text.chars().take(MOST).chain("…".chars()).collect()
     }
 
-    /// The value for `serde`. Numbers outside JSON become null: the schema has refused them before.
+    /// The value for `serde`. Numbers that are not finite become null: the schema has refused them before.
     pub fn to_json(&self) -> Json {
         match self {
             Self::Boolean(b) => Json::from(*b),
             Self::Integer(i) => match (i64::try_from(*i), u64::try_from(*i)) {
                 (Ok(i), _) => Json::from(i),
                 (_, Ok(i)) => Json::from(i),
-                _ => Json::Null,
+                // Only where any number may stand.
+                _ => Json::from(*i as f64),
             },
             Self::Float(x) => Json::from(*x),
             Self::Text(text) | Self::Datetime(text) => Json::from(text.as_str()),

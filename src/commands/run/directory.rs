@@ -232,9 +232,10 @@ fn set_aside(run: &Path) -> Result<PathBuf> {
     let (checkpoints, old) = (run.join("checkpoints"), run.join(OLD_CHECKPOINTS));
     remove_all(&old)?;
     if checkpoints.is_symlink() {
-        // The link stays: it leads to where the user wants checkpoints.
+        // The link stays: it leads to where the user wants checkpoints, perhaps among other things.
         let entries = std::fs::read_dir(&checkpoints).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).try_for_each(|path| remove_all(&path))?;
+        let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(checkpoint::is_name));
+        ours.map(|entry| entry.path()).try_for_each(|path| remove_all(&path))?;
     } else if checkpoints.exists() {
         std::fs::rename(&checkpoints, &old).map_err(|e| Error::io("remove the old run", &checkpoints, e))?;
     }

@@ -120,6 +120,12 @@ fn what_can_be_no_symbol_is_refused_where_it_stands() {
 }
 
 #[test]
+fn a_number_may_be_a_whole_one_of_any_size() {
+    let config = super::loaded("", &["train.clip_norm=100000000000000000000"]);
+    assert_eq!(config.train.clip_norm, 1e20);
+}
+
+#[test]
 fn an_impossible_value_is_refused() {
     for (section, setting) in [
         ("model", "dropout = 1.0"),

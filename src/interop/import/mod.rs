@@ -79,6 +79,9 @@ fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -
 /// # Errors
 /// What is wrong with it.
 fn floats(name: &str, tensor: &Tensor) -> std::result::Result<Vec<f32>, String> {
+    if !tensor.dtype().is_float() {
+        return Err(format!("`{name}` has numbers of the type {}, not weights", tensor.dtype().as_str()));
+    }
     let read = || tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
     let values = read().map_err(|error| format!("`{name}` cannot be read: {error}"))?;
     match values.iter().filter(|value| !value.is_finite()).count() {
