@@ -23,8 +23,9 @@ values are cached; the hypotheses of a sentence share those of the source; finis
 the input is warm-up, `--repeat` more are timed, from token ids to token ids. torch.compile and CUDA graphs are not used.
 
 With `--precision bf16`, `train` computes products and attention in bfloat16, as torch.autocast chooses; `decode` has its
-weights and activations in that type, rounded once, so that nothing is converted on the way. With `f32`, TF32 is off. Attention never uses cuDNN, which PyTorch prefers on an H100:
-cuDNN builds a plan for every new shape, and with sentences nearly every batch and step has one.
+weights and activations in that type, rounded once, so that nothing is converted on the way. With `f32`, TF32 is off.
+Attention never uses cuDNN, which PyTorch prefers on an H100: cuDNN builds a plan for every new shape, and with sentences
+nearly every batch and step has one.
 
 Needs only `torch==2.11.0`.
 """

@@ -11,9 +11,10 @@
 # xz, python3 -m tarfile -e gpu-test.tar.xz .).
 # `run cpu` is a trial without a GPU: tests/device.rs runs the plain operations on the processor, the commands its own.
 # The tests of a file run in one process, for 200 seconds at most (MT_GPU_TEST_LIMIT). If one fails, each runs again in a
-# process of its own, for 40: what one does to the device does not affect the next. The commands have three minutes. All tests run, whatever
-# fails, unless a second one takes too long; those that failed are named at the end. A failed test runs once more, waiting
-# for every kernel, so that the message names the kernel that fails. CUDA's libraries may be those that came with PyTorch.
+# process of its own, for 40: what one does to the device does not affect the next. The commands have three minutes. All
+# tests run, whatever fails, unless a second one takes too long; those that failed are named at the end. A failed test runs
+# once more, waiting for every kernel, so that the message names the kernel that fails. CUDA's libraries may be those that
+# came with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -96,7 +96,7 @@ fn step_name(step: u64) -> String {
 }
 
 /// Whether a directory of this name is a checkpoint, also one that is being written, replaced or removed.
-pub fn is_name(name: &str) -> bool {
+pub fn is_checkpoint_name(name: &str) -> bool {
     let bare = [save::TEMPORARY, save::REPLACED].into_iter().find_map(|prefix| name.strip_prefix(prefix));
     parse_step_name(bare.unwrap_or(name)).is_some()
 }

@@ -48,8 +48,12 @@ impl Profiler {
         Ok(())
     }
 
-    /// Measures the machine, or the backend's device, after [`Self::stop`]; `None` if there was nothing to count.
-    pub fn finish(self, backend: &mut dyn Backend) -> Result<Option<Profile>> {
+    /// Ends counting, unless [`Self::stop`] has, and measures the machine, or the backend's device; `None` if there was nothing to
+    /// count.
+    pub fn finish(mut self, backend: &mut dyn Backend) -> Result<Option<Profile>> {
+        if self.counted.is_none() {
+            self.stop(backend)?;
+        }
         let Some((seconds, entries)) = self.counted else { return Ok(None) };
         let updates = self.seen - WARMUP;
         if updates == 0 {

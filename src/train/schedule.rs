@@ -177,10 +177,7 @@ impl ScheduleConfig {
         let what = format!("`train.schedule.warmup` = {warmup} leaves no update before `total` = {total}");
         (warmup >= total).then_some((what, "lower `warmup`, or raise `total` (default: `train.max_updates`)"))
     }
-}
 
-/// The paper's warm-up (section 5.3).
-impl ScheduleConfig {
     /// A warning, where the rate is 0 before the last update: then nothing is learnt any more.
     pub fn idle_end(&self, max_updates: u64) -> Option<String> {
         let (Self::Linear(Decay { total, end, .. }) | Self::Cosine(Decay { total, end, .. })) = self else {
@@ -199,6 +196,7 @@ impl ScheduleConfig {
     }
 }
 
+/// The paper's warm-up (section 5.3).
 fn paper_warmup() -> u64 {
     4000
 }

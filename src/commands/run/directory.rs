@@ -234,7 +234,7 @@ fn set_aside(run: &Path) -> Result<PathBuf> {
     if checkpoints.is_symlink() {
         // The link stays: it leads to where the user wants checkpoints, perhaps among other things.
         let entries = std::fs::read_dir(&checkpoints).into_iter().flatten().flatten();
-        let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(checkpoint::is_name));
+        let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(checkpoint::is_checkpoint_name));
         ours.map(|entry| entry.path()).try_for_each(|path| remove_all(&path))?;
     } else if checkpoints.exists() {
         std::fs::rename(&checkpoints, &old).map_err(|e| Error::io("remove the old run", &checkpoints, e))?;
