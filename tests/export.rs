@@ -203,9 +203,26 @@ fn an_exported_marian_folder_can_be_imported() {
             (&json!(0.7), &json!("power"))
         );
 
-        // The folder mixes parts of different models.
         let path = project.path("hf/config.json");
         let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        // As in transformers, only generation_config.json counts for the search if it is there.
+        config["num_beams"] = json!(9);
+        config["do_sample"] = json!(true);
+        std::fs::write(&path, config.to_string()).unwrap();
+        succeeds(&project.mt(&["import", "hf", "--out", "old"]));
+        assert_eq!(of("old"), of("changed"));
+        config.as_object_mut().unwrap().remove("num_beams");
+        config.as_object_mut().unwrap().remove("do_sample");
+        // What transformers saves again lacks the target's tokenizer.
+        if joint == "false" {
+            let moved = ["hf/tokenizer.tgt.json", "moved.json"].map(|name| project.path(name));
+            std::fs::rename(&moved[0], &moved[1]).unwrap();
+            let says = ["two vocabularies, but tokenizer.tgt.json", "copy it from the folder that `mt export` wrote"];
+            fails(&project.mt(&["import", "hf", "--out", "no"]), 1, &says);
+            std::fs::rename(&moved[1], &moved[0]).unwrap();
+        }
+
+        // The folder mixes parts of different models.
         config["decoder_start_token_id"] = 0.into();
         std::fs::write(&path, config.to_string()).unwrap();
         std::fs::remove_file(project.path("hf/generation_config.json")).unwrap();
@@ -233,7 +250,7 @@ fn what_cannot_be_exported_is_named() {
     let all = ["model.norm`", "model.final_norm", "model.positions", "model.d_k"];
     fails(&export("hf-marian", "out", &[]), 1, &all);
     fails(&export("ct2", "out", &[]), 1, &["CTranslate2 cannot take `model.positions`", "model.d_k"]);
-    fails(&export("ct2", "runs", &[]), 1, &["model.positions"]);
+    fails(&export("ct2", "runs", &[]), 2, &["the output directory already exists"]);
     fails(&export("onnx", "out", &[]), 2, &["--format cannot be `onnx`", "ct2, hf-marian"]);
     fails(&export("ct2", "out", &["--quantization", "int4"]), 2, &["--quantization cannot be `int4`", "float32, int8"]);
     fails(&export("hf-marian", "out", &["--quantization", "int8"]), 2, &["is for --format ct2"]);
@@ -278,10 +295,18 @@ fn what_transformers_does_with_two_vocabularies_is_said() {
     };
     train("wide", ["path=short.model", "target_path=long.model"]);
     fails(&export("wide"), 1, &["MarianMT cannot take `tokenizer.target_path`", "beyond the source's last piece"]);
+    train("own", ["joint=true", "vocab_size=320"]);
+    std::fs::copy(project.path("own/tokenizer.json"), project.path("own.json")).unwrap();
+    train("mixed", ["path=own.json", "target_path=long.model"]);
+    fails(&export("mixed"), 1, &["MarianMT cannot take", "SentencePiece models for both languages or for neither"]);
     for (name, tokenizer, note) in [
         ("narrow", ["path=long.model", "target_path=short.model"], Some("<pad> has different ids")),
         ("even", ["path=long.model", "target_path=long.model"], None),
-        ("learnt", ["joint=false", "vocab_size=320"], Some("AutoTokenizer reads the source's vocabulary only")),
+        (
+            "learnt",
+            ["joint=false", "vocab_size=320"],
+            Some("AutoTokenizer reads and saves the source's vocabulary only"),
+        ),
     ] {
         train(name, tokenizer);
         let output = export(name);
@@ -292,4 +317,30 @@ fn what_transformers_does_with_two_vocabularies_is_said() {
         assert_eq!(two_vocabularies.len(), usize::from(note.is_some()), "{name}: {notes}");
         assert!(note.is_none_or(|note| two_vocabularies[0].contains(note)), "{name}: {notes}");
     }
+}
+
+/// `transformers` saves neither positions nor, of searches, what it cannot have.
+#[test]
+fn what_saving_again_loses_is_restored() {
+    let more = ["model.sinusoid=tensor2tensor", "tokenizer.joint=true", "model.tie=decoder"];
+    let search = ["decode.length_penalty=-0.5", "decode.no_repeat_ngram=100000000"];
+    let sets: Vec<&str> = more.iter().chain(&search).flat_map(|set| ["--set", set]).collect();
+    let project = trained(&sets);
+    let output = project.mt(&["export", "runs/small", "--json", "--format", "hf-marian", "--out", "hf"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("`transformers` does not save positions"), "{}", stderr(&output));
+    let weights = project.path("hf/model.safetensors");
+    let mut tensors = candle_core::safetensors::load(&weights, &candle_core::Device::Cpu).unwrap();
+    assert!(tensors.remove("model.encoder.embed_positions.weight").is_some());
+    assert!(tensors.remove("model.decoder.embed_positions.weight").is_some());
+    candle_core::safetensors::save(&tensors, &weights).unwrap();
+    succeeds(&project.mt(&["import", "hf", "--out", "back"]));
+    let config = |model: &str| -> Value {
+        let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", model, "--json"]))).unwrap();
+        info["config"].clone()
+    };
+    let (ours, back) = (config("runs/small"), config("back"));
+    assert_eq!(back["model"]["sinusoid"], "tensor2tensor");
+    assert_eq!(back["decode"], ours["decode"]);
+    assert_eq!((&back["tokenizer"]["joint"], &back["model"]["tie"]), (&json!(true), &json!("decoder")));
 }

@@ -301,6 +301,14 @@ fn what_is_wrong_is_said_once_and_where() {
     });
     let output = project.mt(&["import", "opus", "--out", "model"]);
     fails(&output, 1, &["`model.encoder.layers.0.fc1.weight` has 1 values that are NaN", "opus/model.safetensors"]);
+    // The target's own vocabulary counts if tokenizer_config.json says so, as in transformers.
+    marian::write(&project.path("opus"), |_, _| ());
+    project.write("opus/tokenizer_config.json", "{\"separate_vocabs\": true}");
+    let output = project.mt(&["import", "opus", "--out", "model"]);
+    fails(&output, 1, &["the target has its own vocabulary, but target_vocab.json is missing"]);
+    project.write("opus/tokenizer_config.json", "{\"separate_vocabs\": false}");
+    project.write("opus/target_vocab.json", "{\"not\": 0}");
+    succeeds(&project.mt(&["import", "opus", "--out", "leftover"]));
     std::fs::create_dir(project.path("empty")).unwrap();
     let output = project.mt(&["import", "empty", "--out", "model"]);
     fails(&output, 1, &["neither model.safetensors and config.json (transformers) nor a .npz (Marian)"]);
@@ -401,4 +409,37 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     add("broken", &borrowed(&files, &|name| (name == "vocab.json").then_some("vocab.txt")));
     fails(&translate("hf:o/en-xx@broken", &[]), 1, &["vocab.json is missing"]);
     assert_eq!(std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().count(), 4, "two models, the lock, a note");
+}
+
+/// transformers 5 shares no table in an untied model, whatever `share_encoder_decoder_embeddings` says; 4 stores only that table.
+#[test]
+fn tables_of_untied_models_are_each_sides_own() {
+    let project = Project::new();
+    let (shared, own) = ("model.shared.weight", "model.encoder.embed_tokens.weight");
+    let import = |has_own: bool, name: &str| {
+        marian::write(&project.path(name), |config, tensors| {
+            config["tie_word_embeddings"] = false.into();
+            let table = tensors[shared].clone();
+            let moved = |by: f32| (table.0.clone(), table.1.iter().map(|value| value + by).collect());
+            tensors.insert("lm_head.weight".into(), moved(0.5));
+            if has_own {
+                tensors.insert(own.into(), moved(1.0));
+                tensors.insert("model.decoder.embed_tokens.weight".into(), moved(2.0));
+            }
+        });
+        let out = format!("{name}-model");
+        succeeds(&project.mt(&["import", name, "--out", &out]));
+        let load =
+            |file: String| candle_core::safetensors::load(project.path(&file), &candle_core::Device::Cpu).unwrap();
+        (load(format!("{name}/model.safetensors")), load(format!("{out}/model.safetensors")))
+    };
+    let values = |tensor: &candle_core::Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    for (has_own, name, [source, target]) in
+        [(true, "five", [own, "model.decoder.embed_tokens.weight"]), (false, "four", [shared, shared])]
+    {
+        let (theirs, ours) = import(has_own, name);
+        assert_eq!(values(&ours["source_embedding.weight"]), values(&theirs[source]), "{name}");
+        assert_eq!(values(&ours["target_embedding.weight"]), values(&theirs[target]), "{name}");
+        assert_eq!(values(&ours["output_projection.weight"]), values(&theirs["lm_head.weight"]), "{name}");
+    }
 }

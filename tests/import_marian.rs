@@ -75,7 +75,9 @@ fn text_that_is_split_already() {
     for side in ["source", "target"] {
         std::fs::remove_file(project.path(&format!("words/{side}.spm"))).unwrap();
     }
-    succeeds(&project.mt(&["import", "words", "--out", "model"]));
+    let output = project.mt(&["import", "words", "--out", "model"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("text that is split into its pieces"), "{}", stderr(&output));
     let tokens = project.mt_with_input(&["tokenize", "-q", "--model", "model"], "▁the ▁cat x@@ y\n".as_bytes());
     assert_eq!(stdout(&tokens), "▁the ▁cat x@@ y\n");
     // Words that the vocabulary lacks become unknown, which is never in a translation.
@@ -148,7 +150,27 @@ fn files_that_do_not_go_together_are_named() {
         std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
         project.write("opus/other.vocab.yml", "</s>: 0\n");
     });
-    fails(&output, 1, &["no decoder.yml", "opus.vocab.yml, other.vocab.yml"]);
+    fails(&output, 1, &["no decoder.yml names them", "several (opus.vocab.yml, other.vocab.yml)"]);
+    // As that error advises.
+    project.write("opus/decoder.yml", "vocabs: [opus.vocab.yml, opus.vocab.yml]\n");
+    succeeds(&project.mt(&["import", "opus", "--out", "advised"]));
+    let output = fresh(&|| std::fs::remove_file(project.path("opus/target.spm")).unwrap());
+    fails(&output, 1, &["it is missing, though", "source.spm is there", "target.spm"]);
+    let output = fresh(&|| compress(&project.path("opus/model.npz")));
+    fails(&output, 1, &["numpy.savez_compressed", "model.npz"]);
+    let both = "models: [model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\nallow-unk: ";
+    for (text, unknown) in [("yes", true), ("1", true), ("True", true), ("false", false), ("0", false)] {
+        let _ = std::fs::remove_dir_all(project.path("unknown"));
+        let _ = fresh(&|| {
+            decoder(&format!("{both}{text}\n"));
+            for side in ["source", "target"] {
+                std::fs::remove_file(project.path(&format!("opus/{side}.spm"))).unwrap();
+            }
+        });
+        let output = project.mt(&["import", "opus", "--out", "unknown"]);
+        assert_eq!(stderr(&output).contains("`allow-unk` is true"), unknown, "{text}: {}", stderr(&output));
+    }
+    let _ = std::fs::remove_dir_all(project.path("model"));
     let output = fresh(&|| {
         std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
         std::fs::copy(project.path("opus/model.npz"), project.path("opus/model.iter9.npz")).unwrap();
@@ -168,6 +190,7 @@ fn files_that_do_not_go_together_are_named() {
     assert!(!project.path("model").exists());
     // The archive's checksum reveals a flipped bit in a weight.
     let _ = fresh(&|| ());
+    std::fs::remove_dir_all(project.path("model")).unwrap();
     let mut bytes = std::fs::read(project.path("opus/model.npz")).unwrap();
     bytes[1000] ^= 1;
     std::fs::write(project.path("opus/model.npz"), bytes).unwrap();
@@ -180,4 +203,15 @@ fn files_that_do_not_go_together_are_named() {
         let output = project.mt(&["import", "opus", "--out", "cut"]);
         assert_eq!(output.status.code(), Some(1), "{part}: {}", stderr(&output));
     }
+}
+
+/// Marks all arrays as deflated. They are not: they must be refused before they are read.
+fn compress(npz: &std::path::Path) {
+    let mut bytes = std::fs::read(npz).unwrap();
+    // The method is at this offset of an entry in the archive's directory.
+    let (signature, offset) = (b"PK\x01\x02", 10);
+    let starts: Vec<usize> = (0..bytes.len() - 4).filter(|at| &bytes[*at..][..4] == signature).collect();
+    assert!(!starts.is_empty());
+    starts.iter().for_each(|at| bytes[at + offset] = 8);
+    std::fs::write(npz, bytes).unwrap();
 }

@@ -2,6 +2,7 @@
 
 use super::model;
 use super::output::print;
+use crate::checkpoint;
 use crate::cli::{Common, ExportArgs};
 use crate::console::{info, note};
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     if format != Format::Ct2 && quantization != ct2::Quantization::Float32 {
         return Err(Error::usage(format!("--quantization {quantization} is for --format ct2")).help("leave it out"));
     }
+    checkpoint::refuse_existing(&args.out)?;
     let loaded = model::load_from(Some(&args.model), args.checkpoint.as_deref(), common)?;
     let (layout, mut file) = loaded.stored()?;
     let mut values = vec![0f32; layout.total()];
@@ -28,12 +30,12 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
         Format::HfMarian => hf_marian::export(&exported, &args.out)?,
     }
     if common.json {
-        let json = serde_json::json!({ "out": args.out.to_string_lossy(), "format": format });
-        return print(json);
+        print(serde_json::json!({ "out": args.out.to_string_lossy(), "format": format }))?;
+    } else {
+        info(format_args!("written to {}", args.out.display()));
     }
-    info(format_args!("written to {}", args.out.display()));
     if format == Format::HfMarian {
-        hf_marian::notes(&loaded.tokenizers).into_iter().for_each(note);
+        hf_marian::notes(&loaded.config.model, &loaded.tokenizers).into_iter().for_each(note);
         let lost = marian_search::lost(&loaded.config.decode);
         if !lost.is_empty() {
             let lost = lost.join("; ");

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::hub_model;
 use super::model::{named, write_model};
 use super::output::print;
+use crate::checkpoint;
 use crate::cli::{Common, ImportArgs};
 use crate::console::{info, note};
 use crate::error::Result;
@@ -12,6 +13,8 @@ use crate::interop::import::{self, Imported};
 
 /// Reads another program's model and writes it as one of ours.
 pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
+    // Before a download.
+    checkpoint::refuse_existing(&args.out)?;
     let folder = match hub_model::repository(&args.source) {
         Some(repo) => hub_model::fetch(&repo, common)?.folder,
         None => args.source.clone(),
@@ -20,14 +23,15 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     write(&imported, &args.out)?;
     let parameters = imported.layout.total();
     if common.json {
-        let json = serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters });
-        return print(json);
+        print(serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters }))?;
+    } else {
+        info(format_args!("{} parameters, written to {}", super::info::grouped(parameters), args.out.display()));
     }
-    info(format_args!("{} parameters, written to {}", super::info::grouped(parameters), args.out.display()));
     let tags = imported.tokenizers.source.language_tags();
     if !tags.is_empty() {
         info(format_args!("each line to translate must begin with a tag for the target language: {}", tags.join(" ")));
     }
+    imported.notes.iter().for_each(note);
     let source = &imported.tokenizers.source;
     if source.sentencepiece().is_none() && !source.has_dropout() && folder.join("tokenizer.json").exists() {
         note(
@@ -40,6 +44,6 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
 
 /// Writes an imported model as a new model directory.
 pub fn write(imported: &Imported, out: &Path) -> Result<()> {
-    let Imported { config, tokenizers, layout, values } = imported;
+    let Imported { config, tokenizers, layout, values, .. } = imported;
     write_model(out, config, tokenizers, &named(layout.entries(), values))
 }

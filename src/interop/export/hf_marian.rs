@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json, write_text};
 use crate::checkpoint::format::{self, Elements, NamedTensor};
 use crate::checkpoint::whole_directory;
-use crate::config::{Activation, NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
+use crate::config::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -69,6 +69,10 @@ fn refuse(model: &Model) -> Result<()> {
         obstacles.add(key, "its heads share d_model evenly");
     }
     let Tokenizers { source, target } = model.tokenizers;
+    if source.sentencepiece().is_some() != target.sentencepiece().is_some() {
+        obstacles
+            .add("tokenizer.target_path", "its tokenizers are SentencePiece models for both languages or for neither");
+    }
     if target.pad_id() as usize >= source.vocab_size() {
         obstacles.add(
             "tokenizer.target_path",
@@ -78,25 +82,37 @@ fn refuse(model: &Model) -> Result<()> {
     obstacles.check()
 }
 
-/// What is unusual about the folder's tokenizers, for users of `transformers`.
+/// What is unusual about the folder, for users of `transformers`.
 #[must_use]
-pub fn notes(tokenizers: &Tokenizers) -> Vec<&'static str> {
+pub fn notes(config: &ModelConfig, tokenizers: &Tokenizers) -> Vec<&'static str> {
     let Tokenizers { source, target } = tokenizers;
-    if tokenizers.is_joint() {
-        return Vec::new();
+    let mut notes = Vec::new();
+    if stored_sinusoid(config) != Sinusoid::Halves {
+        notes.push(
+            "`transformers` does not save positions: a model that it saves again has its own there, not those of \
+             `model.sinusoid` = \"tensor2tensor\"; `mt import` restores them",
+        );
     }
-    if source.sentencepiece().is_none() || target.sentencepiece().is_none() {
-        return vec![
-            "AutoTokenizer reads the source's vocabulary only; decode with PreTrainedTokenizerFast of tokenizer.tgt.json",
-        ];
+    if !tokenizers.is_joint() && source.sentencepiece().is_none() {
+        notes.push(
+            "AutoTokenizer reads and saves the source's vocabulary only; decode with PreTrainedTokenizerFast of \
+             tokenizer.tgt.json, and copy that file beside a model that `transformers` saves again",
+        );
+    } else if !tokenizers.is_joint() && source.pad_id() != target.pad_id() {
+        notes.push(
+            "<pad> has different ids in the target's and the source's vocabulary: MarianTokenizer shows it when it \
+             decodes a batch",
+        );
     }
-    if source.pad_id() == target.pad_id() {
-        return Vec::new();
+    notes
+}
+
+/// The layout of sines and cosines in the folder: see the module on the alternating ones.
+fn stored_sinusoid(config: &ModelConfig) -> Sinusoid {
+    match config.sinusoid {
+        Sinusoid::Interleaved | Sinusoid::Halves => Sinusoid::Halves,
+        Sinusoid::Tensor2Tensor => Sinusoid::Tensor2Tensor,
     }
-    vec![
-        "<pad> has different ids in the target's and the source's vocabulary: MarianTokenizer shows it when it decodes \
-         a batch",
-    ]
 }
 
 fn config(model: &Model) -> Value {
@@ -120,8 +136,11 @@ fn config(model: &Model) -> Value {
         "tie_word_embeddings": config.tie != Tie::None, "use_cache": true,
         "pad_token_id": target.pad_id(), "bos_token_id": target.bos_id(), "eos_token_id": target.eos_id(),
         "decoder_start_token_id": target.bos_id(), "forced_eos_token_id": null,
-        // For `mt import`: settings that have no place elsewhere in these files.
-        (OURS): { "max_length": model.config.data.max_length, "decode": model.config.decode },
+        // For `mt import`: what has no place elsewhere in these files, or is lost when `transformers` saves them again.
+        (OURS): {
+            "max_length": model.config.data.max_length, "decode": model.config.decode,
+            "sinusoid": stored_sinusoid(config), "target_tokenizer": target_tokenizer(model.tokenizers),
+        },
     })
 }
 
@@ -140,6 +159,11 @@ fn generation(model: &Model) -> Value {
     keys
 }
 
+/// The file of the target's tokenizer, if it has its own `tokenizer.json`.
+fn target_tokenizer(tokenizers: &Tokenizers) -> Option<&'static str> {
+    (!tokenizers.is_joint() && tokenizers.source.sentencepiece().is_none()).then_some("tokenizer.tgt.json")
+}
+
 /// Writes the tokenizer of the source, which appends the end of the sentence, and that of the target if it has its own.
 fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
     let tokenizers = model.tokenizers;
@@ -147,8 +171,8 @@ fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
         return sentencepiece(model, [&source, &target], directory);
     }
     write_text(directory, "tokenizer.json", &with_end(&tokenizers.source)?)?;
-    if !tokenizers.is_joint() {
-        write_text(directory, "tokenizer.tgt.json", &with_end(&tokenizers.target)?)?;
+    if let Some(name) = target_tokenizer(tokenizers) {
+        write_text(directory, name, &with_end(&tokenizers.target)?)?;
     }
     let piece = |id| tokenizers.source.piece(id);
     let source = &tokenizers.source;
@@ -232,11 +256,7 @@ impl<'a> Tensors<'a> {
         let bias = model.get("output_projection.bias").map_or(Cow::from(vec![0f32; target]), |(_, bias)| bias.into());
         tensors.0.push((OUTPUT_BIAS.to_owned(), vec![1, target], bias));
         for (stack, table) in ["encoder", "decoder"].into_iter().zip(POSITIONS) {
-            let kind = match config.sinusoid {
-                Sinusoid::Interleaved | Sinusoid::Halves => Sinusoid::Halves,
-                Sinusoid::Tensor2Tensor => Sinusoid::Tensor2Tensor,
-            };
-            let positions = sinusoidal(kind, config.max_length, config.d_model);
+            let positions = sinusoidal(stored_sinusoid(config), config.max_length, config.d_model);
             let shape = vec![config.max_length, config.d_model];
             tensors.0.push((table.to_owned(), shape, positions.into()));
             let layers = if stack == "encoder" { config.encoder_layers } else { config.decoder_layers };

@@ -32,6 +32,8 @@ pub struct Imported {
     pub layout: ParameterLayout,
     /// All parameters.
     pub values: Vec<f32>,
+    /// What users have to know about it.
+    pub notes: Vec<String>,
 }
 
 /// Reads a MarianMT folder of `transformers`, or a model of Marian itself: its `.npz`, or the folder that it is in.

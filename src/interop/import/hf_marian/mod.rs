@@ -45,8 +45,9 @@ pub fn import(directory: &Path) -> Result<Imported> {
     check_files(directory)?;
     let config_file = directory.join("config.json");
     let generation_file = directory.join("generation_config.json");
-    let generation = if generation_file.exists() { read_json(&generation_file)? } else { Map::new() };
-    let settings = Settings::read((&config_file, &read_json(&config_file)?), (&generation_file, &generation))?;
+    let generation = if generation_file.exists() { Some(read_json(&generation_file)?) } else { None };
+    let generation = generation.as_ref().map(|keys| (generation_file.as_path(), keys));
+    let settings = Settings::read((&config_file, &read_json(&config_file)?), generation)?;
     let tokenizers = vocabulary::read_tokenizers(directory, &settings)?;
     let vocabulary = Vocabulary {
         source: settings.sizes[0],
@@ -55,16 +56,19 @@ pub fn import(directory: &Path) -> Result<Imported> {
         target_padding: tokenizers.target.pad_id(),
     };
     let mut config = settings.config;
+    config.tokenizer.joint = settings.is_shared || tokenizers.is_joint();
     if tokenizers.source.has_dropout() {
         config.tokenizer.tags = tokenizers.source.language_tags().into_iter().map(str::to_owned).collect();
         config.tokenizer.symbols = tokenizers.source.symbols().into_iter().map(str::to_owned).collect();
     }
     let stored = tensors::Stored::open(&directory.join(WEIGHTS))?;
     config.model.output_bias = stored.has_output_bias();
-    config.model.sinusoid = stored.sinusoid(&config.model);
+    if let Some(sinusoid) = stored.sinusoid(&config.model) {
+        config.model.sinusoid = sinusoid;
+    }
     let layout = layout_within(&config.model, vocabulary, &directory.join(WEIGHTS))?;
     let values = stored.read(&config.model, settings.is_shared, &layout)?;
-    Ok(Imported { config, tokenizers, layout, values })
+    Ok(Imported { config, tokenizers, layout, values, notes: Vec::new() })
 }
 
 /// Names every file that is missing, and what to do about it.

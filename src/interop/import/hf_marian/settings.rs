@@ -71,6 +71,30 @@ const ONLY_NUMBERS: &[(&str, f64)] = &[
     ("typical_p", 1.0),
 ];
 
+/// Keys of the search. If there is a `generation_config.json`, `transformers` does not look for them in `config.json`.
+const SEARCH: &[&str] = &[
+    "bad_words_ids",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "forced_eos_token_id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "remove_invalid_values",
+    "renormalize_logits",
+    "repetition_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+];
+
 /// More positions than any such model has; the limit matters because a row of sines is computed for each.
 const MOST_POSITIONS: usize = 1 << 16;
 
@@ -87,12 +111,17 @@ pub(super) struct Settings {
     pub(super) start: u32,
     /// Tokens that are never in a translation.
     pub(super) forbidden: Vec<u32>,
+    /// The file of the target's own tokenizer, if `mt export` wrote one.
+    pub(super) target_tokenizer: Option<String>,
 }
+
+/// The name and the keys of one of the two files.
+pub(super) type File<'a> = (&'a Path, &'a Map<String, Value>);
 
 /// The keys of a file, and what is wrong with them.
 struct Keys<'a> {
-    /// The first file that has a key takes precedence.
-    files: [(&'a Path, &'a Map<String, Value>); 2],
+    /// `generation_config.json`, if there is one, and `config.json`. The first that has a key takes precedence.
+    files: (Option<File<'a>>, File<'a>),
     known: HashSet<&'static str>,
     /// Keys whose values cannot be used: errors that merely follow from them are not reported.
     bad: HashSet<&'static str>,
@@ -100,16 +129,30 @@ struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
+    fn new(generation: Option<File<'a>>, config: File<'a>) -> Self {
+        Self { files: (generation, config), known: HashSet::new(), bad: HashSet::new(), problems: Vec::new() }
+    }
+
     /// A value that is not null, and its file.
     fn get(&mut self, key: &'static str) -> Option<(&'a Value, &'a Path)> {
         self.known.insert(key);
-        self.files.iter().find_map(|(file, keys)| keys.get(key).filter(|value| !value.is_null()).map(|v| (v, *file)))
+        self.find(key)
+    }
+
+    fn find(&self, key: &str) -> Option<(&'a Value, &'a Path)> {
+        let (generation, config) = self.files;
+        let is_only_there = generation.is_some() && SEARCH.contains(&key);
+        let files = [generation, (!is_only_there).then_some(config)];
+        files.into_iter().flatten().find_map(|(file, keys)| Some((keys.get(key).filter(|v| !v.is_null())?, file)))
     }
 
     /// The file that has a key.
     fn file_of(&self, key: &str) -> &'a Path {
-        let found = self.files.iter().find(|(_, keys)| keys.get(key).is_some_and(|value| !value.is_null()));
-        found.map_or(self.files[1].0, |(file, _)| file)
+        self.find(key).map_or(self.config_file(), |(_, file)| file)
+    }
+
+    fn config_file(&self) -> &'a Path {
+        self.files.1.0
     }
 
     fn is_bad(&self, key: &str) -> bool {
@@ -128,7 +171,7 @@ impl<'a> Keys<'a> {
         kind: &str,
         read: impl Fn(&Value) -> Option<T>,
     ) -> T {
-        let file = self.files[1].0;
+        let file = self.config_file();
         match (self.get(key), default) {
             (Some((value, file)), _) => read(value).unwrap_or_else(|| {
                 self.problem(format!("`{key}` is {value}, which is not {kind}"), file);
@@ -150,6 +193,11 @@ impl<'a> Keys<'a> {
         })
     }
 
+    /// As [`Keys::size`], of what takes no memory.
+    fn count(&mut self, key: &'static str, default: usize) -> usize {
+        self.value(key, Some(default), "a whole number", |value| usize::try_from(value.as_u64()?).ok())
+    }
+
     fn id(&mut self, key: &'static str) -> u32 {
         self.value(key, None, "the id of a piece", |value| u32::try_from(value.as_u64()?).ok())
     }
@@ -166,7 +214,7 @@ impl<'a> Keys<'a> {
     fn shared_size(&mut self, [encoder, decoder]: [&'static str; 2]) -> usize {
         let [a, b] = [encoder, decoder].map(|key| self.size(key, None));
         if a != b && a > 0 && b > 0 {
-            let file = self.files[1].0;
+            let file = self.config_file();
             self.problem(format!("`{encoder}` is {a} and `{decoder}` {b}; in mt they must be the same"), file);
         }
         a
@@ -191,7 +239,8 @@ impl<'a> Keys<'a> {
 
     /// Reports all other keys: since we do not know them, they may mean a different model.
     fn unknown(&mut self) {
-        for (file, keys) in self.files {
+        let (generation, config) = self.files;
+        for (file, keys) in generation.into_iter().chain([config]) {
             let is_known =
                 |key: &str| self.known.contains(key) || WITHOUT_EFFECT.contains(&key) || key.starts_with('_');
             // Empty values ask for nothing.
@@ -208,9 +257,8 @@ impl Settings {
     ///
     /// # Errors
     /// Something is missing or not supported; all problems are named.
-    pub(super) fn read(config: (&Path, &Map<String, Value>), generation: (&Path, &Map<String, Value>)) -> Result<Self> {
-        let (known, bad) = (HashSet::new(), HashSet::new());
-        let mut keys = Keys { files: [generation, config], known, bad, problems: Vec::new() };
+    pub(super) fn read(config: File<'_>, generation: Option<File<'_>>) -> Result<Self> {
+        let mut keys = Keys::new(generation, config);
         keys.only();
         let source = keys.size("vocab_size", None);
         let target = keys.size("decoder_vocab_size", Some(source));
@@ -226,6 +274,7 @@ impl Settings {
             eos: keys.id("eos_token_id"),
             start: keys.id("decoder_start_token_id"),
             forbidden: Vec::new(),
+            target_tokenizer: None,
         };
         new.forbidden = forbidden(&mut keys, new.pad);
         new.decode(&mut keys);
@@ -235,7 +284,6 @@ impl Settings {
         // The positions, minus two for the end and a tag. Longer lines are translated in parts.
         new.config.data.max_length = positions.saturating_sub(2).max(1);
         new.restore(config.1);
-        new.config.tokenizer.joint = is_shared;
         new.config.tokenizer.vocab_size = target.max(300);
         let special =
             [("pad_token_id", new.pad), ("eos_token_id", new.eos), ("decoder_start_token_id", new.start)].into_iter();
@@ -250,19 +298,23 @@ impl Settings {
         Err(Error::many(keys.problems))
     }
 
-    /// Restores what `mt export` stored: the length of the lines that the model was trained on, and its search options unless
-    /// the other keys have been changed since.
+    /// Restores what `mt export` stored: what `transformers` loses when it saves the model again, the length of the lines that
+    /// the model was trained on, and its search options unless the other keys have been changed since.
     fn restore(&mut self, config: &Map<String, Value>) {
         let Some(ours) = config.get(OURS) else { return };
         let longest = ours["max_length"].as_u64().and_then(|length| usize::try_from(length).ok());
         if let Some(length) = longest.filter(|length| (1..self.config.data.max_length).contains(length)) {
             self.config.data.max_length = length;
         }
+        if let Some(sinusoid) = ours["sinusoid"].as_str().and_then(Sinusoid::named) {
+            self.config.model.sinusoid = sinusoid;
+        }
+        self.target_tokenizer = ours["target_tokenizer"].as_str().map(str::to_owned);
         let decode = serde_json::from_value::<DecodeConfig>(ours["decode"].clone()).ok();
         let Some(decode) = decode.filter(|decode| TranslateOptions::of(decode).check().is_ok()) else { return };
         let written = marian_search::keys(&decode, self.config.model.max_length);
-        let (nowhere, known, bad) = (Path::new(""), HashSet::new(), HashSet::new());
-        let mut keys = Keys { files: [(nowhere, &written), (nowhere, config)], known, bad, problems: Vec::new() };
+        let nowhere = Path::new("");
+        let mut keys = Keys::new(Some((nowhere, &written)), (nowhere, config));
         let now = self.config.decode.clone();
         self.decode(&mut keys);
         self.config.decode = if self.config.decode == now { decode } else { now };
@@ -277,23 +329,21 @@ impl Settings {
             keys.problem(format!("`num_beams` is {}, not from 1 to {MAX_BEAM}", decode.beam), file);
         }
         decode.length_penalty_kind = PenaltyKind::Power;
-        decode.length_penalty = keys.value("length_penalty", Some(1.0), "a number of at least 0", |value| {
-            value.as_f64().filter(|x| x.is_finite() && *x >= 0.0)
-        });
+        decode.length_penalty = keys.value("length_penalty", Some(1.0), "a number", Value::as_f64);
         // `true` stops when as many as the beam is wide have finished; "never" when nothing can become better, `false` nearly so.
         decode.patience = keys.value("early_stopping", Some(0.0), "true, false or \"never\"", |value| match value {
             Value::Bool(stops) => Some(if *stops { 1.0 } else { 0.0 }),
             Value::String(text) if text == "never" => Some(0.0),
             _ => None,
         });
-        decode.no_repeat_ngram = keys.size("no_repeat_ngram_size", Some(0));
+        decode.no_repeat_ngram = keys.count("no_repeat_ngram_size", 0);
         // Lengths in `transformers` include the start token.
-        decode.min_length = keys.size("min_length", Some(0)).saturating_sub(1);
+        decode.min_length = keys.count("min_length", 0).saturating_sub(1);
         let forced = keys.get("forced_eos_token_id");
         if let Some((id, file)) = forced.filter(|(id, _)| id.as_u64() != Some(self.eos.into())) {
             keys.problem(format!("`forced_eos_token_id` is {id}, not the end of the sentence"), file);
         }
-        let longest = keys.size("max_length", Some(self.config.model.max_length));
+        let longest = keys.count("max_length", self.config.model.max_length);
         decode.max_length_ratio = 0.0;
         decode.max_length_extra = longest.saturating_sub(if forced.is_some() { 2 } else { 1 }).max(1);
         decode.min_length = decode.min_length.min(decode.max_length_extra);
@@ -312,12 +362,12 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
     };
     if activation.is_none() {
         let what = format!("`activation_function` is not one of {}", Activation::NAMES.join(", "));
-        let file = keys.files[1].0;
+        let file = keys.config_file();
         keys.problem(what, file);
     }
     let (d_model, heads) =
         (keys.size("d_model", None), keys.shared_size(["encoder_attention_heads", "decoder_attention_heads"]));
-    let file = keys.files[1].0;
+    let file = keys.config_file();
     if heads == 0 || d_model % (2 * heads.max(1)) != 0 && (d_model % heads.max(1) != 0 || d_model % 2 != 0) {
         keys.problem(format!("a width of {d_model} is odd, or {heads} heads cannot share it evenly"), file);
     }
@@ -400,7 +450,7 @@ mod tests {
         let problems = |positions: u64| {
             let config = Map::from_iter([("max_position_embeddings".to_owned(), json!(positions))]);
             let [config_file, generation_file] = ["config.json", "generation_config.json"].map(Path::new);
-            let read = Settings::read((config_file, &config), (generation_file, &Map::new()));
+            let read = Settings::read((config_file, &config), Some((generation_file, &Map::new())));
             read.err().map(|error| error.to_string()).unwrap_or_default()
         };
         let told = "`max_position_embeddings` is 65537, but mt imports at most 65536\n  --> config.json";

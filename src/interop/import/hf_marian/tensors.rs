@@ -38,14 +38,13 @@ impl Stored {
         self.tensors.contains_key(OUTPUT_BIAS)
     }
 
-    /// Which layout of sines and cosines the positions have; without a table in the file, that of `transformers`.
-    pub(super) fn sinusoid(&self, config: &ModelConfig) -> Sinusoid {
-        let kind = Sinusoid::Tensor2Tensor;
-        let is_other = |name: &&str| {
-            let table = self.tensors.get(*name).and_then(|table| floats(name, table).ok());
-            table.is_some_and(|table| is_table(&table, kind, [config.max_length, config.d_model]))
-        };
-        if POSITIONS.iter().any(is_other) { kind } else { Sinusoid::Halves }
+    /// Which layout of sines and cosines the positions have, if there is a table of them. `transformers` saves none.
+    pub(super) fn sinusoid(&self, config: &ModelConfig) -> Option<Sinusoid> {
+        let table = |name: &&str| floats(name, self.tensors.get(*name)?).ok();
+        let tables: Vec<Vec<f32>> = POSITIONS.iter().filter_map(table).collect();
+        let shape = [config.max_length, config.d_model];
+        let is = |kind: &Sinusoid| tables.iter().any(|table| is_table(table, *kind, shape));
+        [Sinusoid::Halves, Sinusoid::Tensor2Tensor].into_iter().find(is)
     }
 
     /// All parameters, in the order of `layout`.
@@ -56,7 +55,7 @@ impl Stored {
         let mut problems = Vec::new();
         let mut values = vec![0f32; layout.total()];
         for entry in layout.entries() {
-            let sources = sources(&entry.name, config.tie, is_shared);
+            let sources = self.sources(&entry.name, config.tie, is_shared);
             let mut first: Option<(&String, Vec<f32>)> = None;
             for name in &sources {
                 // A shared tensor may be stored once or several times; it is not removed yet, as other parameters may use it.
@@ -88,8 +87,11 @@ impl Stored {
                 _ => problems.push(format!("missing: `{}` {:?}", sources.join("` or `"), entry.shape)),
             }
         }
-        for entry in layout.entries() {
-            sources(&entry.name, config.tie, is_shared).iter().for_each(|name| drop(self.tensors.remove(name)));
+        let used = layout.entries().iter().flat_map(|entry| self.sources(&entry.name, config.tie, is_shared));
+        let used: Vec<String> = used.collect();
+        used.iter().for_each(|name| drop(self.tensors.remove(name)));
+        if is_shared {
+            self.tensors.remove(SHARED);
         }
         for name in POSITIONS {
             if let Some(table) = self.tensors.remove(name)
@@ -102,22 +104,25 @@ impl Stored {
         tensor_problems(problems, "config.json", &self.path)?;
         Ok(values)
     }
-}
 
-/// The names under which a parameter may be stored.
-fn sources(name: &str, tie: Tie, is_shared: bool) -> Vec<String> {
-    let [source, target] = EMBEDDINGS;
-    let names: &[&str] = match (name, tie) {
-        ("source_embedding.weight", Tie::All) => &[SHARED, source, target, OUTPUT_WEIGHT],
-        ("source_embedding.weight" | "target_embedding.weight", _) if is_shared => &[SHARED, source, target],
-        ("source_embedding.weight", _) => &[source],
-        ("target_embedding.weight", Tie::Decoder) => &[target, OUTPUT_WEIGHT],
-        ("target_embedding.weight", _) => &[target],
-        ("output_projection.weight", _) => &[OUTPUT_WEIGHT],
-        ("output_projection.bias", _) => &[OUTPUT_BIAS],
-        _ => return vec![marian_names::of_layer(name)],
-    };
-    names.iter().map(|name| (*name).to_owned()).collect()
+    /// The names under which a parameter may be stored.
+    fn sources(&self, name: &str, tie: Tie, is_shared: bool) -> Vec<String> {
+        let [source, target] = EMBEDDINGS;
+        // `transformers` 5 shares nothing in an untied model, and stores a third table that it does not use; 4 stores only that.
+        let is_alone = |name: &str| is_shared && tie == Tie::None && !self.tensors.contains_key(name);
+        let names: &[&str] = match (name, tie) {
+            ("source_embedding.weight", Tie::All) => &[SHARED, source, target, OUTPUT_WEIGHT],
+            ("source_embedding.weight", _) if is_alone(source) => &[SHARED],
+            ("target_embedding.weight", _) if is_alone(target) => &[SHARED],
+            ("source_embedding.weight", _) => &[source],
+            ("target_embedding.weight", Tie::Decoder) => &[target, OUTPUT_WEIGHT],
+            ("target_embedding.weight", _) => &[target],
+            ("output_projection.weight", _) => &[OUTPUT_WEIGHT],
+            ("output_projection.bias", _) => &[OUTPUT_BIAS],
+            _ => return vec![marian_names::of_layer(name)],
+        };
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
 }
 
 /// Checks that a stored table of positions is the one that we compute.

@@ -48,7 +48,16 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
         Names { pad: name("pad_token", "<pad>"), eos: name("eos_token", "</s>"), unk: name("unk_token", "<unk>") };
     let source_file = directory.join("vocab.json");
     let target_file = directory.join("target_vocab.json");
-    let is_separate = target_file.exists();
+    // `MarianTokenizer` looks for the target's vocabulary only if this says so.
+    let is_separate = match config.get("separate_vocabs").and_then(Value::as_bool) {
+        Some(is_separate) => is_separate,
+        None => target_file.exists() && config.is_empty(),
+    };
+    if is_separate && !target_file.exists() {
+        let what =
+            "tokenizer_config.json says that the target has its own vocabulary, but target_vocab.json is missing";
+        return Err(Error::failure(what).at(directory).help("fetch the folder again"));
+    }
     if settings.is_shared && is_separate {
         let what = "source and target share an embedding, but target_vocab.json gives the target ids of its own";
         return Err(Error::failure(what).at(&target_file));
@@ -73,6 +82,12 @@ fn in_json(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
         true => (target_file.clone(), Arc::new(without_end(&target_file)?)),
         false => (source_file.clone(), source.clone()),
     };
+    let is_missing = settings.target_tokenizer.is_some() || settings.sizes[0] != settings.sizes[1];
+    if Arc::ptr_eq(&source, &target) && is_missing {
+        let what = format!("the model has two vocabularies, but {TARGET_TOKENIZER}, the target's, is missing");
+        let help = "`transformers` does not save it: copy it from the folder that `mt export` wrote";
+        return Err(Error::failure(what).at(directory).help(help));
+    }
     for (file, tokenizer, size) in [(&source_file, &source, 0), (&target_file, &target, 1)] {
         let (pieces, size) = (tokenizer.vocab_size(), settings.sizes[size]);
         if pieces != size {

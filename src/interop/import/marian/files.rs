@@ -56,7 +56,14 @@ impl Files {
         };
         let models = ["source.spm", "target.spm"].map(|name| folder.join(name));
         let is_yaml = vocabularies.iter().all(|file| !is_model(file));
-        let models = (is_yaml && models.iter().all(|file| file.is_file())).then_some(models);
+        let is_there = models.each_ref().map(|file| file.is_file());
+        if is_yaml && is_there[0] != is_there[1] {
+            let [there, missing] = if is_there[0] { &models } else { &[models[1].clone(), models[0].clone()] };
+            let what = format!("it is missing, though {} is there", there.display());
+            let help = "put it beside the model; if text is split already, remove the other one";
+            return Err(Error::failure(what).at(missing).help(help));
+        }
+        let models = (is_yaml && is_there[0]).then_some(models);
         Ok(Self { weights, decoder, vocabularies, models })
     }
 }
@@ -78,12 +85,16 @@ fn decoder_of(weights: &Path) -> Option<PathBuf> {
 fn in_folder(folder: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
     let decoder = folder.join("decoder.yml");
     if decoder.is_file() {
-        let models = list(&decoder, "models")?;
-        let [model] = models.as_slice() else {
-            let what = format!("it names {} models, but only one is imported at a time", models.len());
-            return Err(Error::failure(what).at(&decoder).help("name the .npz of one: mt import FILE.npz --out DIR"));
-        };
-        return Ok((locate(folder, model, &decoder)?, Some(decoder)));
+        match list(&decoder, "models")?.as_slice() {
+            // It has search options only.
+            [] => {}
+            [model] => return Ok((locate(folder, model, &decoder)?, Some(decoder))),
+            models => {
+                let what = format!("it names {} models, but only one is imported at a time", models.len());
+                let help = "name the .npz of one: mt import FILE.npz --out DIR";
+                return Err(Error::failure(what).at(&decoder).help(help));
+            }
+        }
     }
     let mut found = weights_in(folder);
     match (found.pop(), found.is_empty()) {
@@ -144,9 +155,10 @@ fn lone_vocabularies(folder: &Path) -> Result<[PathBuf; 2]> {
         [one] => Ok([one.clone(), one.clone()]),
         _ => {
             let names = found.iter().map(name).collect::<Vec<_>>().join(", ");
-            let what = format!("which vocabularies the model has is not known: there is no decoder.yml, and {}", {
-                if found.is_empty() { "no vocabulary".to_owned() } else { format!("several vocabularies ({names})") }
-            });
+            let what =
+                format!("which vocabularies the model has is not known: no decoder.yml names them, and there {}", {
+                    if found.is_empty() { "is none".to_owned() } else { format!("are several ({names})") }
+                });
             let help = "write a decoder.yml beside the model: \
                         vocabs: [FILE of the source, FILE of the target], each a .spm or a .yml";
             Err(Error::failure(what).at(folder).help(help))

@@ -55,5 +55,17 @@ pub fn import(source: &Path) -> Result<Imported> {
     config.tokenizer.vocab_size = vocabulary.target.max(300);
     let layout = layout_within(&config.model, vocabulary, &files.weights)?;
     let values = tensors::read(&stored, &config.model, settings.arrays, &layout)?;
-    Ok(Imported { config, tokenizers, layout, values })
+    Ok(Imported { config, tokenizers, layout, values, notes: notes(&files) })
+}
+
+/// A note for models without SentencePiece.
+fn notes(files: &Files) -> Vec<String> {
+    if files.models.is_some() || files.vocabularies.iter().any(|file| files::is_model(file)) {
+        return Vec::new();
+    }
+    vec![
+        "no SentencePiece model belongs to it, so it reads and writes text that is split into its pieces; if it was made \
+         with source.spm and target.spm, put them beside the .npz and import it again"
+            .to_owned(),
+    ]
 }

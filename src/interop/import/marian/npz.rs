@@ -26,7 +26,7 @@ impl Npz {
     /// # Errors
     /// It is not one.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        File::open(path).map_err(|error| Error::io("read the model", path, error))?;
+        refuse_compressed(path)?;
         let arrays = NpzTensors::new(path).map_err(|error| {
             let what = format!("this is not a .npz: {error}");
             Error::failure(what).at(path).caused_by(error).help("it is damaged or incomplete: fetch it again")
@@ -103,6 +103,23 @@ impl Npz {
         let tensor = self.arrays.get(name).map_err(cannot)?.ok_or_else(|| format!("missing: `{name}`"))?;
         floats(name, &tensor)
     }
+}
+
+/// Refuses arrays that numpy has compressed: the reader takes stored ones only, as Marian writes them.
+fn refuse_compressed(path: &Path) -> Result<()> {
+    let file = File::open(path).map_err(|error| Error::io("read the model", path, error))?;
+    // What is no archive is reported by the reader.
+    let Ok(mut archive) = zip::ZipArchive::new(BufReader::new(file)) else { return Ok(()) };
+    let arrays = archive.len();
+    let is_compressed = |index: usize| {
+        archive.by_index_raw(index).is_ok_and(|entry| entry.compression() != zip::CompressionMethod::Stored)
+    };
+    if !(0..arrays).any(is_compressed) {
+        return Ok(());
+    }
+    let what = "its arrays are compressed, as numpy.savez_compressed writes them, and only stored ones are read";
+    let help = "in Python: numpy.savez(\"model.npz\", **numpy.load(FILE)), then import that";
+    Err(Error::failure(what).at(path).help(help))
 }
 
 /// What follows the header of an array.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::files;
-use super::yaml::Value;
+use super::yaml::{self, Value};
 use crate::config::{Activation, Config, DecodeConfig, ModelConfig, NormPlacement, Sinusoid, Tie};
 use crate::decode::{MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
@@ -99,7 +99,7 @@ impl<'a> Options<'a> {
     }
 
     fn flag(&mut self, key: &'a str) -> bool {
-        matches!(self.get(key), Some("true" | "yes" | "1"))
+        self.get(key).is_some_and(yaml::is_yes)
     }
 
     /// The operations between layers that an option lists, without dropout.
@@ -280,7 +280,7 @@ impl Search {
                 ("normalize", Some(penalty)) => self.length_penalty = penalty,
                 ("max-length-factor", Some(factor)) if factor > 0.0 => self.length_factor = factor,
                 ("word-penalty", Some(0.0)) => {}
-                ("allow-unk", None) => self.allows_unknown = text == "true",
+                ("allow-unk", _) => self.allows_unknown = yaml::is_yes(text),
                 ("beam-size" | "normalize" | "max-length-factor" | "word-penalty", _) => {
                     problems.push(format!("`{key}` is {text}, but mt has no such search"));
                 }

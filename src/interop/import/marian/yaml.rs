@@ -22,6 +22,11 @@ pub(super) enum Value {
     Nested,
 }
 
+/// Whether a value says yes, as Marian's YAML library reads it.
+pub(super) fn is_yes(text: &str) -> bool {
+    ["true", "yes", "on", "y", "1"].iter().any(|yes| text.eq_ignore_ascii_case(yes))
+}
+
 /// The keys and values, in their order.
 ///
 /// # Errors
