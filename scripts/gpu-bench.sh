@@ -17,7 +17,7 @@
 #   --model-updates N   updates of the model for measuring decoding (default: 1000): mt's last training run has this many
 #   --passes N          how often a measurement translates 2,000 sentences (default: 20 on a GPU, 4 on the processor)
 #   --turns N           turns (default: 3)
-#   --no-compile        with --full-length: without torch.compile, which takes a minute or two per shape
+#   --no-compile        without torch.compile of PyTorch's training, which takes a minute or two per measurement
 #   --precision P       only f32 or only bf16 (default: both on a GPU, f32 on the processor)
 #   --python FILE       Python with torch (default: python3)
 #   --threads N         processor threads of both (default: with --device cpu all cores, else their own choice)
@@ -31,6 +31,8 @@
 # benches/pytorch_peer.py. They include no validation and no checkpoint. Decoding uses the weights that mt has trained in
 # that precision. mt's time is that for 1 + passes times 2,000 sentences, minus that for 2,000: mt reads and sorts 2,000
 # lines at a time, so the difference is exactly the further passes, without starting the process, loading and first calls.
+# On a GPU, small batches are bound by the processor in PyTorch: for batches as large as those of --full-length, give
+# -- --set train.batch_tokens=25000.
 # PyTorch translates the 2,000 once, then the further passes are timed. mt's time includes tokenising and writing, PyTorch's
 # only the work from token ids to token ids.
 #
@@ -121,6 +123,7 @@ if [ -z "$config" ]; then
 fi
 case $device in
     cpu)
+        compile=
         : "${binary:=$root/target/release/mt}" "${precisions:=f32}" "${threads:=$(nproc)}" "${passes:=4}"
         ;;
     *)
@@ -326,7 +329,7 @@ full_length() {
                 figure mt "$speed"
                 speed=$(speed_of_step "$python" "$root/benches/pytorch_train.py" "${flags[@]}" --precision "$precision")
                 figure PyTorch "$speed"
-                [ "$device" != cpu ] && [ -n "$compile" ] || continue
+                [ -n "$compile" ] || continue
                 speed=$(speed_of_step "$python" "$root/benches/pytorch_train.py" "${flags[@]}" --precision "$precision" --compile)
                 figure compiled "$speed"
             done
@@ -404,12 +407,12 @@ rows() {
 # Prints what was measured, and the head of the table.
 title() {
     local info=$1 hardware cuda
-    hardware=$(value gpu <"$folder/result")
+    hardware=$(value gpu <"$folder/peer")
     if [ -z "$hardware" ]; then
         hardware="${threads:-all} threads of $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
     fi
-    cuda=$(value cuda <"$folder/result")
-    echo "$(date '+%-d %B %Y'), $hardware, \`$("$binary" --version)\`, PyTorch $(value torch <"$folder/result")${cuda:+ with CUDA $cuda}."
+    cuda=$(value cuda <"$folder/peer")
+    echo "$(date '+%-d %B %Y'), $hardware, \`$("$binary" --version)\`, PyTorch $(value torch <"$folder/peer")${cuda:+ with CUDA $cuda}."
     echo "$(value config.model.encoder_layers <"$info")+$(value config.model.decoder_layers <"$info") layers," \
         "$(value config.model.d_model <"$info")/$(value config.model.d_ff <"$info"), $(value config.model.heads <"$info") heads," \
         "V $(grouped "$(value vocabulary.target <"$info")"), $(grouped "$(value parameters.total <"$info")") parameters;" \
@@ -419,6 +422,18 @@ title() {
     head_of_table
 }
 
+# train_peer NAME FLAG…: records PyTorch's speed of training in a precision, under a name
+train_peer() {
+    local name=$1
+    shift
+    peer train "$precision" --source "$folder/train.en.subwords" --target "$folder/train.de.subwords" \
+        --updates "$updates" --log-every "$log_every" "$@" >"$folder/result"
+    # A run that failed does not say what it ran on.
+    [ "$(cat "$folder/result")" = "{}" ] || cp "$folder/result" "$folder/peer"
+    figure "$name" "$(value target_tokens_per_second <"$folder/result")"
+}
+
+echo '{}' >"$folder/peer"
 titled=
 for precision in $precisions; do
     for ((turn = 1; turn <= turns; turn++)); do
@@ -432,14 +447,14 @@ for precision in $precisions; do
                 mt tokenize --model "$folder/run-$precision" --input "$file" >"$folder/$(basename "$file").subwords"
             done
         fi
-        peer train "$precision" --source "$folder/train.en.subwords" --target "$folder/train.de.subwords" \
-            --updates "$updates" --log-every "$log_every" >"$folder/result"
-        speed=$(value target_tokens_per_second <"$folder/result")
-        figure "train-$precision-PyTorch" "$speed"
+        train_peer "train-$precision-PyTorch"
+        [ -z "$compile" ] || train_peer "train-$precision-compiled" --compile
     done
     [ -n "$titled" ] || title "$folder/info-$precision.json"
     titled=1
-    rows "Training, $precision, target tokens/s" "train-$precision"
+    text="Training, $precision, target tokens/s"
+    rows "$text" "train-$precision"
+    [ -z "$compile" ] || row "$text, compiled PyTorch" "train-$precision-compiled" "$(ratio "train-$precision-compiled" "train-$precision-PyTorch")"
     same=
     for beam in 1 4; do
         for ((turn = 1; turn <= turns; turn++)); do

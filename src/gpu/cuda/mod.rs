@@ -28,6 +28,8 @@ const KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"
 
 /// Dynamic shared memory that a kernel gets without asking.
 const SHARED: u32 = 48 << 10;
+/// With less free memory than this, cuBLASLt may be unable to load a kernel.
+const ROOM_FOR_KERNELS: usize = 64 << 20;
 
 /// One GPU, and the queue that Candle uses there.
 pub struct Cuda {
@@ -101,7 +103,16 @@ fn driver_error(error: driver::DriverError) -> Error {
 }
 
 fn product_error(product: &Product, error: lt::CublasError) -> Error {
-    if error.0 == lts::cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED {
+    use lts::cublasStatus_t as status;
+    // A kernel is loaded when it is first used, and cuBLASLt does not say that there is no memory for it.
+    let says_little = matches!(
+        error.0,
+        status::CUBLAS_STATUS_INTERNAL_ERROR
+            | status::CUBLAS_STATUS_EXECUTION_FAILED
+            | status::CUBLAS_STATUS_NOT_INITIALIZED
+    );
+    let is_full = || result::mem_get_info().is_ok_and(|(free, _)| free < ROOM_FOR_KERNELS);
+    if error.0 == status::CUBLAS_STATUS_ALLOC_FAILED || (says_little && is_full()) {
         return Error::out_of_memory().caused_by(error);
     }
     let Product { m, n, k, a, b, c, number, result, .. } = product;
