@@ -1,8 +1,10 @@
 //! How text is compressed: not at all, or by gzip, xz or Zstandard, told apart by the first bytes.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Cursor, Read};
+use std::io::{BufRead, BufReader, Cursor, ErrorKind, Read};
 use std::path::Path;
+
+use flate2::bufread::GzDecoder;
 
 use super::lines::{Before, not_utf8};
 use crate::error::{Error, Result};
@@ -153,7 +155,7 @@ pub fn unpack(mut reader: impl BufRead + Send + 'static) -> std::io::Result<Box<
 fn unpacked(reader: impl BufRead + Send + 'static, packing: Packing) -> std::io::Result<Box<dyn BufRead + Send>> {
     Ok(match packing {
         Packing::None => Box::new(reader),
-        Packing::Gzip => Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(reader))),
+        Packing::Gzip => Box::new(BufReader::new(Gunzip(Some(GzDecoder::new(reader))))),
         Packing::Xz => Box::new(BufReader::new(liblzma::bufread::XzDecoder::new_multi_decoder(reader))),
         Packing::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
@@ -162,6 +164,46 @@ fn unpacked(reader: impl BufRead + Send + 'static, packing: Packing) -> std::io:
             Box::new(BufReader::new(decoder))
         }
     })
+}
+
+/// The members of a gzip file, one after the other. As for gzip itself, zeros after the last one are padding, which tapes and
+/// programs that write whole blocks leave.
+struct Gunzip<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Gunzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            let rest = self.0.take().map(GzDecoder::into_inner);
+            self.0 = rest.map(next_member).transpose()?.flatten().map(GzDecoder::new);
+        }
+        Ok(0)
+    }
+}
+
+/// The reader at its next member, if there is one.
+fn next_member<R: BufRead>(mut reader: R) -> std::io::Result<Option<R>> {
+    let mut is_padded = false;
+    loop {
+        let bytes = reader.fill_buf()?;
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        match (bytes.is_empty(), zeros < bytes.len()) {
+            (true, _) => return Ok(None),
+            (_, true) if is_padded || zeros > 0 => {
+                return Err(std::io::Error::new(
+                    ErrorKind::InvalidData,
+                    "there are data after the padding of a gzip file",
+                ));
+            }
+            (_, true) => return Ok(Some(reader)),
+            _ => {}
+        }
+        is_padded = true;
+        reader.consume(zeros);
+    }
 }
 
 #[cfg(test)]
@@ -200,6 +242,9 @@ mod tests {
             ("t.zst", [zstd("über\n"), zstd("go")].concat()),
             ("skippable.zst", [skippable, zstd("über\n"), zstd("go")].concat()),
             ("unnamed", gzip("über\ngo")),
+            // Padded as on tapes; more than a buffer, too.
+            ("padded.gz", [gzip("über\n"), gzip("go"), vec![0; 10_240]].concat()),
+            ("padded_more.gz", [gzip("über\ngo"), vec![0; 200_000]].concat()),
         ] {
             let file = read_lines(write(&directory, name, &bytes)).unwrap();
             assert_eq!(file.iter().collect::<Vec<_>>(), ["über", "go"], "{name}");
@@ -210,6 +255,16 @@ mod tests {
         let cut = write(&directory, "cut.gz", &gzip("some text that is long enough")[..20]);
         let error = read_lines(&cut).unwrap_err().to_string();
         assert!(error.contains("cut.gz") && error.contains("gzip -t"), "{error}");
+        // Text after padding would be lost.
+        for after in [gzip("lost"), b"lost".to_vec()] {
+            for padding in [1, 100_000] {
+                let file = write(&directory, "after.gz", &[gzip("text\n"), vec![0; padding], after.clone()].concat());
+                let error = read_lines(&file).unwrap_err().to_string();
+                assert!(error.contains("after.gz") && error.contains("after the padding"), "{error}");
+            }
+            let file = write(&directory, "garbage.gz", &[gzip("text\n"), b"garbage, no member".to_vec()].concat());
+            assert!(read_lines(&file).unwrap_err().to_string().contains("gzip -t"));
+        }
     }
 
     #[test]
