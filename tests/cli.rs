@@ -483,6 +483,28 @@ fn a_run_directory_that_cannot_be_is_refused_beforehand() {
     }
 }
 
+/// The same of links that lead nowhere, and of file systems that hold no directories though permissions allow it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_directory_that_cannot_be_made_is_refused_beforehand() {
+    let project = Project::new();
+    std::os::unix::fs::symlink("nowhere", project.path("dangling")).unwrap();
+    for command in [&["train"][..], &["train", "--dry-run"], &["check"]] {
+        let refused = |place: &str, says: &[&str]| {
+            let output = project.mt(&[command, &["--config", "small.toml", "--run-dir", place]].concat());
+            fails(&output, 1, &[says, &[place]].concat());
+            assert!(!stderr(&output).contains("update 1"), "{}", stderr(&output));
+        };
+        for place in ["dangling", "dangling/run"] {
+            refused(place, &["cannot be used: this link leads nowhere\n  --> dangling\n", "--run-dir"]);
+        }
+        refused("/proc/run", &["/proc/run"]);
+    }
+    succeeds(&project.mt(&["check", "--config", "small.toml", "--run-dir", "new/run"]));
+    let names = std::fs::read_dir(project.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| name != "new" && !name.to_string_lossy().starts_with(".mt-")));
+}
+
 /// What training would refuse, `--dry-run` and `mt check` refuse too.
 #[test]
 fn a_directory_with_something_else_is_refused_beforehand() {

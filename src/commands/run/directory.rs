@@ -58,16 +58,34 @@ pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
         return Err(error.help("name another with --run-dir"));
     }
     let there = run.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
-    let Some(there) = there.into_iter().find(|path| path.exists()) else { return Ok(()) };
-    let why = if !there.is_dir() {
+    // A link that leads nowhere is there, too.
+    let Some(there) = there.into_iter().find(|path| path.symlink_metadata().is_ok()) else { return Ok(()) };
+    let why = if !there.exists() {
+        "this link leads nowhere"
+    } else if !there.is_dir() {
         "this is a file"
     } else if !is_writable(there) {
         "nothing can be written here"
-    } else {
+    } else if there == run {
         return Ok(());
+    } else {
+        return try_directory(there).map_err(|error| Error::io("create the run directory", run, error));
     };
     let what = format!("the run directory {} cannot be used: {why}", run.display());
     Err(Error::failure(what).at(there).help("name another with --run-dir"))
+}
+
+/// Makes a directory and removes it again: permissions alone do not say that a file system, such as `/proc`, can hold one.
+fn try_directory(parent: &Path) -> std::io::Result<()> {
+    let trial = parent.join(format!(".mt-{}.tmp", std::process::id()));
+    match std::fs::create_dir(&trial) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => {
+            // If it cannot be removed, an empty directory stays.
+            let _ = std::fs::remove_dir(&trial);
+            Ok(())
+        }
+    }
 }
 
 #[cfg(unix)]
