@@ -138,7 +138,7 @@ pub struct ReportArgs {
     /// Run directories
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
-    /// File for the page [default: report.html in the directory of a single run, else in the current one]
+    /// File for the page [default: report.html in the directory of a single run, else in the current one, unless that is a run]
     ///
     /// If its name ends in .svg or .png, the curves are written as a picture instead.
     #[arg(long, value_name = "FILE")]

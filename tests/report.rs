@@ -210,6 +210,34 @@ fn runs_are_compared_on_one_page() {
     fails(&nowhere, 1, &["no/such/page.html", "make its directory first"]);
 }
 
+/// In a run's directory, its own page is written again as training wrote it, but not replaced by one of several runs.
+#[test]
+fn the_page_of_a_run_is_replaced_only_by_its_own() {
+    let project = Project::new();
+    for run in ["a", "b"] {
+        succeeds(&project.train(&["--run-dir", run]));
+    }
+    let page = || std::fs::read_to_string(project.path("a/report.html")).unwrap();
+    let report = |args: &[&str]| {
+        let mut command = project.command(&[&["report"], args].concat());
+        command.current_dir(project.path("a")).output().unwrap()
+    };
+    let before = page();
+    fails(&report(&[".", "../b"]), 2, &["the current directory is a run", "report.html", "--output"]);
+    assert_eq!(page(), before);
+    succeeds(&report(&["."]));
+    for part in ["name", "config", "log", "attention"] {
+        assert_eq!(data(&page())["runs"][0][part], data(&before)["runs"][0][part], "{part}");
+    }
+    succeeds(&report(&[".", "../b", "--output", "../both.html"]));
+    let both = std::fs::read_to_string(project.path("both.html")).unwrap();
+    let names: Vec<Value> = data(&both)["runs"].as_array().unwrap().iter().map(|run| run["name"].clone()).collect();
+    assert_eq!(names, ["a", "b"]);
+    // Whoever asks for it gets it.
+    succeeds(&report(&[".", "../b", "--output", "report.html"]));
+    assert_ne!(page(), before);
+}
+
 /// Damaged parts are reported and left out; the page is written all the same.
 #[test]
 fn a_damaged_run_has_a_page() {

@@ -15,6 +15,7 @@ use crate::metrics::{BleuOptions, ChrfOptions, Metric, Tokenize, resample};
 use crate::report::files;
 use crate::report::page::{self, Run};
 use crate::report::picture::{Format, curves};
+use crate::train::log::LOG_FILE;
 
 /// Samples of the paired bootstrap; sacrebleu's number.
 const SAMPLES: usize = 1000;
@@ -24,6 +25,12 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     if common.json && args.output.as_deref() == Some(Path::new("-")) {
         let error = Error::usage("--json and --output - do not go together: stdout gets the page");
         return Err(error.help("leave --json out, or name a file with --output"));
+    }
+    let is_for_several = args.output.is_none() && args.runs.len() > 1;
+    if is_for_several && Path::new(LOG_FILE).exists() {
+        let error =
+            Error::usage("the current directory is a run, whose own page the page of several runs would replace");
+        return Err(error.at(page::FILE).help("name another file with --output"));
     }
     let runs = args.runs.iter().map(|directory| Run::open(directory)).collect::<Result<Vec<_>>>()?;
     let file = match (&args.output, &args.runs[..]) {

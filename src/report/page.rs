@@ -55,7 +55,10 @@ impl Run {
             text.parse().map_err(|error| Error::failure(format!("not TOML: {error}")).at(&file))?;
         let mut flat = Map::new();
         flatten("", &toml::Value::Table(config), &mut flat);
-        let name = directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
+        // `.` and `..` have a name only as whole paths.
+        let whole = if directory.file_name().is_none() { std::fs::canonicalize(directory).ok() } else { None };
+        let named = whole.as_deref().unwrap_or(directory);
+        let name = named.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
         let [corpus, attention] = [files::CORPUS, files::ATTENTION].map(|name| files::read_json(directory, name));
         let (log, thinning) = thinned(log);
         Ok(Self { name, directory: directory.to_path_buf(), config: flat, log, thinning, corpus, attention })
