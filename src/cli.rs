@@ -286,7 +286,7 @@ pub struct TranslateArgs {
     pub attention: Option<PathBuf>,
     /// Append ` ||| ` and the word alignment to each translation: pairs of a source and a target word, from 0
     ///
-    /// The alignment is found from the attention of the (first) model.
+    /// The alignment is found from the attention of the (first) model. With --n-best and --json, each translation has its own.
     #[arg(long)]
     pub alignment: bool,
     /// Write this many translations per line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`; lines are numbered from 0

@@ -548,6 +548,38 @@ fn a_shortlist_is_replaced_whole_or_not_at_all() {
     assert!(std::fs::read(project.path("list")).unwrap() != before);
 }
 
+/// Each of several translations has its own alignment, however many are computed together.
+#[test]
+fn every_translation_of_a_list_is_aligned() {
+    let project = trained();
+    let aligned = |more: &[&str], input: &str| {
+        let args =
+            ["translate", "--model", "runs/small", "-q", "--max-length", "8", "--alignment", "--json", "--beam", "4"];
+        let output = project.mt_with_input(&[&args[..], more].concat(), input.as_bytes());
+        succeeds(&output);
+        json(&stdout(&output))
+    };
+    let together = aligned(&["--n-best", "4"], INPUT);
+    let mut different = 0;
+    for (line, text) in together.iter().zip(INPUT.lines()) {
+        let list = line["n_best"].as_array().unwrap();
+        assert_eq!(line["alignment"], list[0]["alignment"]);
+        for one in list {
+            let pairs = one["alignment"].as_str().unwrap();
+            let targets: Vec<usize> =
+                pairs.split_whitespace().map(|pair| pair.split_once('-').unwrap().1.parse().unwrap()).collect();
+            let words = one["translation"].as_str().unwrap().split_whitespace().count();
+            assert_eq!(targets, (0..words).collect::<Vec<_>>(), "{one}");
+            different += usize::from(one["alignment"] != line["alignment"]);
+        }
+        // Alone, and only the best.
+        let alone = &aligned(&["--n-best", "4"], &format!("{text}\n"))[0];
+        assert_eq!(alone["n_best"], line["n_best"]);
+        assert_eq!(aligned(&[], &format!("{text}\n"))[0]["alignment"], line["alignment"]);
+    }
+    assert!(different > 0, "{together:?}");
+}
+
 /// Neither batches nor threads nor the order of lines change any bit of the result.
 #[test]
 fn every_way_gives_the_same() {

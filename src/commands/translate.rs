@@ -4,7 +4,6 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::attention::AttentionFile;
@@ -67,9 +66,9 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         options.lines_before = writer.cut.lines();
         let translations = translator
             .translate(window, &options, |done| progress.set_position((options.lines_before + done) as u64))?;
-        let alignments = writer.alignments(window, &translations)?;
-        for ((line, translation), alignment) in window.iter().zip(&translations).zip(alignments) {
-            writer.write(line, translation, alignment)?;
+        let alignments = writer.alignments(window, &translations, &translator.later_prefix(&options))?;
+        for ((line, translation), alignments) in window.iter().zip(&translations).zip(&alignments) {
+            writer.write(line, translation, alignments)?;
         }
         writer.output.flush()?;
     }
@@ -108,17 +107,16 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// The alignments of lines, if they are asked for; several lines at a time.
-    fn alignments(&self, lines: &[String], translations: &[Translation]) -> Result<Vec<Option<Alignment>>> {
+    /// The alignments of each line's translations that are written, if they are asked for.
+    fn alignments(&self, lines: &[String], translations: &[Translation], later: &[u32]) -> Result<Vec<Vec<Alignment>>> {
         let Some((model, reader)) = self.explainer.as_ref().filter(|_| self.args.alignment) else {
-            return Ok(translations.iter().map(|_| None).collect());
+            return Ok(vec![Vec::new(); lines.len()]);
         };
-        let pairs = lines.par_iter().zip(translations);
-        pairs.map(|(line, translation)| align(model, reader, line, translation).map(Some)).collect()
+        align(model, reader, lines, translations, self.args.n_best.unwrap_or(1), later)
     }
 
     /// Writes the translation of the next line.
-    fn write(&mut self, line: &str, translation: &Translation, alignment: Option<Alignment>) -> Result<()> {
+    fn write(&mut self, line: &str, translation: &Translation, alignments: &[Alignment]) -> Result<()> {
         let (number, n_best) = (self.cut.lines(), self.args.n_best.is_some());
         if let (Some((model, reader)), Some(file)) = (&self.explainer, &mut self.attention) {
             match file.is_full() {
@@ -128,12 +126,12 @@ impl<'a> Writer<'a> {
         }
         let output = &mut self.output;
         if self.common.json {
-            output.line(&json(&self.model.tokenizers.target, line, translation, alignment, n_best).to_string())?;
+            output.line(&json(&self.model.tokenizers.target, line, translation, alignments, n_best).to_string())?;
         } else if n_best {
             for Candidate { text, log_prob, score, .. } in &translation.n_best {
                 output.line(&format!("{number} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
             }
-        } else if let Some(alignment) = alignment {
+        } else if let Some(alignment) = alignments.first() {
             output.line(&format!("{} ||| {alignment}", translation.best().text))?;
         } else {
             output.line(&translation.best().text)?;
@@ -183,29 +181,25 @@ fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
 
 /// A line and its translation as JSON. Log-probabilities are those of the tokens and, if it was reached, of the end; for a
 /// line in parts, of each part's tokens and end. `joints` are the indices of the tokens with which later parts begin.
-fn json(
-    tokenizer: &Tokenizer,
-    line: &str,
-    translation: &Translation,
-    alignment: Option<Alignment>,
-    n_best: bool,
-) -> Value {
-    let candidate = |candidate: &Candidate| {
+fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, alignments: &[Alignment], n_best: bool) -> Value {
+    let candidate = |(candidate, alignment): (&Candidate, Option<&Alignment>)| {
         let Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints } = candidate;
         let pieces: Vec<&str> = tokens.iter().map(|&token| tokenizer.piece(token).unwrap_or_default()).collect();
-        json!({
+        let mut json = json!({
             "translation": text, "log_prob": log_prob, "score": score, "finished": candidate.finished(),
             "ending": ending.name(), "tokens": pieces, "token_log_probs": token_log_probs,
             "joints": joints,
-        })
+        });
+        if let Some(alignment) = alignment {
+            json["alignment"] = alignment.to_string().into();
+        }
+        json
     };
-    let mut json = candidate(translation.best());
+    let all_alignments = alignments.iter().map(Some).chain(std::iter::repeat(None));
+    let mut json = candidate((translation.best(), alignments.first()));
     json["source"] = line.into();
-    if let Some(alignment) = alignment {
-        json["alignment"] = alignment.to_string().into();
-    }
     if n_best {
-        json["n_best"] = translation.n_best.iter().map(candidate).collect();
+        json["n_best"] = translation.n_best.iter().zip(all_alignments).map(candidate).collect();
     }
     json
 }

@@ -1,10 +1,13 @@
 //! Word alignment: which source word each word of a translation comes from, by the decoder's attention.
 
+use std::cmp::Reverse;
 use std::fmt;
+
+use rayon::prelude::*;
 
 use super::attention::cross_attention;
 use super::source::{Reader, Source};
-use super::translate::{Translation, has_space_between};
+use super::translate::{Candidate, Translation, has_space_between};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
@@ -31,62 +34,148 @@ const SPACE: char = '▁';
 /// A token's number of a word, if it has one.
 type Number = Option<usize>;
 
-/// Pairs each word of the best translation of a line with the source word that it attends to most, in the order of the
-/// translation; a word that several parts of a line have made, with one of each part.
+/// Pairs each word of translations of lines with the source word that it attends to most, in the order of the translation; a
+/// word that several parts of a line have made, with one of each part. Of each line, the first `most` translations, at most,
+/// are aligned. `later` is what the translation of each part after a line's first begins with, though its tokens lack it.
 ///
 /// Attention is the mean over the heads of the last layer but one (Garg et al. 2019, "Jointly Learning to Align and
 /// Translate with Transformer Models"), summed over the pieces of each word.
 ///
 /// # Errors
 /// The device fails.
-pub fn align(model: &Transformer, reader: &Reader, line: &str, translation: &Translation) -> Result<Alignment> {
-    let (best, parts) = (translation.best(), &translation.parts);
-    let Tokenizers { source, target } = reader.tokenizers();
-    let own: Vec<&[u32]> = parts.iter().map(|part| part.ids.get(part.added..).unwrap_or_default()).collect();
-    let starts = [0].into_iter().chain(best.joints.iter().copied());
-    let ends = best.joints.iter().copied().chain([best.tokens.len()]);
-    let made: Vec<&[u32]> = starts.zip(ends).map(|(start, end)| &best.tokens[start..end]).collect();
-    let numbers = of_line(source, line, &own).into_iter().zip(of_translation(target, &best.text, &made));
-    let mut pairs = Vec::new();
-    for ((part, tokens), (own, to)) in parts.iter().zip(&made).zip(numbers) {
-        let from = [vec![None; part.ids.len() - own.len()], own].concat();
-        pairs.extend(of_part(model, reader, part, tokens, [&from, &to])?);
-    }
-    // A word that spans parts may have the same source word in each.
-    pairs.dedup();
-    Ok(Alignment(pairs))
-}
-
-/// Each target word of one part, after the source word that it attends to most.
-fn of_part(
+pub fn align<S: AsRef<str> + Sync>(
     model: &Transformer,
     reader: &Reader,
-    source: &Source,
-    tokens: &[u32],
-    [from, to]: [&[Number]; 2],
-) -> Result<Vec<(usize, usize)>> {
-    // Numbers ascend.
-    let range = |numbers: &[Number]| -> Option<(usize, usize)> {
-        let mut numbers = numbers.iter().flatten();
-        let first = *numbers.next()?;
-        Some((first, numbers.next_back().map_or(1, |last| last + 1 - first)))
+    lines: &[S],
+    translations: &[Translation],
+    most: usize,
+    later: &[u32],
+) -> Result<Vec<Vec<Alignment>>> {
+    let of_line = |(line, translation)| of_translations(reader, AsRef::as_ref(line), translation, most, later);
+    let parts: Vec<Vec<Vec<Part>>> = lines.par_iter().zip(translations).map(of_line).collect();
+    let all: Vec<&Part> = parts.iter().flatten().flatten().collect();
+    let mut links = attended(model, reader, &all)?.into_iter();
+    let mut alignment = |parts: &Vec<Part>| {
+        let mut pairs: Vec<(usize, usize)> = links.by_ref().take(parts.len()).flatten().collect();
+        // A word that spans parts may have the same source word in each.
+        pairs.dedup();
+        Alignment(pairs)
     };
-    let (Some((first_source, sources)), Some((first_target, targets))) = (range(from), range(to)) else {
-        return Ok(Vec::new());
-    };
-    let mut sums = vec![0f32; sources * targets];
-    let weights = cross_attention(model, reader, source, tokens)?;
-    for (row, target) in weights.iter().zip(to) {
-        let Some(target) = target else { continue };
-        for (weight, source) in row.iter().zip(from) {
-            if let Some(source) = source {
-                sums[(target - first_target) * sources + source - first_source] += weight;
+    Ok(parts.iter().map(|translations| translations.iter().map(&mut alignment).collect()).collect())
+}
+
+/// A part of a line and what was made of it, to be aligned.
+struct Part<'t> {
+    source: &'t Source,
+    /// What the decoder made, and the words of the translation that its tokens belong to.
+    tokens: Vec<u32>,
+    to: Vec<Number>,
+    /// The words of the line that the source's tokens belong to.
+    from: Vec<Number>,
+}
+
+/// The parts of each of the first `most` translations of a line.
+fn of_translations<'t>(
+    reader: &Reader,
+    line: &str,
+    translation: &'t Translation,
+    most: usize,
+    later: &[u32],
+) -> Vec<Vec<Part<'t>>> {
+    let Tokenizers { source, target } = reader.tokenizers();
+    let parts = &translation.parts;
+    let own: Vec<&[u32]> = parts.iter().map(|part| part.ids.get(part.added..).unwrap_or_default()).collect();
+    let numbers = of_line(source, line, &own);
+    let of_candidate = |candidate: &Candidate| {
+        let Candidate { tokens, joints, .. } = candidate;
+        let starts = [0].into_iter().chain(joints.iter().copied());
+        let ends = joints.iter().copied().chain([tokens.len()]);
+        let made: Vec<&[u32]> = starts.zip(ends).map(|(start, end)| &tokens[start..end]).collect();
+        let to = of_translation(target, &candidate.text, &made);
+        let part = |(i, to): (usize, Vec<Number>)| {
+            let source = &parts[i];
+            let before = if i == 0 { &[] } else { later };
+            let unnumbered = |count: usize| vec![None; count];
+            Part {
+                source,
+                tokens: [before, made[i]].concat(),
+                to: [unnumbered(before.len()), to].concat(),
+                from: [unnumbered(source.ids.len() - own[i].len()), numbers[i].clone()].concat(),
             }
+        };
+        to.into_iter().enumerate().take(parts.len()).map(part).collect()
+    };
+    translation.n_best.iter().take(most).map(of_candidate).collect()
+}
+
+/// The words that each part's words attend to most: see [`Part::links`]. Parts of similar lengths are computed together.
+fn attended(model: &Transformer, reader: &Reader, parts: &[&Part]) -> Result<Vec<Vec<(usize, usize)>>> {
+    let mut links = vec![Vec::new(); parts.len()];
+    let mut order: Vec<usize> = (0..parts.len()).filter(|&i| parts[i].has_words()).collect();
+    order.sort_by_key(|&i| Reverse(parts[i].lengths()));
+    let mut rest = &order[..];
+    while !rest.is_empty() {
+        let (batch, after) = rest.split_at(batch(rest.iter().map(|&i| parts[i].lengths())));
+        rest = after;
+        let sequences: Vec<(&Source, &[u32])> =
+            batch.iter().map(|&i| (parts[i].source, parts[i].tokens.as_slice())).collect();
+        for (&i, weights) in batch.iter().zip(cross_attention(model, reader, &sequences)?) {
+            links[i] = parts[i].links(&weights);
         }
     }
-    let largest = |row: &[f32]| (1..sources).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-    let of_word = |(target, row)| (first_source + largest(row), first_target + target);
-    Ok(sums.chunks_exact(sources).enumerate().map(of_word).collect())
+    Ok(links)
+}
+
+/// How many of the first parts are computed together, given their numbers of target and source tokens: at least one.
+fn batch(lengths: impl Iterator<Item = (usize, usize)>) -> usize {
+    /// The most padded tokens of a side, and the most weights of a head. All heads of all layers are kept for a while.
+    const MOST: [usize; 2] = [1 << 12, 1 << 19];
+    let (mut target, mut source) = (0, 0);
+    let fits = |(i, (t, s)): (usize, (usize, usize))| {
+        (target, source) = (target.max(t), source.max(s));
+        let rows = i + 1;
+        i == 0 || (rows * target.max(source) <= MOST[0] && rows * target * (target + source) <= MOST[1])
+    };
+    lengths.enumerate().map(fits).take_while(|fits| *fits).count().max(1)
+}
+
+impl Part<'_> {
+    /// Numbers of target and source tokens.
+    fn lengths(&self) -> (usize, usize) {
+        (self.tokens.len(), self.source.ids.len() + 1)
+    }
+
+    /// Whether both sides have words.
+    fn has_words(&self) -> bool {
+        [&self.from, &self.to].iter().all(|numbers| numbers.iter().any(Option::is_some))
+    }
+
+    /// Each of its target words, after the source word that it attends to most, given the attention of each target token to
+    /// the source tokens.
+    fn links(&self, weights: &[Vec<f32>]) -> Vec<(usize, usize)> {
+        // Numbers ascend.
+        let range = |numbers: &[Number]| -> Option<(usize, usize)> {
+            let mut numbers = numbers.iter().flatten();
+            let first = *numbers.next()?;
+            Some((first, numbers.next_back().map_or(1, |last| last + 1 - first)))
+        };
+        let (Some((first_source, sources)), Some((first_target, targets))) = (range(&self.from), range(&self.to))
+        else {
+            return Vec::new();
+        };
+        let mut sums = vec![0f32; sources * targets];
+        for (row, target) in weights.iter().zip(&self.to) {
+            let Some(target) = target else { continue };
+            for (weight, source) in row.iter().zip(&self.from) {
+                if let Some(source) = source {
+                    sums[(target - first_target) * sources + source - first_source] += weight;
+                }
+            }
+        }
+        let largest = |row: &[f32]| (1..sources).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+        let of_word = |(target, row)| (first_source + largest(row), first_target + target);
+        sums.chunks_exact(sources).enumerate().map(of_word).collect()
+    }
 }
 
 /// For each part of a line, the numbers of the line's words that its tokens belong to.

@@ -169,7 +169,8 @@ impl Neural {
     }
 }
 
-fn padded(sources: &[&[u32]], padding: u32) -> Sequences {
+/// Sequences of ids as a batch.
+pub(super) fn padded(sources: &[&[u32]], padding: u32) -> Sequences {
     let length = sources.iter().map(|source| source.len()).max().unwrap_or(0);
     let mut ids = vec![padding; sources.len() * length];
     for (row, source) in ids.chunks_exact_mut(length.max(1)).zip(sources) {

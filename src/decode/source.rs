@@ -1,7 +1,7 @@
 //! Lines of text on their way into the encoder: tokenised, cut or split at what the model's positions reach, batched by
 //! length.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
@@ -153,8 +153,8 @@ impl Reader {
     }
 
     /// Sources as one padded batch.
-    pub fn sequences(&self, sources: &[Source]) -> Sequences {
-        let ids: Vec<&[u32]> = sources.iter().map(|source| source.ids.as_slice()).collect();
+    pub fn sequences<S: Borrow<Source>>(&self, sources: &[S]) -> Sequences {
+        let ids: Vec<&[u32]> = sources.iter().map(|source| source.borrow().ids.as_slice()).collect();
         let batch = Batch::source_only(&ids, &self.tokenizers.special_ids());
         Sequences { ids: batch.source, lengths: Arc::new(batch.source_lengths), length: batch.source_length }
     }

@@ -404,6 +404,11 @@ impl Translator {
         Ok(())
     }
 
+    /// The tokens with which the translation of each part of a line but the first begins; they are not among its tokens.
+    pub fn later_prefix(&self, options: &TranslateOptions) -> Vec<u32> {
+        self.prefix(&options.prefix).later
+    }
+
     /// The tokens of a prefix.
     fn prefix(&self, text: &str) -> Prefix {
         // White space at its end would be doubled: the next piece begins with its own.
