@@ -81,6 +81,8 @@ pub enum Command {
     /// Turn sentences into vectors
     Embed(EmbedArgs),
     /// Compute the log-probabilities of given translations
+    ///
+    /// A pair with a line longer than model.max_length has none: nan, or null in JSON.
     Score(ScoreArgs),
     /// Round a model's weights to 8-bit integers
     Quantize(QuantizeArgs),

@@ -290,6 +290,57 @@ fn perplexity_is_that_of_training() {
     assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
 }
 
+/// Validation, `mt eval --ppl` and `mt score` agree on text with a byte order mark, empty lines, white space at the ends of
+/// lines, and lines that are too long.
+#[test]
+fn perplexity_is_of_the_pairs_that_validation_counts() {
+    let project = Project::new();
+    let long = "the cat ".repeat(60);
+    project.write("valid.en", format!("\u{FEFF}the cat sleeps\na dog\n\n{long}\nthe dog eats  \na cat\n"));
+    project.write("valid.de", format!("\u{FEFF}die Katze schläft\n\nein Hund\nkurz\nder Hund frisst \t\n{long}\n"));
+    succeeds(&project.train(&["--set", "model.max_length=80", "--set", "data.max_length=60"]));
+    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
+    let mut entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let expected = entries.rfind(|entry| entry["event"] == "final").unwrap()["perplexity"].as_f64().unwrap();
+    let near = |found: f64| assert!((found / expected - 1.0).abs() < 1e-4, "{found} {expected}");
+    let eval = |more: &[&str]| {
+        let output = project.mt(&[&["eval", "--model", "runs/small", "--ppl"], more].concat());
+        succeeds(&output);
+        output
+    };
+    let files = ["--src", "valid.en", "--ref", "valid.de"];
+    let output = eval(&[&["--json"], &files[..]].concat());
+    let ppl = serde_json::from_str::<Value>(&stdout(&output)).unwrap()["ppl"].clone();
+    near(ppl["score"].as_f64().unwrap());
+    assert_eq!((&ppl["pairs"], &ppl["left_out"]), (&6.into(), &4.into()));
+    let said = stderr(&output);
+    assert!(said.contains("4 of 6 pairs are not part of the perplexity") && said.contains("valid.en:2"), "{said}");
+    assert!(stdout(&eval(&["-q"])).contains(" tokens (4 of 6 pairs left out)"));
+    // Through stdin, a byte order mark is no text either.
+    for (side, other) in [(["--src", "-"], ["--ref", "valid.de"]), (["--ref", "-"], ["--src", "valid.en"])] {
+        let input = std::fs::read(project.path(if side[0] == "--src" { "valid.en" } else { "valid.de" })).unwrap();
+        let args = [&["eval", "--model", "runs/small", "--ppl", "--json", "-q"], &side[..], &other].concat();
+        let found: Value = serde_json::from_str(&stdout(&project.mt_with_input(&args, &input))).unwrap();
+        assert_eq!(found["ppl"], ppl, "{side:?}");
+    }
+
+    let scored = project.mt(&["score", "--model", "runs/small", "--json", "--src", "valid.en", "--tgt", "valid.de"]);
+    fails(&scored, 1, &["valid.en:4", "valid.de:6"]);
+    let (mut sum, mut tokens) = (0.0, 0);
+    for line in stdout(&scored).lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        if line["source"] != "" && line["target"] != "" && !line["log_prob"].is_null() {
+            sum += line["log_prob"].as_f64().unwrap();
+            tokens += line["token_log_probs"].as_array().unwrap().len();
+        }
+    }
+    assert_eq!(ppl["tokens"], tokens);
+    near((-sum / tokens as f64).exp());
+    project.write("empty", "\n\n");
+    let none = project.mt(&["eval", "--model", "runs/small", "--ppl", "--src", "empty", "--ref", "empty"]);
+    fails(&none, 1, &["no pair is left to predict: all 2", "empty"]);
+}
+
 #[test]
 fn a_report_tells_where_translations_fail() {
     let project = systems();

@@ -197,6 +197,32 @@ fn sentence_vectors() {
     fails(&wrong, 2, &["`middle`", "mean, max, first"]);
 }
 
+/// Whatever the positions are, and as `mt translate --long truncate` does: the other lines are not affected.
+#[test]
+fn a_vector_of_a_line_beyond_the_positions_is_of_its_beginning() {
+    for positions in ["learned", "sinusoidal", "rotary"] {
+        let set = format!("model.positions={positions}");
+        let project = trained(&["--set", &set, "--set", "model.max_length=40", "--set", "data.max_length=30"]);
+        project.write("long.txt", format!("a dog\n{}\nthe cat\n{}\n", "the cat ".repeat(40), "a ".repeat(300)));
+        let embed = |more: &[&str]| {
+            let output = project.mt(&[&["embed", "--model", "runs/small"], more].concat());
+            succeeds(&output);
+            output
+        };
+        let output = embed(&["--input", "long.txt"]);
+        let [found, said] = [stdout(&output), stderr(&output)];
+        assert!(said.contains("2 of 4 lines are longer than model.max_length: only the beginning"), "{said}");
+        assert!(said.contains("--> long.txt:2\n") && said.contains("--> long.txt:4"), "{said}");
+        let found = vectors(&found);
+        for (line, vector) in [("a dog", &found[0]), ("the cat", &found[2])] {
+            assert_eq!(vectors(&stdout(&embed(&["-q", line]))), std::slice::from_ref(vector), "{positions}");
+        }
+        embed(&["--input", "long.txt", "--output", "vectors.safetensors"]);
+        let tensors = candle_core::safetensors::load(project.path("vectors.safetensors"), &Device::Cpu).unwrap();
+        assert_eq!(tensors["embeddings"].to_vec2::<f32>().unwrap(), found);
+    }
+}
+
 /// As in JSON: what was read before the damage is there.
 #[test]
 fn vectors_before_damaged_input_are_written() {
@@ -221,16 +247,10 @@ fn beyond_the_positions_the_line_is_split_or_cut_or_named() {
     project.write("long.txt", format!("the cat sleeps\n{long}\na dog\n"));
     let mt = |args: &[&str]| project.mt(&[args, &["--model", "runs/small", "-q"]].concat());
     let says = ["long.txt:2", "has 40 positions", "split the line"];
-    for command in [&["translate", "--long", "error"][..], &["embed"]] {
-        let output = mt(&[command, &["--input", "long.txt"]].concat());
-        fails(&output, 1, &says);
-        // The line before it is still processed.
-        assert_eq!(stdout(&output).lines().count(), 1, "{}", stderr(&output));
-    }
-    let output = mt(&["embed", "--input", "long.txt", "--output", "vectors.safetensors"]);
+    let output = mt(&["translate", "--long", "error", "--input", "long.txt"]);
     fails(&output, 1, &says);
-    let tensors = candle_core::safetensors::load(project.path("vectors.safetensors"), &Device::Cpu).unwrap();
-    assert_eq!(tensors["embeddings"].dims(), [1, 32]);
+    // The line before it is still processed.
+    assert_eq!(stdout(&output).lines().count(), 1, "{}", stderr(&output));
     // As nothing was translated, nothing is overwritten.
     project.write("precious.txt", "kept\n");
     fails(

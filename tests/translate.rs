@@ -188,11 +188,55 @@ fn scores_are_those_of_the_search() {
     let output = project.mt(&args);
     fails(&output, 1, &["target ends after 1 line, but source goes on"]);
     assert_eq!(stdout(&output).lines().count(), 1);
-    project.write("target", format!("die Katze\n{}\n\n\n", "x".repeat(5000)));
-    let output = project.mt(&args);
-    fails(&output, 1, &["target:2", "model.max_length"]);
-    assert_eq!(stdout(&output).lines().count(), 1);
     fails(&project.mt(&["score", "--model", "runs/small", "--src", "-", "--tgt", "-"]), 2, &["stdin"]);
+}
+
+/// A pair that is too long has no score; all others have the same as without it.
+#[test]
+fn pairs_beyond_the_positions_are_named_and_have_no_score() {
+    for positions in ["learned", "sinusoidal"] {
+        let project = Project::new();
+        let set = format!("model.positions={positions}");
+        succeeds(&project.train(&[
+            "--set",
+            "train.max_updates=2",
+            "--set",
+            &set,
+            "--set",
+            "model.max_length=50",
+            "--set",
+            "data.max_length=40",
+        ]));
+        let score = |more: &[&str]| {
+            let args = ["score", "--model", "runs/small", "-q", "--src", "source", "--tgt", "target"];
+            project.mt(&[&args[..], more].concat())
+        };
+        project.write("source", "a cat\n\na dog\n");
+        project.write("target", "eine Katze\nein Hund\n\n");
+        let output = score(&[]);
+        succeeds(&output);
+        let plain: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
+        let long = "x ".repeat(100);
+        project.write("source", format!("a cat\na dog\n\n{long}\na dog\n{long}\n"));
+        project.write("target", format!("eine Katze\n{long}\nein Hund\nein Hund\n\n{long}\n"));
+        let output = score(&[]);
+        fails(
+            &output,
+            1,
+            &["target:2", "source:4", "source:6", "has 50 positions (model.max_length)", "split the line"],
+        );
+        let found = stdout(&output);
+        assert_eq!(found.lines().collect::<Vec<_>>(), [&plain[0], "nan", &plain[1], "nan", &plain[2], "nan"]);
+        let output = score(&["--json", "--output", "scores"]);
+        fails(&output, 1, &["target:2", "source:4", "source:6"]);
+        let found = json(&std::fs::read_to_string(project.path("scores")).unwrap());
+        assert_eq!(found.len(), 6);
+        for (line, found) in found.iter().enumerate() {
+            for key in ["log_prob", "average", "tokens", "token_log_probs"] {
+                assert_eq!(found[key].is_null(), [1, 3, 5].contains(&line), "{found}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -83,6 +83,8 @@ pub struct MetricArgs {
     #[arg(long, help_heading = "Metrics")]
     pub ter: bool,
     /// Compute the model's perplexity and token accuracy on the first reference; alone, nothing is translated
+    ///
+    /// As in validation, pairs with an empty side, or one longer than model.max_length, do not count.
     #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
     pub ppl: bool,
     /// BLEU: tokenizer: 13a, intl, char, zh or none [default: 13a; for a model, its valid.tokenize]

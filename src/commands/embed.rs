@@ -8,7 +8,6 @@ use safetensors::tensor::{Dtype, TensorView};
 use super::input::Lines;
 use super::model;
 use super::output::{Output, refuse_inputs};
-use super::some_lines::SomeLines;
 use crate::cli::{Common, EmbedArgs};
 use crate::console::warning;
 use crate::decode::encode::Encoder;
@@ -35,14 +34,11 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let mut window = lines.next()?;
     let mut output = Output::open(args.output.as_deref())?;
     let mut all: Vec<f32> = Vec::new();
-    let (mut count, mut cut) = (0, SomeLines::default());
+    let (mut count, mut cut) = (0, Vec::new());
     let mut refused = None;
-    while !window.is_empty() && refused.is_none() && !output.is_closed() {
-        let beyond = if reader.is_learned() { reader.beyond_positions(&window) } else { None };
-        let (usable, error) = lines.split_at_refused(&window, beyond);
-        refused = error;
-        let (vectors, are_cut) = embed(&encoder, &reader, usable, pooling, batch_tokens)?;
-        are_cut.into_iter().for_each(|line| cut.add(count + line + 1));
+    while !window.is_empty() && !output.is_closed() {
+        let (vectors, are_cut) = embed(&encoder, &reader, &window, pooling, batch_tokens)?;
+        cut.extend(are_cut.into_iter().map(|line| count + line + 1));
         count += vectors.len();
         if as_tensor {
             all.extend(vectors.into_iter().flatten());
@@ -52,22 +48,33 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
             }
             output.flush()?;
         }
-        if refused.is_none() {
-            window = lines.next().unwrap_or_else(|error| {
-                refused = Some(error);
-                Vec::new()
-            });
-        }
+        window = lines.next().unwrap_or_else(|error| {
+            refused = Some(error);
+            Vec::new()
+        });
     }
     if as_tensor {
         output.bytes(&tensor(&all, loaded.config.model.d_model)?)?;
     }
     output.flush()?;
     lines.warn();
-    if let Some(lines_are) = cut.subject(count, "line", ["is", "are"]) {
-        warning(format_args!("{lines_are} longer than model.max_length: only the beginning was used"));
-    }
+    warn_of_cut(&cut, count, lines.name());
     refused.map_or(Ok(()), Err)
+}
+
+/// Warns of lines that were cut, out of `all` lines of an input.
+fn warn_of_cut(cut: &[usize], all: usize, name: &Path) {
+    /// The most that are named.
+    const MOST: usize = 20;
+    let lines_are = match (cut.len(), all) {
+        (0, _) => return,
+        (_, 1) => "the line is".to_owned(),
+        (1, _) => format!("1 of {all} lines is"),
+        (n, _) => format!("{n} of {all} lines are"),
+    };
+    let places: String = cut.iter().take(MOST).map(|line| format!("\n  --> {}:{line}", name.display())).collect();
+    let more = if cut.len() > MOST { format!("\n  and {} more", cut.len() - MOST) } else { String::new() };
+    warning(format_args!("{lines_are} longer than model.max_length: only the beginning was used{places}{more}"));
 }
 
 /// Vectors of lines, in order, and the indices of the lines that were cut.

@@ -58,6 +58,11 @@ impl Lines {
         }
     }
 
+    /// The name of the input, as a user would state it.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
     /// How many lines there are, if that is known beforehand.
     pub fn count(&self) -> Option<usize> {
         match &self.source {
@@ -122,6 +127,11 @@ impl Source {
         let lines = (1..).zip(arguments).map(line).collect();
         Self::Arguments { lines, invalid }
     }
+}
+
+/// A file as messages name it: `-` is stdin.
+pub fn shown_name(path: &Path) -> &Path {
+    if path == Path::new("-") { Path::new("stdin") } else { path }
 }
 
 /// The text of a flag. Bytes that are not UTF-8 become U+FFFD, with a warning.

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::decoding::translator;
-use super::input::Input;
+use super::input::{Input, shown_name};
 use super::model;
 use super::output::{Output, refuse_inputs};
 use super::tags::Tags;
 use crate::cli::{Common, ScoreArgs};
-use crate::decode::translate::Translator;
+use crate::data::corpus::Side;
+use crate::decode::translate::{Fit, Translator};
 use crate::error::{Error, Result};
 
 /// Writes the log-probability of each translation, one per line, in order.
@@ -25,52 +26,110 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let translator = translator(&first, &others, args.precision.as_deref())?;
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
     let mut pairs = Pairs::open([&args.src, &args.tgt])?;
+    let mut unscored = Unscored::default();
     let of_models = model::files_of(&first, &others);
     let inputs = [&args.src, &args.tgt].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;
     let mut tags = Tags::new(&first.tokenizers.source);
-    loop {
-        let (sources, targets, mut refused) = pairs.next(&translator)?;
+    let refused = loop {
+        let (sources, targets, refused) = match pairs.read() {
+            Ok(read) => read,
+            // Once something is written, what is known of the lines before is told too.
+            Err(error) if output.is_some() => break Some(error),
+            Err(error) => return Err(error),
+        };
         // Opening empties the output file, so first make sure that the input can be read.
         let output = match &mut output {
             Some(output) => output,
             None => output.insert(Output::open(args.output.as_deref())?),
         };
-        let scores = translator.score(&sources, &targets, batch_tokens)?;
+        let fits = translator.fit(&sources, &targets);
+        let first_line = pairs.lines - sources.len() + 1;
+        fits.iter().for_each(|fit| unscored.add(*fit, pairs.paths, first_line));
+        let is_scored: Vec<bool> = fits.iter().map(|fit| !matches!(fit, Fit::TooLong(..))).collect();
+        let scored = |lines: &[String]| -> Vec<String> {
+            lines.iter().zip(&is_scored).filter(|(_, is_scored)| **is_scored).map(|(line, _)| line.clone()).collect()
+        };
+        let scores = translator.score(&scored(&sources), &scored(&targets), batch_tokens)?;
         sources.iter().for_each(|line| tags.count(line));
-        for ((source, target), (tokens, log_probs)) in sources.iter().zip(&targets).zip(&scores) {
-            let sum: f64 = log_probs.iter().map(|log_prob| f64::from(*log_prob)).sum();
-            let average = sum / log_probs.len() as f64;
-            if common.json {
-                let piece = |token: &u32| translator.target().piece(*token).unwrap_or_default();
-                let json = json!({
-                    "source": source, "target": target, "log_prob": sum, "average": average,
-                    "tokens": tokens.iter().map(piece).collect::<Vec<_>>(), "token_log_probs": log_probs,
-                });
-                output.line(&json.to_string())?;
-            } else {
-                output.line(&format!("{:.6}", if args.normalize { average } else { sum }))?;
-            }
+        let mut scores = scores.iter();
+        for ((source, target), is_scored) in sources.iter().zip(&targets).zip(is_scored) {
+            let score = if is_scored { scores.next() } else { None };
+            output.line(&shown(&translator, [source, target], score, args, common))?;
         }
         output.flush()?;
-        if let Some(error) = refused.take() {
-            return Err(error);
+        if refused.is_some() || sources.is_empty() || output.is_closed() {
+            break refused;
         }
-        if sources.is_empty() || output.is_closed() {
-            break;
-        }
-    }
+    };
     pairs.inputs.iter().for_each(Input::warn);
     tags.warn();
-    Ok(())
+    let errors: Vec<Error> = unscored.errors().chain(refused).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+}
+
+/// What is written of a pair with its target's tokens and their log-probabilities, or of one that cannot be scored.
+fn shown(
+    translator: &Translator,
+    [source, target]: [&str; 2],
+    score: Option<&(Vec<u32>, Vec<f32>)>,
+    args: &ScoreArgs,
+    common: &Common,
+) -> String {
+    let sum = score.map(|(_, log_probs)| log_probs.iter().map(|log_prob| f64::from(*log_prob)).sum::<f64>());
+    let average = sum.zip(score).map(|(sum, (_, log_probs))| sum / log_probs.len() as f64);
+    if common.json {
+        let piece = |token: &u32| translator.target().piece(*token).unwrap_or_default();
+        let json = json!({
+            "source": source, "target": target, "log_prob": sum, "average": average,
+            "tokens": score.map(|(tokens, _)| tokens.iter().map(piece).collect::<Vec<_>>()),
+            "token_log_probs": score.map(|(_, log_probs)| log_probs),
+        });
+        return json.to_string();
+    }
+    match if args.normalize { average } else { sum } {
+        Some(number) => format!("{number:.6}"),
+        None => "nan".to_owned(),
+    }
+}
+
+/// Pairs that could not be scored.
+#[derive(Default)]
+struct Unscored {
+    /// An error for each of the first.
+    first: Vec<Error>,
+    others: usize,
+}
+
+impl Unscored {
+    /// Takes note of a pair, if it is one of them. `first` is the number, in these files, of the line that counts as line 0.
+    fn add(&mut self, fit: Fit, [source, target]: [&PathBuf; 2], first: usize) {
+        /// More are only counted.
+        const MOST: usize = 20;
+        let Fit::TooLong(side, beyond) = fit else { return };
+        if self.first.len() == MOST {
+            self.others += 1;
+            return;
+        }
+        let file = if side == Side::Source { source } else { target };
+        let error = beyond.error(shown_name(file), first);
+        self.first.push(error.help("its pair has no score (nan; with --json, null): split the line, or leave it out"));
+    }
+
+    /// Names them.
+    fn errors(self) -> impl Iterator<Item = Error> {
+        let (others, s) = (self.others, if self.others == 1 { "" } else { "s" });
+        let more = (others > 0).then(|| Error::failure(format!("{others} more pair{s} could not be scored either")));
+        self.first.into_iter().chain(more)
+    }
 }
 
 /// Lines of two files, side by side.
 struct Pairs<'a> {
     paths: [&'a PathBuf; 2],
     inputs: [Input; 2],
-    /// Lines read before.
+    /// Lines read.
     lines: usize,
 }
 
@@ -107,27 +166,13 @@ impl<'a> Pairs<'a> {
                 }
             }
         }
-        Ok((sources, targets, refused))
-    }
-
-    /// As [`Self::read`], up to the first pair that is too long to be scored.
-    fn next(&mut self, translator: &Translator) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
-        let (mut sources, mut targets, mut refused) = self.read()?;
-        let beyond = [translator.beyond_positions(&sources), translator.target_beyond_positions(&targets)];
-        let first = (0..2).filter_map(|side| Some((side, beyond[side]?))).min_by_key(|(_, beyond)| beyond.line);
-        if let Some((side, beyond)) = first {
-            let error = beyond.error(self.paths[side], self.lines + 1);
-            refused =
-                Some(error.help("a line of this length cannot be scored: leave it out; the lines before it are done"));
-            sources.truncate(beyond.line);
-            targets.truncate(beyond.line);
-        }
         self.lines += sources.len();
         Ok((sources, targets, refused))
     }
 
     fn uneven(&self, lines: usize, source_goes_on: bool) -> Error {
-        let [short, long] = if source_goes_on { [1, 0] } else { [0, 1] }.map(|side: usize| self.paths[side]);
+        let [short, long] =
+            if source_goes_on { [1, 0] } else { [0, 1] }.map(|side: usize| shown_name(self.paths[side]));
         let s = if lines == 1 { "" } else { "s" };
         let what = format!("{} ends after {lines} line{s}, but {} goes on", short.display(), long.display());
         Error::failure(what).help("the two must be aligned line by line; the lines before that are done")

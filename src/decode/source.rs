@@ -9,7 +9,7 @@ use std::sync::Arc;
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::choice::choice;
-use crate::config::{ModelConfig, PositionKind};
+use crate::config::ModelConfig;
 use crate::data::batch::Batch;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Error;
@@ -76,7 +76,6 @@ pub struct Reader {
     longest: usize,
     /// Tokens of the longest line that the model has learnt to translate.
     trained: usize,
-    learned: bool,
 }
 
 /// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little. If
@@ -96,9 +95,8 @@ fn beginning(line: &str, longest: usize) -> &str {
 impl Reader {
     /// For a model and its tokenizers.
     pub fn new(config: &ModelConfig, tokenizers: &Tokenizers) -> Self {
-        let learned = config.positions == PositionKind::Learned;
         let longest = config.max_length - 1;
-        Self { tokenizers: tokenizers.clone(), longest, trained: longest, learned }
+        Self { tokenizers: tokenizers.clone(), longest, trained: longest }
     }
 
     /// For a model trained on lines of at most this many tokens.
@@ -114,11 +112,6 @@ impl Reader {
     /// Whether a source is longer than any that the model has learnt to translate.
     pub fn is_long(&self, source: &Source) -> bool {
         source.cut || source.ids.len() > self.trained
-    }
-
-    /// Whether positions are learned: if so, positions past the table are undefined.
-    pub fn is_learned(&self) -> bool {
-        self.learned
     }
 
     /// One source per line, cut if it is too long. A line of nothing but white space has no tokens.
@@ -138,13 +131,16 @@ impl Reader {
             .collect()
     }
 
-    /// The first line with more tokens than the model has positions.
-    pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Option<BeyondPositions> {
+    /// The lines with more tokens than the model has positions, in order.
+    pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<BeyondPositions> {
         let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest)).collect();
         let encoded = self.tokenizers.source.encode_batch(&beginnings);
-        let line = encoded.iter().position(|ids| ids.len() > self.longest)?;
-        let and_more = beginnings[line].len() < lines[line].as_ref().len();
-        Some(BeyondPositions { line, tokens: encoded[line].len() + 1, and_more, positions: self.longest + 1 })
+        let beyond = |(line, ids): (usize, &Vec<u32>)| {
+            let and_more = beginnings[line].len() < lines[line].as_ref().len();
+            let beyond = BeyondPositions { line, tokens: ids.len() + 1, and_more, positions: self.longest + 1 };
+            (ids.len() > self.longest).then_some(beyond)
+        };
+        encoded.iter().enumerate().filter_map(beyond).collect()
     }
 
     /// Whether this text is no longer than the model has learnt to translate.
@@ -290,7 +286,7 @@ mod tests {
         assert!(read.cut && reader.is_long(&read));
         assert!(!plain.ids.is_empty() && !plain.cut);
         assert_eq!(read.ids, plain.ids);
-        assert!(reader.beyond_positions(&[&line]).is_none());
+        assert!(reader.beyond_positions(&[&line]).is_empty());
         assert_eq!(split(&line, "", std::slice::from_ref(&reader)), ["a b"]);
         assert_eq!(reader.read(&[space]), [Source::default()]);
     }

@@ -11,6 +11,7 @@ use super::{
     knowledge,
 };
 use crate::config::DecodeConfig;
+use crate::data::corpus::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 
@@ -270,7 +271,7 @@ impl Translator {
     }
 
     /// Scores given translations: for each pair of a source and a target, returns the
-    /// target tokens, with log-probabilities including the end.
+    /// target tokens, with log-probabilities including the end. None of the pairs may be [`Fit::TooLong`].
     ///
     /// # Errors
     /// As [`super::search`].
@@ -285,7 +286,7 @@ impl Translator {
         Ok(targets.into_iter().zip(log_probs).collect())
     }
 
-    /// How well the models predict given translations.
+    /// How well the models predict given translations. None of the pairs may be [`Fit::TooLong`].
     ///
     /// # Errors
     /// As [`super::search`].
@@ -326,16 +327,32 @@ impl Translator {
 
     /// The first line with more tokens than a model has positions.
     pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Option<BeyondPositions> {
-        let beyond = self.readers.iter().filter_map(|reader| reader.beyond_positions(lines));
+        let beyond = self.readers.iter().filter_map(|reader| reader.beyond_positions(lines).into_iter().next());
         beyond.min_by_key(|beyond| beyond.line)
     }
 
-    /// The first target with more tokens than a model has positions.
-    pub fn target_beyond_positions<S: AsRef<str> + Sync>(&self, targets: &[S]) -> Option<BeyondPositions> {
+    /// Whether the models can predict the target of each pair.
+    pub fn fit<S: AsRef<str> + Sync>(&self, sources: &[S], targets: &[S]) -> Vec<Fit> {
         let positions = self.models.max_positions();
-        let encoded = self.target.encode_batch(targets);
-        let line = encoded.iter().position(|tokens| tokens.len() >= positions)?;
-        Some(BeyondPositions { line, tokens: encoded[line].len() + 1, and_more: false, positions })
+        let mut fits: Vec<Fit> = (self.target.encode_batch(targets).iter().enumerate())
+            .map(|(line, tokens)| match tokens.len() {
+                0 => Fit::Empty,
+                n if n < positions => Fit::Whole,
+                n => Fit::TooLong(Side::Target, BeyondPositions { line, tokens: n + 1, and_more: false, positions }),
+            })
+            .collect();
+        for reader in &self.readers {
+            for source in reader.read(sources) {
+                let fit = &mut fits[source.line];
+                if source.ids.is_empty() && *fit == Fit::Whole {
+                    *fit = Fit::Empty;
+                }
+            }
+            for beyond in reader.beyond_positions(sources) {
+                fits[beyond.line] = Fit::TooLong(Side::Source, beyond);
+            }
+        }
+        fits
     }
 
     /// The target tokenizer.
@@ -430,6 +447,17 @@ impl Translator {
         let text = self.target.decode(&tokens).replace(['\n', '\r'], " ");
         Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints: Vec::new() }
     }
+}
+
+/// Whether models can predict the target of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// They can.
+    Whole,
+    /// One of the sides has no tokens: they can, but training and validation leave such pairs out.
+    Empty,
+    /// They cannot: this side has more tokens than they have positions.
+    TooLong(Side, BeyondPositions),
 }
 
 /// What translations begin with.

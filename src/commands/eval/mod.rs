@@ -1,6 +1,7 @@
 //! `mt eval`
 
 mod metrics;
+mod perplexity;
 mod report;
 pub(super) mod results;
 mod test_set;
@@ -19,9 +20,9 @@ use crate::console::{note, warning};
 use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
 use crate::data::tokenizer::Tokenizer;
-use crate::decode::Knowledge;
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, Metric, analysis, bleu, resample};
+use perplexity::Perplexity;
 use report::Report;
 use results::{Results, Test};
 use test_set::{System, TestSet};
@@ -45,7 +46,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     } else {
         test_set::of_model(args, &args.models, !metrics.is_empty() || args.report, common)?
     };
-    let TestSet { sources, references, systems, knowledge, training, target, scoring } = set;
+    let TestSet { sources, references, systems, perplexity, training, target, scoring } = set;
     let bleu = metrics::bleu(&args.metrics, args.sentence_level, &scoring)?;
     let metrics = metrics::chosen(&args.metrics, bleu, &scoring);
     if !args.metrics.force && metrics.iter().any(|metric| metric.key() == "bleu") {
@@ -68,7 +69,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     } else {
         None
     };
-    print(args, common, &results, knowledge, report.as_ref(), &mut output)?;
+    print(args, common, &results, perplexity.as_ref(), report.as_ref(), &mut output)?;
     output.flush()
 }
 
@@ -99,14 +100,14 @@ fn print(
     args: &EvalArgs,
     common: &Common,
     results: &Results,
-    knowledge: Option<Knowledge>,
+    perplexity: Option<&Perplexity>,
     report: Option<&Report>,
     output: &mut Output,
 ) -> Result<()> {
     if common.json {
         let mut json = results.json();
-        if let Some(known) = knowledge {
-            json["ppl"] = json!({ "score": known.perplexity(), "accuracy": known.accuracy(), "tokens": known.tokens });
+        if let Some(perplexity) = perplexity {
+            json["ppl"] = perplexity.json();
         }
         if let Some(report) = report {
             json = json!({ "scores": json, "report": report.json() });
@@ -116,15 +117,8 @@ fn print(
     if !results.is_empty() {
         output.line(&results.print(args.format, args.width.into(), args.score_only))?;
     }
-    if let Some(known) = knowledge {
-        let width = args.width.into();
-        let perplexity = format!("{:.width$}", known.perplexity());
-        output.line(&if args.score_only {
-            perplexity
-        } else {
-            let accuracy = 100.0 * known.accuracy();
-            format!("perplexity = {perplexity} accuracy = {accuracy:.width$} % of {} tokens", known.tokens)
-        })?;
+    if let Some(perplexity) = perplexity {
+        output.line(&perplexity.print(args.width.into(), args.score_only))?;
     }
     match report {
         Some(report) => output.line(&format!("\n{}", report.text())),

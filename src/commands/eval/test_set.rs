@@ -4,10 +4,12 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::perplexity::Perplexity;
 use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
 use crate::commands::cut::CutLines;
 use crate::commands::decoding;
+use crate::commands::input::shown_name;
 use crate::commands::model::{self, ModelFiles};
 use crate::commands::output::{Output, refuse_inputs};
 use crate::commands::run::validator;
@@ -19,7 +21,6 @@ use crate::data::corpus::read_all;
 use crate::data::lines::{LineFile, read_lines};
 use crate::data::packing;
 use crate::data::tokenizer::Tokenizer;
-use crate::decode::Knowledge;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
@@ -38,7 +39,7 @@ pub struct TestSet {
     /// The systems with their translations.
     pub systems: Vec<System>,
     /// How well the model predicts the first reference, if that was asked for.
-    pub knowledge: Option<Knowledge>,
+    pub perplexity: Option<Perplexity>,
     /// The text that the model was trained on.
     pub training: Vec<CorpusLocation>,
     /// The model's target tokenizer, which knows how a reader would see that text.
@@ -53,12 +54,12 @@ pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report"));
     }
-    let references = read_references(&args.reference)?;
+    let references = args.reference.iter().map(|path| Ok(as_scored(&read_file(path)?))).collect::<Result<Vec<_>>>()?;
     if let (Some(file), Some([])) = (args.reference.first(), references.first().map(Vec::as_slice)) {
         return Err(nothing_to_score(file));
     }
     let read_aligned = |path: &PathBuf| -> Result<Vec<String>> {
-        let lines = read_to_score(path)?;
+        let lines = as_scored(&read_file(path)?);
         check_counts(path, lines.len(), &args.reference, &references)?;
         Ok(lines)
     };
@@ -67,7 +68,7 @@ pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
         sources: args.src.as_ref().map(read_aligned).transpose()?,
         systems: args.hyp.iter().map(system).collect::<Result<_>>()?,
         references,
-        knowledge: None,
+        perplexity: None,
         training: Vec::new(),
         target: None,
         scoring: BleuOptions::default(),
@@ -139,7 +140,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
     }
     let (loaded, others) = model::load_all(models, common)?;
     let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
-    let Text { source, reference, sources, references } = Text::find(args, &loaded, common)?;
+    let Text { source, reference, sources, references, predicted } = Text::find(args, &loaded, common)?;
     let of_models = model::files_of(&loaded, &others);
     let inputs = reference.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
@@ -147,13 +148,11 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
     if options.long == Long::Error
         && let Some(beyond) = translator.beyond_positions(&sources)
     {
-        return Err(beyond.error(&source, 1).help("give --long split, or split the line"));
+        return Err(beyond.error(shown_name(&source), 1).help("give --long split, or split the line"));
     }
-    let knowledge = if args.metrics.ppl {
-        if let Some(beyond) = translator.target_beyond_positions(&references[0]) {
-            return Err(beyond.error(&reference[0], 1).help("its perplexity cannot be computed: leave the line out"));
-        }
-        Some(translator.knowledge(&sources, &references[0], options.batch_tokens)?)
+    let perplexity = if args.metrics.ppl {
+        let files = [&source, reference.first().unwrap_or(&source)];
+        Some(Perplexity::new(&translator, files, [&sources, &predicted], options.batch_tokens)?)
     } else {
         None
     };
@@ -167,7 +166,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
     let sources = Some(plain(&loaded.tokenizers.source, &sources));
     let training = loaded.config.data.train.iter().map(|corpus| corpus.location.clone()).collect();
     let scoring = validator::scoring(&loaded.config, &loaded.tokenizers);
-    Ok(TestSet { sources, references, systems, knowledge, training, target: Some(target), scoring })
+    Ok(TestSet { sources, references, systems, perplexity, training, target: Some(target), scoring })
 }
 
 /// Lines as a reader would see them.
@@ -180,7 +179,10 @@ struct Text {
     source: PathBuf,
     reference: Vec<PathBuf>,
     sources: Vec<String>,
+    /// As they are scored.
     references: Vec<Vec<String>>,
+    /// The first reference as training would read it.
+    predicted: Vec<String>,
 }
 
 impl Text {
@@ -196,19 +198,23 @@ impl Text {
         };
         let [source, reference] = location.sides();
         let reference = if args.reference.is_empty() { vec![reference] } else { args.reference.clone() };
-        let (sources, references) = match &location {
-            CorpusLocation::Files { .. } => (read(&source)?, read_references(&reference)?),
+        let (sources, references, predicted) = match &location {
+            CorpusLocation::Files { .. } => {
+                let files = reference.iter().map(|path| read_file(path)).collect::<Result<Vec<_>>>()?;
+                let predicted = files.first().map(as_trained).unwrap_or_default();
+                (as_trained(&read_file(&source)?), files.iter().map(as_scored).collect(), predicted)
+            }
             CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
                 let text = texts::find_one(&location, common)?.open(1.0, &|_| ())?;
                 let (sources, references): (Vec<_>, Vec<_>) = read_all(&*text)?.into_iter().unzip();
-                (sources, vec![references.iter().map(|line| trimmed(line)).collect()])
+                (sources, vec![references.iter().map(|line| trimmed(line)).collect()], references)
             }
         };
         check_counts(&source, sources.len(), &reference, &references)?;
         if sources.is_empty() {
             return Err(nothing_to_score(&source));
         }
-        Ok(Self { source, reference, sources, references })
+        Ok(Self { source, reference, sources, references, predicted })
     }
 }
 
@@ -238,39 +244,36 @@ fn translations(
     Ok(translations)
 }
 
-fn read(path: &Path) -> Result<Vec<String>> {
-    if path == Path::new("-") {
-        return read_to_score(path);
+/// A file, or stdin.
+fn read_file(path: &Path) -> Result<LineFile> {
+    if path != Path::new("-") {
+        return read_lines(path);
     }
-    Ok(read_lines(path)?.iter().map(str::to_owned).collect())
+    let mut bytes = Vec::new();
+    let stdin = BufReader::new(std::io::stdin());
+    let read = packing::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
+    read.map_err(|e| Error::io("read", "stdin", e))?;
+    packing::refuse_foreign(&bytes, Path::new("stdin"))?;
+    LineFile::from_bytes("stdin", bytes)
 }
 
-/// As [`read`]; a byte order mark stays part of the first line, as it does for sacrebleu.
-fn read_to_score(path: &Path) -> Result<Vec<String>> {
-    let file = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        let stdin = BufReader::new(std::io::stdin());
-        let read = packing::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
-        read.map_err(|e| Error::io("read", "stdin", e))?;
-        packing::refuse_foreign(&bytes, Path::new("stdin"))?;
-        LineFile::from_bytes("stdin", bytes)?
-    } else {
-        read_lines(path)?
-    };
+/// Lines as training and translation read them.
+fn as_trained(file: &LineFile) -> Vec<String> {
+    file.iter().map(str::to_owned).collect()
+}
+
+/// Lines as sacrebleu reads them: a byte order mark stays part of the first, white space at the end does not.
+fn as_scored(file: &LineFile) -> Vec<String> {
     let mut lines: Vec<String> = file.iter().map(trimmed).collect();
     if let (true, Some(first)) = (file.byte_order_mark, lines.first_mut()) {
         first.insert(0, '\u{FEFF}');
     }
-    Ok(lines)
+    lines
 }
 
 /// Removes white space at the end of a line, as sacrebleu does.
 fn trimmed(line: &str) -> String {
     line.trim_end_matches(is_whitespace).to_owned()
-}
-
-fn read_references(paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
-    paths.iter().map(|path| read_to_score(path)).collect()
 }
 
 /// Checks that every reference has as many lines as the text to be scored.

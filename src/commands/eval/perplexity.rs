@@ -1,0 +1,76 @@
+//! `mt eval --ppl`: how well a model predicts references.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::commands::input::shown_name;
+use crate::console::warning;
+use crate::data::corpus::Side;
+use crate::decode::Knowledge;
+use crate::decode::translate::{Fit, Translator};
+use crate::error::{Error, Result};
+
+/// How well a model predicts the pairs that validation would also count.
+pub struct Perplexity {
+    known: Knowledge,
+    pairs: usize,
+    /// Pairs that do not count: one of their sides is empty, or longer than the model's positions.
+    left_out: usize,
+}
+
+impl Perplexity {
+    /// Of the pairs in these files. Warns of those that do not count.
+    ///
+    /// # Errors
+    /// None counts, or the device fails.
+    pub fn new(
+        translator: &Translator,
+        files: [&PathBuf; 2],
+        [sources, targets]: [&[String]; 2],
+        batch_tokens: usize,
+    ) -> Result<Self> {
+        let fits = translator.fit(sources, targets);
+        let pairs = fits.len();
+        let left_out = fits.iter().filter(|fit| **fit != Fit::Whole).count();
+        if left_out == pairs {
+            let what = format!("no pair is left to predict: all {pairs} are empty or longer than model.max_length");
+            return Err(Error::failure(what).at(shown_name(files[0])).help("look at the text, or name other files"));
+        }
+        if let Some(first) = fits.iter().position(|fit| *fit != Fit::Whole) {
+            let is_target = matches!(fits[first], Fit::TooLong(Side::Target, _));
+            warning(format_args!(
+                "{left_out} of {pairs} pairs are not part of the perplexity: empty, or longer than model.max_length; the \
+                 first is {}:{}",
+                shown_name(files[usize::from(is_target)]).display(),
+                first + 1
+            ));
+        }
+        let counted = |lines: &[String]| -> Vec<String> {
+            lines.iter().zip(&fits).filter(|(_, fit)| **fit == Fit::Whole).map(|(line, _)| line.clone()).collect()
+        };
+        let known = translator.knowledge(&counted(sources), &counted(targets), batch_tokens)?;
+        Ok(Self { known, pairs, left_out })
+    }
+
+    /// As JSON, nothing rounded.
+    pub fn json(&self) -> Value {
+        let Self { known, pairs, left_out } = self;
+        json!({
+            "score": known.perplexity(), "accuracy": known.accuracy(), "tokens": known.tokens, "pairs": pairs,
+            "left_out": left_out,
+        })
+    }
+
+    /// As a line of text with `width` decimals.
+    pub fn print(&self, width: usize, score_only: bool) -> String {
+        let Self { known, pairs, left_out } = self;
+        let perplexity = format!("{:.width$}", known.perplexity());
+        if score_only {
+            return perplexity;
+        }
+        let without = if *left_out > 0 { format!(" ({left_out} of {pairs} pairs left out)") } else { String::new() };
+        let accuracy = 100.0 * known.accuracy();
+        format!("perplexity = {perplexity} accuracy = {accuracy:.width$} % of {} tokens{without}", known.tokens)
+    }
+}
