@@ -286,6 +286,16 @@ fn perplexity_is_that_of_training() {
     fails(&of(&["--src", "none", "--ref", "none"]), 1, &["none", "there are no lines to score"]);
     fails(&of(&["--shortlist", "list"]), 2, &["--ppl", "--shortlist"]);
     fails(&of(&["--output", "translated"]), 2, &["nothing to write to --output", "--bleu"]);
+    // Flags that would have no effect are refused, but not those that have one, or if there are translations.
+    for flags in [&["--beam", "2"][..], &["--sample"], &["--long", "error"], &["--max-length", "9"], &["--confidence"]]
+    {
+        fails(&of(flags), 2, &[&format!("--ppl alone has no use for {}:", flags[0]), "--bleu"]);
+        if flags[0] != "--sample" {
+            succeeds(&of(&[flags, &["--bleu"]].concat()));
+        }
+    }
+    fails(&of(&["--patience", "1", "--min-length", "1"]), 2, &["no use for --patience, --min-length: nothing"]);
+    succeeds(&of(&["--batch-tokens", "50", "--precision", "int8"]));
     let both = project.mt(&["eval", "--model", "runs/small", "--ppl", "--bleu", "-q"]);
     assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
 }

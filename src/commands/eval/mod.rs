@@ -88,6 +88,9 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Me
             error.help("give several --hyp or several --model, the baseline first; --confidence needs only one")
         );
     }
+    if args.metrics.ppl && metrics.is_empty() && !args.report {
+        perplexity::refuse_idle(args)?;
+    }
     if args.sentence_level && !common.json && (metrics.len() > 1 || args.hyp.len() > 1) {
         let error = Error::usage("--sentence-level prints one metric of one system");
         return Err(error.help("choose one, or give --json"));

@@ -4,12 +4,64 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use crate::cli::{DecodeArgs, EvalArgs};
 use crate::commands::input::shown_name;
 use crate::console::warning;
 use crate::data::corpus::Side;
 use crate::decode::Knowledge;
 use crate::decode::translate::{Fit, Translator};
 use crate::error::{Error, Result};
+
+/// Refuses flags that have no effect on perplexity alone: nothing is translated, and nothing resampled.
+///
+/// # Errors
+/// There are any; exit code 2.
+pub fn refuse_idle(args: &EvalArgs) -> Result<()> {
+    let DecodeArgs {
+        beam,
+        beam_groups,
+        length_penalty,
+        length_penalty_kind,
+        patience,
+        no_repeat_ngram,
+        min_length,
+        max_length,
+        max_length_ratio,
+        max_length_extra,
+        sample,
+        long,
+        // These need --beam-groups or --sample.
+        diversity: _,
+        temperature: _,
+        top_k: _,
+        top_p: _,
+        // These have an effect, or are refused elsewhere.
+        batch_tokens: _,
+        precision: _,
+        shortlist: _,
+    } = &args.decode;
+    let flags = [
+        ("--beam", beam.is_some()),
+        ("--beam-groups", beam_groups.is_some()),
+        ("--length-penalty", length_penalty.is_some()),
+        ("--length-penalty-kind", length_penalty_kind.is_some()),
+        ("--patience", patience.is_some()),
+        ("--no-repeat-ngram", no_repeat_ngram.is_some()),
+        ("--min-length", min_length.is_some()),
+        ("--max-length", max_length.is_some()),
+        ("--max-length-ratio", max_length_ratio.is_some()),
+        ("--max-length-extra", max_length_extra.is_some()),
+        ("--sample", *sample),
+        ("--long", long.is_some()),
+        ("--confidence", args.significance.confidence),
+    ];
+    let given: Vec<&str> = flags.iter().filter(|(_, is_given)| *is_given).map(|(flag, _)| *flag).collect();
+    if given.is_empty() {
+        return Ok(());
+    }
+    let error = Error::usage(format!("--ppl alone has no use for {}: nothing is translated", given.join(", ")));
+    Err(error.help("leave the flags out, or ask for a score of translations as well, such as --bleu"))
+}
 
 /// How well a model predicts the pairs that validation would also count.
 pub struct Perplexity {
