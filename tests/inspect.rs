@@ -223,6 +223,26 @@ fn a_vector_of_a_line_beyond_the_positions_is_of_its_beginning() {
     }
 }
 
+/// If the new vectors cannot be written, or the input cannot be read, the old ones stay.
+#[cfg(unix)]
+#[test]
+fn a_tensor_of_vectors_is_replaced_whole_or_not_at_all() {
+    let project = trained(&[]);
+    let embed = |input: &str| {
+        // One block of 512 or 1024 bytes: less than the tensor.
+        let line = "ulimit -f 1; exec \"$0\" embed --model runs/small --input \"$1\" --output old.safetensors";
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", line, env!("CARGO_BIN_EXE_mt"), input]).current_dir(project.folder.path());
+        command.env("NO_COLOR", "1").env_remove("MT_MODEL").output().unwrap()
+    };
+    project.write("old.safetensors", "kept");
+    fails(&embed("train.en"), 1, &["os error 27", "old.safetensors"]);
+    assert_eq!(std::fs::read(project.path("old.safetensors")).unwrap(), b"kept");
+    fails(&embed("none.en"), 1, &["none.en"]);
+    assert_eq!(std::fs::read(project.path("old.safetensors")).unwrap(), b"kept");
+    assert!(!project.path(".old.safetensors.new").exists());
+}
+
 /// As in JSON: what was read before the damage is there.
 #[test]
 fn vectors_before_damaged_input_are_written() {

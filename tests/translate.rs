@@ -333,6 +333,26 @@ fn evaluation_translates_as_translate_does() {
     assert!(texts[1..].iter().all(|text| *text != texts[0]), "{texts:?}");
 }
 
+/// The file of an evaluation's translations is refused before them, and replaced after them.
+#[cfg(unix)]
+#[test]
+fn translations_of_an_evaluation_are_written_whole_or_not_at_all() {
+    let project = trained();
+    let eval = |more: &[&str]| {
+        // One block of 512 or 1024 bytes: less than the translations.
+        let line =
+            "ulimit -f 1; exec \"$0\" eval --model runs/small --src train.en --ref train.de --max-length 9 \"$@\"";
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", line, env!("CARGO_BIN_EXE_mt")]).args(more).current_dir(project.folder.path());
+        command.env("NO_COLOR", "1").env_remove("MT_MODEL").output().unwrap()
+    };
+    project.write("old.txt", "kept");
+    fails(&eval(&["--output", "old.txt"]), 1, &["os error 27", "old.txt"]);
+    assert_eq!(std::fs::read(project.path("old.txt")).unwrap(), b"kept");
+    // Even before the model is prepared.
+    fails(&eval(&["--output", "no/such.txt", "--precision", "f64"]), 1, &["no/such.txt", "make its directory first"]);
+}
+
 #[test]
 fn compressed_text_comes_through_a_pipe_too() {
     let project = trained();
@@ -590,6 +610,21 @@ fn a_shortlist_is_replaced_whole_or_not_at_all() {
     assert!(!project.path(".list.new").exists());
     succeeds(&project.mt(&["shortlist", "runs/small", "--out", "list", "--best", "1"]));
     assert!(std::fs::read(project.path("list")).unwrap() != before);
+}
+
+/// Learning takes long: what cannot be written is refused first, even before text is looked for.
+#[test]
+fn a_shortlist_that_cannot_be_written_is_refused_first() {
+    let project = trained();
+    std::fs::create_dir(project.path("folder")).unwrap();
+    let make =
+        |out: &str| project.mt(&["shortlist", "runs/small", "--src", "none.en", "--tgt", "none.de", "--out", out]);
+    fails(&make("folder"), 1, &["folder", "there is a directory of this name"]);
+    fails(&make("no/list"), 1, &["no/list", "make its directory first"]);
+    fails(&make("list.gz"), 2, &["list.gz", "compressed"]);
+    fails(&make("list"), 1, &["none.en"]);
+    let names = std::fs::read_dir(project.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("list")));
 }
 
 /// Each of several translations has its own alignment, however many are computed together.

@@ -7,7 +7,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use super::input::Lines;
 use super::model;
-use super::output::{Output, refuse_inputs};
+use super::output::{Output, Replacement, refuse_inputs, refuse_unwritable};
 use crate::cli::{Common, EmbedArgs};
 use crate::console::warning;
 use crate::decode::encode::Encoder;
@@ -28,35 +28,38 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let mut lines = Lines::open(&args.text, args.input.as_deref())?;
     let of_model = loaded.files();
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
-    let is_tensor = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
-    let as_tensor = args.output.as_deref().is_some_and(is_tensor);
-    // Opening empties the output file, so first make sure that the input can be read.
+    let is_tensor = |path: &&Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
+    let tensor_file = args.output.as_deref().filter(is_tensor);
+    // Opening empties the output file, so first make sure that the input can be read. A tensor is written only at the end.
     let mut window = lines.next()?;
-    let mut output = Output::open(args.output.as_deref())?;
+    let mut output = match tensor_file {
+        Some(path) => refuse_unwritable(path).map(|()| None)?,
+        None => Some(Output::open(args.output.as_deref())?),
+    };
     let mut all: Vec<f32> = Vec::new();
     let (mut count, mut cut) = (0, Vec::new());
     let mut refused = None;
-    while !window.is_empty() && !output.is_closed() {
+    while !window.is_empty() && !output.as_ref().is_some_and(Output::is_closed) {
         let (vectors, are_cut) = embed(&encoder, &reader, &window, pooling, batch_tokens)?;
         cut.extend(are_cut.into_iter().map(|line| count + line + 1));
         count += vectors.len();
-        if as_tensor {
-            all.extend(vectors.into_iter().flatten());
-        } else {
-            for vector in &vectors {
-                output.line(&serde_json::json!(vector).to_string())?;
+        match &mut output {
+            None => all.extend(vectors.into_iter().flatten()),
+            Some(output) => {
+                vectors.iter().try_for_each(|vector| output.line(&serde_json::json!(vector).to_string()))?;
+                output.flush()?;
             }
-            output.flush()?;
         }
         window = lines.next().unwrap_or_else(|error| {
             refused = Some(error);
             Vec::new()
         });
     }
-    if as_tensor {
-        output.bytes(&tensor(&all, loaded.config.model.d_model)?)?;
+    if let Some(path) = tensor_file {
+        let mut file = Replacement::open(path)?;
+        file.output().bytes(&tensor(&all, loaded.config.model.d_model)?)?;
+        file.finish()?;
     }
-    output.flush()?;
     lines.warn();
     warn_of_cut(&cut, count, lines.name());
     refused.map_or(Ok(()), Err)

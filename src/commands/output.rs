@@ -126,6 +126,20 @@ impl Drop for Replacement {
     }
 }
 
+/// Refuses a file that could not be written, before any work that would then be for nothing.
+///
+/// # Errors
+/// It is a directory, or the name of a compressed file; or nothing can be written beside it.
+pub fn refuse_unwritable(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Err(Error::io("write", path, io::ErrorKind::IsADirectory.into())),
+        // Opening a pipe waits for its other end.
+        Ok(metadata) if !metadata.is_file() => Ok(()),
+        // The temporary file is removed again.
+        _ => Replacement::open(path).map(drop),
+    }
+}
+
 /// Whether two outputs would be the same file; no path or `-` is standard output.
 pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
     let handle = |path: Option<&Path>| match path.filter(|path| *path != Path::new("-")) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::model;
-use super::output::{Replacement, print, refuse_inputs};
+use super::output::{Replacement, print, refuse_inputs, refuse_unwritable};
 use super::run::training_data::{self, Workplace};
 use super::texts::Texts;
 use crate::cli::{Common, ShortlistArgs};
@@ -24,6 +24,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     if args.out == Path::new("-") {
         return Err(Error::usage("a shortlist cannot go to stdout").help("name a file with --out"));
     }
+    refuse_unwritable(&args.out)?;
     let mut loaded = model::load_from(Some(&args.model), None, common)?;
     // Only training text is used, so the other text of the model need not be there.
     let train = match (&args.src, &args.tgt) {

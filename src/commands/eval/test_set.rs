@@ -11,7 +11,7 @@ use crate::commands::cut::CutLines;
 use crate::commands::decoding;
 use crate::commands::input::shown_name;
 use crate::commands::model::{self, ModelFiles};
-use crate::commands::output::{Output, refuse_inputs};
+use crate::commands::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::run::validator;
 use crate::commands::tags::Tags;
 use crate::commands::texts;
@@ -144,6 +144,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
     let of_models = model::files_of(&loaded, &others);
     let inputs = reference.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
+    args.output.as_deref().map_or(Ok(()), refuse_unwritable)?;
     let translator = decoding::translator_with_flags(&loaded, &others, &args.decode, "")?;
     if options.long == Long::Error
         && let Some(beyond) = translator.beyond_positions(&sources)
@@ -226,7 +227,6 @@ fn translations(
     loaded: &ModelFiles,
     args: &EvalArgs,
 ) -> Result<Vec<String>> {
-    let mut file = args.output.as_deref().map(|path| Output::open(Some(path))).transpose()?;
     let bar = progress_bar(Counted::Sentences, Some(sources.len() as u64));
     let translations = translator.translate(sources, options, |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
@@ -237,9 +237,10 @@ fn translations(
     sources.iter().for_each(|line| tags.count(line));
     tags.warn();
     let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
-    if let Some(file) = &mut file {
-        translations.iter().try_for_each(|line| file.line(line))?;
-        file.flush()?;
+    if let Some(path) = &args.output {
+        let mut file = Replacement::open(path)?;
+        translations.iter().try_for_each(|line| file.output().line(line))?;
+        file.finish()?;
     }
     Ok(translations)
 }
