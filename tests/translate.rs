@@ -627,6 +627,42 @@ fn a_shortlist_that_cannot_be_written_is_refused_first() {
     assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("list")));
 }
 
+/// A signal ends it between two lines, and how many are done is said.
+#[cfg(unix)]
+#[test]
+fn what_is_interrupted_says_how_much_is_done() {
+    let project = trained();
+    project.write("none", "");
+    for (command, more, signal, code) in [
+        (&["translate"][..], &["--max-length", "4", "--output", "out"][..], "INT", 130),
+        (&["translate", "--beam", "2"], &["--n-best", "2", "--output", "out"], "TERM", 143),
+        (&["embed"], &["--output", "out"], "TERM", 143),
+        (&["score", "--src", "-", "--tgt", "train.de"], &["--output", "out"], "INT", 130),
+    ] {
+        let args = [command, &["--model", "runs/small", "-q"], more].concat();
+        let mut child = project.command(&args);
+        child.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"the cat sleeps\na dog\nthe dog\n").unwrap();
+        let lines = || std::fs::read_to_string(project.path("out")).unwrap_or_default().lines().count();
+        let all = if more.contains(&"--n-best") { 6 } else { 3 };
+        for _ in 0..600 {
+            if lines() == all {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        assert_eq!(lines(), all, "{args:?}");
+        let kill = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        fails(&output, code, &["after the results of 3 lines were written\n  --> out", "begin with line 4"]);
+        std::fs::remove_file(project.path("out")).unwrap();
+    }
+}
+
 /// Each of several translations has its own alignment, however many are computed together.
 #[test]
 fn every_translation_of_a_list_is_aligned() {

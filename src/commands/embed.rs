@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use indicatif::ProgressBar;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::input::Lines;
 use super::model;
 use super::output::{Output, Replacement, refuse_inputs, refuse_unwritable};
+use super::written::Written;
 use crate::cli::{Common, EmbedArgs};
 use crate::console::warning;
 use crate::decode::encode::Encoder;
@@ -36,6 +38,10 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         Some(path) => refuse_unwritable(path).map(|()| None)?,
         None => Some(Output::open(args.output.as_deref())?),
     };
+    let written = match tensor_file.is_some() || lines.is_interactive() {
+        true => Written::default(),
+        false => Written::watch(args.output.as_deref(), ProgressBar::hidden())?,
+    };
     let mut all: Vec<f32> = Vec::new();
     let (mut count, mut cut) = (0, Vec::new());
     let mut refused = None;
@@ -45,10 +51,10 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         count += vectors.len();
         match &mut output {
             None => all.extend(vectors.into_iter().flatten()),
-            Some(output) => {
+            Some(output) => written.write(vectors.len(), || {
                 vectors.iter().try_for_each(|vector| output.line(&serde_json::json!(vector).to_string()))?;
-                output.flush()?;
-            }
+                output.flush()
+            })?,
         }
         window = lines.next().unwrap_or_else(|error| {
             refused = Some(error);

@@ -253,6 +253,11 @@ impl Input {
         Ok(lines)
     }
 
+    /// Whether the next line may have to be waited for: more of stdin has not arrived.
+    pub fn may_wait(&self) -> bool {
+        self.reader.may_wait()
+    }
+
     /// Warns of lines that were not UTF-8.
     pub fn warn(&self) {
         warn_of_invalid(self.invalid, self.count, &self.name);

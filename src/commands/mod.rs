@@ -27,6 +27,7 @@ mod texts;
 mod tokenize;
 mod train;
 mod translate;
+mod written;
 
 use crate::cli::{Cli, Command};
 use crate::config::MOST_THREADS;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::decoding::translator;
@@ -9,6 +10,7 @@ use super::input::{Input, shown_name};
 use super::model;
 use super::output::{Output, refuse_inputs};
 use super::tags::Tags;
+use super::written::Written;
 use crate::cli::{Common, ScoreArgs};
 use crate::data::corpus::Side;
 use crate::decode::translate::{Fit, Translator};
@@ -27,6 +29,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
     let mut pairs = Pairs::open([&args.src, &args.tgt])?;
     let mut unscored = Unscored::default();
+    let written = Written::watch(args.output.as_deref(), ProgressBar::hidden())?;
     let of_models = model::files_of(&first, &others);
     let inputs = [&args.src, &args.tgt].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
@@ -54,11 +57,13 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
         let scores = translator.score(&scored(&sources), &scored(&targets), batch_tokens)?;
         sources.iter().for_each(|line| tags.count(line));
         let mut scores = scores.iter();
-        for ((source, target), is_scored) in sources.iter().zip(&targets).zip(is_scored) {
-            let score = if is_scored { scores.next() } else { None };
-            output.line(&shown(&translator, [source, target], score, args, common))?;
-        }
-        output.flush()?;
+        written.write(sources.len(), || {
+            for ((source, target), is_scored) in sources.iter().zip(&targets).zip(is_scored) {
+                let score = if is_scored { scores.next() } else { None };
+                output.line(&shown(&translator, [source, target], score, args, common))?;
+            }
+            output.flush()
+        })?;
         if refused.is_some() || sources.is_empty() || output.is_closed() {
             break refused;
         }
@@ -139,14 +144,14 @@ impl<'a> Pairs<'a> {
         Ok(Self { paths, inputs: [open(paths[0])?, open(paths[1])?], lines: 0 })
     }
 
-    /// The next lines of both, none at the end; and what is wrong with the pair after them, if that is why they end. If the
+    /// The next lines of both, none at the end, and from stdin only those that have arrived, but at least one; and what is wrong with the pair after them, if that is why they end. If the
     /// very next pair cannot be read, that is an error.
     fn read(&mut self) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
         /// Pairs processed together: enough to batch by length, few enough to bound memory.
         const WINDOW: usize = 2000;
         let (mut sources, mut targets) = (Vec::new(), Vec::new());
         let mut refused = None;
-        while sources.len() < WINDOW {
+        while sources.len() < WINDOW && (sources.is_empty() || !self.inputs.iter().any(Input::may_wait)) {
             let [source, target] = &mut self.inputs;
             let pair = source.lines(1).and_then(|mut line| Ok((line.pop(), target.lines(1)?.pop())));
             match pair {

@@ -13,6 +13,7 @@ use super::input::{self, Lines};
 use super::model::{self, ModelFiles};
 use super::output::{Output, is_same_place, refuse_inputs};
 use super::tags::Tags;
+use super::written::Written;
 use crate::cli::{Common, TranslateArgs};
 use crate::console::{Counted, progress_bar};
 use crate::data::tokenizer::Tokenizer;
@@ -49,6 +50,11 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         refuse_inputs(Some(file), inputs())?;
     }
     let progress = progress(&lines, args.output.as_deref());
+    // Who answers a prompt sees what was answered.
+    let written = match lines.is_interactive() {
+        true => Written::default(),
+        false => Written::watch(args.output.as_deref(), progress.clone())?,
+    };
     let (mut writer, mut refused) = (None, None);
     while refused.is_none() {
         let window = lines.next()?;
@@ -67,10 +73,12 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         let translations = translator
             .translate(window, &options, |done| progress.set_position((options.lines_before + done) as u64))?;
         let alignments = writer.alignments(window, &translations, &translator.later_prefix(&options))?;
-        for ((line, translation), alignments) in window.iter().zip(&translations).zip(&alignments) {
-            writer.write(line, translation, alignments)?;
-        }
-        writer.output.flush()?;
+        written.write(window.len(), || {
+            for ((line, translation), alignments) in window.iter().zip(&translations).zip(&alignments) {
+                writer.write(line, translation, alignments)?;
+            }
+            writer.output.flush()
+        })?;
     }
     progress.finish_and_clear();
     lines.warn();

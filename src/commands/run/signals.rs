@@ -95,6 +95,25 @@ impl Signals {
     }
 }
 
+/// Calls `tell` with whether it is another one than SIGINT when SIGINT, SIGTERM or SIGHUP arrives, on a thread of its own, and then
+/// ends the process.
+/// A signal that is ignored, as SIGINT is in the background of a script, stays so.
+pub fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
+    let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
+    let wanted: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
+    if let Some(ends) = ENDS.get() {
+        ends.store(false, Ordering::Relaxed);
+    }
+    let mut signals = signal_hook::iterator::Signals::new(wanted).map_err(failed)?;
+    let listen = move || {
+        if let Some(signal) = signals.forever().next() {
+            tell(signal != SIGINT);
+            signal_hook::low_level::exit(128 + signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map(drop).map_err(failed)
+}
+
 /// Whether a signal is ignored, as SIGHUP is under `nohup`.
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

@@ -1,0 +1,72 @@
+//! How much of its input a command has answered, which it says if a signal ends it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+
+use super::run::signals;
+use crate::console::message;
+use crate::error::{Error, Result};
+
+/// How long a signal waits for results that are being written: a reader that does not read must not stop it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The lines of an input whose results are written.
+#[derive(Clone, Default)]
+pub struct Written {
+    lines: Arc<AtomicUsize>,
+    /// Held while results are written.
+    writing: Arc<Mutex<()>>,
+}
+
+impl Written {
+    /// Begins to count. SIGINT, SIGTERM or SIGHUP now end the process between two writings, and how many lines `output` holds the
+    /// results of is said.
+    ///
+    /// # Errors
+    /// The system does not let the process listen for signals.
+    pub fn watch(output: Option<&Path>, progress: ProgressBar) -> Result<Self> {
+        let written = Self::default();
+        let watched = written.clone();
+        let output = output.filter(|path| *path != Path::new("-")).unwrap_or(Path::new("stdout")).to_path_buf();
+        signals::at_the_end(move |is_terminated| {
+            let since = Instant::now();
+            // Once it has the lock it keeps it, so that nothing more is written.
+            let mut is_between = false;
+            while !is_between && since.elapsed() < PATIENCE {
+                is_between = watched.writing.try_lock().map(std::mem::forget).is_ok();
+                if !is_between {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+            progress.finish_and_clear();
+            let lines = watched.lines.load(Ordering::Relaxed);
+            message(format_args!("error: {}", stopped(is_terminated, lines, is_between, &output)));
+        })?;
+        Ok(written)
+    }
+
+    /// Writes the results of this many more lines, and hands them to the system.
+    pub fn write(&self, lines: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        write()?;
+        self.lines.fetch_add(lines, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// What is said if the process ends after the results of this many lines were written; between two writings, or in one.
+fn stopped(is_terminated: bool, lines: usize, is_between: bool, output: &Path) -> Error {
+    let how = if is_terminated { "terminated" } else { "interrupted" };
+    let what = match lines {
+        _ if !is_between => format!("{how} while results were written: those of {lines} lines are complete"),
+        0 => format!("{how} before any result was written"),
+        1 => format!("{how} after the result of 1 line was written"),
+        _ => format!("{how} after the results of {lines} lines were written"),
+    };
+    let next = lines + 1;
+    Error::stopped(is_terminated, what).at(output).help(format!("to go on, begin with line {next} of the input"))
+}
