@@ -472,6 +472,17 @@ fn damage_in_the_middle_costs_what_comes_after_it() {
     let output = project.mt(&["tokenize", "--model", "runs/small", "-q", "--input", "cut.gz"]);
     assert_eq!(stdout(&output).lines().count(), whole);
     fails(&output, 1, &["cut.gz", &format!(":{}", whole + 1), "the lines before it are done", "gzip -t"]);
+
+    // What there is to say of the lines before is said, and their explanations are written.
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(format!("a cat\n{}\n", "a dog ".repeat(200)).as_bytes()).unwrap();
+    let packed = gzip.finish().unwrap();
+    project.write("cut.gz", [&packed[..], &packed[..12]].concat());
+    let args = ["--input", "cut.gz", "--max-length", "4", "--attention", "weights.json"];
+    let output = project.mt(&[&["translate", "--model", "runs/small"], &args[..]].concat());
+    fails(&output, 1, &["cut.gz:3", "1 of 2 lines (line 2) is longer than"]);
+    let weights = std::fs::read(project.path("weights.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Vec<Value>>(&weights).unwrap().len(), 2);
 }
 
 #[test]

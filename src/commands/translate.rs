@@ -57,7 +57,15 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     };
     let (mut writer, mut refused) = (None, None);
     while refused.is_none() {
-        let window = lines.next()?;
+        let window = match lines.next() {
+            Ok(window) => window,
+            // What is known of the lines before is told, too.
+            Err(error) if writer.is_some() => {
+                refused = Some(error);
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         // Opening empties the output file, so first make sure that the input can be read.
         let writer = match &mut writer {
             Some(writer) => writer,
