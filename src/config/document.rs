@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::dump::toml_text;
+use super::dump::{HEADER, toml_text};
 use super::schema::find;
 use crate::error::Error;
 use crate::key::{Key, Kind};
@@ -39,6 +39,11 @@ pub(super) struct Origin {
 }
 
 impl Origin {
+    /// Whether this is in a configuration that `mt` wrote.
+    pub fn is_resolved(&self) -> bool {
+        self.source.text.as_ref().is_some_and(|text| text.starts_with(HEADER))
+    }
+
     /// Adds this position to an error.
     pub fn locate(&self, error: Error) -> Error {
         let Some(text) = &self.source.text else {

@@ -1,12 +1,14 @@
 //! The configuration: typed sections, read strictly from TOML files and `--set` overrides.
 //!
 //! Each file is parsed with positions (`document`), checked against the table of keys (`schema`, `check`; names of other
-//! toolkits are in `aliases`) and laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`), the configuration of the model
-//! that training begins with is laid below (`init`), computed defaults are filled in (`resolve`), and the result can be
-//! written out and compared (`dump`). All problems of all files are reported at once.
+//! toolkits are in `aliases`) and laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`),
+//! the configuration of the model that training begins with is laid below (`init`), defaults that depend on other keys are
+//! computed (`computed`), the keys are checked together (`resolve`), and the result can be written out and compared (`dump`).
+//! All problems of all files are reported at once.
 
 mod aliases;
 mod check;
+mod computed;
 mod corpus;
 mod document;
 mod dump;
@@ -27,6 +29,7 @@ use std::rc::Rc;
 
 pub use crate::ops::matmul::Precision;
 use check::Report;
+use computed::Written;
 pub use corpus::{CorpusConfig, CorpusLocation};
 use document::{Origin, Source, Table, Value};
 pub use dump::{differences, differences_of, is_resolved, to_toml, values};
@@ -50,7 +53,8 @@ use crate::file;
 /// several files extend counts once, where it is first extended. In the result every path is absolute: `data.root`
 /// starts at the file that states it (in `sets`, at the working directory), names of corpora at `data.root`, or, where
 /// no root is stated, at the file that states them. Keys of `[model]` and `[decode]` that are not stated are those of the model
-/// that `train.init` names.
+/// that `train.init` names. In a file that [`to_toml`] wrote, a value that its other keys give follows these where a later
+/// file or `sets` changes them.
 ///
 /// # Errors
 ///
@@ -220,16 +224,19 @@ impl Loader {
     /// Checks the layers, lays them over one another and resolves the result.
     fn finish(mut self) -> Result<Config> {
         let mut merged = Table::new();
+        let mut written = Vec::new();
         let mut all_read = true;
         for layer in self.layers {
             match layer {
                 Some(mut layer) => {
                     self.report.check_layer(&mut layer, all_read.then_some(&merged));
+                    written.extend(Written::of(&layer));
                     document::merge(&mut merged, layer, schema::ROOT);
                 }
                 None => all_read = false,
             }
         }
+        written.iter().for_each(|written| written.release(&mut merged));
         if !all_read {
             // An unreadable file may state what seems missing, so do not look for missing keys.
             return Err(self.report.into_error());

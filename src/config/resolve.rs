@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 
 use super::check::Report;
-use super::corpus;
 use super::document::{Entry, Origin, Table, Value, get, to_json};
-use super::dump::HEADER;
 use super::init;
-use super::model::{ModelConfig, NormPlacement, PositionKind, Preset, Sinusoid, Tie};
+use super::model::{ModelConfig, PositionKind, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
+use super::{computed, corpus};
 use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
 use crate::error::{Error, Result};
 use crate::model::layout::{self, Vocabulary};
@@ -28,7 +27,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     if config.tokenizer.path.is_some() {
         config.tokenizer.joint = config.tokenizer.target_path.is_none();
     }
-    fill_model(&mut config.model, config.tokenizer.joint, stated);
+    computed::fill(&mut config, stated);
     config.train.schedule.end_at(config.train.max_updates);
     corpus::check(merged, report);
     let mut together = Together { merged, report };
@@ -58,47 +57,6 @@ pub(super) fn require_for_training(config: &Config, merged: &Table, report: &mut
         let help = "add to [data]: valid = { source = \"valid.en\", target = \"valid.de\" }; or set `valid.every = 0`";
         together.add(&["data.valid", "valid.every"], Error::usage(what).help(help));
     }
-}
-
-/// Gives the keys of `[model]` that are not stated the values that follow from those that are.
-fn fill_model(model: &mut ModelConfig, joint: bool, stated: impl Fn(&str) -> bool) {
-    let shape = ModelConfig::of_preset(model.preset.unwrap_or(Preset::Base));
-    let missing = |key: &str| !stated(&format!("model.{key}"));
-    if missing("d_model") {
-        model.d_model = shape.d_model;
-    }
-    if missing("d_ff") {
-        model.d_ff = shape.d_ff;
-    }
-    if missing("heads") {
-        model.heads = shape.heads;
-    }
-    if missing("encoder_layers") {
-        model.encoder_layers = shape.encoder_layers;
-    }
-    if missing("decoder_layers") {
-        model.decoder_layers = shape.decoder_layers;
-    }
-    if missing("d_k") {
-        model.d_k = model.d_model / model.heads;
-    }
-    if missing("d_v") {
-        model.d_v = model.d_model / model.heads;
-    }
-    if missing("final_norm") {
-        model.final_norm = model.norm == NormPlacement::Pre;
-    }
-    if missing("tie") {
-        model.tie = if joint { Tie::All } else { Tie::Decoder };
-    }
-    if missing("embedding_dropout") {
-        model.embedding_dropout = model.dropout;
-    }
-}
-
-/// Whether something is stated in a configuration that `mt` wrote.
-fn is_resolved_text(origin: &Origin) -> bool {
-    origin.source.text.as_ref().is_some_and(|text| text.starts_with(HEADER))
 }
 
 /// Checks of keys that depend on one another.
@@ -141,7 +99,7 @@ impl Together<'_> {
                 ["kind", "vocab_size", "joint", "normalization", "lowercase", "max_piece_length", "sample_lines"];
             // These can be added to the tokenizer of a model that is fine-tuned.
             let added = if get(self.merged, "train.init").is_none() { &["tags", "symbols"][..] } else { &[] };
-            let together = |origin: &Origin| origin.source.order == file.source.order && !is_resolved_text(file);
+            let together = |origin: &Origin| origin.source.order == file.source.order && !file.is_resolved();
             for (key, origin) in learnt.iter().chain(added).filter_map(|key| Some((key, stated(key)?))) {
                 if together(origin) || origin.source.layer > file.source.layer {
                     let what =
@@ -253,7 +211,7 @@ impl Together<'_> {
         }
         let least = config.decode.min_length;
         // Earlier versions trained models with such a configuration.
-        let is_written = |entry: &Entry| is_resolved_text(&entry.item.origin);
+        let is_written = |entry: &Entry| entry.item.origin.is_resolved();
         if least >= model && !get(self.merged, "decode.min_length").is_some_and(is_written) {
             let what = format!(
                 "`decode.min_length` = {least} is more tokens than a translation can have: `model.max_length` = {model} \

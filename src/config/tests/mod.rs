@@ -1,5 +1,6 @@
 //! Tests of the configuration, on files in a folder of their own.
 
+mod computed;
 mod layers;
 mod problems;
 mod shipped;

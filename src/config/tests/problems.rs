@@ -356,11 +356,19 @@ fn the_model_that_training_begins_with_is_not_blamed() {
 /// But one that the user names as well can be changed.
 #[test]
 fn a_configuration_that_the_user_names_is_blamed() {
-    let run = to_toml(&loaded("", &[]));
+    let run = to_toml(&loaded("[model]\nsinusoid = \"tensor2tensor\"\ntie = \"decoder\"\n", &[]));
     let folder = Folder::new(&[("run/config.toml", &run)]);
-    let init = format!("train.init={}", folder.path("run").display());
-    let text = folder.problems(&["run/config.toml"], &[&init, "tokenizer.joint=false"]).concat();
-    assert_mentions(&text, &["--> run/config.toml:", "set `tie = \"decoder\"`, or `joint = true`"]);
+    let init_of = |folder: &Folder| format!("train.init={}", folder.path("run").display());
+    let text = folder.problems(&["run/config.toml"], &[&init_of(&folder), "model.positions=rotary"]).concat();
+    assert_mentions(&text, &["--> run/config.toml:", "set `sinusoid` to \"interleaved\" or \"halves\""]);
+    // A tie that nothing else explains was meant.
+    let text = folder.problems(&["run/config.toml"], &["tokenizer.joint=false", "model.tie=all"]).concat();
+    assert_mentions(&text, &["--> --set model.tie=all", "set `tie = \"decoder\"`, or `joint = true`"]);
+    // One that only follows from the vocabulary is the model's.
+    let folder = Folder::new(&[("run/config.toml", &to_toml(&loaded("", &[])))]);
+    let text = folder.problems(&["run/config.toml"], &[&init_of(&folder), "tokenizer.joint=false"]).concat();
+    let joint = "`tokenizer.joint` is false, but the vocabulary comes from `train.init`, where it is true";
+    assert_mentions(&text, &[joint, "--> --set tokenizer.joint=false", "leave it out"]);
 }
 
 /// Earlier versions did not refuse it, and their models remain usable.

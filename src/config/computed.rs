@@ -1,0 +1,135 @@
+//! Keys of `[model]` whose defaults are computed from other keys, and how they follow those keys.
+//!
+//! The configuration that a run directory holds states every key, also those that its user left out. If it is laid below
+//! `--set` or another file, a key with the value that the other keys of that file give counts as left out once a layer
+//! above changes a key that it is computed from: with `model.norm = "pre"`, a `final_norm = false` that only followed from
+//! "post" becomes true. As always, a key that such a layer states itself has that value. What a user's own file states is
+//! meant, and stays.
+
+use std::cmp::Reverse;
+
+use super::document::{Table, Value, get, to_json};
+use super::model::{ModelConfig, NormPlacement, Preset, Tie};
+use super::sections::Config;
+
+/// A key whose default is computed.
+struct Computed {
+    /// The key.
+    key: &'static str,
+    /// The keys that the default depends on.
+    from: &'static [&'static str],
+    /// Gives it its default.
+    fill: fn(&mut Config),
+}
+
+/// Those keys, each after the ones that it depends on.
+const COMPUTED: &[Computed] = &[
+    Computed { key: "model.d_model", from: PRESET, fill: |config| config.model.d_model = shape(config).d_model },
+    Computed { key: "model.d_ff", from: PRESET, fill: |config| config.model.d_ff = shape(config).d_ff },
+    Computed { key: "model.heads", from: PRESET, fill: |config| config.model.heads = shape(config).heads },
+    Computed {
+        key: "model.encoder_layers",
+        from: PRESET,
+        fill: |config| config.model.encoder_layers = shape(config).encoder_layers,
+    },
+    Computed {
+        key: "model.decoder_layers",
+        from: PRESET,
+        fill: |config| config.model.decoder_layers = shape(config).decoder_layers,
+    },
+    Computed { key: "model.d_k", from: WIDTHS, fill: |config| config.model.d_k = head_width(&config.model) },
+    Computed { key: "model.d_v", from: WIDTHS, fill: |config| config.model.d_v = head_width(&config.model) },
+    Computed {
+        key: "model.final_norm",
+        from: &["model.norm"],
+        fill: |config| config.model.final_norm = config.model.norm == NormPlacement::Pre,
+    },
+    Computed {
+        key: "model.tie",
+        // Two files are two vocabularies.
+        from: &["tokenizer.joint", "tokenizer.path", "tokenizer.target_path"],
+        fill: |config| config.model.tie = if config.tokenizer.joint { Tie::All } else { Tie::Decoder },
+    },
+    Computed {
+        key: "model.embedding_dropout",
+        from: &["model.dropout"],
+        fill: |config| config.model.embedding_dropout = config.model.dropout,
+    },
+];
+
+const PRESET: &[&str] = &["model.preset"];
+const WIDTHS: &[&str] = &["model.d_model", "model.heads"];
+
+/// The model that the preset names.
+fn shape(config: &Config) -> ModelConfig {
+    ModelConfig::of_preset(config.model.preset.unwrap_or(Preset::Base))
+}
+
+fn head_width(model: &ModelConfig) -> usize {
+    model.d_model / model.heads
+}
+
+/// Gives the keys that are not stated the values that follow from those that are.
+pub(super) fn fill(config: &mut Config, stated: impl Fn(&str) -> bool) {
+    COMPUTED.iter().filter(|computed| !stated(computed.key)).for_each(|computed| (computed.fill)(config));
+}
+
+/// A layer that `mt` wrote.
+pub(super) struct Written {
+    stated: Table,
+    order: usize,
+    layer: (usize, Reverse<usize>),
+    /// The keys with the values that its other keys give.
+    following: Vec<&'static Computed>,
+}
+
+impl Written {
+    /// The layer, if `mt` wrote it. It has been checked.
+    pub fn of(layer: &Table) -> Option<Self> {
+        let origin = &layer.values().next()?.key;
+        if !origin.is_resolved() {
+            return None;
+        }
+        // What is missing is reported elsewhere.
+        let config: Config = serde_json::from_value(to_json(layer)).ok()?;
+        let follows = |computed: &&Computed| {
+            let mut other = config.clone();
+            (computed.fill)(&mut other);
+            get(layer, computed.key).is_some() && other == config
+        };
+        let following = COMPUTED.iter().filter(follows).collect();
+        Some(Self { stated: layer.clone(), order: origin.source.order, layer: origin.source.layer, following })
+    }
+
+    /// Removes from the merged layers what follows from keys that layers above this one have changed.
+    pub fn release(&self, merged: &mut Table) {
+        let mut released = Vec::new();
+        for computed in &self.following {
+            let is_changed = |key: &&&str| released.contains(*key) || self.is_changed(merged, key);
+            let is_own = get(merged, computed.key).is_some_and(|entry| entry.item.origin.source.order == self.order);
+            if is_own && computed.from.iter().any(|key| is_changed(&key)) {
+                remove(merged, computed.key);
+                released.push(computed.key);
+            }
+        }
+    }
+
+    /// Whether a layer above this one gives the key another value.
+    fn is_changed(&self, merged: &Table, key: &str) -> bool {
+        let value = |table| get(table, key).map(|entry| entry.item.value.to_json());
+        let is_above = |table| get(table, key).is_some_and(|entry| entry.item.origin.source.layer > self.layer);
+        is_above(merged) && value(merged) != value(&self.stated)
+    }
+}
+
+/// Removes the entry at a dotted path.
+fn remove(table: &mut Table, path: &str) {
+    match path.split_once('.') {
+        None => drop(table.remove(path)),
+        Some((name, rest)) => {
+            if let Some(Value::Table(inner)) = table.get_mut(name).map(|entry| &mut entry.item.value) {
+                remove(inner, rest);
+            }
+        }
+    }
+}
