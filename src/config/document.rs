@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::dump::{HEADER, toml_text};
-use super::schema::find;
+use super::schema::{FORMS, find};
 use crate::error::Error;
 use crate::key::{Key, Kind};
 
@@ -245,7 +245,7 @@ pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
 /// Whether `above` states another corpus than `below`, so that the keys of `below` do not apply to it: in another form (two
 /// files, a TSV file or a data set), or both sides anew.
 fn is_another_corpus(below: &Table, above: &Table) -> bool {
-    let form = |table: &Table| ["hub", "tsv"].into_iter().find(|key| table.contains_key(*key));
+    let form = |table: &Table| FORMS.iter().find(|key| table.contains_key(**key));
     let is_whole = above.contains_key("source") && above.contains_key("target");
     (form(above).is_some() && form(above) != form(below)) || (is_whole && (form(above).or(form(below)).is_some()))
 }

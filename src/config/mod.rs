@@ -205,20 +205,19 @@ impl Loader {
         }
     }
 
-    /// Adds the overrides; those that set a `kind` first, so that they do not discard the keys set beside them.
+    /// Adds the overrides, later ones over earlier ones.
     fn overrides(&mut self, sets: &[String]) {
-        let mut overrides = Vec::new();
+        let mut layers = Vec::new();
         for set in sets {
             match Override::parse(set) {
-                Ok(set) => overrides.push(set),
+                Ok(set) => {
+                    self.sources += 1;
+                    set.add_to(&mut layers, self.sources, &self.working);
+                }
                 Err(error) => self.report.add_anywhere(error),
             }
         }
-        overrides.sort_by_key(|set| !set.sets_kind());
-        for set in overrides {
-            self.sources += 1;
-            self.layers.push(Some(set.layer(self.sources, self.working.clone())));
-        }
+        self.layers.extend(layers.into_iter().map(Some));
     }
 
     /// Checks the layers, lays them over one another and resolves the result.

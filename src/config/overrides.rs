@@ -1,12 +1,13 @@
 //! `--set a.b.c=VALUE`.
 
 use std::cmp::Reverse;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::document::{Entry, Item, Origin, Source, Table, Value, parse_value};
-use super::schema::lookup;
+use super::document::{Entry, Item, Origin, Source, Table, Value, get, parse_value};
+use super::schema::{FORMS, find, lookup};
 use crate::error::{Error, Result};
+use crate::key::Kind;
 
 const HELP: &str = "write --set section.key=VALUE";
 const MOST_PARTS: usize = 8;
@@ -40,14 +41,30 @@ impl<'s> Override<'s> {
         Ok(Self { text, path, value: value.trim() })
     }
 
-    /// Whether this sets a table's `kind`. Those come first, so that `--set` may name the kind and its keys in any
-    /// order.
-    pub fn sets_kind(&self) -> bool {
-        self.path.last() == Some(&"kind")
+    /// Adds the override as a layer over earlier ones. The first that states the `kind` of a table comes before keys of that
+    /// table, so that `--set` may name the kind and its keys in any order; likewise for the form of a corpus.
+    pub fn add_to(&self, layers: &mut Vec<Table>, order: usize, directory: &Path) {
+        let before = |table: String| match layers.iter().any(|layer| has_form(layer, &table)) {
+            true => None,
+            false => layers.iter().position(|layer| get(layer, &table).is_some()),
+        };
+        let place = self.table_of_form().and_then(before).unwrap_or(layers.len());
+        layers.insert(place, self.layer(order, directory.to_path_buf()));
+    }
+
+    /// The table whose other keys depend on this key, if there is one.
+    fn table_of_form(&self) -> Option<String> {
+        let (name, table) = self.path.split_last()?;
+        let decides = match lookup(table.iter().copied())? {
+            Kind::Tagged { .. } => *name == "kind",
+            Kind::Table(keys) => FORMS.contains(name) && find(keys, name).is_some(),
+            _ => false,
+        };
+        decides.then(|| table.join("."))
     }
 
     /// The override as a document that states this one key.
-    pub fn layer(&self, order: usize, directory: PathBuf) -> Table {
+    fn layer(&self, order: usize, directory: PathBuf) -> Table {
         let source =
             Rc::new(Source { order, layer: (order, Reverse(0)), name: place(self.text), text: None, directory });
         let origin = Origin { source: source.clone(), offset: 0 };
@@ -67,7 +84,8 @@ impl<'s> Override<'s> {
     /// The value as TOML, or as bare text if it is not TOML or the key holds text.
     fn value(&self, source: &Rc<Source>) -> Value {
         let bare = || Value::Text(self.value.to_owned());
-        let holds_text = self.sets_kind() || lookup(self.path.iter().copied()).is_some_and(|kind| kind.is_text());
+        let kind = lookup(self.path.iter().copied());
+        let holds_text = self.path.last() == Some(&"kind") || kind.is_some_and(Kind::is_text);
         match parse_value(self.value, source) {
             Some(value @ Value::Text(_)) => value,
             Some(_) if holds_text => bare(),
@@ -75,6 +93,13 @@ impl<'s> Override<'s> {
             None => bare(),
         }
     }
+}
+
+/// Whether a layer states the form of a table: its `kind`, or a whole corpus.
+fn has_form(layer: &Table, table: &str) -> bool {
+    let Some(Value::Table(stated)) = get(layer, table).map(|entry| &entry.item.value) else { return false };
+    let has = |key: &str| stated.contains_key(key);
+    has("kind") || FORMS.iter().any(|form| has(form)) || (has("source") && has("target"))
 }
 
 /// The place of an override in messages.

@@ -57,6 +57,9 @@ const LOCATION: &[Key] = &[
     HUB[3],
 ];
 
+/// The keys that say where a corpus is if it is not two files, so that `source` and `target` are columns.
+pub(super) const FORMS: &[&str] = &["hub", "tsv"];
+
 /// A split of a data set of the hub; `corpus` checks how the keys go together.
 const HUB: [Key; 4] =
     [key("hub", Kind::Text), key("config", Kind::Text), key("split", Kind::Text), key("revision", Kind::Text)];

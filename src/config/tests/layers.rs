@@ -51,6 +51,23 @@ fn another_kind_replaces_the_table_and_the_same_kind_does_not() {
         assert_eq!(schedule(&["noam.toml"], &sets), constant);
         assert_eq!(schedule(&["cosine.toml"], &sets), constant);
     }
+    // Whatever was set of the table before is replaced: it was of another kind.
+    let table = "train.schedule={ kind = 'inverse_sqrt', learning_rate = 1, warmup = 7 }";
+    assert_eq!(schedule(&["cosine.toml"], &[table, "train.schedule.kind=noam"]), ScheduleConfig::default());
+    let keys = [table, "train.schedule.kind=constant", "train.schedule.learning_rate=2"];
+    assert_eq!(schedule(&[], &keys), ScheduleConfig::Constant { learning_rate: 2.0, warmup: 0 });
+    assert_eq!(
+        schedule(&[], &["train.schedule.kind=linear", "train.schedule.end=1", "train.schedule.kind=noam"]),
+        ScheduleConfig::default()
+    );
+    let inverse = ScheduleConfig::InverseSqrt { learning_rate: 1.0, warmup: 7, initial: 0.0 };
+    assert_eq!(schedule(&["cosine.toml"], &["train.schedule.kind=noam", table]), inverse);
+    assert_eq!(schedule(&["cosine.toml"], &["train.schedule.end=1", "train.keep=3", table]), inverse);
+    let inner = ["train={ schedule = { kind = 'constant', learning_rate = 1 } }", "train.schedule.kind=noam"];
+    assert_eq!(schedule(&["cosine.toml"], &inner), ScheduleConfig::default());
+    // A table without a kind has keys of the one that is set later.
+    let constant = ["train.schedule={ learning_rate = 1 }", "train.schedule.kind=constant"];
+    assert_eq!(schedule(&["noam.toml"], &constant), ScheduleConfig::Constant { learning_rate: 1.0, warmup: 0 });
     let total = schedule(&["cosine.toml"], &["train.max_updates=5000"]);
     assert!(matches!(total, ScheduleConfig::Cosine(Decay { total: 5000, .. })));
 }
