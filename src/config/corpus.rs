@@ -186,30 +186,67 @@ pub(super) fn check(merged: &Table, report: &mut Report) {
     }
 }
 
+/// How a number is stated as text.
+fn as_text(path: &str, side: &str, number: i128, origin: &Origin) -> String {
+    match origin.source.text {
+        Some(_) => format!("{side} = \"{number}\""),
+        // A shell removes one pair of quotes.
+        None => format!("--set '{path}.{side}=\"{number}\"'"),
+    }
+}
+
+/// Reports a corpus whose sides are the same column. Earlier versions trained models with one.
+fn same_column(report: &mut Report, path: &str, [source, target]: [&Item; 2]) {
+    if source.value.to_json() == target.value.to_json() && !target.origin.is_resolved() {
+        let what = format!("`{path}.source` and `{path}.target` are the same column, {}", target.value.show());
+        report.add(&target.origin, Error::usage(what).help("name the column of each language"));
+    }
+}
+
 fn check_one(report: &mut Report, path: &str, table: &Table, origin: &Origin) {
     let text = |key: &str| match table.get(key).map(|entry| &entry.item) {
         Some(Item { value: Value::Text(text), origin }) => Some((text.as_str(), origin)),
         _ => None,
     };
     let tsv = table.get("tsv").map(|entry| &entry.item);
+    let mut columns = Vec::new();
     for side in ["source", "target"] {
         let Some(item) = table.get(side).map(|entry| &entry.item) else { continue };
-        match (&item.value, tsv) {
-            _ if report.is_bad(&format!("{path}.{side}")) => {}
-            (Value::Text(_), Some(_)) => {
-                let what = format!(
-                    "`{path}.{side}` is the number of a column of `tsv`, and cannot be {}",
-                    item.value.describe()
-                );
-                report.add(&item.origin, Error::usage(what).help("columns count from 1: source = 1, target = 2"));
+        let found = || item.value.describe();
+        let (what, help) = match (&item.value, tsv) {
+            _ if report.is_bad(&format!("{path}.{side}")) => continue,
+            (Value::Text(_), Some(_)) => (
+                format!("`{path}.{side}` is the number of a column of `tsv`, and cannot be {}", found()),
+                "columns count from 1: source = 1, target = 2".to_owned(),
+            ),
+            (Value::Integer(number), None) if text("hub").is_some() => (
+                format!("`{path}.{side}` is the name of a column of the data set, and cannot be {}", found()),
+                format!(
+                    "write a name, such as \"en\"; if {number} is one, write {}",
+                    as_text(path, side, *number, &item.origin)
+                ),
+            ),
+            (Value::Integer(number), None)
+                if !["tsv", "hub"].iter().any(|key| report.is_bad(&format!("{path}.{key}"))) =>
+            {
+                (
+                    format!("`{path}.{side}` is the number of a column, but no `tsv` names a file with columns"),
+                    format!(
+                        "name the file: tsv = \"corpus.tsv\"; or give a path in quotes: {}",
+                        as_text(path, side, *number, &item.origin)
+                    ),
+                )
             }
-            (Value::Integer(_), None) if !report.is_bad(&format!("{path}.tsv")) => {
-                let what = format!("`{path}.{side}` is the number of a column, but no `tsv` names a file with columns");
-                let help = "name the file: tsv = \"corpus.tsv\"; or give a path in quotes";
-                report.add(&item.origin, Error::usage(what).help(help));
+            _ if tsv.is_some() || text("hub").is_some() => {
+                columns.push(item);
+                continue;
             }
-            _ => {}
-        }
+            _ => continue,
+        };
+        report.add(&item.origin, Error::usage(what).help(help));
+    }
+    if let [source, target] = columns[..] {
+        same_column(report, path, [source, target]);
     }
     if let (Some((_, origin)), Some(_)) = (text("hub"), tsv) {
         let what = format!("`{path}` names both a data set of the hub and a file (`hub` and `tsv`)");

@@ -88,6 +88,8 @@ impl<'s> Override<'s> {
         let holds_text = self.path.last() == Some(&"kind") || kind.is_some_and(Kind::is_text);
         match parse_value(self.value, source) {
             Some(value @ Value::Text(_)) => value,
+            // The number of a column.
+            Some(value @ Value::Integer(_)) if matches!(kind, Some(Kind::Side)) => value,
             Some(_) if holds_text => bare(),
             Some(value) => value,
             None => bare(),

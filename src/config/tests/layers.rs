@@ -4,7 +4,6 @@ use std::fs;
 
 use super::super::*;
 use super::{Folder, assert_mentions, loaded};
-use crate::data::hub::HubSplit;
 use crate::train::schedule::Decay;
 
 #[test]
@@ -201,78 +200,6 @@ fn differences_name_the_keys() {
     c.data.train.push(CorpusConfig { location: CorpusLocation::files("s", "t"), weight: 2.0 });
     let train = "[{ source = \"s\", target = \"t\", weight = 2.0 }]";
     assert_eq!(differences(&a, &c), [triple("data.train", "[]", train)]);
-}
-
-/// The location of the validation set as a file would state it.
-fn valid(config: &Config) -> String {
-    let toml = to_toml(config);
-    let rest = toml.split_once("[data.valid]\n").map_or("", |(_, rest)| rest);
-    rest.lines().take_while(|line| !line.is_empty() && !line.starts_with('[')).collect::<Vec<_>>().join(", ")
-}
-
-#[test]
-fn a_data_set_of_the_hub_names_columns_not_files() {
-    let hub = "hub = \"wmt/wmt14\", config = \"de-en\", source = \"en\", target = \"de\"";
-    let text = format!(
-        "[data]\nroot = \"x\"\ntrain = [{{ {hub}, split = \"train\", weight = 2.0 }}, {{ source = \"a\", target = \"b\" }}]\n\
-         valid = {{ {hub}, split = \"validation\", revision = \"v1.0\" }}\n"
-    );
-    let config = loaded(&text, &[]);
-    let split = |split: &str, revision: Option<&str>| HubSplit {
-        name: "wmt/wmt14".into(),
-        config: Some("de-en".into()),
-        split: split.into(),
-        revision: revision.map(str::to_owned),
-        source: "en".into(),
-        target: "de".into(),
-    };
-    let first = CorpusConfig { location: CorpusLocation::Hub(split("train", None)), weight: 2.0 };
-    assert_eq!(config.data.train[0], first);
-    assert!(config.data.train[1].location.sides()[0].ends_with("x/a"));
-    assert_eq!(config.data.valid, Some(CorpusLocation::Hub(split("validation", Some("v1.0")))));
-    // And comes back from a run's config.toml.
-    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
-    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
-    let shown: Vec<String> = config.data.train.iter().map(|corpus| corpus.location.to_string()).collect();
-    assert_eq!(shown[0], "hub:wmt/wmt14 de-en train");
-}
-
-#[test]
-fn a_file_of_columns_is_named_with_their_numbers() {
-    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5 }]\n\
-                valid = { tsv = \"v.tsv\", source = 1, target = 3 }\n";
-    let config = loaded(text, &[]);
-    let CorpusLocation::Tsv { file, columns } = &config.data.train[0].location else {
-        panic!("{:?}", config.data.train)
-    };
-    assert!(file.is_absolute() && file.ends_with("x/a.tsv.gz"));
-    assert_eq!((columns, config.data.train[0].weight), (&[2, 1], 0.5));
-    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
-    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
-}
-
-#[test]
-fn another_corpus_replaces_the_one_below() {
-    let below =
-        "[data]\nvalid = { hub = \"a/b\", config = \"c\", split = \"test\", source = \"en\", target = \"de\" }\n";
-    let over = |layer: &str, sets: &[&str]| {
-        let folder = Folder::new(&[("a.toml", below), ("b.toml", layer)]);
-        valid(&folder.load(&["a.toml", "b.toml"], sets).unwrap())
-    };
-    let files = over("[data]\nvalid = { source = \"/v.en\", target = \"/v.de\" }\n", &[]);
-    assert_eq!(files, "source = \"/v.en\", target = \"/v.de\"");
-    let other = "[data]\nvalid = { hub = \"x/y\", split = \"dev\", source = \"s\", target = \"t\" }\n";
-    assert_eq!(over(other, &[]), "hub = \"x/y\", split = \"dev\", source = \"s\", target = \"t\"");
-    let columns = over("[data]\nvalid = { tsv = \"/v.tsv\", source = 1, target = 2 }\n", &[]);
-    assert_eq!(columns, "tsv = \"/v.tsv\", source = 1, target = 2");
-    // A single key changes that key alone.
-    let text = over("", &["data.valid.split=2016", "data.valid.revision=v2"]);
-    assert_eq!(
-        text,
-        "hub = \"a/b\", config = \"c\", split = \"2016\", revision = \"v2\", source = \"en\", target = \"de\""
-    );
-    let text = over("[data.valid]\nsource = \"fr\"\n", &[]);
-    assert!(text.contains("hub = \"a/b\"") && text.contains("source = \"fr\""), "{text}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests of the configuration, on files in a folder of their own.
 
 mod computed;
+mod corpora;
 mod layers;
 mod problems;
 mod shipped;

@@ -1,0 +1,174 @@
+//! Corpora: files, columns of a file, data sets of the hub.
+
+use super::super::*;
+use super::{Folder, assert_mentions, loaded, problem};
+use crate::data::hub::HubSplit;
+
+/// The location of the validation set as a file would state it.
+fn valid(config: &Config) -> String {
+    let toml = to_toml(config);
+    let rest = toml.split_once("[data.valid]\n").map_or("", |(_, rest)| rest);
+    rest.lines().take_while(|line| !line.is_empty() && !line.starts_with('[')).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn a_data_set_of_the_hub_names_columns_not_files() {
+    let hub = "hub = \"wmt/wmt14\", config = \"de-en\", source = \"en\", target = \"de\"";
+    let text = format!(
+        "[data]\nroot = \"x\"\ntrain = [{{ {hub}, split = \"train\", weight = 2.0 }}, {{ source = \"a\", target = \"b\" }}]\n\
+         valid = {{ {hub}, split = \"validation\", revision = \"v1.0\" }}\n"
+    );
+    let config = loaded(&text, &[]);
+    let split = |split: &str, revision: Option<&str>| HubSplit {
+        name: "wmt/wmt14".into(),
+        config: Some("de-en".into()),
+        split: split.into(),
+        revision: revision.map(str::to_owned),
+        source: "en".into(),
+        target: "de".into(),
+    };
+    let first = CorpusConfig { location: CorpusLocation::Hub(split("train", None)), weight: 2.0 };
+    assert_eq!(config.data.train[0], first);
+    assert!(config.data.train[1].location.sides()[0].ends_with("x/a"));
+    assert_eq!(config.data.valid, Some(CorpusLocation::Hub(split("validation", Some("v1.0")))));
+    // And comes back from a run's config.toml.
+    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
+    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
+    let shown: Vec<String> = config.data.train.iter().map(|corpus| corpus.location.to_string()).collect();
+    assert_eq!(shown[0], "hub:wmt/wmt14 de-en train");
+}
+
+#[test]
+fn a_file_of_columns_is_named_with_their_numbers() {
+    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5 }]\n\
+                valid = { tsv = \"v.tsv\", source = 1, target = 3 }\n";
+    let config = loaded(text, &[]);
+    let CorpusLocation::Tsv { file, columns } = &config.data.train[0].location else {
+        panic!("{:?}", config.data.train)
+    };
+    assert!(file.is_absolute() && file.ends_with("x/a.tsv.gz"));
+    assert_eq!((columns, config.data.train[0].weight), (&[2, 1], 0.5));
+    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
+    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
+}
+
+#[test]
+fn another_corpus_replaces_the_one_below() {
+    let below =
+        "[data]\nvalid = { hub = \"a/b\", config = \"c\", split = \"test\", source = \"en\", target = \"de\" }\n";
+    let over = |layer: &str, sets: &[&str]| {
+        let folder = Folder::new(&[("a.toml", below), ("b.toml", layer)]);
+        valid(&folder.load(&["a.toml", "b.toml"], sets).unwrap())
+    };
+    let files = over("[data]\nvalid = { source = \"/v.en\", target = \"/v.de\" }\n", &[]);
+    assert_eq!(files, "source = \"/v.en\", target = \"/v.de\"");
+    let other = "[data]\nvalid = { hub = \"x/y\", split = \"dev\", source = \"s\", target = \"t\" }\n";
+    assert_eq!(over(other, &[]), "hub = \"x/y\", split = \"dev\", source = \"s\", target = \"t\"");
+    let columns = over("[data]\nvalid = { tsv = \"/v.tsv\", source = 1, target = 2 }\n", &[]);
+    assert_eq!(columns, "tsv = \"/v.tsv\", source = 1, target = 2");
+    // A single key changes that key alone.
+    let text = over("", &["data.valid.split=2016", "data.valid.revision=v2"]);
+    assert_eq!(
+        text,
+        "hub = \"a/b\", config = \"c\", split = \"2016\", revision = \"v2\", source = \"en\", target = \"de\""
+    );
+    let text = over("[data.valid]\nsource = \"fr\"\n", &[]);
+    assert!(text.contains("hub = \"a/b\"") && text.contains("source = \"fr\""), "{text}");
+}
+
+#[test]
+fn keys_of_a_data_set_go_together() {
+    let text = "[data]\ntrain = [\n  { hub = \"wmt/../x\", source = \"en\", target = \"de\" },\n  { source = \"a\", target = \
+                \"b\", split = \"train\" },\n]\nvalid = { hub = \"a/b\", split = \"\", target = \"de\" }\ntest = { hub = \
+                \"a/b\", split = \"test\", revison = \"x\", revision = \"../..\", source = \"en\", target = \"de\" }\n";
+    let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
+    for (place, parts) in [
+        ("a.toml:3:11", &["`data.train[0].hub` cannot be \"wmt/../x\"", "ORG/NAME"][..]),
+        ("a.toml:3:3", &["`data.train[0].split` is missing"]),
+        ("a.toml:4:41", &["`data.train[1].split` is about a data set", "add hub ="]),
+        ("a.toml:6:32", &["`data.valid.split` must be text in quotes, not empty"]),
+        ("a.toml:6:1", &["`data.valid.source` is missing"]),
+        ("a.toml:7:39", &["unknown key `revison` in [data.test]", "did you mean `revision`?"]),
+        ("a.toml:7:65", &["`data.test.revision` cannot be \"../..\"", "a branch, a tag or a commit"]),
+    ] {
+        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {place}")));
+        assert_mentions(found.unwrap_or_else(|| panic!("none at {place} in {problems:#?}")), parts);
+    }
+    assert_eq!(problems.len(), 7, "{problems:#?}");
+}
+
+#[test]
+fn columns_go_with_a_file_of_columns() {
+    let text = "[data]\ntrain = [\n  { tsv = \"a.tsv\", source = \"en\", target = 2 },\n  { source = 1, target = \"b\" },\n]\n\
+                valid = { hub = \"a/b\", split = \"c\", tsv = \"d\", source = 1, target = 2 }\n\
+                test = { tsv = 3, source = 0, target = 2 }\n";
+    let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
+    for (place, parts) in [
+        ("a.toml:3:29", &["`data.train[0].source` is the number of a column of `tsv`", "\"en\"", "count from 1"][..]),
+        ("a.toml:4:14", &["`data.train[1].source` is the number of a column, but no `tsv`", "tsv = "]),
+        ("a.toml:6:17", &["both a data set of the hub and a file", "leave one of them out"]),
+        ("a.toml:7:16", &["`data.test.tsv` must be a path in quotes"]),
+        ("a.toml:7:28", &["`data.test.source` must be the number of a column, from 1", "0"]),
+    ] {
+        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {place}")));
+        assert_mentions(found.unwrap_or_else(|| panic!("none at {place} in {problems:#?}")), parts);
+    }
+    assert_eq!(problems.len(), 5, "{problems:#?}");
+}
+
+#[test]
+fn a_side_that_is_no_column_of_its_corpus_is_refused() {
+    let text = problem("[data]\nvalid = { tsv = \"a.tsv\", source = 1001, target = 2 }\n");
+    assert_mentions(&text, &["a.toml:2:35", "a column, from 1 to 1000, or a path", "1001"]);
+    let text = problem("[data]\nvalid = { hub = \"a/b\", split = \"c\", source = 1, target = \"de\" }\n");
+    let says = ["a.toml:2:46", "`data.valid.source` is the name of a column of the data set", "source = \"1\""];
+    assert_mentions(&text, &says);
+    assert!(!text.contains("tsv"), "{text}");
+    for (keys, column) in [
+        ("tsv = \"a.tsv\", source = 1, target = 1", "1"),
+        ("hub = \"a/b\", split = \"c\", source = \"en\", target = \"en\"", "\"en\""),
+    ] {
+        let text = problem(&format!("[data]\ntest = {{ {keys} }}\n"));
+        let what = format!("`data.test.source` and `data.test.target` are the same column, {column}");
+        assert_mentions(&text, &["a.toml:2:", &what, "the column of each language"]);
+    }
+    // A model may be trained to copy a file; and earlier versions trained with such columns.
+    loaded("[data]\nvalid = { source = \"a\", target = \"a\" }\n", &[]);
+    let mut config = loaded("", &[]);
+    config.data.valid = Some(CorpusLocation::Tsv { file: "/a.tsv".into(), columns: [1, 1] });
+    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
+    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
+}
+
+#[test]
+fn a_column_may_be_set_by_its_number() {
+    let text =
+        "[data]\nvalid = { tsv = \"/v.tsv\", source = 1, target = 2 }\ntest = { source = \"a\", target = \"b\" }\n";
+    let config = loaded(text, &["data.valid.source=3"]);
+    assert_eq!(valid(&config), "tsv = \"/v.tsv\", source = 3, target = 2");
+    // What is no number is text, and what is in quotes too.
+    let config = loaded(text, &["data.test.source=3.en", "data.test.target=\"4\""]);
+    let sides = config.data.test.unwrap().sides();
+    assert!(sides[0].ends_with("3.en") && sides[1].ends_with("4"), "{sides:?}");
+    let folder = Folder::new(&[("a.toml", text)]);
+    let text = folder.problems(&["a.toml"], &["data.test.source=3"]).concat();
+    assert_mentions(
+        &text,
+        &["no `tsv` names a file", "--> --set data.test.source=3", "--set 'data.test.source=\"3\"'"],
+    );
+}
+
+#[test]
+fn the_form_of_a_corpus_may_be_set_after_its_sides() {
+    let files = "[data]\nvalid = { source = \"/v.en\", target = \"/v.de\" }\n";
+    let mut sets = ["data.valid.source=2", "data.valid.target=1", "data.valid.tsv=/v.tsv"];
+    for _ in 0..3 {
+        sets.rotate_left(1);
+        assert_eq!(valid(&loaded(files, &sets)), "tsv = \"/v.tsv\", source = 2, target = 1", "{sets:?}");
+    }
+    // A whole corpus that was set before is replaced.
+    let whole = "data.valid={ tsv = '/a.tsv', source = 1, target = 2 }";
+    let text = Folder::new(&[("a.toml", files)]).problems(&["a.toml"], &[whole, "data.valid.hub=a/b"]).concat();
+    assert_mentions(&text, &["`data.valid.source` is missing", "`data.valid.target` is missing"]);
+    assert_eq!(valid(&loaded(files, &["data.valid.tsv=/v.tsv", whole])), "tsv = \"/a.tsv\", source = 1, target = 2");
+}
