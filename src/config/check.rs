@@ -112,6 +112,17 @@ impl Report {
                 }
                 usable
             }
+            (Kind::Texts, Value::List(items)) => {
+                for (i, inner) in items.iter_mut().enumerate() {
+                    if let Err(error) = check_value(&format!("{path}[{i}]"), &inner.value, &Kind::Text) {
+                        self.add(&inner.origin, error);
+                        self.bad.insert(path.to_owned());
+                        // The others can still be checked.
+                        inner.value = Value::Text(String::new());
+                    }
+                }
+                true
+            }
             (kind, value) => match check_value(path, value, kind) {
                 Ok(()) => true,
                 Err(error) => {
@@ -324,10 +335,6 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
         (Kind::Device, _) => wrong("the name of a device"),
         (Kind::Text, Value::Text(text)) if !text.trim().is_empty() => Ok(()),
         (Kind::Text, _) => wrong("text in quotes, not empty"),
-        (Kind::Texts, Value::List(items)) => {
-            let mut items = items.iter().enumerate();
-            items.try_for_each(|(i, item)| check_value(&format!("{path}[{i}]"), &item.value, &Kind::Text))
-        }
         (Kind::Texts, _) => wrong("a list of texts in quotes"),
         (Kind::Path | Kind::Corpus | Kind::Side, Value::Text(text)) if text.is_empty() => wrong("a path"),
         (Kind::Path | Kind::Corpus | Kind::Side, Value::Text(_)) => Ok(()),

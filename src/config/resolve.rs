@@ -130,12 +130,14 @@ impl Together<'_> {
     /// Reports impossible symbols, and a vocabulary without room for them.
     fn symbols(&mut self, tokenizer: &TokenizerConfig) {
         let options = tokenizer.options();
-        let mut usable = true;
+        let mut usable = !["tokenizer.tags", "tokenizer.symbols"].iter().any(|key| self.report.is_bad(key));
         for key in ["tags", "symbols"] {
             let path = format!("tokenizer.{key}");
             let Some(Value::List(items)) = get(self.merged, &path).map(|entry| &entry.item.value) else { continue };
             for (i, item) in items.iter().enumerate() {
+                // An empty one stands for what has been reported.
                 if let Value::Text(stated) = &item.value
+                    && !stated.is_empty()
                     && let Err(error) = options.symbol(stated)
                 {
                     usable = false;
@@ -232,15 +234,15 @@ impl Together<'_> {
     /// Checks that frozen parts exist, and that not everything is frozen.
     fn freeze(&mut self, config: &Config) {
         let freeze = &config.train.freeze;
-        if freeze.is_empty() {
-            return;
-        }
+        let Some(stated) = get(self.merged, "train.freeze").filter(|_| !freeze.is_empty()) else { return };
         // Names do not depend on the vocabulary.
         let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
         let layout = layout::layout(&config.model, any);
         let names = || layout.entries().iter().map(|entry| entry.name.as_str());
         let ties = layout::ties(config.model.tie);
-        for part in freeze.iter().filter(|part| !names().any(|name| layout::is_within(name, part))) {
+        let is_unknown = |part: &&String| !names().any(|name| layout::is_within(name, part));
+        // An empty one stands for what has been reported.
+        for part in freeze.iter().filter(|part| !part.is_empty()).filter(is_unknown) {
             let tied = ties.iter().find(|(name, _)| name == part || format!("{name}.weight") == **part);
             let (what, help) = match tied {
                 Some((name, owner)) => {
@@ -259,7 +261,7 @@ impl Together<'_> {
                     (format!("`train.freeze`: the model has no {part}"), help)
                 }
             };
-            self.add(&["train.freeze"], Error::usage(what).help(help));
+            self.report.add(&stated.item.origin, Error::usage(what).help(help));
         }
         if names().all(|name| freeze.iter().any(|part| layout::is_within(name, part))) {
             let error = Error::usage("`train.freeze` leaves no parameter to be trained");

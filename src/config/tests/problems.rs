@@ -96,7 +96,7 @@ fn a_wrong_type_is_refused() {
         ("[data]\ntrain = [\n  \"a\"]\n", ["a.toml:3:3", "`data.train[0]` must be a table"]),
         ("[data]\nroot = 3\n", ["a.toml:2:8", "must be a path in quotes, found the integer 3"]),
         ("[tokenizer]\nsymbols = \"<2de>\"\n", ["a.toml:2:11", "must be a list of texts in quotes"]),
-        ("[tokenizer]\nsymbols = [\"<a>\", 3]\n", ["a.toml:2:11", "`tokenizer.symbols[1]` must be text in quotes"]),
+        ("[tokenizer]\nsymbols = [\"<a>\", 3]\n", ["a.toml:2:19", "`tokenizer.symbols[1]` must be text in quotes"]),
         ("[train.optimizer]\nbetas = [0.9]\n", ["a.toml:2:9", "must be a list of two numbers"]),
         ("[train]\nschedule = \"noam\"\n", ["a.toml:2:12", "must be a table with a `kind`"]),
     ] {
@@ -117,6 +117,25 @@ fn what_can_be_no_symbol_is_refused_where_it_stands() {
     assert_mentions(&problem(&text), &["a.toml:3:", "too small", "at least 321"]);
     let symbols = r#"tokenizer.symbols=["<2de>", "<2DE>"]"#;
     assert_eq!(super::loaded("", &[symbols]).tokenizer.symbols, ["<2de>", "<2DE>"]);
+}
+
+/// Whatever is wrong with one text of a list, the others are checked too.
+#[test]
+fn every_wrong_text_of_a_list_is_reported() {
+    let text = "[tokenizer]\ntags = [\"\", \"ENT\", 3, \"</s>\"]\n[train]\nfreeze = [\"encoder\", \" \", \"decodr\"]\n";
+    let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
+    let expected = [
+        ("a.toml:2:9", "`tokenizer.tags[0]` must be text in quotes, not empty"),
+        ("a.toml:2:13", "`tokenizer.tags[1]`"),
+        ("a.toml:2:20", "`tokenizer.tags[2]` must be text in quotes"),
+        ("a.toml:2:23", "`tokenizer.tags[3]`"),
+        ("a.toml:4:10", "the model has no decodr"),
+        ("a.toml:4:22", "`train.freeze[1]` must be text in quotes, not empty"),
+    ];
+    assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+    for (problem, (place, what)) in problems.iter().zip(expected) {
+        assert_mentions(problem, &[&format!("--> {place}"), what]);
+    }
 }
 
 #[test]
