@@ -1,5 +1,7 @@
 //! The keys of the configuration, and the values they may hold.
 
+use std::ops::RangeInclusive;
+
 /// One key of a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {
@@ -59,8 +61,10 @@ pub(crate) struct Variant {
 pub(crate) enum Range {
     /// 0 ≤ x < 1.
     Fraction,
-    /// x > 0.
-    Positive,
+    /// A learning rate, or what multiplies one: 1e-38 ≤ x ≤ 1e38, since updates are computed in f32.
+    Rate,
+    /// 0, or as [`Range::Rate`].
+    RateOr0,
     /// 0 < x < 1.
     Factor,
     /// 0 < x ≤ 10⁶: how often an epoch draws a pair.
@@ -77,12 +81,16 @@ pub(crate) enum Range {
     Around0(f64),
 }
 
+/// What can be told from 0 and from infinity in f32.
+const RATES: RangeInclusive<f64> = 1e-38..=1e38;
+
 impl Range {
     /// Whether `x`, a finite number, is within.
     pub fn holds(self, x: f64) -> bool {
         match self {
             Self::Fraction => (0.0..1.0).contains(&x),
-            Self::Positive => x > 0.0,
+            Self::Rate => RATES.contains(&x),
+            Self::RateOr0 => x == 0.0 || RATES.contains(&x),
             Self::Factor => x > 0.0 && x < 1.0,
             Self::Weight => x > 0.0 && x <= 1e6,
             Self::NonNegative => x >= 0.0,
@@ -97,7 +105,8 @@ impl Range {
     pub fn describe(self) -> String {
         let words = match self {
             Self::Fraction => "at least 0 and below 1",
-            Self::Positive => "above 0",
+            Self::Rate => "at least 1e-38 and at most 1e38 (a float32)",
+            Self::RateOr0 => "0, or at least 1e-38 and at most 1e38 (a float32)",
             Self::Factor => "above 0 and below 1",
             Self::Weight => "above 0 and at most 1000000",
             Self::NonNegative => "at least 0",
@@ -142,5 +151,6 @@ pub(crate) const LAYERS: Kind = Kind::Integer { least: 1, most: MOST_LAYERS };
 pub(crate) const FRACTION: Kind = Kind::Number(Range::Fraction);
 /// 1e-30 ≤ x ≤ 1
 pub(crate) const EPSILON: Kind = Kind::Number(Range::Epsilon);
-pub(crate) const ABOVE_ZERO: Kind = Kind::Number(Range::Positive);
+pub(crate) const RATE: Kind = Kind::Number(Range::Rate);
+pub(crate) const RATE_OR_0: Kind = Kind::Number(Range::RateOr0);
 pub(crate) const NOT_NEGATIVE: Kind = Kind::Number(Range::NonNegative);

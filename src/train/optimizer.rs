@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::key::{EPSILON, Kind as Holds, NOT_NEGATIVE, Range as Bounds, Variant, key};
+use crate::key::{EPSILON, Kind as Holds, RATE_OR_0, Range as Bounds, Variant, key};
 use crate::model::layout::is_within;
 use crate::ops::memory::change_on_host;
 use crate::ops::optimizer::{self, AdamStep};
@@ -40,7 +40,7 @@ impl Default for OptimizerConfig {
 /// The keys of each kind.
 pub(crate) const KINDS: &[Variant] = &[Variant {
     kind: "adam",
-    keys: &[key("betas", Holds::Pair(Bounds::Decay)), key("eps", EPSILON), key("weight_decay", NOT_NEGATIVE)],
+    keys: &[key("betas", Holds::Pair(Bounds::Decay)), key("eps", EPSILON), key("weight_decay", RATE_OR_0)],
 }];
 
 /// The paper's β₁ and β₂ (section 5.3).

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::{ABOVE_ZERO, COUNT, Key, Kind, NOT_NEGATIVE, POSITIVE, Range, Variant, key, required};
+use crate::key::{COUNT, Key, Kind, POSITIVE, RATE, RATE_OR_0, Range, Variant, key, required};
 
 /// `[train.schedule]`: the learning rate at each update, counted from 1.
 ///
@@ -132,28 +132,28 @@ impl Default for ScheduleConfig {
 
 /// The keys of each kind.
 pub(crate) const KINDS: &[Variant] = &[
-    Variant { kind: "noam", keys: &[key("warmup", POSITIVE), key("factor", ABOVE_ZERO)] },
+    Variant { kind: "noam", keys: &[key("warmup", POSITIVE), key("factor", RATE)] },
     Variant {
         kind: "inverse_sqrt",
-        keys: &[required("learning_rate", ABOVE_ZERO), key("warmup", POSITIVE), key("initial", NOT_NEGATIVE)],
+        keys: &[required("learning_rate", RATE), key("warmup", POSITIVE), key("initial", RATE_OR_0)],
     },
     Variant { kind: "linear", keys: DECAY },
     Variant { kind: "cosine", keys: DECAY },
-    Variant { kind: "constant", keys: &[required("learning_rate", ABOVE_ZERO), key("warmup", COUNT)] },
+    Variant { kind: "constant", keys: &[required("learning_rate", RATE), key("warmup", COUNT)] },
     Variant {
         kind: "plateau",
         keys: &[
-            required("learning_rate", ABOVE_ZERO),
+            required("learning_rate", RATE),
             key("warmup", COUNT),
             key("factor", Kind::Number(Range::Factor)),
             key("patience", POSITIVE),
-            key("min", NOT_NEGATIVE),
+            key("min", RATE_OR_0),
         ],
     },
 ];
 
 const DECAY: &[Key] =
-    &[required("learning_rate", ABOVE_ZERO), key("warmup", COUNT), key("total", POSITIVE), key("end", NOT_NEGATIVE)];
+    &[required("learning_rate", RATE), key("warmup", COUNT), key("total", POSITIVE), key("end", RATE_OR_0)];
 
 impl ScheduleConfig {
     /// The schedule ends with the run, if `total` is not stated.

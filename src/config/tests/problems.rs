@@ -138,6 +138,28 @@ fn every_wrong_text_of_a_list_is_reported() {
     }
 }
 
+/// Updates are computed in f32, where these are 0 or infinite.
+#[test]
+fn a_learning_rate_that_a_float32_cannot_hold_is_refused() {
+    let with = |kind: &str, keys: &str| problem(&format!("[train.schedule]\nkind = \"{kind}\"\n{keys}"));
+    let rate = "learning_rate = 1e-3\n";
+    for (kind, keys, line, key) in [
+        ("constant", "learning_rate = 1e40\n".to_owned(), 3, "learning_rate"),
+        ("constant", "learning_rate = 1e-50\n".to_owned(), 3, "learning_rate"),
+        ("noam", "factor = 1e39\n".to_owned(), 3, "factor"),
+        ("inverse_sqrt", format!("{rate}initial = 1e40\n"), 4, "initial"),
+        ("cosine", format!("{rate}end = 1e40\n"), 4, "end"),
+        ("plateau", format!("{rate}min = 1e40\n"), 4, "min"),
+    ] {
+        let place = format!("--> a.toml:{line}:");
+        assert_mentions(&with(kind, &keys), &[&place, &format!("`train.schedule.{key}` must be"), "at most 1e38"]);
+    }
+    let text = problem("[train.optimizer]\nweight_decay = 1e40\n");
+    assert_mentions(&text, &["a.toml:2:16", "`train.optimizer.weight_decay` must be 0, or at least 1e-38"]);
+    let constant = ["train.schedule.kind=constant", "train.schedule.learning_rate=1e30"];
+    assert_eq!(loaded("", &constant).train.schedule.contradiction(), None);
+}
+
 #[test]
 fn a_number_may_be_a_whole_one_of_any_size() {
     let config = super::loaded("", &["train.clip_norm=100000000000000000000"]);
