@@ -528,6 +528,25 @@ fn a_model_that_no_machine_holds_is_refused_by_check_too() {
     }
 }
 
+/// Neither does the number of its parameters wrap around, nor is a table of positions forgotten.
+#[test]
+fn a_model_of_any_size_is_counted_before_it_is_made() {
+    let project = Project::new();
+    let widest: Vec<&str> = "model.d_model=1048576 model.heads=1048576 model.d_k=1048576 model.d_v=1048576"
+        .split(' ')
+        .flat_map(|set| ["--set", set])
+        .collect();
+    let long = ["--set", "model.max_length=16777216", "--set", "model.d_model=1048576", "--set", "model.heads=1048576"];
+    for sets in [&widest[..], &long] {
+        let output = project.mt(&[&["train", "--config", "small.toml", "--device", "cpu"], sets].concat());
+        fails(&output, 2, &["training this model takes more than", "model.max_length"]);
+    }
+    let info = project.mt(&[&["info", "small.toml", "--json"], &widest[..]].concat());
+    let info: serde_json::Value = serde_json::from_str(&stdout(&info)).unwrap();
+    assert!(info["parameters"]["total"].as_u64().unwrap() > 1 << 62, "{info}");
+    assert_eq!(info["memory"]["training_bytes"].as_u64(), Some(u64::MAX));
+}
+
 /// If the system has no memory left, a message says what to do.
 #[cfg(target_os = "linux")]
 #[test]

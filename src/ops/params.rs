@@ -45,9 +45,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Number of elements.
+    /// Number of elements; if that is more than a number can hold, the largest number.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |len: usize, width| len.saturating_mul(*width))
     }
 
     /// Whether it has no elements.
@@ -57,7 +57,7 @@ impl Entry {
 
     /// Its elements in the flat tensor.
     pub fn range(&self) -> Range<usize> {
-        self.offset..self.offset + self.len()
+        self.offset..self.offset.saturating_add(self.len())
     }
 }
 
@@ -72,7 +72,7 @@ impl ParameterLayout {
     /// Adds a parameter after the last one.
     pub fn add(&mut self, name: impl Into<String>, shape: &[usize], kind: Kind) {
         let entry = Entry { name: name.into(), shape: shape.to_vec(), offset: self.total, kind };
-        self.total += entry.len();
+        self.total = self.total.saturating_add(entry.len());
         self.entries.push(entry);
     }
 
@@ -81,7 +81,7 @@ impl ParameterLayout {
         &self.entries
     }
 
-    /// Number of elements of all parameters.
+    /// Number of elements of all parameters; if that is more than a number can hold, the largest number.
     pub fn total(&self) -> usize {
         self.total
     }

@@ -1,6 +1,6 @@
 //! How much memory training takes, estimated before it begins.
 
-use crate::config::Config;
+use crate::config::{Config, ModelConfig, PositionKind};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::model::{Vocabulary, layout};
@@ -11,9 +11,21 @@ const REUSE: usize = 2;
 /// What the process holds whatever the model: code, threads, tokenizer with its cache. From the same measurements.
 const PROCESS: usize = 200 << 20;
 
-/// Bytes of training one micro-batch of `tokens` padded tokens a side: parameters, gradients and moments; the copy of what a
-/// checkpoint holds, while it is written; what every sub-layer keeps for backward and needs while in it; and the logits of one
-/// chunk of the loss.
+/// Bytes of a padded token that waits for its update: the source's id, the target's as input and as label.
+const TOKEN: usize = 3 * 4;
+
+/// Numbers in the tables of fixed positions; learned ones are parameters.
+fn position_tables(model: &ModelConfig) -> usize {
+    match model.positions {
+        PositionKind::Sinusoidal => model.max_length.saturating_mul(model.d_model),
+        PositionKind::Rotary => model.max_length.saturating_mul(model.d_k),
+        PositionKind::Learned => 0,
+    }
+}
+
+/// Bytes of training with micro-batches of `tokens` padded tokens a side: parameters, gradients and moments; the copy of what a
+/// checkpoint holds, while it is written; tables of positions; what every sub-layer keeps for backward and needs while in it;
+/// the logits of one chunk of the loss; and the ids of all micro-batches of an update.
 pub fn estimate(config: &Config, parameters: usize, vocabulary: usize, tokens: usize) -> usize {
     let model = &config.model;
     let (d, f) = (model.d_model, model.d_ff);
@@ -32,7 +44,9 @@ pub fn estimate(config: &Config, parameters: usize, vocabulary: usize, tokens: u
     let average = usize::from(config.train.exponential_average > 0.0);
     let of_optimizer = parameters.saturating_mul((4 + average) + (3 + average));
     let numbers = activations.saturating_add(logits).saturating_mul(REUSE).saturating_add(of_optimizer);
-    numbers.saturating_mul(4).saturating_add(PROCESS)
+    let numbers = numbers.saturating_add(position_tables(model));
+    let ids = config.train.accumulate.saturating_mul(tokens).saturating_mul(TOKEN);
+    numbers.saturating_mul(4).saturating_add(ids).saturating_add(PROCESS)
 }
 
 /// A warning, where training takes more than this machine's memory.
@@ -46,12 +60,13 @@ pub fn warning(needed: usize) -> Option<String> {
     ))
 }
 
-/// Refuses a model whose parameters, gradients and moments alone, with the smallest vocabulary, are more than the machine's
-/// memory: the allocator would end the process.
+/// Refuses a model whose parameters, gradients, moments and tables of positions alone, with the smallest vocabulary, are more
+/// than the machine's memory: the allocator would end the process.
 pub fn refuse_the_impossible(config: &Config) -> Result<()> {
     let pieces = config.tokenizer.vocab_size.min(300);
     let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
-    let needed = layout::layout(&config.model, vocabulary).total().saturating_mul(16);
+    let of_optimizer = layout::layout(&config.model, vocabulary).total().saturating_mul(16);
+    let needed = position_tables(&config.model).saturating_mul(4).saturating_add(of_optimizer);
     match device::machine_memory() {
         Some(memory) if needed as u64 > memory => {
             let what = format!(
@@ -59,7 +74,8 @@ pub fn refuse_the_impossible(config: &Config) -> Result<()> {
                 gibibytes(needed),
                 gibibytes(memory as usize)
             );
-            Err(Error::usage(what).help("make the model smaller: see `mt info` with the configuration"))
+            let help = "make the model smaller, or lower model.max_length: see `mt info` with the configuration";
+            Err(Error::usage(what).help(help))
         }
         _ => Ok(()),
     }
@@ -68,4 +84,58 @@ pub fn refuse_the_impossible(config: &Config) -> Result<()> {
 /// Bytes in GiB.
 pub fn gibibytes(bytes: usize) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TrainConfig;
+
+    fn bytes(model: ModelConfig, accumulate: usize) -> usize {
+        let train = TrainConfig { accumulate, ..TrainConfig::default() };
+        estimate(&Config { model, train, ..Config::default() }, 1_000_000, 1000, 4096)
+    }
+
+    #[test]
+    fn positions_and_the_micro_batches_of_an_update_count() {
+        let model = |positions, max_length| ModelConfig { positions, max_length, ..ModelConfig::default() };
+        let more = |positions| bytes(model(positions, 3024), 1) - bytes(model(positions, 1024), 1);
+        assert_eq!(more(PositionKind::Sinusoidal), 2000 * 512 * 4);
+        assert_eq!(more(PositionKind::Rotary), 2000 * 64 * 4);
+        // Learned ones are among the parameters.
+        assert_eq!(more(PositionKind::Learned), 0);
+        let learned = |max_length| {
+            let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
+            layout::layout(&model(PositionKind::Learned, max_length), any).total()
+        };
+        assert_eq!(learned(3024) - learned(1024), 2 * 2000 * 512);
+        assert_eq!(bytes(ModelConfig::default(), 101) - bytes(ModelConfig::default(), 1), 100 * 4096 * 12);
+    }
+
+    /// The widest model that a configuration can state has more parameters than a number can hold.
+    #[test]
+    fn nothing_wraps_around() {
+        let (most, layers) = (1 << 20, 1000);
+        let model = ModelConfig {
+            d_model: most,
+            d_ff: most,
+            heads: most,
+            d_k: most,
+            d_v: most,
+            encoder_layers: layers,
+            decoder_layers: layers,
+            max_length: 1 << 24,
+            ..ModelConfig::default()
+        };
+        let config = Config { model, ..Config::default() };
+        let any = Vocabulary { source: 1 << 24, target: 1 << 24, source_padding: 0, target_padding: 0 };
+        assert_eq!(layout::layout(&config.model, any).total(), usize::MAX);
+        assert_eq!(estimate(&config, usize::MAX, 1 << 24, usize::MAX), usize::MAX);
+        let long = ModelConfig { max_length: 1 << 24, d_model: most, ..ModelConfig::default() };
+        // It is known on the systems that tests run on.
+        for model in [config.model, long].into_iter().filter(|_| device::machine_memory().is_some()) {
+            let error = refuse_the_impossible(&Config { model, ..Config::default() }).unwrap_err();
+            assert!(error.what().contains("takes more than"), "{error}");
+        }
+    }
 }

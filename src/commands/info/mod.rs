@@ -153,7 +153,7 @@ pub(super) fn by_part(parameters: &ParameterLayout) -> Vec<(&str, usize)> {
     let mut parts: Vec<(&str, usize)> = Vec::new();
     for entry in parameters.entries() {
         match parts.iter_mut().find(|(name, _)| *name == part(entry)) {
-            Some((_, count)) => *count += entry.len(),
+            Some((_, count)) => *count = count.saturating_add(entry.len()),
             None => parts.push((part(entry), entry.len())),
         }
     }
@@ -180,7 +180,7 @@ fn as_json(
         "tied": tied,
         "config": config,
         "vocabulary": { "source": vocabulary.source, "target": vocabulary.target, "joint": config.tokenizer.joint },
-        "memory": { "model_bytes": parameters.total() * 4, "training_bytes": parameters.total() * 16 },
+        "memory": { "model_bytes": bytes(parameters, 4), "training_bytes": bytes(parameters, 16) },
         "tensors": tensors,
         "history": history.iter().cloned().collect::<Map<String, Value>>(),
     })
@@ -211,11 +211,16 @@ fn as_text(
     let megabytes = |bytes: usize| bytes as f64 / 1e6;
     lines.push(format!(
         "memory: {:.1} MB of weights; {:.1} MB with gradients and optimizer in training",
-        megabytes(parameters.total() * 4),
-        megabytes(parameters.total() * 16)
+        megabytes(bytes(parameters, 4)),
+        megabytes(bytes(parameters, 16))
     ));
     lines.extend(history.iter().map(|(key, value)| history_line(key, value, config.valid.metric)));
     lines
+}
+
+/// Bytes of all parameters, with so many for each.
+fn bytes(parameters: &ParameterLayout, each: usize) -> usize {
+    parameters.total().saturating_mul(each)
 }
 
 /// What a part consists of, unless its name already says so.
@@ -235,7 +240,8 @@ fn remark(config: &Config, parameters: &ParameterLayout, part: &str) -> String {
 fn stack(parameters: &ParameterLayout, part: &str, layers: usize) -> String {
     let count = |inner: &str| -> usize {
         let prefix = format!("{part}.{inner}.");
-        parameters.entries().iter().filter(|e| e.name.starts_with(&prefix)).map(Entry::len).sum()
+        let lengths = parameters.entries().iter().filter(|e| e.name.starts_with(&prefix)).map(Entry::len);
+        lengths.fold(0, usize::saturating_add)
     };
     let others = ["positions", "norm"].map(|inner| (inner, count(inner)));
     let others = others.iter().filter(|(_, count)| *count > 0);
