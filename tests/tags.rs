@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{Project, SOURCE, TARGET, fails, file, stderr, stdout, succeeds};
+use common::project::{CONFIG, Project, SOURCE, TARGET, fails, file, stderr, stdout, succeeds};
 use serde_json::Value;
 
 const TAGS: &str = r#"tokenizer.tags=["<2de>", "<2en>"]"#;
@@ -207,5 +207,78 @@ fn tags_can_be_added_when_a_model_is_tuned() {
         let frozen = ["--overwrite", "--set", "train.freeze=[\"encoder\", \"source_embedding\"]"];
         fails(&tune(r#"["<2it>"]"#, &frozen), 2, &["adds rows to source_embedding.weight", "stay random"]);
         assert_eq!(info(&tuned)["config"]["tokenizer"]["tags"].as_array().unwrap().len(), 3);
+    }
+}
+
+/// What the tokenizers of a model are is recorded by a run that begins with it, whatever is left out of its configuration.
+#[test]
+fn a_tuned_model_records_the_tokenizers_that_it_has() {
+    let project = Project::new();
+    let separate = ["tokenizer.joint=false", "tokenizer.lowercase=true", "tokenizer.normalization=nfc"];
+    let sets: Vec<&str> = separate.iter().flat_map(|set| ["--set", set]).collect();
+    succeeds(&project.mt(&[&["train", "--config", "small.toml", "-q"], &sets[..]].concat()));
+    project.write("tune.toml", CONFIG.replace("vocab_size = 320\n", ""));
+    let train = |config: &str, run: &str, more: &[&str]| {
+        let start = ["train", "-q", "--config", config, "--run-dir", run, "--set", "train.init=runs/small"];
+        project.mt(&[&start, more].concat())
+    };
+    let info =
+        |model: &str| -> Value { serde_json::from_str(&stdout(&project.mt(&["info", model, "--json"]))).unwrap() };
+    let states = |text: &str, keys: &[&str]| {
+        let all = ["joint = false", "lowercase = true", "normalization = \"nfc\""];
+        for key in all.iter().chain(keys) {
+            assert!(text.contains(&format!("\n{key}\n")), "{key}: {text}");
+        }
+    };
+    let dry = stdout(&train("tune.toml", "tuned", &["--dry-run"]));
+    states(&dry, &["vocab_size = 320"]);
+    succeeds(&train("tune.toml", "tuned", &[]));
+    let config = || String::from_utf8(file(&project, "tuned", "config.toml")).unwrap();
+    states(&config(), &["vocab_size = 320"]);
+    // It can be continued and begun again, with either configuration.
+    let more = |updates: &'static str| ["--resume", "--set", updates];
+    succeeds(&train("tune.toml", "tuned", &more("train.max_updates=13")));
+    succeeds(&train("small.toml", "tuned", &more("train.max_updates=14")));
+    succeeds(&train("tuned/config.toml", "tuned", &more("train.max_updates=15")));
+    states(&config(), &["vocab_size = 320"]);
+    let other = ["--set", "tokenizer.vocab_size=500", "--set", "tokenizer.lowercase=false"];
+    fails(
+        &train("tune.toml", "tuned", &[&more("train.max_updates=16"), &other[..]].concat()),
+        2,
+        &["vocab_size` was 320"],
+    );
+    succeeds(&train("tuned/config.toml", "again", &[]));
+
+    // With another symbol, there are more pieces.
+    let symbol = ["--set", r#"tokenizer.symbols=["<x>"]"#];
+    succeeds(&train("tune.toml", "symbol", &symbol));
+    let pieces = info("symbol")["vocabulary"]["source"].as_u64().unwrap();
+    assert_eq!(pieces, info("tuned")["vocabulary"]["source"].as_u64().unwrap() + 1);
+    let text = String::from_utf8(file(&project, "symbol", "config.toml")).unwrap();
+    states(&text, &[&format!("vocab_size = {}", pieces.max(320))]);
+    succeeds(&train("tune.toml", "symbol", &[&symbol[..], &more("train.max_updates=13")].concat()));
+    succeeds(&train("symbol/config.toml", "symbol-again", &[]));
+
+    // Earlier versions recorded what was left out as one vocabulary.
+    project.write("tuned/config.toml", config().replace("joint = false", "joint = true"));
+    assert_eq!(info("tuned")["vocabulary"]["joint"], false);
+    assert!(!stdout(&project.mt(&["info", "tuned"])).contains("(joint)"));
+}
+
+#[test]
+fn a_file_is_no_model_to_begin_with() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    for (init, name) in [
+        ("runs/small/model.safetensors", "runs/small"),
+        ("runs/small/checkpoints/step-00000012/model.safetensors", "runs/small/checkpoints/step-00000012"),
+        ("train.en", "a run directory (runs/<name>) or a model directory"),
+    ] {
+        let set = format!("train.init={init}");
+        for command in ["train", "check"] {
+            let output = project.mt(&[command, "--config", "small.toml", "--run-dir", "other", "--set", &set]);
+            fails(&output, 1, &["`train.init`: this is a file: a model is named by its directory", init, name]);
+            assert!(!stderr(&output).contains("safetensors/"), "{}", stderr(&output));
+        }
     }
 }

@@ -288,6 +288,17 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     })
 }
 
+/// The error for a file where a model's directory should be named.
+pub fn is_a_file(file: &Path) -> Error {
+    let error = Error::failure("this is a file: a model is named by its directory").at(file);
+    let is_model =
+        |parent: &&Path| parent.join(checkpoint::CONFIG_FILE).exists() || checkpoint::run_and_step(parent).is_some();
+    match file.parent().filter(is_model) {
+        Some(parent) => error.help(format!("name it: {}", shell_word(parent))),
+        None => error.help("name a run directory (runs/<name>) or a model directory"),
+    }
+}
+
 /// `--model`, else `$MT_MODEL`, else the newest run under `./runs`. A model of the hub (`hf:ORG/NAME`) is fetched and imported.
 pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
     let variable = || std::env::var_os("MT_MODEL").filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -296,11 +307,7 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
             return hub_model::directory(&repo, common);
         }
         if directory.is_file() {
-            let error = Error::failure("this is a file: a model is named by its directory").at(&directory);
-            return Err(match directory.parent().filter(|parent| parent.join(checkpoint::CONFIG_FILE).exists()) {
-                Some(parent) => error.help(format!("give --model {}", shell_word(parent))),
-                None => error.help("name a run directory (runs/<name>) or a model directory"),
-            });
+            return Err(is_a_file(&directory));
         }
         if !directory.is_dir() {
             let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };

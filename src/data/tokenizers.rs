@@ -127,6 +127,11 @@ impl Tokenizers {
         Arc::ptr_eq(&self.source, &self.target)
     }
 
+    /// Whether both sides have one vocabulary: from one tokenizer, or from two whose pieces have the same ids.
+    pub fn is_one_vocabulary(&self) -> bool {
+        self.is_joint() || self.source.difference(&self.target).is_none()
+    }
+
     /// A checksum that identifies these tokenizers.
     pub fn digest(&self) -> Result<String> {
         let mut hash = Sha256::new();

@@ -23,21 +23,37 @@ use crate::train::log::{self, LOG_FILE};
 /// The training history in a run's newest checkpoint, by key.
 type History = Vec<(String, Value)>;
 
+/// What is described.
+struct Described {
+    config: Config,
+    vocabulary: Vocabulary,
+    /// Whether it is one for both sides.
+    is_joint: bool,
+    history: History,
+}
+
+impl Described {
+    fn new(config: Config, tokenizers: &Tokenizers, history: History) -> Self {
+        Self { config, vocabulary: vocabulary(tokenizers), is_joint: tokenizers.is_one_vocabulary(), history }
+    }
+}
+
 /// Describes a model directory or a configuration.
 pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
-    let (config, vocabulary, history) = match hub_model::repository(&args.path) {
+    let described = match hub_model::repository(&args.path) {
         Some(repo) => of_model(&hub_model::directory(&repo, common)?, args)?,
         None if args.path.is_dir() => of_model(&whole_path(args.path.clone()), args)?,
         None => of_config(args)?,
     };
-    let parameters = layout::layout(&config.model, vocabulary);
+    let model = &described.config.model;
+    let parameters = layout::layout(model, described.vocabulary);
     let mut output = Output::open(None)?;
     if common.json {
-        output.line(&as_json(&config, vocabulary, &parameters, &history).to_string())?;
+        output.line(&as_json(&described, &parameters).to_string())?;
     } else {
-        let mut lines = as_text(&config, vocabulary, &parameters, &history);
+        let mut lines = as_text(&described, &parameters);
         lines.push(String::new());
-        lines.extend(tree::lines(&config.model, vocabulary));
+        lines.extend(tree::lines(model, described.vocabulary));
         if common.verbose {
             lines.push("\ntensors:".to_owned());
             lines.extend(parameters.entries().iter().map(|e| format!("  {:<52}{:?}", e.name, e.shape)));
@@ -49,7 +65,7 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
+fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     if !args.set.is_empty() {
         return Err(Error::usage("--set changes configurations, not models"));
     }
@@ -76,7 +92,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
         if let Which::Step(step) = which {
             history.extend(of_training(step, path)?);
         }
-        return Ok((config, vocabulary(&tokenizers), history));
+        return Ok(Described::new(config, &tokenizers, history));
     }
     if path.join(checkpoint::MODEL_FILE).exists() {
         history.push(("final_model".to_owned(), Value::from(state(path))));
@@ -98,7 +114,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<(Config, Vocabulary, History
     let (training, warnings) = checkpoint::look_again(path, |(_, warnings)| warnings.is_empty(), look)?;
     warnings.iter().for_each(|warning| message(format_args!("warning: {warning}")));
     history.extend(training.unwrap_or_default());
-    Ok((config, vocabulary(&tokenizers), history))
+    Ok(Described::new(config, &tokenizers, history))
 }
 
 /// What a checkpoint says of the training up to it.
@@ -116,7 +132,7 @@ fn final_event(run: &Path) -> Option<Value> {
     log::entries(&run.join(LOG_FILE)).ok()?.into_iter().rfind(|event| event["event"] == "final")
 }
 
-fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
+fn of_config(args: &InfoArgs) -> Result<Described> {
     if !args.path.exists() {
         let error = Error::failure("there is no such model directory or configuration").at(&args.path);
         return Err(error.help("check the path"));
@@ -130,17 +146,20 @@ fn of_config(args: &InfoArgs) -> Result<(Config, Vocabulary, History)> {
         }
     }
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
-    let size = config.tokenizer.vocab_size;
     let of_run = args.path.parent().filter(|run| config::is_resolved(&args.path) && Tokenizers::exist(run));
     if let Some(run) = of_run {
-        return Ok((config, vocabulary(&Tokenizers::load(run)?), Vec::new()));
+        return Ok(Described::new(config, &Tokenizers::load(run)?, History::new()));
     }
-    let vocabulary = match (Start::open(&config)?, Tokenizers::named(&config.tokenizer)?) {
-        (Some(start), _) => vocabulary(&start.tokenizers),
-        (None, Some(named)) => vocabulary(&named),
-        (None, None) => Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 },
+    let tokenizers = match (Start::open(&config)?, Tokenizers::named(&config.tokenizer)?) {
+        (Some(start), _) => Some(start.tokenizers),
+        (None, named) => named,
     };
-    Ok((config, vocabulary, Vec::new()))
+    if let Some(tokenizers) = tokenizers {
+        return Ok(Described::new(config, &tokenizers, History::new()));
+    }
+    let (size, is_joint) = (config.tokenizer.vocab_size, config.tokenizer.joint);
+    let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };
+    Ok(Described { config, vocabulary, is_joint, history: History::new() })
 }
 
 /// The part a parameter belongs to: the first component of its name.
@@ -160,12 +179,8 @@ pub(super) fn by_part(parameters: &ParameterLayout) -> Vec<(&str, usize)> {
     parts
 }
 
-fn as_json(
-    config: &Config,
-    vocabulary: Vocabulary,
-    parameters: &ParameterLayout,
-    history: &[(String, Value)],
-) -> Value {
+fn as_json(described: &Described, parameters: &ParameterLayout) -> Value {
+    let Described { config, vocabulary, is_joint, history } = described;
     let mut counts = Map::new();
     counts.insert("total".to_owned(), Value::from(parameters.total()));
     for (name, count) in by_part(parameters) {
@@ -179,20 +194,16 @@ fn as_json(
         "parameters": counts,
         "tied": tied,
         "config": config,
-        "vocabulary": { "source": vocabulary.source, "target": vocabulary.target, "joint": config.tokenizer.joint },
+        "vocabulary": { "source": vocabulary.source, "target": vocabulary.target, "joint": is_joint },
         "memory": { "model_bytes": bytes(parameters, 4), "training_bytes": bytes(parameters, 16) },
         "tensors": tensors,
         "history": history.iter().cloned().collect::<Map<String, Value>>(),
     })
 }
 
-fn as_text(
-    config: &Config,
-    vocabulary: Vocabulary,
-    parameters: &ParameterLayout,
-    history: &[(String, Value)],
-) -> Vec<String> {
-    let m = &config.model;
+fn as_text(described: &Described, parameters: &ParameterLayout) -> Vec<String> {
+    let Described { config, vocabulary, is_joint, history } = described;
+    let (m, joint) = (&config.model, if *is_joint { " (joint)" } else { "" });
     let norm_kind = if m.norm_kind == NormKind::Layer { String::new() } else { format!(" ({})", m.norm_kind) };
     let mut lines = vec![
         format!(
@@ -200,7 +211,7 @@ fn as_text(
              tie {}",
             m.encoder_layers, m.decoder_layers, m.d_model, m.d_ff, m.heads, m.d_k, m.d_v, m.norm, m.positions, m.tie
         ),
-        format!("vocabulary: {} source, {} target{}", vocabulary.source, vocabulary.target, joint(config)),
+        format!("vocabulary: {} source, {} target{joint}", vocabulary.source, vocabulary.target),
         "parameters:".to_owned(),
     ];
     for (name, count) in by_part(parameters) {
@@ -280,10 +291,6 @@ fn best_line(best: &Map<String, Value>, metric: ValidMetric) -> String {
         best.get("value").and_then(Value::as_f64).map_or_else(|| "unknown".to_owned(), |value| metric.with(value));
     let step = best.get("step").map_or_else(String::new, |step| format!(" at update {step}"));
     format!("best validation: {score}{step}")
-}
-
-fn joint(config: &Config) -> &'static str {
-    if config.tokenizer.joint { " (joint)" } else { "" }
 }
 
 /// Digits in groups of three.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::init;
 use crate::commands::record::{self, Values};
 use crate::config::{self, Config, DataConfig, ModelConfig};
 use crate::console::shell_word;
@@ -122,8 +123,10 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
         *new = old.clone();
     }
-    // A run that fine-tunes a model has recorded all symbols, whether the user stated them or not.
+    // A run that fine-tunes a model has recorded its tokenizers with all symbols, whether the user stated them or not.
     if config.train.init.is_some() && old.train.init.is_some() {
+        let init = init::config_of_init(&config).map(|init| init.tokenizer);
+        config.tokenizer = init::keeping_vocabulary(&config.tokenizer, &old.tokenizer, init.as_ref());
         let there = |new: &[String], old: &[String]| new.iter().all(|symbol| old.contains(symbol));
         let (new, old) = (&mut config.tokenizer, &old.tokenizer);
         if there(&new.tags, &old.tags) && there(&new.symbols, &old.symbols) {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot};
-use crate::commands::model::{config_of, vocabulary};
+use crate::commands::model::{config_of, is_a_file, vocabulary};
 use crate::commands::record::refuse_other_model;
-use crate::config::{self, Config, ModelConfig, PositionKind, Preset, TokenizerConfig};
+use crate::config::{self, Config, ModelConfig, PositionKind, Preset, Tie, TokenizerConfig};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -68,18 +68,66 @@ fn given_by(preset: Preset, config: &Config) -> Vec<String> {
 }
 
 /// Errors for keys of `[tokenizer]` that are neither the model's nor the default: they would have no effect. Tags and symbols
-/// may be added.
-fn idle_keys(other: &Config, config: &Config) -> Vec<Error> {
+/// may be added. `others` are what its configuration states, and how its tokenizers are.
+fn idle_keys(others: &[Config], config: &Config) -> Vec<Error> {
     let default = Config::default();
-    let is_stated = |key: &str| config::differences(&default, config).iter().any(|(other, _, _)| other == key);
+    let differs_from = |other: &Config, key: &str| config::differences(other, config).iter().any(|(k, _, _)| k == key);
     let has_path = config.tokenizer.path.is_some();
     let is_idle = |key: &str| match key {
         "tokenizer.dropout" | "tokenizer.path" | "tokenizer.target_path" => false,
         "tokenizer.tags" | "tokenizer.symbols" => false,
-        _ => key.starts_with("tokenizer.") && !has_path && is_stated(key),
+        _ => key.starts_with("tokenizer.") && !has_path && differs_from(&default, key),
     };
-    let idle = config::differences(other, config).into_iter().filter(|(key, _, _)| is_idle(key));
+    let Some((first, rest)) = others.split_first() else { return Vec::new() };
+    let idle = config::differences(first, config).into_iter().filter(|(key, _, _)| is_idle(key));
+    let idle = idle.filter(|(key, _, _)| rest.iter().all(|other| differs_from(other, key)));
     idle.map(|(key, there, here)| config::idle_key(&key, &here, &there)).collect()
+}
+
+/// The least that a configuration can state.
+const LEAST_PIECES: usize = 300;
+
+/// `[tokenizer]` of a model with these tokenizers whose configuration is `other`: as they are, where that can be known, else
+/// as it is stated.
+fn as_they_are(other: &Config, tokenizers: &Tokenizers) -> TokenizerConfig {
+    let (mut known, source) = (other.tokenizer.clone(), &tokenizers.source);
+    // A tie of all matrices needs one vocabulary.
+    known.joint = other.model.tie == Tie::All || tokenizers.is_one_vocabulary();
+    // What was asked for stands, unless nothing was: the vocabulary is from elsewhere, and the default is stated.
+    let is_given = other.tokenizer.path.is_some() || other.train.init.is_some();
+    let is_unknown = is_given && known.vocab_size == TokenizerConfig::default().vocab_size;
+    let pieces = source.vocab_size().max(tokenizers.target.vocab_size()).max(LEAST_PIECES);
+    if is_unknown || pieces > known.vocab_size {
+        known.vocab_size = pieces;
+    }
+    known.kind = source.kind().unwrap_or(known.kind);
+    (known.normalization, known.lowercase) = source.form().unwrap_or((known.normalization, known.lowercase));
+    known
+}
+
+/// `new` with the keys on how a vocabulary is learnt from `old`, as far as it does not state them: where it has the default, or
+/// the value of the model that training begins with.
+pub fn keeping_vocabulary(
+    new: &TokenizerConfig,
+    old: &TokenizerConfig,
+    init: Option<&TokenizerConfig>,
+) -> TokenizerConfig {
+    let (mut kept, default) = (new.clone(), TokenizerConfig::default());
+    macro_rules! keep {
+        ($($key:ident)*) => {
+            $(if new.$key == default.$key || init.is_some_and(|init| new.$key == init.$key) {
+                kept.$key = old.$key;
+            })*
+        };
+    }
+    keep!(kind vocab_size joint normalization lowercase max_piece_length sample_lines);
+    kept
+}
+
+/// The configuration of the model that training begins with, if there is one and it can be read.
+pub fn config_of_init(config: &Config) -> Option<Config> {
+    let (directory, _) = checkpoint::directory_and_step(config.train.init.as_deref()?);
+    config_of(directory).ok()
 }
 
 /// The model's tokenizers with the tags and symbols that the configuration adds, if it adds any.
@@ -120,12 +168,21 @@ fn refuse_frozen_rows(config: &Config, layout: &ParameterLayout) -> Result<()> {
     }
 }
 
-/// The configuration with all tags and symbols of the tokenizers, if those are another model's, so that a run records the ones
-/// it really has.
-pub fn stating_symbols(mut config: Config, tokenizers: &Tokenizers) -> Config {
+/// The configuration with `[tokenizer]` as the tokenizers are, if those are another model's, so that a run records the ones
+/// that it really has. A run that is continued has recorded them in `old`.
+pub fn stating_tokenizers(mut config: Config, old: Option<&Config>, tokenizers: &Tokenizers) -> Config {
+    if config.train.init.is_none() || config.tokenizer.path.is_some() {
+        return config;
+    }
+    let init = config_of_init(&config);
+    if let Some(other) = old.or(init.as_ref()) {
+        let TokenizerConfig { path, target_path, dropout, tags, symbols, .. } = config.tokenizer;
+        let known = as_they_are(other, tokenizers);
+        config.tokenizer = TokenizerConfig { path, target_path, dropout, tags, symbols, ..known };
+    }
     let source = &tokenizers.source;
     // Only our own tokenizers have symbols that a configuration can state.
-    if config.train.init.is_some() && config.tokenizer.path.is_none() && source.has_dropout() {
+    if source.has_dropout() {
         config.tokenizer.tags = source.language_tags().into_iter().map(str::to_owned).collect();
         config.tokenizer.symbols = source.symbols().into_iter().map(str::to_owned).collect();
     }
@@ -149,15 +206,22 @@ impl Start {
     /// There is no such model; or its shape or its vocabulary is not the configuration's: every difference is named.
     pub fn open(config: &Config) -> Result<Option<Self>> {
         let Some(named) = &config.train.init else { return Ok(None) };
+        let context = |error: Error| error.context("`train.init`");
+        if named.is_file() {
+            return Err(context(is_a_file(named)));
+        }
         // One of a run's checkpoints, or the directory of a model.
         let (directory, which) = checkpoint::directory_and_step(named);
-        let context = |error: Error| error.context("`train.init`");
         let other = config_of(directory).map_err(context)?;
-        let mut errors = other_shape(&other, config, directory);
-        errors.extend(
-            idle_keys(&other, config).into_iter().map(|error| error.at(directory.join(checkpoint::CONFIG_FILE))),
-        );
         let tokenizers = Tokenizers::load(directory).map_err(context)?;
+        let more = extended(&tokenizers, &config.tokenizer).map_err(context);
+        let mut errors = other_shape(&other, config, directory);
+        // The run's own configuration, with which it may be begun again, states the tokenizers as they became.
+        let as_they_became = more.as_ref().ok().and_then(Option::as_ref).unwrap_or(&tokenizers);
+        let [before, after] = [&tokenizers, as_they_became]
+            .map(|tokenizers| Config { tokenizer: as_they_are(&other, tokenizers), ..other.clone() });
+        let idle = idle_keys(&[other.clone(), before, after], config);
+        errors.extend(idle.into_iter().map(|error| error.at(directory.join(checkpoint::CONFIG_FILE))));
         if let Some(named) = Tokenizers::named(&config.tokenizer)? {
             let sides = [("source", &named.source, &tokenizers.source), ("target", &named.target, &tokenizers.target)];
             let differing = sides.iter().filter_map(|(side, named, own)| Some((side, named.difference(own)?)));
@@ -179,7 +243,7 @@ impl Start {
         let located = checkpoint::locate(directory, which).map_err(context)?;
         refuse_other_model(&other, directory, &located.directory).map_err(context)?;
         let layout = layout::layout(&config.model, vocabulary(&tokenizers));
-        let more = extended(&tokenizers, &config.tokenizer).map_err(context)?;
+        let more = more?;
         if more.is_some() {
             refuse_frozen_rows(config, &layout)?;
         }

@@ -9,6 +9,7 @@ use crate::checkpoint;
 use crate::cli::Common;
 use crate::commands::info;
 use crate::commands::output::Output;
+use crate::commands::run::init;
 use crate::commands::run::plan::Plan;
 use crate::commands::run::training_data::{self, Workplace};
 use crate::commands::run::validator::Validator;
@@ -20,12 +21,13 @@ use crate::error::Result;
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved` are the
-/// tokenizers of the run that would be continued; any other existing run is replaced if this one `overwrites` it.
+/// configuration and the tokenizers of the run that would be continued; any other existing run is replaced if this one
+/// `overwrites` it.
 pub fn print(
     run: &Path,
     config: &Config,
     texts: &Texts,
-    saved: Option<Tokenizers>,
+    saved: Option<(Config, Tokenizers)>,
     overwrites: bool,
     device: &Device,
     common: &Common,
@@ -33,8 +35,9 @@ pub fn print(
     let mut lines = Vec::new();
     let report = std::cell::RefCell::new(Vec::new());
     let say = |notice: Notice| report.borrow_mut().push(notice);
-    let continues = saved.is_some();
+    let (old, saved) = saved.unzip();
     let data = training_data::prepare(config, texts, saved, &Workplace::beside(run, &config.data, &say))?;
+    let config = &init::stating_tokenizers(config.clone(), old.as_ref(), &data.tokenizers);
     Validator::open(config, texts, &data.tokenizers, &|text| say(Notice::Warning(text)))?;
     if let Some(test) = &texts.test {
         test.open(1.0, &|_| ())?;
@@ -74,7 +77,7 @@ pub fn print(
     ));
     lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
     let exists = match config::is_resolved(&run.join(checkpoint::CONFIG_FILE)) {
-        true if continues => "; its run would go on",
+        true if old.is_some() => "; its run would go on",
         true if overwrites => "; its run would be replaced",
         true => "; it exists: --resume or --overwrite will be needed",
         false => "",

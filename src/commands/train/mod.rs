@@ -65,7 +65,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     config.train.schedule.idle_end(config.train.max_updates).into_iter().for_each(warning);
     if args.dry_run {
         let old = directory::continued(&run, args, &config)?;
-        let saved = old.map(|_| directory::tokenizers(&run)).transpose()?;
+        let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
         return dry_run::print(&run, &config, &texts, saved, args.overwrite, &device, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
@@ -77,7 +77,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);
     let data = training_data::prepare(&config, &texts, saved, &workplace)?;
-    let config = init::stating_symbols(config, &data.tokenizers);
+    let config = init::stating_tokenizers(config, old.as_ref(), &data.tokenizers);
     let validator = Validator::open(&config, &texts, &data.tokenizers, &warning)?;
     let vocabulary = super::model::vocabulary(&data.tokenizers);
     let compute = super::model::training_type(config.runtime.precision, &device);

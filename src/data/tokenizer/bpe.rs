@@ -9,6 +9,7 @@ use super::merge::{Coins, Scratch};
 use super::pipeline::Pipeline;
 use super::symbols::{self, Symbols};
 use super::vocabulary::Vocabulary;
+use super::{Normalization, TokenizerKind};
 use crate::error::{Error, Result};
 
 /// Byte-pair encoding with byte fallback over the pipeline of this module.
@@ -129,6 +130,14 @@ impl Bpe {
 }
 
 impl Engine for Bpe {
+    fn kind(&self) -> Option<TokenizerKind> {
+        Some(TokenizerKind::Bpe)
+    }
+
+    fn form(&self) -> Option<(Normalization, bool)> {
+        Some(self.pipeline.form())
+    }
+
     fn len(&self) -> usize {
         self.vocabulary.len()
     }

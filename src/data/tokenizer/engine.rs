@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::vocabulary::SPECIALS;
+use super::{Normalization, TokenizerKind};
 
 /// BPE-dropout of one line.
 #[derive(Clone, Copy)]
@@ -24,6 +25,16 @@ pub(super) trait Engine: Send + Sync {
 
     /// The ids of a line.
     fn encode(&self, line: &str) -> Vec<u32>;
+
+    /// How the vocabulary was learnt, if that was by `mt`.
+    fn kind(&self) -> Option<TokenizerKind> {
+        None
+    }
+
+    /// The form of Unicode that text is brought into, and whether it is turned to lower case, if the file says so in `mt`'s way.
+    fn form(&self) -> Option<(Normalization, bool)> {
+        None
+    }
 
     /// Whether there is BPE-dropout.
     fn has_dropout(&self) -> bool {

@@ -358,6 +358,16 @@ impl Tokenizer {
         self.engine.marked(ids)
     }
 
+    /// How the vocabulary was learnt, if that was by `mt`.
+    pub fn kind(&self) -> Option<TokenizerKind> {
+        self.engine.kind()
+    }
+
+    /// The form of Unicode that text is brought into, and whether it is turned to lower case, if `mt` wrote the file.
+    pub fn form(&self) -> Option<(Normalization, bool)> {
+        self.engine.form()
+    }
+
     /// Whether output is lower-case, whatever the input.
     pub fn lowers_case(&self) -> bool {
         self.engine.lowers_case()

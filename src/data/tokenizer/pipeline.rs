@@ -227,6 +227,11 @@ impl Pipeline {
         normalise(text, self.form, self.lowercase)
     }
 
+    /// The form of Unicode that text is brought into, and whether it is turned to lower case.
+    pub(super) fn form(&self) -> (Normalization, bool) {
+        (self.form, self.lowercase)
+    }
+
     /// Whether text is turned to lower case.
     pub(super) fn lowers_case(&self) -> bool {
         self.lowercase

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::TokenizerKind;
 use super::engine::Engine;
 use super::pipeline::SPACE_PIECE;
 use super::train::TextCounts;
@@ -111,6 +112,10 @@ impl Words {
 }
 
 impl Engine for Words {
+    fn kind(&self) -> Option<TokenizerKind> {
+        Some(TokenizerKind::SubwordNmt)
+    }
+
     fn len(&self) -> usize {
         self.pieces.len()
     }
