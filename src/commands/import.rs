@@ -33,7 +33,7 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     }
     imported.notes.iter().for_each(note);
     let source = &imported.tokenizers.source;
-    if source.sentencepiece().is_none() && !source.has_dropout() && folder.join("tokenizer.json").exists() {
+    if source.sentencepiece().is_none() && source.kind().is_none() && folder.join("tokenizer.json").exists() {
         note(
             "the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and its tags \
              are treated as ordinary text",

@@ -56,10 +56,15 @@ pub fn import(directory: &Path) -> Result<Imported> {
         target_padding: tokenizers.target.pad_id(),
     };
     let mut config = settings.config;
-    config.tokenizer.joint = settings.is_shared || tokenizers.is_joint();
-    if tokenizers.source.has_dropout() {
-        config.tokenizer.tags = tokenizers.source.language_tags().into_iter().map(str::to_owned).collect();
-        config.tokenizer.symbols = tokenizers.source.symbols().into_iter().map(str::to_owned).collect();
+    let source = &tokenizers.source;
+    config.tokenizer.joint = settings.is_shared || tokenizers.is_one_vocabulary();
+    config.tokenizer.kind = source.kind().unwrap_or(config.tokenizer.kind);
+    if let Some((normalization, lowercase)) = source.form() {
+        (config.tokenizer.normalization, config.tokenizer.lowercase) = (normalization, lowercase);
+    }
+    if source.has_dropout() {
+        config.tokenizer.tags = source.language_tags().into_iter().map(str::to_owned).collect();
+        config.tokenizer.symbols = source.symbols().into_iter().map(str::to_owned).collect();
     }
     let stored = tensors::Stored::open(&directory.join(WEIGHTS))?;
     config.model.output_bias = stored.has_output_bias();

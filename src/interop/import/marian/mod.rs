@@ -51,7 +51,8 @@ pub fn import(source: &Path) -> Result<Imported> {
     };
     let mut config = settings.config;
     search.apply(&mut config.decode);
-    config.tokenizer.joint = settings.arrays.shares_embeddings || tokenizers.is_joint();
+    config.tokenizer.joint = settings.arrays.shares_embeddings || tokenizers.is_one_vocabulary();
+    config.tokenizer.kind = tokenizers.source.kind().unwrap_or(config.tokenizer.kind);
     config.tokenizer.vocab_size = vocabulary.target.max(300);
     let layout = layout_within(&config.model, vocabulary, &files.weights)?;
     let values = tensors::read(&stored, &config.model, settings.arrays, &layout)?;
