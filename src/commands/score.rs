@@ -144,8 +144,8 @@ impl<'a> Pairs<'a> {
         Ok(Self { paths, inputs: [open(paths[0])?, open(paths[1])?], lines: 0 })
     }
 
-    /// The next lines of both, none at the end, and from stdin only those that have arrived, but at least one; and what is wrong with the pair after them, if that is why they end. If the
-    /// very next pair cannot be read, that is an error.
+    /// The next lines of both, none at the end, and from stdin only those that have arrived, but at least one; and what is wrong
+    /// with the pair after them, if that is why they end. If the very next pair cannot be read, that is an error.
     fn read(&mut self) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
         /// Pairs processed together: enough to batch by length, few enough to bound memory.
         const WINDOW: usize = 2000;
