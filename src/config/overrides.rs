@@ -36,7 +36,8 @@ impl<'s> Override<'s> {
         }
         // No key is nearly so deep, and documents are walked recursively.
         if path.len() > MOST_PARTS {
-            return Err(Error::usage(format!("a key has at most {MOST_PARTS} parts, found {}", path.len())).help(HELP));
+            let what = format!("a key has at most {MOST_PARTS} parts, found {}", path.len());
+            return Err(Error::usage(what).at(place(text)).help(HELP));
         }
         Ok(Self { text, path, value: value.trim() })
     }

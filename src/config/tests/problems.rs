@@ -486,5 +486,5 @@ fn misplaced_extends_and_short_names_are_explained() {
 fn an_absurdly_deep_key_is_refused() {
     let folder = Folder::new(&[("a.toml", "")]);
     let deep = format!("a{}=1", ".a".repeat(50_000));
-    assert_mentions(&folder.problems(&["a.toml"], &[&deep])[0], &["at most 8 parts, found 50001"]);
+    assert_mentions(&folder.problems(&["a.toml"], &[&deep])[0], &["at most 8 parts, found 50001", "--> --set a.a.a"]);
 }
