@@ -90,6 +90,10 @@ fn text_may_move_but_not_change_before_a_resume() {
         std::fs::write(moved.join(name), text).unwrap();
     }
     succeeds(&project.train(&resume));
+    // With the run's own configuration too, which has absolute paths.
+    std::fs::rename(moved, project.path("again")).unwrap();
+    let own = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "data.root=again"];
+    succeeds(&project.mt(&[&own[..], &["--set", "train.max_updates=7"]].concat()));
 }
 
 /// Whether this process, and so its children, ignores the closing of its terminal (`nohup`).

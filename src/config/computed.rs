@@ -1,12 +1,13 @@
-//! Keys of `[model]` whose defaults are computed from other keys, and how they follow those keys.
+//! Keys of `[model]` whose defaults are computed from other keys, and how what was computed follows those keys.
 //!
 //! The configuration that a run directory holds states every key, also those that its user left out. If it is laid below
 //! `--set` or another file, a key with the value that the other keys of that file give counts as left out once a layer
 //! above changes a key that it is computed from: with `model.norm = "pre"`, a `final_norm = false` that only followed from
-//! "post" becomes true. As always, a key that such a layer states itself has that value. What a user's own file states is
-//! meant, and stays.
+//! "post" becomes true. Likewise, text below its `data.root` is looked for below another one. As always, a key that such a
+//! layer states itself has that value. What a user's own file states is meant, and stays.
 
 use std::cmp::Reverse;
+use std::path::Path;
 
 use super::document::{Table, Value, get, to_json};
 use super::model::{ModelConfig, NormPlacement, Preset, Tie};
@@ -60,6 +61,9 @@ const COMPUTED: &[Computed] = &[
 const PRESET: &[&str] = &["model.preset"];
 const WIDTHS: &[&str] = &["model.d_model", "model.heads"];
 
+/// Keys of a corpus that name its text.
+const TEXT: &[&str] = &["source", "target", "tsv"];
+
 /// The model that the preset names.
 fn shape(config: &Config) -> ModelConfig {
     ModelConfig::of_preset(config.model.preset.unwrap_or(Preset::Base))
@@ -103,6 +107,12 @@ impl Written {
 
     /// Removes from the merged layers what follows from keys that layers above this one have changed.
     pub fn release(&self, merged: &mut Table) {
+        if let Some(Value::Text(root)) = get(&self.stated, "data.root").map(|entry| &entry.item.value)
+            && self.is_changed(merged, "data.root")
+            && let Some(Value::Table(data)) = merged.get_mut("data").map(|entry| &mut entry.item.value)
+        {
+            self.release_corpora(data, Path::new(root));
+        }
         let mut released = Vec::new();
         for computed in &self.following {
             let is_changed = |key: &&&str| released.contains(*key) || self.is_changed(merged, key);
@@ -110,6 +120,29 @@ impl Written {
             if is_own && computed.from.iter().any(|key| is_changed(&key)) {
                 remove(merged, computed.key);
                 released.push(computed.key);
+            }
+        }
+    }
+
+    /// Makes this layer's paths of text below its `root` relative to it again.
+    fn release_corpora(&self, table: &mut Table, root: &Path) {
+        // Columns of a data set are no paths.
+        let is_hub = table.contains_key("hub");
+        for (name, entry) in table {
+            match &mut entry.item.value {
+                Value::Table(inner) => self.release_corpora(inner, root),
+                Value::List(items) => items.iter_mut().for_each(|item| {
+                    if let Value::Table(inner) = &mut item.value {
+                        self.release_corpora(inner, root);
+                    }
+                }),
+                Value::Text(path) if !is_hub && TEXT.contains(&name.as_str()) => {
+                    let relative = Path::new(path.as_str()).strip_prefix(root).ok().and_then(Path::to_str);
+                    if let (Some(relative), true) = (relative, entry.item.origin.source.order == self.order) {
+                        *path = relative.to_owned();
+                    }
+                }
+                _ => {}
             }
         }
     }

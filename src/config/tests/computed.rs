@@ -99,3 +99,24 @@ fn a_model_that_training_began_with_changes_nothing_later() {
     let model = folder.load(&["run.toml"], &["model.dropout=0.4"]).unwrap().model;
     assert_eq!((model.final_norm, model.embedding_dropout), (false, 0.4));
 }
+
+/// A run goes on where its text has been moved.
+#[test]
+fn text_follows_its_root() {
+    let text = "[data]\nroot = \"/old\"\ntrain = [{ source = \"a.en\", target = \"b/../a.de\" }, { tsv = \"a.tsv\", source = 1, \
+                target = 2 }]\nvalid = { source = \"/else/v.en\", target = \"v.de\" }\ntest = { hub = \"a/b\", split = \"c\", \
+                source = \"en\", target = \"de\" }\n";
+    let run = loaded(text, &[]);
+    assert_eq!(changed(&run, &["data.root=/old"]), run);
+    assert_eq!(changed(&run, &["data.root=/new"]).data, loaded(text, &["data.root=/new"]).data);
+    // What is stated beside the new root is text of its own.
+    let sets = ["data.root=/new", "data.valid.target=/old/w.de", "data.train=[{ source = '/old/x', target = 'y' }]"];
+    let data = changed(&run, &sets).data;
+    assert_eq!(data.valid, Some(CorpusLocation::files("/else/v.en", "/old/w.de")));
+    assert_eq!(data.train[0].location, CorpusLocation::files("/old/x", "/new/y"));
+    // So it is for a user's own file.
+    let folder =
+        Folder::new(&[("a.toml", "[data]\nroot = \"/old\"\nvalid = { source = \"/old/a\", target = \"b\" }\n")]);
+    let valid = folder.load(&["a.toml"], &["data.root=/new"]).unwrap().data.valid;
+    assert_eq!(valid, Some(CorpusLocation::files("/old/a", "/new/b")));
+}
