@@ -32,13 +32,6 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
         info(format_args!("each line to translate must begin with a tag for the target language: {}", tags.join(" ")));
     }
     imported.notes.iter().for_each(note);
-    let source = &imported.tokenizers.source;
-    if source.sentencepiece().is_none() && source.kind().is_none() && folder.join("tokenizer.json").exists() {
-        note(
-            "the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and its tags \
-             are treated as ordinary text",
-        );
-    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::{Imported, layout_within, read};
 use crate::checkpoint::CONFIG_FILE;
+use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::Vocabulary;
 use settings::Settings;
@@ -73,7 +74,20 @@ pub fn import(directory: &Path) -> Result<Imported> {
     }
     let layout = layout_within(&config.model, vocabulary, &directory.join(WEIGHTS))?;
     let values = stored.read(&config.model, settings.is_shared, &layout)?;
-    Ok(Imported { config, tokenizers, layout, values, notes: Vec::new() })
+    Ok(Imported { config, notes: notes(&tokenizers), tokenizers, layout, values })
+}
+
+/// A note on a `tokenizer.json` of others.
+fn notes(tokenizers: &Tokenizers) -> Vec<String> {
+    let source = &tokenizers.source;
+    if source.sentencepiece().is_some() || source.kind().is_some() {
+        return Vec::new();
+    }
+    vec![
+        "the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and its tags are \
+         treated as ordinary text"
+            .to_owned(),
+    ]
 }
 
 /// Names every file that is missing, and what to do about it.

@@ -109,11 +109,11 @@ impl Stored {
     fn sources(&self, name: &str, tie: Tie, is_shared: bool) -> Vec<String> {
         let [source, target] = EMBEDDINGS;
         // `transformers` 5 shares nothing in an untied model, and stores a third table that it does not use; 4 stores only that.
-        let is_alone = |name: &str| is_shared && tie == Tie::None && !self.tensors.contains_key(name);
+        let is_only_shared = |name: &str| is_shared && tie == Tie::None && !self.tensors.contains_key(name);
         let names: &[&str] = match (name, tie) {
             ("source_embedding.weight", Tie::All) => &[SHARED, source, target, OUTPUT_WEIGHT],
-            ("source_embedding.weight", _) if is_alone(source) => &[SHARED],
-            ("target_embedding.weight", _) if is_alone(target) => &[SHARED],
+            ("source_embedding.weight", _) if is_only_shared(source) => &[SHARED],
+            ("target_embedding.weight", _) if is_only_shared(target) => &[SHARED],
             ("source_embedding.weight", _) => &[source],
             ("target_embedding.weight", Tie::Decoder) => &[target, OUTPUT_WEIGHT],
             ("target_embedding.weight", _) => &[target],

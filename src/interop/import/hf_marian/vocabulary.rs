@@ -82,8 +82,8 @@ fn in_json(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
         true => (target_file.clone(), Arc::new(without_end(&target_file)?)),
         false => (source_file.clone(), source.clone()),
     };
-    let is_missing = settings.target_tokenizer.is_some() || settings.sizes[0] != settings.sizes[1];
-    if Arc::ptr_eq(&source, &target) && is_missing {
+    let has_two = settings.target_tokenizer.is_some() || settings.sizes[0] != settings.sizes[1];
+    if Arc::ptr_eq(&source, &target) && has_two {
         let what = format!("the model has two vocabularies, but {TARGET_TOKENIZER}, the target's, is missing");
         let help = "`transformers` does not save it: copy it from the folder that `mt export` wrote";
         return Err(Error::failure(what).at(directory).help(help));
