@@ -1,193 +1,21 @@
 //! Text in, text out: tokenise, batch by length, encode, search, detokenise, in the order of the input.
 
+mod options;
+mod translation;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::ensemble::Ensemble;
 use super::neural::Neural;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
-use super::{
-    Ending, Hypothesis, Knowledge, LengthPenalty, SearchOptions, Sentence, StepModel, Strategy, force, in_halves,
-    knowledge,
-};
-use crate::config::DecodeConfig;
+use super::{Hypothesis, Knowledge, StepModel, force, in_halves, knowledge};
 use crate::data::corpus::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
-
-/// How to translate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TranslateOptions {
-    /// How translations are chosen.
-    pub strategy: Strategy,
-    /// The most translations to return for a line.
-    pub n_best: usize,
-    /// The length penalty by which they are ranked.
-    pub length_penalty: LengthPenalty,
-    /// See [`SearchOptions::patience`].
-    pub patience: f64,
-    /// No sequence of this many tokens may repeat within a translation; 0: no limit.
-    pub no_repeat_ngram: usize,
-    /// A translation has at least this many tokens.
-    pub min_length: usize,
-    /// A translation has at most this many times the tokens of its source, plus `max_length_extra`.
-    pub max_length_ratio: f64,
-    /// See `max_length_ratio`.
-    pub max_length_extra: usize,
-    /// A translation has at most this many tokens, whatever its source.
-    pub max_length: Option<usize>,
-    /// What every translation begins with.
-    pub prefix: String,
-    /// Number of lines before the first: random numbers are keyed by line numbers.
-    pub lines_before: usize,
-    /// Most padded source tokens in one batch.
-    pub batch_tokens: usize,
-    /// What to do with lines beyond the models' positions.
-    pub long: Long,
-}
-
-impl TranslateOptions {
-    /// The options of a configuration.
-    pub fn of(config: &DecodeConfig) -> Self {
-        Self {
-            strategy: Strategy::Beam { width: config.beam },
-            n_best: 1,
-            length_penalty: LengthPenalty { kind: config.length_penalty_kind, alpha: config.length_penalty },
-            patience: config.patience,
-            no_repeat_ngram: config.no_repeat_ngram,
-            min_length: config.min_length,
-            max_length_ratio: config.max_length_ratio,
-            max_length_extra: config.max_length_extra,
-            max_length: None,
-            prefix: String::new(),
-            lines_before: 0,
-            batch_tokens: config.batch_tokens,
-            long: Long::Split,
-        }
-    }
-
-    /// Checks that the options are in range.
-    ///
-    /// # Errors
-    /// As [`SearchOptions::check`].
-    pub fn check(&self) -> Result<()> {
-        self.search(Vec::new()).check()
-    }
-
-    /// Number of rows per sentence.
-    pub(super) fn rows(&self) -> usize {
-        match self.strategy {
-            Strategy::Beam { width } | Strategy::Diverse { width, .. } => width,
-            Strategy::Sample(sampling) => sampling.count,
-        }
-    }
-
-    pub(super) fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
-        let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
-        SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, sentences }
-    }
-
-    /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
-    pub(super) fn limit(&self, source: usize, prefix: usize) -> usize {
-        let by_source = (self.max_length_ratio * source as f64) as usize;
-        // Leaves room for the minimum length or the prefix, and for the end.
-        let least = self.min_length.max(prefix).saturating_add(1);
-        by_source.saturating_add(self.max_length_extra).max(least).min(self.max_length.unwrap_or(usize::MAX))
-    }
-}
-
-/// The translations of a line.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Translation {
-    /// The best first, or in the order they were drawn; at least one.
-    pub n_best: Vec<Candidate>,
-    /// Whether the source was cut to fit the model's positions.
-    pub source_cut: bool,
-    /// The sources of its parts, as the first model reads them: one unless the line was split; none for a blank line.
-    pub parts: Vec<Source>,
-}
-
-impl Translation {
-    /// The translation of a blank line: a blank line.
-    fn blank() -> Self {
-        Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new() }
-    }
-
-    /// Appends the translation of the next part.
-    fn joined(mut self, next: Self) -> Self {
-        let n_best = self.n_best.into_iter().zip(next.n_best).map(|(first, second)| first.joined(second)).collect();
-        self.parts.extend(next.parts);
-        Self { n_best, source_cut: self.source_cut || next.source_cut, parts: self.parts }
-    }
-
-    /// The first, and best, translation.
-    pub fn best(&self) -> &Candidate {
-        &self.n_best[0]
-    }
-}
-
-/// One translation of a line.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    /// The text, on one line.
-    pub text: String,
-    /// Its tokens, without the end.
-    pub tokens: Vec<u32>,
-    /// Their log-probabilities, and that of the end where there is one.
-    pub token_log_probs: Vec<f32>,
-    /// The sum of these.
-    pub log_prob: f64,
-    /// The score under the length penalty; of a line in parts, the sum of their scores.
-    pub score: f64,
-    /// Why it stopped; of a line in parts, the first reason other than the end token.
-    pub ending: Ending,
-    /// The index in `tokens` at which each part after the first begins.
-    pub joints: Vec<usize>,
-}
-
-impl Default for Candidate {
-    /// An empty, finished translation.
-    fn default() -> Self {
-        let (text, tokens, token_log_probs, joints) = Default::default();
-        Self { text, tokens, token_log_probs, log_prob: 0.0, score: 0.0, ending: Ending::End, joints }
-    }
-}
-
-impl Candidate {
-    /// Appends the translation of the next part.
-    fn joined(mut self, next: Self) -> Self {
-        if let (Some(before), Some(after)) = (self.text.chars().next_back(), next.text.chars().next())
-            && has_space_between(before, after)
-        {
-            self.text.push(' ');
-        }
-        self.text += &next.text;
-        self.joints.push(self.tokens.len());
-        self.tokens.extend(next.tokens);
-        self.token_log_probs.extend(next.token_log_probs);
-        self.log_prob += next.log_prob;
-        self.score += next.score;
-        if self.finished() {
-            self.ending = next.ending;
-        }
-        self
-    }
-
-    /// Whether it ended with the end token.
-    pub fn finished(&self) -> bool {
-        self.ending == Ending::End
-    }
-}
-
-/// Whether to put a space between two sentences, given the last character of one and the first of the next: not between
-/// Chinese or Japanese text, nor after their punctuation.
-pub(super) fn has_space_between(before: char, after: char) -> bool {
-    let is_east_asian = |c: char| {
-        matches!(c, '\u{3000}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' |
-            '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
-    };
-    !(is_east_asian(before) && (is_east_asian(after) || !before.is_alphanumeric()))
-}
+pub use options::TranslateOptions;
+pub(super) use translation::has_space_between;
+pub use translation::{Candidate, Translation};
 
 /// One or more models ready to translate.
 #[derive(Debug)]
@@ -467,30 +295,4 @@ pub struct Prefix {
     pub(super) first: Vec<u32>,
     /// The tokens for its other parts: the tags at the beginning of `first`, which apply to the whole line.
     pub(super) later: Vec<u32>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sentences_are_joined_as_their_script_has_it() {
-        let join = |parts: [&str; 2]| {
-            let [first, next] = parts.map(|text| Candidate { text: text.to_owned(), ..Candidate::default() });
-            first.joined(next).text
-        };
-        for (parts, whole) in [
-            (["Ein Satz.", "Noch einer."], "Ein Satz. Noch einer."),
-            (["我走了。", "你来了。"], "我走了。你来了。"),
-            (["猫です。", "OK。"], "猫です。OK。"),
-            (["是 OK", "猫です"], "是 OK 猫です"),
-            (["猫", "は"], "猫は"),
-            (["나는 간다.", "너는 온다."], "나는 간다. 너는 온다."),
-            (["ฉันไป", "คุณมา"], "ฉันไป คุณมา"),
-            (["", "a"], "a"),
-            (["a", ""], "a"),
-        ] {
-            assert_eq!(join(parts), whole);
-        }
-    }
 }

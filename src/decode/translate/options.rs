@@ -1,0 +1,87 @@
+//! How lines are translated.
+
+use crate::config::DecodeConfig;
+use crate::decode::source::Long;
+use crate::decode::{LengthPenalty, SearchOptions, Sentence, Strategy};
+use crate::error::Result;
+
+/// How to translate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TranslateOptions {
+    /// How translations are chosen.
+    pub strategy: Strategy,
+    /// The most translations to return for a line.
+    pub n_best: usize,
+    /// The length penalty by which they are ranked.
+    pub length_penalty: LengthPenalty,
+    /// See [`SearchOptions::patience`].
+    pub patience: f64,
+    /// No sequence of this many tokens may repeat within a translation; 0: no limit.
+    pub no_repeat_ngram: usize,
+    /// A translation has at least this many tokens.
+    pub min_length: usize,
+    /// A translation has at most this many times the tokens of its source, plus `max_length_extra`.
+    pub max_length_ratio: f64,
+    /// See `max_length_ratio`.
+    pub max_length_extra: usize,
+    /// A translation has at most this many tokens, whatever its source.
+    pub max_length: Option<usize>,
+    /// What every translation begins with.
+    pub prefix: String,
+    /// Number of lines before the first: random numbers are keyed by line numbers.
+    pub lines_before: usize,
+    /// Most padded source tokens in one batch.
+    pub batch_tokens: usize,
+    /// What to do with lines beyond the models' positions.
+    pub long: Long,
+}
+
+impl TranslateOptions {
+    /// The options of a configuration.
+    pub fn of(config: &DecodeConfig) -> Self {
+        Self {
+            strategy: Strategy::Beam { width: config.beam },
+            n_best: 1,
+            length_penalty: LengthPenalty { kind: config.length_penalty_kind, alpha: config.length_penalty },
+            patience: config.patience,
+            no_repeat_ngram: config.no_repeat_ngram,
+            min_length: config.min_length,
+            max_length_ratio: config.max_length_ratio,
+            max_length_extra: config.max_length_extra,
+            max_length: None,
+            prefix: String::new(),
+            lines_before: 0,
+            batch_tokens: config.batch_tokens,
+            long: Long::Split,
+        }
+    }
+
+    /// Checks that the options are in range.
+    ///
+    /// # Errors
+    /// As [`SearchOptions::check`].
+    pub fn check(&self) -> Result<()> {
+        self.search(Vec::new()).check()
+    }
+
+    /// Number of rows per sentence.
+    pub(in crate::decode) fn rows(&self) -> usize {
+        match self.strategy {
+            Strategy::Beam { width } | Strategy::Diverse { width, .. } => width,
+            Strategy::Sample(sampling) => sampling.count,
+        }
+    }
+
+    pub(in crate::decode) fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
+        let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
+        SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, sentences }
+    }
+
+    /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
+    pub(in crate::decode) fn limit(&self, source: usize, prefix: usize) -> usize {
+        let by_source = (self.max_length_ratio * source as f64) as usize;
+        // Leaves room for the minimum length or the prefix, and for the end.
+        let least = self.min_length.max(prefix).saturating_add(1);
+        by_source.saturating_add(self.max_length_extra).max(least).min(self.max_length.unwrap_or(usize::MAX))
+    }
+}
