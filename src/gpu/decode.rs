@@ -16,14 +16,17 @@ use super::pass::{Kept, Memory, Pass, check_side};
 use super::plan::{self, Inner, Plan};
 use super::queue::{Address, Epilogue, Number, Queue};
 use super::rows::Rows;
-use super::{Engine, bytes_of};
+use super::{Engine, bytes_of, bytes_of_mut};
 use crate::error::Result;
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 
 /// A model that translates on a device.
 pub struct InferenceEngine {
+    /// Held while a session queues its work, but not while it waits for what [`Session::best`] found, so that another one
+    /// queues a step meanwhile.
     engine: Mutex<Engine>,
+    queue: Arc<dyn Queue>,
     /// Memory of finished sessions, for new ones.
     spare: Mutex<Vec<Arena>>,
     plan: Arc<Plan>,
@@ -66,9 +69,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl InferenceEngine {
     /// For a model with its current parameters, which lie on the queue's device; products are computed in `compute`.
     pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
-        let engine = Engine::new(model, queue, compute)?;
+        let engine = Engine::new(model, queue.clone(), compute)?;
         engine.take_weights()?;
-        Ok(Self { plan: engine.plan.clone(), engine: Mutex::new(engine), spare: Mutex::default() })
+        Ok(Self { plan: engine.plan.clone(), engine: Mutex::new(engine), queue, spare: Mutex::default() })
     }
 
     /// The encoder's states of all real tokens, sentence after sentence, [N, D], and D. Waits for the device.
@@ -208,19 +211,20 @@ impl Session<'_> {
     /// not numbers begins with NaN.
     pub fn best(&mut self, step: &Step<'_>, excluded: &Excluded, k: usize) -> Result<(Vec<u32>, Vec<f32>)> {
         let (rows, output) = (step.tokens.len(), self.engine.plan.output);
-        self.run(step, excluded, |pass, logits, excluded| {
+        let mut values = vec![0f32; 2 * rows * k];
+        let ticket = self.run(step, excluded, |pass, logits, excluded| {
             let found = pass.floats(2 * rows * k)?;
             let outputs = [found, found.plus(4 * rows * k), logits];
             pass.engine.kernels.best_continuations(outputs, excluded, [rows, output.out, output.stride, k])?;
-            let mut values = vec![0f32; 2 * rows * k];
-            pass.engine.download_floats(found, &mut values)?;
-            let log_probs = values.split_off(rows * k);
-            // The first half are tokens, stored as bits.
-            Ok((values.into_iter().map(f32::to_bits).collect(), log_probs))
-        })
+            pass.engine.queue.fetch(found, 4 * 2 * rows * k)
+        })?;
+        self.engine.queue.fetched(ticket, bytes_of_mut(&mut values))?;
+        let log_probs = values.split_off(rows * k);
+        // The first half are tokens, stored as bits.
+        Ok((values.into_iter().map(f32::to_bits).collect(), log_probs))
     }
 
-    /// One step, up to the logits; then `finish`.
+    /// One step, up to the logits; then `finish`, which may wait for them.
     fn run<R>(
         &mut self,
         step: &Step<'_>,

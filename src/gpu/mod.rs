@@ -161,9 +161,7 @@ impl Engine {
     }
 
     fn download_floats(&self, from: Address, values: &mut [f32]) -> Result<()> {
-        let bytes = size_of_val(values);
-        // SAFETY: every bit pattern is a float.
-        self.queue.download(from, unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes) })
+        self.queue.download(from, bytes_of_mut(values))
     }
 
     /// Begins an update: converts the parameters to the type of products, and clears the gradients and the sums of losses.
@@ -272,7 +270,9 @@ impl Engine {
 
     /// Forgets the updates that were not asked for; if one was not made, later updates are made again.
     pub fn forget(&mut self) -> Result<()> {
-        self.decided.clear();
+        while !self.decided.is_empty() {
+            self.outcome()?;
+        }
         self.queue.clear(self.stopped, size_of::<u32>())
     }
 }
@@ -281,6 +281,12 @@ fn float64(bytes: &[u8]) -> f64 {
     let mut eight = [0; 8];
     eight.copy_from_slice(&bytes[..8]);
     f64::from_le_bytes(eight)
+}
+
+/// The bytes of floats, to be written to.
+fn bytes_of_mut(values: &mut [f32]) -> &mut [u8] {
+    // SAFETY: every bit pattern is a float.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), std::mem::size_of_val(values)) }
 }
 
 /// Numbers or words as bytes.

@@ -152,8 +152,8 @@ pub struct Launch<'a> {
     pub bytes: usize,
 }
 
-/// A copy that is under way from the device: see [`Queue::fetch`]. Later tickets are greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A copy that is under way from the device: see [`Queue::fetch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
 /// A GPU, or what stands for one in tests. Work is done in the order of the calls; only [`Queue::download`] and
@@ -183,11 +183,11 @@ pub trait Queue: Send + Sync {
     /// Begins to copy from the device, when the work before is done.
     fn fetch(&self, from: Address, bytes: usize) -> Result<Ticket>;
 
-    /// Waits for the copy that [`Queue::fetch`] began, of as many `bytes`, but not for work queued after it. Fetches begun
-    /// before it are forgotten.
+    /// Waits for the copy that [`Queue::fetch`] began, of as many `bytes`, but not for work queued after it; others may use
+    /// the queue meanwhile. Each copy has to be asked for, since its memory is kept until then.
     ///
     /// # Errors
-    /// The ticket has already been used or forgotten.
+    /// The ticket has already been used.
     fn fetched(&self, ticket: Ticket, bytes: &mut [u8]) -> Result<()>;
 
     /// Sets bytes to zero.

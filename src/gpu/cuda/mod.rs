@@ -335,27 +335,20 @@ impl Queue for Cuda {
         (staging.used, staging.under_way) = (0, 0);
         let ticket = Ticket(staging.begun);
         staging.begun += 1;
-        staging.fetches.push_back(Fetch { ticket, to, done, pieces });
+        staging.fetches.push(Fetch { ticket, to, done, pieces });
         Ok(ticket)
     }
 
     fn fetched(&self, ticket: Ticket, bytes: &mut [u8]) -> Result<()> {
         self.bind()?;
-        let mut staging = locked(&self.staging);
-        let mut is_found = false;
-        while let Some(fetch) = staging.fetches.pop_front_if(|fetch| fetch.ticket <= ticket) {
-            fetch.done.synchronize().map_err(driver_error)?;
-            if fetch.ticket == ticket {
-                is_found = true;
-                // SAFETY: as many bytes were copied there.
-                unsafe { std::ptr::copy_nonoverlapping(fetch.to, bytes.as_mut_ptr(), bytes.len()) };
-            }
-            staging.free.extend(fetch.pieces);
-        }
-        drop(staging);
-        if !is_found {
-            return Err(Error::failure("a result of the GPU was asked for twice, or after a later one"));
-        }
+        let Some(fetch) = locked(&self.staging).withdraw(ticket) else {
+            return Err(Error::failure("a result of the GPU was asked for twice"));
+        };
+        // Not locked meanwhile: another thread may queue its work.
+        fetch.done.synchronize().map_err(driver_error)?;
+        // SAFETY: as many bytes were copied there.
+        unsafe { std::ptr::copy_nonoverlapping(fetch.to, bytes.as_mut_ptr(), bytes.len()) };
+        locked(&self.staging).free.extend(fetch.pieces);
         self.count()
     }
 

@@ -1,6 +1,5 @@
 //! Pinned memory of the host, which copies to and from a device pass through.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, result};
@@ -30,8 +29,8 @@ pub(super) struct Staging {
     /// Bytes used of the last piece of `filling`.
     pub(super) used: usize,
     pub(super) under_way: usize,
-    /// Copies to the host, oldest first.
-    pub(super) fetches: VecDeque<Fetch>,
+    /// Copies to the host that were not asked for yet.
+    pub(super) fetches: Vec<Fetch>,
     /// Fetches ever begun.
     pub(super) begun: u64,
 }
@@ -74,6 +73,12 @@ impl Staging {
         self.filling.push(piece);
         self.used = size;
         Ok(piece.memory.cast())
+    }
+
+    /// Takes out a copy to the host that was not asked for yet.
+    pub(super) fn withdraw(&mut self, ticket: Ticket) -> Option<Fetch> {
+        let index = self.fetches.iter().position(|fetch| fetch.ticket == ticket)?;
+        Some(self.fetches.swap_remove(index))
     }
 
     /// The device is done with all copies since the last fetch.
