@@ -23,8 +23,7 @@ use crate::ops::Mode;
 
 /// A model that translates on a device.
 pub struct InferenceEngine {
-    /// Held while a session queues its work, but not while it waits for what [`Session::best`] found, so that another one
-    /// queues a step meanwhile.
+    /// Held while a session queues its work, but not while it waits for the results, so that another one queues a step meanwhile.
     engine: Mutex<Engine>,
     queue: Arc<dyn Queue>,
     /// Memory of finished sessions, for new ones.
@@ -194,16 +193,13 @@ impl Session<'_> {
     /// Extends rows; returns the logits of all tokens, a row after the other.
     pub fn logits(&mut self, step: &Step<'_>) -> Result<Vec<f32>> {
         let (rows, output) = (step.tokens.len(), self.engine.plan.output);
-        self.run(step, &Excluded::default(), |pass, logits, _| {
-            let mut values = vec![0f32; rows * output.stride];
-            pass.engine.download_floats(logits, &mut values)?;
-            for row in 1..rows {
-                let start = row * output.stride;
-                values.copy_within(start..start + output.out, row * output.out);
-            }
-            values.truncate(rows * output.out);
-            Ok(values)
-        })
+        let mut values = self.run(step, &Excluded::default(), |_, logits, _| Ok((logits, rows * output.stride)))?;
+        for row in 1..rows {
+            let start = row * output.stride;
+            values.copy_within(start..start + output.out, row * output.out);
+        }
+        values.truncate(rows * output.out);
+        Ok(values)
     }
 
     /// Extends rows; returns the tokens of the `k` best continuations of each and their log-probabilities, the best first, the
@@ -211,38 +207,41 @@ impl Session<'_> {
     /// not numbers begins with NaN.
     pub fn best(&mut self, step: &Step<'_>, excluded: &Excluded, k: usize) -> Result<(Vec<u32>, Vec<f32>)> {
         let (rows, output) = (step.tokens.len(), self.engine.plan.output);
-        let mut values = vec![0f32; 2 * rows * k];
-        let ticket = self.run(step, excluded, |pass, logits, excluded| {
+        let mut values = self.run(step, excluded, |pass, logits, excluded| {
             let found = pass.floats(2 * rows * k)?;
             let outputs = [found, found.plus(4 * rows * k), logits];
             pass.engine.kernels.best_continuations(outputs, excluded, [rows, output.out, output.stride, k])?;
-            pass.engine.queue.fetch(found, 4 * 2 * rows * k)
+            Ok((found, 2 * rows * k))
         })?;
-        self.engine.queue.fetched(ticket, bytes_of_mut(&mut values))?;
         let log_probs = values.split_off(rows * k);
         // The first half are tokens, stored as bits.
         Ok((values.into_iter().map(f32::to_bits).collect(), log_probs))
     }
 
-    /// One step, up to the logits; then `finish`, which may wait for them.
-    fn run<R>(
+    /// One step, up to the logits; then `finish`, which tells where the numbers are that are wanted of it, and how many.
+    fn run(
         &mut self,
         step: &Step<'_>,
         excluded: &Excluded,
-        finish: impl FnOnce(&mut Pass<'_>, Address, Exclusions) -> Result<R>,
-    ) -> Result<R> {
+        finish: impl FnOnce(&mut Pass<'_>, Address, Exclusions) -> Result<(Address, usize)>,
+    ) -> Result<Vec<f32>> {
         let mut engine = locked(&self.engine.engine);
         let mut arena = self.arena.withdraw();
-        let result = engine.with_arena(&mut arena, |engine| {
+        let queued = engine.with_arena(&mut arena, |engine| {
             let mut pass = Pass::new(engine, Mode::INFERENCE);
             let (logits, excluded, mark) = self.forward(&mut pass, step, excluded)?;
-            let result = finish(&mut pass, logits, excluded)?;
+            let (at, count) = finish(&mut pass, logits, excluded)?;
+            let ticket = pass.engine.queue.fetch(at, 4 * count)?;
             pass.engine.arena.release(mark);
-            Ok(result)
+            Ok((ticket, count))
         });
+        drop(engine);
         self.arena = arena;
         self.position += 1;
-        result
+        let (ticket, count) = queued?;
+        let mut values = vec![0f32; count];
+        self.engine.queue.fetched(ticket, bytes_of_mut(&mut values))?;
+        Ok(values)
     }
 
     fn forward(

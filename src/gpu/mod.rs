@@ -160,10 +160,6 @@ impl Engine {
         result
     }
 
-    fn download_floats(&self, from: Address, values: &mut [f32]) -> Result<()> {
-        self.queue.download(from, bytes_of_mut(values))
-    }
-
     /// Begins an update: converts the parameters to the type of products, and clears the gradients and the sums of losses.
     pub fn begin(&mut self) -> Result<()> {
         self.take_weights()?;

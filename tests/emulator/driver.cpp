@@ -159,8 +159,9 @@ void check_stream(const void* stream) {
     if (streams().count(stream) == 0) fail("a stream that was not created: %p", stream);
 }
 
-// MT_EMULATED_REFUSES names products for which cuBLASLt shall have no algorithm: `epilogues`, those with an epilogue, or
-// `round`, those whose number of rows was rounded up to choose an algorithm.
+// MT_EMULATED_REFUSES names products for which cuBLASLt shall have no algorithm: `epilogues`, those with an epilogue, `late`,
+// the same, but it says so only when it is to compute one, or `round`, those whose number of rows was rounded up to choose an
+// algorithm.
 bool refuses(const char* what) {
     static const char* const refused = std::getenv("MT_EMULATED_REFUSES");
     return refused != nullptr && std::strcmp(refused, what) == 0;
@@ -168,6 +169,8 @@ bool refuses(const char* what) {
 
 struct Function {
     std::string name;
+    // The most dynamic shared memory that it may be given; it has to ask for more than 48 KiB.
+    unsigned shared = 48 << 10;
 };
 
 struct Recorded {
@@ -370,12 +373,18 @@ Status cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event)
 Status cuModuleLoadData(void** module, const void* image) { return *module = const_cast<void*>(image), SUCCESS; }
 Status cuModuleUnload(void*) { return SUCCESS; }
 Status cuModuleGetFunction(void** function, void*, const char* name) { return *function = new Function{name}, SUCCESS; }
-Status cuFuncSetAttribute(void*, int attribute, int) { return attribute == 8 ? SUCCESS : INVALID_VALUE; }
+Status cuFuncSetAttribute(void* function, int attribute, int value) {
+    // The most dynamic shared memory; compute capability 8.0 has 163 KiB.
+    if (attribute != 8 || value < 0 || value > 163 << 10) return INVALID_VALUE;
+    static_cast<Function*>(function)->shared = static_cast<unsigned>(value);
+    return SUCCESS;
+}
 Status cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
                       unsigned shared, void* stream, void** arguments, void** extra) {
     check_stream(stream);
     const std::string& name = static_cast<Function*>(function)->name;
     if (x == 0 || y == 0 || z == 0 || extra != nullptr) return INVALID_VALUE;
+    if (shared > static_cast<Function*>(function)->shared) return INVALID_VALUE;
     if (candle_kernel(name, arguments)) return SUCCESS;
     if (ty != 1 || tz != 1) fail("%s: a block of more than one dimension", name.c_str());
     const auto kernel = emulator::kernels().find(name);
@@ -486,6 +495,7 @@ Status cublasLtMatmul(void*, void* operation, const float* alpha, const void* a,
     if (of.epilogue != 1) check(of.bias, m * (result->type == 0 ? 4 : 2), "bias");
     // Undocumented, but some kernels read the bias 16 bytes at a time.
     if (of.epilogue != 1 && reinterpret_cast<uintptr_t>(of.bias) % 16 != 0) fail("a bias that is not aligned to 16 bytes");
+    if (of.epilogue != 1 && refuses("late")) return NOT_SUPPORTED;
     count("a product");
     if (is_idle()) return SUCCESS;
     work().later([=, of = of, left = *left, right = *right, added = *layouts[2], result = *result, alpha = *alpha, beta = *beta] {

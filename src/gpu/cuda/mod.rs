@@ -37,11 +37,12 @@ pub struct Cuda {
     module: Arc<CudaModule>,
     functions: Mutex<HashMap<String, CudaFunction>>,
     lt: lts::cublasLtHandle_t,
-    workspace: Address,
+    /// Scratch of products. Locked while the kernels of one are queued, of which several may use it.
+    workspace: Mutex<Address>,
     /// Algorithms by [`typical`] shape.
-    algorithms: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
+    algorithms: Algorithms,
     /// Algorithms by exact shape, where that of the typical shape does not work.
-    untypical: Mutex<HashMap<Shape, lts::cublasLtMatmulAlgo_t>>,
+    untypical: Algorithms,
     staging: Mutex<Staging>,
     /// Timed work that is not in the profile yet: counted when the host waits for the device.
     timed: Mutex<VecDeque<Timed>>,
@@ -49,6 +50,9 @@ pub struct Cuda {
     spare: Mutex<Vec<[CudaEvent; 2]>>,
     multiprocessors: u32,
 }
+
+/// What cuBLASLt chose, or that it refused.
+type Algorithms = Mutex<HashMap<Shape, LtResult<lts::cublasLtMatmulAlgo_t>>>;
 
 /// One piece of work between two events.
 struct Timed {
@@ -166,7 +170,7 @@ impl Cuda {
             module,
             functions: Mutex::default(),
             lt,
-            workspace,
+            workspace: Mutex::new(workspace),
             algorithms: Mutex::default(),
             untypical: Mutex::default(),
             staging: Mutex::default(),
@@ -201,28 +205,24 @@ impl Cuda {
     /// cuBLASLt's choice for a product: that for its typical shape, unless there is none or it did not work for this one.
     fn algorithm(&self, product: &Product) -> LtResult<lts::cublasLtMatmulAlgo_t> {
         if let Some(known) = locked(&self.untypical).get(&Shape::new(product)) {
-            return Ok(*known);
+            return *known;
         }
-        let typical = typical(product);
-        let shape = Shape::new(&typical);
-        let mut algorithms = locked(&self.algorithms);
-        if let Some(known) = algorithms.get(&shape) {
-            return Ok(*known);
-        }
-        match Call::new(&typical)?.choose(self.lt) {
-            Ok(chosen) => {
-                algorithms.insert(shape, chosen);
-                Ok(chosen)
-            }
-            Err(_) => self.untypical_algorithm(product),
-        }
+        let chosen = self.chosen(&self.algorithms, &typical(product));
+        if chosen.is_ok() { chosen } else { self.chosen(&self.untypical, product) }
     }
 
-    /// cuBLASLt's choice for this very shape.
-    fn untypical_algorithm(&self, product: &Product) -> LtResult<lts::cublasLtMatmulAlgo_t> {
-        let chosen = Call::new(product)?.choose(self.lt)?;
-        locked(&self.untypical).insert(Shape::new(product), chosen);
-        Ok(chosen)
+    /// cuBLASLt's choice for this very shape, which it is asked for only once.
+    fn chosen(&self, known: &Algorithms, product: &Product) -> LtResult<lts::cublasLtMatmulAlgo_t> {
+        let (shape, mut known) = (Shape::new(product), locked(known));
+        if let Some(known) = known.get(&shape) {
+            return *known;
+        }
+        let chosen = Call::new(product)?.choose(self.lt);
+        // Any other error may pass.
+        if chosen.as_ref().err().is_none_or(is_refusal) {
+            known.insert(shape, chosen);
+        }
+        chosen
     }
 
     fn function(&self, name: &str) -> Result<sys::CUfunction> {
@@ -230,10 +230,13 @@ impl Cuda {
         if let Some(function) = functions.get(name) {
             return Ok(function.cu_function());
         }
-        let function = self
-            .module
-            .load_function(name)
-            .map_err(|error| Error::failure(format!("this mt was built without the kernel {name}")).caused_by(error))?;
+        let function = self.module.load_function(name).map_err(|error| match error.0 {
+            sys::CUresult::CUDA_ERROR_NOT_FOUND => {
+                Error::failure(format!("this mt was built without the kernel {name}")).caused_by(error)
+            }
+            // The driver may load a kernel when it is first asked for.
+            _ => driver_error(error).context(format!("loading {name}")),
+        })?;
         let raw = function.cu_function();
         functions.insert(name.to_owned(), function);
         Ok(raw)
@@ -273,7 +276,7 @@ impl Drop for Cuda {
         // SAFETY: all work is done, and nothing of this is used again.
         unsafe {
             let _ = lt::destroy_handle(self.lt);
-            let _ = result::free_sync(self.workspace.0);
+            let _ = result::free_sync(locked(&self.workspace).0);
             let mut staging = locked(&self.staging);
             let fetched: Vec<Piece> = staging.fetches.drain(..).flat_map(|fetch| fetch.pieces).collect();
             for piece in fetched.into_iter().chain(std::mem::take(&mut staging.free)) {
@@ -397,8 +400,13 @@ impl Queue for Cuda {
             outcome => return outcome.map_err(failed),
         }
         profile::add("product that was asked for twice", "", Duration::ZERO, Work::NONE);
-        let algorithm = self.untypical_algorithm(product).map_err(failed)?;
-        call.run(self, &algorithm).map_err(failed)
+        let algorithm = self.chosen(&self.untypical, product).map_err(failed)?;
+        call.run(self, &algorithm).map_err(|error| {
+            if is_refusal(&error) {
+                locked(&self.untypical).insert(Shape::new(product), Err(error));
+            }
+            failed(error)
+        })
     }
 
     fn takes_epilogue(&self, product: &Product) -> bool {

@@ -5,7 +5,7 @@ use std::mem::size_of;
 
 use candle_core::cuda_backend::cudarc::cublaslt::{result as lt, sys as lts};
 
-use super::Cuda;
+use super::{Cuda, locked};
 use crate::gpu::queue::{Address, ColumnMajor, Epilogue, Number, Product};
 
 /// Scratch that products may use: what NVIDIA recommends for its newest GPUs.
@@ -136,6 +136,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn run(&self, cuda: &Cuda, algorithm: &lts::cublasLtMatmulAlgo_t) -> LtResult<()> {
+        let workspace = locked(&cuda.workspace);
         let (p, one, beta) = (self.product, 1f32, if self.product.accumulate { 1f32 } else { 0f32 });
         // SAFETY: the caller's matrices lie in the device's memory.
         unsafe {
@@ -153,7 +154,7 @@ impl<'a> Call<'a> {
                 p.c.at.0 as *mut c_void,
                 self.result,
                 algorithm,
-                cuda.workspace.0 as *mut c_void,
+                workspace.0 as *mut c_void,
                 WORKSPACE,
                 cuda.stream.cu_stream().cast(),
             )

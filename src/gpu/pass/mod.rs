@@ -232,7 +232,11 @@ impl Pass<'_> {
         };
         let engine = &self.engine;
         if engine.queue.takes_epilogue(&product) {
-            return engine.queue.product(&product);
+            match engine.queue.product(&product) {
+                // It may be refused as late as this. If that is not why it failed, so will what follows.
+                Err(_) if epilogue != Epilogue::None => {}
+                outcome => return outcome,
+            }
         }
         engine.queue.product(&Product { epilogue: Epilogue::None, ..product })?;
         match epilogue {
