@@ -872,7 +872,7 @@ fn what_cannot_be_is_refused_before_any_work() {
     succeeds(&output);
     let text = stdout(&output);
     assert!(text.contains("1 of 2 validation pairs") && text.contains("valid.en:2"), "{text}");
-    assert!(text.contains("is translated: 1 of the sources whose translations are scored"), "{text}");
+    assert!(text.contains("translated in parts, as by `mt translate`: 1 of the sources"), "{text}");
     fails(&project.mt(&["info", "small.toml", "--device", "gpu"]), 2, &["there is no device `gpu`"]);
 }
 

@@ -77,6 +77,8 @@ pub struct Validator {
     batches: Vec<Batch>,
     tokenizers: Tokenizers,
     options: TranslateOptions,
+    /// The longest lines of the training text, in tokens.
+    trained_length: usize,
     samples: usize,
     /// Decides which model is the best.
     metric: ValidMetric,
@@ -105,7 +107,8 @@ impl Validator {
         let mut encoded: Vec<_> = pairs.iter().map(encode).collect();
         let usable = |(s, t): &(Vec<u32>, Vec<u32>)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty();
         let first_left_out = encoded.iter().position(|pair| !usable(pair));
-        let cut = encoded[..limit].iter().filter(|(source, _)| source.len() > most).count();
+        let trained = config.data.max_length.min(most);
+        let long = encoded[..limit].iter().filter(|(source, _)| source.len() > trained).count();
         encoded.retain(usable);
         let left_out = pairs.len() - encoded.len();
         if encoded.is_empty() {
@@ -121,10 +124,10 @@ impl Validator {
                  subwords that model.max_length allows; the first is {path}:{line}"
             ));
         }
-        if cut > 0 {
+        if long > 0 {
             warn(format!(
-                "longer than {most} subwords, so that only the beginning is translated: {cut} of the sources whose \
-                 translations are scored"
+                "longer than {trained} subwords, and so translated in parts, as by `mt translate`: {long} of the sources \
+                 whose translations are scored"
             ));
         }
         encoded.sort_by_key(larger_side);
@@ -153,6 +156,7 @@ impl Validator {
                 strategy: Strategy::Beam { width: config.valid.beam },
                 ..TranslateOptions::of(&config.decode)
             },
+            trained_length: config.data.max_length,
             samples: config.valid.samples,
             metric: config.valid.metric,
             bleu,
@@ -196,7 +200,7 @@ impl Validator {
             return Ok(Some(validation));
         }
         let neural = Neural::new(model, SpecialTokens::of(&self.tokenizers))?;
-        let reader = Reader::new(model.config(), &self.tokenizers);
+        let reader = Reader::new(model.config(), &self.tokenizers).with_trained_length(self.trained_length);
         let translator = Translator::new(vec![(neural, reader.clone())]);
         let translations = translator.translate_while(&self.sources, &self.options, |_| !stops())?;
         let Some(translations) = translations else { return Ok(None) };
