@@ -215,7 +215,7 @@ pub struct DecodeArgs {
     /// Below 1, there may be fewer translations than --n-best asks for.
     #[arg(long, value_name = "X")]
     pub patience: Option<f64>,
-    /// Never repeat a sequence of this many tokens in a translation; 0: no such limit
+    /// Never repeat a sequence of this many tokens in a translation, or in a part of one if the line is split; 0: no such limit
     #[arg(long, value_name = "N")]
     pub no_repeat_ngram: Option<usize>,
     /// Minimum number of tokens of a translation; of each part of a line that is split

@@ -280,6 +280,52 @@ fn an_ensemble_of_equals_is_one_of_them() {
     fails(&mixed, 1, &["runs/small", "runs/other", "target vocabularies"]);
 }
 
+/// What the model with the fewest positions cannot take is told, whichever of the models it is.
+#[test]
+fn an_ensemble_has_the_fewest_positions_of_its_members() {
+    let project = trained();
+    let few = [
+        "--set",
+        "model.max_length=24",
+        "--set",
+        "data.max_length=20",
+        "--set",
+        "train.max_updates=8",
+        "--run-dir",
+        "runs/few",
+    ];
+    succeeds(&project.train(&few));
+    let long = "the cat sleeps the dog eats ".repeat(4);
+    for models in [["runs/small", "runs/few"], ["runs/few", "runs/small"]] {
+        let run = |more: &[&str]| {
+            let [first, second] = models;
+            project.mt(&[&["translate", "--model", first, "--model", second], more].concat())
+        };
+        let cut = run(&["--long", "truncate", &long]);
+        succeeds(&cut);
+        assert!(stderr(&cut).contains("the line is longer than model.max_length: only the beginning"), "{models:?}");
+        fails(&run(&["--min-length", "24", "a cat"]), 2, &["--min-length 24", "the model has 24 positions"]);
+    }
+}
+
+/// A line longer than those of the training text is translated in parts, and so are its like in validation.
+#[test]
+fn validation_translates_as_translate_does() {
+    let project = Project::new();
+    project.write("valid.en", "the cat sleeps. the dog eats. a cat eats. the dog sleeps.\na cat eats\n");
+    project.write("valid.de", "die Katze schläft. der Hund frisst. eine Katze frisst. der Hund schläft.\neine Katze\n");
+    succeeds(&project.train(&["--set", "data.max_length=10"]));
+    let translate = |more: &[&str]| {
+        let args = ["translate", "--model", "runs/small", "--input", "valid.en", "--beam", "1"];
+        let output = project.mt(&[&args[..], more].concat());
+        succeeds(&output);
+        stdout(&output)
+    };
+    let validated = std::fs::read_to_string(project.path("runs/small/validation/final.txt")).unwrap();
+    assert_eq!(validated, translate(&[]));
+    assert_ne!(validated, translate(&["--long", "truncate"]));
+}
+
 /// So two checkpoints of one run can form an ensemble.
 #[test]
 fn a_checkpoint_is_named_by_its_path() {

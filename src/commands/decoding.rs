@@ -2,7 +2,6 @@
 
 use super::model::ModelFiles;
 use crate::cli::{Common, DecodeArgs};
-use crate::config::Config;
 use crate::console::warning;
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
@@ -10,15 +9,17 @@ use crate::decode::translate::{TranslateOptions, Translator};
 use crate::decode::{LengthPenalty, MAX_BEAM, PenaltyKind, Sampling, Strategy};
 use crate::error::{Error, Result};
 
-/// How to decode: flags over a model's configuration.
+/// How to decode: flags over the configuration of the first of the models that translate together.
 pub fn translate_options(
     args: &DecodeArgs,
     n_best: Option<usize>,
-    config: &Config,
+    (first, others): (&ModelFiles, &[ModelFiles]),
     common: &Common,
 ) -> Result<TranslateOptions> {
-    let (positions, seed) = (config.model.max_length, config.train.seed);
-    let config = &config.decode;
+    // As many as the model with the fewest has.
+    let positions = |model: &ModelFiles| model.config.model.max_length;
+    let positions = others.iter().map(positions).fold(positions(first), usize::min);
+    let (config, seed) = (&first.config.decode, first.config.train.seed);
     let of_config = TranslateOptions::of(config);
     let kind = args.length_penalty_kind.as_deref().map(|name| PenaltyKind::of_flag("--length-penalty-kind", name));
     let long = args.long.as_deref().map(|name| Long::of_flag("--long", name));
@@ -58,7 +59,7 @@ pub fn translate_options(
             Error::failure(what).help(format!("the model has {positions} positions: give a lower --min-length"));
         return Err(error);
     }
-    check(&options, positions)?;
+    check(&options, args, positions)?;
     if options.length_penalty.kind == PenaltyKind::Average && args.length_penalty.is_some() {
         warning("--length-penalty does nothing with --length-penalty-kind average, which has no strength");
     }
@@ -66,7 +67,7 @@ pub fn translate_options(
 }
 
 /// Refuses options that are impossible or do not go together.
-fn check(options: &TranslateOptions, positions: usize) -> Result<()> {
+fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Result<()> {
     let n_best = options.n_best;
     let counts = [
         ("--max-length", options.max_length),
@@ -82,8 +83,13 @@ fn check(options: &TranslateOptions, positions: usize) -> Result<()> {
             options.max_length_ratio
         )));
     }
-    if options.max_length.is_some_and(|most| most < options.min_length) {
-        return Err(Error::usage(format!("--min-length {} is more than --max-length", options.min_length)));
+    if let Some(most) = options.max_length.filter(|most| *most < options.min_length) {
+        let least = options.min_length;
+        return Err(match args.min_length {
+            Some(_) => Error::usage(format!("--min-length {least} is more than --max-length {most}")),
+            None => Error::usage(format!("--max-length {most} is less than the model's `decode.min_length`, {least}"))
+                .help("give --min-length as well"),
+        });
     }
     if options.min_length >= positions {
         let error =
@@ -141,6 +147,7 @@ pub fn translator_with_flags(
         return Err(Error::usage("--shortlist works only on the CPU").help("leave it out, or give --device cpu"));
     }
     let mut list = Shortlist::load(file, &first.tokenizers)?;
-    list.allow(&first.tokenizers.target.encode(prefix));
+    // As the translator forces it.
+    list.allow(&first.tokenizers.target.encode(prefix.trim_end()));
     Ok(Translator::new(vec![(first.neural(precision)?.with_shortlist(list), first.reader())]))
 }

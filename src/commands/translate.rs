@@ -28,7 +28,7 @@ use crate::model::Transformer;
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args, common)?;
     let (first, others) = model::load_all(&args.models, common)?;
-    let mut options = decoding::translate_options(&args.decode, args.n_best, &first.config, common)?;
+    let mut options = decoding::translate_options(&args.decode, args.n_best, (&first, &others), common)?;
     options.prefix = args.prefix.as_deref().map(|text| input::text_of("--prefix", text)).unwrap_or_default();
     if args.attention.is_some() && options.long == Long::Split {
         // Attention weights belong to a single sequence.

@@ -73,9 +73,11 @@ impl Ensemble {
         let first = &sources[0];
         let mut results = vec![Vec::new(); first.len()];
         let mut order: Vec<usize> = (0..first.len()).filter(|&i| !first[i].ids.is_empty()).collect();
-        source::by_length(&mut order, |&i| first[i].ids.len());
-        let most = self.rows() / options.rows();
-        let batches: Vec<_> = source::batches(&order, |&i| first[i].ids.len(), options.batch_tokens, most).collect();
+        // Each model has subwords of its own.
+        let longest = |&i: &usize| sources.iter().map(|of_model| of_model[i].ids.len()).max().unwrap_or(0);
+        source::by_length(&mut order, longest);
+        let most = self.rows(options.asks_for_all()) / options.rows();
+        let batches: Vec<_> = source::batches(&order, longest, options.batch_tokens, most).collect();
         let mut finish = |batch: &[usize], found: Vec<Vec<Hypothesis>>| {
             for (&i, mut hypotheses) in batch.iter().zip(found) {
                 hypotheses.truncate(options.n_best);

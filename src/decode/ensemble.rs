@@ -50,12 +50,14 @@ impl Ensemble {
         self.members.iter().for_each(Neural::release_memory);
     }
 
-    /// The largest useful number of rows: more only take memory.
-    pub fn rows(&self) -> usize {
-        /// Limit on the log-probabilities of a batch, which are stored if there are several models.
+    /// The largest useful number of rows, more of which only take memory, for a search that asks for the `whole` distribution
+    /// or for the best continuations.
+    pub fn rows(&self, whole: bool) -> usize {
+        /// Limit on the log-probabilities of a step, where all are stored, as they are of each of several models.
         const MOST_VALUES: usize = 16 << 20;
         let rows = self.members.iter().map(Neural::rows).min().unwrap_or(1);
-        if self.members.len() == 1 { rows } else { rows.min(MOST_VALUES / self.members[0].vocabulary()).max(1) }
+        let are_stored = whole || self.members.len() > 1;
+        if are_stored { rows.min(MOST_VALUES / self.members[0].vocabulary()).max(1) } else { rows }
     }
 
     /// Encodes sentences, given for each member as token ids with the end of the sentence, and begins to decode them.

@@ -209,6 +209,13 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Sampling {
+    /// Whether the model is asked for the whole distribution; for the best continuations otherwise, if they are few.
+    fn asks_for_all(&self) -> bool {
+        self.top_k == 0 || self.top_k > MAX_BEAM
+    }
+}
+
 /// How to search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchOptions {

@@ -1,6 +1,6 @@
 //! Sampling: at each step a token drawn from the model's distribution, or from the most probable part of it.
 
-use super::{Constraint, Continuation, Ending, Hypothesis, MAX_BEAM, Sampling, SearchOptions, StepModel, StepRows};
+use super::{Constraint, Continuation, Ending, Hypothesis, Sampling, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 use crate::rng::{self, Stream};
 
@@ -39,8 +39,7 @@ pub(super) fn search(
             batch.push(token, parent, sentence, options.constraint(sentence, position, end, tokens));
         }
         let rows = live.len();
-        // For a large k, the model returns the whole distribution rather than the k best continuations.
-        let whole = sampling.top_k == 0 || sampling.top_k > MAX_BEAM;
+        let whole = sampling.asks_for_all();
         if whole {
             batch.whole(position, |rows, log_probs| model.distributions(rows, log_probs))?;
         } else {

@@ -42,14 +42,14 @@ pub struct Source {
     pub cut: bool,
 }
 
-/// A line that has more tokens than a model's positions reach.
+/// A line that has more tokens than a model's positions reach, or goes on after more text than is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BeyondPositions {
     /// Which of the lines it is.
     pub line: usize,
     /// Its tokens with the end of the sentence; only its beginning is counted if it is enormous.
     pub tokens: usize,
-    /// Whether it has more tokens than those.
+    /// Whether it goes on after those.
     pub and_more: bool,
     /// The model's number of positions.
     pub positions: usize,
@@ -59,11 +59,15 @@ impl BeyondPositions {
     /// An error about `file`, in which `first` is the number of the first of the lines.
     pub fn error(&self, file: &Path, first: usize) -> Error {
         let Self { line, tokens, and_more, positions } = self;
-        let more = if *and_more { "more than " } else { "" };
-        let what = format!(
-            "the line has {more}{tokens} tokens, counting its end, but the model has {positions} positions \
-             (model.max_length)"
-        );
+        let model = format!("the model has {positions} positions (model.max_length)");
+        let what = match and_more {
+            // White space, of which a token may stand for any number, is read no further either.
+            true if tokens <= positions => format!(
+                "the line goes on after so much white space that only {tokens} tokens were read, counting its end; {model}"
+            ),
+            true => format!("the line has more than {tokens} tokens, counting its end, but {model}"),
+            false => format!("the line has {tokens} tokens, counting its end, but {model}"),
+        };
         Error::failure(what).at_line(file, first + line, 0)
     }
 }
@@ -78,18 +82,18 @@ pub struct Reader {
     trained: usize,
 }
 
-/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little. If
-/// that much is all white space, leading white space is skipped, so that a line with text does not seem blank.
-fn beginning(line: &str, longest: usize) -> &str {
+/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little, and
+/// the rest. If that much is all white space, leading white space is skipped, so that a line with text does not seem blank.
+fn beginning(line: &str, longest: usize) -> (&str, &str) {
     const LEAST: usize = 1 << 20;
     const BYTES_A_TOKEN: usize = 256;
     let end = longest.saturating_mul(BYTES_A_TOKEN).max(LEAST);
-    let first = &line[..line.floor_char_boundary(end)];
-    if first.len() == line.len() || !first.trim_start().is_empty() {
-        return first;
+    let (first, rest) = line.split_at(line.floor_char_boundary(end));
+    if rest.is_empty() || !first.trim_start().is_empty() {
+        return (first, rest);
     }
     let text = line.trim_start();
-    &text[..text.floor_char_boundary(end)]
+    text.split_at(text.floor_char_boundary(end))
 }
 
 impl Reader {
@@ -116,7 +120,7 @@ impl Reader {
 
     /// One source per line, cut if it is too long. A line of nothing but white space has no tokens.
     pub fn read<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<Source> {
-        let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest)).collect();
+        let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest).0).collect();
         let encoded = self.tokenizers.source.encode_batch(&beginnings);
         let sources = encoded.into_iter().zip(&beginnings).zip(lines).enumerate();
         sources
@@ -131,21 +135,22 @@ impl Reader {
             .collect()
     }
 
-    /// The lines with more tokens than the model has positions, in order.
+    /// The lines with more tokens than the model has positions, or more text than is read, in order.
     pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<BeyondPositions> {
-        let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest)).collect();
+        let (beginnings, rests): (Vec<&str>, Vec<&str>) =
+            lines.iter().map(|line| beginning(line.as_ref(), self.longest)).unzip();
         let encoded = self.tokenizers.source.encode_batch(&beginnings);
         let beyond = |(line, ids): (usize, &Vec<u32>)| {
-            let and_more = beginnings[line].len() < lines[line].as_ref().len();
+            let and_more = !rests[line].trim_start().is_empty();
             let beyond = BeyondPositions { line, tokens: ids.len() + 1, and_more, positions: self.longest + 1 };
-            (ids.len() > self.longest).then_some(beyond)
+            (and_more || ids.len() > self.longest).then_some(beyond)
         };
         encoded.iter().enumerate().filter_map(beyond).collect()
     }
 
     /// Whether this text is no longer than the model has learnt to translate.
     fn takes(&self, text: &str) -> bool {
-        beginning(text, self.longest).len() == text.len() && self.tokenizers.source.encode(text).len() <= self.trained
+        beginning(text, self.longest).0.len() == text.len() && self.tokenizers.source.encode(text).len() <= self.trained
     }
 
     /// Sources as one padded batch.
@@ -289,6 +294,24 @@ mod tests {
         assert!(reader.beyond_positions(&[&line]).is_empty());
         assert_eq!(split(&line, "", std::slice::from_ref(&reader)), ["a b"]);
         assert_eq!(reader.read(&[space]), [Source::default()]);
+    }
+
+    #[test]
+    fn text_after_very_much_white_space_is_not_forgotten() {
+        // White space is no token.
+        let pieces = ["<pad>", "</s>", "<unk>", "a", "b"];
+        let pieces = pieces.iter().zip(0..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
+        let tokenizer = Arc::new(Tokenizer::of_words(pieces).unwrap());
+        let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
+        let reader = Reader::new(&ModelConfig { max_length: 8, ..ModelConfig::default() }, &tokenizers);
+        let space = " \u{3000}".repeat(1 << 19);
+        assert!(reader.beyond_positions(&[format!("a{space}")]).is_empty());
+        let line = format!("a{space} b");
+        assert_eq!(reader.read(&[&line])[0].ids, [3]);
+        let beyond = reader.beyond_positions(&[&line]);
+        assert!(beyond.len() == 1 && beyond[0].and_more, "{beyond:?}");
+        let error = beyond[0].error(Path::new("a.txt"), 3).to_string();
+        assert!(error.contains("goes on after so much white space") && error.contains("a.txt:3"), "{error}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub const OURS: &str = "mt";
 pub fn keys(decode: &DecodeConfig, max_length: usize) -> Map<String, Value> {
     let mut keys = Map::new();
     keys.insert("num_beams".to_owned(), json!(decode.beam));
-    keys.insert("max_length".to_owned(), json!(max_length));
+    keys.insert("max_length".to_owned(), json!(longest(decode, max_length)));
     // With a single hypothesis neither has an effect, and `transformers` warns about them.
     if decode.beam > 1 {
         if let Some(penalty) = length_penalty(decode) {
@@ -49,6 +49,14 @@ pub fn lost(decode: &DecodeConfig) -> Vec<String> {
     lost
 }
 
+/// The longest target, its start token included, if the length of the source does not matter.
+fn longest(decode: &DecodeConfig, max_length: usize) -> usize {
+    match decode.max_length_ratio > 0.0 {
+        true => max_length,
+        false => max_length.min(decode.max_length_extra.saturating_add(1)),
+    }
+}
+
 /// The exponent α of the divisor `length^α` in `transformers`, if our penalty has that form.
 fn length_penalty(decode: &DecodeConfig) -> Option<f64> {
     match decode.length_penalty_kind {
@@ -56,5 +64,25 @@ fn length_penalty(decode: &DecodeConfig) -> Option<f64> {
         PenaltyKind::Average => Some(1.0),
         // With an exponent of 0 both divide by 1.
         PenaltyKind::Gnmt => (decode.length_penalty == 0.0).then_some(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_limited_as_ours_are_where_that_can_be_said() {
+        let longest = |max_length_ratio, max_length_extra| {
+            let decode = DecodeConfig { max_length_ratio, max_length_extra, ..DecodeConfig::default() };
+            (
+                keys(&decode, 200)["max_length"].as_u64(),
+                lost(&decode).iter().any(|loss| loss.contains("limits lengths")),
+            )
+        };
+        // 30 tokens, and the start token.
+        assert_eq!(longest(0.0, 30), (Some(31), false));
+        assert_eq!(longest(0.0, 300), (Some(200), false));
+        assert_eq!(longest(1.0, 30), (Some(200), true));
     }
 }

@@ -139,7 +139,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
         return Err(error.help("add --bleu, or leave --output out"));
     }
     let (loaded, others) = model::load_all(models, common)?;
-    let options = decoding::translate_options(&args.decode, None, &loaded.config, common)?;
+    let options = decoding::translate_options(&args.decode, None, (&loaded, &others), common)?;
     let Text { source, reference, sources, references, predicted } = Text::find(args, &loaded, common)?;
     let of_models = model::files_of(&loaded, &others);
     let inputs = reference.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);

@@ -82,14 +82,16 @@ impl Translator {
         };
         let Some(found) = self.models.translate(&sources, &prefix, options, go_on)? else { return Ok(None) };
         let mut translations: Vec<Option<Translation>> = (0..lines.len()).map(|_| None).collect();
-        for (source, hypotheses) in sources.swap_remove(0).into_iter().zip(found) {
+        // A model with fewer positions than the first may have cut what the first takes whole.
+        let is_cut: Vec<bool> = (0..found.len()).map(|i| sources.iter().any(|of_model| of_model[i].cut)).collect();
+        for ((source, hypotheses), source_cut) in sources.swap_remove(0).into_iter().zip(found).zip(is_cut) {
             let place = &mut translations[source.line];
             let candidate = |hypothesis| self.candidate(hypothesis, forced(&source));
             let n_best: Vec<Candidate> = hypotheses.into_iter().map(candidate).collect();
             if n_best.is_empty() {
                 continue;
             }
-            let translation = Translation { n_best, source_cut: source.cut, parts: vec![source] };
+            let translation = Translation { n_best, source_cut, parts: vec![source] };
             *place = Some(match place.take() {
                 Some(before) => before.joined(translation),
                 None => translation,
@@ -147,7 +149,7 @@ impl Translator {
             let targets: Vec<&[u32]> = batch.iter().map(|&i| targets[i].as_slice()).collect();
             look(&mut self.models.begin_with(&sources, batch)?, &targets)
         };
-        for batch in source::batches(&order, longest, batch_tokens, self.models.rows()) {
+        for batch in source::batches(&order, longest, batch_tokens, self.models.rows(true)) {
             batch.iter().zip(in_halves(batch, &look)?).for_each(|(&i, of_pair)| found[i] = of_pair);
         }
         Ok(found)

@@ -72,6 +72,11 @@ impl TranslateOptions {
         }
     }
 
+    /// Whether the search asks for the probabilities of all tokens.
+    pub(in crate::decode) fn asks_for_all(&self) -> bool {
+        matches!(&self.strategy, Strategy::Sample(sampling) if sampling.asks_for_all())
+    }
+
     pub(in crate::decode) fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
         let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
         SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, sentences }
