@@ -107,6 +107,9 @@ fn lines_and_tables() {
     assert!(theirs["confidence"].as_str().unwrap().starts_with("μ = 0."), "{theirs}");
     let theirs: Value = serde_json::from_str(&eval(&["good", "bad_1", "--ter", "--format", "json"])).unwrap();
     assert_eq!((&theirs[0]["system"], &theirs[0]["TER"]), (&"good".into(), &"0.67".into()));
+    let paired = eval(&["good", "bad_1", "--ter", "--format", "json", "--paired-bs"]);
+    let paired: Value = serde_json::from_str(&paired).unwrap();
+    assert_eq!((&paired[0]["system"], &paired[1]["system"]), (&"Baseline: good".into(), &"bad_1".into()));
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn what_does_not_fit_is_refused_before_any_work() {
     project.write("tune.toml", FINE_TUNING);
     let train = |more: &[&str]| project.mt(&[&["train", "--config", "tune.toml", "-q"][..], more].concat());
     let other = train(&["--set", "model.d_ff=64", "--set", "model.tie=none"]);
-    fails(&other, 2, &["`model.d_ff` is 32 in the model that training begins with, but 64 here", "`model.tie`"]);
+    fails(&other, 2, &["`model.d_ff` is 64, but 32 in the model that training begins with", "`model.tie`"]);
     let preset = train(&["--set", "model.preset=transformer-base"]);
     let says = [
         "`model.preset` = \"transformer-base\" has another shape than the model that training begins with",

@@ -121,6 +121,7 @@ impl Loader {
             if chain.contains(&path) {
                 let what = format!("`extends` goes in a circle: {} extends itself", shown.display());
                 self.report.add(from, Error::usage(what).help("remove one `extends`"));
+                self.layers.push(None);
                 return;
             }
             if self.read.contains(&path) {

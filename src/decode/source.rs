@@ -205,7 +205,7 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a text ends with a full stop after a single letter or digit, a number of two digits, or a short capitalised word
-/// without a vowel: `J.`, `am 3.`, `Mrs.`
+/// without a vowel, but not one of capitals: `J.`, `am 3.`, `Mrs.`, but `TV.`
 fn is_abbreviated(text: &str) -> bool {
     let last = text.split_whitespace().next_back().and_then(|word| word.strip_suffix('.'));
     let word = last.unwrap_or_default().trim_start_matches(|c: char| !c.is_alphanumeric());
@@ -213,7 +213,8 @@ fn is_abbreviated(text: &str) -> bool {
     match word.chars().next() {
         Some(_) if length == 1 => true,
         Some(first) if first.is_uppercase() => {
-            length <= 3 && are(|c| c.is_ascii_alphabetic() && !"AEIOUYaeiouy".contains(c))
+            let is_small = |c: char| c.is_ascii_lowercase() && !"aeiouy".contains(c);
+            length <= 3 && !"AEIOUY".contains(first) && first.is_ascii() && word.chars().skip(1).all(is_small)
         }
         Some(_) => length == 2 && are(char::is_numeric),
         None => false,
@@ -228,21 +229,20 @@ fn middle(text: &str) -> usize {
     let wide = |c: char| matches!(c, '。' | '！' | '？' | '．' | '।' | '؟' | '۔');
     let ends = |c: char| wide(c) || matches!(c, '.' | '!' | '?' | '…' | ';' | ':');
     let closes = |c: char| matches!(c, '"' | '\'' | ')' | ']' | '»' | '”' | '’' | '“' | '」' | '』');
-    let is_sentence_end = |&(place, _): &(usize, char)| {
+    // Not at the very edge, where it would halve nothing.
+    let is_inside = |place: usize| place.min(text.len() - place) >= text.len() / 8;
+    let is_sentence_end = |place: usize| {
         let before = text[..place].trim_end_matches(closes);
-        // Not at the very edge, where it would halve nothing.
-        let is_inside = place.min(text.len() - place) >= text.len() / 8;
-        is_inside && before.chars().next_back().is_some_and(ends) && !is_abbreviated(before)
+        before.chars().next_back().is_some_and(ends) && !is_abbreviated(before)
     };
-    let spaces = || text.char_indices().filter(|(place, c)| *place > 0 && c.is_whitespace());
-    let sentences = &mut spaces().filter(is_sentence_end).map(|(place, _)| place).chain(
-        text.char_indices()
-            .filter(|(_, c)| wide(*c))
-            .map(|(place, c)| place + c.len_utf8())
-            .filter(|p| *p < text.len()),
-    );
+    let spaces = || text.char_indices().filter(|(place, c)| *place > 0 && c.is_whitespace()).map(|(place, _)| place);
+    let after_wide = text.char_indices().filter(|(_, c)| wide(*c)).map(|(place, c)| {
+        let after = &text[place + c.len_utf8()..];
+        text.len() - after.trim_start_matches(|c| ends(c) || closes(c)).len()
+    });
+    let sentences = &mut spaces().filter(|place| is_sentence_end(*place)).chain(after_wide).filter(|p| is_inside(*p));
     nearest(sentences)
-        .or_else(|| nearest(&mut spaces().map(|(place, _)| place)))
+        .or_else(|| nearest(&mut spaces()))
         .or_else(|| nearest(&mut text.char_indices().map(|(place, _)| place).filter(|place| *place > 0)))
         .unwrap_or(centre)
 }
@@ -326,6 +326,10 @@ mod tests {
             ("So. It went on and on and on and on and on", "So. It went on and on"),
             ("3.14159265", "3.141"),
             ("一二三。四五六七八九", "一二三。"),
+            ("「一二三。」四五六七八九", "「一二三。」"),
+            ("一二三？！四五六七八九", "一二三？！"),
+            ("一二三四五六七八九。。。", "一二三四五六"),
+            ("一二三四五六七八九。」", "一二三四五"),
             ("日本語文", "日本"),
         ] {
             assert_eq!(text[..middle(text)].trim_end(), first);
@@ -338,6 +342,7 @@ mod tests {
             &["One. ", "Two is long, and goes on"][..],
             &["Mrs. J. Smith and Dr. Who met (at St. Pauls). ", "They left."],
             &["It costs 3.50 at 5.30 p.m. in July. ", "Am 3. Mai auch. ", "Im Jahr 1990. ", "Ja!"],
+            &["He bought a TV. ", "She has a PC. ", "Dr. Who saw the DVD. ", "Mr. X did not."],
             &["\u{201c}No,\u{201d} she said. ", "He asked why? ", "So it is. "],
             &["一二三。", "四五六！", "七"],
             &["no end"],

@@ -128,6 +128,7 @@ fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare,
 
 fn duration(seconds: f64) -> String {
     match seconds {
+        _ if seconds < 1.5 => "a second".to_owned(),
         _ if seconds < 120.0 => format!("{seconds:.0} seconds"),
         _ if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
         _ => format!("{:.1} hours", seconds / 3600.0),

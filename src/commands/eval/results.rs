@@ -191,12 +191,17 @@ impl<'a> Results<'a> {
             metric.name() + interval
         };
         let head = std::iter::once("System".to_owned()).chain(self.metrics.iter().map(column)).collect();
-        let system = |(i, name): (usize, &String)| {
-            let baseline = if self.is_paired && i == 0 { "Baseline: " } else { "" };
+        let system = |i: usize| {
             let scores = self.scores.iter().map(|of_metric| value(&of_metric[i], width, false));
-            std::iter::once(format!("{baseline}{name}")).chain(scores).collect()
+            std::iter::once(self.name(i)).chain(scores).collect()
         };
-        std::iter::once(head).chain(self.systems.iter().enumerate().map(system)).collect()
+        std::iter::once(head).chain((0..self.systems.len()).map(system)).collect()
+    }
+
+    /// A system's name in a table.
+    fn name(&self, system: usize) -> String {
+        let baseline = if self.is_paired && system == 0 { "Baseline: " } else { "" };
+        format!("{baseline}{}", self.systems[system])
     }
 
     fn table(&self, width: usize, score_only: bool) -> String {
@@ -275,8 +280,8 @@ impl<'a> Results<'a> {
 
     /// sacrebleu's JSON for several systems.
     fn table_json(&self, width: usize) -> String {
-        let of_system = |(system, name): (usize, &String)| {
-            let mut json = Map::from_iter([("system".to_owned(), Value::from(name.clone()))]);
+        let of_system = |system: usize| {
+            let mut json = Map::from_iter([("system".to_owned(), Value::from(self.name(system)))]);
             for (metric, by_system) in self.metrics.iter().zip(&self.scores) {
                 let Score { score, interval, p_value, .. } = &by_system[system];
                 let value = if self.is_paired {
@@ -291,7 +296,7 @@ impl<'a> Results<'a> {
             }
             Value::from(json)
         };
-        indented(&self.systems.iter().enumerate().map(of_system).collect())
+        indented(&(0..self.systems.len()).map(of_system).collect())
     }
 }
 

@@ -40,7 +40,7 @@ fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> 
             by_preset.push(format!("`{key}` is {there} there and {here} here"));
             continue;
         }
-        let what = format!("`{key}` is {there} in the model that training begins with, but {here} here");
+        let what = format!("`{key}` is {here}, but {there} in the model that training begins with");
         let keys = if is_of_preset { "the key, and `model.preset` if it is stated," } else { "the key" };
         let help = format!("leave {keys} out to use the value of that model, or leave out `train.init`");
         errors.push(Error::usage(what).at(directory.join(checkpoint::CONFIG_FILE)).help(help));

@@ -204,9 +204,6 @@ impl Translator {
             let leading = known.max_by_key(|leading| leading.len()).unwrap_or_default();
             if leading.len() < line.trim_end().len() { leading } else { "" }
         };
-        let leading_tokens = |reader: &Reader, line: usize| {
-            reader.tokenizers().source.encode(leading(lines[line].as_ref()).trim_end()).len()
-        };
         let parts_of = |line: &'l str| -> Vec<Cow<'l, str>> {
             let leading = leading(line);
             let parts = source::split(&line[leading.len()..], leading, &self.readers).into_iter();
@@ -221,8 +218,10 @@ impl Translator {
                     if parts.is_empty() {
                         return vec![source];
                     }
+                    let leading = leading(lines[source.line].as_ref()).trim_end();
+                    let leading_tokens = reader.tokenizers().source.encode(leading).len();
                     let of_line = |(part, read): (usize, Source)| {
-                        let added = if part == 0 { 0 } else { leading_tokens(reader, source.line) };
+                        let added = if part == 0 { 0 } else { leading_tokens };
                         Source { line: source.line, part, added, ..read }
                     };
                     reader.read(parts).into_iter().enumerate().map(of_line).collect()
