@@ -24,13 +24,16 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
             return found;
         }
     };
+    let is_break = |c: char| matches!(c, '\r' | '\x0B' | '\x0C' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let is_space = |c: char| c.is_whitespace() && !is_break(c);
     if text.trim().is_empty() {
         found.push(Kind::WhiteSpace);
+    } else if text.starts_with(is_space) || text.ends_with(is_space) || text.contains("  ") {
+        found.push(Kind::Spacing);
     }
     if is_long(text) {
         found.push(Kind::LongLine);
     }
-    let is_break = |c: char| matches!(c, '\r' | '\x0B' | '\x0C' | '\u{85}' | '\u{2028}' | '\u{2029}');
     if text.contains(is_break) {
         found.push(Kind::LineBreak);
     }
@@ -132,6 +135,9 @@ mod tests {
             (b"\r", vec![Kind::CarriageReturn, Kind::EmptyLine]),
             (b"a\r", vec![Kind::CarriageReturn]),
             ("\u{3000} \t".as_bytes(), vec![Kind::WhiteSpace]),
+            (b"A dog. ", vec![Kind::Spacing]),
+            ("\u{3000}A dog.".as_bytes(), vec![Kind::Spacing]),
+            (b"A  dog.\r", vec![Kind::CarriageReturn, Kind::Spacing]),
             (b"caf\xE9", vec![Kind::NotUtf8]),
             (b"a\0b", vec![Kind::Nul]),
             (b"a\x1Bb\x7F", vec![Kind::Control]),

@@ -72,6 +72,8 @@ choice! {
         EmptyLine = "empty_line",
         /// Nothing but white space in it.
         WhiteSpace = "white_space",
+        /// White space at an end, or several spaces in a row.
+        Spacing = "spacing",
         /// Longer than any sentence.
         LongLine = "long_line",
         /// From here on, lines are not aligned with those opposite.
@@ -112,6 +114,7 @@ impl Kind {
             Self::LineCounts | Self::EmptyFile | Self::Columns | Self::NotUtf8 => Severity::Error,
             Self::ByteOrderMark
             | Self::CarriageReturn
+            | Self::Spacing
             | Self::Entity
             | Self::Invisible
             | Self::Duplicate
@@ -142,6 +145,10 @@ impl Kind {
             }
             Self::EmptyLine => "empty lines: their pairs are left out",
             Self::WhiteSpace => "lines of nothing but white space: their pairs are left out",
+            Self::Spacing => {
+                "white space at an end of the line, or several spaces in a row: mt's own subwords keep it, so the line has \
+                 other pieces than without it; remove it"
+            }
             Self::LongLine => {
                 "lines of more than 10,000 characters: no sentences; the vocabulary is learnt without them, and data.max_length leaves them out"
             }

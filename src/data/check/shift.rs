@@ -40,9 +40,7 @@ pub(super) struct Shift {
 
 /// The shifts in a corpus, given the lengths of both sides' lines in characters.
 pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
-    let logarithm = |length: &usize| (1.0 + *length as f64).ln();
-    let lengths =
-        Lengths { source: source.iter().map(logarithm).collect(), target: target.iter().map(logarithm).collect() };
+    let lengths = Lengths { source: clipped_logarithms(source), target: clipped_logarithms(target) };
     let pairs = source.len().min(target.len());
     let mut found: Vec<Shift> = Vec::new();
     let (mut start, mut apart, mut runs) = (0, 0..0, 0);
@@ -91,7 +89,27 @@ pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
     found
 }
 
-/// Logarithms of lengths.
+/// Logarithms of lengths, of which those far from the median are clipped: otherwise a few blank or enormous lines would
+/// decide a block's correlation.
+fn clipped_logarithms(lengths: &[usize]) -> Vec<f64> {
+    /// Of as many standard deviations of a normal distribution, …
+    const WIDEST: f64 = 2.5;
+    /// … which is as many times the median distance from the median; …
+    const DEVIATIONS: f64 = 1.4826;
+    /// … but lengths up to √e times the median are not clipped where most are equal.
+    const LEAST_WIDTH: f64 = 0.5;
+    let median = |mut values: Vec<f64>| {
+        let middle = values.len() / 2;
+        if values.is_empty() { 0.0 } else { *values.select_nth_unstable_by(middle, f64::total_cmp).1 }
+    };
+    let logarithms: Vec<f64> = lengths.iter().map(|length| (1.0 + *length as f64).ln()).collect();
+    let middle = median(logarithms.clone());
+    let spread = median(logarithms.iter().map(|value| (value - middle).abs()).collect());
+    let width = (WIDEST * DEVIATIONS * spread).max(LEAST_WIDTH);
+    logarithms.into_iter().map(|value| value.clamp(middle - width, middle + width)).collect()
+}
+
+/// Clipped logarithms of lengths.
 struct Lengths {
     source: Vec<f64>,
     target: Vec<f64>,
@@ -210,6 +228,19 @@ mod tests {
         target.drain(100..103);
         let found = shifts(&source, &target);
         assert!(matches!(found[..], [Shift { offset: Some(-3), .. }]), "{found:?}");
+    }
+
+    /// Blank and enormous lines that are as far apart on both sides do not make a shift of the good pairs around them.
+    #[test]
+    fn a_few_odd_lines_are_no_shift() {
+        for lines in [100, 1000] {
+            let (mut source, mut target) = lengths(lines);
+            for (at, length) in [(20, 0), (30, 5600)] {
+                source[at] = length;
+                target[at + 2] = length;
+            }
+            assert_eq!(shifts(&source, &target), [], "{lines}");
+        }
     }
 
     #[test]
