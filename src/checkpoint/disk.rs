@@ -116,9 +116,23 @@ pub(super) fn remove_temporaries(directory: &Path, names: &[&str]) {
 pub(super) fn sync_directory(path: &Path) -> Result<()> {
     // Windows cannot open a directory as a file, and needs no such call.
     if cfg!(unix) {
-        File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| write_error(path, error))?;
+        let directory = File::open(path).map_err(|error| write_error(path, error))?;
+        unless_unsupported(directory.sync_all()).map_err(|error| write_error(path, error))?;
     }
     Ok(())
+}
+
+/// Makes success of the errors by which file systems say that they cannot sync a directory (some of shared folders, CIFS and
+/// FUSE): nothing can be done there, and that is no reason to end a run. PostgreSQL ignores such errors, too. Others, such as
+/// that of a failing disk, stay.
+pub(super) fn unless_unsupported(synced: std::io::Result<()>) -> std::io::Result<()> {
+    #[cfg(unix)]
+    if let Err(error) = &synced
+        && let Some(libc::EINVAL | libc::EBADF | libc::ENOTSUP | libc::ENOSYS) = error.raw_os_error()
+    {
+        return Ok(());
+    }
+    synced
 }
 
 /// Renames, replacing a file of that name.

@@ -232,3 +232,20 @@ fn a_process_of_the_same_number_elsewhere_is_left_alone() {
     whole_directory(&out, |_| Ok(())).unwrap();
     assert!(!theirs.exists() && out.exists());
 }
+
+/// Some file systems cannot sync a directory, and say so with an error.
+#[cfg(unix)]
+#[test]
+fn a_directory_that_cannot_be_synced_is_no_failure() {
+    for (number, is_fine) in [
+        (libc::EINVAL, true),
+        (libc::EBADF, true),
+        (libc::ENOTSUP, true),
+        (libc::ENOSYS, true),
+        (libc::EIO, false),
+        (libc::ENOSPC, false),
+    ] {
+        let synced = disk::unless_unsupported(Err(std::io::Error::from_raw_os_error(number)));
+        assert_eq!(synced.is_ok(), is_fine, "{number}");
+    }
+}
