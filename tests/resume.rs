@@ -610,6 +610,26 @@ fn the_final_average_goes_around_a_damaged_checkpoint() {
     fails(&project.mt(&["average", "runs/small", "--last", "3", "--out", "other"]), 1, &says);
 }
 
+/// They are gone once the run has a newer one to go on from, and take no good one's place.
+#[test]
+fn damaged_checkpoints_that_were_passed_over_do_not_push_out_good_ones() {
+    let project = Project::new();
+    let sets = ["--set", "train.average_last=0", "--set", "train.keep=2", "--set", "valid.every=0"];
+    succeeds(&project.train(&[&sets[..], &["--set", "train.keep=4"]].concat()));
+    for step in ["00000008", "00000012"] {
+        damage(&project, &format!("runs/small/checkpoints/step-{step}/model.safetensors"));
+    }
+    let output = project.train(&[&sets[..], &["--resume", "--set", "train.max_updates=5"]].concat());
+    succeeds(&output);
+    assert!(stderr(&output).contains("the checkpoint of update 12 cannot be used"), "{}", stderr(&output));
+    let entries = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["step-00000004", "step-00000005"]);
+    assert_eq!(file(&project, "runs/small", "last"), b"step-00000005\n");
+    succeeds(&project.train(&[&sets[..], &["--resume", "--set", "train.max_updates=6"]].concat()));
+}
+
 #[test]
 fn what_is_known_of_a_run_with_a_damaged_checkpoint_is_told() {
     let project = Project::new();

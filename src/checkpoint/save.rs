@@ -151,13 +151,15 @@ pub fn set_pointer(run: &Path, name: &str, step: u64) -> Result<()> {
     disk::replace_small(run, name, format!("{}\n", step_name(step)).as_bytes())
 }
 
-/// Removes old checkpoints, except the newest `keep` (at least one), those of the steps in `protect`, and those that the
-/// pointers `best` and `last` name.
+/// Removes old checkpoints of a run that has just saved `step`, except the newest `keep` (at least one), those of the steps in
+/// `protect`, and those that the pointers `best` and `last` name. Those after `step` go first: a resume has passed over them
+/// because they are damaged, and they would count as newer than what has been trained since.
 ///
 /// # Errors
 /// A pointer is damaged: nothing is removed then, since it might name any of them. Or a checkpoint cannot be removed.
-pub fn prune(run: &Path, keep: usize, protect: &[u64]) -> Result<()> {
+pub fn prune(run: &Path, step: u64, keep: usize, protect: &[u64]) -> Result<()> {
     let pointers = [pointer(run, BEST)?, pointer(run, LAST)?];
+    remove_later(run, step)?;
     let checkpoints = list(run)?;
     let old = checkpoints.len().saturating_sub(keep.max(1));
     for (step, path) in &checkpoints[..old] {
@@ -189,6 +191,11 @@ pub fn remove_after(run: &Path, step: u64, best: Option<u64>) -> Result<()> {
             disk::remove(&pointer).map_err(|error| Error::io("remove a pointer", &pointer, error))?;
         }
     }
+    remove_later(run, step)
+}
+
+/// Removes the checkpoints after `step`, whole or not, the newest first.
+fn remove_later(run: &Path, step: u64) -> Result<()> {
     for (later, path) in directories(run)?.into_iter().rev().take_while(|(later, _)| *later > step) {
         remove(run, later, &path)?;
     }

@@ -159,23 +159,38 @@ fn pointers_come_back_and_garbage_is_refused() {
 fn pruning_keeps_what_is_needed() {
     let run = tempfile::tempdir().unwrap();
     let checkpoints = run.path().join("checkpoints");
-    prune(run.path(), 3, &[]).unwrap();
+    prune(run.path(), 0, 3, &[]).unwrap();
     for step in 1..=8 {
         save_step(run.path(), step);
     }
     set_pointer(run.path(), BEST, 2).unwrap();
     set_pointer(run.path(), LAST, 7).unwrap();
-    prune(run.path(), 20, &[]).unwrap();
+    prune(run.path(), 8, 20, &[]).unwrap();
     assert_eq!(steps(run.path()), [1, 2, 3, 4, 5, 6, 7, 8]);
-    prune(run.path(), 3, &[4, 77]).unwrap();
+    prune(run.path(), 8, 3, &[4, 77]).unwrap();
     assert_eq!(steps(run.path()), [2, 4, 6, 7, 8]);
-    prune(run.path(), 0, &[]).unwrap();
+    prune(run.path(), 8, 0, &[]).unwrap();
     assert_eq!(steps(run.path()), [2, 7, 8]);
     assert_eq!(names(&checkpoints), ["step-00000002", "step-00000007", "step-00000008"]);
 
     fs::write(run.path().join(BEST), "rubbish").unwrap();
-    prune(run.path(), 1, &[]).unwrap_err();
+    prune(run.path(), 8, 1, &[]).unwrap_err();
     assert_eq!(steps(run.path()), [2, 7, 8]);
+}
+
+/// Those that a resume has passed over do not count as the newest, and do not come back.
+#[test]
+fn pruning_removes_what_comes_after() {
+    let run = tempfile::tempdir().unwrap();
+    for step in [10, 20, 30, 40, 50, 60] {
+        save_step(run.path(), step);
+    }
+    let checkpoints = run.path().join("checkpoints");
+    fs::remove_file(checkpoints.join("step-00000050").join(MANIFEST_FILE)).unwrap();
+    save_step(run.path(), 45);
+    set_pointer(run.path(), LAST, 45).unwrap();
+    prune(run.path(), 45, 3, &[]).unwrap();
+    assert_eq!(names(&checkpoints), ["step-00000030", "step-00000040", "step-00000045"]);
 }
 
 /// Checkpoints are renamed before they are removed, so what was found is open or gone, never half there.
@@ -190,7 +205,7 @@ fn a_model_that_was_found_may_be_removed_by_training() {
     let mut flat = vec![0.0; ELEMENTS];
     located.load_into(&layout(), &mut flat).unwrap();
     assert_eq!(bits(&flat), bits(&values(1)));
-    prune(run.path(), 1, &[]).unwrap();
+    prune(run.path(), 2, 1, &[]).unwrap();
     let gone = ["the checkpoint is gone", "step-00000001", "try again"];
     assert_says(&located.load_into(&layout(), &mut flat).unwrap_err(), &gone);
     assert_says(&verify(&located.directory).unwrap_err(), &gone);
@@ -203,7 +218,7 @@ fn looked(unlucky: u64) -> (Result<bool>, u64) {
     let replace = |step| {
         save_step(run.path(), step);
         set_pointer(run.path(), LAST, step).unwrap();
-        prune(run.path(), 1, &[]).unwrap();
+        prune(run.path(), step, 1, &[]).unwrap();
     };
     replace(1);
     let mut looks = 0;
