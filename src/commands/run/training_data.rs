@@ -67,7 +67,11 @@ pub struct Workplace<'a> {
 impl<'a> Workplace<'a> {
     /// Beside the run directory, unless the configuration names another place.
     pub fn beside(run: &Path, config: &DataConfig, say: &'a dyn Fn(Notice)) -> Self {
-        let beside = || run.parent().unwrap_or(Path::new("")).join(CACHE);
+        let beside = || {
+            // What `.` and `..` lie in, their names do not say.
+            let named = run.file_name().is_none().then(|| run.canonicalize().ok()).flatten();
+            named.as_deref().unwrap_or(run).parent().unwrap_or(Path::new("")).join(CACHE)
+        };
         let cache = config.cache_dir.clone().unwrap_or_else(beside);
         Self { cache, always_cache: false, say, signals: None }
     }
@@ -289,6 +293,17 @@ fn shards(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_prepared_beside_the_run() {
+        let config = DataConfig::default();
+        let cache = |run: &Path| Workplace::beside(run, &config, &|_| ()).cache;
+        assert_eq!(cache(Path::new("runs/a")), Path::new("runs").join(CACHE));
+        assert_eq!(cache(Path::new("a")), Path::new(CACHE));
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        assert_eq!(cache(Path::new(".")), here.with_file_name(CACHE));
+        assert_eq!(cache(Path::new("src/..")), here.with_file_name(CACHE));
+    }
 
     #[test]
     fn shares_in_words() {
