@@ -80,6 +80,8 @@ impl Host for RunHost<'_> {
             _ => record::of(self.config),
         };
         let state = TrainState { configuration, ..state.clone() };
+        // The previous one is in memory until it is written, and there may be no room for two.
+        self.saver.finish()?;
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
         let moments = optimizer.tensors().into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
         let snapshot = Snapshot {

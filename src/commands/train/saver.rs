@@ -67,7 +67,8 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// Waits for the previous checkpoint, then begins to write this one.
+    /// Begins to write this checkpoint. Waits for the previous one, if [`Self::finish`] has not done so before this one took
+    /// its place in memory.
     ///
     /// # Errors
     /// The previous one could not be written.
