@@ -722,21 +722,32 @@ fn a_validation_set_may_come_later() {
     succeeds(&train("none.toml", &["--resume", "--set", "train.max_updates=19"]));
 }
 
-/// A total that was computed for fewer updates is that of the run's config.toml.
+/// A total that was computed follows the number of updates, in the run's config.toml too; one that the user states does not.
 #[test]
-fn a_learning_rate_of_zero_is_warned_of() {
+fn the_learning_rate_falls_until_the_last_update() {
     let project = Project::new();
     let schedule = "train.schedule={ kind = \"linear\", learning_rate = 0.003, warmup = 2 }";
     let output = project.mt(&["train", "--config", "small.toml", "--set", schedule]);
     succeeds(&output);
     assert!(!stderr(&output).contains("learning rate is 0"), "{}", stderr(&output));
     let resume = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=14"];
-    let says = "`train.schedule.total` = 12: from that update on the learning rate is 0, but `train.max_updates` = 14";
-    for (more, is_said) in [(&[][..], true), (&["--set", "train.schedule.total=16"], false)] {
+    let said = |more: &[&str]| {
         let output = project.mt(&[&resume[..], more].concat());
         succeeds(&output);
-        assert_eq!(stderr(&output).contains(says), is_said, "{}", stderr(&output));
-    }
+        stderr(&output)
+    };
+    let follows = said(&["--dry-run"]);
+    assert!(follows.contains("note: `train.schedule.total` was 12 up to update 12 and is 14 now"), "{follows}");
+    assert!(!follows.contains("learning rate is 0"), "{follows}");
+    let stated = said(&["--dry-run", "--set", "train.schedule.total=12"]);
+    let says = "`train.schedule.total` = 12: from that update on the learning rate is 0, but `train.max_updates` = 14";
+    assert!(stated.contains(says), "{stated}");
+    said(&[]);
+    let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
+    let entries = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let rate = |entry: &serde_json::Value| (entry["update"] == 13).then(|| entry["learning_rate"].as_f64()).flatten();
+    let rate = entries.filter(|entry| entry["event"] == "train").find_map(|entry| rate(&entry)).unwrap();
+    assert!((rate - 0.003 / 12.0).abs() < 1e-9, "{rate}");
 }
 
 /// The process may end while a checkpoint is replaced: then it has another name.

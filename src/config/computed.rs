@@ -1,4 +1,4 @@
-//! Keys of `[model]` whose defaults are computed from other keys, and how what was computed follows those keys.
+//! Keys whose defaults are computed from other keys, and how what was computed follows those keys.
 //!
 //! The configuration that a run directory holds states every key, also those that its user left out. If it is laid below
 //! `--set` or another file, a key with the value that the other keys of that file give counts as left out once a layer
@@ -55,6 +55,11 @@ const COMPUTED: &[Computed] = &[
         key: "model.embedding_dropout",
         from: &["model.dropout"],
         fill: |config| config.model.embedding_dropout = config.model.dropout,
+    },
+    Computed {
+        key: "train.schedule.total",
+        from: &["train.max_updates"],
+        fill: |config| config.train.schedule.end_at(config.train.max_updates),
     },
 ];
 

@@ -28,7 +28,6 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
         config.tokenizer.joint = config.tokenizer.target_path.is_none();
     }
     computed::fill(&mut config, stated);
-    config.train.schedule.end_at(config.train.max_updates);
     corpus::check(merged, report);
     let mut together = Together { merged, report };
     together.tokenizer(&config.tokenizer);

@@ -156,11 +156,9 @@ const DECAY: &[Key] =
     &[required("learning_rate", RATE), key("warmup", COUNT), key("total", POSITIVE), key("end", RATE_OR_0)];
 
 impl ScheduleConfig {
-    /// The schedule ends with the run, if `total` is not stated.
+    /// Makes a schedule that has a `total` end with the run.
     pub(crate) fn end_at(&mut self, max_updates: u64) {
-        if let Self::Linear(decay) | Self::Cosine(decay) = self
-            && decay.total == 0
-        {
+        if let Self::Linear(decay) | Self::Cosine(decay) = self {
             decay.total = max_updates;
         }
     }
