@@ -366,6 +366,10 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
     assert!(lowered > 1 && rate == 0.1 * 0.5f64.powi(lowered as i32), "{lowered} times, {rate}");
     assert_eq!(rates("parts"), wanted);
     assert_eq!(file(&project, "whole", "model.safetensors"), file(&project, "parts", "model.safetensors"));
+    // What it was lowered by belongs to its schedule.
+    let note = "note: the learning rate is that of the changed `train.schedule`";
+    assert!(!train("parts", "61", &["--resume"]).contains(note));
+    assert!(train("parts", "62", &["--resume", "--set", "train.schedule.factor=0.6"]).contains(note));
 }
 
 /// This holds with weight decay and in a resumed run, too.

@@ -113,7 +113,7 @@ fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
 
 /// Makes the state of a checkpoint that of a run with this configuration and text. Until then, keys had the values `before`.
 /// What refers to something else is dropped: a learning rate that was lowered, the best validation. Returns why the latter was,
-/// if it was.
+/// if it was. Where a schedule ends does not make it another, since that may follow from the number of updates.
 pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: TextChecksums) -> Option<String> {
     let now = config::values(config);
     // Keys of other versions are not compared.
@@ -121,7 +121,7 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
     let schedule = |values: &Values| -> Values {
         values
             .iter()
-            .filter(|(key, _)| key.starts_with(SCHEDULE))
+            .filter(|(key, _)| key.strip_prefix(SCHEDULE).is_some_and(|key| key != "total"))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect()
     };
@@ -208,7 +208,7 @@ pub fn refuse_other_model(config: &Config, run: &Path, directory: &Path) -> Resu
 mod tests {
     use super::*;
     use crate::metrics::Tokenize;
-    use crate::train::schedule::ScheduleConfig;
+    use crate::train::schedule::{Decay, ScheduleConfig};
     use crate::train::state::Best;
 
     #[test]
@@ -298,8 +298,14 @@ mod tests {
         let old = Config::default();
         let mut new = old.clone();
         new.train.schedule = ScheduleConfig::Constant { learning_rate: 0.1, warmup: 0 };
-        for (config, rate) in [(&old, 0.5), (&new, 1.0)] {
-            let mut state = state_of(&old);
+        let linear = |total| {
+            let decay = Decay { learning_rate: 0.1, warmup: 0, total, end: 0.0 };
+            let mut config = old.clone();
+            config.train.schedule = ScheduleConfig::Linear(decay);
+            config
+        };
+        for (old, config, rate) in [(&old, &old, 0.5), (&old, &new, 1.0), (&linear(10), &linear(20), 0.5)] {
+            let mut state = state_of(old);
             let (before, text) = (state.configuration.clone(), state.text.clone());
             adapt(&mut state, &before, config, text);
             assert_eq!(state.health.rate, rate);

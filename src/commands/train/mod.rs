@@ -183,12 +183,18 @@ fn resumed_state(
             state.sampler = position;
         }
     }
-    let best = state.best.clone();
+    let is_lowered = |state: &TrainState| state.health.has_gone_back() || state.plateau.lowered > 0;
+    let (best, was_lowered) = (state.best.clone(), is_lowered(&state));
     if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, config, text), best) {
         note(format_args!(
             "the best validation so far, that of update {}, {why}: the next one counts as the best",
             best.step
         ));
+    }
+    if was_lowered && !is_lowered(&state) {
+        note(
+            "the learning rate is that of the changed `train.schedule`: that it was lowered belonged to the former one",
+        );
     }
     let (step, last) = (state.step, config.train.max_updates);
     if last > 0 && step > last {
