@@ -715,6 +715,13 @@ fn a_checkpoint_is_no_model_but_tells_which_run_is() {
         let info: Value = serde_json::from_str(&stdout(&output)).unwrap();
         assert_eq!(info["tensors"], of_run["tensors"], "{path} in {directory}");
     }
+    let here = ["translate", "--model", "checkpoints/step-00000012", "-q", "the cat"];
+    let translate = |args: &[&str], directory: &str| {
+        let output = project.command(args).current_dir(project.path(directory)).output().unwrap();
+        succeeds(&output);
+        stdout(&output)
+    };
+    assert_eq!(translate(&here, "runs/small"), translate(&["translate", "--model", checkpoint, "-q", "the cat"], "."));
     let of_file = project.mt(&["info", &format!("{checkpoint}/model.safetensors")]);
     fails(&of_file, 2, &["a file of a model", &format!("mt info {checkpoint}")]);
     let history = &of_checkpoint["history"];

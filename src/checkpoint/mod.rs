@@ -76,7 +76,9 @@ pub fn read_state(dir: &Path) -> Result<serde_json::Value> {
 pub fn run_and_step(directory: &Path) -> Option<(&Path, u64)> {
     let step = parse_step_name(directory.file_name()?.to_str()?)?;
     let checkpoints = directory.parent()?;
-    Some((checkpoints.parent().filter(|run| checkpoints == checkpoints_of(run))?, step))
+    let run = checkpoints.parent().filter(|run| checkpoints == checkpoints_of(run))?;
+    // That of a relative path may be the working directory.
+    Some((if run.as_os_str().is_empty() { Path::new(".") } else { run }, step))
 }
 
 /// What a path names: a model or run directory, or one checkpoint of a run, whose step is then returned too.
