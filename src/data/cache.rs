@@ -118,16 +118,18 @@ impl Entry {
         &self.directory
     }
 
-    /// The shards, if all are there and whole.
-    pub fn load(&self) -> Result<Option<Vec<Shard>>> {
-        let shards = self.whole_shards();
-        Ok(self.is_complete(&shards).then_some(shards))
+    /// The leading shards that are there and whole. Damaged ones count as missing.
+    ///
+    /// Fails where one cannot be read.
+    pub fn load(&self) -> Result<Vec<Shard>> {
+        self.whole_shards(0)
     }
 
-    /// The shards: the leading ones that are there and whole, and then new ones made from the corpus. `say` gets messages for
-    /// the user.
-    pub fn load_or_make(
+    /// All shards: the leading ones in `shards`, which [`Self::load`] gave, and then new ones made from the corpus. `say` gets
+    /// messages for the user.
+    pub fn complete(
         &self,
+        mut shards: Vec<Shard>,
         corpus: &dyn PairSource,
         recipe: Recipe<'_>,
         progress: Progress<'_>,
@@ -138,7 +140,8 @@ impl Entry {
         let _lock = self.lock(progress, say)?;
         self.remove_temporaries();
         write_whole(&self.directory.join("about.json"), format!("{:#}\n", self.about).as_bytes())?;
-        let mut shards = self.whole_shards();
+        // Another process may have made more meanwhile.
+        shards.extend(self.whole_shards(shards.len())?);
         if self.is_complete(&shards) {
             return Ok(shards);
         }
@@ -164,7 +167,8 @@ impl Entry {
         }
     }
 
-    fn is_complete(&self, shards: &[Shard]) -> bool {
+    /// Whether these are all of them.
+    pub fn is_complete(&self, shards: &[Shard]) -> bool {
         shards.iter().map(|shard| shard.summary().read).sum::<usize>() == self.pairs
     }
 
@@ -173,12 +177,12 @@ impl Entry {
         ["bin", "json"].map(|ending| self.directory.join(format!("{number:05}.{ending}")))
     }
 
-    /// The shards from the first on, up to one that is missing or damaged.
-    fn whole_shards(&self) -> Vec<Shard> {
-        let summaries: Vec<Summary> = (0..).map_while(|number| self.summary(number)).collect();
-        let map = |(number, summary)| Shard::map(&self.files(number)[0], summary);
+    /// The shards from number `first` on, up to one that is missing or damaged.
+    fn whole_shards(&self, first: usize) -> Result<Vec<Shard>> {
+        let summaries: Vec<Summary> = (first..).map_while(|number| self.summary(number)).collect();
+        let map = |(number, summary)| Shard::map(&self.files(first + number)[0], summary);
         let shards: Vec<_> = summaries.into_par_iter().enumerate().map(map).collect();
-        shards.into_iter().map_while(|shard| shard.ok().flatten()).collect()
+        shards.into_iter().map_while(Result::transpose).collect()
     }
 
     fn summary(&self, number: usize) -> Option<Summary> {
@@ -290,7 +294,7 @@ mod tests {
                 made.set(read);
                 if read < stop { Ok(()) } else { Err(Error::stopped(false, "stopped")) }
             };
-            entry.load_or_make(&world.corpus, recipe, &progress, &|_| ())
+            entry.complete(entry.load().unwrap(), &world.corpus, recipe, &progress, &|_| ())
         };
         let expected = encode::shards(&world.corpus, recipe, &|_| Ok(())).unwrap();
         let is_expected = |shards: &[Shard]| {
@@ -299,13 +303,13 @@ mod tests {
         };
         // Stopped in the second shard: the first is kept, and not made again.
         assert_eq!(make(PAIRS).err().unwrap().exit_code(), 130);
-        assert!(entry.load().unwrap().is_none());
+        assert_eq!(entry.load().unwrap().len(), 1);
         let first = entry.files(0).map(|file| fs::metadata(file).unwrap().modified().unwrap());
         fs::write(entry.directory().join("00001.bin.7.tmp"), "left by a kill").unwrap();
         assert!(is_expected(&make(usize::MAX).unwrap()));
         assert!(!entry.directory().join("00001.bin.7.tmp").exists());
         assert_eq!(first, entry.files(0).map(|file| fs::metadata(file).unwrap().modified().unwrap()));
-        assert!(is_expected(&entry.load().unwrap().unwrap()));
+        assert!(is_expected(&entry.load().unwrap()));
         // Whole: nothing is read.
         assert!(is_expected(&make(usize::MAX).unwrap()));
         assert_eq!(made.get(), 0);
@@ -324,7 +328,7 @@ mod tests {
                         fs::write(&bytes, content).unwrap();
                     }
                 }
-                assert!(entry.load().unwrap().is_none(), "{number} {damage}");
+                assert_eq!(entry.load().unwrap().len(), number, "{damage}");
                 assert!(is_expected(&make(usize::MAX).unwrap()), "{number} {damage}");
             }
         }

@@ -12,6 +12,8 @@
 //! Text is kept instead of ids where each epoch splits it anew (BPE-dropout). The lengths are those without dropout.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -214,6 +216,22 @@ enum Bytes {
     Mapped(Mmap),
 }
 
+impl Bytes {
+    /// The mapped file; or what is read from it if its file system cannot map files, as some network ones and FUSE.
+    fn of(file: &mut File, mapped: io::Result<Mmap>) -> io::Result<Self> {
+        match mapped {
+            Ok(map) => Ok(Self::Mapped(map)),
+            // Then there is even less room for a copy.
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
+            Err(_) => {
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes)?;
+                Ok(Self::Memory(bytes))
+            }
+        }
+    }
+}
+
 /// Pairs that passed the filter; see the module's description.
 pub struct Shard {
     summary: Summary,
@@ -221,20 +239,25 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Maps a file that was written from [`Self::bytes`]. `None` if it does not match `summary`.
+    /// Maps a file that was written from [`Self::bytes`], or reads it where files cannot be mapped. `None` if it does not match
+    /// `summary`, or is gone.
     ///
     /// Fails where the file cannot be read.
     pub fn map(path: &Path, summary: Summary) -> Result<Option<Self>> {
-        let read_error = |error| Error::io("read the prepared data", path, error);
-        let file = std::fs::File::open(path).map_err(read_error)?;
+        let read_error =
+            |error| Error::io("read the prepared data", path, error).help("what is removed there is prepared again");
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(read_error)?,
+        };
         let size = file.metadata().map_err(read_error)?.len();
         if summary.size().and_then(|size| u64::try_from(size).ok()) != Some(size) {
             return Ok(None);
         }
         // SAFETY: the file is written once, under another name, and then only read. (Truncating it while it is in use ends the
         // process, as with any mapped file.)
-        let map = unsafe { Mmap::map(&file) }.map_err(read_error)?;
-        let shard = Self { summary, bytes: Bytes::Mapped(map) };
+        let mapped = unsafe { Mmap::map(&file) };
+        let shard = Self { summary, bytes: Bytes::of(&mut file, mapped).map_err(read_error)? };
         Ok((crc32c::crc32c(shard.bytes()) == shard.summary.checksum && shard.is_sound()).then_some(shard))
     }
 
@@ -386,6 +409,19 @@ mod tests {
         let mut summary = shard(Elements::NarrowIds).summary().clone();
         summary.kept = usize::MAX;
         assert!(Shard::map(&path, summary).unwrap().is_none());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_cannot_be_mapped_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.bin");
+        std::fs::write(&path, b"content").unwrap();
+        let bytes = |number| Bytes::of(&mut File::open(&path).unwrap(), Err(io::Error::from_raw_os_error(number)));
+        assert!(matches!(bytes(libc::ENODEV), Ok(Bytes::Memory(bytes)) if bytes == b"content"));
+        assert!(bytes(libc::ENOMEM).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(Shard::map(&path, shard(Elements::Text).summary().clone()).unwrap().is_none());
     }
 
     #[test]

@@ -266,9 +266,9 @@ fn shards(
     on_disk: bool,
     workplace: &Workplace<'_>,
 ) -> Result<(Vec<Shard>, bool)> {
-    // Damaged shards are made again.
-    if let Ok(Some(shards)) = entry.load() {
-        return Ok((shards, true));
+    let found = entry.load()?;
+    if entry.is_complete(&found) {
+        return Ok((found, true));
     }
     let bar = progress_bar(Counted::Pairs, Some(corpus.len() as u64));
     let progress = |read: usize| {
@@ -277,7 +277,7 @@ fn shards(
     };
     let started = Instant::now();
     let shards = if on_disk {
-        entry.load_or_make(corpus, recipe, &progress, workplace.say)
+        entry.complete(found, corpus, recipe, &progress, workplace.say)
     } else {
         encode::shards(corpus, recipe, &progress)
     };
