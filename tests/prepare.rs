@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -171,4 +172,34 @@ fn columns_of_a_file_are_a_corpus() {
     let output = project.train(&[&["--run-dir", "again"], &sets[..]].concat());
     fails(&output, 1, &["train.tsv", "check the path"]);
     assert_eq!(stderr(&output).matches("train.tsv").count(), 1, "{}", stderr(&output));
+}
+
+/// The two sides may be pipes that one program fills by turns, even where there is a single thread.
+#[cfg(unix)]
+#[test]
+fn pipes_that_are_written_by_turns_are_a_corpus() {
+    let project = Project::new();
+    let lines = ["the cat sleeps\n", "die Katze schläft\n"].map(|line| line.repeat(10_000));
+    let pipes = ["train.en", "train.de"].map(|name| {
+        std::fs::remove_file(project.path(name)).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(project.path(name)).status().unwrap().success());
+        project.path(name)
+    });
+    let mut child = project.command(&["prepare", "--config", "small.toml", "--threads", "1", "-q"]).spawn().unwrap();
+    let writer = std::thread::spawn(move || {
+        let mut pipes = pipes.map(|pipe| std::fs::File::create(pipe).unwrap());
+        // Each time more than a pipe holds.
+        for _ in 0..3 {
+            pipes.iter_mut().zip(&lines).try_for_each(|(pipe, lines)| pipe.write_all(lines.as_bytes())).unwrap();
+        }
+    });
+    for _ in 0..1200 {
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success());
+            return writer.join().unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    panic!("the program and the one that writes wait for each other");
 }

@@ -123,7 +123,24 @@ impl Corpus {
         let (source, target) = (source.as_ref(), target.as_ref());
         check_weight(weight, source)?;
         // Unpacking takes most of the time, and the two files are independent.
-        match rayon::join(|| TextFile::scan(source), || TextFile::scan(target)) {
+        let is_regular = |file: &Path| file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let scanned = if is_regular(source) && is_regular(target) {
+            rayon::join(|| TextFile::scan(source), || TextFile::scan(target))
+        } else {
+            // Who writes two pipes by turns waits if only one is read, as would be done on a single thread.
+            std::thread::scope(|scope| {
+                let thread = std::thread::Builder::new().name("target".to_owned());
+                let reader = thread.spawn_scoped(scope, || TextFile::scan(target));
+                let source = TextFile::scan(source);
+                let failed = || Error::failure("cannot read on a second thread").at(target);
+                let target = match reader {
+                    Ok(reader) => reader.join().unwrap_or_else(|_| Err(failed())),
+                    Err(error) => Err(failed().caused_by(error)),
+                };
+                (source, target)
+            })
+        };
+        match scanned {
             (Ok(source), Ok(target)) => Self::aligned(source, target, weight),
             (source, target) => Err(Error::many(source.err().into_iter().chain(target.err()).collect())),
         }
