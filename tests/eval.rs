@@ -303,14 +303,20 @@ fn perplexity_is_that_of_training() {
     assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
 }
 
-/// Validation, `mt eval --ppl` and `mt score` agree on text with a byte order mark, empty lines, white space at the ends of
-/// lines, and lines that are too long.
+/// Validation, `mt eval --ppl` and `mt score` agree on text with a byte order mark, empty lines, lines of nothing but white
+/// space, white space at the ends of lines, and lines that are too long.
 #[test]
 fn perplexity_is_of_the_pairs_that_validation_counts() {
     let project = Project::new();
     let long = "the cat ".repeat(60);
-    project.write("valid.en", format!("\u{FEFF}the cat sleeps\na dog\n\n{long}\nthe dog eats  \na cat\n"));
-    project.write("valid.de", format!("\u{FEFF}die Katze schläft\n\nein Hund\nkurz\nder Hund frisst \t\n{long}\n"));
+    project.write(
+        "valid.en",
+        format!("\u{FEFF}the cat sleeps\na dog\n\n{long}\nthe dog eats  \na cat\n \u{3000}\na cat\n"),
+    );
+    project.write(
+        "valid.de",
+        format!("\u{FEFF}die Katze schläft\n\nein Hund\nkurz\nder Hund frisst \t\n{long}\nHund\n \u{200A}\n"),
+    );
     succeeds(&project.train(&["--set", "model.max_length=80", "--set", "data.max_length=60"]));
     let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
     let mut entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -325,10 +331,10 @@ fn perplexity_is_of_the_pairs_that_validation_counts() {
     let output = eval(&[&["--json"], &files[..]].concat());
     let ppl = serde_json::from_str::<Value>(&stdout(&output)).unwrap()["ppl"].clone();
     near(ppl["score"].as_f64().unwrap());
-    assert_eq!((&ppl["pairs"], &ppl["left_out"]), (&6.into(), &4.into()));
+    assert_eq!((&ppl["pairs"], &ppl["left_out"]), (&8.into(), &6.into()));
     let said = stderr(&output);
-    assert!(said.contains("4 of 6 pairs are not part of the perplexity") && said.contains("valid.en:2"), "{said}");
-    assert!(stdout(&eval(&["-q"])).contains(" tokens (4 of 6 pairs left out)"));
+    assert!(said.contains("6 of 8 pairs are not part of the perplexity") && said.contains("valid.en:2"), "{said}");
+    assert!(stdout(&eval(&["-q"])).contains(" tokens (6 of 8 pairs left out)"));
     // Through stdin, a byte order mark is no text either.
     for (side, other) in [(["--src", "-"], ["--ref", "valid.de"]), (["--ref", "-"], ["--src", "valid.en"])] {
         let input = std::fs::read(project.path(if side[0] == "--src" { "valid.en" } else { "valid.de" })).unwrap();
@@ -342,7 +348,8 @@ fn perplexity_is_of_the_pairs_that_validation_counts() {
     let (mut sum, mut tokens) = (0.0, 0);
     for line in stdout(&scored).lines() {
         let line: Value = serde_json::from_str(line).unwrap();
-        if line["source"] != "" && line["target"] != "" && !line["log_prob"].is_null() {
+        let is_blank = |side: &str| line[side].as_str().unwrap().trim().is_empty();
+        if !is_blank("source") && !is_blank("target") && !line["log_prob"].is_null() {
             sum += line["log_prob"].as_f64().unwrap();
             tokens += line["token_log_probs"].as_array().unwrap().len();
         }

@@ -102,8 +102,9 @@ impl Validator {
         let limit =
             if config.valid.max_sentences == 0 { pairs.len() } else { config.valid.max_sentences.min(pairs.len()) };
         let most = config.model.max_length - 1;
-        let encode =
-            |(source, target): &(String, String)| (tokenizers.source.encode(source), tokenizers.target.encode(target));
+        // As in training, a line of nothing but white space is empty, whatever the tokenizer makes of it.
+        let ids = |side, line: &str| if line.trim().is_empty() { Vec::new() } else { tokenizers.of(side).encode(line) };
+        let encode = |(source, target): &(String, String)| (ids(Side::Source, source), ids(Side::Target, target));
         let mut encoded: Vec<_> = pairs.iter().map(encode).collect();
         let usable = |(s, t): &(Vec<u32>, Vec<u32>)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty();
         let first_left_out = encoded.iter().position(|pair| !usable(pair));

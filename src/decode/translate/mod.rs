@@ -166,6 +166,8 @@ impl Translator {
         let positions = self.models.max_positions();
         let mut fits: Vec<Fit> = (self.target.encode_batch(targets).iter().enumerate())
             .map(|(line, tokens)| match tokens.len() {
+                // As on the source side, whatever the tokenizer makes of white space.
+                _ if targets[line].as_ref().trim().is_empty() => Fit::Empty,
                 0 => Fit::Empty,
                 n if n < positions => Fit::Whole,
                 n => Fit::TooLong(Side::Target, BeyondPositions { line, tokens: n + 1, and_more: false, positions }),
