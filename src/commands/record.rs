@@ -235,7 +235,7 @@ mod tests {
         let mut state = TrainState {
             best: Some(Best { step: 5, value: 30.0, loss: 2.0 }),
             stale: 2,
-            text: TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()) },
+            text: TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()), ..TextChecksums::default() },
             configuration: of(config),
             ..TrainState::default()
         };
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_best_validation_counts_only_among_its_like() {
-        let same = TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()) };
+        let same = TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()), ..TextChecksums::default() };
         let other = TextChecksums { valid: Some("w".to_owned()), ..same.clone() };
         let none = TextChecksums { valid: None, ..same.clone() };
         let [mut bleu, mut loss] = [Config::default(), Config::default()];

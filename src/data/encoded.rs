@@ -128,12 +128,24 @@ impl EncodedCorpus {
     /// A checksum of all pairs as ids, in order: equal for equal text, wherever its files lie.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
-        for (number, corpus) in self.ranges.iter().enumerate() {
-            hash.update((corpus.range.len() as u64).to_le_bytes());
-            let shards = self.shards.iter().filter(|placed| placed.corpus == number);
-            shards.for_each(|placed| hash.update(&placed.shard.summary().digest));
-        }
+        (0..self.ranges.len()).for_each(|number| self.add_corpus(number, &mut hash));
         format!("{:x}", hash.finalize())
+    }
+
+    /// Such a checksum of each corpus.
+    pub fn fingerprints(&self) -> Vec<String> {
+        let of_corpus = |number| {
+            let mut hash = Sha256::new();
+            self.add_corpus(number, &mut hash);
+            format!("{:x}", hash.finalize())
+        };
+        (0..self.ranges.len()).map(of_corpus).collect()
+    }
+
+    fn add_corpus(&self, number: usize, hash: &mut Sha256) {
+        hash.update((self.ranges[number].range.len() as u64).to_le_bytes());
+        let shards = self.shards.iter().filter(|placed| placed.corpus == number);
+        shards.for_each(|placed| hash.update(&placed.shard.summary().digest));
     }
 
     /// The shard that pair `index` is in, and its number there.

@@ -75,6 +75,9 @@ pub struct Window {
 pub struct TextChecksums {
     /// Of the training pairs that passed the filters.
     pub train: String,
+    /// Of those of each corpus, to name what has changed; not in the checkpoints of older versions.
+    #[serde(default)]
+    pub corpora: Vec<String>,
     /// Of the validation pairs; `None` without validation.
     pub valid: Option<String>,
 }
@@ -132,7 +135,7 @@ mod tests {
             stale: 1,
             seconds: 1.0 / 3.0,
             window: Window { smoothed: 2.0 / 7.0, nll: 1e-300, tokens: 9, since: 0.1 },
-            text: TextChecksums { train: "ab".to_owned(), valid: None },
+            text: TextChecksums { train: "ab".to_owned(), corpora: vec!["a".to_owned()], valid: None },
             ..TrainState::default()
         };
         let json = state.to_json(3).unwrap();
@@ -150,6 +153,7 @@ mod tests {
         for later in ["validated", "plateau", "health", "regular", "configuration"] {
             assert!(json.as_object_mut().unwrap().remove(later).is_some(), "{later}");
         }
+        assert!(json["text"].as_object_mut().unwrap().remove("corpora").is_some());
         assert_eq!(TrainState::from_json(json).unwrap(), state);
     }
 }

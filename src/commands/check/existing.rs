@@ -15,7 +15,7 @@ use crate::commands::texts::Texts;
 use crate::config::{self, Config};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
-use crate::train::state::{TextChecksums, TrainState};
+use crate::train::state::TrainState;
 
 /// A run that already exists.
 pub struct Existing {
@@ -62,8 +62,7 @@ impl Existing {
     pub fn refuses_text(&mut self, config: &Config, texts: &Texts, data: &Data) -> Result<bool> {
         let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(false) };
         let valid = Validator::open(config, texts, &data.tokenizers, &|_| ())?;
-        let text =
-            TextChecksums { train: data.corpus.fingerprint(), valid: valid.as_ref().map(Validator::fingerprint) };
+        let text = compare::checksums(&data.corpus, valid.as_ref());
         self.refused.extend(compare::text(&state.text, &text, &config.data).err());
         Ok(!self.refused.is_empty())
     }

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use super::init;
+use super::validator::Validator;
 use crate::commands::record::{self, Values};
-use crate::config::{self, Config, DataConfig, ModelConfig};
+use crate::config::{self, Config, CorpusLocation, DataConfig, ModelConfig};
 use crate::console::shell_word;
+use crate::data::encoded::EncodedCorpus;
 use crate::error::{Error, Result};
 use crate::model::layout::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
@@ -144,25 +146,81 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     config
 }
 
+/// The checksums of a run's text.
+pub fn checksums(corpus: &EncodedCorpus, validator: Option<&Validator>) -> TextChecksums {
+    TextChecksums {
+        train: corpus.fingerprint(),
+        corpora: corpus.fingerprints(),
+        valid: validator.map(Validator::fingerprint),
+    }
+}
+
 /// Refuses to continue a run with other text than it began with.
 pub fn text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Result<()> {
-    let train = old.train != new.train;
     let valid = old.valid.is_some() && new.valid.is_some() && old.valid != new.valid;
-    let files = [
-        (train, "training", config.train.first().map(|corpus| &corpus.location)),
-        (valid, "validation", config.valid.as_ref()),
-    ];
-    let errors = files.into_iter().filter(|(differs, _, _)| *differs).map(|(_, what, text)| {
-        let error = Error::usage(format!("the {what} text has changed since the run began"));
-        let error = error.help(
-            "restore the files (they may be in another place); or start another run with --run-dir, from this one's \
-             model with train.init; or insist with --force",
-        );
-        match text {
-            Some(text) => error.at(text.to_string()),
-            None => error,
-        }
-    });
-    let errors: Vec<Error> = errors.collect();
+    let is_known = old.corpora.len() == config.train.len() && new.corpora.len() == config.train.len();
+    let is_other = |number: &usize| !is_known || old.corpora[*number] != new.corpora[*number];
+    let other: Vec<_> = (0..config.train.len()).filter(is_other).map(|number| &config.train[number].location).collect();
+    let mut errors = Vec::new();
+    if old.train != new.train {
+        errors.push(changed("training", &other, is_known));
+    }
+    if valid {
+        errors.push(changed("validation", &config.valid.iter().collect::<Vec<_>>(), true));
+    }
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+}
+
+/// The error for text that has changed: all of `texts` or, if it is not known which, some of them.
+fn changed(what: &str, texts: &[&CorpusLocation], is_known: bool) -> Error {
+    let what = format!("the {what} text has changed since the run began");
+    let error = match texts {
+        [] => Error::usage(what),
+        [text] => Error::usage(what).at(text.to_string()),
+        texts => {
+            let among = if is_known { "" } else { "at least one of " };
+            let names: Vec<_> = texts.iter().map(ToString::to_string).collect();
+            Error::usage(format!("{what}: {among}{}", names.join(", ")))
+        }
+    };
+    error.help(
+        "restore the files (they may be in another place); or start another run with --run-dir, from this one's model \
+         with train.init; or insist with --force",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::CorpusConfig;
+
+    #[test]
+    fn the_text_that_has_changed_is_named() {
+        let config = Config::default();
+        let train = ["a", "b", "c"].map(|name| CorpusConfig {
+            location: CorpusLocation::Files {
+                source: format!("{name}.en").into(),
+                target: format!("{name}.de").into(),
+            },
+            weight: 1.0,
+        });
+        let data = DataConfig { train: train.to_vec(), ..config.data };
+        let checksums = |corpora: &[&str]| TextChecksums {
+            train: corpora.concat(),
+            corpora: corpora.iter().map(|&digest| digest.to_owned()).collect(),
+            valid: None,
+        };
+        let old = checksums(&["1", "2", "3"]);
+        text(&old, &old, &data).unwrap();
+        let older = TextChecksums { corpora: Vec::new(), ..old.clone() };
+        for (old, new, named) in [
+            (&old, ["1", "5", "3"], &["b"][..]),
+            (&old, ["1", "5", "6"], &["b", "c"]),
+            (&older, ["1", "5", "3"], &["a", "b", "c"]),
+        ] {
+            let error = text(old, &checksums(&new), &data).unwrap_err().to_string();
+            let found = ["a", "b", "c"].into_iter().filter(|name| error.contains(&format!("{name}.en")));
+            assert_eq!(found.collect::<Vec<_>>(), named, "{error}");
+        }
+    }
 }

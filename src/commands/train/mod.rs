@@ -90,8 +90,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
-    let text =
-        TextChecksums { train: data.corpus.fingerprint(), valid: validator.as_ref().map(Validator::fingerprint) };
+    let text = compare::checksums(&data.corpus, validator.as_ref());
     let begun = begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text)?;
     optimizer.freeze(&config.train.freeze)?;
     if optimizer.frozen_count() > 0 {
