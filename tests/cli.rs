@@ -96,6 +96,9 @@ fn a_directory_may_have_any_name() {
     succeeds(&mt(&["train", "--run-dir"], &short));
     succeeds(&mt(&["info"], &["--json"]));
     succeeds(&mt(&["translate", "--json", "--model"], &["the cat"]));
+    let within = std::path::Path::new(name).join("run");
+    let prepare = ["prepare", "--config", "small.toml", "--json", "--run-dir"];
+    succeeds(&project.command(&prepare).arg(within).output().unwrap());
     // The text of a configuration in such a folder has a path that config.toml cannot hold.
     std::fs::copy(project.path("small.toml"), project.folder.path().join(name).join("a.toml")).unwrap();
     let output = project.command(&["info"]).arg(std::path::Path::new(name).join("a.toml")).output().unwrap();

@@ -32,17 +32,19 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let seconds = started.elapsed().as_secs_f64();
     let bytes: u64 = data.directories.iter().map(|directory| size(directory)).sum();
     let pairs = data.corpus.len();
+    // A path need not be UTF-8, which JSON is.
+    let directories: Vec<String> = data.directories.iter().map(|directory| directory.display().to_string()).collect();
     let mut output = Output::open(None)?;
     if common.json {
         let [source_tokens, target_tokens] = data.corpus.token_counts();
         let json = json!({
             "pairs": pairs, "source_tokens": source_tokens, "target_tokens": target_tokens, "dropped": data.report.dropped,
-            "directories": data.directories, "bytes": bytes, "seconds": seconds,
+            "directories": directories, "bytes": bytes, "seconds": seconds,
         });
         output.line(&json.to_string())?;
     } else {
-        for directory in &data.directories {
-            output.line(&directory.display().to_string())?;
+        for directory in &directories {
+            output.line(directory)?;
         }
         info(format_args!("{pairs} pairs are ready, {} MiB, after {seconds:.1} s", bytes >> 20));
     }
