@@ -137,8 +137,11 @@ impl Entry {
     ) -> Result<Vec<Shard>> {
         let write_error = |error| cannot_write(&self.directory, error);
         fs::create_dir_all(&self.directory).map_err(write_error)?;
-        let _lock = self.lock(progress, say)?;
-        self.remove_temporaries();
+        let lock = self.lock(progress, say)?;
+        // Without a lock, they may be another process's.
+        if lock.is_some() {
+            self.remove_temporaries();
+        }
         write_whole(&self.directory.join("about.json"), format!("{:#}\n", self.about).as_bytes())?;
         // Another process may have made more meanwhile.
         shards.extend(self.whole_shards(shards.len())?);
