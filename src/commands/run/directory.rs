@@ -1,6 +1,5 @@
 //! The run directory: finding and locking it, and starting, replacing and continuing a run in it.
 
-use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -10,10 +9,10 @@ use super::compare::{self, Comparison};
 use crate::checkpoint::{self, BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
 use crate::cli::TrainArgs;
 use crate::config::{self, Config};
-use crate::console::{message, note};
+use crate::console::{message, note, warning};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
-use crate::file;
+use crate::file::{self, Attempt};
 use crate::report::{self, events, files, page};
 use crate::train::log::LOG_FILE;
 use crate::train::state::TrainState;
@@ -182,19 +181,23 @@ fn refuse_models(run: &Path, config: &Config) -> Result<()> {
 /// Locks the directory. The lock is released when the process ends, in whatever way; the file stays.
 fn lock(run: &Path) -> Result<Lock> {
     let path = run.join(LOCK);
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = file.map_err(|e| Error::io("write into the run directory", run, e))?;
-    let directory = Handle::from_path(run).map_err(|e| Error::io("open the run directory", run, e))?;
-    match file.try_lock() {
-        Ok(()) => {
+    let write_error = |error| Error::io("write into the run directory", run, error);
+    let file = match file::try_lock(&path).map_err(write_error)? {
+        Attempt::Locked(mut file) => {
             let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-            let locked = written.and_then(|()| Handle::from_file(file));
-            Ok(Lock { file: Some(locked.map_err(|e| Error::io("write into the run directory", run, e))?), directory })
+            Some(written.and_then(|()| Handle::from_file(file)).map_err(write_error)?)
         }
-        Err(TryLockError::WouldBlock) => Err(held(&path, run)),
-        // Some network file systems have no locks.
-        Err(TryLockError::Error(_)) => Ok(Lock { file: None, directory }),
-    }
+        Attempt::Held(_) => return Err(held(&path, run)),
+        Attempt::NoLocks => {
+            warning(format_args!(
+                "the file system of {} has no locks: make sure that no other process trains in this directory",
+                run.display()
+            ));
+            None
+        }
+    };
+    let directory = Handle::from_path(run).map_err(|e| Error::io("open the run directory", run, e))?;
+    Ok(Lock { file, directory })
 }
 
 /// The error if another process has the lock.
