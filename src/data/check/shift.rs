@@ -40,7 +40,7 @@ pub(super) struct Shift {
 
 /// The shifts in a corpus, given the lengths of both sides' lines in characters.
 pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
-    let lengths = Lengths { source: clipped_logarithms(source), target: clipped_logarithms(target) };
+    let lengths = Lengths::new(source, target);
     let pairs = source.len().min(target.len());
     let mut found: Vec<Shift> = Vec::new();
     let (mut start, mut apart, mut runs) = (0, 0..0, 0);
@@ -113,9 +113,18 @@ fn clipped_logarithms(lengths: &[usize]) -> Vec<f64> {
 struct Lengths {
     source: Vec<f64>,
     target: Vec<f64>,
+    /// How much longer source lines are on average.
+    usual: f64,
 }
 
 impl Lengths {
+    fn new(source: &[usize], target: &[usize]) -> Self {
+        let [source, target] = [source, target].map(clipped_logarithms);
+        let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len() as f64;
+        let usual = mean(&source) - mean(&target);
+        Self { source, target, usual }
+    }
+
     /// The offset of a block's lines from those they belong to, if it is not 0.
     fn offset(&self, start: usize, end: usize) -> Option<isize> {
         let opposite = self.correlation(start, end, 0)?.0;
@@ -179,11 +188,9 @@ impl Lengths {
     /// The line at which a shift by `offset` begins: before it, opposite lines differ less in length; from it on, shifted lines
     /// do.
     fn beginning(&self, from: usize, end: usize, offset: isize) -> usize {
-        let usual = self.source.iter().sum::<f64>() / self.source.len() as f64
-            - self.target.iter().sum::<f64>() / self.target.len() as f64;
         let difference = |i: usize, offset: isize| {
             let opposite = i.checked_add_signed(offset).and_then(|j| self.target.get(j));
-            opposite.map_or(0.0, |target| (self.source[i] - target - usual).abs())
+            opposite.map_or(0.0, |target| (self.source[i] - target - self.usual).abs())
         };
         // How much more a beginning at line i + 1 costs than one at `from`.
         let (mut cost, mut best) = (0.0, (0.0, from));
