@@ -8,6 +8,7 @@ use tokenizers::{AddedToken, Decoder};
 
 use super::engine::{Engine, find_specials};
 use super::pipeline::{SPACE, SPACE_PIECE};
+use super::vocabulary::in_order;
 use crate::error::{Error, Result};
 
 /// A tokenizer of the library.
@@ -58,7 +59,8 @@ impl Library {
         inner.with_truncation(None).map_err(failed)?;
         inner.with_padding(None);
         inner.set_encode_special_tokens(true);
-        let mut pieces = in_order(inner.get_vocab(true))?;
+        let pieces = in_order(inner.get_vocab(true).into_iter().map(|(piece, id)| (piece, id.into())))?;
+        let mut pieces: Vec<Box<str>> = pieces.into_iter().map(Into::into).collect();
         let (specials, appended) = find_specials(pieces.len(), |name| inner.token_to_id(name));
         let new = appended.iter().map(|name| AddedToken::from(name.clone(), true));
         inner.add_special_tokens(new).map_err(failed)?;
@@ -161,21 +163,4 @@ impl Engine for Library {
     fn appended(&self) -> &[String] {
         &self.appended
     }
-}
-
-/// The pieces by their ids, which must be 0, 1, 2, … without gaps.
-fn in_order(vocabulary: HashMap<String, u32>) -> Result<Vec<Box<str>>> {
-    let count = vocabulary.len();
-    let mut pieces: Vec<Option<Box<str>>> = vec![None; count];
-    for (piece, id) in vocabulary {
-        match pieces.get_mut(id as usize) {
-            Some(slot @ None) => *slot = Some(piece.into()),
-            _ => {
-                let what =
-                    format!("the id {id} of piece `{piece}` is used twice or not below the number of pieces, {count}");
-                return Err(Error::failure(what));
-            }
-        }
-    }
-    Ok(pieces.into_iter().flatten().collect())
 }

@@ -176,25 +176,25 @@ fn check_model(model: &Value) -> Result<()> {
 /// The ids of the pieces: each from 0 to one less than their number, once.
 fn piece_ids(model: &Value) -> Result<HashMap<&str, u32>> {
     let vocab = model["vocab"].as_object().ok_or_else(|| Error::failure("its model has no vocabulary"))?;
-    let mut taken = vec![false; vocab.len()];
-    let mut ids = HashMap::with_capacity(vocab.len());
-    for (piece, id) in vocab {
-        let slot =
-            id.as_u64().and_then(|id| Some((u32::try_from(id).ok()?, taken.get_mut(usize::try_from(id).ok()?)?)));
-        match slot {
-            Some((id, taken)) if !*taken => {
-                *taken = true;
-                ids.insert(piece.as_str(), id);
-            }
-            _ => {
-                let count = vocab.len();
-                return Err(Error::failure(format!(
-                    "the id {id} of piece `{piece}` is used twice or not below the number of pieces, {count}"
-                )));
-            }
-        }
+    let pieces = in_order(vocab.iter().map(|(piece, id)| (piece, id.clone())))?;
+    Ok(pieces.into_iter().map(String::as_str).zip(0..).collect())
+}
+
+/// The pieces by their ids, which must be those from 0 to one less than their number, each once.
+pub(super) fn in_order<P: AsRef<str>>(pieces: impl ExactSizeIterator<Item = (P, Value)>) -> Result<Vec<P>> {
+    let count = pieces.len();
+    let mut ordered: Vec<Option<P>> = (0..count).map(|_| None).collect();
+    for (piece, id) in pieces {
+        let slot = id.as_u64().and_then(|id| ordered.get_mut(usize::try_from(id).ok()?));
+        let slot = slot.filter(|slot| slot.is_none()).ok_or_else(|| {
+            let piece = piece.as_ref();
+            Error::failure(format!(
+                "the id {id} of piece `{piece}` is used twice or not below the number of pieces, {count}"
+            ))
+        })?;
+        *slot = Some(piece);
     }
-    Ok(ids)
+    Ok(ordered.into_iter().flatten().collect())
 }
 
 /// The kinds that `added_tokens` asks for; all others are text.

@@ -13,7 +13,7 @@ use super::TokenizerKind;
 use super::engine::Engine;
 use super::pipeline::SPACE_PIECE;
 use super::train::TextCounts;
-use super::vocabulary::SPECIALS;
+use super::vocabulary::{SPECIALS, in_order};
 use crate::error::{Error, Result};
 
 /// Joins a piece to the next.
@@ -94,12 +94,8 @@ impl Words {
             return None;
         }
         let vocabulary = file["model"]["vocab"].as_object()?;
-        let mut pieces: Vec<Option<Box<str>>> = vec![None; vocabulary.len()];
-        for (piece, id) in vocabulary {
-            *pieces.get_mut(usize::try_from(id.as_u64()?).ok()?).filter(|slot| slot.is_none())? =
-                Some(piece.as_str().into());
-        }
-        let pieces: Vec<Box<str>> = pieces.into_iter().flatten().collect();
+        let pieces = in_order(vocabulary.iter().map(|(piece, id)| (piece, id.clone()))).ok()?;
+        let pieces: Vec<Box<str>> = pieces.into_iter().map(|piece| piece.as_str().into()).collect();
         let ids: HashMap<Box<str>, u32> = pieces.iter().cloned().zip(0..).collect();
         let specials = specials(|name| ids.get(name).copied())?;
         let same = |(key, part): (&String, &Value)| file[key] == *part;

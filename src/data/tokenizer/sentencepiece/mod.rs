@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::engine::{Engine, find_specials};
-use super::vocabulary::SPECIALS;
+use super::vocabulary::{SPECIALS, in_order};
 use crate::error::{Error, Result};
 use decode::Decoder;
 use model::Pieces;
@@ -393,7 +393,7 @@ fn unigram(pieces: &Pieces) -> Unigram {
 impl Vocabulary {
     fn new(pieces: &Pieces, trainer: &TrainerProto, stored: &Stored) -> Result<Self> {
         let mut texts: Vec<Box<str>> = match &stored.vocabulary {
-            Some(list) => in_order(list)?,
+            Some(list) => listed(list)?,
             None => pieces.iter().map(|(text, _)| text.into()).collect(),
         };
         let size = texts.len();
@@ -470,18 +470,13 @@ impl Vocabulary {
     }
 }
 
-/// The pieces of a list, or of a table with their ids, which must be 0, 1, 2, … without gaps.
-fn in_order(list: &Value) -> Result<Vec<Box<str>>> {
+/// The pieces of a list, or of a table with their ids.
+fn listed(list: &Value) -> Result<Vec<Box<str>>> {
     let wrong = || Error::failure("its `vocabulary` is neither a list of pieces nor a table of all ids from 0 upwards");
     if let Some(list) = list.as_array() {
         return list.iter().map(|piece| piece.as_str().map(Into::into).ok_or_else(wrong)).collect();
     }
     let table = list.as_object().ok_or_else(wrong)?;
-    let mut pieces: Vec<Option<Box<str>>> = vec![None; table.len()];
-    for (piece, id) in table {
-        let slot = id.as_u64().and_then(|id| pieces.get_mut(usize::try_from(id).ok()?));
-        let slot = slot.filter(|slot| slot.is_none()).ok_or_else(wrong)?;
-        *slot = Some(piece.as_str().into());
-    }
-    Ok(pieces.into_iter().flatten().collect())
+    let pieces = in_order(table.iter().map(|(piece, id)| (piece, id.clone()))).map_err(|_| wrong())?;
+    Ok(pieces.into_iter().map(|piece| piece.as_str().into()).collect())
 }
