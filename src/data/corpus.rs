@@ -45,7 +45,7 @@ pub trait PairSource: Send + Sync {
     /// File and line (from 1) that a side of pair `index` came from, as the user would look it up.
     fn origin(&self, index: usize, side: Side) -> (PathBuf, usize);
 
-    /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair.
+    /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair. Above 0.
     fn weight(&self) -> f64;
 }
 
@@ -118,7 +118,7 @@ impl Corpus {
     /// Opens two files, which may be compressed, and reads them through once. An epoch draws each pair `weight` times.
     ///
     /// Fails where a file cannot be read, is not UTF-8 or is empty (for both files at once), where the files differ in
-    /// their number of lines, and for a weight that is negative or not finite.
+    /// their number of lines, and for a weight that is not a positive number.
     pub fn open(source: impl AsRef<Path>, target: impl AsRef<Path>, weight: f64) -> Result<Self> {
         let (source, target) = (source.as_ref(), target.as_ref());
         check_weight(weight, source)?;
@@ -214,11 +214,11 @@ impl PairSource for Corpus {
 }
 
 fn check_weight(weight: f64, file: &Path) -> Result<()> {
-    if weight.is_finite() && weight >= 0.0 {
+    if weight.is_finite() && weight > 0.0 {
         return Ok(());
     }
     let error = Error::usage(format!("the weight of a corpus cannot be {weight}")).at(file);
-    Err(error.help("a weight of 2.0 draws each pair twice an epoch, 0.5 every second pair, 0.0 none"))
+    Err(error.help("a weight of 2.0 draws each pair twice an epoch, 0.5 every second pair"))
 }
 
 /// A pass over two files.
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn impossible_weights_are_refused() {
-        for weight in [-1.0, f64::NAN, f64::INFINITY] {
+        for weight in [-1.0, 0.0, f64::NAN, f64::INFINITY] {
             assert_eq!(open("a\n", "b\n", weight).1.unwrap_err().exit_code(), 2);
         }
     }
