@@ -288,10 +288,13 @@ pub struct TranslateArgs {
     pub attention: Option<PathBuf>,
     /// Append ` ||| ` and the word alignment to each translation: pairs of a source and a target word, from 0
     ///
-    /// The alignment is found from the attention of the (first) model. With --n-best and --json, each translation has its own.
+    /// Words are what any white space separates, no-break spaces too. The alignment is found from the attention of the (first)
+    /// model. With --n-best and --json, each translation has its own.
     #[arg(long)]
     pub alignment: bool,
     /// Write this many translations per line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`; lines are numbered from 0
+    ///
+    /// The best come first; with --sample, they come in the order in which they were drawn.
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
     /// Begin every translation with this text

@@ -123,7 +123,19 @@ fn add(block: &PairBlock, skipped: usize, recipe: Recipe<'_>, builder: &mut Buil
 /// A pair's ids and, where they are wanted, its normalised lines; or why it is dropped.
 type Encoded = std::result::Result<(EncodedPair, [String; 2]), DropReason>;
 
+/// A line, or as much of an enormous one as shows that it is too long: in encoding, text without spaces takes a hundred times
+/// its size in memory.
+fn beginning<'l>(line: &'l str, side: Side, recipe: Recipe<'_>) -> &'l str {
+    const LEAST: usize = 1 << 20;
+    const BYTES_A_TOKEN: usize = 256;
+    let most = recipe.filter.max_length;
+    let first = &line[..line.floor_char_boundary(most.saturating_mul(BYTES_A_TOKEN).max(LEAST))];
+    let is_shown = most > 0 && first.len() < line.len() && recipe.encoder.encode(side, first).len() > most;
+    if is_shown { first } else { line }
+}
+
 fn encode_pair((source, target): (&str, &str), recipe: Recipe<'_>) -> Encoded {
+    let [source, target] = [(source, Side::Source), (target, Side::Target)].map(|(l, side)| beginning(l, side, recipe));
     let normalise = |side, line| match recipe.elements {
         Elements::Text => recipe.encoder.normalise(side, line),
         _ => String::new(),
@@ -142,5 +154,43 @@ fn encode_pair((source, target): (&str, &str), recipe: Recipe<'_>) -> Encoded {
             let [source, target] = ids;
             Ok((EncodedPair::new(source, target), texts))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A subword for each word; remembers the longest text that it was given.
+    #[derive(Default)]
+    struct Words(Mutex<usize>);
+
+    impl Encode for Words {
+        fn encode(&self, _: Side, line: &str) -> Vec<u32> {
+            let mut longest = self.0.lock().unwrap();
+            *longest = line.len().max(*longest);
+            line.split_whitespace().map(|word| word.len() as u32).collect()
+        }
+
+        fn normalise(&self, _: Side, line: &str) -> String {
+            line.to_owned()
+        }
+    }
+
+    #[test]
+    fn of_an_enormous_line_only_the_beginning_is_split() {
+        let filter = Filter { max_length: 10, max_ratio: 0.0 };
+        let encoded = |source: &str| {
+            let words = Words::default();
+            let found = encode_pair((source, "a b"), Recipe { encoder: &words, filter, elements: Elements::NarrowIds });
+            (found.map(|(pair, _)| pair.source.len()), words.0.into_inner().unwrap())
+        };
+        assert_eq!(encoded(&"ab ".repeat(1 << 20)), (Err(DropReason::SourceTooLong), 1 << 20));
+        // Here the beginning does not show it.
+        let gap = " ".repeat(2 << 20);
+        assert_eq!(encoded(&format!("a{gap}b")), (Ok(2), gap.len() + 2));
+        assert_eq!(encoded(&format!("a{gap}{}", "b ".repeat(10))).0, Err(DropReason::SourceTooLong));
     }
 }
