@@ -83,8 +83,8 @@ pub(super) fn fill(config: &mut Config, stated: impl Fn(&str) -> bool) {
     COMPUTED.iter().filter(|computed| !stated(computed.key)).for_each(|computed| (computed.fill)(config));
 }
 
-/// A layer that `mt` wrote.
-pub(super) struct Written {
+/// A layer that `mt` wrote, with every key.
+pub(super) struct ResolvedLayer {
     stated: Table,
     order: usize,
     layer: (usize, Reverse<usize>),
@@ -92,7 +92,7 @@ pub(super) struct Written {
     following: Vec<&'static Computed>,
 }
 
-impl Written {
+impl ResolvedLayer {
     /// The layer, if `mt` wrote it. It has been checked.
     pub fn of(layer: &Table) -> Option<Self> {
         let origin = &layer.values().next()?.key;

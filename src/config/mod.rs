@@ -29,7 +29,7 @@ use std::rc::Rc;
 
 pub use crate::ops::matmul::Precision;
 use check::Report;
-use computed::Written;
+use computed::ResolvedLayer;
 pub use corpus::{CorpusConfig, CorpusLocation};
 use document::{Origin, Source, Table, Value};
 pub use dump::{differences, differences_of, is_resolved, to_toml, values};
@@ -224,19 +224,19 @@ impl Loader {
     /// Checks the layers, lays them over one another and resolves the result.
     fn finish(mut self) -> Result<Config> {
         let mut merged = Table::new();
-        let mut written = Vec::new();
+        let mut resolved = Vec::new();
         let mut all_read = true;
         for layer in self.layers {
             match layer {
                 Some(mut layer) => {
                     self.report.check_layer(&mut layer, all_read.then_some(&merged));
-                    written.extend(Written::of(&layer));
+                    resolved.extend(ResolvedLayer::of(&layer));
                     document::merge(&mut merged, layer, schema::ROOT);
                 }
                 None => all_read = false,
             }
         }
-        written.iter().for_each(|written| written.release(&mut merged));
+        resolved.iter().for_each(|layer| layer.release(&mut merged));
         if !all_read {
             // An unreadable file may state what seems missing, so do not look for missing keys.
             return Err(self.report.into_error());

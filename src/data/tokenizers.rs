@@ -15,7 +15,10 @@ use crate::error::{Error, Result};
 /// File of a joint tokenizer.
 const JOINT: &str = "tokenizer.json";
 /// Files of separate tokenizers, source and target.
-const SEPARATE: [&str; 2] = ["tokenizer.src.json", "tokenizer.tgt.json"];
+const SEPARATE: [&str; 2] = ["tokenizer.src.json", TARGET];
+
+/// The file of a target tokenizer of its own.
+pub const TARGET: &str = "tokenizer.tgt.json";
 
 /// The files that tokenizers are in, joint or separate.
 pub const FILES: &[&str] = &[JOINT, SEPARATE[0], SEPARATE[1]];

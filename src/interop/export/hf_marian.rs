@@ -14,7 +14,7 @@ use crate::checkpoint::format::{self, Elements, NamedTensor};
 use crate::checkpoint::whole_directory;
 use crate::config::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 use crate::data::tokenizer::Tokenizer;
-use crate::data::tokenizers::Tokenizers;
+use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
 use crate::interop::marian_search::{self, OURS};
@@ -161,7 +161,7 @@ fn generation(model: &Model) -> Value {
 
 /// The file of the target's tokenizer, if it has its own `tokenizer.json`.
 fn target_tokenizer(tokenizers: &Tokenizers) -> Option<&'static str> {
-    (!tokenizers.is_joint() && tokenizers.source.sentencepiece().is_none()).then_some("tokenizer.tgt.json")
+    (!tokenizers.is_joint() && tokenizers.source.sentencepiece().is_none()).then_some(tokenizers::TARGET)
 }
 
 /// Writes the tokenizer of the source, which appends the end of the sentence, and that of the target if it has its own.

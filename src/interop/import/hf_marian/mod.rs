@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::{Imported, layout_within, read};
 use crate::checkpoint::CONFIG_FILE;
-use crate::data::tokenizers::Tokenizers;
+use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::model::Vocabulary;
 use settings::Settings;
@@ -35,7 +35,7 @@ pub const FILES: &[&str] = &[
     "vocab.json",
     "target_vocab.json",
     vocabulary::TOKENIZER,
-    vocabulary::TARGET_TOKENIZER,
+    tokenizers::TARGET,
 ];
 
 /// Reads a folder.

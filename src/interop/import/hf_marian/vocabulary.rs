@@ -8,13 +8,11 @@ use serde_json::{Map, Value};
 use super::settings::Settings;
 use super::{read, read_json};
 use crate::data::tokenizer::{OwnIds, Tokenizer};
-use crate::data::tokenizers::Tokenizers;
+use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 
 /// The tokenizer of a model without SentencePiece: for both sides, or for the source.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
-/// The target's tokenizer, if it has its own.
-pub(super) const TARGET_TOKENIZER: &str = "tokenizer.tgt.json";
 
 /// Whether a folder has a `tokenizer.json` and no SentencePiece model.
 pub(super) fn is_in_json(directory: &Path) -> bool {
@@ -76,7 +74,7 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
 /// Reads the tokenizers of a folder that has a `tokenizer.json`.
 fn in_json(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
     let source_file = directory.join(TOKENIZER);
-    let target_file = directory.join(TARGET_TOKENIZER);
+    let target_file = directory.join(tokenizers::TARGET);
     let source = Arc::new(without_end(&source_file)?);
     let (target_file, target) = match target_file.exists() {
         true => (target_file.clone(), Arc::new(without_end(&target_file)?)),
@@ -84,7 +82,7 @@ fn in_json(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
     };
     let has_two = settings.target_tokenizer.is_some() || settings.sizes[0] != settings.sizes[1];
     if Arc::ptr_eq(&source, &target) && has_two {
-        let what = format!("the model has two vocabularies, but {TARGET_TOKENIZER}, the target's, is missing");
+        let what = format!("the model has two vocabularies, but {}, the target's, is missing", tokenizers::TARGET);
         let help = "`transformers` does not save it: copy it from the folder that `mt export` wrote";
         return Err(Error::failure(what).at(directory).help(help));
     }
