@@ -49,7 +49,7 @@ bench-train: ## Time training beside PyTorch and Marian on the processor
 bench-decode: ## Time translation beside CTranslate2 and Marian on the processor
 	python3 benches/bench_decode.py $(ARGS)
 
-bench-eval: build ## Time scoring beside sacrebleu, on $$MT_TEST_DATA
+bench-eval: build ## Time scoring beside sacrebleu, on the text in MT_TEST_DATA
 	scripts/sacrebleu-python.sh benches/bench_eval.py $(ARGS)
 
 lint: ## Check formatting and lints

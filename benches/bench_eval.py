@@ -11,6 +11,7 @@ import logging
 import os
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 

@@ -178,7 +178,7 @@ pub struct ModelArgs {
 pub struct ModelsArgs {
     /// Model or run directory, a run's checkpoint, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
     ///
-    /// Given several times, the models work together, as an ensemble.
+    /// Given several times, the models work together, as an ensemble; --paired-bs and --paired-ar compare them.
     #[arg(long, value_name = "DIR")]
     pub model: Vec<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]

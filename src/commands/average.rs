@@ -57,7 +57,7 @@ fn last(wanted: usize, args: &AverageArgs, config: &Config) -> Result<Checkpoint
     }
     if wanted == 0 || wanted > count {
         let s = if count == 1 { "" } else { "s" };
-        let what = format!("--last {wanted}: the run has {count} regular checkpoint{s}");
+        let what = format!("--last {wanted}: the run has {count} checkpoint{s} that `train.save_every` asked for");
         return Err(Error::usage(what).at(&args.run).help(format!("give a number from 1 to {count}")));
     }
     Ok(checkpoints.split_off(count - wanted))
