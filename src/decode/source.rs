@@ -236,9 +236,13 @@ fn middle(text: &str) -> usize {
         before.chars().next_back().is_some_and(ends) && !is_abbreviated(before)
     };
     let spaces = || text.char_indices().filter(|(place, c)| *place > 0 && c.is_whitespace()).map(|(place, _)| place);
-    let after_wide = text.char_indices().filter(|(_, c)| wide(*c)).map(|(place, c)| {
-        let after = &text[place + c.len_utf8()..];
-        text.len() - after.trim_start_matches(|c| ends(c) || closes(c)).len()
+    // After the last of the marks and quotes that follow a wide one.
+    let mut follows_wide = false;
+    let after_wide = text.char_indices().filter_map(|(place, c)| {
+        let is_mark = ends(c) || closes(c);
+        let is_after = follows_wide && !is_mark;
+        follows_wide = wide(c) || (follows_wide && is_mark);
+        is_after.then_some(place)
     });
     let sentences = &mut spaces().filter(|place| is_sentence_end(*place)).chain(after_wide).filter(|p| is_inside(*p));
     nearest(sentences)
