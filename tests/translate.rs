@@ -260,6 +260,10 @@ fn models_of_integers_translate_as_those_rounded_when_loaded() {
     succeeds(&project.mt(&["eval", "--model", "small-int8", "-q"]));
     assert!(stdout(&project.mt(&["info", "small-int8"])).contains("stored as: 8-bit integers"));
     succeeds(&project.mt(&["embed", "--model", "small-int8", "-q", "a cat"]));
+    let tuning = ["--set", "train.init=small-int8", "--set", "train.max_updates=2", "--run-dir", "runs/tuned"];
+    let tuned = project.mt(&[&["train", "--config", "small.toml"], &tuning[..]].concat());
+    succeeds(&tuned);
+    assert!(stderr(&tuned).contains("small-int8 are 8-bit integers"), "{}", stderr(&tuned));
     fails(&quantize("runs/small"), 2, &["the output directory already exists"]);
     let again = project.mt(&["quantize", "small-int8", "--out", "twice"]);
     fails(&again, 2, &["8-bit integers already"]);

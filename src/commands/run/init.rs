@@ -7,6 +7,7 @@ use crate::checkpoint::{self, Located, Slot};
 use crate::commands::model::{config_of, is_a_file, vocabulary};
 use crate::commands::record::refuse_other_model;
 use crate::config::{self, Config, ModelConfig, PositionKind, Preset, Tie, TokenizerConfig};
+use crate::console::note;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -268,6 +269,12 @@ impl Start {
             let missing = || Error::failure(format!("the model has no {}", entry.name));
             let offset = parameters.entry(&entry.name).ok_or_else(missing)?.offset;
             slots.push(Slot { name: &entry.name, shape: &entry.shape, offset });
+        }
+        if self.located.tensors(&slots)?.is_quantised() {
+            note(format_args!(
+                "the weights of {} are 8-bit integers: better begin with the model that they were made from",
+                self.directory.display()
+            ));
         }
         change_on_host(parameters.values(), |flat| self.located.load_into(&slots, flat))?
     }

@@ -141,7 +141,8 @@ impl Translator {
         look: impl Fn(&mut dyn StepModel, &[&[u32]]) -> Result<Vec<T>>,
     ) -> Result<Vec<T>> {
         let sources = self.read(sources, Long::Truncate);
-        let longest = |&i: &usize| targets[i].len().max(sources[0][i].ids.len());
+        let longest =
+            |&i: &usize| sources.iter().map(|of_model| of_model[i].ids.len()).fold(targets[i].len(), usize::max);
         let mut order: Vec<usize> = (0..targets.len()).collect();
         source::by_length(&mut order, longest);
         let mut found = vec![T::default(); targets.len()];
