@@ -94,8 +94,16 @@ impl Together<'_> {
             self.report.add(target, error.help("set `path` to the tokenizer of the source side"));
         }
         if let Some(file) = stated("path") {
-            let learnt =
-                ["kind", "vocab_size", "joint", "normalization", "lowercase", "max_piece_length", "sample_lines"];
+            let learnt = [
+                "kind",
+                "vocab_size",
+                "joint",
+                "normalization",
+                "remove_extra_whitespaces",
+                "lowercase",
+                "max_piece_length",
+                "sample_lines",
+            ];
             // These can be added to the tokenizer of a model that is fine-tuned.
             let added = if get(self.merged, "train.init").is_none() { &["tags", "symbols"][..] } else { &[] };
             let together = |origin: &Origin| origin.source.order == file.source.order && !file.is_resolved();
@@ -112,6 +120,7 @@ impl Together<'_> {
             for (key, is_set) in [
                 ("dropout", tokenizer.dropout > 0.0),
                 ("normalization", tokenizer.normalization != Normalization::Nfkc),
+                ("remove_extra_whitespaces", !tokenizer.remove_extra_whitespaces),
                 ("lowercase", tokenizer.lowercase),
                 ("max_piece_length", tokenizer.max_piece_length != TokenizerConfig::default().max_piece_length),
                 ("tags", !tokenizer.tags.is_empty()),

@@ -73,6 +73,7 @@ const TOKENIZER: &[Key] = &[
     key("joint", Kind::Boolean),
     key("dropout", FRACTION),
     key("normalization", Kind::Choice(Normalization::NAMES)),
+    key("remove_extra_whitespaces", Kind::Boolean),
     key("lowercase", Kind::Boolean),
     key("max_piece_length", POSITIVE),
     key("tags", Kind::Texts),

@@ -10,7 +10,7 @@ use super::corpus::{CorpusConfig, CorpusLocation};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
-use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
+use crate::data::tokenizer::{Normalization, TextForm, TokenizerKind, TrainOptions};
 use crate::decode::PenaltyKind;
 use crate::metrics::Tokenize;
 use crate::ops::matmul::Precision;
@@ -95,6 +95,8 @@ pub struct TokenizerConfig {
     pub dropout: f64,
     /// The form of Unicode that text is brought into before it is split; translations come out in it.
     pub normalization: Normalization,
+    /// Several characters of white space, and control characters, become one space before, and nothing at the ends of a line.
+    pub remove_extra_whitespaces: bool,
     /// Lowercase text before it is split; translations come out in lower case.
     pub lowercase: bool,
     /// The longest piece learned, in characters.
@@ -117,6 +119,7 @@ impl Default for TokenizerConfig {
             joint: true,
             dropout: 0.0,
             normalization: Normalization::Nfkc,
+            remove_extra_whitespaces: true,
             lowercase: false,
             max_piece_length: 16,
             tags: Vec::new(),
@@ -127,12 +130,27 @@ impl Default for TokenizerConfig {
 }
 
 impl TokenizerConfig {
+    /// What is done to text before it is split.
+    pub fn form(&self) -> TextForm {
+        TextForm {
+            normalization: self.normalization,
+            lowercase: self.lowercase,
+            remove_extra_whitespaces: self.remove_extra_whitespaces,
+        }
+    }
+
+    /// Notes what a tokenizer does to text.
+    pub fn set_form(&mut self, form: TextForm) {
+        let TextForm { normalization, lowercase, remove_extra_whitespaces } = form;
+        (self.normalization, self.lowercase) = (normalization, lowercase);
+        self.remove_extra_whitespaces = remove_extra_whitespaces;
+    }
+
     /// How a vocabulary is learnt by byte-pair encoding.
     pub fn options(&self) -> TrainOptions {
         TrainOptions {
             vocab_size: self.vocab_size,
-            normalization: self.normalization,
-            lowercase: self.lowercase,
+            form: self.form(),
             max_piece_length: self.max_piece_length,
             tags: self.tags.clone(),
             symbols: self.symbols.clone(),

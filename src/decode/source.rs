@@ -118,7 +118,8 @@ impl Reader {
         source.cut || source.ids.len() > self.trained
     }
 
-    /// One source per line, cut if it is too long. A line of nothing but white space has no tokens.
+    /// One source per line, cut if it is too long. A line of nothing but white space has no tokens, whatever the tokenizer makes
+    /// of it.
     pub fn read<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<Source> {
         let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest).0).collect();
         let encoded = self.tokenizers.source.encode_batch(&beginnings);

@@ -102,7 +102,7 @@ fn as_they_are(other: &Config, tokenizers: &Tokenizers) -> TokenizerConfig {
         known.vocab_size = pieces;
     }
     known.kind = source.kind().unwrap_or(known.kind);
-    (known.normalization, known.lowercase) = source.form().unwrap_or((known.normalization, known.lowercase));
+    known.set_form(source.form().unwrap_or(known.form()));
     known
 }
 
@@ -121,7 +121,7 @@ pub fn keeping_vocabulary(
             })*
         };
     }
-    keep!(kind vocab_size joint normalization lowercase max_piece_length sample_lines);
+    keep!(kind vocab_size joint normalization remove_extra_whitespaces lowercase max_piece_length sample_lines);
     kept
 }
 

@@ -7,7 +7,7 @@ use crate::commands::texts::Texts;
 use crate::config::{Config, ValidMetric};
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
-use crate::data::tokenizer::{Normalization, TokenizerKind};
+use crate::data::tokenizer::{Normalization, TextForm, TokenizerKind};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::explain::explain;
 use crate::decode::neural::{Neural, SpecialTokens};
@@ -56,7 +56,10 @@ fn of_normalisation(config: &Config, tokenizers: &Tokenizers, references: &[Stri
     if !is_much(changed) {
         None
     } else if is_learnt && config.tokenizer.kind == TokenizerKind::Bpe {
-        let keeps = |form: Normalization| !is_much(changed_by(&|line| form.apply(line)));
+        let keeps = |normalization: Normalization| {
+            let form = TextForm { normalization, ..TextForm::default() };
+            !is_much(changed_by(&|line| form.apply(line)))
+        };
         let keeping = if keeps(Normalization::Nfc) { "\"nfc\" or \"none\"" } else { "\"none\"" };
         Some(format!(
             "{changed} of {all} validation references are not in the form that tokenizer.normalization = \"{form}\" \

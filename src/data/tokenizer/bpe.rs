@@ -9,7 +9,7 @@ use super::merge::{Coins, Scratch};
 use super::pipeline::Pipeline;
 use super::symbols::{self, Symbols};
 use super::vocabulary::Vocabulary;
-use super::{Normalization, TokenizerKind};
+use super::{TextForm, TokenizerKind};
 use crate::error::{Error, Result};
 
 /// Byte-pair encoding with byte fallback over the pipeline of this module.
@@ -134,7 +134,7 @@ impl Engine for Bpe {
         Some(TokenizerKind::Bpe)
     }
 
-    fn form(&self) -> Option<(Normalization, bool)> {
+    fn form(&self) -> Option<TextForm> {
         Some(self.pipeline.form())
     }
 
@@ -187,7 +187,7 @@ impl Engine for Bpe {
     }
 
     fn lowers_case(&self) -> bool {
-        self.pipeline.lowers_case()
+        self.pipeline.form().lowercase
     }
 
     fn normalise(&self, line: &str) -> String {

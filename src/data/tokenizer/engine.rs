@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::vocabulary::SPECIALS;
-use super::{Normalization, TokenizerKind};
+use super::{TextForm, TokenizerKind};
 
 /// BPE-dropout of one line.
 #[derive(Clone, Copy)]
@@ -31,8 +31,8 @@ pub(super) trait Engine: Send + Sync {
         None
     }
 
-    /// The form of Unicode that text is brought into, and whether it is turned to lower case, if the file says so in `mt`'s way.
-    fn form(&self) -> Option<(Normalization, bool)> {
+    /// What is done to text before it is split, if the file says so in `mt`'s way.
+    fn form(&self) -> Option<TextForm> {
         None
     }
 

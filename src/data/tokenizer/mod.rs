@@ -15,14 +15,14 @@
 //! same merges ([`merge`]), because BPE-dropout must follow a seed and the library's does not, and it is held equal to
 //! the library's by tests.
 //!
-//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. Normalising is NFKC
-//! (or another [`Normalization`]), and lower case where the tokenizer was trained so; white space stays as it is, except
-//! that NFKC itself turns some of it (U+00A0, U+3000 and the like) into U+0020. So only U+0020 is written `▁`, one for each,
-//! leading and trailing ones too; other white space is written in bytes. A special token, byte piece or `▁` in the text is
+//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. What normalising does
+//! is stated by a [`TextForm`]: by default, extra white space is removed and what is left is brought into NFKC, which turns
+//! U+00A0, U+3000 and the like into U+0020. Only U+0020 is written `▁`, one for each; other white space, where it is kept, is
+//! written in bytes. A special token, byte piece or `▁` in the text is
 //! text: encoding never yields a special id. (In the library, that is `encode_special_tokens = true`; by its default it
 //! does find special tokens in text.)
 //!
-//! An empty line has no ids. Any other line is taken to begin with one more space than it has, so that a word at its
+//! A line of which normalising leaves nothing has no ids. Any other line is taken to begin with one more space than it has, so that a word at its
 //! start has the same pieces as elsewhere.
 
 mod bpe;
@@ -86,10 +86,36 @@ choice! {
     }
 }
 
-impl Normalization {
+/// What is done to text before it is split into words; translations come out so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextForm {
+    /// The form of Unicode.
+    pub normalization: Normalization,
+    /// Whether it is turned to lower case.
+    pub lowercase: bool,
+    /// Whether white space of several characters, and control characters, become one space, and those at the ends nothing.
+    pub remove_extra_whitespaces: bool,
+}
+
+impl Default for TextForm {
+    fn default() -> Self {
+        Self { normalization: Normalization::default(), lowercase: false, remove_extra_whitespaces: true }
+    }
+}
+
+impl TextForm {
+    /// Every form there is.
+    fn all() -> impl Iterator<Item = Self> {
+        let normalizations = Normalization::NAMES.iter().filter_map(|name| Normalization::named(name));
+        let spaced = normalizations.flat_map(|form| [(form, true), (form, false)]);
+        spaced.flat_map(|(normalization, remove_extra_whitespaces)| {
+            [false, true].map(|lowercase| Self { normalization, lowercase, remove_extra_whitespaces })
+        })
+    }
+
     /// Text in this form.
     pub fn apply(self, text: &str) -> String {
-        pipeline::normalise(text, self, false)
+        pipeline::normalise(text, self)
     }
 }
 
@@ -331,8 +357,7 @@ impl Tokenizer {
         self.engine.decode_pieces(line)
     }
 
-    /// What decoding a line's ids gives back: with our own engine its [`Normalization`] and, where it was trained so, lower
-    /// case.
+    /// What decoding a line's ids gives back: with our own engine, the line in its [`TextForm`].
     pub fn normalise(&self, text: &str) -> String {
         self.engine.normalise(text)
     }
@@ -363,8 +388,8 @@ impl Tokenizer {
         self.engine.kind()
     }
 
-    /// The form of Unicode that text is brought into, and whether it is turned to lower case, if `mt` wrote the file.
-    pub fn form(&self) -> Option<(Normalization, bool)> {
+    /// What is done to text before it is split, if `mt` wrote the file.
+    pub fn form(&self) -> Option<TextForm> {
         self.engine.form()
     }
 

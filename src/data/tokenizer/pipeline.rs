@@ -2,7 +2,7 @@
 //!
 //! | step | in the file | what it does |
 //! |---|---|---|
-//! | normalise | `NFKC`, `NFC` or neither, `Lowercase` (optional) | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
+//! | normalise | `NFKC`, `NFC` or neither; `Replace`, `Strip` (both optional, see [`EXTRA`]); `Lowercase` (optional) | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
 //! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
 //! | prefix | `Prepend ▁` | the first word of a line looks like any other |
 //! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
@@ -13,8 +13,9 @@
 //! hence decoding undoes the second rule after the first, and the mapping is one to one.
 //!
 //! **Locality.** U+0020 never takes part in a composition and no combining mark moves across it, so normalising the
-//! stretches between spaces one by one gives what normalising the line gives. Encoding rests on that: it works on, and
-//! remembers, one stretch at a time.
+//! stretches between spaces one by one gives what normalising the line gives. Where extra white space is removed, stretches
+//! of which nothing is left are no words; the ends of the others lose what at the end of a line is at its end, and inside of
+//! it is next to a space. Encoding rests on that: it works on, and remembers, one stretch at a time.
 
 use std::borrow::Cow;
 
@@ -23,7 +24,10 @@ use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence as DecoderSequence;
 use tokenizers::decoders::strip::Strip;
-use tokenizers::normalizers::{Lowercase, NFC, NFKC, Prepend, Replace, Sequence as NormalizerSequence};
+use tokenizers::normalizers::replace::ReplacePattern;
+use tokenizers::normalizers::{
+    Lowercase, NFC, NFKC, Prepend, Replace, Sequence as NormalizerSequence, Strip as StripText,
+};
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizerSequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -32,8 +36,8 @@ use tokenizers::{
     PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior,
 };
 
-use super::Normalization;
 use super::symbols::Symbols;
+use super::{Normalization, TextForm};
 use crate::error::{Error, Result};
 
 /// The marker of a space, U+2581.
@@ -46,6 +50,11 @@ pub(super) const ESCAPE: char = '\u{FDD0}';
 const ESCAPED_ESCAPE: &str = "\u{FDD0}\u{FDD1}";
 /// What a `▁` of the text becomes.
 const ESCAPED_SPACE: &str = "\u{FDD0}\u{FDD2}";
+
+/// The extra white space that becomes U+0020, or nothing at the ends of a line: several characters of white space in a row,
+/// and any control character, line or paragraph separator and byte order mark. Other single spaces (U+00A0, U+3000, …) stay
+/// where the form of Unicode has left them.
+const EXTRA: &str = "[\\p{Z}\\p{Cc}\u{FEFF}]{2,}|[\\p{Zl}\\p{Zp}\\p{Cc}\u{FEFF}]";
 
 /// The scripts whose letters are kept apart from each other; letters of all other scripts form one more group. Han and
 /// kana are one group, as in SentencePiece: Japanese words mix them. Only names that every regular-expression engine
@@ -118,13 +127,17 @@ fn built<T>(result: tokenizers::Result<T>) -> Result<T> {
 }
 
 /// The normaliser of a new tokenizer.
-pub(super) fn normalizer(form: Normalization, lowercase: bool) -> Result<NormalizerWrapper> {
-    let mut steps: Vec<NormalizerWrapper> = match form {
+pub(super) fn normalizer(form: TextForm) -> Result<NormalizerWrapper> {
+    let mut steps: Vec<NormalizerWrapper> = match form.normalization {
         Normalization::Nfkc => vec![NFKC.into()],
         Normalization::Nfc => vec![NFC.into()],
         Normalization::None => Vec::new(),
     };
-    if lowercase {
+    if form.remove_extra_whitespaces {
+        steps.push(built(Replace::new(ReplacePattern::Regex(EXTRA.to_owned()), " "))?.into());
+        steps.push(StripText::new(true, true).into());
+    }
+    if form.lowercase {
         steps.push(Lowercase.into());
     }
     steps.push(built(Replace::new(ESCAPE.to_string(), ESCAPED_ESCAPE))?.into());
@@ -156,18 +169,38 @@ pub(super) fn decoder() -> Result<DecoderWrapper> {
     .into())
 }
 
-/// The text in a form of Unicode and, where that is asked for, lower case. Nothing else: white space is kept as it is.
-pub(super) fn normalise(text: &str, form: Normalization, lowercase: bool) -> String {
+/// The text in this form.
+pub(super) fn normalise(text: &str, form: TextForm) -> String {
     let mut normalized = NormalizedString::from(text);
-    match form {
+    match form.normalization {
         Normalization::Nfkc => drop(normalized.nfkc()),
         Normalization::Nfc => drop(normalized.nfc()),
         Normalization::None => {}
     }
-    if lowercase {
+    if form.remove_extra_whitespaces {
+        normalized = without_extra_whitespaces(normalized.get()).into();
+    }
+    if form.lowercase {
         normalized.lowercase();
     }
     normalized.get().to_owned()
+}
+
+/// The text without what [`EXTRA`] matches.
+fn without_extra_whitespaces(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    // What the white space since the last other character becomes.
+    let mut space = None;
+    for c in text.chars() {
+        if c.is_whitespace() || c.is_control() || c == '\u{FEFF}' {
+            let stays = c.is_whitespace() && !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}');
+            space = Some(if stays && space.is_none() { c } else { ' ' });
+            continue;
+        }
+        clean.extend(space.take().filter(|_| !clean.is_empty()));
+        clean.push(c);
+    }
+    clean
 }
 
 /// Undoes the escape.
@@ -183,8 +216,7 @@ pub(super) fn unescape(text: String) -> String {
 pub(super) struct Pipeline {
     normalizer: NormalizerWrapper,
     pre_tokenizer: PreTokenizerWrapper,
-    form: Normalization,
-    lowercase: bool,
+    form: TextForm,
     /// Whether the pre-tokeniser is the one of this module.
     ours: bool,
     /// The symbols that it keeps whole.
@@ -194,12 +226,9 @@ pub(super) struct Pipeline {
 impl Pipeline {
     /// Reads the pipeline of a parsed `tokenizer.json`; refuses one whose text could not be given back.
     pub(super) fn from_json(file: &Value) -> Result<Self> {
-        let kinds = Normalization::NAMES.iter().filter_map(|name| Normalization::named(name));
-        let mut kinds = kinds.flat_map(|form| [(form, false), (form, true)]);
-        let kind = kinds.find(|(form, lowercase)| {
-            normalizer(*form, *lowercase).is_ok_and(|ours| is_ours(&file["normalizer"], ours).unwrap_or(false))
-        });
-        let Some((form, lowercase)) = kind else {
+        let is_of =
+            |form: &TextForm| normalizer(*form).is_ok_and(|ours| is_ours(&file["normalizer"], ours).unwrap_or(false));
+        let Some(form) = TextForm::all().find(is_of) else {
             return Err(Error::failure("its `normalizer` is none of those that mt writes"));
         };
         if !is_ours(&file["decoder"], decoder()?)? {
@@ -216,7 +245,6 @@ impl Pipeline {
             pre_tokenizer: serde_json::from_value(file["pre_tokenizer"].clone())
                 .map_err(|e| read("pre_tokenizer", e))?,
             form,
-            lowercase,
             ours,
             symbols: if ours { symbols } else { Symbols::default() },
         })
@@ -224,17 +252,12 @@ impl Pipeline {
 
     /// The text as decoding gives it back.
     pub(super) fn normalise(&self, text: &str) -> String {
-        normalise(text, self.form, self.lowercase)
+        normalise(text, self.form)
     }
 
-    /// The form of Unicode that text is brought into, and whether it is turned to lower case.
-    pub(super) fn form(&self) -> (Normalization, bool) {
-        (self.form, self.lowercase)
-    }
-
-    /// Whether text is turned to lower case.
-    pub(super) fn lowers_case(&self) -> bool {
-        self.lowercase
+    /// What is done to text.
+    pub(super) fn form(&self) -> TextForm {
+        self.form
     }
 
     /// The symbols that are words by themselves wherever they stand.
@@ -255,22 +278,24 @@ impl Pipeline {
 
     /// Calls `word` with each word of `stretch`, the text between two U+0020 of a line.
     pub(super) fn for_each_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
+        let removes = self.form.remove_extra_whitespaces;
         if stretch.is_empty() {
-            return word(SPACE_PIECE);
+            return if removes { () } else { word(SPACE_PIECE) };
         }
-        if self.ours && stretch.is_ascii() && !self.may_hold_symbol(stretch) {
+        let is_unchanged = stretch.is_ascii() && !(removes && stretch.contains(|c: char| c.is_ascii_control()));
+        if self.ours && is_unchanged && !self.may_hold_symbol(stretch) {
             return self.for_each_ascii_word(stretch, word);
         }
         self.for_each_word_by_library(stretch, word);
     }
 
-    /// What [`Self::for_each_word`] does to a stretch of ASCII, which no normaliser changes: cuts between letters, digits and
-    /// all else.
+    /// What [`Self::for_each_word`] does to a stretch of ASCII, of which a normaliser changes control characters at most: cuts
+    /// between letters, digits and all else.
     fn for_each_ascii_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
         let mut text = String::with_capacity(SPACE_PIECE.len() + stretch.len());
         text.push_str(SPACE_PIECE);
         text.push_str(stretch);
-        if self.lowercase {
+        if self.form.lowercase {
             text.make_ascii_lowercase();
         }
         let kind = |byte: u8| (byte.is_ascii_alphabetic(), byte.is_ascii_digit());
@@ -338,21 +363,26 @@ fn check_pre_tokenizer(part: &Value) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Vec<String> {
+    fn pipeline(form: TextForm) -> Pipeline {
         let file = serde_json::json!({
-            "normalizer": normalizer(Normalization::Nfkc, false).unwrap(), "pre_tokenizer": pre_tokenizer(&Symbols::default()).unwrap(),
+            "normalizer": normalizer(form).unwrap(), "pre_tokenizer": pre_tokenizer(&Symbols::default()).unwrap(),
             "decoder": decoder().unwrap(),
         });
-        let pipeline = Pipeline::from_json(&file).unwrap();
+        Pipeline::from_json(&file).unwrap()
+    }
+
+    const KEEPING: TextForm =
+        TextForm { normalization: Normalization::Nfkc, lowercase: false, remove_extra_whitespaces: false };
+
+    fn words(form: TextForm, text: &str) -> Vec<String> {
         let mut found = Vec::new();
-        pipeline.for_each_word(text, |word| found.push(word.to_owned()));
+        pipeline(form).for_each_word(text, |word| found.push(word.to_owned()));
         found
     }
 
     #[test]
     fn words_are_cut_at_borders() {
         let table: &[(&str, &[&str])] = &[
-            ("", &["▁"]),
             ("Hello", &["▁Hello"]),
             ("don't", &["▁don", "'", "t"]),
             ("(3.5km)", &["▁(", "3", ".", "5", "km", ")"]),
@@ -374,19 +404,45 @@ mod tests {
             ("</s>", &["▁</", "s", ">"]),
         ];
         for (text, expected) in table {
-            assert_eq!(words(text), *expected, "{text}");
+            for form in [TextForm::default(), KEEPING] {
+                assert_eq!(words(form, text), *expected, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn extra_white_space_is_removed_where_that_is_asked_for() {
+        let table: &[(&str, &[&str], &[&str])] = &[
+            ("", &[], &["▁"]),
+            ("\t", &[], &["▁\t"]),
+            ("a\tb\r", &["▁a", "▁b"], &["▁a", "\t", "b", "\r"]),
+            ("\u{FEFF}a\u{A0}\u{A0}b", &["▁a", "▁b"], &["▁\u{FEFF}", "a", "▁", "▁b"]),
+            ("\u{3000}a\u{2028}b", &["▁a", "▁b"], &["▁", "▁a", "\u{2028}", "b"]),
+        ];
+        for (text, removed, kept) in table {
+            assert_eq!(words(TextForm::default(), text), *removed, "{text:?}");
+            assert_eq!(words(KEEPING, text), *kept, "{text:?}");
+        }
+        for (text, clean) in [
+            ("", ""),
+            (" \t\u{FEFF}", ""),
+            ("a b", "a b"),
+            ("  a  b  ", "a b"),
+            ("\u{FEFF}a\tb\0c\u{85}", "a b c"),
+            // A single space of another kind stays, unless it is at an end.
+            ("\u{3000}a\u{A0}b\u{3000}c\u{202F}", "a\u{A0}b\u{3000}c"),
+            ("a\u{A0} b \u{3000}c\u{A0}\u{A0}d", "a b c d"),
+            ("a\u{2028}b\u{200B}c\u{AD}", "a b\u{200B}c\u{AD}"),
+        ] {
+            assert_eq!(without_extra_whitespaces(text), clean, "{text:?}");
         }
     }
 
     #[test]
     fn ascii_is_cut_as_the_library_cuts_it() {
         let mut stream = crate::rng::Stream::new(5, "ascii");
-        for lowercase in [false, true] {
-            let file = serde_json::json!({
-                "normalizer": normalizer(Normalization::Nfkc, lowercase).unwrap(), "pre_tokenizer": pre_tokenizer(&Symbols::default()).unwrap(),
-                "decoder": decoder().unwrap(),
-            });
-            let pipeline = Pipeline::from_json(&file).unwrap();
+        for (lowercase, remove_extra_whitespaces) in [(false, true), (true, true), (true, false)] {
+            let pipeline = pipeline(TextForm { lowercase, remove_extra_whitespaces, ..TextForm::default() });
             assert!(pipeline.ours);
             for round in 0..3000 {
                 let length = 1 + stream.below(9) as usize;

@@ -13,7 +13,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use super::pipeline::{self, ESCAPE, Pipeline, SPACE};
 use super::symbols::Symbols;
 use super::vocabulary::{SPECIALS, byte_piece};
-use super::{Normalization, symbols};
+use super::{TextForm, symbols};
 use crate::error::{Error, Result};
 
 /// The smallest vocabulary: the special tokens, the 256 bytes and the space marker.
@@ -32,10 +32,8 @@ const LONGEST_WORD: usize = 256;
 pub struct TrainOptions {
     /// The number of ids wanted, special tokens and bytes included. Text that supports fewer merges gives fewer.
     pub vocab_size: usize,
-    /// The form of Unicode that text is brought into.
-    pub normalization: Normalization,
-    /// Whether text is turned to lower case.
-    pub lowercase: bool,
+    /// What is done to text before it is split.
+    pub form: TextForm,
     /// The longest piece, in characters, the space marker included.
     pub max_piece_length: usize,
     /// Strings that are one piece wherever they stand, whatever their length, and that source lines begin with.
@@ -48,8 +46,7 @@ impl Default for TrainOptions {
     fn default() -> Self {
         Self {
             vocab_size: 10_000,
-            normalization: Normalization::Nfkc,
-            lowercase: false,
+            form: TextForm::default(),
             max_piece_length: 16,
             tags: Vec::new(),
             symbols: Vec::new(),
@@ -63,7 +60,7 @@ impl TrainOptions {
     /// # Errors
     /// A usage error that says why it is invalid.
     pub fn symbol(&self, stated: &str) -> Result<String> {
-        symbols::checked(stated, pipeline::normalise(stated, self.normalization, self.lowercase))
+        symbols::checked(stated, pipeline::normalise(stated, self.form))
     }
 
     /// Tags and other symbols, normalised.
@@ -130,7 +127,7 @@ impl TextCounts {
 pub(super) fn train(text: TextCounts, options: &TrainOptions) -> Result<String> {
     options.check()?;
     let symbols = options.symbols()?;
-    let normalizer = pipeline::normalizer(options.normalization, options.lowercase)?;
+    let normalizer = pipeline::normalizer(options.form)?;
     let pre_tokenizer = pipeline::pre_tokenizer(&symbols)?;
     let decoder = pipeline::decoder()?;
     let parts = serde_json::json!({ "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder });

@@ -33,18 +33,28 @@ const LINES: [&str; 16] = [
 ];
 
 fn options(vocab_size: usize, lowercase: bool) -> TrainOptions {
-    TrainOptions { vocab_size, lowercase, ..TrainOptions::default() }
+    TrainOptions { vocab_size, form: TextForm { lowercase, ..TextForm::default() }, ..TrainOptions::default() }
 }
 
-fn trained(lowercase: bool) -> Tokenizer {
-    Tokenizer::train(&[&LINES], &options(800, lowercase)).unwrap()
+/// Options that keep white space.
+fn keeping(vocab_size: usize, lowercase: bool) -> TrainOptions {
+    let form = TextForm { lowercase, remove_extra_whitespaces: false, ..TextForm::default() };
+    TrainOptions { form, ..options(vocab_size, lowercase) }
 }
 
-static CASED: LazyLock<Tokenizer> = LazyLock::new(|| trained(false));
-static LOWER: LazyLock<Tokenizer> = LazyLock::new(|| trained(true));
+fn trained(options: &TrainOptions) -> Tokenizer {
+    Tokenizer::train(&[&LINES], options).unwrap()
+}
+
+static CASED: LazyLock<Tokenizer> = LazyLock::new(|| trained(&options(800, false)));
+static LOWER: LazyLock<Tokenizer> = LazyLock::new(|| trained(&options(800, true)));
+static KEEPING: LazyLock<Tokenizer> = LazyLock::new(|| trained(&keeping(800, false)));
+static LOWER_KEEPING: LazyLock<Tokenizer> = LazyLock::new(|| trained(&keeping(800, true)));
 static SYMBOLIC: LazyLock<Tokenizer> = LazyLock::new(|| with_symbols(false, &SYMBOLS));
 static CASED_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| library(&CASED));
 static LOWER_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| library(&LOWER));
+static KEEPING_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| library(&KEEPING));
+static LOWER_KEEPING_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| library(&LOWER_KEEPING));
 static SYMBOLIC_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| library(&SYMBOLIC));
 
 /// The library's own reading of our file.
@@ -59,6 +69,7 @@ fn holds(ours: &Tokenizer, library: &tokenizers::Tokenizer, text: &str) {
     let ids = ours.encode(text);
     let normalised = ours.normalise(text);
     assert_eq!(ours.decode(&ids), normalised, "decoding {text:?}");
+    assert_eq!(ours.encode(&normalised), ids, "what is normalised does not change: {text:?}");
     assert!(ids.iter().all(|&id| id > 3 && (id as usize) < ours.vocab_size()), "special id in {text:?}: {ids:?}");
     assert_eq!(library.encode(text, false).unwrap().get_ids(), ids, "the library's ids for {text:?}");
     assert_eq!(library.decode(&ids, true).unwrap(), normalised, "the library's decoding of {text:?}");
@@ -74,6 +85,8 @@ fn holds(ours: &Tokenizer, library: &tokenizers::Tokenizer, text: &str) {
 fn holds_for_all(text: &str) {
     holds(&CASED, &CASED_LIBRARY, text);
     holds(&LOWER, &LOWER_LIBRARY, text);
+    holds(&KEEPING, &KEEPING_LIBRARY, text);
+    holds(&LOWER_KEEPING, &LOWER_KEEPING_LIBRARY, text);
     holds(&SYMBOLIC, &SYMBOLIC_LIBRARY, text);
 }
 
@@ -225,7 +238,8 @@ fn text_stays_in_its_form_where_that_is_asked_for() {
         (Normalization::Nfc, false, "你好，世界！（是）½ … ™ ² １２ ｶﾞ a\u{A0}b é é ①"),
         (Normalization::Nfkc, false, "你好,世界!(是)1⁄2 ... TM 2 12 ガ a b é é 1"),
     ] {
-        let options = TrainOptions { normalization, ..options(800, lowercase) };
+        let form = TextForm { normalization, lowercase, ..TextForm::default() };
+        let options = TrainOptions { form, ..options(800, lowercase) };
         let tokenizer = Tokenizer::train(&[&LINES], &options).unwrap();
         assert_eq!(tokenizer.decode(&tokenizer.encode(text)), expected);
         holds(&tokenizer, &library(&tokenizer), text);

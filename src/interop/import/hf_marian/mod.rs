@@ -60,8 +60,8 @@ pub fn import(directory: &Path) -> Result<Imported> {
     let source = &tokenizers.source;
     config.tokenizer.joint = settings.is_shared || tokenizers.is_one_vocabulary();
     config.tokenizer.kind = source.kind().unwrap_or(config.tokenizer.kind);
-    if let Some((normalization, lowercase)) = source.form() {
-        (config.tokenizer.normalization, config.tokenizer.lowercase) = (normalization, lowercase);
+    if let Some(form) = source.form() {
+        config.tokenizer.set_form(form);
     }
     if source.has_dropout() {
         config.tokenizer.tags = source.language_tags().into_iter().map(str::to_owned).collect();
