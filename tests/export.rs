@@ -324,7 +324,7 @@ fn what_transformers_does_with_two_vocabularies_is_said() {
 fn what_saving_again_loses_is_restored() {
     let more = ["model.sinusoid=tensor2tensor", "tokenizer.joint=true", "model.tie=decoder"];
     let search = ["decode.length_penalty=-0.5", "decode.no_repeat_ngram=100000000"];
-    let text = ["tokenizer.lowercase=true", "tokenizer.normalization=nfc"];
+    let text = ["tokenizer.lowercase=true", "tokenizer.normalization=nfc", "tokenizer.remove_extra_whitespaces=false"];
     let sets: Vec<&str> = more.iter().chain(&search).chain(&text).flat_map(|set| ["--set", set]).collect();
     let project = trained(&sets);
     let output = project.mt(&["export", "runs/small", "--json", "--format", "hf-marian", "--out", "hf"]);
@@ -344,7 +344,7 @@ fn what_saving_again_loses_is_restored() {
     assert_eq!(back["model"]["sinusoid"], "tensor2tensor");
     assert_eq!(back["decode"], ours["decode"]);
     assert_eq!((&back["tokenizer"]["joint"], &back["model"]["tie"]), (&json!(true), &json!("decoder")));
-    for key in ["kind", "lowercase", "normalization"] {
+    for key in ["kind", "lowercase", "normalization", "remove_extra_whitespaces"] {
         assert_eq!(back["tokenizer"][key], ours["tokenizer"][key], "{key}");
     }
 }

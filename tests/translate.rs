@@ -73,6 +73,44 @@ fn json_tells_tokens_scores_and_why_it_ended() {
     }
 }
 
+/// A model's tokenizer says whether extra white space counts, also after training goes on.
+#[test]
+fn extra_white_space_makes_no_difference_unless_it_is_kept() {
+    let project = Project::new();
+    let odd = "\u{feff}the  cat\tsleeps \n\u{feff}\n  a dog\u{a0} runs and\rruns\nthe dog eats a cat\u{2028}\n";
+    let tokens = |run: &str, text: &str| -> Vec<Value> {
+        let model = format!("runs/{run}");
+        let args = ["translate", "--model", &model, "-q", "--max-length", "8", "--beam", "2", "--json"];
+        let output = project.mt_with_input(&args, text.as_bytes());
+        succeeds(&output);
+        json(&stdout(&output)).into_iter().map(|line| line["log_prob"].clone()).collect()
+    };
+    succeeds(&project.train(&["--set", "train.max_updates=8"]));
+    assert_eq!(tokens("small", odd), tokens("small", INPUT));
+
+    let keep = ["--run-dir", "runs/keep", "--set", "tokenizer.remove_extra_whitespaces=false"];
+    succeeds(&project.train(&[&keep[..], &["--set", "train.max_updates=8"]].concat()));
+    assert_ne!(tokens("keep", odd), tokens("keep", INPUT));
+    // A configuration of before the key was there says nothing about it; the tokenizer does.
+    let config = project.path("runs/keep/config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let without: String =
+        text.lines().filter(|line| !line.contains("remove_extra")).map(|l| format!("{l}\n")).collect();
+    assert_ne!(without, text);
+    std::fs::write(&config, without).unwrap();
+    let output =
+        project.mt(&["train", "--config", "runs/keep/config.toml", "--resume", "--set", "train.max_updates=9"]);
+    succeeds(&output);
+    assert!(!stderr(&output).contains("remove_extra"), "{}", stderr(&output));
+    let args = [&["--resume", "--set", "train.max_updates=10"], &keep[..2]].concat();
+    let output = project.train(&args);
+    succeeds(&output);
+    assert!(!stderr(&output).contains("remove_extra"), "{}", stderr(&output));
+    assert!(std::fs::read_to_string(&config).unwrap().contains("remove_extra_whitespaces = false"));
+    // What no translation is asked for.
+    assert_eq!(tokens("keep", " \t \n"), tokens("small", "\u{feff}\n"));
+}
+
 #[test]
 fn constraints_are_kept() {
     let project = trained();

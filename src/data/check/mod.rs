@@ -146,8 +146,8 @@ impl Kind {
             Self::EmptyLine => "empty lines: their pairs are left out",
             Self::WhiteSpace => "lines of nothing but white space: their pairs are left out",
             Self::Spacing => {
-                "white space at an end of the line, or several spaces in a row: mt's own subwords keep it, so the line has \
-                 other pieces than without it; remove it"
+                "white space at an end of the line, or several spaces in a row: mt's own subwords are without it, unless \
+                 `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep it"
             }
             Self::LongLine => {
                 "lines of more than 10,000 characters: no sentences; the vocabulary is learnt without them, and data.max_length leaves them out"
