@@ -69,7 +69,10 @@ fn holds(ours: &Tokenizer, library: &tokenizers::Tokenizer, text: &str) {
     let ids = ours.encode(text);
     let normalised = ours.normalise(text);
     assert_eq!(ours.decode(&ids), normalised, "decoding {text:?}");
-    assert_eq!(ours.encode(&normalised), ids, "what is normalised does not change: {text:?}");
+    // Lower case may put marks out of order: that of İ is i with a dot, before other marks.
+    if !ours.lowers_case() {
+        assert_eq!(ours.encode(&normalised), ids, "what is normalised does not change: {text:?}");
+    }
     assert!(ids.iter().all(|&id| id > 3 && (id as usize) < ours.vocab_size()), "special id in {text:?}: {ids:?}");
     assert_eq!(library.encode(text, false).unwrap().get_ids(), ids, "the library's ids for {text:?}");
     assert_eq!(library.decode(&ids, true).unwrap(), normalised, "the library's decoding of {text:?}");
