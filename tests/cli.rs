@@ -334,11 +334,14 @@ fn dry_run_prints_the_plan_and_writes_nothing() {
 fn tokenize_and_detokenize_are_inverse() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=1"]));
-    let text = "Ein Hund </s> frisst ▁ 3,5 kg — 猫が好き 🙂!\n\n the cat\n";
+    let text = "Ein Hund </s> frisst ▁ 3,5 kg — 猫が好き 🙂!\n\nthe cat\n";
     let tokens = project.mt_with_input(&["tokenize", "--model", "runs/small"], text.as_bytes());
     succeeds(&tokens);
     let back = project.mt_with_input(&["detokenize", "--model", "runs/small"], &tokens.stdout);
     assert_eq!(stdout(&back), text);
+    // But for extra white space.
+    let odd = text.replace(' ', "\t ").replace('\n', "  \n");
+    assert_eq!(project.mt_with_input(&["tokenize", "--model", "runs/small"], odd.as_bytes()).stdout, tokens.stdout);
 }
 
 #[test]
