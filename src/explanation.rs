@@ -1,5 +1,7 @@
 //! A translation explained: plain data, which `decode` makes, `train` passes on and `report` draws.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 /// Weights of one kind of attention: by layer, head, query and key.
@@ -66,7 +68,7 @@ pub fn temperatures() -> impl Iterator<Item = f64> {
     (1..=20).map(|tenths| f64::from(tenths) / 10.0)
 }
 
-/// Of `layers` layers, the one whose attention to the source shows best which word translates which: the last but one.
-pub fn aligning_layer(layers: usize) -> usize {
-    layers.saturating_sub(2)
+/// Of `layers` layers, those whose attention to the source shows best which word translates which: the later half.
+pub fn aligning_layers(layers: usize) -> Range<usize> {
+    layers / 2..layers
 }

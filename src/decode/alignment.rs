@@ -38,8 +38,8 @@ type Number = Option<usize>;
 /// word that several parts of a line have made, with one of each part. Of each line, the first `most` translations, at most,
 /// are aligned. `later` is what the translation of each part after a line's first begins with, though its tokens lack it.
 ///
-/// Attention is the mean over the heads of the last layer but one (Garg et al. 2019, "Jointly Learning to Align and
-/// Translate with Transformer Models"), summed over the pieces of each word.
+/// Attention is the mean over the heads of the later half of the layers, summed over the pieces of each word; see
+/// [`Part::links`] for which is the most.
 ///
 /// # Errors
 /// The device fails.
@@ -152,7 +152,13 @@ impl Part<'_> {
 
     /// Each of its target words, after the source word that it attends to most, given the attention of each target token to
     /// the source tokens.
+    ///
+    /// What counts is the share of its attention to words, divided by the attention that the source word gets from all: some
+    /// words, such as a full stop, get some attention from every word without being its translation (docs/results.md has what
+    /// this changes).
     fn links(&self, weights: &[Vec<f32>]) -> Vec<(usize, usize)> {
+        /// Added to the attention that a source word gets, so that little attention does not stand out for being the only one.
+        const LEAST_RECEIVED: f32 = 0.05;
         // Numbers ascend.
         let range = |numbers: &[Number]| -> Option<(usize, usize)> {
             let mut numbers = numbers.iter().flatten();
@@ -171,6 +177,17 @@ impl Part<'_> {
                     sums[(target - first_target) * sources + source - first_source] += weight;
                 }
             }
+        }
+        for row in sums.chunks_exact_mut(sources) {
+            let total: f32 = row.iter().sum();
+            row.iter_mut().for_each(|share| *share /= total.max(f32::MIN_POSITIVE));
+        }
+        let mut received = vec![0f32; sources];
+        for row in sums.chunks_exact(sources) {
+            received.iter_mut().zip(row).for_each(|(sum, share)| *sum += share);
+        }
+        for row in sums.chunks_exact_mut(sources) {
+            row.iter_mut().zip(&received).for_each(|(share, all)| *share /= all + LEAST_RECEIVED);
         }
         let largest = |row: &[f32]| (1..sources).fold(0, |best, i| if row[i] > row[best] { i } else { best });
         let of_word = |(target, row)| (first_source + largest(row), first_target + target);
@@ -363,14 +380,30 @@ mod tests {
     #[test]
     fn bytes_are_of_their_character() {
         let bpe = bpe();
-        let found = texts(&bpe, &bpe.encode("o\u{200B}猫"));
-        let own = ["\u{200B}"; 3].into_iter().chain(["猫"; 3]);
+        let found = texts(&bpe, &bpe.encode("o\u{200C}猫"));
+        let own = ["\u{200C}"; 3].into_iter().chain(["猫"; 3]);
         assert!(found.iter().map(String::as_str).rev().take(6).eq(own.rev()), "{found:?}");
         // A `▁` of the text is no space, and half a character none at all.
         for pieces in [&["<0xE2>", "<0x96>", "<0x81>"][..], &["<0xE7>", "<0x8C>"]] {
             let ids: Vec<u32> = pieces.iter().flat_map(|piece| bpe.ids_of(&[piece])).collect();
             assert_eq!(texts(&bpe, &ids), pieces);
         }
+    }
+
+    #[test]
+    fn what_every_word_attends_to_is_no_translation_of_it() {
+        let source = Source::default();
+        let numbers = |words: usize| (0..words).map(Some).collect();
+        let part = Part { source: &source, tokens: Vec::new(), to: numbers(3), from: numbers(3) };
+        // Each word has some attention for its own source word, and more for the last one.
+        let weights = [vec![0.3, 0.1, 0.5, 0.1], vec![0.1, 0.3, 0.5, 0.1], vec![0.05, 0.05, 0.8, 0.1]];
+        assert_eq!(part.links(&weights), [(0, 0), (1, 1), (2, 2)]);
+        // What is left for the end of the source does not count; a word may have no attention.
+        let weights = [vec![0.0, 0.02, 0.01, 0.97], vec![0.0, 0.4, 0.6, 0.0], vec![0.0, 0.0, 0.0, 1.0]];
+        assert_eq!(part.links(&weights), [(1, 0), (2, 1), (0, 2)]);
+        // Two pieces of one word count together, and of a single word all attention is its own.
+        let part = Part { to: vec![Some(0), Some(0), None], from: vec![None, Some(0), Some(1)], ..part };
+        assert_eq!(part.links(&[vec![0.9, 0.0, 0.1], vec![0.0, 0.3, 0.7], vec![1.0, 0.0, 0.0]]), [(0, 0), (1, 0)][1..]);
     }
 
     #[test]

@@ -58,7 +58,7 @@ function attentionView(parent, sentences, temperatures) {
 
   function begin() {
     const s = sentence(), { layers } = s.maps[state.kind];
-    state.layer = state.kind === "cross" ? Math.max(0, layers - 2) : layers - 1;
+    state.layer = layers - 1;
     state.head = -1;
     state.token = 0;
     pressKind(state.kind);

@@ -4,7 +4,7 @@ use plotters::style::RGBColor;
 
 use super::sketch::{Anchor, LETTER, LINE, Sketch, shown, width_of};
 use crate::error::{Error, Result};
-use crate::explanation::{Explanation, Step, aligning_layer};
+use crate::explanation::{Explanation, Step};
 
 const INK: RGBColor = RGBColor(29, 33, 38);
 const SOFT: RGBColor = RGBColor(93, 102, 112);
@@ -89,15 +89,18 @@ fn words(sketch: &mut Sketch, explanation: &Explanation) -> i32 {
     right + widest(&target)
 }
 
-/// The mean over the heads of the layer that aligns best, with all tokens.
+/// The mean over the heads of the last layer, which is among those that align best, with all tokens.
 fn attention(sketch: &mut Sketch, explanation: &Explanation, left: i32) {
     let weights = &explanation.attention;
-    let layer = aligning_layer(weights.cross.len());
-    let Some(heads) = weights.cross.get(layer) else { return };
+    let Some(heads) = weights.cross.last() else { return };
     let map = mean(heads);
     let rows = weights.target.iter().map(|piece| width_of(piece, LETTER)).max().unwrap_or(0);
     let columns = weights.source.iter().map(|piece| width_of(piece, LETTER)).max().unwrap_or(0);
-    title(sketch, &format!("attention to the source, layer {}, mean of {} heads", layer + 1, heads.len()), (left, 0));
+    title(
+        sketch,
+        &format!("attention to the source, layer {}, mean of {} heads", weights.cross.len(), heads.len()),
+        (left, 0),
+    );
     let (x, y) = (left + rows + 6, LINE + columns + 6);
     for (i, piece) in weights.source.iter().enumerate() {
         sketch.text(piece, (x + i as i32 * LINE + LINE / 2, y - 4), Anchor::Up, LETTER, INK);
