@@ -165,7 +165,8 @@ impl Kind {
             }
             Self::Entity => "HTML entities (&amp;) in the line: the model learns to write them",
             Self::Invisible => {
-                "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): remove them"
+                "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): mt's own subwords are without them, \
+                 unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep them"
             }
             Self::Identical => "source and target are the same: not translated",
             Self::Ratio => {

@@ -93,7 +93,8 @@ pub struct TextForm {
     pub normalization: Normalization,
     /// Whether it is turned to lower case.
     pub lowercase: bool,
-    /// Whether white space of several characters, and control characters, become one space, and those at the ends nothing.
+    /// Whether white space of several characters, and control characters, become one space, and those at the ends nothing;
+    /// and soft hyphens, zero-width spaces, word joiners and byte order marks are removed.
     pub remove_extra_whitespaces: bool,
 }
 

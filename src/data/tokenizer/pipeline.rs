@@ -2,7 +2,7 @@
 //!
 //! | step | in the file | what it does |
 //! |---|---|---|
-//! | normalise | `NFKC`, `NFC` or neither; `Replace`, `Strip` (both optional, see [`EXTRA`]); `Lowercase` (optional) | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
+//! | normalise | `Replace` ([`INVISIBLE`]); `NFKC` or `NFC`; `Replace` ([`EXTRA`]), `Strip`; `Lowercase`; all optional | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
 //! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
 //! | prefix | `Prepend ▁` | the first word of a line looks like any other |
 //! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
@@ -51,10 +51,14 @@ const ESCAPED_ESCAPE: &str = "\u{FDD0}\u{FDD1}";
 /// What a `▁` of the text becomes.
 const ESCAPED_SPACE: &str = "\u{FDD0}\u{FDD2}";
 
+/// Characters without width that belong to no word, and are removed: soft hyphen, zero-width space, word joiner, byte order
+/// mark. Joiners and marks of direction are not among them: Persian, Indic scripts, Arabic and Hebrew need them.
+const INVISIBLE: [char; 4] = ['\u{AD}', '\u{200B}', '\u{2060}', '\u{FEFF}'];
+
 /// The extra white space that becomes U+0020, or nothing at the ends of a line: several characters of white space in a row,
-/// and any control character, line or paragraph separator and byte order mark. Other single spaces (U+00A0, U+3000, …) stay
+/// and any control character, line and paragraph separator. Other single spaces (U+00A0, U+3000, …) stay
 /// where the form of Unicode has left them.
-const EXTRA: &str = "[\\p{Z}\\p{Cc}\u{FEFF}]{2,}|[\\p{Zl}\\p{Zp}\\p{Cc}\u{FEFF}]";
+const EXTRA: &str = r"[\p{Z}\p{Cc}]{2,}|[\p{Zl}\p{Zp}\p{Cc}]";
 
 /// The scripts whose letters are kept apart from each other; letters of all other scripts form one more group. Han and
 /// kana are one group, as in SentencePiece: Japanese words mix them. Only names that every regular-expression engine
@@ -128,11 +132,16 @@ fn built<T>(result: tokenizers::Result<T>) -> Result<T> {
 
 /// The normaliser of a new tokenizer.
 pub(super) fn normalizer(form: TextForm) -> Result<NormalizerWrapper> {
-    let mut steps: Vec<NormalizerWrapper> = match form.normalization {
-        Normalization::Nfkc => vec![NFKC.into()],
-        Normalization::Nfc => vec![NFC.into()],
-        Normalization::None => Vec::new(),
-    };
+    let mut steps: Vec<NormalizerWrapper> = Vec::new();
+    if form.remove_extra_whitespaces {
+        let any = format!("[{}]", String::from_iter(INVISIBLE));
+        steps.push(built(Replace::new(ReplacePattern::Regex(any), ""))?.into());
+    }
+    match form.normalization {
+        Normalization::Nfkc => steps.push(NFKC.into()),
+        Normalization::Nfc => steps.push(NFC.into()),
+        Normalization::None => {}
+    }
     if form.remove_extra_whitespaces {
         steps.push(built(Replace::new(ReplacePattern::Regex(EXTRA.to_owned()), " "))?.into());
         steps.push(StripText::new(true, true).into());
@@ -171,7 +180,10 @@ pub(super) fn decoder() -> Result<DecoderWrapper> {
 
 /// The text in this form.
 pub(super) fn normalise(text: &str, form: TextForm) -> String {
-    let mut normalized = NormalizedString::from(text);
+    let mut normalized = match form.remove_extra_whitespaces {
+        true => NormalizedString::from(text.replace(INVISIBLE, "")),
+        false => NormalizedString::from(text),
+    };
     match form.normalization {
         Normalization::Nfkc => drop(normalized.nfkc()),
         Normalization::Nfc => drop(normalized.nfc()),
@@ -192,7 +204,7 @@ fn without_extra_whitespaces(text: &str) -> String {
     // What the white space since the last other character becomes.
     let mut space = None;
     for c in text.chars() {
-        if c.is_whitespace() || c.is_control() || c == '\u{FEFF}' {
+        if c.is_whitespace() || c.is_control() {
             let stays = c.is_whitespace() && !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}');
             space = Some(if stays && space.is_none() { c } else { ' ' });
             continue;
@@ -417,6 +429,8 @@ mod tests {
             ("\t", &[], &["▁\t"]),
             ("a\tb\r", &["▁a", "▁b"], &["▁a", "\t", "b", "\r"]),
             ("\u{FEFF}a\u{A0}\u{A0}b", &["▁a", "▁b"], &["▁\u{FEFF}", "a", "▁", "▁b"]),
+            ("\u{AD}e\u{200B}\u{301}\u{2060}", &["▁é"], &["▁\u{AD}", "e", "\u{200B}\u{301}\u{2060}"]),
+            ("\u{AD}", &[], &["▁\u{AD}"]),
             ("\u{3000}a\u{2028}b", &["▁a", "▁b"], &["▁", "▁a", "\u{2028}", "b"]),
         ];
         for (text, removed, kept) in table {
@@ -425,14 +439,13 @@ mod tests {
         }
         for (text, clean) in [
             ("", ""),
-            (" \t\u{FEFF}", ""),
+            (" \t\u{85}", ""),
             ("a b", "a b"),
             ("  a  b  ", "a b"),
-            ("\u{FEFF}a\tb\0c\u{85}", "a b c"),
+            ("\u{2029}a\tb\0c\u{85}", "a b c"),
             // A single space of another kind stays, unless it is at an end.
             ("\u{3000}a\u{A0}b\u{3000}c\u{202F}", "a\u{A0}b\u{3000}c"),
             ("a\u{A0} b \u{3000}c\u{A0}\u{A0}d", "a b c d"),
-            ("a\u{2028}b\u{200B}c\u{AD}", "a b\u{200B}c\u{AD}"),
         ] {
             assert_eq!(without_extra_whitespaces(text), clean, "{text:?}");
         }
