@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compares tokenizers of other programs with those programs: tokenization.py MT
+"""Compares tokenizers of other programs, and mt's own, with those programs: tokenization.py MT
 
-Trains SentencePiece models (unigram and BPE, every normalisation) and tokenizers of the `tokenizers` library on text of
-$MT_TEST_DATA. Compares the pieces of `mt tokenize`, and the text that `mt detokenize` makes of them, with theirs, on real
+Trains SentencePiece models (unigram and BPE, every normalisation), tokenizers of the `tokenizers` library and mt's own on text
+of $MT_TEST_DATA. mt's own are read by that library, whose engine of regular expressions is another one in Python. Compares the pieces of `mt tokenize`, and the text that `mt detokenize` makes of them, with theirs, on real
 lines and on random lines from all of Unicode. No difference is allowed.
 """
 
@@ -155,9 +155,28 @@ def library(folder, text):
     yield "Unigram", unigram
 
 
-def check_library(program, name, theirs, folder, lines):
-    file = folder / f"{name}.json"
-    theirs.save(str(file))
+def own(program, folder, text):
+    """mt's own tokenizers as that library reads them, with their names and files."""
+    from tokenizers import Tokenizer
+
+    corpus = "{ source = %r, target = %r }" % (str(text), str(text))
+    (folder / "own.toml").write_text(f"data.train = [{corpus}]\ntrain.max_updates = 1\nvalid.every = 0\n", encoding="utf-8")
+    small = ["model.d_model=8", "model.d_ff=8", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1", "data.max_length=20"]
+    for name, sets in {
+        "mt's own": [],
+        "mt's own, lower case, nfc": ["tokenizer.lowercase=true", "tokenizer.normalization=nfc"],
+        "mt's own, all white space kept": ["tokenizer.remove_extra_whitespaces=false"],
+        "mt's own, none, all white space kept": ["tokenizer.remove_extra_whitespaces=false", "tokenizer.normalization=none"],
+        "mt's own, none": ["tokenizer.normalization=none"],
+    }.items():
+        run = folder / "own"
+        command = [program, "train", "--config", folder / "own.toml", "--run-dir", run, "--overwrite", "-q"]
+        sets = [*small, f"tokenizer.vocab_size={PIECES}", *sets]
+        subprocess.run([*command, *(part for change in sets for part in ("--set", change))], check=True)
+        yield name, Tokenizer.from_file(str(run / "tokenizer.json")), run / "tokenizer.json"
+
+
+def check_library(program, name, theirs, lines, file):
     theirs.encode_special_tokens = True
     theirs.no_truncation()
     theirs.no_padding()
@@ -197,7 +216,10 @@ def main():
         for name, file in models(folder, text):
             failed += check_sentencepiece(program, name, file, real, odd, draw)
         for name, theirs in library(folder, str(text)):
-            failed += check_library(program, name, theirs, folder, real + odd)
+            theirs.save(str(folder / f"{name}.json"))
+            failed += check_library(program, name, theirs, real + odd, folder / f"{name}.json")
+        for name, theirs, file in own(program, folder, text):
+            failed += check_library(program, name, theirs, real + odd, file)
     sys.exit(failed > 0)
 
 
