@@ -165,7 +165,8 @@ impl Reader {
 /// Splits text into sentences short enough for every model once `leading` is prepended.
 ///
 /// Most models have learnt from single sentences: given several at once, they tend to translate only one. A sentence that is
-/// too long is halved, repeatedly, at the punctuation mark nearest to its middle, else at white space, else anywhere.
+/// too long is halved, repeatedly, near its middle: at an end of a sentence, a semicolon or colon, else after a comma, else at
+/// white space, else anywhere.
 pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t str> {
     let is_taken = |text: &str| {
         let whole = if leading.is_empty() { Cow::from(text) } else { format!("{leading}{text}").into() };
@@ -231,7 +232,7 @@ fn middle(text: &str) -> usize {
     let ends = |c: char| wide(c) || matches!(c, '.' | '!' | '?' | '…' | ';' | ':');
     let closes = |c: char| matches!(c, '"' | '\'' | ')' | ']' | '»' | '”' | '’' | '“' | '」' | '』');
     // Not at the very edge, where it would halve nothing.
-    let is_inside = |place: usize| place.min(text.len() - place) >= text.len() / 8;
+    let is_inside = |place: usize, share: usize| place.min(text.len() - place) >= text.len() / share;
     let is_sentence_end = |place: usize| {
         let before = text[..place].trim_end_matches(closes);
         before.chars().next_back().is_some_and(ends) && !is_abbreviated(before)
@@ -245,8 +246,14 @@ fn middle(text: &str) -> usize {
         follows_wide = wide(c) || (follows_wide && is_mark);
         is_after.then_some(place)
     });
-    let sentences = &mut spaces().filter(|place| is_sentence_end(*place)).chain(after_wide).filter(|p| is_inside(*p));
+    let sentences =
+        &mut spaces().filter(|place| is_sentence_end(*place)).chain(after_wide).filter(|p| is_inside(*p, 8));
+    // Wide commas have no space after them.
+    let after_comma = |place: &usize| text[..*place].ends_with([',', '،', '，', '、']);
+    let after_wide_comma = text.match_indices(['，', '、']).map(|(place, comma)| place + comma.len());
+    let commas = &mut spaces().filter(after_comma).chain(after_wide_comma).filter(|p| is_inside(*p, 4));
     nearest(sentences)
+        .or_else(|| nearest(commas))
         .or_else(|| nearest(&mut spaces()))
         .or_else(|| nearest(&mut text.char_indices().map(|(place, _)| place).filter(|place| *place > 0)))
         .unwrap_or(centre)
@@ -326,6 +333,11 @@ mod tests {
             ("Abc def. Ghi jkl. Mno", "Abc def."),
             ("(He said \"no.\") Then he left us", "(He said \"no.\")"),
             ("no end in these words", "no end in"),
+            ("no end, though there are two commas, in these words", "no end, though there are two commas,"),
+            ("no, end in these words: it is so", "no, end in these words:"),
+            ("3,5 of these words, no more", "3,5 of these words,"),
+            ("no, end in these words", "no, end in"),
+            ("一二三，四五六七、八九", "一二三，"),
             ("Mr. Smith and the old dog went", "Mr. Smith and"),
             ("we saw the old Dr. Smith there", "we saw the old"),
             ("So. It went on and on and on and on and on", "So. It went on and on"),
