@@ -564,6 +564,22 @@ fn a_forced_change_without_an_update_can_be_taken_back() {
     assert_eq!(final_model(), "average of the last 2 checkpoints");
 }
 
+/// Of a loss that falls all the time, the mean of all checkpoints is behind the last.
+#[test]
+fn a_better_checkpoint_than_the_final_model_is_named() {
+    let project = Project::new();
+    let every = ["train.save_every=1", "valid.every=1", "valid.metric=loss"].map(|key| ["--set", key]).concat();
+    let train = |run: &str, last: &str| {
+        let args = [&["train", "--config", "small.toml", "--run-dir", run, "--set", last], &every[..]].concat();
+        let output = project.mt(&args);
+        succeeds(&output);
+        stderr(&output)
+    };
+    let said = train("all", "train.average_last=12");
+    assert!(said.contains("note: update 12 was better (loss "), "{said}");
+    assert!(!train("none", "train.average_last=0").contains("was better"));
+}
+
 /// Batches of another size are not the rest of those of which a part was given.
 #[test]
 fn an_epoch_of_other_batches_begins_again() {

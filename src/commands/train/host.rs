@@ -193,6 +193,13 @@ impl RunHost<'_> {
         let log = &trainer.log;
         log.line(&format!("final model: {what}{result}"));
         log.line(&format!("saved in {}", self.run.display()));
+        if let (Some(made), Some(best)) = (&validated, &trainer.state.best) {
+            let metric = trainer.valid.metric;
+            if metric.is_better((best.value, best.loss), (made.value, made.loss)) {
+                let value = metric.with(best.value);
+                log.line(&format!("note: update {} was better ({value}): `--checkpoint best` uses that", best.step));
+            }
+        }
         if validated.as_ref().is_some_and(|of: &Validation| !of.loss.is_finite()) {
             let error =
                 format!("training has diverged: the final model, {what}, gives no finite loss on the validation set");
