@@ -182,6 +182,8 @@ fn a_run_trains_evaluates_and_translates() {
 
     succeeds(&project.mt(&["average", "runs/small", "--last", "2", "--out", "averaged"]));
     succeeds(&project.mt(&["average", "runs/small", "--checkpoints", "12,8,12", "--out", "chosen"]));
+    let told = stdout(&project.mt(&["info", "chosen"]));
+    assert!(told.contains("made from: the checkpoints of updates 8, 12 of runs/small (average)"), "{told}");
     assert_eq!(file(&project, "chosen", "model.safetensors"), file(&project, "averaged", "model.safetensors"));
     let missing = ["no checkpoint of update 5, 7", "those of updates 4, 6, 8, 12"];
     fails(&project.mt(&["average", "runs/small", "--checkpoints", "7,5,4", "--out", "no"]), 2, &missing);

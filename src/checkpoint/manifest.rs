@@ -10,7 +10,8 @@
 //! }
 //! ```
 //!
-//! `run_files` is in checkpoints only, for files at the top of their run. `digest` is the SHA-256 of every byte before
+//! `run_files` is in checkpoints only, for files at the top of their run; `made_from` (not shown) says what a model was made
+//! from, unless that was training. `digest` is the SHA-256 of every byte before
 //! its own value; what follows it is fixed. So any changed byte shows.
 
 use std::fs::File;
@@ -47,6 +48,9 @@ pub struct Manifest {
     /// In a checkpoint: the files at the top of its run that it needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run_files: Vec<FileEntry>,
+    /// In a model: what it was made from, if not by training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_from: Option<String>,
 }
 
 /// One file of a manifest.
@@ -69,7 +73,8 @@ struct Version {
 impl Manifest {
     /// A manifest of this program's format.
     pub(super) fn new(files: Vec<FileEntry>, run_files: Vec<FileEntry>) -> Self {
-        Self { format: FORMAT_VERSION, written_by: format!("mt {}", env!("CARGO_PKG_VERSION")), files, run_files }
+        let written_by = format!("mt {}", env!("CARGO_PKG_VERSION"));
+        Self { format: FORMAT_VERSION, written_by, files, run_files, made_from: None }
     }
 
     /// The text of the file, its digest included.

@@ -102,7 +102,7 @@ fn clean_up(run: &Path, checkpoints: &Path) {
 ///
 /// # Errors
 /// As [`save`].
-pub fn save_model(dir: &Path, model: &[NamedTensor]) -> Result<()> {
+pub fn save_model(dir: &Path, model: &[NamedTensor], made_from: Option<&str>) -> Result<()> {
     fs::create_dir_all(dir).map_err(|error| disk::write_error(dir, error))?;
     let _guard = disk::replacing();
     let mut files = Vec::new();
@@ -113,7 +113,8 @@ pub fn save_model(dir: &Path, model: &[NamedTensor]) -> Result<()> {
     files.push(format::write(weights.path(), MODEL_FILE, model)?);
     let manifest = Scratch::new(dir.join(disk::temporary_name(MANIFEST_FILE)));
     let mut file = HashingFile::create(manifest.path())?;
-    file.write(Manifest::new(files, Vec::new()).render()?.as_bytes())?;
+    let contents = Manifest { made_from: made_from.map(str::to_owned), ..Manifest::new(files, Vec::new()) };
+    file.write(contents.render()?.as_bytes())?;
     file.finish(MANIFEST_FILE)?;
 
     let old = dir.join(MANIFEST_FILE);

@@ -37,13 +37,15 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
         checkpoint::average(&directories, &slots, &mut flat).map(|()| chosen)
     };
     let chosen = checkpoint::look_again(&args.run, |_| true, average)?;
-    write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat))?;
+    let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();
+    let steps = steps.join(", ");
+    let made_from = format!("the checkpoints of updates {steps} of {} (average)", args.run.display());
+    write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat), &made_from)?;
     if common.json {
         let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();
         print(serde_json::json!({ "out": args.out.display().to_string(), "updates": updates }))?;
     }
-    let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();
-    info(format_args!("averaged the checkpoints of updates {} into {}", steps.join(", "), args.out.display()));
+    info(format_args!("averaged the checkpoints of updates {steps} into {}", args.out.display()));
     Ok(())
 }
 

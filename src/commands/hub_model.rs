@@ -121,7 +121,7 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     }
     if !directory.is_dir() {
         let imported = hf_marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
-        import::write(&imported, &directory)?;
+        import::write(&imported, &directory, Path::new(&repo.to_string()))?;
         info(format_args!("{repo}: imported into {}", directory.display()));
     }
     Ok(directory)

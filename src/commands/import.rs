@@ -20,7 +20,7 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
         None => args.source.clone(),
     };
     let imported = import::import(&folder)?;
-    write(&imported, &args.out)?;
+    write(&imported, &args.out, &args.source)?;
     let parameters = imported.layout.total();
     if common.json {
         print(serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters }))?;
@@ -35,8 +35,9 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// Writes an imported model as a new model directory.
-pub fn write(imported: &Imported, out: &Path) -> Result<()> {
+/// Writes a model imported from there as a new model directory.
+pub fn write(imported: &Imported, out: &Path, source: &Path) -> Result<()> {
     let Imported { config, tokenizers, layout, values, .. } = imported;
-    write_model(out, config, tokenizers, &named(layout.entries(), values))
+    let made_from = format!("{} (import)", source.display());
+    write_model(out, config, tokenizers, &named(layout.entries(), values), &made_from)
 }

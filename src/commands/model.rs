@@ -360,13 +360,19 @@ pub fn named<'a>(entries: &'a [Entry], values: &'a [f32]) -> Vec<NamedTensor<'a>
     entries.iter().map(tensor).collect()
 }
 
-/// Writes a new model directory atomically.
-pub fn write_model(out: &Path, config: &Config, tokenizers: &Tokenizers, tensors: &[NamedTensor]) -> Result<()> {
+/// Writes a new model directory atomically. `made_from` completes "made from".
+pub fn write_model(
+    out: &Path,
+    config: &Config,
+    tokenizers: &Tokenizers,
+    tensors: &[NamedTensor],
+    made_from: &str,
+) -> Result<()> {
     checkpoint::whole_directory(out, |directory| {
         let file = directory.join(checkpoint::CONFIG_FILE);
         std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
         tokenizers.save(directory)?;
-        checkpoint::save_model(directory, tensors)?;
+        checkpoint::save_model(directory, tensors, Some(made_from))?;
         // Fail now rather than when the model is used.
         let refused = |error: Error| {
             // Omit the path: the file is temporary.

@@ -41,7 +41,8 @@ pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
             }
         }
     }
-    write_model(&args.out, &loaded.config, &loaded.tokenizers, &tensors)?;
+    let made_from = format!("{} (8-bit integers)", args.model.display());
+    write_model(&args.out, &loaded.config, &loaded.tokenizers, &tensors, &made_from)?;
     let before = 4 * layout.total();
     let after: usize = tensors.iter().map(|tensor| tensor.data.bytes()).sum();
     if common.json {

@@ -156,7 +156,7 @@ fn quantised(scales: &[f32], name: &str) -> (tempfile::TempDir, PathBuf) {
         NamedTensor { name, shape: &shape, data: Elements::F32(scales) },
         NamedTensor { name: "v", shape: &[1], data: Elements::F32(&[7.5]) },
     ];
-    save_model(directory.path(), &tensors).unwrap();
+    save_model(directory.path(), &tensors, None).unwrap();
     let path = directory.path().join(MODEL_FILE);
     (directory, path)
 }

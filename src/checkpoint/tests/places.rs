@@ -53,7 +53,7 @@ fn without_a_choice_final_comes_before_best_before_last() {
     set_pointer(run.path(), BEST, 20).unwrap();
     assert_eq!(found(run.path(), None), ("best (update 20)".into(), 0));
     let model = values(1);
-    save_model(run.path(), &tensors(&model)).unwrap();
+    save_model(run.path(), &tensors(&model), None).unwrap();
     assert_eq!(found(run.path(), None), ("final".into(), 0));
     assert_eq!(found(run.path(), Some(Which::Final)), ("final".into(), 0));
     assert_eq!(found(run.path(), Some(Which::Best)), ("best (update 20)".into(), 0));
@@ -71,7 +71,7 @@ fn damage_is_reported_and_the_next_in_line_used() {
     set_pointer(run.path(), LAST, 30).unwrap();
     set_pointer(run.path(), BEST, 20).unwrap();
     let model = values(1);
-    save_model(run.path(), &tensors(&model)).unwrap();
+    save_model(run.path(), &tensors(&model), None).unwrap();
 
     flip(&run.path().join(MODEL_FILE), 100, 0);
     for which in [None, Some(Which::Final)] {

@@ -152,7 +152,7 @@ fn a_place_that_cannot_be_written_is_named() {
     let file = run.path().join("file");
     fs::write(&file, "").unwrap();
     assert_says(&save(&file, 1, &[], &[], &json!({})).unwrap_err(), &["cannot write", "file/checkpoints"]);
-    assert_says(&save_model(&file, &[]).unwrap_err(), &["cannot write", "file"]);
+    assert_says(&save_model(&file, &[], None).unwrap_err(), &["cannot write", "file"]);
 }
 
 #[test]
@@ -162,13 +162,13 @@ fn the_final_model_covers_what_lies_beside_it() {
         fs::write(dir.path().join(name), name).unwrap();
     }
     let (first, second) = (values(1), values(2));
-    save_model(dir.path(), &tensors(&first)).unwrap();
+    save_model(dir.path(), &tensors(&first), None).unwrap();
     let manifest = verify(dir.path()).unwrap();
     let listed: Vec<&str> = manifest.files.iter().map(|entry| entry.name.as_str()).collect();
     assert_eq!(listed, ["config.toml", "tokenizer.src.json", "tokenizer.tgt.json", "model.safetensors"]);
     assert_eq!(bits(&load_model(dir.path()).unwrap()), bits(&first));
 
-    save_model(dir.path(), &tensors(&second)).unwrap();
+    save_model(dir.path(), &tensors(&second), None).unwrap();
     verify(dir.path()).unwrap();
     assert_eq!(bits(&load_model(dir.path()).unwrap()), bits(&second));
     assert!(names(dir.path()).iter().all(|name| !name.starts_with('.')));
@@ -183,9 +183,9 @@ fn the_final_model_covers_what_lies_beside_it() {
 fn a_failed_final_model_leaves_the_old_one() {
     let dir = tempfile::tempdir().unwrap();
     let good = values(1);
-    save_model(dir.path(), &tensors(&good)).unwrap();
+    save_model(dir.path(), &tensors(&good), None).unwrap();
     let bad = [f32::INFINITY; ELEMENTS];
-    save_model(dir.path(), &tensors(&bad)).unwrap_err();
+    save_model(dir.path(), &tensors(&bad), None).unwrap_err();
     verify(dir.path()).unwrap();
     assert_eq!(bits(&load_model(dir.path()).unwrap()), bits(&good));
     assert_eq!(names(dir.path()), ["manifest.json", "model.safetensors"]);

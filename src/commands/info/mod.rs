@@ -78,24 +78,27 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     if !tags.is_empty() {
         history.push(("target_languages".to_owned(), Value::from(tags.join(" "))));
     }
+    // Whether it is whole, and what it was made from, if not by training.
     let state = |directory: &Path| match checkpoint::verify(directory) {
-        Ok(_) => "whole".to_owned(),
+        Ok(manifest) => ("whole".to_owned(), manifest.made_from),
         Err(error) => {
             let damage = error.all().map(Error::what).collect::<Vec<_>>().join("; ");
             message(format_args!("warning: {damage}: what follows may not be true of the model as it was trained"));
-            damage
+            (damage, None)
         }
     };
     if let Some(which) = which {
         history.push(("run".to_owned(), Value::from(directory.display().to_string())));
-        history.push(("checkpoint".to_owned(), Value::from(state(path))));
+        history.push(("checkpoint".to_owned(), Value::from(state(path).0)));
         if let Which::Step(step) = which {
             history.extend(of_training(step, path)?);
         }
         return Ok(Described::new(config, &tokenizers, history));
     }
     if path.join(checkpoint::MODEL_FILE).exists() {
-        history.push(("final_model".to_owned(), Value::from(state(path))));
+        let (state, made_from) = state(path);
+        history.push(("final_model".to_owned(), Value::from(state)));
+        history.extend(made_from.map(|text| ("made_from".to_owned(), Value::from(text))));
         let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
         let file = path.join(checkpoint::MODEL_FILE);
         if TensorFile::open(&file, &slots(parameters.entries())).is_ok_and(|file| file.is_quantised()) {

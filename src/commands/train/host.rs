@@ -175,7 +175,7 @@ impl RunHost<'_> {
         };
         directory::restore_files(self.run, self.config, &self.data.tokenizers)?;
         on_host(model.parameters().values(), |values| {
-            Ok(checkpoint::save_model(self.run, &named(self.parameters.entries(), values)))
+            Ok(checkpoint::save_model(self.run, &named(self.parameters.entries(), values), None))
         })??;
         let (mut result, mut validated) = (String::new(), None);
         let validation = match of_last {
