@@ -3,9 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
+use indicatif::{FormattedDuration, ProgressBar};
 use serde_json::Value;
 
 use crate::console::{Counted, info, message, progress_bar, shown};
@@ -46,6 +46,10 @@ pub struct Log {
     file: BufWriter<File>,
     path: PathBuf,
     bar: Option<ProgressBar>,
+    /// The last update, if it is known.
+    total: Option<u64>,
+    /// When this session began, and after which update.
+    began: (Instant, u64),
     watchers: Vec<Box<dyn Watcher>>,
 }
 
@@ -88,7 +92,7 @@ impl Log {
         let file = cut(&path, resumed_at, &mut watchers)?;
         // Where no bar can be drawn, there are plain lines.
         let bar = Some(bar(total, resumed_at.step)).filter(|bar| !bar.is_hidden());
-        Ok(Self { file: BufWriter::new(file), path, bar, watchers })
+        Ok(Self { file: BufWriter::new(file), path, bar, total, began: (Instant::now(), resumed_at.step), watchers })
     }
 
     /// Drops what came after `progress`: it will be done again.
@@ -136,7 +140,10 @@ impl Log {
                 bar.set_position(step);
                 bar.set_message(text);
             }
-            None if important => self.line(&format!("update {step}: {text}")),
+            None if important => {
+                let (instant, first) = self.began;
+                self.line(&format!("update {step}: {text}, {}", times(instant.elapsed(), step, first, self.total)));
+            }
             None => {}
         }
     }
@@ -147,6 +154,18 @@ impl Log {
             bar.finish_and_clear();
         }
     }
+}
+
+/// How long a session that began after update `first` has lasted, and how long it will until update `total`, at the same rate.
+fn times(elapsed: Duration, step: u64, first: u64, total: Option<u64>) -> String {
+    let done = step.saturating_sub(first);
+    let left = total.map(|total| total.saturating_sub(step)).filter(|left| done > 0 && *left > 0);
+    let left = left.and_then(|left| {
+        // A limit that will never be reached may be too far for a duration.
+        Duration::try_from_secs_f64(elapsed.as_secs_f64() / done as f64 * left as f64).ok()
+    });
+    let left = left.map_or(String::new(), |left| format!(", about {} left", FormattedDuration(left)));
+    format!("{}{left}", FormattedDuration(elapsed))
 }
 
 /// Calls all watchers; one that fails is dropped.
@@ -225,6 +244,17 @@ mod tests {
         let text = std::fs::read_to_string(folder.join(LOG_FILE)).unwrap();
         let entries = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         entries.map(|entry| (entry["event"].as_str().unwrap().to_owned(), entry["update"].as_u64().unwrap())).collect()
+    }
+
+    #[test]
+    fn what_is_left_follows_from_what_is_done() {
+        let elapsed = Duration::from_secs(100);
+        assert_eq!(times(elapsed, 60, 10, Some(110)), "00:01:40, about 00:01:40 left");
+        assert_eq!(times(elapsed, 60, 10, None), "00:01:40");
+        assert_eq!(times(Duration::MAX, 11, 10, Some(u64::MAX)).split(',').count(), 1);
+        for (step, first) in [(110, 10), (120, 10), (10, 10), (5, 10)] {
+            assert_eq!(times(elapsed, step, first, Some(110)), "00:01:40", "{step} {first}");
+        }
     }
 
     #[test]
