@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Makes a write beyond a limit on file sizes fail with an error that names the file, instead of ending the process.
@@ -14,16 +14,80 @@ pub(crate) fn fail_at_size_limits() {
 /// Replaces a file: writes `temporary`, in the same directory, syncs it to disk, and renames it. Readers see the old file or
 /// the new one, even after a crash.
 pub(crate) fn replace(path: &Path, temporary: &Path, contents: &[u8]) -> io::Result<()> {
-    let write = || {
-        let mut file = File::create(temporary)?;
-        file.write_all(contents)?;
-        file.sync_all()?;
-        fs::rename(temporary, path)
-    };
-    write().inspect_err(|_| {
+    fill(File::create(temporary)?, path, temporary, contents)
+}
+
+/// As [`replace`], where other processes may replace the same file at the same time: the last one wins.
+pub(crate) fn replace_shared(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let (file, temporary) = new_beside(path)?;
+    fill(file, path, &temporary, contents)
+}
+
+fn fill(mut file: File, path: &Path, temporary: &Path, contents: &[u8]) -> io::Result<()> {
+    let written = file.write_all(contents).and_then(|()| file.sync_all());
+    written.and_then(|()| fs::rename(temporary, path)).inspect_err(|_| {
         // An incomplete file would only take space.
         let _ = fs::remove_file(temporary);
     })
+}
+
+/// What the names of temporary files of other processes end with.
+const NEW: &str = ".new";
+
+/// An empty file that is to be renamed to `path`, which other processes may replace at the same time: it lies beside it, under
+/// a name of this process. Removes those that killed processes left: a running one holds a lock on its own until it closes it.
+pub(crate) fn new_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let beginning = format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy());
+    remove_left_by_kills(path, &beginning);
+    let temporary = path.with_file_name(format!("{beginning}{}{NEW}", std::process::id()));
+    loop {
+        // It may be that of a process of the same id, in another container.
+        let file = File::options().write(true).create(true).truncate(false).open(&temporary)?;
+        // Another process may have found it before it was locked, and removed it. Where files cannot be locked, nobody does.
+        if file.lock().is_err() || lies_at(&file, &temporary) {
+            file.set_len(0)?;
+            return Ok((file, temporary));
+        }
+    }
+}
+
+/// Removes the files of [`new_beside`] that nobody has locked. Where files cannot be locked, they stay.
+fn remove_left_by_kills(path: &Path, beginning: &str) {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(beginning)?.strip_suffix(NEW));
+        let is_ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
+        if !is_ours {
+            continue;
+        }
+        // Locked until it is gone: a process that has just made it waits, and sees that.
+        if let Ok(file) = File::options().write(true).open(entry.path())
+            && is_left(&file, &entry.path())
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Locks an open file or directory that a killed process may have left at a path. False if a running one has it locked, or has
+/// put another in its place.
+pub(crate) fn is_left(file: &File, path: &Path) -> bool {
+    file.try_lock().is_ok() && lies_at(file, path)
+}
+
+/// Whether an open file or directory is what lies at a path.
+#[cfg(unix)]
+pub(crate) fn lies_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let both = file.metadata().and_then(|opened| Ok((identity(opened), identity(fs::metadata(path)?))));
+    both.is_ok_and(|(opened, there)| opened == there)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn lies_at(_: &File, path: &Path) -> bool {
+    path.exists()
 }
 
 /// What came of an attempt to lock a file.
@@ -98,6 +162,32 @@ mod tests {
         fs::create_dir_all(taken.join("x")).unwrap();
         replace(&taken, &temporary, b"three").unwrap_err();
         assert!(!temporary.exists() && taken.join("x").exists());
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_removed_and_what_others_write_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let others = [".a.1.new", ".a.2.new", ".b.1.new", ".a.x.new"].map(at);
+        others.iter().for_each(|path| fs::write(path, "partial").unwrap());
+        let running = File::options().write(true).open(&others[1]).unwrap();
+        running.lock().unwrap();
+        let own = format!(".a.{}.new", std::process::id());
+        // A process of the same id may have been killed, too.
+        fs::write(at(&own), "longer than what follows").unwrap();
+        replace_shared(&at("a"), b"one").unwrap();
+        assert_eq!(fs::read(at("a")).unwrap(), b"one");
+        assert_eq!(others.each_ref().map(|path| path.exists()), [false, true, true, true]);
+        assert!(!at(&own).exists());
+        drop(running);
+        // Its own is locked while it is written.
+        let (file, temporary) = new_beside(&at("a")).unwrap();
+        assert_eq!((temporary.as_path(), others[1].exists()), (at(&own).as_path(), false));
+        remove_left_by_kills(&at("a"), ".a.");
+        assert!(temporary.exists());
+        drop(file);
+        remove_left_by_kills(&at("a"), ".a.");
+        assert!(!temporary.exists());
     }
 
     #[test]

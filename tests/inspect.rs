@@ -142,7 +142,7 @@ fn explanations_are_pages_and_pictures() {
     let long = "cat ".repeat(200);
     project.write("kept.png", "as it was");
     fails(&translate(&["--attention", "kept.png", &long]), 1, &["kept.png", "too long for a picture", ".html"]);
-    assert_eq!((read("kept.png"), project.path(".kept.png.new").exists()), (b"as it was".to_vec(), false));
+    assert_eq!((read("kept.png"), project.temporaries("kept.png")), (b"as it was".to_vec(), vec![]));
     let output = project.mt(&["translate", "--model", "runs/small", "--attention", "a.html", &long]);
     succeeds(&output);
     assert!(stderr(&output).contains("the line is longer than data.max_length"), "{}", stderr(&output));
@@ -240,7 +240,7 @@ fn a_tensor_of_vectors_is_replaced_whole_or_not_at_all() {
     assert_eq!(std::fs::read(project.path("old.safetensors")).unwrap(), b"kept");
     fails(&embed("none.en"), 1, &["none.en"]);
     assert_eq!(std::fs::read(project.path("old.safetensors")).unwrap(), b"kept");
-    assert!(!project.path(".old.safetensors.new").exists());
+    assert_eq!(project.temporaries("old.safetensors"), [""; 0]);
 }
 
 /// As in JSON: what was read before the damage is there.

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::{Child, Stdio};
+
 use common::project::{Project, fails, file, stderr, stdout, succeeds};
 use serde_json::Value;
 
@@ -236,6 +238,21 @@ fn the_page_of_a_run_is_replaced_only_by_its_own() {
     // Whoever asks for it gets it.
     succeeds(&report(&[".", "../b", "--output", "report.html"]));
     assert_ne!(page(), before);
+}
+
+/// As when a page is asked for while training writes it.
+#[test]
+fn a_page_may_be_written_by_several_processes_at_a_time() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let start = |_| {
+        let mut command = project.command(&["report", "runs/small", "--output", "page.html"]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let running: Vec<Child> = (0..16).map(start).collect();
+    running.into_iter().for_each(|child| succeeds(&child.wait_with_output().unwrap()));
+    assert_eq!(data(&std::fs::read_to_string(project.path("page.html")).unwrap())["runs"][0]["name"], "small");
+    assert_eq!(project.temporaries("page.html"), [""; 0]);
 }
 
 /// Damaged parts are reported and left out; the page is written all the same.

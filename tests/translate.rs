@@ -706,7 +706,7 @@ fn a_shortlist_is_replaced_whole_or_not_at_all() {
     command.args(["-c", line, env!("CARGO_BIN_EXE_mt")]).current_dir(project.folder.path()).env("NO_COLOR", "1");
     fails(&command.output().unwrap(), 1, &["os error 27", "list", "ulimit -f"]);
     assert!(std::fs::read(project.path("list")).unwrap() == before);
-    assert!(!project.path(".list.new").exists());
+    assert_eq!(project.temporaries("list"), [""; 0]);
     succeeds(&project.mt(&["shortlist", "runs/small", "--out", "list", "--best", "1"]));
     assert!(std::fs::read(project.path("list")).unwrap() != before);
 }

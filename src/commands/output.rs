@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use same_file::Handle;
 
 use crate::error::{Error, Result};
+use crate::file;
 
 /// Where results go. If the reader goes away (`mt … | head`), that is not an error: further output is dropped.
 pub struct Output {
@@ -88,14 +89,13 @@ impl Replacement {
     /// A replacement of a file; `-` is standard output.
     pub fn open(path: &Path) -> Result<Self> {
         let is_special = path == Path::new("-") || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-        let Some(name) = path.file_name().filter(|_| !is_special) else {
+        if is_special || path.file_name().is_none() {
             return Ok(Self { output: Output::open(Some(path))?, rename: None });
-        };
+        }
         refuse_packing(path)?;
         // Replace the target of a link, not the link.
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        let new = target.with_file_name(format!(".{}.new", name.to_string_lossy()));
-        let file = File::create(&new).map_err(|error| not_created(path, error))?;
+        let (file, new) = file::new_beside(&target).map_err(|error| not_created(path, error))?;
         let same = file.try_clone().map_err(|error| Error::io("write", path, error))?;
         let output = Output { writer: BufWriter::new(Box::new(file)), name: path.display().to_string(), closed: false };
         Ok(Self { output, rename: Some((same, new, target)) })

@@ -33,15 +33,8 @@ pub fn replace(run: &Path, name: &str, text: &str) -> Result<()> {
     // The run directory may have been moved away: it is not made again.
     let folder = file.parent().filter(|folder| *folder != run && run.is_dir());
     let made = folder.map_or(Ok(()), std::fs::create_dir_all);
-    let written = made.and_then(|()| replace_file(&file, text));
+    let written = made.and_then(|()| file::replace_shared(&file, text.as_bytes()));
     written.map_err(|error| Error::io("write for the report", &file, error))
-}
-
-/// Replaces a file atomically.
-pub(super) fn replace_file(file: &Path, text: &str) -> std::io::Result<()> {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let new = file.with_file_name(format!(".{name}.new"));
-    file::replace(file, &new, text.as_bytes())
 }
 
 /// Lines joined into the text of such a file.

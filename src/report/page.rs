@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::files::replace_file;
 use super::{attention, files};
 use crate::checkpoint::CONFIG_FILE;
 use crate::error::{Error, Result};
@@ -158,7 +157,8 @@ pub(super) fn escaped(text: &str) -> String {
 /// It cannot be written.
 pub fn write(file: &Path, runs: &[Run], compared: &Value) -> Result<()> {
     file.file_name().ok_or_else(|| Error::usage("this is not a file name").at(file))?;
-    replace_file(file, &page(runs, compared)).map_err(|error| Error::io("write the report", file, error))
+    let written = file::replace_shared(file, page(runs, compared).as_bytes());
+    written.map_err(|error| Error::io("write the report", file, error))
 }
 
 /// Rewrites a run's page at every validation.

@@ -58,6 +58,13 @@ impl Project {
         self.command(args).stdin(std::fs::File::open(self.path("stdin")).unwrap()).output().unwrap()
     }
 
+    /// The names that a file of the project's directory has or had while it is written.
+    pub fn temporaries(&self, name: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|other| other.starts_with(&format!(".{name}."))).collect()
+    }
+
     /// Trains a few updates into runs/small.
     pub fn train(&self, more: &[&str]) -> Output {
         self.mt(&[&["train", "--config", "small.toml", "-q"], more].concat())
