@@ -818,6 +818,23 @@ fn info_tells_of_training_and_of_damage() {
     fails(&project.mt(&["eval", "--model", "runs/small"]), 1, &["damaged", "--checkpoint best"]);
 }
 
+/// A vocabulary that `--set` changes is not the run's.
+#[test]
+fn info_of_a_run_s_configuration_follows_what_is_set() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let embedding = |set: &str| -> u64 {
+        let output = project.mt(&["info", "runs/small/config.toml", "--json", "--set", set]);
+        succeeds(&output);
+        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        json["tensors"]["source_embedding.weight"][0].as_u64().unwrap()
+    };
+    let learnt = embedding("model.d_ff=128");
+    assert!(learnt <= 320, "{learnt}");
+    assert_eq!(embedding("tokenizer.dropout=0.2"), learnt);
+    assert_eq!(embedding("tokenizer.vocab_size=1000"), 1000);
+}
+
 /// A small model with many of the options that `mt info` shows.
 const VARIANT: &str = r#"
 [tokenizer]

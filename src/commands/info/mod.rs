@@ -12,7 +12,7 @@ use super::output::Output;
 use super::run::init::Start;
 use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
-use crate::config::{self, Config, NormKind, ValidMetric};
+use crate::config::{self, Config, NormKind, TokenizerConfig, ValidMetric};
 use crate::console::{message, shell_word};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -150,7 +150,9 @@ fn of_config(args: &InfoArgs) -> Result<Described> {
     }
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
     let of_run = args.path.parent().filter(|run| config::is_resolved(&args.path) && Tokenizers::exist(run));
-    if let Some(run) = of_run {
+    if let Some(run) = of_run
+        && (args.set.is_empty() || is_vocabulary_of(&config::load_resolved(&args.path)?, &config))
+    {
         return Ok(Described::new(config, &Tokenizers::load(run)?, History::new()));
     }
     let tokenizers = match (Start::open(&config)?, Tokenizers::named(&config.tokenizer)?) {
@@ -163,6 +165,13 @@ fn of_config(args: &InfoArgs) -> Result<Described> {
     let (size, is_joint) = (config.tokenizer.vocab_size, config.tokenizer.joint);
     let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };
     Ok(Described { config, vocabulary, is_joint, history: History::new() })
+}
+
+/// Whether a run with this configuration would have the vocabulary of the run whose configuration is `saved`.
+fn is_vocabulary_of(saved: &Config, config: &Config) -> bool {
+    // Dropout affects training only.
+    let named = |config: &Config| TokenizerConfig { dropout: 0.0, ..config.tokenizer.clone() };
+    named(saved) == named(config) && saved.train.init == config.train.init
 }
 
 /// The part a parameter belongs to: the first component of its name.
