@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::check::Report;
-use super::document::{Entry, Origin, Table, Value, get, to_json};
+use super::document::{Entry, Origin, Source, Table, Value, get, to_json};
 use super::init;
 use super::model::{ModelConfig, PositionKind, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
@@ -106,7 +106,9 @@ impl Together<'_> {
             ];
             // These can be added to the tokenizer of a model that is fine-tuned.
             let added = if get(self.merged, "train.init").is_none() { &["tags", "symbols"][..] } else { &[] };
-            let together = |origin: &Origin| origin.source.order == file.source.order && !file.is_resolved();
+            // All `--set` are one layer here, in whatever order they stand.
+            let is_one = |a: &Source, b: &Source| a.order == b.order || (a.text.is_none() && b.text.is_none());
+            let together = |origin: &Origin| is_one(&origin.source, &file.source) && !file.is_resolved();
             for (key, origin) in learnt.iter().chain(added).filter_map(|key| Some((key, stated(key)?))) {
                 if together(origin) || origin.source.layer > file.source.layer {
                     let what =

@@ -71,6 +71,25 @@ fn another_kind_replaces_the_table_and_the_same_kind_does_not() {
     assert!(matches!(total, ScheduleConfig::Cosine(Decay { total: 5000, .. })));
 }
 
+/// Of what does not go together, either may be stated first.
+#[test]
+fn the_order_of_sets_does_not_decide_what_goes_together() {
+    let folder = Folder::new(&[("a.toml", "[tokenizer]\nvocab_size = 400\n")]);
+    let mut sets = ["tokenizer.vocab_size=500", "tokenizer.lowercase=true", "tokenizer.path=/a.json"];
+    for _ in 0..3 {
+        sets.rotate_left(1);
+        let problems = folder.problems(&["a.toml"], &sets);
+        assert_eq!(problems.len(), 2, "{problems:#?}");
+        for (key, set) in [("vocab_size", "vocab_size=500"), ("lowercase", "lowercase=true")] {
+            let what = format!("`tokenizer.{key}` is about learning a tokenizer, but `tokenizer.path` names one");
+            assert_mentions(&problems.concat(), &[&what, &format!("--> --set tokenizer.{set}")]);
+        }
+    }
+    // What a file below states is covered.
+    let config = folder.load(&["a.toml"], &["tokenizer.path=/a.json"]).unwrap();
+    assert!(config.tokenizer.path.is_some());
+}
+
 #[test]
 fn sets_take_toml_or_bare_text() {
     let sets = [
