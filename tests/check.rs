@@ -77,6 +77,46 @@ fn rows_of_too_few_columns_are_counted_and_named() {
     assert_eq!((code, finding(&report, "empty_file").2), (Some(1), places(&[0])));
 }
 
+/// Also in text that is not trained on, and in the words of training.
+#[test]
+fn rows_of_another_number_of_columns_are_told() {
+    let project = Project::new();
+    let rows = |count: usize, odd: usize| {
+        let row = |i| format!("the cat {i}\tKatze {i}{}\n", if i == odd { "\tmore" } else { "" });
+        (1..=count).map(row).collect::<String>()
+    };
+    for (name, count, odd) in [("train.tsv", 40, 7), ("valid.tsv", 4, 3), ("test.tsv", 4, 2)] {
+        project.write(name, rows(count, odd));
+    }
+    let mut sets = vec!["--set".to_owned(), "data.train=[{ tsv = 'train.tsv', source = 1, target = 2 }]".to_owned()];
+    for name in ["valid", "test"] {
+        sets.extend(["--set".to_owned(), format!("data.{name}={{ tsv = '{name}.tsv', source = 1, target = 2 }}")]);
+    }
+    let mt = |command: &[&str]| {
+        let sets = sets.iter().map(String::as_str).collect::<Vec<_>>();
+        let output = project.mt(&[command, &["--config", "small.toml"], &sets].concat());
+        succeeds(&output);
+        stdout(&output) + &stderr(&output)
+    };
+    for (command, told) in [
+        (&["check"][..], &[("train", 7), ("valid", 3), ("test", 2)][..]),
+        (&["train", "--dry-run"], &[("train", 7), ("valid", 3), ("test", 2)]),
+        // It does not read the test set.
+        (&["train"], &[("train", 7), ("valid", 3)]),
+    ] {
+        let said = mt(command);
+        assert_eq!(said.matches("a different number of columns").count(), told.len(), "{said}");
+        for (name, line) in told {
+            let words =
+                format!("{name}.tsv: 1 line has a different number of columns from the first line (line {line} is");
+            assert!(said.contains(&words), "{words} in {said}");
+        }
+    }
+    let output = project.mt(&["eval", "--model", "runs/small", "--bleu", "--beam", "1"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("test.tsv: 1 line has a different number"), "{}", stderr(&output));
+}
+
 #[test]
 fn text_that_is_not_there_is_told_as_json() {
     let project = Project::new();

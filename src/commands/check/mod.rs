@@ -156,7 +156,9 @@ impl<'a> Training<'a> {
             said.borrow_mut().clear();
             data = report.keep(training_data::prepare(config, texts, None, &workplace))?;
         }
-        report.keep(Validator::open(config, texts, &data.tokenizers, &|text| said.borrow_mut().push(text)));
+        report.keep(Validator::open(config, texts, &data.tokenizers, &say));
+        // Training does not read it; `mt eval` will.
+        texts.test.iter().for_each(|test| drop(report.keep(test.open(1.0, &say))));
         Some((data, said.into_inner()))
     }
 }

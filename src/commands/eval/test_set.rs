@@ -16,7 +16,7 @@ use crate::commands::run::validator;
 use crate::commands::tags::Tags;
 use crate::commands::texts;
 use crate::config::CorpusLocation;
-use crate::console::{Counted, progress_bar};
+use crate::console::{Counted, info, progress_bar};
 use crate::data::corpus::read_all;
 use crate::data::lines::{LineFile, read_lines};
 use crate::data::packing;
@@ -206,7 +206,7 @@ impl Text {
                 (as_trained(&read_file(&source)?), files.iter().map(as_scored).collect(), predicted)
             }
             CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
-                let text = texts::find_one(&location, common)?.open(1.0, &|_| ())?;
+                let text = texts::find_one(&location, common)?.open(1.0, &info)?;
                 let (sources, references): (Vec<_>, Vec<_>) = read_all(&*text)?.into_iter().unzip();
                 (sources, vec![references.iter().map(|line| trimmed(line)).collect()], references)
             }

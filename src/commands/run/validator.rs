@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 use super::signals::Signals;
 use crate::commands::texts::Texts;
 use crate::config::{Config, ValidMetric};
+use crate::console::Notice;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
 use crate::data::tokenizer::{Normalization, TextForm, TokenizerKind};
@@ -91,16 +92,14 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Reads the validation set, if validation is wanted. Pairs that are too long for the model are left out of the loss; `warn`
-    /// is called with their number, and about text for which BLEU is not meaningful.
-    pub fn open(
-        config: &Config,
-        texts: &Texts,
-        tokenizers: &Tokenizers,
-        warn: &dyn Fn(String),
-    ) -> Result<Option<Self>> {
+    /// Reads the validation set, if validation is wanted. Pairs that are too long for the model are left out of the loss; `say`
+    /// is called with their number, about text for which BLEU is not meaningful, and as [`Text::open`] does.
+    ///
+    /// [`Text::open`]: crate::commands::texts::Text::open
+    pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, say: &dyn Fn(Notice)) -> Result<Option<Self>> {
         let Some(valid) = texts.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
-        let corpus = valid.open(1.0, &|_| ())?;
+        let corpus = valid.open(1.0, say)?;
+        let warn = |text: String| say(Notice::Warning(text));
         let pairs = read_all(&*corpus)?;
         let limit =
             if config.valid.max_sentences == 0 { pairs.len() } else { config.valid.max_sentences.min(pairs.len()) };

@@ -38,9 +38,9 @@ pub fn print(
     let (old, saved) = saved.unzip();
     let data = training_data::prepare(config, texts, saved, &Workplace::beside(run, &config.data, &say))?;
     let config = &init::stating_tokenizers(config.clone(), old.as_ref(), &data.tokenizers);
-    Validator::open(config, texts, &data.tokenizers, &|text| say(Notice::Warning(text)))?;
+    Validator::open(config, texts, &data.tokenizers, &say)?;
     if let Some(test) = &texts.test {
-        test.open(1.0, &|_| ())?;
+        test.open(1.0, &say)?;
     }
     let plan = Plan::new(config, &data)?;
     let Plan { parameters, source_tokens, target_tokens, .. } = &plan;

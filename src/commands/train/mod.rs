@@ -78,7 +78,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);
     let data = training_data::prepare(&config, &texts, saved, &workplace)?;
     let config = init::stating_tokenizers(config, old.as_ref(), &data.tokenizers);
-    let validator = Validator::open(&config, &texts, &data.tokenizers, &warning)?;
+    let validator = Validator::open(&config, &texts, &data.tokenizers, &info)?;
     let vocabulary = super::model::vocabulary(&data.tokenizers);
     let compute = super::model::training_type(config.runtime.precision, &device);
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
