@@ -628,6 +628,26 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     fails(&other, 1, &["another tokenizer"]);
 }
 
+/// Neither where text was prepared, nor the file that a tokenizer came from, depends on how the model is named.
+#[test]
+fn a_shortlist_is_learnt_from_prepared_text_and_the_model_s_own_tokenizer() {
+    let project = trained();
+    std::fs::copy(project.path("runs/small/tokenizer.json"), project.path("mine.json")).unwrap();
+    let config = std::fs::read_to_string(project.path("small.toml")).unwrap();
+    project.write("small.toml", config.replace("vocab_size = 320", "path = \"mine.json\""));
+    succeeds(&project.train(&["--run-dir", "runs/named", "--set", "data.cache_above=0"]));
+    let tokenizer = mt::data::tokenizer::Tokenizer::load(&project.path("mine.json")).unwrap();
+    let text = tokenizer.to_json().unwrap();
+    assert!(text.contains("Katze"));
+    project.write("mine.json", text.replace("Katze", "Kater"));
+    for model in ["runs/named", "runs/named/checkpoints/step-00000012"] {
+        let output = project.mt(&["shortlist", model, "--out", "list"]);
+        succeeds(&output);
+        assert!(!stderr(&output).contains("prepared 120 pairs"), "{}", stderr(&output));
+    }
+    assert!(project.path("runs/data-cache").exists() && !project.path("runs/named/checkpoints/data-cache").exists());
+}
+
 /// The files may hold other text than the training text that the model names.
 #[test]
 fn a_shortlist_is_learnt_from_files_that_are_named() {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::hub_model;
 use super::model;
 use super::output::{Replacement, print, refuse_inputs, refuse_unwritable};
 use super::run::training_data::{self, Workplace};
@@ -42,7 +43,12 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());
     let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
     refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
-    let workplace = Workplace::beside(&args.model, &loaded.config.data, &info);
+    // The model has its own copies of the tokenizers: what has become of the files that it began with does not matter.
+    (loaded.config.tokenizer.path, loaded.config.tokenizer.target_path) = (None, None);
+    // Beside the run, also if one of its checkpoints is named. A model of the hub lies in the user's cache, where nobody would
+    // look.
+    let place = if hub_model::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
+    let workplace = Workplace::beside(place, &loaded.config.data, &info);
     let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &workplace)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
