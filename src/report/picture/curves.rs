@@ -8,7 +8,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use serde_json::Value;
 
-use super::sketch::{LETTER, failed, letters, width_of};
+use super::sketch::{LETTER, LINE, failed, letters, width_of};
 use crate::error::{Error, Result};
 use crate::report::page::Run;
 
@@ -28,7 +28,10 @@ const COLORS: [RGBColor; 8] = [
 ];
 /// Size of one chart, in pixels.
 const SIZE: (u32, u32) = (480, 280);
+/// Height of a legend of one row.
 const LEGEND: u32 = 34;
+/// What the legend says of lines.
+const LINES: &str = "by updates; solid: training, dashed: validation";
 /// A training curve with more points than this looks like noise: it is drawn fainter, so that it does not hide validation's.
 const CROWDED: usize = 400;
 const ACROSS: usize = 2;
@@ -163,13 +166,15 @@ pub fn whole(runs: &[Run], names: &[String]) -> Result<String> {
             .help("numbers come every train.log_every updates, and at validations"));
     }
     let rows = charts.len().div_ceil(ACROSS);
-    let size = (SIZE.0 * ACROSS.min(charts.len()) as u32, LEGEND + SIZE.1 * rows as u32);
+    let width = SIZE.0 * ACROSS.min(charts.len()) as u32;
+    let legend = Legend::new(names, width as i32);
+    let size = (width, legend.height() + SIZE.1 * rows as u32);
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
-        let (legend, area) = area.split_vertically(LEGEND);
-        self::legend(&legend, names)?;
+        let (above, area) = area.split_vertically(legend.height());
+        legend.draw(&above)?;
         let places = area.split_evenly((rows, ACROSS.min(charts.len())));
         charts.iter().zip(&places).try_for_each(|((chart, curves), place)| chart.draw(place, curves))?;
         area.present().map_err(failed)?;
@@ -177,28 +182,53 @@ pub fn whole(runs: &[Run], names: &[String]) -> Result<String> {
     Ok(svg)
 }
 
-fn legend(area: &DrawingArea<SVGBackend, Shift>, names: &[String]) -> Result<()> {
-    let mut x = 16;
-    let height = LEGEND as i32 / 2;
-    let text = |text: &str, x: i32, color: RGBColor| {
-        area.draw_text(text, &letters(LETTER, color), (x, height - LETTER / 2)).map_err(failed)
-    };
-    // Keep the ends of long names, which tell them apart.
-    let short = |name: &String| {
-        let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
-        if letters.len() <= 20 {
-            letters.iter().collect()
-        } else {
-            format!("…{}", letters[letters.len() - 19..].iter().collect::<String>())
+/// Which colour each run has, in as many rows as it takes.
+struct Legend {
+    /// What is written, where it begins, and the colour of the line before it, if it has one.
+    entries: Vec<(String, (i32, i32), Option<RGBColor>)>,
+}
+
+impl Legend {
+    fn new(names: &[String], width: i32) -> Self {
+        // Keep the ends of long names, which tell them apart.
+        let short = |name: &String| -> String {
+            let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
+            if letters.len() <= 20 {
+                letters.iter().collect()
+            } else {
+                format!("…{}", letters[letters.len() - 19..].iter().collect::<String>())
+            }
+        };
+        let runs = names.iter().map(short).zip(COLORS.into_iter().cycle().map(Some));
+        let (left, mut x, mut y) = (16, 16, LEGEND as i32 / 2);
+        let mut entries = Vec::new();
+        for (text, color) in runs.chain([(LINES.to_owned(), None)]) {
+            let line = if color.is_some() { 30 } else { 0 };
+            let needed = line + width_of(&text, LETTER);
+            if x > left && x + needed > width - 8 {
+                (x, y) = (left, y + LINE);
+            }
+            entries.push((text, (x + line, y), color));
+            x += needed + 20;
         }
-    };
-    let names: Vec<String> = names.iter().map(short).collect();
-    for (name, color) in names.iter().zip(COLORS.into_iter().cycle()) {
-        area.draw(&PathElement::new(vec![(x, height), (x + 24, height)], color.stroke_width(2))).map_err(failed)?;
-        text(name, x + 30, INK)?;
-        x += 30 + width_of(name, LETTER) + 20;
+        Self { entries }
     }
-    text("by updates; solid: training, dashed: validation", x, SOFT)
+
+    fn height(&self) -> u32 {
+        let last = self.entries.last().map_or(0, |(_, (_, y), _)| *y);
+        (last + LEGEND as i32 / 2) as u32
+    }
+
+    fn draw(&self, area: &DrawingArea<SVGBackend, Shift>) -> Result<()> {
+        for (text, (x, y), color) in &self.entries {
+            if let Some(color) = color {
+                area.draw(&PathElement::new(vec![(x - 30, *y), (x - 6, *y)], color.stroke_width(2))).map_err(failed)?;
+            }
+            let ink = if color.is_some() { INK } else { SOFT };
+            area.draw_text(text, &letters(LETTER, ink), (*x, y - LETTER / 2)).map_err(failed)?;
+        }
+        Ok(())
+    }
 }
 
 /// The range of all values, with a margin.
@@ -272,6 +302,22 @@ mod tests {
         // Evenly: 4.2, 4.4 and so on.
         let even = shown(4.1, 4.9);
         assert!(even.len() >= 3 && even.iter().all(|mark| mark.len() == 3), "{even:?}");
+    }
+
+    #[test]
+    fn a_legend_stays_within_the_picture() {
+        for (count, width, rows) in [(1, 960, 1), (3, 960, 1), (4, 960, 2), (20, 960, 6), (1, 480, 2), (3, 480, 3)] {
+            let names: Vec<String> = (0..count).map(|run| format!("a-run-with-a-long-name-{run:02}")).collect();
+            let legend = Legend::new(&names, width);
+            assert_eq!(legend.height() as i32, LEGEND as i32 + (rows - 1) * LINE, "{count} {width}");
+            for (text, (x, y), _) in &legend.entries {
+                let (right, height) = (x + width_of(text, LETTER), legend.height() as i32);
+                assert!(right <= width && y + LETTER / 2 < height, "{count} {width}: {text} at {x}, {y}");
+            }
+        }
+        let names = ["short", "exactly-twenty-chars", "exactly-twenty-chars-"].map(str::to_owned);
+        let shown = Legend::new(&names, 960).entries.into_iter().map(|(text, ..)| text);
+        assert_eq!(shown.take(3).collect::<Vec<_>>(), ["short", "exactly-twenty-chars", "…actly-twenty-chars-"]);
     }
 
     #[test]
