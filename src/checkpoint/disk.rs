@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::FileEntry;
 use crate::error::{Error, Result};
+use crate::file::is_left;
 
 const BUFFER_BYTES: usize = 128 << 10;
 
@@ -198,7 +199,7 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
     remove_left_by_kills(parent, &name);
     let temporary = parent.join(temporary_name(&format!("{name}.{}", std::process::id())));
     // A process in another container may have the same id.
-    let made = std::fs::create_dir(&temporary).map_err(|error| match error.kind() {
+    let made = locked_directory(&temporary).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {
             let error = Error::failure("another process is making this directory").at(out);
             error.help(format!("wait for it; if there is no such process, remove {}", temporary.display()))
@@ -206,9 +207,8 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
         // The user does not know the temporary name.
         _ => write_error(out, error),
     });
-    made?;
+    let lock = made?;
     let scratch = Scratch::new(temporary);
-    let lock = File::open(scratch.path()).ok().filter(|directory| directory.try_lock().is_ok());
     fill(scratch.path())?;
     sync_directory(scratch.path())?;
     // rename() replaces a directory only if it is empty.
@@ -228,15 +228,33 @@ fn exists(out: &Path) -> Error {
     Error::usage(what).at(out).help("name a new directory with --out")
 }
 
+/// Makes a directory, and locks it against [`remove_left_by_kills`]; not where directories cannot be locked.
+fn locked_directory(path: &Path) -> std::io::Result<Option<File>> {
+    loop {
+        fs::create_dir(path)?;
+        // Another process may have found it before it was locked, and be removing it: waits until it is gone.
+        let lock = File::open(path).ok().filter(|directory| directory.lock().is_ok());
+        if path.exists() {
+            return Ok(lock);
+        }
+    }
+}
+
 /// Removes the temporary directories of `name` that killed processes left: a running process holds a lock on its own. Where
 /// directories cannot be locked, they stay.
-fn remove_left_by_kills(parent: &Path, name: &str) {
+pub(super) fn remove_left_by_kills(parent: &Path, name: &str) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let file_name = entry.file_name();
         let number = file_name.to_str().and_then(|file| file.strip_prefix(&format!(".{name}."))?.strip_suffix(".tmp"));
         let is_ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
-        if is_ours && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok()) {
+        if !is_ours {
+            continue;
+        }
+        // Locked until it is gone: a process that has just made it waits, and sees that.
+        if let Ok(directory) = File::open(entry.path())
+            && is_left(&directory, &entry.path())
+        {
             let _ = remove(&entry.path());
         }
     }

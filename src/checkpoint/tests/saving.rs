@@ -233,6 +233,29 @@ fn a_process_of_the_same_number_elsewhere_is_left_alone() {
     assert!(!theirs.exists() && out.exists());
 }
 
+/// Whenever another process looks for what killed ones left.
+#[test]
+fn a_directory_that_is_being_made_is_not_taken_for_a_leftover() {
+    let folder = tempfile::tempdir().unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let made = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                disk::remove_left_by_kills(folder.path(), "out");
+            }
+        });
+        let out = folder.path().join("out");
+        let fill = |directory: &Path| {
+            fs::write(directory.join("file"), "whole").map_err(|error| Error::io("write", directory, error))
+        };
+        let make = |_| whole_directory(&out, fill).map(|()| fs::remove_dir_all(&out).is_ok());
+        let made: Result<Vec<bool>> = (0..100).map(make).collect();
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        made
+    });
+    assert!(made.unwrap().into_iter().all(|is_removed| is_removed));
+}
+
 /// Some file systems cannot sync a directory, and say so with an error.
 #[cfg(unix)]
 #[test]
