@@ -178,7 +178,7 @@ pub struct ModelArgs {
 pub struct ModelsArgs {
     /// Model or run directory, a run's checkpoint, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
     ///
-    /// Given several times, the models work together, as an ensemble; --paired-bs and --paired-ar compare them.
+    /// Given several times, the models work together, as an ensemble.
     #[arg(long, value_name = "DIR")]
     pub model: Vec<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -195,7 +195,7 @@ pub struct DecodeArgs {
     pub beam: Option<usize>,
     /// Split the beam into this many groups that favour different translations (diverse beam search)
     ///
-    /// If groups find the same translation, there are fewer than --n-best.
+    /// If groups find the same translation, there are fewer than asked for.
     #[arg(long, value_name = "N")]
     pub beam_groups: Option<usize>,
     /// Penalty on a token for each hypothesis of earlier groups that took it at the same step
@@ -212,7 +212,7 @@ pub struct DecodeArgs {
     pub length_penalty_kind: Option<String>,
     /// Stop when this many times the beam width have finished; 0: when no translation can become better
     ///
-    /// Below 1, there may be fewer translations than --n-best asks for.
+    /// Below 1, there may be fewer translations than asked for.
     #[arg(long, value_name = "X")]
     pub patience: Option<f64>,
     /// Never repeat a sequence of this many tokens in a translation, or in a part of one if the line is split; 0: no such limit
@@ -245,7 +245,7 @@ pub struct DecodeArgs {
     /// Maximum number of padded source tokens in a batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
-    /// What to do with long lines: split, truncate or error [default: split; with --attention: truncate]
+    /// What to do with long lines: split, truncate or error [default: split; if attention is asked for: truncate]
     ///
     /// split: translate lines beyond data.max_length sentence by sentence; truncate: translate only the beginning of lines beyond
     /// model.max_length; error: stop at such a line.

@@ -1,7 +1,10 @@
-//! Files, functions and types that the documents name exist.
+//! Files, functions and types that the documents name exist, and flags that help names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use mt::cli::Cli;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -64,4 +67,20 @@ fn the_hops_of_the_architecture_are_in_their_files() {
         assert!(is_here, "{path} has no {item}");
     }
     assert!(rows > 30, "only {rows} rows found");
+}
+
+#[test]
+fn help_names_flags_that_the_command_has() {
+    let cli = Cli::command();
+    for command in cli.get_subcommands() {
+        let flags: Vec<_> =
+            command.get_arguments().chain(cli.get_arguments()).filter_map(|arg| arg.get_long()).collect();
+        let helps = command.get_arguments().filter_map(|arg| arg.get_long_help().or(arg.get_help()));
+        for help in helps.map(ToString::to_string) {
+            let words = help.split(|c: char| c != '-' && !c.is_alphanumeric());
+            for flag in words.filter_map(|word| word.strip_prefix("--")) {
+                assert!(flags.contains(&flag), "mt {} has no --{flag}: {help}", command.get_name());
+            }
+        }
+    }
 }

@@ -144,12 +144,16 @@ pub struct SignificanceArgs {
     #[arg(long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub confidence_n: u32,
     /// Test each of several --hyp or --model against the first by paired bootstrap resampling
+    ///
+    /// The models then translate one by one, not as an ensemble.
     #[arg(long, help_heading = "Significance", conflicts_with_all = ["confidence", "paired_ar"])]
     pub paired_bs: bool,
     /// Number of bootstrap samples for --paired-bs
     #[arg(long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub paired_bs_n: u32,
     /// Test each of several --hyp or --model against the first by approximate randomisation
+    ///
+    /// The models then translate one by one, not as an ensemble.
     #[arg(long, help_heading = "Significance", conflicts_with = "confidence")]
     pub paired_ar: bool,
     /// Number of trials for --paired-ar
