@@ -70,6 +70,25 @@ fn several_corpora_are_prepared_apart_and_named() {
     assert_eq!(train("2.0"), 2);
 }
 
+/// Text that is named twice is prepared, and counted, once.
+#[test]
+fn a_directory_of_prepared_text_counts_once() {
+    let project = Project::new();
+    let prepare = |corpora: &str| {
+        let output =
+            project.mt(&["prepare", "--config", "small.toml", "--json", "--set", &format!("data.train=[{corpora}]")]);
+        succeeds(&output);
+        serde_json::from_str::<serde_json::Value>(&stdout(&output)).unwrap()
+    };
+    let corpus = "{ source = 'train.en', target = 'train.de' }";
+    let (once, twice) = (prepare(corpus), prepare(&format!("{corpus}, {corpus}")));
+    assert_eq!((&once["pairs"], &twice["pairs"]), (&120.into(), &240.into()));
+    // The vocabulary is learnt from twice the text, but the same.
+    let directories = |report: &serde_json::Value| report["directories"].as_array().unwrap().len();
+    assert_eq!((directories(&once), directories(&twice)), (1, 1));
+    assert_eq!(once["bytes"], twice["bytes"]);
+}
+
 /// Writes enough pairs for three shards.
 fn large(project: &Project) {
     let side = |word: &str| (0..600_000).map(|i| format!("{word} {} {}\n", i % 89, i % 7)).collect::<String>();

@@ -30,7 +30,7 @@ pub struct Data {
     pub corpus: Arc<EncodedCorpus>,
     /// What the filters dropped.
     pub report: FilterReport,
-    /// The directories of prepared text, one for each corpus that is not in memory.
+    /// The directories of prepared text of the corpora that are not in memory, each once.
     pub directories: Vec<PathBuf>,
 }
 
@@ -165,11 +165,14 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let vocabulary = tokenizers.source.vocab_size().max(tokenizers.target.vocab_size());
     let elements = if config.tokenizer.dropout > 0.0 { Elements::Text } else { Elements::ids(vocabulary) };
     let recipe = Recipe { encoder: &tokenizers, filter, elements };
-    let (mut parts, mut directories) = (Vec::with_capacity(corpora.len()), Vec::new());
+    let (mut parts, mut directories) = (Vec::with_capacity(corpora.len()), Vec::<PathBuf>::new());
     for corpus in corpora {
         let entry = cache.entry(&*corpus, recipe, &tokenizers)?;
         let (shards, from_disk) = shards(&*corpus, recipe, &entry, on_disk, workplace)?;
-        directories.extend(from_disk.then(|| entry.directory().to_path_buf()));
+        let directory = entry.directory();
+        if from_disk && !directories.iter().any(|known| known == directory) {
+            directories.push(directory.to_path_buf());
+        }
         parts.push((corpus, shards));
     }
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
