@@ -88,6 +88,10 @@ impl Report {
         };
         match (kind, &mut item.value) {
             (Kind::Table(keys), Value::Table(table)) => {
+                if table.is_empty() && below.is_some() && keys.iter().any(|key| key.required) {
+                    self.add(&item.origin, without_effect(path, keys));
+                    return false;
+                }
                 self.check_table(path, table, keys, earlier);
                 true
             }
@@ -272,6 +276,15 @@ impl Report {
         }
         complete
     }
+}
+
+/// An empty table over another, which it leaves as it is: most likely it was meant to take its place.
+fn without_effect(path: &str, keys: &[Key]) -> Error {
+    let needed: Vec<_> = keys.iter().filter(|key| key.required).map(|key| format!("`{}`", key.name)).collect();
+    let needed = needed.join(" and ");
+    let without = if path == "data.valid" { "; `valid.every = 0` trains without validation" } else { "" };
+    let error = Error::usage(format!("`{path}` is empty, which leaves what was stated before as it is"));
+    error.help(format!("give it {needed}, or leave it out{without}"))
 }
 
 /// What to do about a key that does not exist, and the keys (dotted) that may have been meant: one of `names`, which the

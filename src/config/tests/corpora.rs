@@ -12,6 +12,21 @@ fn valid(config: &Config) -> String {
 }
 
 #[test]
+fn an_empty_corpus_is_not_passed_over() {
+    let text = "[data]\nvalid = { source = \"a\", target = \"b\" }\ntest = { source = \"c\", target = \"d\" }\n";
+    let folder = Folder::new(&[("a.toml", text), ("b.toml", "[data.test]\n"), ("none.toml", "")]);
+    let problems = folder.problems(&["a.toml", "b.toml"], &["data.valid={}"]);
+    assert_eq!(problems.len(), 2, "{problems:#?}");
+    assert_mentions(&problems[0], &["`data.test` is empty", "--> b.toml:1:1", "give it `source` and `target`"]);
+    let says = ["`data.valid` is empty", "--> --set data.valid={}", "or leave it out; `valid.every = 0`"];
+    assert_mentions(&problems[1], &says);
+    // Without one below, its keys are missing, unless they are stated above.
+    let problems = folder.problems(&["none.toml"], &["data.valid={}"]).concat();
+    assert_mentions(&problems, &["`data.valid.source` is missing", "`data.valid.target` is missing"]);
+    folder.load(&["b.toml"], &["data.test.source=c", "data.test.target=d"]).unwrap();
+}
+
+#[test]
 fn a_data_set_of_the_hub_names_columns_not_files() {
     let hub = "hub = \"wmt/wmt14\", config = \"de-en\", source = \"en\", target = \"de\"";
     let text = format!(
