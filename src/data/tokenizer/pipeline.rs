@@ -292,7 +292,10 @@ impl Pipeline {
     pub(super) fn for_each_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
         let removes = self.form.remove_extra_whitespaces;
         if stretch.is_empty() {
-            return if removes { () } else { word(SPACE_PIECE) };
+            if !removes {
+                word(SPACE_PIECE);
+            }
+            return;
         }
         let is_unchanged = stretch.is_ascii() && !(removes && stretch.contains(|c: char| c.is_ascii_control()));
         if self.ours && is_unchanged && !self.may_hold_symbol(stretch) {
