@@ -20,7 +20,7 @@ pub fn is_long(line: &str) -> bool {
 }
 
 /// A line with more bytes is not read: no sentence is so long, and memory is bounded.
-const LONGEST: u64 = 64 << 20;
+pub(super) const LONGEST: u64 = 64 << 20;
 
 /// What to do about a line that is longer than can be read.
 pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines?";

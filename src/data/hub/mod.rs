@@ -1,13 +1,14 @@
 //! Corpora of the Hugging Face hub, read row by row from the cache.
 //!
 //! ```text
-//! configuration and split ── card, find: which files ── hub: fetch them ── parquet, rows: pairs in blocks
+//! configuration and split ── card, find: which files ── hub: fetch them ── parquet, rows, table: pairs in blocks
 //! ```
 
 mod card;
 mod find;
 mod parquet;
 mod rows;
+mod table;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -178,8 +179,8 @@ impl HubFiles {
         Ok(match (self.format, unit) {
             (Format::Parquet, [shard]) => Box::new(parquet::ParquetRows::open(shard, columns)?),
             (Format::JsonLines, [shard]) => Box::new(rows::JsonRows::open(shard, columns)?),
-            (Format::Csv, [shard]) => Box::new(rows::TableRows::open(shard, columns, b',')?),
-            (Format::Tsv, [shard]) => Box::new(rows::TableRows::open(shard, columns, b'\t')?),
+            (Format::Csv, [shard]) => Box::new(table::TableRows::open(shard, columns, ',')?),
+            (Format::Tsv, [shard]) => Box::new(table::TableRows::open(shard, columns, '\t')?),
             (Format::Text, [source, target]) => Box::new(rows::TextRows::open(source, target)?),
             _ => {
                 return Err(Error::failure("the data set has a text file for one language without one for the other")

@@ -1,4 +1,4 @@
-//! Pairs in text: a JSON object on each line, comma- or tab-separated values, or two files aligned line by line.
+//! Pairs in text: a JSON object on each line, or two files aligned line by line.
 
 use std::borrow::Cow;
 use std::io::{BufRead, ErrorKind};
@@ -11,21 +11,22 @@ use crate::data::{lines, packing};
 use crate::error::{Error, Result};
 
 /// A file's lines, one after the other.
-struct Lines {
-    shard: Shard,
+pub(super) struct Lines {
+    pub(super) shard: Shard,
     reader: Box<dyn BufRead + Send>,
     line: Vec<u8>,
-    number: usize,
+    /// The number of the line that was read last, from 1.
+    pub(super) number: usize,
 }
 
 impl Lines {
-    fn open(shard: &Shard) -> Result<Self> {
+    pub(super) fn open(shard: &Shard) -> Result<Self> {
         let reader = packing::open(&shard.path).map_err(|error| error.at(&shard.name))?;
         Ok(Self { shard: shard.clone(), reader, line: Vec::new(), number: 0 })
     }
 
     /// The next line without its end.
-    fn next(&mut self) -> Result<Option<&str>> {
+    pub(super) fn next(&mut self) -> Result<Option<&str>> {
         self.line.clear();
         self.number += 1;
         match lines::read_line(&mut self.reader, &mut self.line) {
@@ -155,102 +156,4 @@ fn field_names(row: &Value) -> Vec<String> {
         }
     }
     names
-}
-
-/// Values separated by commas or tabs, below a line of names.
-pub struct TableRows {
-    shard: Shard,
-    reader: csv::Reader<Box<dyn BufRead + Send>>,
-    record: csv::StringRecord,
-    /// The columns of source and target.
-    columns: [usize; 2],
-    /// The line of the row that is read, if each row before it is one line.
-    line: usize,
-    /// Lines that the reader does not count: of `\r\n` it leaves the `\n` to the next row.
-    uncounted: u64,
-}
-
-impl TableRows {
-    /// Opens the file.
-    ///
-    /// # Errors
-    /// It cannot be read, or has no such columns.
-    pub fn open(shard: &Shard, columns: &Columns, separator: u8) -> Result<Self> {
-        let file = packing::open(&shard.path).map_err(|error| error.at(&shard.name))?;
-        let mut builder = csv::ReaderBuilder::new();
-        // In tab-separated values a quote is usually an ordinary character.
-        let mut reader = builder.delimiter(separator).quoting(separator == b',').from_reader(file);
-        let header = reader.headers().map_err(|error| bad_table(shard, 0, 0, &error))?.clone();
-        let position = |name: &str| header.iter().position(|column| column.trim_start_matches('\u{feff}') == name);
-        let (Some(source), Some(target)) = (position(&columns.source), position(&columns.target)) else {
-            return Err(columns.missing(shard, &header.iter().map(str::to_owned).collect::<Vec<_>>()));
-        };
-        // The line after the header; the reader has counted it only if the header ends in `\n`.
-        let next_line = 2 + header.iter().map(|name| name.matches('\n').count() as u64).sum::<u64>();
-        let uncounted = next_line.saturating_sub(reader.position().line());
-        let record = csv::StringRecord::new();
-        Ok(Self { shard: shard.clone(), reader, record, columns: [source, target], line: 1, uncounted })
-    }
-}
-
-impl Rows for TableRows {
-    fn push(&mut self, block: &mut PairBlock) -> Result<bool> {
-        self.line += 1;
-        let read = self.reader.read_record(&mut self.record);
-        if !read.map_err(|error| bad_table(&self.shard, self.line, self.uncounted, &error))? {
-            return Ok(false);
-        }
-        let [source, target] = self.columns.map(|column| in_one_line(self.record.get(column).unwrap_or_default()));
-        block.push(&source, &target);
-        Ok(true)
-    }
-}
-
-/// The error for a row that cannot be read, at the reader's line plus `uncounted`, or at `line` if the reader gives none.
-fn bad_table(shard: &Shard, line: usize, uncounted: u64, error: &csv::Error) -> Error {
-    // The reader's own messages would give its wrong line number.
-    let what = match error.kind() {
-        csv::ErrorKind::Utf8 { .. } => "the text is not UTF-8".to_owned(),
-        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            format!("the row and the header differ in their number of values: {len} and {expected_len}")
-        }
-        _ => format!("cannot read the row: {error}"),
-    };
-    let line = error.position().map_or(line, |position| (position.line() + uncounted) as usize);
-    Error::failure(what).at_line(&shard.name, line, 0).help("the file must be corrected where the data set is made")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The line of the first row that cannot be read.
-    fn bad_line(table: &[u8]) -> usize {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("t.csv");
-        std::fs::write(&path, table).unwrap();
-        let shard = Shard { name: "t.csv".into(), path };
-        let columns = Columns { source: "en".into(), target: "de".into() };
-        let mut rows = TableRows::open(&shard, &columns, b',').unwrap();
-        let mut block = PairBlock::default();
-        loop {
-            match rows.push(&mut block) {
-                Ok(more) => assert!(more, "all rows can be read"),
-                Err(error) => return error.place().unwrap().line,
-            }
-        }
-    }
-
-    #[test]
-    fn a_bad_row_is_at_its_line_of_the_file() {
-        for end in ["\n", "\r\n"] {
-            let line = |rows: &[&str]| bad_line([&["en,de"][..], rows].concat().join(end).as_bytes());
-            assert_eq!(line(&["a"]), 2);
-            assert_eq!(line(&["a,b", "c,d", "e,f,g", "h,i"]), 4);
-            // A line break within a value.
-            assert_eq!(line(&["\"a\nb\",c", "d"]), 4);
-        }
-        assert_eq!(bad_line(b"\"en\",\"de\",\"a\nb\"\na,b,c\nd,e\n"), 4);
-        assert_eq!(bad_line(b"en,de\na,b\nc,\xE9\n"), 3);
-    }
 }
