@@ -1,7 +1,7 @@
 //! The lines that a command works on: its arguments, a file or stdin, some at a time.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, BufReader, IsTerminal, Stdin};
+use std::io::{self, BufRead, BufReader, Chain, Cursor, IsTerminal, Read, Stdin};
 use std::path::{Path, PathBuf};
 
 use super::some_lines::SomeLines;
@@ -165,7 +165,8 @@ pub struct Input {
 
 enum Reader {
     File(Box<dyn BufRead + Send>),
-    Stdin(BufReader<Stdin>),
+    /// What was read to see whether it is compressed, and the rest.
+    Stdin(BufReader<Chain<Cursor<Vec<u8>>, Stdin>>),
 }
 
 impl Reader {
@@ -176,13 +177,18 @@ impl Reader {
         }
     }
 
+    /// Standard input, of which `head` has been read.
+    fn stdin(head: Vec<u8>) -> BufReader<Chain<Cursor<Vec<u8>>, Stdin>> {
+        BufReader::with_capacity(STDIN_BUFFER, Cursor::new(head).chain(io::stdin()))
+    }
+
     /// If stdin is compressed, replaces it with its decompressed contents. Call it once, before anything is read.
     fn unpack(&mut self) -> io::Result<()> {
-        if let Self::Stdin(reader) = self
-            && packing::is_packed(reader.fill_buf()?)
-            && let Self::Stdin(reader) = std::mem::replace(self, Self::File(Box::new(io::empty())))
-        {
-            *self = Self::File(packing::unpack(reader)?);
+        if let Self::Stdin(_) = self {
+            let head = packing::read_head(&mut io::stdin())?;
+            let is_packed = packing::is_packed(&head);
+            let stdin = Self::stdin(head);
+            *self = if is_packed { Self::File(packing::unpack(stdin)?) } else { Self::Stdin(stdin) };
         }
         Ok(())
     }
@@ -198,10 +204,7 @@ impl Input {
     pub fn open(path: Option<&Path>) -> Result<Self> {
         let (reader, name) = match path {
             Some(path) if path != Path::new("-") => (Reader::File(packing::open(path)?), path.display().to_string()),
-            _ => {
-                let stdin = BufReader::with_capacity(STDIN_BUFFER, io::stdin());
-                (Reader::Stdin(stdin), "stdin".to_owned())
-            }
+            _ => (Reader::Stdin(Reader::stdin(Vec::new())), "stdin".to_owned()),
         };
         Ok(Self { reader, name, started: false, count: 0, failed: None, invalid: SomeLines::default() })
     }

@@ -55,15 +55,19 @@ impl Packing {
         }
     }
 
-    /// What the first bytes say. All of these but the last are invalid UTF-8; the last needs the file's name too.
+    /// What a file begins with; none of these is UTF-8.
+    const BEGINNINGS: [(&[u8], Self); 3] =
+        [(b"\x1F\x8B", Self::Gzip), (b"\xFD7zXZ\0", Self::Xz), (b"\x28\xB5\x2F\xFD", Self::Zstd)];
+
+    /// What the first bytes say, and, where they may be text, the file's name.
     fn of_content(head: &[u8], named: Self) -> Self {
         match head {
-            [0x1F, 0x8B, ..] => Self::Gzip,
-            [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
-            [0x28, 0xB5, 0x2F, 0xFD, ..] => Self::Zstd,
             // A skippable frame, which parallel compressors put first.
             [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] if named == Self::Zstd => Self::Zstd,
-            _ => Self::None,
+            _ => {
+                let begun = Self::BEGINNINGS.iter().find(|(beginning, _)| head.starts_with(beginning));
+                begun.map_or(Self::None, |(_, packing)| *packing)
+            }
         }
     }
 }
@@ -140,15 +144,34 @@ pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
     }
 }
 
+/// Reads the beginning of a stream: what arrives at once, or as much as tells whether it is compressed.
+pub fn read_head(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
+    let mut head = vec![0; 1 << 16];
+    let mut length = 0;
+    let is_open =
+        |head: &[u8]| Packing::BEGINNINGS.iter().any(|(all, _)| all.len() > head.len() && all.starts_with(head));
+    while is_open(&head[..length]) {
+        match stream.read(&mut head[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    head.truncate(length);
+    Ok(head)
+}
+
 /// Whether a stream that begins with `head` is compressed.
 pub fn is_packed(head: &[u8]) -> bool {
     Packing::of_content(head, Packing::None) != Packing::None
 }
 
 /// What a stream holds, unpacked where it is compressed.
-pub fn unpack(mut reader: impl BufRead + Send + 'static) -> std::io::Result<Box<dyn BufRead + Send>> {
-    let packing = Packing::of_content(reader.fill_buf()?, Packing::None);
-    unpacked(reader, packing)
+pub fn unpack(mut stream: impl Read + Send + 'static) -> std::io::Result<Box<dyn BufRead + Send>> {
+    let head = read_head(&mut stream)?;
+    let packing = Packing::of_content(&head, Packing::None);
+    unpacked(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(stream)), packing)
 }
 
 /// What `reader` holds; of a compressed file all members, as `cat a.gz b.gz` makes them.
@@ -287,6 +310,36 @@ mod tests {
         {
             refuse_foreign(text, stdin).unwrap();
         }
+    }
+
+    #[test]
+    fn a_stream_may_arrive_in_pieces() {
+        /// Gives a byte at a time.
+        struct Slow<'b>(&'b [u8]);
+        impl Read for Slow<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                self.0.read(&mut buffer[..1])
+            }
+        }
+        let zstd = zstd::encode_all(&b"text"[..], 1).unwrap();
+        for (stream, length, packed) in [
+            (&b"\x1F\x8B\x08\0"[..], 2, true),
+            (b"\xFD7zXZ\0\0", 6, true),
+            (&zstd, 4, true),
+            // Text, a byte that is no UTF-8, the end of the stream.
+            (b"(a) text", 2, false),
+            (b"text", 1, false),
+            (b"\xFD7zip", 4, false),
+            (b"\x1F", 1, false),
+            (b"", 0, false),
+        ] {
+            let head = read_head(&mut Slow(stream)).unwrap();
+            assert_eq!((&head[..], is_packed(&head)), (&stream[..length], packed));
+            assert_eq!(read_head(&mut &stream[..]).unwrap(), stream);
+        }
+        let mut text = String::new();
+        unpack(Slow(zstd.leak())).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
     }
 
     #[test]
