@@ -286,6 +286,21 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     let output = project.mt(&[&resume[..], &["-q"]].concat());
     succeeds(&output);
     assert_eq!(stderr(&output), "");
+    // Nothing was trained in another way, so nothing else is recorded; what the final model is made of is.
+    let other = ["train.schedule.learning_rate=0.3", "train.average_last=1", "decode.beam=3"];
+    let other: Vec<&str> = other.iter().flat_map(|set| ["--set", set]).collect();
+    succeeds(&project.mt(&[&resume[..], &other].concat()));
+    let changed = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    assert!(changed.contains("average_last = 1") && changed.contains("beam = 3"), "{changed}");
+    let trained = |config: &str| -> Vec<String> {
+        let is_kept = |line: &&str| !line.starts_with("average_last") && !line.starts_with("beam");
+        config.lines().filter(is_kept).map(str::to_owned).collect()
+    };
+    assert_eq!(trained(&changed), trained(&config));
+    let own = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=7"];
+    let output = project.mt(&own);
+    succeeds(&output);
+    assert!(!stderr(&output).contains("train.schedule"), "{}", stderr(&output));
 }
 
 /// The metric can be chrF as well as BLEU; the best by one is not compared with values of the other.

@@ -283,13 +283,7 @@ impl Trainer<'_> {
 
     /// Why training should end now, if it should.
     fn limit(&self, host: &dyn Host) -> Option<End> {
-        if let Some(signal) = host.stop() {
-            return Some(signal);
-        }
-        if self.config.max_updates > 0 && self.state.step >= self.config.max_updates {
-            return Some(End::Updates);
-        }
-        (self.valid.patience > 0 && self.state.stale >= self.valid.patience).then_some(End::Patience)
+        host.stop().or_else(|| self.state.end(self.config, self.valid))
     }
 
     /// Whether validation and a checkpoint come after an update.

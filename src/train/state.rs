@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::health::Health;
+use super::host::End;
 use super::log::Progress;
 use super::schedule::Plateau;
+use crate::config::{TrainConfig, ValidConfig};
 use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
 
@@ -86,6 +88,14 @@ impl TrainState {
     /// How far the run has come.
     pub fn progress(&self) -> Progress {
         Progress { step: self.step, skipped: self.health.skipped, returns: self.health.returns }
+    }
+
+    /// Why training should end here, if it should.
+    pub fn end(&self, train: &TrainConfig, valid: &ValidConfig) -> Option<End> {
+        if train.max_updates > 0 && self.step >= train.max_updates {
+            return Some(End::Updates);
+        }
+        (valid.patience > 0 && self.stale >= valid.patience).then_some(End::Patience)
     }
 
     /// `state.json`: the fields, with the epoch (from 0) and the generator's key and counter for human readers.

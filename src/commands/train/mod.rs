@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::checkpoint::CONFIG_FILE;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::print;
-use crate::commands::record;
+use crate::commands::record::{self, Values};
 use crate::commands::run::directory::Lock;
 use crate::commands::run::init::{self, Start};
 use crate::commands::run::signals::Signals;
@@ -19,7 +19,7 @@ use crate::commands::run::training_data::{self, Data, Workplace};
 use crate::commands::run::validator::Validator;
 use crate::commands::run::{batches, compare, configuration, directory, restore};
 use crate::commands::texts::Texts;
-use crate::config::Config;
+use crate::config::{Config, TrainConfig};
 use crate::console::{Notice, info, message, note, shell_word, warning};
 use crate::data::statistics::Statistics;
 use crate::device;
@@ -97,7 +97,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
         info(format_args!("frozen: {frozen} of {all} parameters"));
     }
-    let state = resumed_state(begun, old.as_ref(), &config, &data, text.clone(), args.force)?;
+    let (state, recorded) = resumed_state(begun, old.as_ref(), &config, &data, text.clone(), args.force)?;
     if state.health.has_gone_back() {
         note(format_args!(
             "the learning rate stays {} times that of the schedule, since the run has gone back to an earlier \
@@ -114,7 +114,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     // A run that is replaced stays until it is known that this one can be trained.
     let session = rehearsal(&mut *backend, &data, &config)?;
     if resumed {
-        directory::resume(&run, &config, &state)?;
+        directory::resume(&run, &recorded, &state)?;
     } else {
         directory::start(&run, &config, &data.tokenizers)?;
     }
@@ -164,7 +164,7 @@ fn begin(
     Ok(loaded.unwrap_or_default())
 }
 
-/// The state from which a run continues with this configuration; it was trained with `old`.
+/// The state from which a run continues with this configuration, and the one to record; it was trained with `old`.
 fn resumed_state(
     mut state: TrainState,
     old: Option<&Config>,
@@ -172,7 +172,7 @@ fn resumed_state(
     data: &Data,
     text: TextChecksums,
     force: bool,
-) -> Result<TrainState> {
+) -> Result<(TrainState, Config)> {
     let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
     if force {
         let is_other_order = record::is_other_order(&before, config) || state.text.train != text.train;
@@ -184,7 +184,8 @@ fn resumed_state(
     }
     let is_lowered = |state: &TrainState| state.health.has_gone_back() || state.plateau.lowered > 0;
     let (best, was_lowered) = (state.best.clone(), is_lowered(&state));
-    if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, config, text), best) {
+    let recorded = recorded(&state, old, &before, config, &text);
+    if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, &recorded, text), best) {
         note(format_args!(
             "the best validation so far, that of update {}, {why}: the next one counts as the best",
             best.step
@@ -199,7 +200,27 @@ fn resumed_state(
     if last > 0 && step > last {
         note(format_args!("the run has already reached update {step}, past `train.max_updates` = {last}"));
     }
-    Ok(state)
+    Ok((state, recorded))
+}
+
+/// The configuration to record when a run goes on from `state`. If that is where training ends, nothing is trained with
+/// `config`: what the run was trained with stays recorded, but for what its final model is made of.
+fn recorded(
+    state: &TrainState,
+    old: Option<&Config>,
+    before: &Values,
+    config: &Config,
+    text: &TextChecksums,
+) -> Config {
+    let mut state = state.clone();
+    record::adapt(&mut state, before, config, text.clone());
+    match old {
+        Some(old) if state.end(&config.train, &config.valid).is_some() => {
+            let train = TrainConfig { average_last: config.train.average_last, ..old.train.clone() };
+            Config { train, ..config.clone() }
+        }
+        _ => config.clone(),
+    }
 }
 
 /// Everything a run begins with.
