@@ -60,7 +60,7 @@ pub fn is_in(key: &str, list: &[&str]) -> bool {
 }
 
 /// The weights of the corpora.
-const WEIGHTS: &str = "data.train.weight";
+pub const WEIGHTS: &str = "data.train.weight";
 /// What decides which batches an epoch has, for the same text.
 const OF_ORDER: &[&str] = &["train.batch_tokens", "train.seed", "data.max_length", "data.max_ratio", WEIGHTS];
 

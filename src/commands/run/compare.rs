@@ -44,6 +44,11 @@ fn is_off(value: &str) -> bool {
     value.parse() == Ok(0.0)
 }
 
+/// The number of corpora that have these weights, as TOML.
+fn corpora(weights: &str) -> usize {
+    weights.split(',').filter(|weight| weight.contains(|c: char| c.is_ascii_digit())).count()
+}
+
 /// Whether the parameters of two models have different shapes, whatever the vocabulary.
 fn is_other_shape(a: &ModelConfig, b: &ModelConfig) -> bool {
     let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
@@ -81,9 +86,14 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
     let (before, now) = (record::before(old, &record), record::values(&with_text_of(new, old)));
     let is_other_shape = is_other_shape(&model_of(&before).unwrap_or_else(|| old.model.clone()), &new.model);
     for (key, before, now) in config::differences_of(&before, &now) {
-        let what = match record.contains_key(&key) {
-            true => format!("`{key}` was {before} up to update {step} and is {now} now"),
-            false => format!("`{key}` was {before} before and is {now} now"),
+        let until = if record.contains_key(&key) { format!("up to update {step}") } else { "before".to_owned() };
+        let what = match (corpora(&before), corpora(&now)) {
+            (old, new) if key == record::WEIGHTS && old != new => {
+                let one_or_more = if old.abs_diff(new) == 1 { "a corpus was" } else { "corpora were" };
+                let change = if new > old { "added to" } else { "removed from" };
+                format!("{one_or_more} {change} `data.train`: the weights were {before} {until} and are {now} now")
+            }
+            _ => format!("`{key}` was {before} {until} and is {now} now"),
         };
         if record::is_in(&key, record::MAY_CHANGE_ALOUD) {
             comparison.notes.push(what);
@@ -193,6 +203,32 @@ fn changed(what: &str, texts: &[&CorpusLocation], is_known: bool) -> Error {
 mod tests {
     use super::*;
     use crate::config::CorpusConfig;
+
+    #[test]
+    fn a_corpus_that_was_added_is_told_from_another_weight() {
+        let corpus = |weight| CorpusConfig {
+            location: CorpusLocation::Files { source: "a.en".into(), target: "a.de".into() },
+            weight,
+        };
+        let config = |weights: &[f64]| {
+            let mut config = Config::default();
+            config.data.train = weights.iter().copied().map(corpus).collect();
+            config
+        };
+        for (old, new, says) in [
+            (&[1.0][..], &[1.0, 0.5][..], "a corpus was added to `data.train`: the weights were [1.0] before"),
+            (
+                &[1.0, 2.0, 3.0],
+                &[1.0],
+                "corpora were removed from `data.train`: the weights were [1.0, 2.0, 3.0] before",
+            ),
+            (&[1.0, 1.0], &[1.0, 2.0], "`data.train.weight` was [1.0, 1.0] before and is [1.0, 2.0] now"),
+        ] {
+            let refused = configurations(Path::new("none/config.toml"), &config(old), &config(new)).refused;
+            assert_eq!(refused.len(), 1);
+            assert!(refused[0].what().starts_with(says), "{}", refused[0]);
+        }
+    }
 
     #[test]
     fn the_text_that_has_changed_is_named() {
