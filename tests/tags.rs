@@ -51,6 +51,32 @@ fn trained() -> Project {
     project
 }
 
+/// Scores on lines without a tag are those of translations into whatever language the model makes of them.
+#[test]
+fn a_validation_or_test_set_without_tags_is_told() {
+    let project = project();
+    let tagged = String::from_utf8(file(&project, "", "valid.en")).unwrap();
+    project.write("test.en", tagged.replacen("<2de> ", "", 1));
+    let test = ["--set", "data.test.source=test.en"];
+    for (command, valid) in
+        [("check", tagged.as_str()), ("train", tagged.as_str()), ("check", &tagged.replace("<2de> ", ""))]
+    {
+        project.write("valid.en", valid);
+        let args =
+            [&[command, "--config", "small.toml"], &SETTINGS[..], &test, &["--set", "train.max_updates=1"]].concat();
+        let output = project.mt(&args);
+        succeeds(&output);
+        let said = stdout(&output) + &stderr(&output);
+        assert!(
+            said.contains(" of the source lines of the test set begin with none of the tags, such as <2de>; "),
+            "{said}"
+        );
+        assert!(said.contains("test.en:1"), "{said}");
+        let of_valid = "about 100 % of the source lines of the validation set begin with none of the tags";
+        assert_eq!(said.contains(of_valid), valid != tagged, "{said}");
+    }
+}
+
 #[test]
 fn every_part_of_a_line_begins_with_its_tag() {
     let project = trained();

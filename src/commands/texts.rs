@@ -74,6 +74,16 @@ impl Text {
         pairs.map_err(tell).map_or([None, None], |sides| sides.map(Some))
     }
 
+    /// Whether it can be read at once, and again: not from a pipe.
+    pub fn is_kept(&self) -> bool {
+        let files = match self {
+            Self::Files { source, target } => [source, target],
+            Self::Tsv { file, .. } => [file, file],
+            Self::Hub(_) => return true,
+        };
+        files.iter().all(|file| file.is_file())
+    }
+
     /// Its name in messages.
     pub fn name(&self) -> &Path {
         match self {

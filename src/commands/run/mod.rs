@@ -7,6 +7,7 @@
 //! | [`compare`] | whether a run may continue with another configuration or other text |
 //! | [`training_data`], [`batches`], [`plan`] | its encoded text; its batches; how many there are and what they need |
 //! | [`validator`] | its validation set |
+//! | [`untagged`] | lines of any of its text that lack a tag |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`signals`] | signals that ask it to stop |
 
@@ -19,4 +20,5 @@ pub mod plan;
 pub mod restore;
 pub mod signals;
 pub mod training_data;
+pub mod untagged;
 pub mod validator;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::init::Start;
 use super::signals::Signals;
+use super::untagged;
 use crate::commands::texts::Texts;
 use crate::config::{Config, DataConfig, TokenizerConfig};
 use crate::console::{Counted, Notice, progress_bar};
@@ -49,8 +50,6 @@ impl Data {
 const SAMPLED: usize = 1000;
 /// Warn from this per cent of unknown tokens on.
 const MANY_UNKNOWN: usize = 10;
-/// A line's tag is among this many tokens at its beginning.
-const FIRST: usize = 16;
 
 /// Where text is prepared, and how progress is reported.
 pub struct Workplace<'a> {
@@ -178,26 +177,13 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
     (workplace.say)(Notice::Info(format!("data: {report}")));
     let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
-    unknown(&data).into_iter().chain(untagged(&data)).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
+    let untagged = untagged::of_training(&data).into_iter().chain(untagged::of_test_set(texts, &data.tokenizers));
+    unknown(&data).into_iter().chain(untagged).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
     Ok(data)
 }
 
-/// A warning if source lines of sampled pairs begin with no tag although there are tags.
-fn untagged(data: &Data) -> Option<String> {
-    let source = &data.tokenizers.source;
-    let names = source.language_tags();
-    let (first, tags) = (names.first()?, source.ids_of(&names));
-    let is_without = |index: &usize| !data.ids(*index).0.iter().take(FIRST).any(|id| tags.contains(id));
-    let without: Vec<usize> = sampled(data).filter(is_without).collect();
-    let (path, line) = data.corpus.origin(*without.first()?, Side::Source);
-    let (share, path) = (about(without.len(), sampled(data).count()), path.display());
-    Some(format!(
-        "{share} of the source lines begin with none of the tags, such as {first}; the first found is {path}:{line}"
-    ))
-}
-
 /// A part of a sample, in words.
-fn about(part: usize, all: usize) -> String {
+pub(super) fn about(part: usize, all: usize) -> String {
     let hundredfold = 100 * part;
     if hundredfold < all {
         "fewer than 1 %".to_owned()
@@ -207,7 +193,7 @@ fn about(part: usize, all: usize) -> String {
 }
 
 /// Some pairs, spread evenly.
-fn sampled(data: &Data) -> impl Iterator<Item = usize> {
+pub(super) fn sampled(data: &Data) -> impl Iterator<Item = usize> {
     let pairs = data.corpus.len();
     (0..pairs).step_by(pairs.div_ceil(SAMPLED).max(1))
 }

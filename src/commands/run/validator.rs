@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::signals::Signals;
+use super::untagged;
 use crate::commands::texts::Texts;
 use crate::config::{Config, ValidMetric};
 use crate::console::Notice;
@@ -93,7 +94,8 @@ pub struct Validator {
 
 impl Validator {
     /// Reads the validation set, if validation is wanted. Pairs that are too long for the model are left out of the loss; `say`
-    /// is called with their number, about text for which BLEU is not meaningful, and as [`Text::open`] does.
+    /// is called with their number, about sources without a tag, about text for which BLEU is not meaningful, and as
+    /// [`Text::open`] does.
     ///
     /// [`Text::open`]: crate::commands::texts::Text::open
     pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, say: &dyn Fn(Notice)) -> Result<Option<Self>> {
@@ -119,6 +121,7 @@ impl Validator {
                 format!("no pair is left to validate on: all {left_out} are empty or longer than {most} subwords");
             return Err(Error::failure(what).at(valid.name()).help("check data.valid and model.max_length"));
         }
+        untagged::of_set("validation", tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
         if let Some(first) = first_left_out {
             let (path, line) = corpus.origin(first, Side::Source);
             let (path, all) = (path.display(), pairs.len());

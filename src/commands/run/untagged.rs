@@ -1,0 +1,81 @@
+//! Warnings about source lines without a tag, where the vocabulary has tags.
+
+use std::path::PathBuf;
+
+use super::training_data::{Data, about, sampled};
+use crate::commands::texts::Texts;
+use crate::data::corpus::{PairSource, Side, read_all};
+use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizers::Tokenizers;
+
+/// About how many lines of the validation or test set to look at.
+const SAMPLED: usize = 1000;
+/// A line's tag is among this many tokens at its beginning.
+const FIRST: usize = 16;
+
+/// The tags of a tokenizer.
+struct Tags {
+    /// One of them.
+    first: String,
+    ids: Vec<u32>,
+}
+
+impl Tags {
+    /// `None` if there are no tags.
+    fn of(tokenizer: &Tokenizer) -> Option<Self> {
+        let names = tokenizer.language_tags();
+        Some(Self { first: (*names.first()?).to_owned(), ids: tokenizer.ids_of(&names) })
+    }
+
+    fn begin(&self, line: &[u32]) -> bool {
+        line.iter().take(FIRST).any(|id| self.ids.contains(id))
+    }
+
+    /// The warning about the lines `without` a tag, of `all` that were looked at; `origin` tells where they are.
+    fn warning(
+        &self,
+        (without, all): (&[usize], usize),
+        of_set: &str,
+        origin: impl Fn(usize) -> (PathBuf, usize),
+    ) -> Option<String> {
+        let (path, line) = origin(*without.first()?);
+        let (share, first, path) = (about(without.len(), all), &self.first, path.display());
+        Some(format!(
+            "{share} of the source lines{of_set} begin with none of the tags, such as {first}; the first found is \
+             {path}:{line}"
+        ))
+    }
+}
+
+/// A warning if sampled pairs of the training text lack one.
+pub fn of_training(data: &Data) -> Option<String> {
+    let tags = Tags::of(&data.tokenizers.source)?;
+    let without: Vec<usize> = sampled(data).filter(|index| !tags.begin(&data.ids(*index).0)).collect();
+    tags.warning((&without, sampled(data).count()), "", |index| data.corpus.origin(index, Side::Source))
+}
+
+/// A warning if sampled pairs of a validation or test set lack one: its scores would say little.
+pub fn of_set(
+    name: &str,
+    tokenizers: &Tokenizers,
+    corpus: &dyn PairSource,
+    pairs: &[(String, String)],
+) -> Option<String> {
+    let tags = Tags::of(&tokenizers.source)?;
+    let sampled = || (0..pairs.len()).step_by(pairs.len().div_ceil(SAMPLED).max(1));
+    let lacks = |index: &usize| {
+        let source = &pairs[*index].0;
+        !source.trim().is_empty() && !tags.begin(&tokenizers.source.encode(source))
+    };
+    let without: Vec<usize> = sampled().filter(lacks).collect();
+    let of_set = format!(" of the {name} set");
+    tags.warning((&without, sampled().count()), &of_set, |index| corpus.origin(index, Side::Source))
+}
+
+/// The same of the test set, which is read only for this. If it cannot be, whoever needs it will say so.
+pub fn of_test_set(texts: &Texts, tokenizers: &Tokenizers) -> Option<String> {
+    let test = texts.test.as_ref().filter(|text| text.is_kept())?;
+    Tags::of(&tokenizers.source)?;
+    let corpus = test.open(1.0, &|_| ()).ok()?;
+    of_set("test", tokenizers, &*corpus, &read_all(&*corpus).ok()?)
+}
