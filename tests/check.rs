@@ -174,6 +174,7 @@ fn what_training_survives_is_warned_of_with_its_lines() {
             (11, "die Katze schläft und der Hund frisst".as_bytes(), b"the cat sleeps and the dog eats"),
             (12, "собака бежит".as_bytes(), b"ein Hund rennt"),
             (13, b"the dog eats", b"the dog sleeps and a cat runs"),
+            (14, b"the dog eats", b"14\tder Hund frisst"),
         ],
     );
     let (code, report) = found(&project);
@@ -185,6 +186,7 @@ fn what_training_survives_is_warned_of_with_its_lines() {
         ("line_break", "warning", &["train.en:4", "train.de:4"]),
         ("nul", "warning", &["train.en:5"]),
         ("control", "warning", &["train.en:6"]),
+        ("tab", "warning", &["train.de:14"]),
         ("white_space", "warning", &["train.en:7"]),
         ("long_line", "warning", &["train.en:8"]),
         ("ratio", "warning", &["train.en:8"]),

@@ -40,6 +40,9 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     if text.contains('\0') {
         found.push(Kind::Nul);
     }
+    if text.trim().contains('\t') {
+        found.push(Kind::Tab);
+    }
     if text.contains(|c: char| c.is_control() && c != '\t' && c != '\0' && !is_break(c)) {
         found.push(Kind::Control);
     }
@@ -130,7 +133,9 @@ mod tests {
     fn lines_show_what_is_odd() {
         for (line, expected) in [
             (&b"A dog."[..], vec![]),
-            ("Ein Hund läuft über\tdas Gras – schnell!".as_bytes(), vec![]),
+            ("Ein Hund läuft über das Gras – schnell!".as_bytes(), vec![]),
+            (b"17\tA dog.", vec![Kind::Tab]),
+            (b"A dog.\t", vec![Kind::Spacing]),
             (b"", vec![Kind::EmptyLine]),
             (b"\r", vec![Kind::CarriageReturn, Kind::EmptyLine]),
             (b"a\r", vec![Kind::CarriageReturn]),

@@ -62,6 +62,8 @@ choice! {
         ByteOrderMark = "byte_order_mark",
         /// U+0000.
         Nul = "nul",
+        /// A tab within the line.
+        Tab = "tab",
         /// Other control characters.
         Control = "control",
         /// `\r\n` at the end of a line.
@@ -138,6 +140,7 @@ impl Kind {
             }
             Self::ByteOrderMark => "a byte order mark at the start; it is not part of the text",
             Self::Nul => "U+0000 in the line: the file may be UTF-16, or damaged",
+            Self::Tab => "a tab within the line: it may be a row of a table, of which only one column is the sentence",
             Self::Control => "control characters in the line: remove them",
             Self::CarriageReturn => "lines ended in \\r\\n; the \\r is not part of the text",
             Self::LineBreak => {
