@@ -300,6 +300,7 @@ fn missing_text_hides_nothing() {
     let test = r#"data.test={ source = "nope.en", target = "nope.de" }"#;
     let (words, said, report) = checked(&project, 1, &[train, test]);
     assert_eq!(finding(&report, "line_counts"), ("error".to_owned(), 1, vec!["train.en:2".to_owned()]));
+    assert!(words.contains("train.en has 120 lines, but ") && words.contains("short.de has 1 line\n"), "{words}");
     // One side is there.
     assert_eq!(finding(&report, "not_utf8"), ("error".to_owned(), 1, vec!["latin.en:1".to_owned()]));
     assert!(words.contains("the files differ in their number of lines") && words.contains("latin.en:1"), "{words}");

@@ -44,7 +44,7 @@ impl Report {
         let finding = |(kind, finding): (Kind, &Finding)| {
             json!({
                 "kind": kind, "severity": kind.severity(), "text": kind.text(), "count": finding.count,
-                "places": finding.places,
+                "places": finding.places, "details": finding.details,
             })
         };
         json!({
@@ -92,6 +92,7 @@ fn in_words(kind: Kind, finding: &Finding) -> String {
         let line = if place.line > 0 { format!(":{}", place.line) } else { String::new() };
         text += &format!("\n  --> {}{line}", place.file.display());
     }
+    finding.details.iter().for_each(|detail| text += &format!("\n  {detail}"));
     if finding.count > finding.places.len() {
         text += &format!("\n  and {} more", finding.count - finding.places.len());
     }

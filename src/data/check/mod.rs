@@ -194,6 +194,8 @@ pub struct Finding {
     pub count: usize,
     /// The first of them; line 0 is the whole file.
     pub places: Vec<Place>,
+    /// What more there is to say of them.
+    pub details: Vec<String>,
 }
 
 /// A line of a file.
@@ -227,6 +229,10 @@ impl Findings {
         }
     }
 
+    fn detail(&mut self, kind: Kind, text: String) {
+        self.0.entry(kind).or_default().details.push(text);
+    }
+
     /// The kinds found, those that training refuses first.
     pub fn iter(&self) -> impl Iterator<Item = (Kind, &Finding)> {
         let mut kinds: Vec<_> = self.0.iter().map(|(kind, finding)| (*kind, finding)).collect();
@@ -241,6 +247,8 @@ impl Findings {
             ours.count += finding.count;
             let room = NAMED - ours.places.len().min(NAMED);
             ours.places.extend(finding.places.into_iter().take(room));
+            let room = NAMED - ours.details.len().min(NAMED);
+            ours.details.extend(finding.details.into_iter().take(room));
         }
     }
 
@@ -307,6 +315,11 @@ pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &m
         let longer = if source.len() > target.len() { source } else { target };
         // The first line without a counterpart.
         findings.add_at(Kind::LineCounts, longer.place(source.len().min(target.len())));
+        let describe = |file: &RawLines| {
+            let s = if file.len() == 1 { "" } else { "s" };
+            format!("{} has {} line{s}", file.path().display(), file.len())
+        };
+        findings.detail(Kind::LineCounts, format!("{}, but {}", describe(source), describe(target)));
     }
     let pairs = source.len().min(target.len());
     let lengths = |file: &RawLines| -> Vec<usize> {
