@@ -186,22 +186,38 @@ impl Lengths {
     }
 
     /// The line at which a shift by `offset` begins: before it, opposite lines differ less in length; from it on, shifted lines
-    /// do.
+    /// do. Source lines that lie between, because their translations were lost, belong to the shift.
     fn beginning(&self, from: usize, end: usize, offset: isize) -> usize {
-        let difference = |i: usize, offset: isize| {
-            let opposite = i.checked_add_signed(offset).and_then(|j| self.target.get(j));
-            opposite.map_or(0.0, |target| (self.source[i] - target - self.usual).abs())
-        };
-        // How much more a beginning at line i + 1 costs than one at `from`.
-        let (mut cost, mut best) = (0.0, (0.0, from));
-        for i in from..end {
-            cost += difference(i, 0) - difference(i, offset);
-            if cost < best.0 {
-                best = (cost, i + 1);
-            }
+        // Lines before this one have none that far back.
+        let first = offset.min(0).unsigned_abs();
+        let start = change(from.max(first)..end, |i| self.difference(i, 0) - self.difference(i, offset));
+        if offset >= 0 || start >= end {
+            return start;
         }
-        best.1
+        let mean = |offset| (start..end).map(|i| self.difference(i, offset)).sum::<f64>() / (end - start) as f64;
+        // Between what lines differ by that belong together, and by chance.
+        let middle = f64::midpoint(mean(offset), mean(0));
+        let lost = from.max(start.saturating_sub(offset.unsigned_abs()))..start;
+        change(lost, |i| self.difference(i, 0) - middle)
     }
+
+    /// How much more than usual line i of the source and line i + offset of the target differ in length; 0 if there is none.
+    fn difference(&self, i: usize, offset: isize) -> f64 {
+        let opposite = i.checked_add_signed(offset).and_then(|j| self.target.get(j));
+        opposite.map_or(0.0, |target| (self.source[i] - target - self.usual).abs())
+    }
+}
+
+/// The line before which the sum of a difference is least: up to there it is mostly below 0, and from there on above.
+fn change(lines: Range<usize>, difference: impl Fn(usize) -> f64) -> usize {
+    let (mut sum, mut least) = (0.0, (0.0, lines.start));
+    for i in lines {
+        sum += difference(i);
+        if sum < least.0 {
+            least = (sum, i + 1);
+        }
+    }
+    least.1
 }
 
 #[cfg(test)]
@@ -258,6 +274,18 @@ mod tests {
             let found = shifts(&source, &target);
             let [Shift { start, offset, .. }] = found[..] else { panic!("{found:?}") };
             assert!(start.abs_diff(1000) <= 5 && offset == Some(lost as isize), "{found:?}");
+        }
+    }
+
+    /// The lines opposite the lost ones have lost their translations, too.
+    #[test]
+    fn pairs_are_wrong_from_the_first_lost_translation_on() {
+        for lost in [7, 50, 400, 900] {
+            let (source, mut target) = lengths(5000);
+            target.drain(1000..1000 + lost);
+            let found = shifts(&source, &target);
+            let [Shift { start, offset, .. }] = found[..] else { panic!("{found:?}") };
+            assert!(start.abs_diff(1000) <= 10 && offset == Some(-(lost as isize)), "{lost}: {found:?}");
         }
     }
 
