@@ -50,9 +50,18 @@ impl Written {
     }
 
     /// Writes the results of this many more lines, and hands them to the system.
+    ///
+    /// # Errors
+    /// As `write`; if the disk is full, with the number of lines whose results were written before.
     pub fn write(&self, lines: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        write()?;
+        write().map_err(|error| match self.lines.load(Ordering::Relaxed) {
+            before if error.is_of_disk() && before > 0 => error.more_help(&format!(
+                "the results of at least {before} lines are there: to go on, begin with line {} of the input",
+                before + 1
+            )),
+            _ => error,
+        })?;
         self.lines.fetch_add(lines, Ordering::Relaxed);
         Ok(())
     }
@@ -69,4 +78,23 @@ fn stopped(is_terminated: bool, lines: usize, is_between: bool, output: &Path) -
     };
     let next = lines + 1;
     Error::stopped(is_terminated, what).at(output).help(format!("to go on, begin with line {next} of the input"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_tells_how_far_it_came() {
+        let written = Written::default();
+        let fails = |kind: ErrorKind| {
+            let error = written.write(5, || Err(Error::io("write", "out.de", kind.into()))).unwrap_err();
+            error.to_string().contains("begin with line 2001 of the input")
+        };
+        assert!(!fails(ErrorKind::StorageFull));
+        written.write(2000, || Ok(())).unwrap();
+        assert!(fails(ErrorKind::StorageFull) && !fails(ErrorKind::PermissionDenied));
+    }
 }
