@@ -151,6 +151,13 @@ fn all_that_is_wrong_is_said_at_once() {
     fails(&project.mt(&["import", "nowhere", "--out", "model"]), 1, &["no such directory"]);
     marian::write(&project.path("good"), |_, _| ());
     fails(&project.mt(&["import", "good", "--out", "opus"]), 2, &["the output directory already exists"]);
+    // A folder of another kind of model has other files, which are not what is wrong.
+    std::fs::create_dir(project.path("m2m")).unwrap();
+    project.write("m2m/config.json", r#"{ "model_type": "m2m_100", "d_model": 1024 }"#);
+    project.write("m2m/model.safetensors", "");
+    let output = project.mt(&["import", "m2m", "--out", "model"]);
+    fails(&output, 1, &["`model_type` is \"m2m_100\", not \"marian\"", "m2m/config.json"]);
+    assert!(!stderr(&output).contains("source.spm"), "{}", stderr(&output));
     project.write("good/source.spm", "not a model");
     fails(&project.mt(&["import", "good", "--out", "model"]), 1, &["source.spm", "not a SentencePiece model"]);
 }

@@ -132,7 +132,16 @@ fn check_files(directory: &Path) -> Result<()> {
         };
         errors.push(Error::failure(format!("{name} is missing")).at(directory).help(help));
     }
-    if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+    if errors.is_empty() { Ok(()) } else { Err(other_model(directory).unwrap_or_else(|| Error::many(errors))) }
+}
+
+/// The error for a folder of another kind of model, if its configuration says so: it has other files.
+fn other_model(directory: &Path) -> Option<Error> {
+    let file = directory.join("config.json");
+    let config = read_json(&file).ok()?;
+    let kind = config.get("model_type")?.as_str().filter(|kind| *kind != "marian")?;
+    let error = Error::failure(format!("`model_type` is \"{kind}\", not \"marian\": mt has no such model")).at(file);
+    Some(error.help("name the folder of a MarianMT model, such as OPUS-MT's, or the .npz of one of Marian's own"))
 }
 
 /// Reads a JSON object.
