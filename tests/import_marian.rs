@@ -171,11 +171,17 @@ fn files_that_do_not_go_together_are_named() {
         assert_eq!(stderr(&output).contains("`allow-unk` is true"), unknown, "{text}: {}", stderr(&output));
     }
     let _ = std::fs::remove_dir_all(project.path("model"));
-    let output = fresh(&|| {
+    let beside = |name: &str| {
         std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
-        std::fs::copy(project.path("opus/model.npz"), project.path("opus/model.iter9.npz")).unwrap();
-    });
-    fails(&output, 1, &["2 models: model.iter9.npz, model.npz", "name one of them"]);
+        std::fs::copy(project.path("opus/model.npz"), project.path("opus").join(name)).unwrap();
+    };
+    let output = fresh(&|| beside("other.npz"));
+    fails(&output, 1, &["2 models: model.npz, other.npz", "name one of them"]);
+    // What one training has saved.
+    let output = fresh(&|| beside("model.iter9.npz"));
+    succeeds(&output);
+    assert!(stderr(&output).contains("note: taken was opus/model.npz, the last model of its"), "{}", stderr(&output));
+    std::fs::remove_dir_all(project.path("model")).unwrap();
     let output = fresh(&|| project.write("opus/opus.vocab.yml", "</s>: 0\n<unk>: 1\n"));
     fails(&output, 1, &["2 pieces", "opus.vocab.yml"]);
     let output = fresh(&|| project.write("opus/opus.vocab.yml", "</s>: zero\n"));

@@ -10,6 +10,8 @@ use crate::interop::import::read;
 pub(super) struct Files {
     /// `model.npz`.
     pub(super) weights: PathBuf,
+    /// Names of other models in its folder, saved by the same training.
+    pub(super) passed_over: Vec<String>,
     /// Its `decoder.yml`, which names the vocabularies and says how to search.
     pub(super) decoder: Option<PathBuf>,
     /// The vocabularies of source and target: `.spm` or `.yml`.
@@ -39,8 +41,8 @@ impl Files {
     /// # Errors
     /// There are several models; vocabularies are missing.
     pub(super) fn find(source: &Path) -> Result<Self> {
-        let (weights, decoder) =
-            if source.is_file() { (source.to_path_buf(), decoder_of(source)) } else { in_folder(source)? };
+        let (weights, decoder, passed_over) =
+            if source.is_file() { (source.to_path_buf(), decoder_of(source), Vec::new()) } else { in_folder(source)? };
         let folder = weights.parent().unwrap_or(Path::new(""));
         let named = match &decoder {
             Some(file) => list(file, "vocabs")?,
@@ -64,7 +66,7 @@ impl Files {
             return Err(Error::failure(what).at(missing).help(help));
         }
         let models = (is_yaml && is_there[0]).then_some(models);
-        Ok(Self { weights, decoder, vocabularies, models })
+        Ok(Self { weights, passed_over, decoder, vocabularies, models })
     }
 }
 
@@ -81,14 +83,15 @@ fn decoder_of(weights: &Path) -> Option<PathBuf> {
     [PathBuf::from(own), common].into_iter().find(|file| file.is_file())
 }
 
-/// The model of a folder: the one that its `decoder.yml` names, or else the only one.
-fn in_folder(folder: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
+/// The model of a folder: the one that its `decoder.yml` names, or else the only one, or else the last of a training. With its
+/// search options, and the names of the training's other models.
+fn in_folder(folder: &Path) -> Result<(PathBuf, Option<PathBuf>, Vec<String>)> {
     let decoder = folder.join("decoder.yml");
     if decoder.is_file() {
         match list(&decoder, "models")?.as_slice() {
             // It has search options only.
             [] => {}
-            [model] => return Ok((locate(folder, model, &decoder)?, Some(decoder))),
+            [model] => return Ok((locate(folder, model, &decoder)?, Some(decoder), Vec::new())),
             models => {
                 let what = format!("it names {} models, but only one is imported at a time", models.len());
                 let help = "name the .npz of one: mt import FILE.npz --out DIR";
@@ -96,18 +99,32 @@ fn in_folder(folder: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
             }
         }
     }
-    let mut found = weights_in(folder);
-    match (found.pop(), found.is_empty()) {
-        (Some(weights), true) => {
-            let decoder = decoder_of(&weights);
-            Ok((weights, decoder))
-        }
-        (last, _) => {
-            let names = found.iter().chain(&last).filter_map(|file| file.file_name()?.to_str()).collect::<Vec<_>>();
-            let what = format!("the folder has {} models: {}", names.len(), names.join(", "));
-            Err(Error::failure(what).at(folder).help("name one of them: mt import FILE.npz --out DIR"))
-        }
-    }
+    let found = weights_in(folder);
+    let mut names: Vec<String> = found.iter().filter_map(|file| Some(file.file_name()?.to_str()?.to_owned())).collect();
+    let Some(last) = last_of_training(&names) else {
+        let what = format!("the folder has {} models: {}", names.len(), names.join(", "));
+        return Err(Error::failure(what).at(folder).help("name one of them: mt import FILE.npz --out DIR"));
+    };
+    let weights = folder.join(names.remove(last));
+    let decoder = decoder_of(&weights);
+    Ok((weights, decoder, names))
+}
+
+/// Which of these files holds a training's last model, if all are of one training: beside `model.npz` it may have
+/// `model.iter1000.npz` and `model.npz.best-perplexity.npz`.
+fn last_of_training(names: &[String]) -> Option<usize> {
+    let is_saved_with = |name: &str, last: &str| {
+        let iteration =
+            |stem: &str| name.strip_prefix(stem)?.strip_prefix(".iter")?.strip_suffix(".npz").map(is_number);
+        let is_of_iteration = last.strip_suffix(".npz").and_then(iteration).unwrap_or(false);
+        let is_best = name.strip_prefix(last).is_some_and(|rest| rest.starts_with(".best-"));
+        name == last || is_of_iteration || is_best
+    };
+    names.iter().position(|last| names.iter().all(|name| is_saved_with(name, last)))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A list of a YAML file; empty if it is not there.
@@ -162,6 +179,30 @@ fn lone_vocabularies(folder: &Path) -> Result<[PathBuf; 2]> {
             let help = "write a decoder.yml beside the model: \
                         vocabs: [FILE of the source, FILE of the target], each a .spm or a .yml";
             Err(Error::failure(what).at(folder).help(help))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_model_of_a_training_is_told_from_others() {
+        for (names, last) in [
+            (&["model.npz"][..], Some("model.npz")),
+            (&["any.iter7.npz"], Some("any.iter7.npz")),
+            (&["model.iter1000.npz", "model.iter20.npz", "model.npz"], Some("model.npz")),
+            (&["big.npz", "big.npz.best-bleu-detok.npz", "big.npz.best-perplexity.npz"], Some("big.npz")),
+            (&["a.npz", "b.npz"], None),
+            (&["model.iter20.npz", "model.iter40.npz"], None),
+            (&["model.iter20.npz", "model.npz", "other.npz"], None),
+            (&["model.iter.npz", "model.npz"], None),
+            (&["model.npz", "model2.iter20.npz"], None),
+            (&[], None),
+        ] {
+            let owned: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(last_of_training(&owned).map(|index| names[index]), last, "{names:?}");
         }
     }
 }

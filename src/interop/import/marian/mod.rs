@@ -59,14 +59,22 @@ pub fn import(source: &Path) -> Result<Imported> {
     Ok(Imported { config, tokenizers, layout, values, notes: notes(&files) })
 }
 
-/// A note for models without SentencePiece.
+/// Notes on the choice of the model, and for models without SentencePiece.
 fn notes(files: &Files) -> Vec<String> {
-    if files.models.is_some() || files.vocabularies.iter().any(|file| files::is_model(file)) {
-        return Vec::new();
+    let mut notes = Vec::new();
+    if !files.passed_over.is_empty() {
+        let (taken, others) = (files.weights.display(), files.passed_over.join(", "));
+        notes.push(format!(
+            "taken was {taken}, the last model of its training; to take another ({others}), name it: mt import FILE.npz \
+             --out DIR"
+        ));
     }
-    vec![
-        "no SentencePiece model belongs to it, so it reads and writes text that is split into its pieces; if it was made \
-         with source.spm and target.spm, put them beside the .npz and import it again"
-            .to_owned(),
-    ]
+    if files.models.is_none() && !files.vocabularies.iter().any(|file| files::is_model(file)) {
+        notes.push(
+            "no SentencePiece model belongs to it, so it reads and writes text that is split into its pieces; if it was \
+             made with source.spm and target.spm, put them beside the .npz and import it again"
+                .to_owned(),
+        );
+    }
+    notes
 }
