@@ -131,6 +131,15 @@ fn constraints_are_kept() {
             assert_eq!(tokens.len(), all, "{strategy:?}: {line}");
         }
     }
+    // Groups that nothing keeps apart find the same.
+    let args = ["translate", "--model", "runs/small", "--max-length", "8", "--beam", "4", "--n-best", "4"];
+    let groups = ["--beam-groups", "2", "--diversity", "0"];
+    for (more, fewer) in [(&groups[..], true), (&[], false)] {
+        let output = project.mt_with_input(&[&args[..], more].concat(), INPUT.as_bytes());
+        succeeds(&output);
+        let said = stderr(&output);
+        assert_eq!(said.contains("have fewer than 4 translations: "), fewer, "{said}");
+    }
 }
 
 /// Samples depend on the seed and on the line with its number: not on batches, threads or other lines.

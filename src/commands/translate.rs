@@ -12,10 +12,11 @@ use super::decoding;
 use super::input::{self, Lines};
 use super::model::{self, ModelFiles};
 use super::output::{Output, is_same_place, refuse_inputs};
+use super::some_lines::SomeLines;
 use super::tags::Tags;
 use super::written::Written;
 use crate::cli::{Common, TranslateArgs};
-use crate::console::{Counted, progress_bar};
+use crate::console::{Counted, note, progress_bar};
 use crate::data::tokenizer::Tokenizer;
 use crate::decode::alignment::{Alignment, align};
 use crate::decode::explain::explain;
@@ -106,6 +107,8 @@ struct Writer<'a> {
     attention: Option<AttentionFile>,
     cut: CutLines,
     tags: Tags<'a>,
+    /// Lines for which the search found fewer translations than `--n-best` asks for.
+    fewer: SomeLines,
 }
 
 impl<'a> Writer<'a> {
@@ -120,6 +123,7 @@ impl<'a> Writer<'a> {
             attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
             cut: CutLines::default(),
             tags: Tags::new(&model.tokenizers.source),
+            fewer: SomeLines::default(),
         })
     }
 
@@ -154,6 +158,11 @@ impl<'a> Writer<'a> {
         }
         self.cut.count(translation);
         self.tags.count(line);
+        // An empty line has one translation.
+        let is_translated = !translation.parts.is_empty();
+        if is_translated && self.args.n_best.is_some_and(|wanted| translation.n_best.len() < wanted) {
+            self.fewer.add(self.cut.lines());
+        }
         let trained = self.model.config.data.max_length;
         let is_long = |part: &Source| trained > 0 && part.ids.len() > trained;
         if self.args.attention.is_some() && translation.parts.iter().any(is_long) {
@@ -169,6 +178,14 @@ impl<'a> Writer<'a> {
         }
         self.cut.warn();
         self.tags.warn();
+        if let (Some(lines_have), Some(wanted)) =
+            (self.fewer.subject(self.cut.lines(), "line", ["has", "have"]), self.args.n_best)
+        {
+            note(format_args!(
+                "{lines_have} fewer than {wanted} translations: the search found no more that differ (--beam-groups), or \
+                 stopped before (--patience)"
+            ));
+        }
         self.output.flush()
     }
 }
