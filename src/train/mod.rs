@@ -35,6 +35,7 @@ use crate::ops::loss::Targets;
 use crate::ops::profile as counters;
 use backend::Backend;
 use evaluate::Evaluator;
+use health::Observed;
 use host::{Batches, Lines};
 pub use host::{End, Host, Score, Validation};
 use log::{Log, Progress, Samples};
@@ -357,10 +358,13 @@ impl Trainer<'_> {
     /// Progress after every update, and a line of the log every `log_every`.
     fn report(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
         let step = self.state.step;
-        if let Some(usual) = self.state.health.observe(update.loss()) {
-            let (loss, lines) = (update.loss(), host.lines(&update.pairs()));
+        let pairs = update.pairs();
+        let observed = Observed { loss: update.loss(), tokens: update.tokens(), pairs: pairs.len() };
+        if let Some(usual) = self.state.health.observe(observed) {
+            let (loss, lines) = (update.loss(), host.lines(&pairs));
             self.log.line(&format!(
-                "note: the loss of update {step} is {loss:.3}, where {usual:.3} is usual; it was computed from {}",
+                "note: the loss of update {step} is {loss:.3}, where {usual:.3} is usual for sentences of this length; it was \
+                 computed from {}",
                 in_words(&lines)
             ));
             self.log.entry(&json!({
