@@ -1,7 +1,5 @@
 //! A translation explained: plain data, which `decode` makes, `train` passes on and `report` draws.
 
-use std::ops::Range;
-
 use serde::Serialize;
 
 /// Weights of one kind of attention: by layer, head, query and key.
@@ -66,9 +64,4 @@ impl Step {
 /// The temperatures whose effect can be shown: 0.1, 0.2, … 2.
 pub fn temperatures() -> impl Iterator<Item = f64> {
     (1..=20).map(|tenths| f64::from(tenths) / 10.0)
-}
-
-/// Of `layers` layers, those whose attention to the source shows best which word translates which: the later half.
-pub fn aligning_layers(layers: usize) -> Range<usize> {
-    layers / 2..layers
 }

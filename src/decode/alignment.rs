@@ -38,8 +38,8 @@ type Number = Option<usize>;
 /// word that several parts of a line have made, with one of each part. Of each line, the first `most` translations, at most,
 /// are aligned. `later` is what the translation of each part after a line's first begins with, though its tokens lack it.
 ///
-/// Attention is the mean over the heads of the later half of the layers, summed over the pieces of each word; see
-/// [`Part::links`] for which is the most.
+/// Attention is the mean over the heads of the last layer, summed over the pieces of each word; see [`Part::links`] for which
+/// is the most.
 ///
 /// # Errors
 /// The device fails.

@@ -8,7 +8,7 @@ use super::neural::padded;
 use super::source::{Reader, Source};
 use super::translate::Candidate;
 use crate::error::Result;
-use crate::explanation::{SentenceAttention, Weights, aligning_layers};
+use crate::explanation::{SentenceAttention, Weights};
 use crate::model::{AttentionWeights, Sequences, Transformer};
 use crate::ops::Mode;
 
@@ -58,7 +58,7 @@ pub(super) fn trace(model: &Transformer, reader: &Reader, source: &Source, trans
     Ok(Trace { attention, states, produced })
 }
 
-/// The cross-attention weights of the [`aligning_layers`], averaged over them and their heads, for each of several sources and tokens made
+/// The cross-attention weights of the last layer, averaged over its heads, for each of several sources and tokens made
 /// of them: for each token, at the position that produces it, one weight per source token and one for the end of the source.
 /// They do not depend on what is computed with them.
 pub(super) fn cross_attention(
@@ -76,11 +76,9 @@ pub(super) fn cross_attention(
     let decoded = padded(&inputs.iter().map(Vec::as_slice).collect::<Vec<_>>(), special.pad_target);
     let memory = model.encode(&sequences, &Mode::INFERENCE)?;
     let (_, weights) = model.decode_with_attention(&memory, &decoded, &Mode::INFERENCE)?;
-    let Some((first, others)) = weights.cross[aligning_layers(weights.cross.len())].split_first() else {
+    let Some(weights) = weights.cross.last() else {
         return Ok(vec![Vec::new(); pairs.len()]);
     };
-    let sum = others.iter().try_fold(first.clone(), |sum, layer| sum + layer)?;
-    let weights = (sum / (1 + others.len()) as f64)?;
     let of_pair = |(i, input): (usize, &Vec<u32>)| -> Result<Vec<Vec<f32>>> {
         // [H, T, S] → [T, S]
         let mut rows: Vec<Vec<f32>> = weights.get(i)?.mean(0)?.to_vec2()?;

@@ -89,7 +89,7 @@ fn words(sketch: &mut Sketch, explanation: &Explanation) -> i32 {
     right + widest(&target)
 }
 
-/// The mean over the heads of the last layer, which is among those that align best, with all tokens.
+/// The mean over the heads of the last layer, whose attention words are aligned by, with all tokens.
 fn attention(sketch: &mut Sketch, explanation: &Explanation, left: i32) {
     let weights = &explanation.attention;
     let Some(heads) = weights.cross.last() else { return };
