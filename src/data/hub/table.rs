@@ -149,7 +149,7 @@ fn push_line(row: &mut Row, line: &str, separator: char, open: Option<usize>, nu
             let (value, after) = rest.split_once(separator).map_or((rest, None), |(value, after)| (value, Some(after)));
             row.text.push_str(value);
             row.ends.push(row.text.len());
-            let Some(after) = after else { return None };
+            let after = after?;
             (rest, is_start) = (after, true);
         }
     }
