@@ -595,6 +595,35 @@ fn a_better_checkpoint_than_the_final_model_is_named() {
     assert!(!train("none", "train.average_last=0").contains("was better"));
 }
 
+/// What the learning rate does in a report is explained there, once, however often the run was killed.
+#[test]
+fn what_changes_on_resume_is_in_the_log() {
+    let project = Project::new();
+    let changes = || -> Vec<(u64, String)> {
+        let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
+        let entries = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let changes = entries.filter(|entry| entry["event"] == "change");
+        changes.map(|entry| (entry["update"].as_u64().unwrap(), entry["changes"].to_string())).collect()
+    };
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let slower = ["--resume", "--set", "train.schedule.learning_rate=0.001", "--set"];
+    // Without an update nothing changes.
+    succeeds(&project.train(&[&slower[..], &["train.max_updates=4"]].concat()));
+    succeeds(&project.train(&["--resume", "--set", "train.max_updates=8"]));
+    assert_eq!(changes(), []);
+    for _ in 0..2 {
+        succeeds(&project.train(&[&slower[..], &["train.max_updates=10"]].concat()));
+        // As if it had been killed before this checkpoint.
+        std::fs::remove_dir_all(project.path("runs/small/checkpoints/step-00000010")).unwrap();
+    }
+    let found = changes();
+    assert_eq!((found.len(), found[0].0), (1, 8), "{found:?}");
+    assert!(
+        found[0].1.contains("`train.schedule.learning_rate` was 0.003 up to update 8 and is 0.001 now"),
+        "{found:?}"
+    );
+}
+
 /// Batches of another size are not the rest of those of which a part was given.
 #[test]
 fn an_epoch_of_other_batches_begins_again() {

@@ -119,9 +119,9 @@ impl Lock {
     }
 }
 
-/// Makes sure that the directory can hold a run and that no other process trains in it. Returns the configuration of the
-/// run to be continued, if any. Does not change a run in it.
-pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Config>, Lock)> {
+/// Makes sure that the directory can hold a run and that no other process trains in it. Returns the run to be continued, if
+/// any. Does not change a run in it.
+pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Continued>, Lock)> {
     let config_file = run.join(CONFIG_FILE);
     let exists = config::is_resolved(&config_file);
     if exists && !args.resume && !args.overwrite {
@@ -138,11 +138,19 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Con
     Ok((None, lock(run)?))
 }
 
-/// The configuration of the run in the directory, if there is one to be continued.
+/// A run that is to be continued.
+pub struct Continued {
+    /// Its configuration.
+    pub config: Config,
+    /// What will be different from now on, as the user was told.
+    pub changes: Vec<String>,
+}
+
+/// The run in the directory, if there is one to be continued.
 ///
 /// # Errors
 /// It may not be continued with `config`; all reasons are named.
-pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option<Config>> {
+pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option<Continued>> {
     let config_file = run.join(CONFIG_FILE);
     if !args.resume || !config::is_resolved(&config_file) {
         return Ok(None);
@@ -157,7 +165,7 @@ pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option
         return Err(Error::many(refused));
     }
     notes.iter().for_each(note);
-    Ok(Some(old))
+    Ok(Some(Continued { config: old, changes: notes }))
 }
 
 /// Refuses a directory whose model was not made by a run in it, and the directory of the model that training begins with:

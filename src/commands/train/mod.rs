@@ -29,7 +29,7 @@ use crate::report::events::Events;
 use crate::report::files;
 use crate::report::page::{self, Page};
 use crate::train::backend::Backend;
-use crate::train::log::{Log, Watcher};
+use crate::train::log::{self, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
@@ -64,12 +64,14 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     directory::refuse_unusable(&run, &config)?;
     config.train.schedule.idle_end(config.train.max_updates).into_iter().for_each(warning);
     if args.dry_run {
-        let old = directory::continued(&run, args, &config)?;
+        let old = directory::continued(&run, args, &config)?.map(|continued| continued.config);
         let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
         return dry_run::print(&run, &config, &texts, saved, args.overwrite, &device, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
-    let (old, lock) = directory::open(&run, args, &config)?;
+    let (continued, lock) = directory::open(&run, args, &config)?;
+    let (old, changes) = continued.map(|continued| (continued.config, continued.changes)).unzip();
+    let changes = changes.unwrap_or_default();
     let resumed = old.is_some();
     if args.resume && !resumed {
         info(format_args!("there is no run in {} to resume: starting one", run.display()));
@@ -118,7 +120,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     } else {
         directory::start(&run, &config, &data.tokenizers)?;
     }
-    let prepared = Prepared { data, validator, model, backend, optimizer, state, lock, session };
+    let prepared = Prepared { data, validator, model, backend, optimizer, state, changes, lock, session };
     train(&run, &config, args, common, prepared, signals)
 }
 
@@ -231,6 +233,8 @@ struct Prepared {
     backend: Box<dyn Backend>,
     optimizer: Optimizer,
     state: TrainState,
+    /// What will be different from now on in a run that is continued.
+    changes: Vec<String>,
     lock: Lock,
     session: Session,
 }
@@ -243,7 +247,7 @@ fn train(
     prepared: Prepared,
     signals: Signals,
 ) -> Result<()> {
-    let Prepared { data, validator, model, backend, optimizer, state, lock, session } = prepared;
+    let Prepared { data, validator, model, backend, optimizer, state, changes, lock, session } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::model::vocabulary(&data.tokenizers);
@@ -251,7 +255,14 @@ fn train(
     if let Err(error) = files::replace(run, files::CORPUS, &serde_json::json!(statistics).to_string()) {
         message(format_args!("warning: {error}"));
     }
-    let log = Log::open(run, state.progress(), total, watchers)?;
+    let mut log = Log::open(run, state.progress(), total, watchers)?;
+    if !changes.is_empty() && state.end(&config.train, &config.valid).is_none() {
+        let entry = serde_json::json!({ "event": "change", "update": state.step, "changes": changes });
+        // It is there already if the run was killed before its next checkpoint.
+        if !log::entries(&run.join(LOG_FILE)).is_ok_and(|entries| entries.contains(&entry)) {
+            log.entry(&entry)?;
+        }
+    }
     let parameters = model.parameters().clone();
     let mut host = RunHost {
         run,

@@ -299,6 +299,7 @@ function incidents() {
   const words = {
     skip: e => `update ${e.update} skipped: loss ${e.loss}, gradient norm ${e.gradient_norm}`,
     spike: e => `update ${e.update}: loss ${short(e.loss)}, usual is ${short(e.usual)}`,
+    change: e => `from update ${e.update} on: ${e.changes.join("; ")}`,
     back: e => `back to update ${e.update} from ${e.from}: ${e.why}`,
   };
   const lines = e => (e.lines || []).map(l => `${l.file}: ${l.lines.slice(0, 8).join(", ")}${l.lines.length > 8 ? ", …" : ""}`);
