@@ -145,6 +145,8 @@ const LOCAL: &[(&[&str], &str, &[&str])] = &[
 
 /// Values: our key (dotted), our value, the names that others have for it.
 const VALUES: &[(&str, &str, &[&str])] = &[
+    ("tokenizer.normalization", "nfkc", &["nmt_nfkc"]),
+    ("tokenizer.normalization", "none", &["identity"]),
     ("model.preset", "transformer-tiny", &["tiny"]),
     ("model.preset", "transformer-small", &["small", "transformer_iwslt_de_en"]),
     ("model.preset", "transformer-base", &["base", "transformer", "transformer_wmt_en_de"]),
