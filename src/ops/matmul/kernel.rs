@@ -8,6 +8,7 @@
 //! float32) on the instruction set.
 
 use super::Precision;
+#[cfg(any(test, target_arch = "x86_64"))]
 use crate::ops::simd::{Level, level};
 
 /// Rows of a tile of C: with two vectors of 16 columns a row, 24 of AVX-512's 32 registers hold sums.
