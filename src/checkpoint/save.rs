@@ -100,6 +100,8 @@ fn clean_up(run: &Path, checkpoints: &Path) {
 /// Each file is written beside its place, synced and renamed, and the old manifest goes before the old model: a reader finds
 /// a whole model or one that is "not complete", never a torn one.
 ///
+/// `made_from` says what the model was made from, if not by training.
+///
 /// # Errors
 /// As [`save`].
 pub fn save_model(dir: &Path, model: &[NamedTensor], made_from: Option<&str>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use super::Kind;
 use crate::data::lines::is_long;
+use crate::data::tokenizer::INVISIBLE;
 
 /// What is odd about a line, given without its `\n`.
 pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
@@ -49,8 +50,7 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     if text.contains('\u{FFFD}') {
         found.push(Kind::Replacement);
     }
-    // Zero-width joiners and direction marks are left out: Persian, Indic scripts, Arabic and Hebrew need them.
-    if text.contains(['\u{200B}', '\u{2060}', '\u{FEFF}', '\u{AD}']) {
+    if text.contains(INVISIBLE) {
         found.push(Kind::Invisible);
     }
     if has_entity(text) {

@@ -59,6 +59,7 @@ use words::Words;
 /// Far more than any vocabulary takes.
 const MOST_BYTES: u64 = 1 << 28;
 
+pub use pipeline::INVISIBLE;
 pub use sentencepiece::OwnIds;
 pub use train::{TextCounts, TrainOptions};
 

@@ -53,7 +53,7 @@ const ESCAPED_SPACE: &str = "\u{FDD0}\u{FDD2}";
 
 /// Characters without width that belong to no word, and are removed: soft hyphen, zero-width space, word joiner, byte order
 /// mark. Joiners and marks of direction are not among them: Persian, Indic scripts, Arabic and Hebrew need them.
-const INVISIBLE: [char; 4] = ['\u{AD}', '\u{200B}', '\u{2060}', '\u{FEFF}'];
+pub const INVISIBLE: [char; 4] = ['\u{AD}', '\u{200B}', '\u{2060}', '\u{FEFF}'];
 
 /// The extra white space that becomes U+0020, or nothing at the ends of a line: several characters of white space in a row,
 /// and any control character, line and paragraph separator. Other single spaces (U+00A0, U+3000, …) stay
