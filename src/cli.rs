@@ -277,6 +277,9 @@ pub struct TranslateArgs {
     /// File to translate, one sentence per line; - for stdin
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
+    /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
+    #[arg(long, value_name = "TAG")]
+    pub tag: Option<String>,
     /// File to write to; - for stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -317,6 +320,9 @@ pub struct ScoreArgs {
     /// File with a translation of each source line; - for stdin
     #[arg(long, value_name = "FILE")]
     pub tgt: PathBuf,
+    /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
+    #[arg(long, value_name = "TAG")]
+    pub tag: Option<String>,
     /// Print the average log-probability per token instead of the sum; --json has both
     #[arg(long)]
     pub normalize: bool,
@@ -419,6 +425,9 @@ pub struct EmbedArgs {
     /// File to embed, one sentence per line; - for stdin
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
+    /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
+    #[arg(long, value_name = "TAG")]
+    pub tag: Option<String>,
     /// File to write to; - for stdout
     ///
     /// It gets JSON, one list per line, or a single tensor if its name ends in .safetensors.

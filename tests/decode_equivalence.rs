@@ -304,7 +304,7 @@ fn a_trained_model_decodes_alike_in_every_way() {
     let model = Transformer::new(&config.model, mt::commands::model::vocabulary(&tokenizers), &Device::Cpu).unwrap();
     mt::commands::model::load_parameters(&directory.join("model.safetensors"), &model).unwrap();
     let special = SpecialTokens::of(&tokenizers);
-    let text = std::fs::read_to_string(&config.data.test.unwrap().sides()[0]).unwrap();
+    let text = std::fs::read_to_string(&config.data.test.unwrap().location.sides()[0]).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let end = tokenizers.source.eos_id();
     let mut sources = tokenizers.source.encode_batch(&lines);

@@ -51,6 +51,94 @@ fn trained() -> Project {
     project
 }
 
+/// A corpus's tag makes the same model, and the same scores, as the same tag in its lines.
+#[test]
+fn the_tag_of_a_corpus_is_put_in_front_of_its_lines() {
+    let project = project();
+    let lines = |tag: &str| SOURCE.iter().map(|line| format!("{tag}{line}\n")).collect::<String>();
+    let targets: String = TARGET.iter().map(|line| format!("{line}\n")).collect();
+    for (name, text) in [
+        ("plain.en", lines("")),
+        ("with.en", lines("<2de> ")),
+        ("copy.en", lines("<2en> ")),
+        ("plain.de", targets),
+        ("valid.en", lines("<2de> ")),
+    ] {
+        project.write(name, text);
+    }
+    let train = |run: &str, corpora: [&str; 3]| {
+        let [german, english, valid] = corpora;
+        let sets = [
+            format!("data.train=[{{ {german}, target = \"plain.de\" }}, {{ {english}, target = \"plain.en\" }}]"),
+            format!("data.valid={{ {valid}, target = \"valid.de\" }}"),
+            format!("data.test={{ {valid}, target = \"valid.de\" }}"),
+            TAGS.to_owned(),
+        ];
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        project.mt(&[&["train", "--config", "small.toml", "--run-dir", run], &sets[..]].concat())
+    };
+    let inline = ["source = \"with.en\"", "source = \"copy.en\"", "source = \"valid.en\""];
+    let stated = [
+        "tag = \"<2de>\", source = \"plain.en\"",
+        "tag = \"<2en>\", source = \"plain.en\"",
+        "tag = \"<2de>\", source = \"plain.en\"",
+    ];
+    for (run, corpora) in [("inline", inline), ("stated", stated)] {
+        let output = train(run, corpora);
+        succeeds(&output);
+        assert!(!stderr(&output).contains("begin with none of the tags"), "{}", stderr(&output));
+    }
+    let of = |run: &str, name: &str| file(&project, run, name);
+    for name in ["model.safetensors", "validation/best.txt", "tokenizer.json"] {
+        assert!(of("inline", name) == of("stated", name), "{name}");
+    }
+    let eval = |run: &str, more: &[&str]| {
+        let output = project.mt(&[&["eval", "--model", run, "--ppl", "--chrf", "--json"], more].concat());
+        succeeds(&output);
+        assert!(!stderr(&output).contains("does not begin with a tag"), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let scores = eval("stated", &[]);
+    assert_eq!(scores, eval("inline", &[]));
+    assert_eq!(scores, eval("inline", &["--src", "plain.en", "--ref", "valid.de", "--tag", "<2de>"]));
+    // Continued with another tag, or by a model that does not know it.
+    let other = ["tag = \"<2en>\", source = \"plain.en\"", stated[1], stated[2]];
+    let again = |run: &str, corpora: [&str; 3], set: &str| {
+        let train = format!(
+            "data.train=[{{ {}, target = \"plain.de\" }}, {{ {}, target = \"plain.en\" }}]",
+            corpora[0], corpora[1]
+        );
+        let args = ["train", "--config", "small.toml", "--run-dir", run, "--set", &train, "--set", set, "--set", TAGS];
+        project.mt(&[&args[..], &["--set", "train.max_updates=13", "--resume"]].concat())
+    };
+    let valid = format!("data.valid={{ {}, target = \"valid.de\" }}", stated[2]);
+    fails(&again("stated", other, &valid), 2, &["the training text has changed since the run began", "the same `tag`"]);
+    succeeds(&again("stated", stated, &valid));
+    let unknown = "data.train=[{ tag = \"<2fr>\", source = \"plain.en\", target = \"plain.de\" }]";
+    let tuned =
+        ["train", "--config", "small.toml", "--run-dir", "tuned", "--set", unknown, "--set", "train.init=inline"];
+    fails(
+        &project.mt(&tuned),
+        2,
+        &["`data.train[0].tag`: <2fr> is not one of the tags of the vocabulary", "<2de> <2en>"],
+    );
+
+    let lines = |args: &[&str], input: &str| {
+        let output = project.mt_with_input(&[args, &["--model", "stated"]].concat(), input.as_bytes());
+        succeeds(&output);
+        (stdout(&output), stderr(&output).contains("begin with a tag"))
+    };
+    let plain = "the cat sleeps\n \na dog\n";
+    let tagged = "<2en> the cat sleeps\n \n<2en> a dog\n";
+    project.write("hyp", "the cat\n\na dog\n");
+    for args in [&["translate"][..], &["embed"], &["score", "--src", "-", "--tgt", "hyp"]] {
+        let with_flag = lines(&[args, &["--tag", "<2en>"]].concat(), plain);
+        assert_eq!(with_flag, lines(args, tagged), "{args:?}");
+        assert!(with_flag.0 != lines(args, plain).0, "{args:?}");
+        assert!(!with_flag.1);
+    }
+}
+
 /// Scores on lines without a tag are those of translations into whatever language the model makes of them.
 #[test]
 fn a_validation_or_test_set_without_tags_is_told() {

@@ -27,7 +27,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let loaded = model::load(&args.model, common)?;
     let (encoder, reader) = (Encoder::new(loaded.transformer()?)?, loaded.reader());
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
-    let mut lines = Lines::open(&args.text, args.input.as_deref())?;
+    let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
     let of_model = loaded.files();
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &&Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));

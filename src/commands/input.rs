@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::some_lines::SomeLines;
 use crate::console::{prompt, shows_prompts, warning};
+use crate::data::corpus::tagged;
 use crate::data::{lines, packing};
 use crate::decode::source::BeyondPositions;
 use crate::error::{Error, Result};
@@ -21,6 +22,8 @@ pub struct Lines {
     source: Source,
     /// The name of the input, as a user would state it.
     name: PathBuf,
+    /// What is put in front of each line.
+    tag: Option<String>,
     /// Lines before the last window.
     before: usize,
     /// Lines of the last window.
@@ -35,8 +38,8 @@ enum Source {
 
 impl Lines {
     /// The arguments, each a line; if there are none, the file; if there is none either, stdin. There are prompts if stdin is
-    /// a terminal, and the user would see them.
-    pub fn open(arguments: &[OsString], input: Option<&Path>) -> Result<Self> {
+    /// a terminal, and the user would see them. Each line gets the tag, if there is one.
+    pub fn open(arguments: &[OsString], input: Option<&Path>, tag: Option<&str>) -> Result<Self> {
         let named = input.filter(|path| *path != Path::new("-"));
         let (source, name) = match named {
             _ if !arguments.is_empty() => (Source::of(arguments), Path::new("arguments")),
@@ -46,7 +49,7 @@ impl Lines {
                 (Source::Stdin { input: Input::open(None)?, interactive }, Path::new("stdin"))
             }
         };
-        Ok(Self { source, name: name.to_path_buf(), before: 0, window: 0 })
+        Ok(Self { source, name: name.to_path_buf(), tag: tag.map(str::to_owned), before: 0, window: 0 })
     }
 
     /// The path of the file, or `-` for stdin; the output must be another one. `None` for arguments.
@@ -88,7 +91,7 @@ impl Lines {
             Source::File(input) | Source::Stdin { input, .. } => input.lines(WINDOW)?,
         };
         self.before += std::mem::replace(&mut self.window, lines.len());
-        Ok(lines)
+        Ok(with_tag(self.tag.as_deref(), lines))
     }
 
     /// The lines of the last window before the one that is refused, if any, and the error for that one. The lines before it
@@ -126,6 +129,14 @@ impl Source {
         };
         let lines = (1..).zip(arguments).map(line).collect();
         Self::Arguments { lines, invalid }
+    }
+}
+
+/// Lines that each begin with the tag, if there is one.
+pub fn with_tag(tag: Option<&str>, lines: Vec<String>) -> Vec<String> {
+    match tag {
+        Some(_) => lines.iter().map(|line| tagged(tag, line).into_owned()).collect(),
+        None => lines,
     }
 }
 

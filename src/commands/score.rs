@@ -6,7 +6,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::decoding::translator;
-use super::input::{Input, shown_name};
+use super::input::{Input, shown_name, with_tag};
 use super::model;
 use super::output::{Output, refuse_inputs};
 use super::tags::Tags;
@@ -37,7 +37,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let mut tags = Tags::new(&first.tokenizers.source);
     let refused = loop {
         let (sources, targets, refused) = match pairs.read() {
-            Ok(read) => read,
+            Ok((sources, targets, refused)) => (with_tag(args.tag.as_deref(), sources), targets, refused),
             // Once something is written, what is known of the lines before is told too.
             Err(error) if output.is_some() => break Some(error),
             Err(error) => return Err(error),

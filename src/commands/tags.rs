@@ -4,8 +4,14 @@ use super::some_lines::SomeLines;
 use crate::console::warning;
 use crate::data::tokenizer::Tokenizer;
 
-/// The most tags that a warning lists.
+/// The most tags that a message lists.
 const MOST: usize = 60;
+
+/// Tags as a message lists them.
+pub fn listed(tags: &[&str]) -> String {
+    let more = if tags.len() > MOST { " …" } else { "" };
+    tags.iter().take(MOST).copied().collect::<Vec<_>>().join(" ") + more
+}
 
 /// Lines without a tag, or with one that the model does not know.
 pub struct Tags<'t> {
@@ -53,9 +59,7 @@ impl<'t> Tags<'t> {
 
     /// Prints the warnings.
     pub fn warn(&self) {
-        let more = if self.known.len() > MOST { " …" } else { "" };
-        let known: Vec<&str> = self.known.iter().take(MOST).copied().collect();
-        let known = known.join(" ") + more;
+        let known = listed(&self.known);
         if let Some(lines_begin) = self.unknown.subject(self.lines, "line", ["begins", "begin"]) {
             let tag = &self.unknown_tag;
             warning(format_args!("{lines_begin} with a tag that the model does not know ({tag}); it knows {known}"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::Common;
 use crate::config::{CorpusLocation, DataConfig};
 use crate::console::Notice;
-use crate::data::corpus::{Corpus, PairSource};
+use crate::data::corpus::{Corpus, PairSource, Tagged};
 use crate::data::hub::HubFiles;
 use crate::data::lines::RawLines;
 use crate::data::text::Uneven;
@@ -14,7 +14,15 @@ use crate::hub::Hub;
 
 /// A corpus; the files of one that [`Texts::find`] returns exist.
 #[derive(Clone, Debug)]
-pub enum Text {
+pub struct Text {
+    place: Place,
+    /// What is put in front of each source line.
+    tag: Option<String>,
+}
+
+/// Where a corpus is.
+#[derive(Clone, Debug)]
+enum Place {
     /// Two files, aligned line by line.
     Files {
         /// The source side.
@@ -34,8 +42,65 @@ pub enum Text {
 }
 
 impl Text {
+    /// Two files.
+    #[cfg(test)]
+    pub fn files(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
+        Self { place: Place::Files { source: source.into(), target: target.into() }, tag: None }
+    }
+
     /// Opens it and reads it once; an epoch draws each pair `weight` times. Warns of carriage returns in files.
     pub fn open(&self, weight: f64, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
+        let corpus = self.place.open(weight, say)?;
+        Ok(match &self.tag {
+            Some(tag) => Box::new(Tagged { corpus, tag: tag.clone() }),
+            None => corpus,
+        })
+    }
+
+    /// What is put in front of each source line.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// Both sides as bytes, without the tag, for finding mistakes in them. Calls `tell` with why a side cannot be read.
+    pub fn raw(&self, tell: &mut dyn FnMut(Error)) -> [Option<RawLines>; 2] {
+        let pairs = match &self.place {
+            Place::Files { source, target } => {
+                let read =
+                    |file: &Path| must_exist(file, Some("text that is checked")).and_then(|()| RawLines::read(file));
+                let (source, target) = rayon::join(|| read(source), || read(target));
+                return [source, target].map(|side| side.map_err(&mut *tell).ok());
+            }
+            Place::Tsv { file, columns } => {
+                must_exist(file, COLUMNS).and_then(|()| RawLines::read_columns(file, *columns))
+            }
+            Place::Hub(files) => files.open(1.0).and_then(|corpus| RawLines::of_pairs(&corpus)),
+        };
+        pairs.map_err(tell).map_or([None, None], |sides| sides.map(Some))
+    }
+
+    /// Whether it can be read at once, and again: not from a pipe.
+    pub fn is_kept(&self) -> bool {
+        let files = match &self.place {
+            Place::Files { source, target } => [source, target],
+            Place::Tsv { file, .. } => [file, file],
+            Place::Hub(_) => return true,
+        };
+        files.iter().all(|file| file.is_file())
+    }
+
+    /// Its name in messages.
+    pub fn name(&self) -> &Path {
+        match &self.place {
+            Place::Files { source: file, .. } | Place::Tsv { file, .. } => file,
+            Place::Hub(files) => files.name(),
+        }
+    }
+}
+
+impl Place {
+    /// As [`Text::open`], without the tag.
+    fn open(&self, weight: f64, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
         let corpus = match self {
             Self::Hub(files) => return Ok(Box::new(files.open(weight)?)),
             Self::Files { source, target } => Corpus::open(source, target, weight)?,
@@ -55,41 +120,6 @@ impl Text {
             )));
         }
         Ok(Box::new(corpus))
-    }
-
-    /// Both sides as bytes, for finding mistakes in them. Calls `tell` with why a side cannot be read.
-    pub fn raw(&self, tell: &mut dyn FnMut(Error)) -> [Option<RawLines>; 2] {
-        let pairs = match self {
-            Self::Files { source, target } => {
-                let read =
-                    |file: &Path| must_exist(file, Some("text that is checked")).and_then(|()| RawLines::read(file));
-                let (source, target) = rayon::join(|| read(source), || read(target));
-                return [source, target].map(|side| side.map_err(&mut *tell).ok());
-            }
-            Self::Tsv { file, columns } => {
-                must_exist(file, COLUMNS).and_then(|()| RawLines::read_columns(file, *columns))
-            }
-            Self::Hub(files) => files.open(1.0).and_then(|corpus| RawLines::of_pairs(&corpus)),
-        };
-        pairs.map_err(tell).map_or([None, None], |sides| sides.map(Some))
-    }
-
-    /// Whether it can be read at once, and again: not from a pipe.
-    pub fn is_kept(&self) -> bool {
-        let files = match self {
-            Self::Files { source, target } => [source, target],
-            Self::Tsv { file, .. } => [file, file],
-            Self::Hub(_) => return true,
-        };
-        files.iter().all(|file| file.is_file())
-    }
-
-    /// Its name in messages.
-    pub fn name(&self) -> &Path {
-        match self {
-            Self::Files { source: file, .. } | Self::Tsv { file, .. } => file,
-            Self::Hub(files) => files.name(),
-        }
     }
 }
 
@@ -125,45 +155,48 @@ impl Texts {
         let is_hub = locations(config).any(|location| matches!(location, CorpusLocation::Hub(_)));
         let hub = is_hub.then(|| Hub::open(common.offline)).transpose().map_err(|error| errors.push(error));
         let hub = hub.ok().flatten();
-        let mut find = |location: &CorpusLocation, key: &str| {
+        let mut find = |location: &CorpusLocation, tag: &Option<String>, key: &str| {
             if hub.is_none() && matches!(location, CorpusLocation::Hub(_)) {
                 // The errors have one already that says why.
                 return None;
             }
-            let found = find(location, hub.as_ref());
-            found.map_err(|error| errors.push(error.context(format_args!("`{key}`")))).ok()
+            let place = find(location, hub.as_ref());
+            let place = place.map_err(|error| errors.push(error.context(format_args!("`{key}`")))).ok()?;
+            Some(Text { place, tag: tag.clone() })
         };
         let mut train = Vec::with_capacity(config.train.len());
         for (index, corpus) in config.train.iter().enumerate() {
-            train.extend(find(&corpus.location, &format!("data.train[{index}]")).map(|text| (text, corpus.weight)));
+            let text = find(&corpus.location, &corpus.tag, &format!("data.train[{index}]"));
+            train.extend(text.map(|text| (text, corpus.weight)));
         }
-        let valid = config.valid.as_ref().and_then(|location| find(location, "data.valid"));
-        let test = config.test.as_ref().and_then(|location| find(location, "data.test"));
+        let valid = config.valid.as_ref().and_then(|set| find(&set.location, &set.tag, "data.valid"));
+        let test = config.test.as_ref().and_then(|set| find(&set.location, &set.tag, "data.test"));
         (Self { train, valid, test }, errors)
     }
 }
 
 /// Where all text of a configuration is.
 fn locations(config: &DataConfig) -> impl Iterator<Item = &CorpusLocation> {
-    config.train.iter().map(|corpus| &corpus.location).chain(&config.valid).chain(&config.test)
+    let sets = config.valid.iter().chain(&config.test).map(|set| &set.location);
+    config.train.iter().map(|corpus| &corpus.location).chain(sets)
 }
 
-/// Finds a single corpus.
+/// Finds a single corpus, without a tag.
 pub fn find_one(location: &CorpusLocation, common: &Common) -> Result<Text> {
     let hub = match location {
         CorpusLocation::Files { .. } | CorpusLocation::Tsv { .. } => None,
         CorpusLocation::Hub(_) => Some(Hub::open(common.offline)?),
     };
-    find(location, hub.as_ref())
+    Ok(Text { place: find(location, hub.as_ref())?, tag: None })
 }
 
-fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Text> {
+fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Place> {
     match (location, hub) {
         (CorpusLocation::Files { source, target }, _) => {
-            Ok(Text::Files { source: source.clone(), target: target.clone() })
+            Ok(Place::Files { source: source.clone(), target: target.clone() })
         }
-        (CorpusLocation::Tsv { file, columns }, _) => Ok(Text::Tsv { file: file.clone(), columns: *columns }),
-        (CorpusLocation::Hub(split), Some(hub)) => Ok(Text::Hub(HubFiles::fetch(hub, split)?)),
+        (CorpusLocation::Tsv { file, columns }, _) => Ok(Place::Tsv { file: file.clone(), columns: *columns }),
+        (CorpusLocation::Hub(split), Some(hub)) => Ok(Place::Hub(HubFiles::fetch(hub, split)?)),
         (CorpusLocation::Hub(split), None) => Err(Error::failure(format!("{split} was not fetched"))),
     }
 }

@@ -37,7 +37,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     }
     let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix)?;
     translator.check_prefix(&options)?;
-    let mut lines = Lines::open(&args.text, args.input.as_deref())?;
+    let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
     if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
         AttentionFile::refuse_several(file, count)?;
     }

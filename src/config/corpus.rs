@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Report;
 use super::document::{Item, Origin, Table, Value, get};
+use super::sections::TokenizerConfig;
 use crate::data::hub::HubSplit;
 use crate::error::Error;
 use crate::hub;
@@ -17,13 +18,24 @@ use crate::hub;
 pub struct CorpusConfig {
     /// Where it is.
     pub location: CorpusLocation,
+    /// What is put in front of each of its source lines.
+    pub tag: Option<String>,
     /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair; positive.
     pub weight: f64,
 }
 
-/// Where pairs of sentences are.
+/// A validation or test set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stated", into = "Stated")]
+pub struct SetConfig {
+    /// Where it is.
+    pub location: CorpusLocation,
+    /// What is put in front of each of its source lines.
+    pub tag: Option<String>,
+}
+
+/// Where pairs of sentences are.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CorpusLocation {
     /// Two files, aligned line by line.
     Files {
@@ -56,6 +68,13 @@ impl CorpusLocation {
             Self::Tsv { file, .. } => [file.clone(), file.clone()],
             Self::Hub(split) => [&split.source, &split.target].map(|side| format!("{split} ({side})").into()),
         }
+    }
+}
+
+/// Without a tag.
+impl From<CorpusLocation> for SetConfig {
+    fn from(location: CorpusLocation) -> Self {
+        Self { location, tag: None }
     }
 }
 
@@ -112,6 +131,8 @@ struct Stated {
     source: StatedSide,
     target: StatedSide,
     #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
 }
 
@@ -139,6 +160,7 @@ impl From<CorpusLocation> for Stated {
             tsv: None,
             source,
             target,
+            tag: None,
             weight: None,
         };
         match location {
@@ -157,27 +179,43 @@ impl From<CorpusLocation> for Stated {
 
 impl From<Stated> for CorpusConfig {
     fn from(stated: Stated) -> Self {
-        let weight = stated.weight.unwrap_or(1.0);
-        Self { location: stated.into(), weight }
+        let (tag, weight) = (stated.tag.clone(), stated.weight.unwrap_or(1.0));
+        Self { location: stated.into(), tag, weight }
     }
 }
 
 impl From<CorpusConfig> for Stated {
     fn from(corpus: CorpusConfig) -> Self {
-        Self { weight: Some(corpus.weight), ..corpus.location.into() }
+        Self { tag: corpus.tag, weight: Some(corpus.weight), ..corpus.location.into() }
     }
 }
 
-/// Reports keys that go together only with `hub`, or not without it.
-pub(super) fn check(merged: &Table, report: &mut Report) {
+impl From<Stated> for SetConfig {
+    fn from(stated: Stated) -> Self {
+        let tag = stated.tag.clone();
+        Self { location: stated.into(), tag }
+    }
+}
+
+impl From<SetConfig> for Stated {
+    fn from(set: SetConfig) -> Self {
+        Self { tag: set.tag, ..set.location.into() }
+    }
+}
+
+/// Reports keys that go together only with `hub`, or not without it, and tags that the vocabulary to be learnt will not have.
+pub(super) fn check(merged: &Table, tokenizer: &TokenizerConfig, report: &mut Report) {
     let Some(Value::Table(data)) = get(merged, "data").map(|entry| &entry.item.value) else { return };
+    // What other vocabularies have is known once they are there.
+    let is_learnt = tokenizer.path.is_none() && get(merged, "train.init").is_none();
+    let known = is_learnt.then_some(tokenizer).filter(|_| !report.is_bad("tokenizer.tags"));
     for (name, entry) in data {
         match &entry.item.value {
-            Value::Table(table) => check_one(report, &format!("data.{name}"), table, &entry.key),
+            Value::Table(table) => check_one(report, &format!("data.{name}"), table, known, &entry.key),
             Value::List(items) => {
                 for (i, item) in items.iter().enumerate() {
                     if let Value::Table(table) = &item.value {
-                        check_one(report, &format!("data.{name}[{i}]"), table, &item.origin);
+                        check_one(report, &format!("data.{name}[{i}]"), table, known, &item.origin);
                     }
                 }
             }
@@ -203,11 +241,24 @@ fn same_column(report: &mut Report, path: &str, [source, target]: [&Item; 2]) {
     }
 }
 
-fn check_one(report: &mut Report, path: &str, table: &Table, origin: &Origin) {
+/// Reports a tag that is not made of those that the vocabulary will have.
+fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), known: &TokenizerConfig) {
+    let is_known = |word: &str| known.tags.iter().chain(&known.symbols).any(|stated| stated == word);
+    if let Some(word) = tag.split_whitespace().find(|word| !is_known(word)) {
+        let what = format!("`{path}.tag`: {word} is not one of `tokenizer.tags`, so the vocabulary would not have it");
+        let all: Vec<_> = known.tags.iter().map(String::as_str).chain([word]).map(|tag| format!("\"{tag}\"")).collect();
+        report.add(origin, Error::usage(what).help(format!("add it to [tokenizer]: tags = [{}]", all.join(", "))));
+    }
+}
+
+fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&TokenizerConfig>, origin: &Origin) {
     let text = |key: &str| match table.get(key).map(|entry| &entry.item) {
         Some(Item { value: Value::Text(text), origin }) => Some((text.as_str(), origin)),
         _ => None,
     };
+    if let (Some(tag), Some(known)) = (text("tag"), known) {
+        unknown_tag(report, path, tag, known);
+    }
     let tsv = table.get("tsv").map(|entry| &entry.item);
     let mut columns = Vec::new();
     for side in ["source", "target"] {

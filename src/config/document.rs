@@ -247,7 +247,7 @@ pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
 fn is_another_corpus(below: &Table, above: &Table) -> bool {
     let form = |table: &Table| FORMS.iter().find(|key| table.contains_key(**key));
     let is_whole = above.contains_key("source") && above.contains_key("target");
-    (form(above).is_some() && form(above) != form(below)) || (is_whole && (form(above).or(form(below)).is_some()))
+    is_whole || (form(above).is_some() && form(above) != form(below))
 }
 
 /// The entry at a dotted path.

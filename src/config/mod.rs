@@ -30,7 +30,7 @@ use std::rc::Rc;
 pub use crate::ops::matmul::Precision;
 use check::Report;
 use computed::ResolvedLayer;
-pub use corpus::{CorpusConfig, CorpusLocation};
+pub use corpus::{CorpusConfig, CorpusLocation, SetConfig};
 use document::{Origin, Source, Table, Value};
 pub use dump::{differences, differences_of, is_resolved, to_toml, values};
 pub use init::idle_key;

@@ -28,7 +28,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
         config.tokenizer.joint = config.tokenizer.target_path.is_none();
     }
     computed::fill(&mut config, stated);
-    corpus::check(merged, report);
+    corpus::check(merged, &config.tokenizer, report);
     let mut together = Together { merged, report };
     together.tokenizer(&config.tokenizer);
     together.symbols(&config.tokenizer);

@@ -28,8 +28,8 @@ const BEAM: Kind = Kind::Integer { least: 1, most: MAX_BEAM as i128 };
 const DATA: &[Key] = &[
     key("root", Kind::Path),
     key("train", Kind::List(CORPUS)),
-    key("valid", Kind::Table(LOCATION)),
-    key("test", Kind::Table(LOCATION)),
+    key("valid", Kind::Table(SET)),
+    key("test", Kind::Table(SET)),
     key("max_length", POSITIVE),
     key("max_ratio", Kind::Number(Range::OffOrRatio)),
     key("cache_above", COUNT),
@@ -39,6 +39,7 @@ const DATA: &[Key] = &[
 const CORPUS: &[Key] = &[
     required("source", Kind::Side),
     required("target", Kind::Side),
+    key("tag", Kind::Text),
     key("weight", Kind::Number(Range::Weight)),
     key("tsv", Kind::Corpus),
     HUB[0],
@@ -47,9 +48,10 @@ const CORPUS: &[Key] = &[
     HUB[3],
 ];
 
-const LOCATION: &[Key] = &[
+const SET: &[Key] = &[
     required("source", Kind::Side),
     required("target", Kind::Side),
+    key("tag", Kind::Text),
     key("tsv", Kind::Corpus),
     HUB[0],
     HUB[1],

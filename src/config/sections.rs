@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::corpus::{CorpusConfig, CorpusLocation};
+use super::corpus::{CorpusConfig, SetConfig};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
@@ -45,10 +45,10 @@ pub struct DataConfig {
     pub train: Vec<CorpusConfig>,
     /// The text validated on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub valid: Option<CorpusLocation>,
+    pub valid: Option<SetConfig>,
     /// The text that `mt eval` scores when it is given none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub test: Option<CorpusLocation>,
+    pub test: Option<SetConfig>,
     /// Training pairs with more subwords than this on either side, end of sentence not counted, are dropped.
     pub max_length: usize,
     /// Training pairs whose longer side has more than this times the subwords of the shorter are dropped; 0: none.

@@ -1,5 +1,6 @@
 //! Parallel corpora: pairs of lines that belong together.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -94,6 +95,55 @@ impl PairBlock {
 
 fn is_full(ends: usize, bytes: usize) -> bool {
     ends >= 2 * BLOCK_PAIRS || bytes >= BLOCK_BYTES
+}
+
+/// A source line with a tag in front. A blank line stays as it is, since there is nothing to translate.
+pub fn tagged<'l>(tag: Option<&str>, line: &'l str) -> Cow<'l, str> {
+    match tag {
+        Some(tag) if !line.trim().is_empty() => Cow::Owned(format!("{tag} {line}")),
+        _ => Cow::Borrowed(line),
+    }
+}
+
+/// A corpus whose source lines get a tag.
+pub struct Tagged {
+    /// Without the tag.
+    pub corpus: Box<dyn PairSource>,
+    /// What is put in front of each line.
+    pub tag: String,
+}
+
+impl PairSource for Tagged {
+    fn len(&self) -> usize {
+        self.corpus.len()
+    }
+
+    fn text_bytes(&self) -> u64 {
+        self.corpus.text_bytes() + (self.len() * (self.tag.len() + 1)) as u64
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::new().chain_update(self.corpus.digest()).chain_update(&self.tag).finalize().into()
+    }
+
+    fn blocks(&self) -> Result<Box<dyn Iterator<Item = Result<PairBlock>> + Send + '_>> {
+        let tag_block = |block: Result<PairBlock>| {
+            let (block, mut with_tags) = (block?, PairBlock::default());
+            for (source, target) in (0..block.len()).map(|index| block.get(index)) {
+                with_tags.push(&tagged(Some(&self.tag), source), target);
+            }
+            Ok(with_tags)
+        };
+        Ok(Box::new(self.corpus.blocks()?.map(tag_block)))
+    }
+
+    fn origin(&self, index: usize, side: Side) -> (PathBuf, usize) {
+        self.corpus.origin(index, side)
+    }
+
+    fn weight(&self) -> f64 {
+        self.corpus.weight()
+    }
 }
 
 /// All pairs of a corpus that is known to be small, in memory.
@@ -297,6 +347,20 @@ mod tests {
         assert!(path.ends_with("t.de"));
         assert_eq!(line, 2);
         assert_eq!((corpus.source().carriage_returns, corpus.target().carriage_returns), (0, 1));
+    }
+
+    #[test]
+    fn a_tag_is_put_in_front_of_lines_that_are_not_blank() {
+        let (_directory, corpus) = open("one\n \ntwo\n", "eins\n\nzwei\n", 2.0);
+        let corpus = corpus.unwrap();
+        let (digest, bytes) = (corpus.digest(), corpus.text_bytes());
+        let of = |tag: &str| Tagged { corpus: Box::new(corpus.clone()), tag: tag.to_owned() };
+        let german = of("<2de>");
+        assert_eq!(read_all(&german).unwrap(), [pair("<2de> one", "eins"), pair(" ", ""), pair("<2de> two", "zwei")]);
+        assert_eq!((german.len(), german.weight(), german.origin(2, Side::Source).1), (3, 2.0, 3));
+        assert!(german.text_bytes() > bytes);
+        // Text with another tag is other text.
+        assert!(german.digest() != digest && german.digest() != of("<2fr>").digest());
     }
 
     /// Even if it has as many lines, and whether it was replaced or rewritten.

@@ -9,13 +9,13 @@ use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
 use crate::commands::cut::CutLines;
 use crate::commands::decoding;
-use crate::commands::input::shown_name;
+use crate::commands::input::{shown_name, with_tag};
 use crate::commands::model::{self, ModelFiles};
 use crate::commands::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::run::validator;
 use crate::commands::tags::Tags;
 use crate::commands::texts;
-use crate::config::CorpusLocation;
+use crate::config::{CorpusLocation, SetConfig};
 use crate::console::{Counted, info, progress_bar};
 use crate::data::corpus::read_all;
 use crate::data::lines::{LineFile, read_lines};
@@ -189,8 +189,11 @@ struct Text {
 impl Text {
     /// Reads the test set that the flags name, else the one of the model's configuration.
     fn find(args: &EvalArgs, loaded: &ModelFiles, common: &Common) -> Result<Self> {
-        let location = match (&args.src, &loaded.config.data.test) {
-            (Some(source), _) => CorpusLocation::files(source, args.reference.first().cloned().unwrap_or_default()),
+        let SetConfig { location, tag } = match (&args.src, &loaded.config.data.test) {
+            (Some(source), _) => {
+                let reference = args.reference.first().cloned().unwrap_or_default();
+                SetConfig { location: CorpusLocation::files(source, reference), tag: args.tag.clone() }
+            }
             (None, Some(test)) => test.clone(),
             (None, None) => {
                 let error = Error::usage("the model's configuration names no test set");
@@ -211,6 +214,7 @@ impl Text {
                 (sources, vec![references.iter().map(|line| trimmed(line)).collect()], references)
             }
         };
+        let sources = with_tag(tag.as_deref(), sources);
         check_counts(&source, sources.len(), &reference, &references)?;
         if sources.is_empty() {
             return Err(nothing_to_score(&source));

@@ -176,7 +176,7 @@ pub fn text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Re
         errors.push(changed("training", &other, is_known));
     }
     if valid {
-        errors.push(changed("validation", &config.valid.iter().collect::<Vec<_>>(), true));
+        errors.push(changed("validation", &config.valid.iter().map(|set| &set.location).collect::<Vec<_>>(), true));
     }
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
@@ -194,7 +194,7 @@ fn changed(what: &str, texts: &[&CorpusLocation], is_known: bool) -> Error {
         }
     };
     error.help(
-        "restore the files (they may be in another place); or start another run with --run-dir, from this one's model \
+        "restore the files (they may be in another place, but with the same `tag`); or start another run with --run-dir, from this one's model \
          with train.init; or insist with --force",
     )
 }
@@ -208,6 +208,7 @@ mod tests {
     fn a_corpus_that_was_added_is_told_from_another_weight() {
         let corpus = |weight| CorpusConfig {
             location: CorpusLocation::Files { source: "a.en".into(), target: "a.de".into() },
+            tag: None,
             weight,
         };
         let config = |weights: &[f64]| {
@@ -238,6 +239,7 @@ mod tests {
                 source: format!("{name}.en").into(),
                 target: format!("{name}.de").into(),
             },
+            tag: None,
             weight: 1.0,
         });
         let data = DataConfig { train: train.to_vec(), ..config.data };

@@ -147,6 +147,7 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notic
 /// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
 pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
     let named = tokenizers(config, saved, workplace.say)?;
+    named.iter().try_for_each(|tokenizers| untagged::refuse_unknown(texts, &tokenizers.source))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
     workplace.end_at_once(true);
     let open = texts.train.iter().map(|(text, weight)| text.open(*weight, workplace.say));

@@ -1,17 +1,39 @@
-//! Warnings about source lines without a tag, where the vocabulary has tags.
+//! Source lines without a tag, where the vocabulary has tags, and corpora with one that it does not have.
 
 use std::path::PathBuf;
 
 use super::training_data::{Data, about, sampled};
+use crate::commands::tags::listed;
 use crate::commands::texts::Texts;
 use crate::data::corpus::{PairSource, Side, read_all};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
+use crate::error::{Error, Result};
 
 /// About how many lines of the validation or test set to look at.
 const SAMPLED: usize = 1000;
 /// A line's tag is among this many tokens at its beginning.
 const FIRST: usize = 16;
+
+/// Refuses corpora whose tag the vocabulary does not have. Nothing is refused if it is not known which strings are tags.
+pub fn refuse_unknown(texts: &Texts, source: &Tokenizer) -> Result<()> {
+    let tags = source.language_tags();
+    if tags.is_empty() {
+        return Ok(());
+    }
+    let train = texts.train.iter().enumerate().map(|(index, (text, _))| (format!("data.train[{index}]"), text));
+    let valid = texts.valid.iter().map(|text| ("data.valid".to_owned(), text));
+    let test = texts.test.iter().map(|text| ("data.test".to_owned(), text));
+    let known: Vec<&str> = tags.iter().copied().chain(source.symbols()).collect();
+    let is_known = |word: &str| known.contains(&word) || known.contains(&source.normalise(word).as_str());
+    let unknown = train.chain(valid).chain(test).filter_map(|(key, text)| {
+        let word = text.tag()?.split_whitespace().find(|word| !is_known(word))?;
+        let what = format!("`{key}.tag`: {word} is not one of the tags of the vocabulary");
+        Some(Error::usage(what).help(format!("it has {}; `tokenizer.tags` adds others to a model's", listed(&tags))))
+    });
+    let unknown: Vec<Error> = unknown.collect();
+    if unknown.is_empty() { Ok(()) } else { Err(Error::many(unknown)) }
+}
 
 /// The tags of a tokenizer.
 struct Tags {

@@ -112,11 +112,11 @@ fn text_follows_its_root() {
     // What is stated beside the new root is text of its own.
     let sets = ["data.root=/new", "data.valid.target=/old/w.de", "data.train=[{ source = '/old/x', target = 'y' }]"];
     let data = changed(&run, &sets).data;
-    assert_eq!(data.valid, Some(CorpusLocation::files("/else/v.en", "/old/w.de")));
+    assert_eq!(data.valid, Some(CorpusLocation::files("/else/v.en", "/old/w.de").into()));
     assert_eq!(data.train[0].location, CorpusLocation::files("/old/x", "/new/y"));
     // So it is for a user's own file.
     let folder =
         Folder::new(&[("a.toml", "[data]\nroot = \"/old\"\nvalid = { source = \"/old/a\", target = \"b\" }\n")]);
     let valid = folder.load(&["a.toml"], &["data.root=/new"]).unwrap().data.valid;
-    assert_eq!(valid, Some(CorpusLocation::files("/old/a", "/new/b")));
+    assert_eq!(valid, Some(CorpusLocation::files("/old/a", "/new/b").into()));
 }

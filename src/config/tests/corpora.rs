@@ -42,10 +42,10 @@ fn a_data_set_of_the_hub_names_columns_not_files() {
         source: "en".into(),
         target: "de".into(),
     };
-    let first = CorpusConfig { location: CorpusLocation::Hub(split("train", None)), weight: 2.0 };
+    let first = CorpusConfig { location: CorpusLocation::Hub(split("train", None)), tag: None, weight: 2.0 };
     assert_eq!(config.data.train[0], first);
     assert!(config.data.train[1].location.sides()[0].ends_with("x/a"));
-    assert_eq!(config.data.valid, Some(CorpusLocation::Hub(split("validation", Some("v1.0")))));
+    assert_eq!(config.data.valid, Some(CorpusLocation::Hub(split("validation", Some("v1.0"))).into()));
     // And comes back from a run's config.toml.
     let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
     assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
@@ -65,6 +65,33 @@ fn a_file_of_columns_is_named_with_their_numbers() {
     assert_eq!((columns, config.data.train[0].weight), (&[2, 1], 0.5));
     let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
     assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
+}
+
+#[test]
+fn a_tag_is_one_of_the_vocabulary_s() {
+    let text = "[data]\ntrain = [{ source = \"a\", target = \"b\", tag = \"<2de> <f>\" }]\nvalid = { source = \"a\", target = \
+                \"b\", tag = \"<2de>\" }\n";
+    let all = format!("{text}[tokenizer]\ntags = [\"<2de>\"]\nsymbols = [\"<f>\"]\n");
+    let config = loaded(&all, &[]);
+    assert_eq!(config.data.train[0].tag.as_deref(), Some("<2de> <f>"));
+    assert_eq!(config.data.valid.as_ref().unwrap().tag.as_deref(), Some("<2de>"));
+    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
+    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
+    // The tag is not that of another corpus.
+    let other = folder.load(&["resolved.toml"], &["data.valid={ source = \"c\", target = \"d\" }"]).unwrap();
+    assert_eq!(other.data.valid.unwrap().tag, None);
+    let same = folder.load(&["resolved.toml"], &["data.valid.source=c"]).unwrap();
+    assert_eq!(same.data.valid.unwrap().tag.as_deref(), Some("<2de>"));
+
+    let folder = Folder::new(&[("a.toml", &format!("{text}[tokenizer]\ntags = [\"<2fr>\"]\n"))]);
+    let problems = folder.problems(&["a.toml"], &[]);
+    assert_eq!(problems.len(), 2, "{problems:#?}");
+    let says =
+        ["`data.train[0].tag`: <2de> is not one of `tokenizer.tags`", "--> a.toml:2:", "tags = [\"<2fr>\", \"<2de>\"]"];
+    assert_mentions(&problems[0], &says);
+    assert_mentions(&problems[1], &["`data.valid.tag`: <2de>", "--> a.toml:3:"]);
+    // What a vocabulary that is not learnt has is not known yet.
+    folder.load(&["a.toml"], &["tokenizer.path=spm.model", "tokenizer.tags=[]"]).unwrap();
 }
 
 #[test]
@@ -150,7 +177,7 @@ fn a_side_that_is_no_column_of_its_corpus_is_refused() {
     // A model may be trained to copy a file; and earlier versions trained with such columns.
     loaded("[data]\nvalid = { source = \"a\", target = \"a\" }\n", &[]);
     let mut config = loaded("", &[]);
-    config.data.valid = Some(CorpusLocation::Tsv { file: "/a.tsv".into(), columns: [1, 1] });
+    config.data.valid = Some(CorpusLocation::Tsv { file: "/a.tsv".into(), columns: [1, 1] }.into());
     let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
     assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
 }
@@ -163,7 +190,7 @@ fn a_column_may_be_set_by_its_number() {
     assert_eq!(valid(&config), "tsv = \"/v.tsv\", source = 3, target = 2");
     // What is no number is text, and what is in quotes too.
     let config = loaded(text, &["data.test.source=3.en", "data.test.target=\"4\""]);
-    let sides = config.data.test.unwrap().sides();
+    let sides = config.data.test.unwrap().location.sides();
     assert!(sides[0].ends_with("3.en") && sides[1].ends_with("4"), "{sides:?}");
     let folder = Folder::new(&[("a.toml", text)]);
     let text = folder.problems(&["a.toml"], &["data.test.source=3"]).concat();

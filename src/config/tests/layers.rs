@@ -107,7 +107,7 @@ fn sets_take_toml_or_bare_text() {
     let OptimizerConfig::Adam { betas, .. } = config.train.optimizer;
     assert_eq!((betas, config.train.seed, config.tokenizer.lowercase), ([0.8, 0.9], 16, true));
     let root = std::env::current_dir().unwrap().join("2024");
-    assert_eq!(config.data.valid, Some(CorpusLocation::files(root.join("v.a"), root.join("v=b"))));
+    assert_eq!(config.data.valid, Some(CorpusLocation::files(root.join("v.a"), root.join("v=b")).into()));
     assert_eq!(config.data.root, root);
     let folder = Folder::new(&[("a.toml", "")]);
     let text = folder.problems(&["a.toml"], &["model.dropout=lots", "model..heads=3", "=3"]).join("\n");
@@ -148,7 +148,7 @@ fn paths_start_at_the_file_that_states_them() {
     assert_eq!(data.root, folder.path("data/x"));
     assert_eq!(data.train[0].location.sides()[0], folder.path("data/x/t.en"));
     let test = CorpusLocation::files(folder.path("data/x/e.en"), "/abs/e.de");
-    assert_eq!(data.test, Some(test));
+    assert_eq!(data.test, Some(test.into()));
     let working = std::env::current_dir().unwrap();
     let data = folder.load(&["child.toml"], &["data.root=./y/../z"]).unwrap().data;
     let [source, _] = data.train[0].location.sides();
@@ -156,7 +156,7 @@ fn paths_start_at_the_file_that_states_them() {
     // No root: names are relative to the file that states them, not to the one that extends it.
     let data = folder.load(&["user.toml"], &[]).unwrap().data;
     let valid = CorpusLocation::files(folder.path("configs/v.en"), folder.path("v.de"));
-    assert_eq!((data.root, data.valid), (folder.0.path().to_path_buf(), Some(valid)));
+    assert_eq!((data.root, data.valid), (folder.0.path().to_path_buf(), Some(valid.into())));
 }
 
 #[cfg(unix)]
@@ -216,7 +216,7 @@ fn differences_name_the_keys() {
     ];
     assert_eq!(differences(&a, &b), expected);
     let mut c = a.clone();
-    c.data.train.push(CorpusConfig { location: CorpusLocation::files("s", "t"), weight: 2.0 });
+    c.data.train.push(CorpusConfig { location: CorpusLocation::files("s", "t"), tag: None, weight: 2.0 });
     let train = "[{ source = \"s\", target = \"t\", weight = 2.0 }]";
     assert_eq!(differences(&a, &c), [triple("data.train", "[]", train)]);
 }

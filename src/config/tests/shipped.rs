@@ -141,15 +141,15 @@ fn the_paper_s_configurations_say_what_the_paper_says() {
             })
         };
         let data = config.data;
-        assert_eq!(data.train, [CorpusConfig { location: set("train"), weight: 1.0 }], "{name}");
-        assert_eq!((data.valid, data.test), (Some(set("validation")), Some(set("test"))), "{name}");
+        assert_eq!(data.train, [CorpusConfig { location: set("train"), tag: None, weight: 1.0 }], "{name}");
+        assert_eq!((data.valid, data.test), (Some(set("validation").into()), Some(set("test").into())), "{name}");
     }
 }
 
 /// What the types write for a configuration that has every optional key.
 fn full() -> Json {
+    let name = |name: &str| Some(name.to_owned());
     let location = || {
-        let name = |name: &str| Some(name.to_owned());
         CorpusLocation::Hub(HubSplit {
             name: "org/name".into(),
             config: name("c"),
@@ -160,9 +160,9 @@ fn full() -> Json {
         })
     };
     let mut config = Config::default();
-    config.data.train.push(CorpusConfig { location: location(), weight: 1.0 });
-    config.data.valid = Some(location());
-    config.data.test = Some(location());
+    config.data.train.push(CorpusConfig { location: location(), tag: name("<2b>"), weight: 1.0 });
+    config.data.valid = Some(SetConfig { location: location(), tag: name("<2b>") });
+    config.data.test = config.data.valid.clone();
     // Its default depends on the run directory.
     config.data.cache_dir = Some("data-cache".into());
     config.tokenizer.path = Some("spm.model".into());
@@ -171,7 +171,7 @@ fn full() -> Json {
     config.train.init = Some("imported".into());
     let mut keys = serde_json::to_value(config).unwrap();
     let columns = CorpusLocation::Tsv { file: "a.tsv".into(), columns: [1, 2] };
-    let tsv = serde_json::to_value(columns).unwrap()["tsv"].take();
+    let tsv = serde_json::to_value(SetConfig::from(columns)).unwrap()["tsv"].take();
     for place in ["/data/train/0", "/data/valid", "/data/test"] {
         keys.pointer_mut(place).unwrap()["tsv"] = tsv.clone();
     }
