@@ -24,7 +24,7 @@ fail() {
     exit 1
 }
 
-device=cuda binary=$root/target/gpu-test/mt precision=bf16 limit= runs=$root/runs/gpu data= wanted=
+device=cuda binary=$root/target/gpu-test/mt precision=bf16 limit='' runs=$root/runs/gpu data='' wanted=''
 while [ $# -gt 0 ]; do
     case $1 in
         --)
@@ -56,12 +56,15 @@ if [ "$device" != cpu ]; then
     export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
 fi
 
-# score RUN PRECISION FLAG…: BLEU with two decimals.
+# score NAME RUN PRECISION FLAG…: BLEU with two decimals.
 score() {
-    local run=$1 precision=$2
-    shift 2
-    "$binary" eval --model "$run" --device "$device" --precision "$precision" -q --json "$@" |
-        sed -n 's/.*"score": *\([0-9.]*\).*/\1/p' | head -n 1 | xargs printf '%.2f\n'
+    local name=$1 run=$2 precision=$3 json bleu
+    shift 3
+    json=$("$binary" eval --model "$run" --device "$device" --precision "$precision" -q --json "$@") ||
+        fail "$name could not be scored in $precision"
+    bleu=$(sed -n 's/.*"score": *\([0-9.]*\).*/\1/p' <<<"$json" | head -n 1)
+    [ -n "$bleu" ] || fail "$name: mt eval printed no score in $precision"
+    printf '%.2f\n' "$bleu"
 }
 
 for name in $wanted; do
@@ -89,9 +92,13 @@ for name in $wanted; do
     fi
     echo "| $name, $precision on $device | BLEU |"
     echo "|---|---:|"
-    for how in f32 "$precision"; do
-        echo "| cased, translated in $how | $(score "$run" "$how" "${test[@]}") |"
-        [ "$name" = mixed-ende ] || echo "| lowercased, translated in $how | $(score "$run" "$how" --lowercase "${test[@]}") |"
+    # In one precision, if float32 also trained it.
+    for how in f32 $([ "$precision" = f32 ] || echo "$precision"); do
+        bleu=$(score "$name" "$run" "$how" "${test[@]}")
+        echo "| cased, translated in $how | $bleu |"
+        [ "$name" != mixed-ende ] || continue
+        bleu=$(score "$name" "$run" "$how" --lowercase "${test[@]}")
+        echo "| lowercased, translated in $how | $bleu |"
     done
     "$binary" info "$run" | grep -E "^(final model is|updates|target tokens|time in training|best validation)"
 done
