@@ -118,7 +118,7 @@ def compare(mt, folder, references, systems, options, samples):
 
     # Compare scores and signatures of both systems.
     of_corpus = metrics(options)
-    for lines, ours in zip(systems, run()[0]):
+    for lines, ours in zip(systems, run()[0], strict=True):
         for name, metric in of_corpus.items():
             theirs = metric.corpus_score(lines, references)
             same(name, ours[name]["score"], theirs.score)
@@ -126,7 +126,10 @@ def compare(mt, folder, references, systems, options, samples):
                 raise Failed(f"{ours[name]['signature']}, sacrebleu has {signature(metric)}")
     # Compare each sentence separately.
     of_sentence = metrics(options, effective=True)
-    for i, ours in enumerate(run("--sentence-level", hyp=paths["hyp"][:1])):
+    sentences = run("--sentence-level", hyp=paths["hyp"][:1])
+    if len(sentences) != len(systems[0]):
+        raise Failed(f"scores of {len(sentences)} sentences, there are {len(systems[0])}")
+    for i, ours in enumerate(sentences):
         for name, metric in of_sentence.items():
             theirs = metric.sentence_score(systems[0][i], [stream[i] for stream in references])
             same(f"{name} of line {i + 1}", ours[name]["score"], theirs.score)
@@ -144,11 +147,17 @@ def compare(mt, folder, references, systems, options, samples):
         same(f"interval of {name}", ours[name]["confidence"], theirs._ci, 1e-4)
         if ours[name]["signature"].rsplit("|version:", 1)[0] != signature(metric):
             raise Failed(f"{ours[name]['signature']}, sacrebleu has {signature(metric)}")
+    # With the same statistics in every line, a metric cannot tell the systems apart.
+    is_same = {}
+    for name, metric in metrics(options).items():
+        of_systems = [metric._extract_corpus_statistics(lines, references) for lines in systems]
+        is_same[name] = all(list(a) == list(b) for a, b in zip(*of_systems, strict=True))
     for kind in ("bs", "ar"):
         ours = run(f"--paired-{kind}", f"--paired-{kind}-n", str(samples))[0]
         named = [("a", systems[0]), ("b", systems[1])]
         signatures, theirs = PairedTest(named, metrics(options), references, test_type=kind, n_samples=samples)()
-        for name, key in zip(("bleu", "chrf", "ter"), [key for key in theirs if key != "System"]):
+        keys = [key for key in theirs if key != "System"]
+        for name, key in zip(("bleu", "chrf", "ter"), keys, strict=True):
             for system in range(2):
                 result = theirs[key][system]
                 same(f"{kind}: {name}", ours[system][name]["score"], result.score)
@@ -157,9 +166,11 @@ def compare(mt, folder, references, systems, options, samples):
                     same(f"{kind}: interval of {name}", ours[system][name]["confidence"], result.ci, 1e-4)
                 # The mean length of three references is rounded, which makes sacrebleu take equal differences for larger ones.
                 is_rounded = name == "ter" and len(references) == 3
-                # If both systems are the same, sacrebleu gives its lowest p-value, we 1.
-                is_same = ours[1][name]["p_value"] == 1
-                if result.p_value is not None and not is_rounded and not is_same:
+                if result.p_value is not None and is_same[name]:
+                    # sacrebleu gives its lowest p-value, we 1.
+                    same(f"{kind}: sacrebleu's p-value of the same {name}", 1 / (samples + 1), result.p_value)
+                    same(f"{kind}: p-value of the same {name}", ours[system][name]["p_value"], 1)
+                elif result.p_value is not None and not is_rounded:
                     same(f"{kind}: p-value of {name}", ours[system][name]["p_value"], result.p_value, 0.02)
             given = ours[0][name]["signature"].rsplit("|version:", 1)[0]
             if given != str(signatures[key]).rsplit("|version:", 1)[0]:
@@ -177,7 +188,7 @@ def published(mt, folder):
     for flag, metric in (pair for option in options for pair in option.items()):
         command = [mt, "eval", "--json", "-q", "--ref", str(folder / "ref.txt"), "--hyp", *map(str, systems), *flag.split()]
         ours = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-        for path, result in zip(systems, ours):
+        for path, result in zip(systems, ours, strict=True):
             theirs = metric.corpus_score(path.read_text(encoding="utf-8").split("\n")[:-1], [reference]).score
             score = next(value["score"] for key, value in result.items() if key != "hyp")
             same(f"{path.name} {flag}", score, theirs)
