@@ -57,14 +57,13 @@ fetch_toolkit() {
 
 # Compiles a one-line kernel, to find a broken toolkit before Candle's kernels take eight minutes.
 check_toolkit() {
-    local folder
     folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
     echo '__global__ void scale(float *x, float a) { x[threadIdx.x] *= a; }' >"$folder/scale.cu"
     nvcc --ptx -arch="sm_$1" "$folder/scale.cu" -o "$folder/scale.ptx" && grep -q '\.entry' "$folder/scale.ptx" \
         || fail "nvcc wrote no PTX for compute capability $1"
     nvcc -c -arch="sm_$1" "$folder/scale.cu" -o "$folder/scale.o" \
         || fail "nvcc wrote no object for compute capability $1; is its host compiler (g++) there?"
-    rm -r "$folder"
 }
 
 # Sets up what the linker finds for -lcuda and the others: empty archives, and for -lcudart the static runtime, which Candle's
@@ -117,7 +116,9 @@ lay_out_libraries
 
 if [ -z "${CUDA_COMPUTE_CAP:-}" ]; then
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '.' || true)
-    CUDA_COMPUTE_CAP=${capability:-80}
+    # Without a driver, nvidia-smi says so on stdout.
+    [[ $capability =~ ^[0-9]+$ ]] || capability=80
+    CUDA_COMPUTE_CAP=$capability
 fi
 export CUDA_COMPUTE_CAP
 
