@@ -77,17 +77,11 @@ pub(crate) fn is_left(file: &File, path: &Path) -> bool {
 }
 
 /// Whether an open file or directory is what lies at a path.
-#[cfg(unix)]
 pub(crate) fn lies_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     let both = file.metadata().and_then(|opened| Ok((identity(opened), identity(fs::metadata(path)?))));
     both.is_ok_and(|(opened, there)| opened == there)
-}
-
-#[cfg(not(unix))]
-pub(crate) fn lies_at(_: &File, path: &Path) -> bool {
-    path.exists()
 }
 
 /// What came of an attempt to lock a file.

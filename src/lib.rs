@@ -27,6 +27,9 @@
 //!
 //! An [`explanation`] is plain data too, which [`decode`] makes, [`train`] passes on and [`report`] draws.
 
+#[cfg(not(unix))]
+compile_error!("mt needs Linux or another Unix system");
+
 pub mod allocator;
 pub mod checkpoint;
 mod choice;

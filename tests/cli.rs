@@ -85,7 +85,6 @@ fn an_unwritable_run_directory_is_named() {
     fails(&output, 1, &["small.toml/run", "run directory"]);
 }
 
-#[cfg(unix)]
 #[test]
 fn a_directory_may_have_any_name() {
     use std::os::unix::ffi::OsStrExt;
@@ -105,7 +104,6 @@ fn a_directory_may_have_any_name() {
     fails(&output, 2, &["not UTF-8", "rename"]);
 }
 
-#[cfg(unix)]
 #[test]
 fn only_a_configuration_of_the_user_may_be_a_pipe() {
     let project = Project::new();
@@ -353,7 +351,6 @@ fn no_model_is_an_error_that_says_what_to_do() {
     fails(&project.mt(&["translate", "--model", "nowhere", "hello"]), 1, &["nowhere"]);
 }
 
-#[cfg(unix)]
 #[test]
 fn an_output_that_is_an_input_is_refused() {
     let project = Project::new();
@@ -569,13 +566,11 @@ fn too_little_memory_is_told() {
 }
 
 /// Nothing is saved to a directory other than the locked one.
-#[cfg(unix)]
 #[test]
 fn a_run_directory_that_is_moved_stops_the_run() {
     ["valid.every=0", "valid.every=200"].into_iter().for_each(stops_when_it_is_moved);
 }
 
-#[cfg(unix)]
 fn stops_when_it_is_moved(validation: &str) {
     let project = Project::new();
     let endless = ["--set", "train.max_updates=100000", "--set", validation, "--set", "train.save_every=200"];

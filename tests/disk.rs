@@ -1,7 +1,5 @@
 //! If a disk is full or read-only, the run stops and says why, and the last checkpoint stays valid.
 
-#![cfg(unix)]
-
 mod common;
 
 use std::os::unix::fs::PermissionsExt;

@@ -515,7 +515,6 @@ fn the_cache_is_the_one_that_other_programs_have() {
     assert_eq!(bench.hub.fetched(), [""; 0], "the contents are there under their checksum");
 }
 
-#[cfg(unix)]
 #[test]
 fn a_full_disk_is_named_and_nothing_is_lost() {
     if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {

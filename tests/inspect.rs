@@ -224,7 +224,6 @@ fn a_vector_of_a_line_beyond_the_positions_is_of_its_beginning() {
 }
 
 /// If the new vectors cannot be written, or the input cannot be read, the old ones stay.
-#[cfg(unix)]
 #[test]
 fn a_tensor_of_vectors_is_replaced_whole_or_not_at_all() {
     let project = trained(&[]);

@@ -194,7 +194,6 @@ fn columns_of_a_file_are_a_corpus() {
 }
 
 /// The two sides may be pipes that one program fills by turns, even where there is a single thread.
-#[cfg(unix)]
 #[test]
 fn pipes_that_are_written_by_turns_are_a_corpus() {
     let project = Project::new();

@@ -726,7 +726,6 @@ fn the_final_average_spans_a_change_of_rhythm() {
 }
 
 /// A validation interrupted by a signal is repeated when the run is resumed, and the end result is the same.
-#[cfg(unix)]
 #[test]
 fn a_validation_that_was_cut_short_is_made_up_for() {
     let project = Project::new();
@@ -896,7 +895,6 @@ fn other_tokenizers_are_no_part_of_a_run() {
 }
 
 /// Checkpoints that a link leads to are those of the run, and the link stays.
-#[cfg(unix)]
 #[test]
 fn a_run_is_replaced_where_it_is() {
     let project = Project::new();

@@ -431,7 +431,6 @@ fn evaluation_translates_as_translate_does() {
 }
 
 /// The file of an evaluation's translations is refused before them, and replaced after them.
-#[cfg(unix)]
 #[test]
 fn translations_of_an_evaluation_are_written_whole_or_not_at_all() {
     let project = trained();
@@ -528,7 +527,6 @@ fn the_first_line_that_is_not_utf8_is_named() {
     assert!(said.contains("(the first is line 4 of source)") && said.matches("U+FFFD").count() == 1, "{said}");
 }
 
-#[cfg(unix)]
 #[test]
 fn arguments_that_are_not_utf8_are_read_like_lines() {
     use std::ffi::OsStr;
@@ -691,7 +689,6 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
 
 /// Looking whether output and input are the same file must not open them: that would wait for the other end of a pipe, or take
 /// its lines away.
-#[cfg(unix)]
 #[test]
 fn inputs_and_outputs_may_be_named_pipes() {
     let project = trained();
@@ -723,7 +720,6 @@ fn inputs_and_outputs_may_be_named_pipes() {
 }
 
 /// If the new list cannot be written, the old one stays.
-#[cfg(unix)]
 #[test]
 fn a_shortlist_is_replaced_whole_or_not_at_all() {
     let project = trained();
@@ -756,7 +752,6 @@ fn a_shortlist_that_cannot_be_written_is_refused_first() {
 }
 
 /// A signal ends it between two lines, and how many are done is said.
-#[cfg(unix)]
 #[test]
 fn what_is_interrupted_says_how_much_is_done() {
     let project = trained();

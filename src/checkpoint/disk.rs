@@ -115,19 +115,14 @@ pub(super) fn remove_temporaries(directory: &Path, names: &[&str]) {
 
 /// Syncs a directory, so that new and renamed entries survive a crash.
 pub(super) fn sync_directory(path: &Path) -> Result<()> {
-    // Windows cannot open a directory as a file, and needs no such call.
-    if cfg!(unix) {
-        let directory = File::open(path).map_err(|error| write_error(path, error))?;
-        unless_unsupported(directory.sync_all()).map_err(|error| write_error(path, error))?;
-    }
-    Ok(())
+    let directory = File::open(path).map_err(|error| write_error(path, error))?;
+    unless_unsupported(directory.sync_all()).map_err(|error| write_error(path, error))
 }
 
 /// Makes success of the errors by which file systems say that they cannot sync a directory (some of shared folders, CIFS and
 /// FUSE): nothing can be done there, and that is no reason to end a run. PostgreSQL ignores such errors, too. Others, such as
 /// that of a failing disk, stay.
 pub(super) fn unless_unsupported(synced: std::io::Result<()>) -> std::io::Result<()> {
-    #[cfg(unix)]
     if let Err(error) = &synced
         && let Some(libc::EINVAL | libc::EBADF | libc::ENOTSUP | libc::ENOSYS) = error.raw_os_error()
     {
@@ -261,17 +256,11 @@ pub(super) fn remove_left_by_kills(parent: &Path, name: &str) {
 }
 
 /// Free and total bytes of the file system of `path`, which need not exist yet.
-#[cfg(unix)]
 fn room(path: &Path) -> Option<(u64, u64)> {
     // Made absolute, because the last ancestor of a relative path is empty.
     let path = std::path::absolute(path).ok()?;
     let disk = rustix::fs::statvfs(path.ancestors().find(|path| path.exists())?).ok()?;
     Some((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize))
-}
-
-#[cfg(not(unix))]
-fn room(_: &Path) -> Option<(u64, u64)> {
-    None
 }
 
 /// A write error; on a full disk it says how much is free.

@@ -411,7 +411,6 @@ mod tests {
         assert!(Shard::map(&path, summary).unwrap().is_none());
     }
 
-    #[cfg(unix)]
     #[test]
     fn a_file_that_cannot_be_mapped_is_read() {
         let directory = tempfile::tempdir().unwrap();

@@ -4,9 +4,6 @@
 //! to the libraries that are loaded here; a call before that would end the process. So nothing of Candle's CUDA part
 //! may be used before [`open`].
 
-#[cfg(not(unix))]
-compile_error!("the feature `cuda` is for Linux only");
-
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;

@@ -148,14 +148,8 @@ pub fn resident_memory() -> Option<u64> {
 }
 
 /// Bytes of a page of memory: 4096 on most machines, 16 or 64 KiB on some.
-#[cfg(unix)]
 fn page_size() -> u64 {
     rustix::param::page_size() as u64
-}
-
-#[cfg(not(unix))]
-fn page_size() -> u64 {
-    4096
 }
 
 #[cfg(test)]

@@ -85,7 +85,9 @@ impl Cache {
         // Beside it and renamed, so that another process never finds it missing.
         let new = folder.join(format!(".{etag}.{}", std::process::id()));
         let _ = fs::remove_file(&new);
-        link(&"../".repeat(2 + file.matches('/').count()), etag, &blob, &new).map_err(failed)?;
+        // A relative link, so that the cache may be moved.
+        let up = "../".repeat(2 + file.matches('/').count());
+        std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), &new).map_err(failed)?;
         fs::rename(&new, &pointer).map_err(failed)?;
         Ok(pointer)
     }
@@ -128,17 +130,6 @@ impl Cache {
     fn snapshot(&self, repo: &Repo, commit: &str) -> PathBuf {
         self.folder(repo).join("snapshots").join(commit)
     }
-}
-
-/// A relative link, so that the cache may be moved; outside Unix a hard link or a copy.
-#[cfg(unix)]
-fn link(up: &str, etag: &str, _: &Path, new: &Path) -> std::io::Result<()> {
-    std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), new)
-}
-
-#[cfg(not(unix))]
-fn link(_: &str, _: &str, blob: &Path, new: &Path) -> std::io::Result<()> {
-    fs::hard_link(blob, new).or_else(|_| fs::copy(blob, new).map(drop))
 }
 
 /// Names of the files below a folder.

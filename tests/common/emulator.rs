@@ -73,9 +73,9 @@ impl Emulator {
         Self::with_memory(usize::MAX)
     }
 
-    /// On Unix, ends the process if a kernel goes beyond an allocation or uses one that was freed.
+    /// Ends the process if a kernel goes beyond an allocation or uses one that was freed.
     pub fn guarded() -> Self {
-        Self { guarded: cfg!(unix), ..Self::new() }
+        Self { guarded: true, ..Self::new() }
     }
 
     pub fn with_memory(bytes: usize) -> Self {
@@ -173,7 +173,6 @@ pub fn to_bf16(x: f32) -> u16 {
 }
 
 /// Memory that ends at a page boundary, followed by inaccessible pages.
-#[cfg(unix)]
 mod guard {
     use std::ffi::c_void;
 
@@ -217,7 +216,6 @@ impl Queue for Emulator {
             return Err(Error::failure("CUDA_ERROR_OUT_OF_MEMORY: out of memory"));
         }
         *left -= bytes;
-        #[cfg(unix)]
         if self.guarded {
             return Ok(Address(guard::allocate(bytes)));
         }
@@ -236,7 +234,6 @@ impl Queue for Emulator {
     fn free(&self, address: Address, bytes: usize) {
         let mut left = self.left.lock().unwrap();
         *left = left.saturating_add(bytes);
-        #[cfg(unix)]
         if self.guarded {
             return guard::free(address.0, bytes);
         }

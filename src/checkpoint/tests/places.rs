@@ -194,7 +194,6 @@ fn pruning_removes_what_comes_after() {
 }
 
 /// Checkpoints are renamed before they are removed, so what was found is open or gone, never half there.
-#[cfg(unix)]
 #[test]
 fn a_model_that_was_found_may_be_removed_by_training() {
     let run = tempfile::tempdir().unwrap();

@@ -257,7 +257,6 @@ fn a_directory_that_is_being_made_is_not_taken_for_a_leftover() {
 }
 
 /// Some file systems cannot sync a directory, and say so with an error.
-#[cfg(unix)]
 #[test]
 fn a_directory_that_cannot_be_synced_is_no_failure() {
     for (number, is_fine) in [

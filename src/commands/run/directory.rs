@@ -87,14 +87,8 @@ fn try_directory(parent: &Path) -> std::io::Result<()> {
     }
 }
 
-#[cfg(unix)]
 fn is_writable(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
-}
-
-#[cfg(not(unix))]
-fn is_writable(_: &Path) -> bool {
-    true
 }
 
 /// Held while a process trains in a run directory.
