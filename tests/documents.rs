@@ -1,5 +1,7 @@
-//! Files, functions and types that the documents name exist, and flags that help names.
+//! Files, links, targets of make, functions and types that the documents name exist, and flags that help names. Files of the
+//! project that have to agree do.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +24,9 @@ fn code(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
+/// The folders at the top whose files documents name.
+const FOLDERS: [&str; 9] = ["src/", "tests/", "configs/", "scripts/", "docs/", "benches/", "data/", "fuzz/", ".ci/"];
+
 #[test]
 fn paths_that_documents_name_exist() {
     let (mut named, mut missing) = (0, Vec::new());
@@ -29,8 +34,7 @@ fn paths_that_documents_name_exist() {
         let text = fs::read_to_string(&document).unwrap();
         for (number, line) in (1..).zip(text.lines()) {
             let is_path = |code: &&str| {
-                let begins =
-                    ["src/", "tests/", "configs/", "scripts/", "docs/"].iter().any(|top| code.starts_with(top));
+                let begins = FOLDERS.iter().any(|top| code.starts_with(top));
                 begins && !code.contains([' ', '*', '{', '…', '<', '$'])
             };
             for path in code(line).filter(is_path) {
@@ -43,6 +47,78 @@ fn paths_that_documents_name_exist() {
     }
     assert!(named > 100, "only {named} paths found");
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Links to other files of the project, without what follows `#`.
+#[test]
+fn links_of_documents_lead_somewhere() {
+    let (mut links, mut broken) = (0, Vec::new());
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            let path = link.split('#').next().unwrap();
+            if path.is_empty() || path.contains("://") {
+                continue;
+            }
+            links += 1;
+            if !document.parent().unwrap().join(path).exists() {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(links > 40, "only {links} links found");
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// Lines of code blocks, and code between backticks, that begin with `make`.
+#[test]
+fn targets_of_make_that_documents_name_exist() {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let targets: BTreeSet<&str> =
+        makefile.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
+    let (mut named, mut missing) = (0, Vec::new());
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let mut is_block = false;
+        for line in text.lines() {
+            is_block ^= line.starts_with("```");
+            let whole = is_block.then_some(line);
+            for command in whole.into_iter().chain(code(line)).filter_map(|code| code.strip_prefix("make ")) {
+                let target = command.split_whitespace().next().unwrap_or_default();
+                named += 1;
+                if !targets.contains(target) {
+                    missing.push(format!("{}: make {target}", document.display()));
+                }
+            }
+        }
+    }
+    assert!(named > 50, "only {named} targets found");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Otherwise `make fuzz` would change a file of the repository, and test other versions than those that are built.
+#[test]
+fn the_versions_that_are_fuzzed_are_those_that_are_built() {
+    let toml = |path: &str| fs::read_to_string(root().join(path)).unwrap().parse::<toml::Table>().unwrap();
+    let packages = |path: &str| toml(path)["package"].as_array().unwrap().clone();
+    let (built, fuzzed) = (packages("Cargo.lock"), packages("fuzz/Cargo.lock"));
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for package in &built {
+        versions.entry(package["name"].as_str().unwrap()).or_default().insert(package["version"].as_str().unwrap());
+    }
+    for package in &fuzzed {
+        let (name, version) = (package["name"].as_str().unwrap(), package["version"].as_str().unwrap());
+        let is_built = versions.get(name).is_none_or(|versions| versions.contains(version));
+        assert!(is_built, "fuzz/Cargo.lock has {name} {version}, Cargo.lock {:?}", versions[name]);
+    }
+    // That crate has no tests of ours and no feature, so neither their dependencies.
+    let ours = fuzzed.iter().find(|package| package["name"].as_str() == Some("mt")).unwrap();
+    let names = ours["dependencies"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
+    let names: BTreeSet<&str> = names.filter_map(|name| name.split(' ').next()).collect();
+    let manifest = toml("Cargo.toml");
+    let is_optional = |value: &toml::Value| value.get("optional").and_then(toml::Value::as_bool) == Some(true);
+    let needed = manifest["dependencies"].as_table().unwrap().iter().filter(|(_, value)| !is_optional(value));
+    assert_eq!(names, needed.map(|(name, _)| name.as_str()).collect(), "fuzz/Cargo.lock: cargo update --workspace");
 }
 
 /// In the tables of docs/architecture.md, each row ends with a function or type and its file.
