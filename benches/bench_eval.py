@@ -2,7 +2,7 @@
 """Times `mt eval` beside sacrebleu on the WMT17 English-German systems: bench_eval.py [--mt FILE] [--rounds N]
 
 Needs MT_TEST_DATA and sacrebleu 2.6.0 (pip install sacrebleu). Our time is that of the whole process; sacrebleu's is only its
-scoring, without starting Python, importing it or reading files. Each round times all, one after another.
+scoring, without starting Python, importing it or reading files. Both have one thread. Each round times all, one after another.
 """
 
 import argparse
@@ -38,10 +38,11 @@ def main():
     paths = sorted(path for path in folder.glob("*.txt") if path.name != "ref.txt")[:2]
     reference = (folder / "ref.txt").read_text(encoding="utf-8").split("\n")[:-1]
     systems = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]
-    print(f"sacrebleu {sacrebleu.__version__}, {len(reference)} lines, {args.rounds} rounds, medians")
+    print(f"sacrebleu {sacrebleu.__version__}, {len(reference)} lines, one thread, {args.rounds} rounds, medians")
 
     def ours(*flags, hyps=1):
-        command = [args.mt, "eval", "-q", "--json", "--ref", str(folder / "ref.txt"), "--hyp", *map(str, paths[:hyps]), *flags]
+        common = ["-q", "--json", "--threads", "1", "--ref", str(folder / "ref.txt"), "--hyp", *map(str, paths[:hyps])]
+        command = [args.mt, "eval", *common, *flags]
         return lambda: subprocess.run(command, check=True, capture_output=True)
 
     def theirs(metric, **options):
