@@ -28,7 +28,7 @@ def timed(work):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mt", default="target/release/mt")
+    parser.add_argument("--mt", default=Path(__file__).resolve().parent.parent / "target/release/mt")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     logging.disable(logging.WARNING)

@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -79,10 +80,19 @@ def run(side: Side) -> Result:
     return Result(side.scale * statistics.median(figures), usage.ru_maxrss / 2**20)
 
 
+def located(program: Path) -> Path:
+    """A program by its name or its path: absolute, since it is run in another folder, but not what a link leads to, since
+    Python knows its virtual environment by the link."""
+    found = shutil.which(program)
+    if not found:
+        raise SystemExit(f"{program} is missing, or cannot be run")
+    return Path(found).absolute()
+
+
 def peers(python: Path | None) -> Path:
     """A Python with the peers, installed if necessary."""
     if python:
-        return python
+        return located(python)
     folder = ROOT / "target" / "bench-venv"
     python = folder / "bin" / "python"
     ready = folder / "ready"
@@ -212,7 +222,7 @@ def main():
     if "multi30k" in wanted:
         with tempfile.TemporaryDirectory() as folder:
             others = {name: getattr(arguments, name) for name in ("joeynmt", "sockeye", "fairseq")}
-            others = {name: other for name, other in others.items() if other}
+            others = {name: located(other) for name, other in others.items() if other}
             sides = real(arguments.data.resolve(), mt, python, others, Path(folder))
             table("tiny on Multi30k, batches of 4,096 tokens, 2 threads", sides, arguments.rounds)
 
