@@ -23,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import venv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +35,7 @@ PEERS = [
     "pymarian==1.12.42",
     "ctranslate2==4.8.5",
     "safetensors==0.6.2",
-    "tokenizers==0.22.1",
+    "tokenizers==0.23.3",
 ]
 REAL_UPDATES = 100
 
@@ -94,14 +93,8 @@ def peers(python: Path | None) -> Path:
     if python:
         return located(python)
     folder = ROOT / "target" / "bench-venv"
-    python = folder / "bin" / "python"
-    ready = folder / "ready"
-    if not ready.exists():
-        print("bench-train: installing the peers into target/bench-venv", file=sys.stderr)
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS], check=True)
-        ready.touch()
-    return python
+    subprocess.run([ROOT / "scripts/pinned-python.sh", folder, " ".join(PEERS), "-c", ""], check=True)
+    return folder / "bin" / "python"
 
 
 def build() -> tuple[Path, Path]:

@@ -11,6 +11,7 @@ Needs `pymarian==1.12.42`, numpy and safetensors.
 """
 
 import argparse
+import importlib.metadata
 import json
 import random
 import subprocess
@@ -18,7 +19,6 @@ import sys
 import time
 from pathlib import Path
 
-VERSION = "1.12.42"
 # By the suffix of Marian's names for packed weights.
 LEVELS = ("avx512", "avx2")
 SPECIAL = 4  # ids below are <pad>, <s>, </s>, <unk> of `mt`
@@ -174,8 +174,9 @@ def main():
     run()
     seconds = sorted(run() for _ in range(arguments.passes))
     count = arguments.sentences * arguments.target
+    version = importlib.metadata.version("pymarian")
     print(
-        f"Marian {VERSION} {arguments.precision}, beam {arguments.beam}, {arguments.batch} at once, {arguments.threads} threads: "
+        f"Marian {version} {arguments.precision}, beam {arguments.beam}, {arguments.batch} at once, {arguments.threads} threads: "
         f"{count / seconds[0]:.0f} target tokens/s (best of {arguments.passes}; slowest {count / seconds[-1]:.0f})"
     )
 
