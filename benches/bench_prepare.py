@@ -6,7 +6,9 @@ Generates N pairs (default 10,000,000) with the word frequencies and sentence le
 - `mt train` on that cache: seconds to the first update, memory, and that a run stopped midway resumes exactly;
 - `spm_encode` and the `tokenizers` package on the source side of the first N pairs (default 1,000,000), as they process one side
   per pass, and `mt prepare` on the same pairs (both sides). spm_encode gets a BPE model of the same size, learned from the same
-  text; `tokenizers` gets the vocabulary that mt learned.
+  text; `tokenizers` gets the vocabulary that mt learned. The rate of `mt prepare` is the one that it prints, of filtering and
+  splitting alone, without reading the text a first time; spm_encode's is that of the whole process, that of `tokenizers` of the
+  calls. With --keep, text that is there already is used again, if it has as many pairs.
 Needs numpy, tokenizers and sentencepiece (which trains the model), and spm_encode on the PATH (Debian: sentencepiece).
 """
 
@@ -21,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+TEXT = ("train.en", "train.de")
 CONFIG = """
 [data]
 train = [{ source = "train.en", target = "train.de" }]
@@ -60,7 +63,9 @@ def generate(folder, pairs, block=100_000):
         lexicons.append(np.array(words, dtype=object))
     weights = 1.0 / np.arange(2.7, 400_002.7)
     cumulative = np.cumsum(weights) / weights.sum()
-    files = [open(folder / name, "w", encoding="utf-8") for name in ("train.en", "train.de")]
+    # Renamed when they are whole.
+    parts = {folder / f"{name}.part": folder / name for name in TEXT}
+    files = [open(part, "w", encoding="utf-8") for part in parts]
     for start in range(0, pairs, block):
         n = min(block, pairs - start)
         lengths = np.clip(np.exp(random.normal(2.9, 0.55, n)), 1, 90).astype(int)
@@ -74,27 +79,40 @@ def generate(folder, pairs, block=100_000):
             file.writelines(lines)
     for file in files:
         file.close()
+    for part, name in parts.items():
+        part.rename(name)
+
+
+def lines_of(path):
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 24), b""))
 
 
 def run(command, **options):
     """Runs a command. Returns seconds, peak anonymous and peak resident memory in MiB, stdout and stderr."""
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     anonymous = resident = 0
-    with open(f"/proc/{process.pid}/status") as status:
-        while process.poll() is None:
-            try:
-                status.seek(0)
-                fields = dict(line.split(":", 1) for line in status.read().splitlines())
-            except (OSError, ValueError):
-                break
-            kib = lambda name: int(fields.get(name, "0 kB").split()[0])
-            anonymous, resident = max(anonymous, kib("RssAnon")), max(resident, kib("VmHWM"))
-            time.sleep(0.02)
-    out, error = process.communicate()
+    # Files, since a pipe that nobody reads would stop the program when it is full.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+        process = subprocess.Popen(command, stdout=out, stderr=error, text=True, **options)
+        with open(f"/proc/{process.pid}/status") as status:
+            while process.poll() is None:
+                try:
+                    status.seek(0)
+                    fields = dict(line.split(":", 1) for line in status.read().splitlines())
+                except (OSError, ValueError):
+                    break
+                kib = lambda name: int(fields.get(name, "0 kB").split()[0])
+                anonymous, resident = max(anonymous, kib("RssAnon")), max(resident, kib("VmHWM"))
+                time.sleep(0.02)
+        process.wait()
+        seconds = time.monotonic() - started
+        out.seek(0)
+        error.seek(0)
+        printed, told = out.read(), error.read()
     if process.returncode:
-        sys.exit(f"{command}: {error}")
-    return time.monotonic() - started, anonymous / 1024, resident / 1024, out, error
+        sys.exit(f"{command}: {told}")
+    return seconds, anonymous / 1024, resident / 1024, printed, told
 
 
 def whole(mt, folder, pairs):
@@ -125,7 +143,7 @@ def peers(mt, folder, pairs):
     """Measures each program on the source side of the first pairs, three times in turn."""
     small = folder / "small"
     small.mkdir(exist_ok=True)
-    for name in ("train.en", "train.de"):
+    for name in TEXT:
         with open(small / name, "w") as file:
             subprocess.run(["head", "-n", str(pairs), folder / name], stdout=file, check=True)
     shutil.copy(folder / "config.toml", small)
@@ -165,7 +183,7 @@ def peers(mt, folder, pairs):
             rates[name].append(measure())
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, rate in medians.items():
-        print(f"{name}: {rate:,.0f} sentences/s, mt is {medians['mt prepare'] / rate:.1f} times as fast")
+        print(f"{name}{' (filtering and splitting alone)' * (name == 'mt prepare')}: {rate:,.0f} sentences/s, mt is {medians['mt prepare'] / rate:.1f} times as fast")
 
 
 def main():
@@ -179,10 +197,16 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "train.de").exists():
-            generate(folder, options.pairs)
+        # What an earlier call has left would be found prepared.
+        for made in ("runs", "small"):
+            shutil.rmtree(folder / made, ignore_errors=True)
+        if not all((folder / name).exists() for name in TEXT):
+            generate(folder, options.pairs or options.peers)
+        found = [lines_of(folder / name) for name in TEXT]
+        if options.pairs and found != [options.pairs] * 2:
+            sys.exit(f"bench_prepare: {folder} has {found[0]} and {found[1]} lines, not {options.pairs}: remove them, or change --pairs")
         (folder / "config.toml").write_text(CONFIG)
-        print(f"{os.cpu_count()} cores; text of {sum((folder / n).stat().st_size for n in ('train.en', 'train.de')) / 1e9:.2f} GB")
+        print(f"{os.cpu_count()} cores; text of {sum((folder / n).stat().st_size for n in TEXT) / 1e9:.2f} GB")
         same = whole(mt, folder, options.pairs) if options.pairs else True
         if options.peers:
             peers(mt, folder, options.peers)
