@@ -3,12 +3,19 @@
 #
 #   scripts/bench.sh                                         the quickstart model
 #   scripts/bench.sh configs/multi30k-tiny.toml --threads 2  another configuration, and flags of `mt train`
+#   scripts/bench.sh --threads 2                             flags alone
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
+config=configs/quickstart.toml
+case ${1:--} in
+    -*) ;;
+    *)
+        config=$(realpath "$1")
+        shift
+        ;;
+esac
+cd "$(dirname "$0")/.."
 mt=target/release/mt
-config=${1:-configs/quickstart.toml}
-[ $# -eq 0 ] || shift
 
 if [ ! -x "$mt" ]; then
     echo "bench: $mt is missing; run 'make bench', or 'make build' first" >&2
@@ -27,7 +34,7 @@ if ! "$mt" train --config "$config" --run-dir "$folder/run" \
 fi
 
 # The first line of the log, updates 1 to 20, is warm-up.
-speeds=$(grep '"event":"train"' "$folder/run/log.jsonl" | sed -n '2,$s/.*"tokens_per_second":\([0-9.eE+]*\).*/\1/p' | sort -g)
+speeds=$({ grep '"event":"train"' "$folder/run/log.jsonl" || true; } | sed -n '2,$s/.*"tokens_per_second":\([0-9.eE+]*\).*/\1/p' | sort -g)
 printf '%s\n' "$speeds" | awk -v config="$config" '
     NF { value[++n] = $1 }
     END {
