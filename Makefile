@@ -1,14 +1,15 @@
 # GNU make. `make` alone lists the targets.
 
 CARGO ?= cargo
-# Passed on to `cargo test` or the script, for example: make test ARGS='--test metrics'
+# Passed on to `cargo test` or the script, for example: make test ARGS='--test metrics'.
+# build, demo, lint, sanitize and metal-check take none.
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # --target-dir: scripts expect the binary there, even if the user's cargo builds elsewhere.
 build: ## Build target/release/mt
@@ -41,7 +42,7 @@ test-report: build ## Test every control of report.html in headless Chromium (De
 	tests/browser/check.py target/release/mt $(ARGS)
 
 bench: build ## Measure training speed in target tokens per second
-	scripts/bench.sh
+	scripts/bench.sh $(ARGS)
 
 bench-train: ## Time training beside PyTorch and Marian on the processor
 	python3 benches/bench_train.py $(ARGS)
@@ -63,13 +64,13 @@ sanitize: ## Run the tests of unsafe code under the address sanitizer (nightly c
 	scripts/sanitize.sh
 
 cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
-	scripts/cuda-build.sh
+	scripts/cuda-build.sh $(ARGS)
 
 fuzz: ## Feed every reader arbitrary input, ten minutes each (nightly compiler, cargo-fuzz)
 	scripts/fuzz.sh $(ARGS)
 
 gpu-test: ## Build with CUDA and run the tests for a GPU
-	scripts/gpu-test.sh
+	scripts/gpu-test.sh $(ARGS)
 
 # Builds nothing: it also runs on a machine with Python and torch but no Rust, with a binary built elsewhere
 # (ARGS='--binary FILE').
