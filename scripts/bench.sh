@@ -5,6 +5,7 @@
 #   scripts/bench.sh configs/multi30k-tiny.toml --threads 2  another configuration, and flags of `mt train`
 #   scripts/bench.sh --threads 2                             flags alone
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 
 config=configs/quickstart.toml
 case ${1:--} in

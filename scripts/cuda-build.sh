@@ -24,6 +24,7 @@
 #   CUDA_COMPUTE_CAP   GPU generation to build for, such as 90 for an H100; default: that of this machine's GPU, else 80
 #                      (A100), whose kernels run on newer GPUs too; kernels for 90 and above run on that generation only
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
 
 toolkit=$PWD/.cuda/toolkit

@@ -7,6 +7,7 @@
 #
 # MT_TEST_DEVICE is cuda unless it is set. MT_EMULATED_BYTES limits the device's memory.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$root/target/emulated-cuda
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains a model on data/quickstart, scores it on the test set and shows five translations. `make demo` builds it first.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
 
 mt=target/release/mt

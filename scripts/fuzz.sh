@@ -2,6 +2,7 @@
 # Runs all fuzz targets, or those named, for some seconds each (default: 600): scripts/fuzz.sh [SECONDS [TARGET...]]
 # Needs a nightly compiler (rustup toolchain install nightly) and cargo-fuzz (cargo install cargo-fuzz).
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
 
 seconds=${1:-600}

@@ -39,6 +39,7 @@
 # Everything takes over an hour on a GPU (--turns 1 --passes 3 --precision bf16: some minutes). Figures go to stderr as they
 # are measured, a row to stdout as soon as all of its figures are known. If PyTorch fails, its figure is a dash and the rest continues.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 export LC_ALL=C
 root=$(cd "$(dirname "$0")/.." && pwd)
 

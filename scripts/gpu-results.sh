@@ -16,6 +16,7 @@
 # Multi30k is scored on test_2016_flickr, lowercased and not, the mix on its validation set; both by the final model, in
 # float32 and in the precision that trained it, on the device. CUDA's libraries may be those that came with PyTorch.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 export LC_ALL=C
 root=$(cd "$(dirname "$0")/.." && pwd)
 

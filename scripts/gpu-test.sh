@@ -16,6 +16,7 @@
 # once more, waiting for every kernel, so that the message names the kernel that fails. CUDA's libraries may be those that
 # came with PyTorch.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
 
 folder=target/gpu-test

@@ -2,6 +2,7 @@
 # Runs the Python of a virtual environment that has certain packages from PyPI, in these versions; installs what is missing or
 # of another version: scripts/pinned-python.sh FOLDER 'NAME==VERSION NAME…' FILE [ARGUMENT...]
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
 
 environment=$1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of code with `unsafe` (kernels, decoder, memory) under the address sanitizer. Needs a nightly compiler.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
 
 target=$(rustc -vV | sed -n 's/^host: //p')
