@@ -36,6 +36,8 @@ fail() {
     exit 1
 }
 
+[[ $PWD != *[[:space:]]* ]] || fail "the path of this folder has a blank, which RUSTFLAGS cannot have: $PWD"
+
 # Unpacks the wheels and gives them the layout of an installed toolkit: bin, include, nvvm, lib64.
 fetch_toolkit() {
     command -v python3 >/dev/null || fail "python3 with pip is needed to fetch CUDA; or install the CUDA toolkit, so that nvcc is on the PATH"
