@@ -170,6 +170,9 @@ import glob, os, torch
 packages = os.path.dirname(os.path.dirname(torch.__file__))
 print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))')
 fi
+# An empty part would be the current folder.
+library_path=${LD_LIBRARY_PATH:-}
+[ -z "$libraries" ] || library_path=${library_path:+$library_path:}$libraries
 
 # Runs a command and shows its stderr only if it fails.
 attempt() {
@@ -185,7 +188,7 @@ quietly() {
 }
 
 mt() {
-    LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" quietly "$binary" "$@"
+    LD_LIBRARY_PATH=$library_path quietly "$binary" "$@"
 }
 
 # peer MODE PRECISION ARGUMENT…: prints a line of JSON, an empty object if it fails
@@ -295,7 +298,7 @@ head_of_table() {
 
 # full_updates COMMAND…: runs a program that times full updates
 full_updates() {
-    attempt env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$libraries" GLIBC_TUNABLES=$tunables "$@"
+    attempt env LD_LIBRARY_PATH="$library_path" GLIBC_TUNABLES=$tunables "$@"
 }
 
 # speed_of_step COMMAND…: target tokens per second of full updates, nothing if it fails

@@ -53,7 +53,7 @@ done
 if [ "$device" != cpu ]; then
     # Where CUDA's libraries lie that came with Python's torch, if it is there.
     found=$("$root/scripts/gpu-test.sh" libraries)
-    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$found
+    [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$found
     export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
 fi
 

@@ -119,12 +119,12 @@ tests_of() {
 
 run() {
     export MT_TEST_DEVICE=$1
-    local precision
+    local precision found
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     if [ "$MT_TEST_DEVICE" != cpu ]; then
-        LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}${LD_LIBRARY_PATH:+:}$(libraries)
-        export LD_LIBRARY_PATH
+        found=$(libraries)
+        [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$found
         # The driver compiles only once, even without a home directory.
         export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
     fi
