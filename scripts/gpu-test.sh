@@ -34,7 +34,11 @@ built() {
 }
 
 build() {
-    local test executable
+    local test executable tool
+    # Before a build that takes long.
+    for tool in strip:binutils xz:xz-utils; do
+        command -v "${tool%:*}" >/dev/null || fail "${tool%:*} is missing; on Debian: apt-get install ${tool#*:}"
+    done
     scripts/cuda-build.sh
     mkdir -p "$folder"
     strip -o "$mt" target/cuda/release/mt
