@@ -66,7 +66,7 @@ print(":".join(sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))))
 
 failed=()
 late=0
-# Seconds for all tests of an executable. A GPU needs a fraction of it; where time on one is lent, a kernel that hangs must
+# Seconds for all tests of an executable. A GPU needs a fraction of it; where time on one is limited, a kernel that hangs must
 # not use it up.
 whole_limit=${MT_GPU_TEST_LIMIT:-200}
 
