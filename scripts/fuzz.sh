@@ -19,13 +19,18 @@ fi
 # The first inputs are files of the project itself.
 seed() {
     mkdir -p "fuzz/corpus/$1"
-    cp -n "${@:2}" "fuzz/corpus/$1/" 2>/dev/null || true
+    cp -u "${@:2}" "fuzz/corpus/$1/"
 }
 seed configuration configs/*.toml
 seed bleu data/quickstart/README.md
 seed translate data/quickstart/README.md
 
+crashed=()
 for target in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$target"
-    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1
+    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 || crashed+=("$target")
 done
+if [ ${#crashed[@]} -gt 0 ]; then
+    echo "fuzz: failed: ${crashed[*]}" >&2
+    exit 1
+fi
