@@ -7,9 +7,9 @@ use std::process::Command;
 /// The kernels use bfloat16 matrix products, which need this compute capability.
 const OLDEST: u32 = 80;
 
-/// The compute capability to build for: `CUDA_COMPUTE_CAP`, or the oldest if that is unset.
+/// The compute capability to build for: `CUDA_COMPUTE_CAP`, or the oldest if that is unset or empty.
 fn compute_capability() -> u32 {
-    let Some(text) = std::env::var_os("CUDA_COMPUTE_CAP") else { return OLDEST };
+    let Some(text) = std::env::var_os("CUDA_COMPUTE_CAP").filter(|text| !text.is_empty()) else { return OLDEST };
     let text = text.to_string_lossy();
     match text.parse::<u32>() {
         Ok(target) => target,
@@ -27,6 +27,12 @@ fn main() {
     }
     println!("cargo::rerun-if-changed=src/gpu/kernels");
     println!("cargo::rerun-if-env-changed=CUDA_COMPUTE_CAP");
+    // Another toolkit: scripts/cuda-build.sh sets CUDA_HOME for the one that it has fetched.
+    println!("cargo::rerun-if-env-changed=CUDA_HOME");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if let Some(nvcc) = std::env::split_paths(&path).map(|folder| folder.join("nvcc")).find(|file| file.is_file()) {
+        println!("cargo::rerun-if-changed={}", nvcc.display());
+    }
     let target = compute_capability();
     assert!(
         target >= OLDEST,
