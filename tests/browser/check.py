@@ -26,12 +26,18 @@ FRAME = """<!doctype html><style>body {{ margin: 0 }}</style><iframe src="{page}
 
 
 def chromium(page, width, *more):
-    program = shutil.which("chromium") or shutil.which("google-chrome")
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         sys.exit("check: chromium is missing; on Debian: apt-get install chromium")
     command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=3000",
                f"--window-size={width},6000", *more, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    except subprocess.TimeoutExpired:
+        sys.exit(f"check: {page.name} was not ready after 120 s")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"check: {page.name}: {program} ended with {error.returncode}: {error.stderr[-2000:]}")
 
 
 def main():
