@@ -90,6 +90,18 @@ def check_shape(shape: dict):
         raise SystemExit("heads of another width than d_model / heads are not supported here")
 
 
+def check_search(settings: dict):
+    """Ends the program if the model's translations are searched for in a way that is not implemented here."""
+    for key, value in (
+        ("length_penalty_kind", "gnmt"),
+        ("max_length_ratio", 1.0),
+        ("min_length", 0),
+        ("no_repeat_ngram", 0),
+    ):
+        if settings[key] != value:
+            raise SystemExit(f"decode.{key} = {settings[key]} is not supported here")
+
+
 def sinusoids(shape: dict) -> torch.Tensor:
     """Section 3.5 of "Attention Is All You Need"; [positions, D]."""
     d = shape["d_model"]
@@ -546,6 +558,7 @@ class Decoder:
 def decode(arguments, info: dict, vocabulary: Vocabulary, device: torch.device) -> dict:
     config = info["config"]
     settings, longest = config["decode"], config["model"]["max_length"] - 1
+    check_search(settings)
     decoder = Decoder(config["model"], vocabulary, arguments.model / "model.safetensors", device, arguments.precision)
     sources = [ids[:longest] for ids in vocabulary.sentences(arguments.input)]
     batch_tokens = arguments.batch_tokens or settings["batch_tokens"]
