@@ -22,7 +22,8 @@
 # first call. So LD_BIND_NOW must not be set for this binary. CUDA's runtime (libcudart) is linked in.
 #
 #   CUDA_COMPUTE_CAP   GPU generation to build for, such as 90 for an H100; default: that of this machine's GPU, else 80
-#                      (A100), whose kernels run on newer GPUs too; kernels for 90 and above run on that generation only
+#                      (A100), whose kernels run on newer GPUs too. Of those for 90 and above, mt's own also run on newer GPUs,
+#                      Candle's on that generation only
 set -euo pipefail
 case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
