@@ -2,6 +2,7 @@
 
 mod color;
 mod eval;
+mod missing;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -30,7 +31,8 @@ impl Cli {
     /// They are wrong, or ask for help or the version. The error prints what to say, coloured as they ask.
     pub fn of(arguments: &[OsString]) -> Result<Self, clap::Error> {
         let mut command = Self::command().color(Color::of(arguments).into());
-        let matches = command.try_get_matches_from_mut(arguments)?;
+        let matches = command.try_get_matches_from_mut(arguments);
+        let matches = matches.map_err(|error| missing::explained(error, &command, arguments))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 }

@@ -226,7 +226,7 @@ fn what_makes_no_sense_is_refused() {
     let project = systems();
     let eval = |more: &[&str]| project.mt(&[&["eval", "--ref", "ref", "--hyp", "good"], more].concat());
     fails(&eval(&["--paired-bs"]), 2, &["a paired test compares systems", "--confidence"]);
-    fails(&eval(&["--chrf-word-order", "2"]), 2, &["--chrf"]);
+    fails(&eval(&["--chrf-word-order", "2"]), 2, &["--chrf-word-order is an option of --chrf", "add --chrf"]);
     fails(&eval(&["--ter", "--paired-bs-n", "9"]), 2, &["--paired-bs"]);
     fails(&eval(&["--ppl"]), 2, &["--ppl", "--hyp"]);
     fails(&eval(&["--chrf", "--chrf-char-order", "0"]), 2, &["--chrf-char-order", "1..=100"]);
