@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 
 target=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS:-}"
+# So that its reports name lines.
+export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target/sanitize}
 # Leaks are not memory errors, and rayon's threads end with the process.
 export ASAN_OPTIONS=detect_leaks=0
