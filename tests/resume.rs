@@ -96,13 +96,6 @@ fn text_may_move_but_not_change_before_a_resume() {
     succeeds(&project.mt(&[&own[..], &["--set", "train.max_updates=7"]].concat()));
 }
 
-/// Whether this process, and so its children, ignores the closing of its terminal (`nohup`).
-fn hangup_is_ignored() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
-}
-
 fn send(signal: &str, child: &Child) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
@@ -119,7 +112,7 @@ fn endless() -> Vec<&'static str> {
 #[test]
 fn a_signal_saves_and_ends_while_the_directory_is_locked() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 143)] {
-        if signal == "-HUP" && hangup_is_ignored() {
+        if signal == "-HUP" && common::hangup_is_ignored() {
             return common::skipped("a closed terminal", "this runs under nohup, which the program respects");
         }
         let project = Project::new();

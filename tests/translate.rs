@@ -751,17 +751,23 @@ fn a_shortlist_that_cannot_be_written_is_refused_first() {
     assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("list")));
 }
 
-/// A signal ends it between two lines, and how many are done is said.
+/// A signal ends it between two lines, and how many are done is said; also if the input ends at the same time, as it does where
+/// Ctrl-C ends its writer too.
 #[test]
 fn what_is_interrupted_says_how_much_is_done() {
     let project = trained();
     project.write("none", "");
-    for (command, more, signal, code) in [
+    let runs = [
         (&["translate"][..], &["--max-length", "4", "--output", "out"][..], "INT", 130),
         (&["translate", "--beam", "2"], &["--n-best", "2", "--output", "out"], "TERM", 143),
-        (&["embed"], &["--output", "out"], "TERM", 143),
+        (&["embed"], &["--output", "out"], "HUP", 143),
         (&["score", "--src", "-", "--tgt", "train.de"], &["--output", "out"], "INT", 130),
-    ] {
+    ];
+    let ends = [false, true, true, true];
+    for (input_ends, (command, more, signal, code)) in ends.into_iter().flat_map(|ends| runs.map(|run| (ends, run))) {
+        if signal == "HUP" && common::hangup_is_ignored() {
+            continue;
+        }
         let args = [command, &["--model", "runs/small", "-q"], more].concat();
         let mut child = project.command(&args);
         child.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
@@ -779,6 +785,7 @@ fn what_is_interrupted_says_how_much_is_done() {
         assert_eq!(lines(), all, "{args:?}");
         let kill = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
         assert!(kill.unwrap().success());
+        let stdin = (!input_ends).then_some(stdin);
         let output = child.wait_with_output().unwrap();
         drop(stdin);
         fails(&output, code, &["after the results of 3 lines were written\n  --> out", "begin with line 4"]);

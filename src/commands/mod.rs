@@ -47,7 +47,7 @@ pub fn run(cli: &Cli) -> Result<()> {
     if common.threads.is_some_and(|threads| threads > MOST_THREADS) {
         return Err(Error::usage(format!("--threads is at most {MOST_THREADS}")).help("0 means one for each core"));
     }
-    match &cli.command {
+    let result = match &cli.command {
         Command::Train(args) => train::run(args, common),
         Command::Check(args) => check::run(args, common),
         Command::Prepare(args) => prepare::run(args, common),
@@ -64,5 +64,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Average(args) => average::run(args, common),
         Command::Tokenize(args) => tokenize::tokenize(args, common),
         Command::Detokenize(args) => tokenize::detokenize(args, common),
-    }
+    };
+    run::signals::await_the_end();
+    result
 }

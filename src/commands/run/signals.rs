@@ -16,6 +16,11 @@ const SAME_WISH: Duration = Duration::from_millis(500);
 /// Set if this is the first process of a container: whether signals end it, as long as nothing listens for them.
 static ENDS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
+/// Set by the signal itself once one arrives that [`at_the_end`] has been asked to tell of.
+static ARRIVED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// How long to wait at the end for what is told of a signal; more than that takes.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
 /// Makes signals end the first process of a container, which they do not do by default.
 pub fn end_the_first_process() {
     if std::process::id() != 1 {
@@ -24,7 +29,7 @@ pub fn end_the_first_process() {
     let ends = ENDS.get_or_init(|| Arc::new(AtomicBool::new(true)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // If this fails, the signal stays without effect.
-        let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, ends.clone());
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, exit_code(signal), ends.clone());
     }
 }
 
@@ -59,7 +64,7 @@ impl Signals {
                 match since {
                     None if ends.load(Ordering::Relaxed) => {
                         message(second_says);
-                        signal_hook::low_level::exit(128 + if signal == SIGINT { SIGINT } else { SIGTERM });
+                        signal_hook::low_level::exit(exit_code(signal));
                     }
                     None => {
                         since = Some((signal, Instant::now()));
@@ -71,7 +76,7 @@ impl Signals {
                     Some((SIGUSR1, _)) => since = Some((signal, Instant::now())),
                     Some(_) => {
                         message(second_says);
-                        signal_hook::low_level::exit(128 + signal);
+                        signal_hook::low_level::exit(exit_code(signal));
                     }
                 }
             }
@@ -98,20 +103,40 @@ impl Signals {
 /// Calls `tell` with whether it is another one than SIGINT when SIGINT, SIGTERM or SIGHUP arrives, on a thread of its own, and then
 /// ends the process.
 /// A signal that is ignored, as SIGINT is in the background of a script, stays so.
+///
+/// The command may be over at the same time, as when Ctrl-C also ends who writes its input: see [`await_the_end`].
 pub fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
     let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
     let wanted: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
     if let Some(ends) = ENDS.get() {
         ends.store(false, Ordering::Relaxed);
     }
+    let arrived = ARRIVED.get_or_init(Arc::default);
+    for signal in &wanted {
+        signal_hook::flag::register(*signal, arrived.clone()).map_err(failed)?;
+    }
     let mut signals = signal_hook::iterator::Signals::new(wanted).map_err(failed)?;
     let listen = move || {
         if let Some(signal) = signals.forever().next() {
             tell(signal != SIGINT);
-            signal_hook::low_level::exit(128 + signal);
+            signal_hook::low_level::exit(exit_code(signal));
         }
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map(drop).map_err(failed)
+}
+
+/// If a signal has arrived that [`at_the_end`] tells of, waits until that ends the process. To be called when a command is over,
+/// before anything is said of how it went.
+pub fn await_the_end() {
+    let since = Instant::now();
+    while ARRIVED.get().is_some_and(|arrived| arrived.load(Ordering::Relaxed)) && since.elapsed() < LAST_WORDS {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// 130 for SIGINT, 143 for any other, which all ask to terminate.
+fn exit_code(signal: i32) -> i32 {
+    128 + if signal == SIGINT { SIGINT } else { SIGTERM }
 }
 
 /// Whether a signal is ignored, as SIGHUP is under `nohup`.

@@ -322,7 +322,10 @@ fn conclude(
     }
     let why = match end {
         End::Interrupted | End::Terminated => {
-            let what = format!("stopped by a signal at update {step}; everything is saved");
+            let what = match step {
+                0 => "stopped by a signal before the first update".to_owned(),
+                _ => format!("stopped by a signal at update {step}; everything is saved"),
+            };
             let config = shell_word(&host.run.join(CONFIG_FILE));
             let help = format!("continue with `mt train --config {config} --resume`");
             return Err(Error::stopped(end == End::Terminated, what).help(help));
