@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Report;
 use super::document::{Item, Origin, Table, Value, get};
-use super::sections::TokenizerConfig;
 use crate::data::hub::HubSplit;
 use crate::error::Error;
 use crate::hub;
@@ -204,11 +203,13 @@ impl From<SetConfig> for Stated {
 }
 
 /// Reports keys that go together only with `hub`, or not without it, and tags that the vocabulary to be learnt will not have.
-pub(super) fn check(merged: &Table, tokenizer: &TokenizerConfig, report: &mut Report) {
+pub(super) fn check(merged: &Table, report: &mut Report) {
     let Some(Value::Table(data)) = get(merged, "data").map(|entry| &entry.item.value) else { return };
     // What other vocabularies have is known once they are there.
-    let is_learnt = tokenizer.path.is_none() && get(merged, "train.init").is_none();
-    let known = is_learnt.then_some(tokenizer).filter(|_| !report.is_bad("tokenizer.tags"));
+    let is_learnt = ["tokenizer.path", "train.init"].iter().all(|key| get(merged, key).is_none());
+    let is_readable = ["tokenizer.tags", "tokenizer.symbols"].iter().all(|key| !report.is_bad(key));
+    let known = (is_learnt && is_readable).then(|| Known::of(merged));
+    let known = known.as_ref();
     for (name, entry) in data {
         match &entry.item.value {
             Value::Table(table) => check_one(report, &format!("data.{name}"), table, known, &entry.key),
@@ -227,9 +228,9 @@ pub(super) fn check(merged: &Table, tokenizer: &TokenizerConfig, report: &mut Re
 /// How a number is stated as text.
 fn as_text(path: &str, side: &str, number: i128, origin: &Origin) -> String {
     match origin.source.text {
-        Some(_) => format!("{side} = \"{number}\""),
         // A shell removes one pair of quotes.
-        None => format!("--set '{path}.{side}=\"{number}\"'"),
+        None if !path.ends_with(']') => format!("--set '{path}.{side}=\"{number}\"'"),
+        _ => format!("{side} = \"{number}\""),
     }
 }
 
@@ -241,8 +242,30 @@ fn same_column(report: &mut Report, path: &str, [source, target]: [&Item; 2]) {
     }
 }
 
+/// The tags and symbols that the vocabulary to be learnt will have.
+struct Known {
+    tags: Vec<String>,
+    symbols: Vec<String>,
+}
+
+impl Known {
+    fn of(merged: &Table) -> Self {
+        let texts = |key: &str| match get(merged, key).map(|entry| &entry.item.value) {
+            Some(Value::List(items)) => items
+                .iter()
+                .filter_map(|item| match &item.value {
+                    Value::Text(text) => Some(text.clone()),
+                    _ => None,
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        Self { tags: texts("tokenizer.tags"), symbols: texts("tokenizer.symbols") }
+    }
+}
+
 /// Reports a tag that is not made of those that the vocabulary will have.
-fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), known: &TokenizerConfig) {
+fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), known: &Known) {
     let is_known = |word: &str| known.tags.iter().chain(&known.symbols).any(|stated| stated == word);
     if let Some(word) = tag.split_whitespace().find(|word| !is_known(word)) {
         let what = format!("`{path}.tag`: {word} is not one of `tokenizer.tags`, so the vocabulary would not have it");
@@ -251,7 +274,7 @@ fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), 
     }
 }
 
-fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&TokenizerConfig>, origin: &Origin) {
+fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&Known>, origin: &Origin) {
     let text = |key: &str| match table.get(key).map(|entry| &entry.item) {
         Some(Item { value: Value::Text(text), origin }) => Some((text.as_str(), origin)),
         _ => None,

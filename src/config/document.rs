@@ -226,7 +226,7 @@ pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
         let below = base.get_mut(&name).map(|entry| &mut entry.item.value);
         match (below, entry.item.value, kind) {
             (Some(Value::Table(below)), Value::Table(above), Some(Kind::Table(keys)))
-                if !is_another_corpus(below, &above) =>
+                if !is_another_corpus(below, &above) && !is_another_kind(below, &above, keys) =>
             {
                 merge(below, above, keys);
             }
@@ -240,6 +240,12 @@ pub(super) fn merge(base: &mut Table, layer: Table, keys: &[Key]) {
             }
         }
     }
+}
+
+/// Whether `above` states another `kind` than `below` has, in a table with one set of keys for all kinds.
+fn is_another_kind(below: &Table, above: &Table, keys: &[Key]) -> bool {
+    let Some(Kind::Choice([default, ..])) = find(keys, "kind").map(|key| &key.kind) else { return false };
+    stated_kind(above).is_some_and(|kind| kind != stated_kind(below).unwrap_or(default))
 }
 
 /// Whether `above` states another corpus than `below`, so that the keys of `below` do not apply to it: in another form (two

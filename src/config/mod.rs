@@ -241,6 +241,7 @@ impl Loader {
             // An unreadable file may state what seems missing, so do not look for missing keys.
             return Err(self.report.into_error());
         }
+        corpus::check(&merged, &mut self.report);
         self.report.require(&mut merged);
         let directory = self.directory.as_deref().unwrap_or(&self.working);
         let root = paths::absolutise(&mut merged, directory, &mut self.report);

@@ -58,7 +58,7 @@ impl<'s> Override<'s> {
         let (name, table) = self.path.split_last()?;
         let decides = match lookup(table.iter().copied())? {
             Kind::Tagged { .. } => *name == "kind",
-            Kind::Table(keys) => FORMS.contains(name) && find(keys, name).is_some(),
+            Kind::Table(keys) => (FORMS.contains(name) || *name == "kind") && find(keys, name).is_some(),
             _ => false,
         };
         decides.then(|| table.join("."))

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use super::check::Report;
+use super::computed;
 use super::document::{Entry, Origin, Source, Table, Value, get, to_json};
 use super::init;
 use super::model::{ModelConfig, PositionKind, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
-use super::{computed, corpus};
 use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
 use crate::error::{Error, Result};
 use crate::model::layout::{self, Vocabulary};
@@ -28,7 +28,6 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
         config.tokenizer.joint = config.tokenizer.target_path.is_none();
     }
     computed::fill(&mut config, stated);
-    corpus::check(merged, &config.tokenizer, report);
     let mut together = Together { merged, report };
     together.tokenizer(&config.tokenizer);
     together.symbols(&config.tokenizer);

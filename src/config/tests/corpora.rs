@@ -139,6 +139,20 @@ fn keys_of_a_data_set_go_together() {
     assert_eq!(problems.len(), 7, "{problems:#?}");
 }
 
+/// Each problem of each entry, whatever the others lack.
+#[test]
+fn all_corpora_are_looked_at() {
+    let folder = Folder::new(&[("a.toml", "")]);
+    let set =
+        "data.train=[{ source = 'a' }, { source = 5, target = 'x' }, { hub = 'a/b', source = 'a', target = 'b' }]";
+    let problems = folder.problems(&["a.toml"], &[set]);
+    assert_eq!(problems.len(), 3, "{problems:#?}");
+    let all = problems.concat();
+    assert_mentions(&all, &["`data.train[0].target` is missing", "`data.train[1].source` is the number of a column"]);
+    // An entry of a list cannot be set alone.
+    assert_mentions(&all, &["`data.train[2].split` is missing", "give a path in quotes: source = \"5\""]);
+}
+
 #[test]
 fn columns_go_with_a_file_of_columns() {
     let text = "[data]\ntrain = [\n  { tsv = \"a.tsv\", source = \"en\", target = 2 },\n  { source = 1, target = \"b\" },\n]\n\

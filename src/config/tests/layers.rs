@@ -4,6 +4,7 @@ use std::fs;
 
 use super::super::*;
 use super::{Folder, assert_mentions, loaded};
+use crate::data::tokenizer::TokenizerKind;
 use crate::train::schedule::Decay;
 
 #[test]
@@ -50,6 +51,18 @@ fn another_kind_replaces_the_table_and_the_same_kind_does_not() {
         assert_eq!(schedule(&["noam.toml"], &sets), constant);
         assert_eq!(schedule(&["cosine.toml"], &sets), constant);
     }
+    // [tokenizer] has a kind too.
+    let folder = Folder::new(&[
+        ("bpe.toml", "[tokenizer]\nvocab_size = 1000\nnormalization = \"nfc\"\ndropout = 0.1\n"),
+        ("pieces.toml", "[tokenizer]\nkind = \"subword-nmt\"\n"),
+        ("same.toml", "[tokenizer]\nkind = \"bpe\"\n"),
+    ]);
+    let tokenizer = |names: &[&str], sets: &[&str]| folder.load(names, sets).unwrap().tokenizer;
+    let pieces = TokenizerConfig { kind: TokenizerKind::SubwordNmt, ..TokenizerConfig::default() };
+    assert_eq!(tokenizer(&["bpe.toml", "pieces.toml"], &[]), pieces);
+    let sets = ["tokenizer.joint=false", "tokenizer.kind=subword-nmt"];
+    assert_eq!(tokenizer(&["bpe.toml"], &sets), TokenizerConfig { joint: false, ..pieces });
+    assert_eq!(tokenizer(&["bpe.toml", "same.toml"], &[]).vocab_size, 1000);
     // Whatever was set of the table before is replaced: it was of another kind.
     let table = "train.schedule={ kind = 'inverse_sqrt', learning_rate = 1, warmup = 7 }";
     assert_eq!(schedule(&["cosine.toml"], &[table, "train.schedule.kind=noam"]), ScheduleConfig::default());
