@@ -17,7 +17,15 @@ pub type Values = BTreeMap<String, String>;
 pub const MAY_CHANGE: &[&str] = &[
     "runtime.device",
     "runtime.threads",
-    "decode.",
+    "decode.beam",
+    "decode.length_penalty",
+    "decode.length_penalty_kind",
+    "decode.patience",
+    "decode.no_repeat_ngram",
+    "decode.min_length",
+    "decode.max_length_ratio",
+    "decode.max_length_extra",
+    "decode.batch_tokens",
     "data.root",
     // Its text is compared by checksum.
     "data.valid",
@@ -54,9 +62,12 @@ const OF_VALIDATION: &[&str] = &[
     "train.label_smoothing",
 ];
 
-/// Whether the key, or its beginning, is in a list.
+/// Whether the key, or a table that it is in, is in a list; of a name that ends in `_`, the beginning is enough.
 pub fn is_in(key: &str, list: &[&str]) -> bool {
-    list.iter().any(|listed| key.starts_with(listed))
+    list.iter().any(|listed| {
+        let rest = key.strip_prefix(listed);
+        rest.is_some_and(|rest| rest.is_empty() || listed.ends_with(['.', '_']) || rest.starts_with('.'))
+    })
 }
 
 /// The weights of the corpora.
