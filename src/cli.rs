@@ -44,10 +44,10 @@ pub struct Common {
     #[arg(long, global = true, help_heading = "Every command", value_name = "DEVICE")]
     pub device: Option<String>,
     /// Number of CPU threads; 0: one per core [default: from the configuration]
-    #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
+    #[arg(long, global = true, help_heading = "Every command", value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
     /// Random seed [default: from the configuration; for the tests of mt eval, 12345]
-    #[arg(long, global = true, help_heading = "Every command", value_name = "N",
+    #[arg(long, global = true, help_heading = "Every command", value_name = "N", allow_negative_numbers = true,
         value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub seed: Option<u64>,
     /// Do not access the Hugging Face hub, only its cache
@@ -414,6 +414,7 @@ pub struct ShortlistArgs {
 
 /// `mt embed`
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct EmbedArgs {
     /// Lines to embed; without any, --input or stdin is read
     #[arg(value_name = "TEXT", conflicts_with = "input")]
@@ -446,6 +447,9 @@ pub struct InfoArgs {
     /// A model or run directory, one of a run's checkpoints, or a configuration file
     #[arg(value_name = "MODEL_DIR|CONFIG")]
     pub path: PathBuf,
+    /// Which checkpoint of a run: best, last, final or an update [default: the run as a whole]
+    #[arg(long, value_name = "WHICH")]
+    pub checkpoint: Option<String>,
     /// Override one key of the configuration
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,

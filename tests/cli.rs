@@ -75,6 +75,9 @@ fn bad_pairs_are_counted_and_end_nothing() {
     let plan: serde_json::Value = serde_json::from_str(&stdout(&plan)).unwrap();
     let dropped = &plan["corpus"]["dropped"]["empty_source"];
     assert_eq!((&dropped["count"], &dropped["line"]), (&1.into(), &121.into()));
+    // As `mt info` has them.
+    let info: serde_json::Value = serde_json::from_str(&stdout(&project.mt(&["info", "runs/small", "--json"]))).unwrap();
+    assert_eq!((&plan["parameters"], &plan["run_dir"]), (&info["parameters"], &"runs/small".into()));
 }
 
 #[test]
@@ -733,6 +736,15 @@ fn a_checkpoint_is_no_model_but_tells_which_run_is() {
         (&json!("whole"), &json!(12), &json!("runs/small"))
     );
     fails(&project.mt(&["info", "runs/small/checkpoints/step-00000099"]), 1, &["no such"]);
+    // --checkpoint names the same.
+    let named = |path: &str, which: &str| project.mt(&["info", path, "--json", "--checkpoint", which]);
+    for which in ["last", "12"] {
+        assert_eq!(serde_json::from_str::<Value>(&stdout(&named("runs/small", which))).unwrap(), of_checkpoint);
+    }
+    assert_eq!(serde_json::from_str::<Value>(&stdout(&named("runs/small", "final"))).unwrap(), of_run);
+    fails(&named("runs/small", "99"), 1, &["99"]);
+    fails(&named(checkpoint, "last"), 2, &["this is a checkpoint already", "runs/small"]);
+    fails(&named("small.toml", "last"), 2, &["--checkpoint is for runs"]);
     let output = project.train(&["--run-dir", "other", "--set", "train.init=nowhere"]);
     fails(&output, 1, &["there is no such directory", "nowhere"]);
 }

@@ -413,4 +413,12 @@ fn a_report_on_a_model() {
     for words in ["words of the source", "10-99", "source       the cat sleeps"] {
         assert!(text.contains(words), "{words} in {text}");
     }
+    // The scores stay where they are without a report.
+    let json = |more: &[&str]| -> Value {
+        let output = project.mt(&[&["eval", "--model", "runs/small", "--bleu", "--json", "-q"], more].concat());
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let reported = json(&["--report"]);
+    assert_eq!(reported["bleu"], json(&[])["bleu"]);
+    assert!(reported["report"]["systems"].is_array(), "{reported}");
 }

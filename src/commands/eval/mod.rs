@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::output::Output;
 use super::texts;
@@ -113,7 +113,11 @@ fn print(
             json["ppl"] = perplexity.json();
         }
         if let Some(report) = report {
-            json = json!({ "scores": json, "report": report.json() });
+            match &mut json {
+                Value::Object(scores) => drop(scores.insert("report".to_owned(), report.json())),
+                // Of several systems.
+                several => json = json!({ "scores": several, "report": report.json() }),
+            }
         }
         return output.line(&json.to_string());
     }

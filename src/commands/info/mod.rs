@@ -2,7 +2,7 @@
 
 mod tree;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -42,7 +42,14 @@ impl Described {
 pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     let described = match hub_model::repository(&args.path) {
         Some(repo) => of_model(&hub_model::directory(&repo, common)?, args)?,
-        None if args.path.is_dir() => of_model(&whole_path(args.path.clone()), args)?,
+        None if args.path.is_dir() => match &args.checkpoint {
+            Some(which) => of_model(&checkpoint_of(&args.path, which)?, args)?,
+            None => of_model(&whole_path(args.path.clone()), args)?,
+        },
+        None if args.checkpoint.is_some() => {
+            let error = Error::usage("--checkpoint is for runs, but this is no directory").at(&args.path);
+            return Err(error.help("name the run, or leave --checkpoint out"));
+        }
         None => of_config(args)?,
     };
     let model = &described.config.model;
@@ -63,6 +70,18 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
         }
     }
     output.flush()
+}
+
+/// The directory of one of a run's checkpoints, or of its final model.
+fn checkpoint_of(run: &Path, which: &str) -> Result<PathBuf> {
+    let which = which.parse()?;
+    if let (directory, Some(_)) = checkpoint::directory_and_step(run) {
+        let error = Error::usage("this is a checkpoint already, and --checkpoint names another").at(run);
+        return Err(error.help(format!("leave --checkpoint out, or name the run: {}", directory.display())));
+    }
+    let located = checkpoint::locate(run, Some(which))?;
+    located.warnings.iter().for_each(|warning| message(format_args!("warning: {warning}")));
+    Ok(located.directory)
 }
 
 fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
@@ -191,19 +210,20 @@ pub(super) fn by_part(parameters: &ParameterLayout) -> Vec<(&str, usize)> {
     parts
 }
 
+/// The number of parameters, and those of every part.
+pub(super) fn counts(parameters: &ParameterLayout) -> Map<String, Value> {
+    let total = [("total", parameters.total())].into_iter();
+    total.chain(by_part(parameters)).map(|(name, count)| (name.to_owned(), Value::from(count))).collect()
+}
+
 fn as_json(described: &Described, parameters: &ParameterLayout) -> Value {
     let Described { config, vocabulary, is_joint, history } = described;
-    let mut counts = Map::new();
-    counts.insert("total".to_owned(), Value::from(parameters.total()));
-    for (name, count) in by_part(parameters) {
-        counts.insert(name.to_owned(), Value::from(count));
-    }
     let tensors: Map<String, Value> =
         parameters.entries().iter().map(|e| (e.name.clone(), Value::from(e.shape.clone()))).collect();
     let tied: Map<String, Value> =
         layout::ties(config.model.tie).into_iter().map(|(name, owner)| (name.to_owned(), Value::from(owner))).collect();
     json!({
-        "parameters": counts,
+        "parameters": counts(parameters),
         "tied": tied,
         "config": config,
         "vocabulary": { "source": vocabulary.source, "target": vocabulary.target, "joint": is_joint },

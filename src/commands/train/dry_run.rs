@@ -47,10 +47,8 @@ pub fn print(
     let (batches, updates) = (plan.batches_per_epoch, plan.updates_per_epoch);
     let mut output = Output::open(None)?;
     if common.json {
-        let counts: serde_json::Map<_, _> =
-            info::by_part(parameters).into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
         let json = json!({
-            "config": config, "parameters": { "total": parameters.total(), "parts": counts },
+            "run_dir": run.to_string_lossy(), "config": config, "parameters": info::counts(parameters),
             "corpus": {
                 "pairs": data.corpus.len(), "source_tokens": source_tokens, "target_tokens": target_tokens,
                 "dropped": data.report.dropped,
