@@ -224,8 +224,11 @@ impl NeuralStep<'_> {
         if rows.position < self.model.max_positions {
             return Ok(());
         }
-        Err(Error::failure(format!("a hypothesis is longer than model.max_length ({})", rows.position))
-            .help("lower --max-length-extra or split the input line"))
+        let positions = self.model.max_positions;
+        Err(Error::failure(format!(
+            "a target has more tokens than the model has positions (model.max_length = {positions})"
+        ))
+        .help("split the line, or allow a translation fewer tokens"))
     }
 }
 

@@ -6,11 +6,13 @@ use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::choice::choice;
 use crate::config::ModelConfig;
 use crate::data::batch::Batch;
+use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Error;
 use crate::model::Sequences;
@@ -38,7 +40,7 @@ pub struct Source {
     pub ids: Vec<u32>,
     /// How many leading ids are a repeated tag.
     pub added: usize,
-    /// Whether it was cut to fit the positions, or its text follows more white space than is read.
+    /// Whether some of its text was left out: tokens beyond the positions, or what follows more text than is read.
     pub cut: bool,
 }
 
@@ -96,6 +98,26 @@ fn beginning(line: &str, longest: usize) -> (&str, &str) {
     text.split_at(text.floor_char_boundary(end))
 }
 
+/// A line as token ids.
+pub(super) struct Encoded {
+    /// Its tokens, without the end of the sentence.
+    pub(super) ids: Vec<u32>,
+    /// Whether text goes on after what was read; white space alone does not count.
+    and_more: bool,
+}
+
+/// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A line of nothing but white space
+/// has no tokens, whatever the tokenizer makes of it.
+pub(super) fn encoded<S: AsRef<str> + Sync>(tokenizer: &Tokenizer, lines: &[S], longest: usize) -> Vec<Encoded> {
+    lines.par_iter().with_min_len(64).map(|line| encoded_line(tokenizer, line.as_ref(), longest)).collect()
+}
+
+fn encoded_line(tokenizer: &Tokenizer, line: &str, longest: usize) -> Encoded {
+    let (text, rest) = beginning(line, longest);
+    let ids = if text.trim().is_empty() { Vec::new() } else { tokenizer.encode(text) };
+    Encoded { ids, and_more: !rest.trim_start().is_empty() }
+}
+
 impl Reader {
     /// For a model and its tokenizers.
     pub fn new(config: &ModelConfig, tokenizers: &Tokenizers) -> Self {
@@ -118,40 +140,40 @@ impl Reader {
         source.cut || source.ids.len() > self.trained
     }
 
-    /// One source per line, cut if it is too long. A line of nothing but white space has no tokens, whatever the tokenizer makes
-    /// of it.
+    /// One source per line, cut if it is too long; a blank line has no tokens.
     pub fn read<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<Source> {
-        let beginnings: Vec<&str> = lines.iter().map(|line| beginning(line.as_ref(), self.longest).0).collect();
-        let encoded = self.tokenizers.source.encode_batch(&beginnings);
-        let sources = encoded.into_iter().zip(&beginnings).zip(lines).enumerate();
-        sources
-            .map(|(line, ((mut ids, text), whole))| {
-                if text.trim().is_empty() {
-                    return Source { line, ..Source::default() };
-                }
-                let cut = ids.len() > self.longest || text.len() < whole.as_ref().len();
-                ids.truncate(self.longest);
-                Source { line, ids, cut, ..Source::default() }
-            })
-            .collect()
+        let source = |(line, Encoded { mut ids, and_more }): (usize, Encoded)| {
+            let cut = self.is_beyond(&ids, and_more);
+            ids.truncate(self.longest);
+            Source { line, ids, cut, ..Source::default() }
+        };
+        self.encoded(lines).into_iter().enumerate().map(source).collect()
     }
 
-    /// The lines with more tokens than the model has positions, or more text than is read, in order.
+    /// The lines with more tokens than the model has positions, or more text than is read, in order: those that
+    /// [`Self::read`] cuts.
     pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<BeyondPositions> {
-        let (beginnings, rests): (Vec<&str>, Vec<&str>) =
-            lines.iter().map(|line| beginning(line.as_ref(), self.longest)).unzip();
-        let encoded = self.tokenizers.source.encode_batch(&beginnings);
-        let beyond = |(line, ids): (usize, &Vec<u32>)| {
-            let and_more = !rests[line].trim_start().is_empty();
-            let beyond = BeyondPositions { line, tokens: ids.len() + 1, and_more, positions: self.longest + 1 };
-            (and_more || ids.len() > self.longest).then_some(beyond)
+        let positions = self.longest + 1;
+        let beyond = |(line, Encoded { ids, and_more }): (usize, Encoded)| {
+            let beyond = BeyondPositions { line, tokens: ids.len() + 1, and_more, positions };
+            self.is_beyond(&ids, and_more).then_some(beyond)
         };
-        encoded.iter().enumerate().filter_map(beyond).collect()
+        self.encoded(lines).into_iter().enumerate().filter_map(beyond).collect()
+    }
+
+    fn encoded<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<Encoded> {
+        encoded(&self.tokenizers.source, lines, self.longest)
+    }
+
+    /// Whether a line of these tokens, and more text after them or not, does not fit the positions.
+    fn is_beyond(&self, ids: &[u32], and_more: bool) -> bool {
+        and_more || ids.len() > self.longest
     }
 
     /// Whether this text is no longer than the model has learnt to translate.
     fn takes(&self, text: &str) -> bool {
-        beginning(text, self.longest).0.len() == text.len() && self.tokenizers.source.encode(text).len() <= self.trained
+        let Encoded { ids, and_more } = encoded_line(&self.tokenizers.source, text, self.longest);
+        !and_more && ids.len() <= self.trained
     }
 
     /// Sources as one padded batch.
@@ -284,11 +306,15 @@ pub fn batches<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::tokenizer::{Tokenizer, TrainOptions};
+    use crate::data::tokenizer::{TextForm, TrainOptions};
 
     /// For a model of eight positions.
     fn reader() -> Reader {
-        let options = TrainOptions { vocab_size: 300, ..TrainOptions::default() };
+        reader_with(&TrainOptions::default())
+    }
+
+    fn reader_with(options: &TrainOptions) -> Reader {
+        let options = TrainOptions { vocab_size: 300, ..options.clone() };
         let tokenizer = Arc::new(Tokenizer::train(&[&["the cat sleeps"][..]], &options).unwrap());
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
         Reader::new(&ModelConfig { max_length: 8, ..ModelConfig::default() }, &tokenizers)
@@ -300,9 +326,9 @@ mod tests {
         let space = " \u{3000}".repeat(1 << 19);
         let line = format!("{space}a b");
         let [read, plain] = [line.as_str(), "a b"].map(|line| reader.read(&[line]).remove(0));
-        assert!(read.cut && reader.is_long(&read));
         assert!(!plain.ids.is_empty() && !plain.cut);
-        assert_eq!(read.ids, plain.ids);
+        // Nothing but white space is left out.
+        assert_eq!(read, plain);
         assert!(reader.beyond_positions(&[&line]).is_empty());
         assert_eq!(split(&line, "", std::slice::from_ref(&reader)), ["a b"]);
         assert_eq!(reader.read(&[space]), [Source::default()]);
@@ -317,13 +343,30 @@ mod tests {
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
         let reader = Reader::new(&ModelConfig { max_length: 8, ..ModelConfig::default() }, &tokenizers);
         let space = " \u{3000}".repeat(1 << 19);
-        assert!(reader.beyond_positions(&[format!("a{space}")]).is_empty());
+        let before = format!("a{space}");
+        assert!(reader.beyond_positions(&[&before]).is_empty());
+        let [read] = &reader.read(&[&before])[..] else { panic!("one line") };
+        assert!(read.ids == [3] && !read.cut && !reader.is_long(read), "{read:?}");
         let line = format!("a{space} b");
-        assert_eq!(reader.read(&[&line])[0].ids, [3]);
+        let [read] = &reader.read(&[&line])[..] else { panic!("one line") };
+        assert!(read.ids == [3] && read.cut && reader.is_long(read), "{read:?}");
         let beyond = reader.beyond_positions(&[&line]);
         assert!(beyond.len() == 1 && beyond[0].and_more, "{beyond:?}");
         let error = beyond[0].error(Path::new("a.txt"), 3).to_string();
         assert!(error.contains("goes on after so much white space") && error.contains("a.txt:3"), "{error}");
+    }
+
+    /// Here the tokenizer makes a token of every space.
+    #[test]
+    fn a_blank_line_has_no_tokens_however_long_it_is() {
+        let form = TextForm { remove_extra_whitespaces: false, ..TextForm::default() };
+        let reader = reader_with(&TrainOptions { form, ..TrainOptions::default() });
+        let line = " ".repeat(200);
+        assert!(reader.tokenizers.source.encode(&line).len() > 8);
+        assert_eq!(reader.read(&[&line]), [Source::default()]);
+        assert_eq!(reader.beyond_positions(&[&line]), []);
+        let beyond = reader.beyond_positions(&[format!("{line}a")]);
+        assert!(beyond.len() == 1 && beyond[0].tokens > 8 && !beyond[0].and_more, "{beyond:?}");
     }
 
     #[test]

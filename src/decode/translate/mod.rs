@@ -111,7 +111,7 @@ impl Translator {
         targets: &[S],
         batch_tokens: usize,
     ) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
-        let targets = self.target.encode_batch(targets);
+        let targets = self.target_ids(targets);
         let log_probs = self.follow(sources, &targets, batch_tokens, force)?;
         Ok(targets.into_iter().zip(log_probs).collect())
     }
@@ -126,9 +126,14 @@ impl Translator {
         targets: &[S],
         batch_tokens: usize,
     ) -> Result<Knowledge> {
-        let targets = self.target.encode_batch(targets);
+        let targets = self.target_ids(targets);
         // Summed in the order of the lines, so that batching does not change the rounding.
         Ok(self.follow(sources, &targets, batch_tokens, knowledge)?.into_iter().sum())
+    }
+
+    /// The tokens of targets, without the end, whole; none where a line is blank, as on the source side.
+    fn target_ids<S: AsRef<str> + Sync>(&self, targets: &[S]) -> Vec<Vec<u32>> {
+        source::encoded(&self.target, targets, usize::MAX).into_iter().map(|target| target.ids).collect()
     }
 
     /// The results of `look` for each pair of a source and a target. It is called for each batch, with the models ready to
@@ -165,10 +170,8 @@ impl Translator {
     /// Whether the models can predict the target of each pair.
     pub fn fit<S: AsRef<str> + Sync>(&self, sources: &[S], targets: &[S]) -> Vec<Fit> {
         let positions = self.models.max_positions();
-        let mut fits: Vec<Fit> = (self.target.encode_batch(targets).iter().enumerate())
+        let mut fits: Vec<Fit> = (self.target_ids(targets).iter().enumerate())
             .map(|(line, tokens)| match tokens.len() {
-                // As on the source side, whatever the tokenizer makes of white space.
-                _ if targets[line].as_ref().trim().is_empty() => Fit::Empty,
                 0 => Fit::Empty,
                 n if n < positions => Fit::Whole,
                 n => Fit::TooLong(Side::Target, BeyondPositions { line, tokens: n + 1, and_more: false, positions }),
@@ -299,4 +302,62 @@ pub struct Prefix {
     pub(super) first: Vec<u32>,
     /// The tokens for its other parts: the tags at the beginning of `first`, which apply to the whole line.
     pub(super) later: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::config::{ModelConfig, Preset};
+    use crate::data::tokenizer::{TextForm, TrainOptions};
+    use crate::data::tokenizers::Tokenizers;
+    use crate::decode::neural::SpecialTokens;
+    use crate::model::{Transformer, Vocabulary};
+
+    /// With a tokenizer that makes a token of every space, and a model of eight positions.
+    fn translator() -> Translator {
+        let form = TextForm { remove_extra_whitespaces: false, ..TextForm::default() };
+        let options = TrainOptions { vocab_size: 300, form, ..TrainOptions::default() };
+        let tokenizer = Arc::new(Tokenizer::train(&[&["the cat sleeps"][..]], &options).unwrap());
+        let size = tokenizer.vocab_size();
+        let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };
+        let config = ModelConfig { max_length: 8, ..ModelConfig::of_preset(Preset::Tiny) };
+        let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
+        model.initialise(1).unwrap();
+        let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
+        let neural = Neural::new(&model, SpecialTokens::of(&tokenizers)).unwrap();
+        Translator::new(vec![(neural, Reader::new(&config, &tokenizers))])
+    }
+
+    #[test]
+    fn blank_lines_have_no_tokens_on_either_side() {
+        let translator = translator();
+        let spaces = " ".repeat(200);
+        let pairs = [
+            ("cat", "cat"),
+            ("cat", ""),
+            ("cat", "   "),
+            ("cat", &spaces),
+            ("", "cat"),
+            ("   ", "cat"),
+            (&spaces, "cat"),
+            (&spaces, &spaces),
+        ];
+        let (sources, targets): (Vec<&str>, Vec<&str>) = pairs.into_iter().unzip();
+        let fits = translator.fit(&sources, &targets);
+        assert_eq!(fits[0], Fit::Whole);
+        assert!(fits[1..].iter().all(|fit| *fit == Fit::Empty), "{fits:?}");
+        assert_eq!(translator.beyond_positions(&sources), None);
+        // All can be scored, as if the white space were not there.
+        let scores = translator.score(&sources, &targets, 1000).unwrap();
+        assert!(scores[1].0.is_empty() && scores[1].1.len() == 1);
+        assert_eq!([&scores[2], &scores[3]], [&scores[1]; 2]);
+        assert_eq!([&scores[5], &scores[6]], [&scores[4]; 2]);
+        let long = format!("{spaces}cat");
+        for (pair, side) in [([long.as_str(), "cat"], Side::Source), (["cat", &long], Side::Target)] {
+            let fit = translator.fit(&pair[..1], &pair[1..])[0];
+            assert!(matches!(fit, Fit::TooLong(of, _) if of == side), "{fit:?}");
+        }
+    }
 }
