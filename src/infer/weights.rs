@@ -134,9 +134,12 @@ impl Linear {
     /// y = x·Wᵀ. x: [rows, in], y: [rows, out].
     pub(super) fn product(&self, x: &[f32], y: &mut [f32], sharing: Sharing) {
         /// Elements of a weight below which calling other threads costs more than it saves.
-        const FEWEST: usize = 1 << 17;
+        const FEWEST_ELEMENTS: usize = 1 << 17;
+        if y.is_empty() {
+            return;
+        }
         let rows = y.len() / self.width();
-        let shared = sharing == Sharing::Columns && rows > 0 && x.len() / rows * self.width() >= FEWEST;
+        let shared = sharing == Sharing::Columns && x.len() / rows * self.width() >= FEWEST_ELEMENTS;
         match &self.weight {
             Weight::Float(weight) if shared => weight.product_by_columns(x, y),
             Weight::Float(weight) => weight.product(x, y, false),

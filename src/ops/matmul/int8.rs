@@ -185,6 +185,9 @@ impl Int8 {
 
     /// C = A·B on the calling thread. A: [m, k] row-major, C: [m, n] row-major.
     pub fn product(&self, a: &[f32], c: &mut [f32]) {
+        if c.is_empty() {
+            return;
+        }
         let (tiles, scales) = self.tiles(a, c.len());
         let shared = SharedRows::new(c, self.panels.n);
         // SAFETY: C holds all rows and columns, and is this thread's.
@@ -193,6 +196,9 @@ impl Int8 {
 
     /// C = A·B on all threads, each of which computes some of the columns.
     pub fn product_by_columns(&self, a: &[f32], c: &mut [f32]) {
+        if c.is_empty() {
+            return;
+        }
         use rayon::prelude::*;
         let (tiles, scales) = self.tiles(a, c.len());
         let shared = SharedRows::new(c, self.panels.n);
@@ -246,8 +252,9 @@ mod tests {
 
     #[test]
     fn products_are_those_of_the_integers() {
-        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (12, 32, 64), (13, 33, 65), (5, 37, 1030), (30, 64, 257), (1, 70, 2051)]
-        {
+        let with_none = [(0, 5, 7), (3, 0, 7)];
+        let sizes = [(1, 1, 1), (3, 5, 7), (12, 32, 64), (13, 33, 65), (5, 37, 1030), (30, 64, 257), (1, 70, 2051)];
+        for (m, n, k) in with_none.into_iter().chain(sizes) {
             let (a, w) = (numbers(m * k, 1), numbers(n * k, 2));
             let (rows, weight) = (Quantised::new(&a, k), Quantised::new(&w, k));
             let packed = Int8::new(&weight, k).unwrap();
@@ -266,7 +273,7 @@ mod tests {
             let some: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
             let mut of_subset = vec![f32::NAN; m * some.len()];
             packed.subset(&some).product(&a, &mut of_subset);
-            let of_all: Vec<f32> = c.chunks_exact(n).flat_map(|c| some.iter().map(|&j| c[j as usize])).collect();
+            let of_all: Vec<f32> = c.chunks_exact(n.max(1)).flat_map(|c| some.iter().map(|&j| c[j as usize])).collect();
             assert_eq!(of_subset, of_all);
             let floats = weight.floats();
             for (j, row) in floats.chunks_exact(k).enumerate() {

@@ -179,6 +179,9 @@ impl Packed {
 
     /// C = A·B, or C += A·B, on the calling thread. A: [m, k] row-major, C: [m, n] row-major.
     pub fn product(&self, a: &[f32], c: &mut [f32], accumulate: bool) {
+        if c.is_empty() {
+            return;
+        }
         let m = c.len() / self.n.max(1);
         assert_eq!(a.len(), m * self.k, "A is not [{m}, {}]", self.k);
         self.multiply(Matrix::new(a, m, self.k), Order::Rows, 0..m, c, accumulate);
@@ -187,10 +190,13 @@ impl Packed {
     /// C = A·B on all threads, each of which computes some of the columns: for too few rows to divide among the threads.
     /// A: [m, k] row-major, C: [m, n] row-major.
     pub fn product_by_columns(&self, a: &[f32], c: &mut [f32]) {
+        if c.is_empty() {
+            return;
+        }
         let m = c.len() / self.n.max(1);
         assert_eq!(a.len(), m * self.k, "A is not [{m}, {}]", self.k);
         assert_eq!(c.len(), m * self.n, "C is not [{m}, {}]", self.n);
-        if c.is_empty() || self.k == 0 {
+        if self.k == 0 {
             return c.fill(0.0);
         }
         let tiles = Tiles::pack(Matrix::new(a, m, self.k), Order::Rows, 0..m, 0..self.panels.steps, self.precision);
@@ -317,8 +323,10 @@ mod tests {
         (0..columns * rows).map(|i| x[i % rows * columns + i / rows]).collect()
     }
 
-    /// Awkward sizes: single rows and columns, odd inner dimensions, tails of tiles, panels, pieces and groups.
-    const SIZES: [(usize, usize, usize); 12] = [
+    /// Awkward sizes: no rows or columns, single ones, odd inner dimensions, tails of tiles, panels, pieces and groups.
+    const SIZES: [(usize, usize, usize); 14] = [
+        (0, 5, 7),
+        (3, 0, 7),
         (1, 1, 1),
         (3, 5, 7),
         (12, 32, 64),
@@ -349,7 +357,8 @@ mod tests {
                 let some: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
                 let mut of_subset = vec![f32::NAN; m * some.len()];
                 packed.subset(&some).product(&a, &mut of_subset, false);
-                let of_all: Vec<f32> = c.chunks_exact(n).flat_map(|c| some.iter().map(|&j| c[j as usize])).collect();
+                let of_all: Vec<f32> =
+                    c.chunks_exact(n.max(1)).flat_map(|c| some.iter().map(|&j| c[j as usize])).collect();
                 assert_eq!(of_subset, of_all, "{m}x{n}x{k}");
                 packed.product(&a, &mut c, true);
                 let twice: Vec<(f64, f64)> = want.iter().map(|(w, size)| (2.0 * w, 2.0 * size)).collect();
