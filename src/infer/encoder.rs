@@ -16,13 +16,6 @@ pub struct Source {
     pub(super) cached: Vec<Scratch>,
 }
 
-impl Source {
-    /// Number of sentences.
-    pub fn sentences(&self) -> usize {
-        self.starts.len() - 1
-    }
-}
-
 impl Engine {
     /// Encodes sentences. Each is the ids of its tokens, including the end of the sentence.
     pub fn encode(&self, sentences: &[&[u32]]) -> Source {

@@ -85,9 +85,9 @@ enum Sharing {
 /// rows of each item; items are never split.
 fn blocks(items: &[usize], aim: usize) -> (Vec<Range<usize>>, Sharing) {
     /// Rows per thread below which dividing columns is better: with fewer, reading the weights would take most of the time.
-    const FEWEST: usize = 8;
+    const FEWEST_ROWS: usize = 8;
     let (rows, threads) = (items.iter().sum::<usize>(), rayon::current_num_threads());
-    if threads == 1 || rows < FEWEST * threads {
+    if threads == 1 || rows < FEWEST_ROWS * threads {
         return (std::iter::once(0..items.len()).collect(), Sharing::Columns);
     }
     let count = (rows / aim).next_multiple_of(threads).max(threads).min(items.len());

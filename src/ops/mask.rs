@@ -72,12 +72,6 @@ impl Mask {
     }
 }
 
-/// Length of every sequence of padded ids [B, L], without the `padding` at its end.
-pub fn lengths(ids: &[Vec<u32>], padding: u32) -> Lengths {
-    let length = |row: &Vec<u32>| row.iter().rposition(|&id| id != padding).map_or(0, |last| last as u32 + 1);
-    Arc::new(ids.iter().map(length).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,9 +82,7 @@ mod tests {
 
     #[test]
     fn padding_masks_keys() {
-        let keys = lengths(&[vec![5, 7, 9, 0, 0], vec![8, 6, 0, 0, 0]], 0);
-        assert_eq!(*keys, [3, 2]);
-        let mask = Mask { keys, queries: None, causal: false };
+        let mask = Mask { keys: Arc::new(vec![3, 2]), queries: None, causal: false };
         // For any query: [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]].
         assert_eq!(table(&mask, 1, 5), [[[1, 1, 1, 0, 0]], [[1, 1, 0, 0, 0]]]);
         assert_eq!(table(&mask, 2, 5), [[[1, 1, 1, 0, 0], [1, 1, 1, 0, 0]], [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0]]]);
@@ -107,7 +99,7 @@ mod tests {
 
     #[test]
     fn both_combined() {
-        let keys = lengths(&[vec![1, 2, 3, 4, 0]], 0);
+        let keys = Arc::new(vec![4]);
         let mask = Mask { keys: keys.clone(), queries: None, causal: true };
         assert_eq!(
             table(&mask, 5, 5),
@@ -124,10 +116,5 @@ mod tests {
     fn a_padded_query_sees_nothing_where_queries_are_masked() {
         let mask = Mask { keys: Arc::new(vec![3, 1]), queries: Some(Arc::new(vec![1, 2])), causal: false };
         assert_eq!(table(&mask, 2, 3), [[[1, 1, 1], [0, 0, 0]], [[1, 0, 0], [1, 0, 0]]]);
-    }
-
-    #[test]
-    fn padding_inside_a_sequence_is_no_end() {
-        assert_eq!(*lengths(&[vec![4, 0, 5, 0], vec![0, 0, 0, 0], vec![1, 1, 1, 1]], 0), [3, 0, 4]);
     }
 }

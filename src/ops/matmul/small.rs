@@ -3,8 +3,8 @@
 use super::Matrix;
 use crate::ops::simd::vectorised;
 
-/// Columns of B that one panel of the fixed-order kernel covers.
-const PANEL: usize = 32;
+/// The most columns of B that the kernel takes at once; B is not packed, so its panels have nothing to do with these.
+const WIDEST: usize = 32;
 
 /// C = A·B (or +=) with one order of summation whatever the number of rows, on the calling thread.
 ///
@@ -55,9 +55,9 @@ unsafe fn fixed_kernel(size: [usize; 3], a: Left, b: Right, c: Output, accumulat
             let mut j = 0;
             // SAFETY: in bounds by the contract of `fixed_kernel`.
             unsafe {
-                while j + PANEL <= n {
-                    panel::<PANEL>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1), accumulate);
-                    j += PANEL;
+                while j + WIDEST <= n {
+                    panel::<WIDEST>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1), accumulate);
+                    j += WIDEST;
                 }
                 while j + 16 <= n {
                     panel::<16>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1), accumulate);
