@@ -52,7 +52,7 @@ impl Activation {
     #[inline(always)]
     fn value(self, x: f32) -> f32 {
         match self {
-            Self::Relu => x.max(0.0),
+            Self::Relu => relu(x),
             Self::Gelu => x * simd::normal(x),
             Self::Swish => x / (1.0 + simd::exp(-x)),
         }
@@ -63,10 +63,10 @@ impl Activation {
     fn derivative(self, x: f32) -> f32 {
         match self {
             Self::Relu => {
-                if x > 0.0 {
-                    1.0
-                } else {
+                if x <= 0.0 {
                     0.0
+                } else {
+                    1.0
                 }
             }
             Self::Gelu => (INVERSE_ROOT_2_PI * x).mul_add(simd::exp(-0.5 * x * x), simd::normal(x)),
@@ -76,6 +76,12 @@ impl Activation {
             }
         }
     }
+}
+
+/// max(0, x), but NaN stays NaN, as in PyTorch: it must reach the loss, or divergence would pass unseen.
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { x }
 }
 
 /// 1/√(2π).
@@ -146,11 +152,11 @@ vectorised! {
             if dropout.is_on() {
                 let base = (first_row + row) * width;
                 for j in 0..width {
-                    x[j] = x[j].max(0.0) * dropout.factor(base + j);
+                    x[j] = relu(x[j]) * dropout.factor(base + j);
                 }
             } else {
                 for j in 0..width {
-                    x[j] = x[j].max(0.0);
+                    x[j] = relu(x[j]);
                 }
             }
         }
@@ -161,7 +167,7 @@ vectorised! {
         let sums = &mut sums[..width];
         for (a, g) in a.chunks_exact(width).zip(g.chunks_exact_mut(width)) {
             for j in 0..width {
-                g[j] = if a[j] > 0.0 { g[j] * scale } else { 0.0 };
+                g[j] = if a[j] <= 0.0 { 0.0 } else { g[j] * scale };
                 sums[j] += g[j];
             }
         }
@@ -262,5 +268,30 @@ impl Inner for FeedForward {
     fn reference(&self, x: &Tensor, _: Option<&Tensor>, training: bool) -> Result<Tensor> {
         let hidden = self.activation.reference(&self.fc1.reference(x, training)?)?;
         self.fc2.reference(&self.dropout.apply(&hidden)?, training)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relu_passes_on_what_is_not_a_number() {
+        let inputs = [-2.0, -0.0, 0.0, 3.0, f32::NAN];
+        let is_right = |y: &[f32], scale: f32| y[..4] == [0.0, 0.0, 0.0, 3.0 * scale] && y[4].is_nan();
+        let mut y = inputs;
+        Activation::Relu.apply(&mut y);
+        assert!(is_right(&y, 1.0), "{y:?}");
+        let mut y = inputs;
+        relu_in_place(&mut y, Some(&[0.0; 5]), 5, Dropout::OFF, 0);
+        assert!(is_right(&y, 1.0), "{y:?}");
+        // So small a probability that nothing of so few is dropped.
+        let dropout = Dropout::new(1e-9, 1);
+        let mut y = inputs;
+        relu_in_place(&mut y, None, 5, dropout, 0);
+        assert!(dropout.is_on() && is_right(&y, dropout.scale()), "{y:?}");
+        let (mut g, mut sums) = ([1.0, 1.0, 1.0, 1.0, f32::NAN], [0.0; 5]);
+        relu_backward(&y, &mut g, 5, 2.0, &mut sums);
+        assert!(g[..4] == [0.0, 0.0, 0.0, 2.0] && g[4].is_nan() && sums[4].is_nan(), "{g:?}");
     }
 }
