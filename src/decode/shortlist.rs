@@ -129,7 +129,14 @@ impl Shortlist {
         if about[DIGEST] != this.digest() {
             return Err(damaged("its checksum differs"));
         }
-        if fits { Ok(this) } else { Err(damaged("its numbers do not fit the vocabularies")) }
+        if !fits {
+            return Err(damaged("its numbers do not fit the vocabularies"));
+        }
+        // Without it, no translation could end, and a sentence might have no token at all.
+        if !this.always.contains(&tokenizers.target.eos_id()) {
+            return Err(damaged("it does not always allow the end of the sentence"));
+        }
+        Ok(this)
     }
 }
 
@@ -139,7 +146,10 @@ fn bytes_len(bytes: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::data::tokenizer::Tokenizer;
 
     #[test]
     fn a_sentence_may_use_the_tokens_of_its_tokens() {
@@ -148,5 +158,24 @@ mod tests {
         assert_eq!(list.of(&[1, 2], &[4]), [2, 3, 7, 9]);
         list.allow(&[5]);
         assert_eq!(list.of(&[], &[]), [2, 5]);
+    }
+
+    #[test]
+    fn a_list_always_allows_the_end() {
+        let pieces = ["<pad>", "</s>", "<unk>", "a", "b"];
+        let pieces = pieces.iter().zip(0..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
+        let tokenizer = Arc::new(Tokenizer::of_words(pieces).unwrap());
+        let end = tokenizer.eos_id();
+        let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list");
+        // The end as a translation of some tokens is not enough.
+        let mut list = Shortlist::new([vec![], vec![end], vec![], vec![3], vec![4]], vec![3]);
+        std::fs::write(&path, list.to_bytes(&tokenizers).unwrap()).unwrap();
+        let error = Shortlist::load(&path, &tokenizers).unwrap_err().to_string();
+        assert!(error.contains("does not always allow the end"), "{error}");
+        list.allow(&[end]);
+        std::fs::write(&path, list.to_bytes(&tokenizers).unwrap()).unwrap();
+        assert_eq!(Shortlist::load(&path, &tokenizers).unwrap(), list);
     }
 }
