@@ -116,6 +116,12 @@ fn log_add(a: f32, b: f32) -> f32 {
     }
 }
 
+/// The logarithm of the sum of a distribution: 0, or NaN where one of its members is damaged. Of a damaged member with a
+/// shortlist, only the tokens on the list are NaN.
+fn log_sum_of(log_probs: &[f32]) -> f32 {
+    if log_probs.iter().any(|log_prob| log_prob.is_nan()) { f32::NAN } else { 0.0 }
+}
+
 impl StepModel for EnsembleStep<'_> {
     fn sentences(&self) -> usize {
         self.members[0].sentences()
@@ -137,7 +143,7 @@ impl StepModel for EnsembleStep<'_> {
         let model = &self.ensemble.members[0];
         let log_probs = self.log_probs.par_chunks_mut(model.vocabulary()).zip(best.par_chunks_mut(k));
         log_probs.enumerate().for_each(|(row, (log_probs, best))| {
-            let log_sum = if log_probs.first().is_some_and(|log_prob| log_prob.is_nan()) { f32::NAN } else { 0.0 };
+            let log_sum = log_sum_of(log_probs);
             best_continuations(log_probs, log_sum, None, &model.special().forbidden, rows.constraint(row), best);
         });
         Ok(())
@@ -159,7 +165,13 @@ impl StepModel for EnsembleStep<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::log_add;
+    use super::{log_add, log_sum_of};
+
+    #[test]
+    fn a_row_with_a_nan_is_not_taken_for_one_without_a_possible_token() {
+        assert!(log_sum_of(&[f32::NEG_INFINITY, f32::NAN, f32::NEG_INFINITY]).is_nan());
+        assert_eq!(log_sum_of(&[f32::NEG_INFINITY, -0.5, -1.0]), 0.0);
+    }
 
     #[test]
     fn log_add_is_the_logarithm_of_the_sum() {
