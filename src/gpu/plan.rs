@@ -4,7 +4,7 @@ use candle_core::{Result, bail};
 
 use crate::model::layout::{output_table, target_table};
 use crate::model::positions::PositionKind;
-use crate::model::{Stack, Transformer};
+use crate::model::{Place, Stack, Transformer};
 
 /// A projection.
 #[derive(Clone, Copy, Debug)]
@@ -131,21 +131,24 @@ impl Finder<'_> {
         let (keys, values, has_bias) = (c.heads * c.d_k, c.heads * c.d_v, c.attention_bias);
         let width = if cross { keys } else { 2 * keys + values };
         let output = self.linear(&format!("{name}.out_proj"), c.d_model, values, has_bias)?;
-        let place = if cross { 2 } else { 0 };
+        let [weights, result] = match cross {
+            true => [Place::CrossAttentionWeights, Place::CrossAttentionOutput],
+            false => [Place::SelfAttentionWeights, Place::SelfAttentionOutput],
+        };
         let attention = Attention {
             query: self.linear(&format!("{name}.q_proj"), width, c.d_model, has_bias)?,
             key_value: cross
                 .then(|| self.linear(&format!("{name}.k_proj"), keys + values, c.d_model, has_bias))
                 .transpose()?,
             output,
-            site: stack.site(layer, place),
+            site: stack.site(layer, weights),
             causal: stack == Stack::Decoder && !cross,
         };
         Ok(Sublayer {
             inner: Inner::Attention(attention),
             norm: self.place(&format!("{name}_norm.weight"))?,
             bias: output.bias,
-            site: stack.site(layer, place + 1),
+            site: stack.site(layer, result),
         })
     }
 
@@ -156,13 +159,13 @@ impl Finder<'_> {
         let feed_forward = FeedForward {
             fc1: self.linear(&format!("{name}.fc1"), c.d_ff, c.d_model, true)?,
             fc2,
-            site: stack.site(layer, 4),
+            site: stack.site(layer, Place::FeedForwardHidden),
         };
         Ok(Sublayer {
             inner: Inner::FeedForward(feed_forward),
             norm: self.place(&format!("{name}_norm.weight"))?,
             bias: fc2.bias,
-            site: stack.site(layer, 5),
+            site: stack.site(layer, Place::FeedForwardOutput),
         })
     }
 
@@ -182,7 +185,8 @@ impl Finder<'_> {
             PositionKind::Rotary => Positions::None,
             PositionKind::Learned => Positions::Learned(self.place(&format!("{}.positions.weight", stack.name()))?),
         };
-        Ok(Layers { table: self.place(table)?, vocabulary, positions, site: stack.site(0, 99), sublayers, final_norm })
+        let (table, site) = (self.place(table)?, stack.site(0, Place::Embedding));
+        Ok(Layers { table, vocabulary, positions, site, sublayers, final_norm })
     }
 }
 

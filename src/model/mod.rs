@@ -103,10 +103,30 @@ impl Stack {
         }
     }
 
-    /// Number of a dropout site: stable for a given place in the model.
-    pub fn site(self, layer: usize, place: u64) -> u64 {
-        (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + place
+    /// Number of the dropout site at a place of a layer. It keys the random numbers, so a run that is resumed depends on it: it
+    /// never changes. Distinct for up to 10,000 layers.
+    pub fn site(self, layer: usize, place: Place) -> u64 {
+        (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + place as u64
     }
+}
+
+/// Where a layer has dropout. The numbers are below 100, and part of [`Stack::site`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The weights of self-attention.
+    SelfAttentionWeights = 0,
+    /// The output of self-attention.
+    SelfAttentionOutput = 1,
+    /// The weights of cross-attention.
+    CrossAttentionWeights = 2,
+    /// The output of cross-attention.
+    CrossAttentionOutput = 3,
+    /// The hidden layer of the feed-forward sub-layer.
+    FeedForwardHidden = 4,
+    /// The output of the feed-forward sub-layer.
+    FeedForwardOutput = 5,
+    /// The sum of embedding and position; of layer 0.
+    Embedding = 99,
 }
 
 impl Transformer {
@@ -263,7 +283,7 @@ impl Transformer {
             positions: self.positions(stack)?,
             max_length: self.config.max_length,
             scale: self.embedding_scale(),
-            dropout: mode.dropout(self.config.embedding_dropout, stack.site(0, 99)),
+            dropout: mode.dropout(self.config.embedding_dropout, stack.site(0, Place::Embedding)),
         })
     }
 
@@ -350,7 +370,7 @@ impl Transformer {
             d_v: c.d_v,
             mask: self.mask(tokens, &tokens.lengths, matches!(stack, Stack::Decoder)),
             rotary: self.rotary.clone(),
-            dropout: mode.dropout(c.attention_dropout, stack.site(layer, 0)),
+            dropout: mode.dropout(c.attention_dropout, stack.site(layer, Place::SelfAttentionWeights)),
             record: recorder.is_some().then(Record::default),
         };
         let attention = Attention {
@@ -359,7 +379,8 @@ impl Transformer {
             key_value: None,
             output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
         };
-        self.attend(attention, self.residual(&name, stack.site(layer, 1), mode)?, x, None, mode, recorder)
+        let residual = self.residual(&name, stack.site(layer, Place::SelfAttentionOutput), mode)?;
+        self.attend(attention, residual, x, None, mode, recorder)
     }
 
     fn cross_attention(
@@ -382,7 +403,7 @@ impl Transformer {
             d_v: c.d_v,
             mask: self.mask(target, &memory.lengths, false),
             rotary: None,
-            dropout: mode.dropout(c.attention_dropout, Stack::Decoder.site(layer, 2)),
+            dropout: mode.dropout(c.attention_dropout, Stack::Decoder.site(layer, Place::CrossAttentionWeights)),
             record: recorder.is_some().then(Record::default),
         };
         let attention = Attention {
@@ -391,7 +412,7 @@ impl Transformer {
             key_value: Some(self.packed(&name, "k_proj", c.heads * (c.d_k + c.d_v))?),
             output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
         };
-        let residual = self.residual(&name, Stack::Decoder.site(layer, 3), mode)?;
+        let residual = self.residual(&name, Stack::Decoder.site(layer, Place::CrossAttentionOutput), mode)?;
         self.attend(attention, residual, y, Some(&memory.states), mode, recorder)
     }
 
@@ -421,9 +442,10 @@ impl Transformer {
             fc1: self.single(&format!("{name}.fc1"), true)?,
             fc2: self.single(&format!("{name}.fc2"), true)?,
             activation: c.activation,
-            dropout: mode.dropout(c.activation_dropout, stack.site(layer, 4)),
+            dropout: mode.dropout(c.activation_dropout, stack.site(layer, Place::FeedForwardHidden)),
         };
-        sublayer::run(feed_forward, self.residual(&name, stack.site(layer, 5), mode)?, x, None, mode)
+        let residual = self.residual(&name, stack.site(layer, Place::FeedForwardOutput), mode)?;
+        sublayer::run(feed_forward, residual, x, None, mode)
     }
 
     fn final_norm(&self, x: Tensor, stack: Stack, mode: &Mode) -> Result<Tensor> {
@@ -431,5 +453,28 @@ impl Transformer {
             return Ok(x);
         }
         norm::run(&x, &self.norm(&format!("{}.norm", stack.name()))?, mode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs that began with an older program draw the same masks.
+    #[test]
+    fn dropout_sites_keep_their_numbers() {
+        use Place::*;
+        for (place, number) in [
+            (SelfAttentionWeights, 0),
+            (SelfAttentionOutput, 1),
+            (CrossAttentionWeights, 2),
+            (CrossAttentionOutput, 3),
+            (FeedForwardHidden, 4),
+            (FeedForwardOutput, 5),
+            (Embedding, 99),
+        ] {
+            assert_eq!(Stack::Encoder.site(0, place), 1_000_000 + number);
+            assert_eq!(Stack::Decoder.site(3, place), 2_000_300 + number);
+        }
     }
 }
