@@ -137,6 +137,11 @@ impl ModelConfig {
         }
     }
 
+    /// Factor of embeddings: √D or 1.
+    pub fn embedding_scale(&self) -> f32 {
+        if self.scale_embedding { (self.d_model as f32).sqrt() } else { 1.0 }
+    }
+
     /// Width of all heads' queries (or keys) together: H·K.
     pub fn key_width(&self) -> usize {
         self.heads * self.d_k
@@ -145,5 +150,17 @@ impl ModelConfig {
     /// Width of all heads' values together.
     pub fn value_width(&self) -> usize {
         self.heads * self.d_v
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn embeddings_are_scaled_by_the_root_of_the_width() {
+        let config = ModelConfig { d_model: 64, ..ModelConfig::default() };
+        assert_eq!(config.embedding_scale(), 8.0);
+        assert_eq!(ModelConfig { scale_embedding: false, ..config }.embedding_scale(), 1.0);
     }
 }

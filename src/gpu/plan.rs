@@ -2,7 +2,7 @@
 
 use candle_core::{Result, bail};
 
-use crate::model::layout::{output_table, target_table};
+use crate::model::layout::{output_table, positions_table, target_table};
 use crate::model::positions::PositionKind;
 use crate::model::{Place, Stack, Transformer};
 
@@ -183,7 +183,7 @@ impl Finder<'_> {
         let positions = match c.positions {
             PositionKind::Sinusoidal => Positions::Fixed,
             PositionKind::Rotary => Positions::None,
-            PositionKind::Learned => Positions::Learned(self.place(&format!("{}.positions.weight", stack.name()))?),
+            PositionKind::Learned => Positions::Learned(self.place(&positions_table(stack.name()))?),
         };
         let (table, site) = (self.place(table)?, stack.site(0, Place::Embedding));
         Ok(Layers { table, vocabulary, positions, site, sublayers, final_norm })

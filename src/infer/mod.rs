@@ -27,7 +27,7 @@ pub use encoder::Source;
 use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::model::layout;
-use crate::model::positions::{PositionKind, Sinusoid, sinusoidal};
+use crate::model::positions::{self, PositionKind};
 use crate::ops::dropout::Dropout;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;
@@ -133,23 +133,17 @@ impl Engine {
     /// # Errors
     /// A parameter cannot be read.
     pub fn new(config: &ModelConfig, parameters: &Lookup<'_>, precision: ComputeType) -> Result<Self> {
-        let (length, halves) = (config.max_length, config.sinusoid == Sinusoid::Halves);
-        let positions = |stack: &str| -> Result<Vec<f32>> {
+        let table = |stack: &str| -> Result<Vec<f32>> {
             match config.positions {
-                PositionKind::Sinusoidal => Ok(sinusoidal(config.sinusoid, length, config.d_model)),
-                PositionKind::Learned => Ok(parameters(&format!("{stack}.positions.weight"))?.floats()),
-                PositionKind::Rotary => Ok(Vec::new()),
+                PositionKind::Learned => Ok(parameters(&layout::positions_table(stack))?.floats()),
+                PositionKind::Sinusoidal | PositionKind::Rotary => Ok(positions::fixed(config)),
             }
         };
         let stack = |name: &str, layers: usize, cross: bool| -> Result<Stack> {
             let layer = |i| Layer::new(config, parameters, &format!("{name}.layers.{i}"), cross, precision);
             let norm = || Norm::new(config, parameters, &format!("{name}.norm"));
             let final_norm = config.final_norm.then(norm).transpose()?;
-            Ok(Stack {
-                layers: (0..layers).map(layer).collect::<Result<_>>()?,
-                final_norm,
-                positions: positions(name)?,
-            })
+            Ok(Stack { layers: (0..layers).map(layer).collect::<Result<_>>()?, final_norm, positions: table(name)? })
         };
         let output = layout::output_table(config.tie);
         let table = |name: &str| -> Result<Option<Weight>> {
@@ -172,7 +166,7 @@ impl Engine {
                 config.d_model,
                 precision,
             )?,
-            rotary: (config.positions == PositionKind::Rotary).then(|| Rotary::new(length, config.d_k, halves)),
+            rotary: positions::rotary(config),
         })
     }
 
@@ -191,10 +185,6 @@ impl Engine {
         decoder::BLOCK_ROWS * rayon::current_num_threads()
     }
 
-    fn scale(&self) -> f32 {
-        if self.config.scale_embedding { (self.config.d_model as f32).sqrt() } else { 1.0 }
-    }
-
     /// Width of keys and values, side by side.
     fn cached_width(&self) -> usize {
         self.config.heads * (self.config.d_k + self.config.d_v)
@@ -202,7 +192,7 @@ impl Engine {
 
     /// scale·table[token] + encoding of a position.
     fn embed(&self, table: &Option<Weight>, stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
-        let (d, scale) = (self.config.d_model, self.scale());
+        let (d, scale) = (self.config.d_model, self.config.embedding_scale());
         table.as_ref().unwrap_or(&self.output.weight).row(token as usize, out);
         if stack.positions.is_empty() {
             out.iter_mut().for_each(|x| *x *= scale);

@@ -43,6 +43,11 @@ pub fn output_table(tie: Tie) -> &'static str {
     if tie == Tie::None { "output_projection.weight" } else { target_table(tie) }
 }
 
+/// Name of the table of a stack's learned positions; `stack` is `encoder` or `decoder`.
+pub fn positions_table(stack: &str) -> String {
+    format!("{stack}.positions.weight")
+}
+
 /// The modules without a matrix of their own, each with the module whose matrix it uses.
 pub fn ties(tie: Tie) -> Vec<(&'static str, &'static str)> {
     let pairs = [("target_embedding", target_table(tie)), ("output_projection", output_table(tie))];
@@ -64,8 +69,8 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
         layout.add("target_embedding.weight", &[vocabulary.target, d], Kind::Weight);
     }
     if config.positions == PositionKind::Learned {
-        layout.add("encoder.positions.weight", &[config.max_length, d], Kind::Weight);
-        layout.add("decoder.positions.weight", &[config.max_length, d], Kind::Weight);
+        layout.add(positions_table("encoder"), &[config.max_length, d], Kind::Weight);
+        layout.add(positions_table("decoder"), &[config.max_length, d], Kind::Weight);
     }
     for i in 0..config.encoder_layers {
         let layer = format!("encoder.layers.{i}");

@@ -28,7 +28,7 @@ use crate::ops::params::Parameters;
 use crate::ops::projection::Projection;
 use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::{self, Residual};
-use positions::{PositionKind, Sinusoid};
+use positions::PositionKind;
 
 /// A padded batch of token sequences.
 #[derive(Clone, Debug)]
@@ -144,14 +144,8 @@ impl Transformer {
         compute: DType,
     ) -> Result<Self> {
         let parameters = layout::layout(config, vocabulary).allocate(device, compute)?;
-        let (length, halves) = (config.max_length, config.sinusoid == Sinusoid::Halves);
-        let (mut sinusoids, mut rotary) = (Vec::new(), None);
-        match config.positions {
-            PositionKind::Sinusoidal => sinusoids = positions::sinusoidal(config.sinusoid, length, config.d_model),
-            PositionKind::Rotary => rotary = Some(Rotary::new(length, config.d_k, halves)),
-            PositionKind::Learned => {}
-        }
-        Ok(Self { config: config.clone(), vocabulary, parameters, sinusoids: Arc::new(sinusoids), rotary })
+        let (sinusoids, rotary) = (Arc::new(positions::fixed(config)), positions::rotary(config));
+        Ok(Self { config: config.clone(), vocabulary, parameters, sinusoids, rotary })
     }
 
     /// The same model on the processor, in float32; if it is already there, the model itself.
@@ -282,7 +276,7 @@ impl Transformer {
             table: self.parameters.param(table)?,
             positions: self.positions(stack)?,
             max_length: self.config.max_length,
-            scale: self.embedding_scale(),
+            scale: self.config.embedding_scale(),
             dropout: mode.dropout(self.config.embedding_dropout, stack.site(0, Place::Embedding)),
         })
     }
@@ -292,9 +286,7 @@ impl Transformer {
         Ok(match self.config.positions {
             PositionKind::Sinusoidal => Positions::Fixed(self.sinusoids.clone()),
             PositionKind::Rotary => Positions::None,
-            PositionKind::Learned => {
-                Positions::Learned(self.parameters.param(&format!("{}.positions.weight", stack.name()))?)
-            }
+            PositionKind::Learned => Positions::Learned(self.parameters.param(&layout::positions_table(stack.name()))?),
         })
     }
 
@@ -306,11 +298,6 @@ impl Transformer {
     /// What turns queries and keys, with rotary positions.
     pub fn rotary(&self) -> Option<&Rotary> {
         self.rotary.as_ref()
-    }
-
-    /// Factor of embeddings: √D or 1.
-    pub fn embedding_scale(&self) -> f32 {
-        if self.config.scale_embedding { (self.config.d_model as f32).sqrt() } else { 1.0 }
     }
 
     /// The wrapper of sub-layer `name`; `site` is the number of its dropout ([`Stack::site`]).

@@ -1,6 +1,8 @@
 //! Positional encodings.
 
 use crate::choice::choice;
+use crate::config::ModelConfig;
+use crate::ops::rotary::Rotary;
 
 choice! {
     /// How a model knows the order of its tokens.
@@ -25,6 +27,20 @@ choice! {
         /// positions.
         Tensor2Tensor = "tensor2tensor",
     }
+}
+
+/// A model's fixed positions, [max_length, D]; empty if it has another kind.
+pub fn fixed(config: &ModelConfig) -> Vec<f32> {
+    match config.positions {
+        PositionKind::Sinusoidal => sinusoidal(config.sinusoid, config.max_length, config.d_model),
+        PositionKind::Learned | PositionKind::Rotary => Vec::new(),
+    }
+}
+
+/// What turns a model's queries and keys, if its positions are rotary.
+pub fn rotary(config: &ModelConfig) -> Option<Rotary> {
+    let halves = config.sinusoid == Sinusoid::Halves;
+    (config.positions == PositionKind::Rotary).then(|| Rotary::new(config.max_length, config.d_k, halves))
 }
 
 /// PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(the same) ("Attention Is All You Need", section 3.5).
@@ -74,6 +90,16 @@ mod tests {
             for (got, want) in table[p * 4..].iter().zip(row(p as f64)) {
                 assert!((*got as f64 - want).abs() < 1e-7);
             }
+        }
+    }
+
+    #[test]
+    fn a_model_has_one_kind() {
+        for (positions, numbers, is_rotary) in
+            [(PositionKind::Sinusoidal, 30, false), (PositionKind::Learned, 0, false), (PositionKind::Rotary, 0, true)]
+        {
+            let config = ModelConfig { positions, max_length: 5, d_model: 6, d_k: 2, ..ModelConfig::default() };
+            assert_eq!((fixed(&config).len(), rotary(&config).is_some()), (numbers, is_rotary), "{positions:?}");
         }
     }
 

@@ -93,7 +93,7 @@ impl Pass<'_> {
             self.join_back(joint, dy, stream, dx, dropped, side)?;
         }
         let dropout = self.mode.dropout(embedding_dropout, layers.site);
-        let scale = self.engine.model.embedding_scale();
+        let scale = self.engine.model.config().embedding_scale();
         let kernels = &self.engine.kernels;
         let table = self.gradient(layers.table);
         kernels.embed_backward(table, dx, &placed.tokens, side.padded, scale, dropout, self.d)?;

@@ -324,7 +324,7 @@ impl Pass<'_> {
     /// its output goes.
     pub(super) fn walk(&mut self, layers: &Layers, side: &Side, attend: &mut Attend<'_>) -> Result<Trail> {
         let config = self.engine.model.config();
-        let (pre, scale) = (config.norm == NormPlacement::Pre, self.engine.model.embedding_scale());
+        let (pre, scale) = (config.norm == NormPlacement::Pre, config.embedding_scale());
         let dropout = self.mode.dropout(config.embedding_dropout, layers.site);
         let mut x = self.numbers(side.rows, self.d)?;
         let positions = match layers.positions {

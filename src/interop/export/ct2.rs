@@ -19,8 +19,8 @@ use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
 use crate::config::{Activation, NormKind, NormPlacement, PositionKind};
 use crate::error::{Error, Result};
-use crate::model::layout::output_table;
-use crate::model::positions::sinusoidal;
+use crate::model::layout::{output_table, positions_table};
+use crate::model::positions;
 use crate::ops::matmul::int8::Quantised;
 
 /// The version of the file, and the revision of `TransformerSpec`.
@@ -201,8 +201,8 @@ impl<'a> Variables<'a> {
         self.set(format!("{stack}/scale_embeddings"), Variable::Byte(config.scale_embedding.into()));
         self.set(format!("{stack}/num_heads"), Variable::Short(config.heads as i16));
         let positions = match config.positions {
-            PositionKind::Learned => self.model.parameter(&format!("{stack}.positions.weight"))?.1.into(),
-            _ => sinusoidal(config.sinusoid, config.max_length, config.d_model).into(),
+            PositionKind::Learned => self.model.parameter(&positions_table(stack))?.1.into(),
+            _ => positions::fixed(config).into(),
         };
         let table = Variable::Floats(vec![config.max_length, config.d_model], positions);
         self.set(format!("{stack}/position_encodings/encodings"), table);
