@@ -389,4 +389,29 @@ mod tests {
             }
         }
     }
+
+    /// What y and dz of a row of one component or two come to by hand, with t = γ·dy. Of two, z = μ ± u and σ = √2·|u|.
+    #[test]
+    fn the_standard_deviation_of_the_shortest_rows() {
+        let eps = 0.5;
+        let run = |z: &[f32], gamma: &[f32], beta: &[f32], dy: &[f32]| {
+            let d = z.len();
+            let weights = NormWeights { gamma, beta, eps, kind: NormKind::Std };
+            let (mut y, mut dz, mut sums) = (vec![0f32; d], vec![0f32; d], vec![0f32; 2 * d]);
+            norm_rows(z, None, weights, d, &mut y);
+            norm_rows_backward(z, None, weights, d, dy, &mut dz, false, &mut vec![0f32; 2 * d], &mut sums);
+            (y, dz)
+        };
+        assert_eq!(run(&[3.0], &[2.0], &[0.25], &[7.0]), (vec![0.25], vec![0.0]));
+        let (gamma, beta, dy) = ([2.0, -1.0], [0.25, 0.5], [3.0, 5.0]);
+        for u in [0.0, 1.0, -4.0f32] {
+            let (y, dz) = run(&[7.0 + u, 7.0 - u], &gamma, &beta, &dy);
+            let divisor = 2f32.sqrt() * u.abs() + eps;
+            let slope = (gamma[0] * dy[0] - gamma[1] * dy[1]) / 2.0 * eps / (divisor * divisor);
+            let want = [gamma[0] * u / divisor + beta[0], -gamma[1] * u / divisor + beta[1], slope, -slope];
+            // A few roundings of numbers up to 6.
+            let near = y.iter().chain(&dz).zip(want).all(|(a, b)| (a - b).abs() < 1e-5);
+            assert!(near, "u = {u}: {y:?}, {dz:?}, not {want:?}");
+        }
+    }
 }

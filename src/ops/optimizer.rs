@@ -210,15 +210,102 @@ mod tests {
     use super::*;
     use crate::rng::Stream;
 
-    /// Over more than one block, and an odd rest.
+    /// More than one block, and an odd rest.
+    const MANY: usize = 2 * BLOCK + 37;
+
+    fn tensor(numbers: &[f32]) -> Tensor {
+        Tensor::new(numbers, &Device::Cpu).unwrap()
+    }
+
+    fn normal(stream: &mut Stream) -> Vec<f32> {
+        (0..MANY).map(|_| stream.normal() as f32).collect()
+    }
+
+    type Update = fn(&Tensor, &Tensor, &Tensor, &Tensor, f64, &AdamStep) -> Result<()>;
+
+    /// The numbers were computed in Python's float64 from algorithm 1 of Kingma and Ba, with θ ← θ − α·λ·θ before each update,
+    /// as PyTorch's AdamW does. ε is so large that its place counts.
+    #[test]
+    fn two_updates_follow_the_paper() {
+        let gradients = [([0.4, -0.2, 1.0], 0.5), ([-0.6, 0.8, 0.2], 0.25)];
+        let plain = [[0.904_761_9, -1.909_090_9, 0.401_960_8], [0.896_296_9, -1.943_431, 0.329_575_85]];
+        let decayed = [[0.894_761_9, -1.889_090_9, 0.396_960_78], [0.877_349_3, -1.904_540_1, 0.320_606_24]];
+        let moments =
+            [[[0.02, -0.01, 0.05], [0.0008, 0.0002, 0.005]], [[0.003, 0.011, 0.05], [0.001_234, 0.000_996, 0.004_95]]];
+        // A few roundings of float32; 1 - β₂ alone is one of 1e-6.
+        let near = |got: &Tensor, want: [f32; 3]| {
+            let got = got.to_vec1::<f32>().unwrap();
+            assert!(got.iter().zip(want).all(|(a, b)| (a - b).abs() <= 3e-6 * b.abs()), "{got:?}, not {want:?}");
+        };
+        for adam in [adam as Update, reference] {
+            for (weight_decay, wanted) in [(0.0, plain), (0.1, decayed)] {
+                let [values, first, second] = [[1.0, -2.0, 0.5], [0.0; 3], [0.0; 3]].map(|numbers| tensor(&numbers));
+                for (i, (gradient, scale)) in gradients.into_iter().enumerate() {
+                    let update = i as u64 + 1;
+                    let step = AdamStep { learning_rate: 0.1, betas: [0.9, 0.98], eps: 0.01, weight_decay, update };
+                    adam(&values, &tensor(&gradient), &first, &second, scale, &step).unwrap();
+                    near(&values, wanted[i]);
+                    near(&first, moments[i][0]);
+                    near(&second, moments[i][1]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn updates_are_the_reference_s() {
+        let mut stream = Stream::new(1, "adam");
+        let [values, gradients, first, mut second] = [(); 4].map(|()| normal(&mut stream));
+        second.iter_mut().for_each(|v| *v = 1.0 + *v * *v);
+        let step = AdamStep { learning_rate: 0.1, betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.01, update: 3 };
+        let run = |adam: Update| {
+            let state = [&values, &first, &second].map(|numbers| tensor(numbers));
+            adam(&state[0], &tensor(&gradients), &state[1], &state[2], 0.3, &step).unwrap();
+            state.map(|state| state.to_vec1::<f32>().unwrap())
+        };
+        for (fused, plain) in run(adam).into_iter().zip(run(reference)) {
+            assert_eq!(fused.len(), MANY);
+            assert!(fused.iter().zip(&plain).all(|(a, b)| (a - b).abs() <= 3e-6 * (1.0 + b.abs())));
+        }
+    }
+
+    #[test]
+    fn the_norm_is_that_of_all_blocks() {
+        let numbers = normal(&mut Stream::new(1, "norm"));
+        let want = numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        // Sums in float64, in another order.
+        assert!((norm(&tensor(&numbers)).unwrap() / want - 1.0).abs() < 1e-12);
+        assert!((norm(&tensor(&numbers).to_dtype(DType::F64).unwrap()).unwrap() / want - 1.0).abs() < 1e-12);
+        assert_eq!(norm(&tensor(&[3.0, -4.0])).unwrap(), 5.0);
+        assert!(norm(&tensor(&[1.0, f32::NAN])).unwrap().is_nan());
+    }
+
+    #[test]
+    fn gradients_are_clipped_above_the_limit_and_no_update_is_made_of_what_is_not_finite() {
+        let (nan, infinity) = (f64::NAN, f64::INFINITY);
+        for (smoothed, gradient_norm, clip_norm, factor) in [
+            (7.0, 3.0, 0.0, Some(0.5)),
+            (7.0, 3.0, 4.0, Some(0.5)),
+            (7.0, 4.0, 4.0, Some(0.5)),
+            (7.0, 8.0, 4.0, Some(0.25)),
+            (7.0, 0.0, 4.0, Some(0.5)),
+            (nan, 3.0, 4.0, None),
+            (infinity, 3.0, 0.0, None),
+            (7.0, nan, 0.0, None),
+            (7.0, infinity, 4.0, None),
+        ] {
+            assert_eq!(
+                decide(smoothed, gradient_norm, 0.5, clip_norm),
+                factor,
+                "{smoothed} {gradient_norm} {clip_norm}"
+            );
+        }
+    }
+
     #[test]
     fn averages_are_the_reference_s() {
         let mut stream = Stream::new(1, "average");
-        let n = 2 * BLOCK + 37;
-        let mut random = || {
-            let numbers: Vec<f32> = (0..n).map(|_| stream.normal() as f32).collect();
-            Tensor::new(numbers, &Device::Cpu).unwrap()
-        };
+        let mut random = || tensor(&normal(&mut stream));
         let (fused, values) = (random(), random());
         let plain = fused.copy().unwrap();
         average(&fused, &values, 0.999).unwrap();
