@@ -23,7 +23,8 @@ pub fn of_model(model: &Transformer) -> impl Fn(&str) -> Result<Values> + use<> 
 }
 
 choice! {
-    /// The type that operands of products are rounded to.
+    /// `--precision`: the type that operands of products are rounded to when the processor translates. For training and
+    /// devices: [`matmul::Precision`].
     pub enum ComputeType {
         /// float32.
         F32 = "f32",

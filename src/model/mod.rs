@@ -70,7 +70,8 @@ pub struct Transformer {
     rotary: Option<Rotary>,
 }
 
-/// The attention weights of one kind of attention: a tensor [B, H, L, L] for every layer.
+/// The attention weights of one kind of attention, a tensor for every layer: [B, H, S, S] or [B, H, T, T] of self-attention,
+/// [B, H, T, S] of cross-attention.
 pub type AttentionWeights = Vec<Tensor>;
 
 /// Collects attention weights layer by layer, if they are wanted.

@@ -34,12 +34,13 @@ use panels::{Panels, Tiles};
 pub use small::fixed;
 
 choice! {
-    /// The type that operands of products are rounded to. Sums in products are always float32, and so are parameters,
-    /// gradients, normalisation, softmax and loss.
+    /// `runtime.precision`: the type that operands of products are rounded to in training and on a device. Sums in products are
+    /// always float32, and so are parameters, gradients, normalisation, softmax and loss. When the processor translates,
+    /// [`crate::infer::ComputeType`] says what they are rounded to.
     pub enum Precision {
         /// float32.
         F32 = "f32",
-        /// bfloat16, where the device has it in hardware; a processor takes float32 for inference.
+        /// bfloat16, where the device has it in hardware.
         Bf16 = "bf16",
     }
 }
