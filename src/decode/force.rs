@@ -13,7 +13,7 @@ use crate::error::Result;
 /// As [`super::search`].
 pub fn force(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
     let mut log_probs: Vec<Vec<f32>> = targets.iter().map(|target| Vec::with_capacity(target.len() + 1)).collect();
-    follow(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
+    teacher_force(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
         for (constraint, (_, token)) in batch.constraints.iter_mut().zip(tokens) {
             constraint.forced = Some(*token);
         }
@@ -26,9 +26,10 @@ pub fn force(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Vec<f3
     Ok(log_probs)
 }
 
-/// How well a model predicts given targets; the end of each counts as a token.
+/// How well a model predicts given targets, each token after those before it in the target (teacher forcing); the end of each
+/// counts as a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Knowledge {
+pub struct Prediction {
     /// Tokens.
     pub tokens: u64,
     /// Those that the model finds most probable.
@@ -37,7 +38,7 @@ pub struct Knowledge {
     pub log_prob: f64,
 }
 
-impl Knowledge {
+impl Prediction {
     /// Perplexity per token.
     pub fn perplexity(&self) -> f64 {
         (-self.log_prob / self.tokens as f64).exp()
@@ -49,7 +50,7 @@ impl Knowledge {
     }
 }
 
-impl Sum for Knowledge {
+impl Sum for Prediction {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |a, b| Self {
             tokens: a.tokens + b.tokens,
@@ -63,15 +64,15 @@ impl Sum for Knowledge {
 ///
 /// # Errors
 /// As [`super::search`].
-pub fn knowledge(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Knowledge>> {
-    let mut all = vec![Knowledge::default(); targets.len()];
-    follow(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
+pub fn predict(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Prediction>> {
+    let mut all = vec![Prediction::default(); targets.len()];
+    teacher_force(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
         let log_probs = batch.whole(position, |rows, log_probs| model.log_probs(rows, log_probs))?;
         for ((sentence, token), row) in tokens.iter().zip(log_probs.chunks_exact(log_probs.len() / tokens.len())) {
-            let (known, log_prob) = (&mut all[*sentence], row[*token as usize]);
-            known.tokens += 1;
-            known.first += u64::from(row.iter().all(|other| *other <= log_prob));
-            known.log_prob += Continuation { token: *token, log_prob }.log_prob()?.unwrap_or(f64::NEG_INFINITY);
+            let (of_target, log_prob) = (&mut all[*sentence], row[*token as usize]);
+            of_target.tokens += 1;
+            of_target.first += u64::from(row.iter().all(|other| *other <= log_prob));
+            of_target.log_prob += Continuation { token: *token, log_prob }.log_prob()?.unwrap_or(f64::NEG_INFINITY);
         }
         Ok(())
     })?;
@@ -80,7 +81,7 @@ pub fn knowledge(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Kn
 
 /// Walks through all targets in parallel: at each position `look` gets the rows of those that have not ended, and for
 /// each row its sentence and next token.
-fn follow(
+fn teacher_force(
     start: u32,
     end: u32,
     targets: &[&[u32]],

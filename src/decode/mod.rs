@@ -30,7 +30,7 @@ mod toy;
 pub mod translate;
 
 pub use constraint::{Constraint, Sentence};
-pub use force::{Knowledge, force, knowledge};
+pub use force::{Prediction, force, predict};
 pub use penalty::{LengthPenalty, PenaltyKind};
 
 use crate::choice::choice;

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::attention::attend_row;
 use super::weights::Linear;
-use super::{Engine, Sharing, Source, Workspace, blocks, room};
+use super::{Engine, Sharing, Source, Workspace, blocks, grown};
 use crate::ops::memory::{Scratch, SharedRows};
 
 /// Rows of a block: enough that reading the weights takes little time compared with using them.
@@ -179,7 +179,7 @@ impl Session<'_> {
             let Workspace { x, logits, wide, .. } = work;
             let chunks = x.chunks(chunk * step.engine.config.d_model).zip(answers.chunks_mut(chunk * per_row));
             for (first, (x, answers)) in block.step_by(chunk).zip(chunks) {
-                let logits = room(logits, answers.len() / per_row * outputs);
+                let logits = grown(logits, answers.len() / per_row * outputs);
                 output.apply(x, logits, sharing);
                 let rows = logits.chunks_exact_mut(outputs).zip(answers.chunks_exact_mut(per_row));
                 for (row, (logits, answers)) in (first..).zip(rows) {
@@ -217,14 +217,14 @@ impl Step<'_> {
         for (index, layer) in engine.decoder.layers.iter().enumerate() {
             let attention = &layer.attention;
             engine.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
-                let packed = room(wide, block.len() * attention.query_key_value.width());
+                let packed = grown(wide, block.len() * attention.query_key_value.width());
                 attention.query_key_value.apply(input, packed, sharing);
                 let heads = self.self_attention(index, block.clone(), packed, heads);
                 attention.output.product(heads, h, sharing);
             });
             if let Some(cross) = &layer.cross {
                 engine.sublayer(&cross.norm, &cross.output.bias, work, |input, h, wide, heads| {
-                    let queries = room(wide, block.len() * cross.query.width());
+                    let queries = grown(wide, block.len() * cross.query.width());
                     cross.query.apply(input, queries, sharing);
                     let heads = self.cross_attention(index, block.clone(), queries, heads);
                     cross.output.product(heads, h, sharing);
@@ -253,7 +253,7 @@ impl Step<'_> {
         }
         // SAFETY: blocks are disjoint ranges of rows.
         let new = unsafe { self.new[layer].rows(block.clone()) };
-        let out = room(heads, block.len() * shape[0] * shape[2]);
+        let out = grown(heads, block.len() * shape[0] * shape[2]);
         let (mut seen, mut scores) = (Vec::with_capacity(self.position + 1), vec![0f32; self.position + 1]);
         let rows = packed.chunks_exact(width).zip(new.chunks_exact_mut(cached));
         for ((row, (packed, new)), out) in block.zip(rows).zip(out.chunks_exact_mut(shape[0] * shape[2])) {
@@ -278,7 +278,7 @@ impl Step<'_> {
         let config = &self.engine.config;
         let shape = [config.heads, config.d_k, config.d_v];
         let (keys, cached) = (shape[0] * shape[1], self.engine.cached_width());
-        let out = room(heads, block.len() * shape[0] * shape[2]);
+        let out = grown(heads, block.len() * shape[0] * shape[2]);
         let (mut seen, mut scores) = (Vec::new(), Vec::new());
         let rows = queries.chunks_exact(keys).zip(out.chunks_exact_mut(shape[0] * shape[2]));
         for (&sentence, (query, out)) in self.sentences[block].iter().zip(rows) {
@@ -286,7 +286,7 @@ impl Step<'_> {
             let source = &self.source.cached[layer][rows.start * cached..rows.end * cached];
             seen.clear();
             seen.extend(source.chunks_exact(cached));
-            attend_row(query, &seen, shape, room(&mut scores, seen.len()), out);
+            attend_row(query, &seen, shape, grown(&mut scores, seen.len()), out);
         }
         out
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::attention::attend_row;
-use super::{Engine, Sharing, Workspace, blocks, room};
+use super::{Engine, Sharing, Workspace, blocks, grown};
 use crate::ops::memory::{Scratch, SharedRows};
 
 /// Encoded sentences, without padding: sentence i has the rows `starts[i]..starts[i + 1]`.
@@ -64,9 +64,9 @@ impl Engine {
         for layer in &self.encoder.layers {
             let attention = &layer.attention;
             self.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
-                let packed = room(wide, rows * attention.query_key_value.width());
+                let packed = grown(wide, rows * attention.query_key_value.width());
                 attention.query_key_value.apply(input, packed, sharing);
-                let heads = room(heads, rows * self.config.heads * self.config.d_v);
+                let heads = grown(heads, rows * self.config.heads * self.config.d_v);
                 self.attend_sentences(sentences, packed, heads);
                 attention.output.product(heads, h, sharing);
             });
@@ -90,7 +90,7 @@ impl Engine {
             }
             let seen: Vec<&[f32]> = rows.chunks_exact(width).map(|row| &row[keys..]).collect();
             for (row, result) in rows.chunks_exact(width).zip(results.chunks_exact_mut(shape[0] * shape[2])) {
-                attend_row(&row[..keys], &seen, shape, room(&mut scores, seen.len()), result);
+                attend_row(&row[..keys], &seen, shape, grown(&mut scores, seen.len()), result);
             }
         }
     }

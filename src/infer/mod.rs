@@ -120,7 +120,7 @@ struct Workspace {
 }
 
 /// The first `len` numbers of a buffer, which grows if needed; their contents are unspecified.
-fn room(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if buffer.len() < len {
         buffer.resize(len, 0.0);
     }
@@ -212,9 +212,9 @@ impl Engine {
     ) {
         let d = self.config.d_model;
         let Workspace { x, normal, h, wide, heads, .. } = work;
-        let (rows, h) = (&x[..], room(h, x.len()));
+        let (rows, h) = (&x[..], grown(h, x.len()));
         let bias = (!bias.is_empty()).then_some(bias);
-        let next = room(normal, rows.len());
+        let next = grown(normal, rows.len());
         match self.config.norm {
             NormPlacement::Post => {
                 f(rows, h, wide, heads);
@@ -235,7 +235,7 @@ impl Engine {
     fn feed_forward(&self, layer: &FeedForward, work: &mut Workspace, sharing: Sharing) {
         let rows = work.x.len() / self.config.d_model;
         self.sublayer(&layer.norm, &layer.fc2.bias, work, |input, h, wide, _| {
-            let hidden = room(wide, rows * layer.fc1.width());
+            let hidden = grown(wide, rows * layer.fc1.width());
             layer.fc1.apply(input, hidden, sharing);
             self.config.activation.apply(hidden);
             layer.fc2.product(hidden, h, sharing);
@@ -244,7 +244,7 @@ impl Engine {
 
     fn final_norm(&self, stack: &Stack, work: &mut Workspace) {
         if let Some(norm) = &stack.final_norm {
-            let next = room(&mut work.normal, work.x.len());
+            let next = grown(&mut work.normal, work.x.len());
             norm_rows(&work.x, None, norm.weights(), self.config.d_model, next);
             work.normal.truncate(work.x.len());
             std::mem::swap(&mut work.x, &mut work.normal);

@@ -89,12 +89,6 @@ struct Heads<'a> {
     ldkv: usize,
 }
 
-/// Scratch of one block's backward pass through heads.
-struct BackwardBuffers {
-    scores: Buffers,
-    parts: Scratch,
-}
-
 /// Scratch of one block's pass through heads.
 struct Buffers {
     transposed: Scratch,
@@ -290,8 +284,8 @@ impl Attention {
         let (core, width, qw) = (&self.core, self.value_width(), self.query_width());
         let (k_at, v_at) = self.key_value_offsets();
         let _timer = profile::kernel("attention core", "backward", core.flops(block.sentences.len(), [3, 2]));
-        let parts = Scratch::new(core.queries * core.d_k + core.keys * (core.d_k + core.d_v));
-        let mut buffers = BackwardBuffers { scores: core.buffers(true), parts };
+        let mut parts = Scratch::new(core.queries * core.d_k + core.keys * (core.d_k + core.d_v));
+        let mut buffers = core.buffers(true);
         let q = block.saved[0];
         for (local, sentence) in block.sentences.clone().enumerate() {
             let q_start = local * core.queries * qw;
@@ -301,17 +295,11 @@ impl Attention {
                 let heads = self.head(head, &q[q_start..], kv_rows, ldkv);
                 // dq, dk and dv are interleaved columns of shared rows: compute them apart, then put them in place.
                 let (nq, nk, nv) = (core.queries * core.d_k, core.keys * core.d_k, core.keys * core.d_v);
-                let (dq, rest) = buffers.parts.split_at_mut(nq);
+                let (dq, rest) = parts.split_at_mut(nq);
                 let (dk, rest) = rest.split_at_mut(nk);
                 let dv = &mut rest[..nv];
                 let d_out = &d_out[local * core.queries * width + head * core.d_v..];
-                core.backward(
-                    (sentence, head),
-                    &heads,
-                    (d_out, width),
-                    HeadGradients { dq, dk, dv },
-                    &mut buffers.scores,
-                );
+                core.backward((sentence, head), &heads, (d_out, width), HeadGradients { dq, dk, dv }, &mut buffers);
                 let sentence_rows = &mut block.dinner[q_start..q_start + rows];
                 put_columns(dq, core.d_k, sentence_rows, qw, head * core.d_k);
                 let (target, ld) = match &self.key_value {

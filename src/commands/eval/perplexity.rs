@@ -8,7 +8,7 @@ use crate::cli::{DecodeArgs, EvalArgs};
 use crate::commands::input::shown_name;
 use crate::console::warning;
 use crate::data::corpus::Side;
-use crate::decode::Knowledge;
+use crate::decode::Prediction;
 use crate::decode::translate::{Fit, Translator};
 use crate::error::{Error, Result};
 
@@ -65,7 +65,7 @@ pub fn refuse_idle(args: &EvalArgs) -> Result<()> {
 
 /// How well a model predicts the pairs that validation would also count.
 pub struct Perplexity {
-    known: Knowledge,
+    prediction: Prediction,
     pairs: usize,
     /// Pairs that do not count: one of their sides is empty, or longer than the model's positions.
     left_out: usize,
@@ -101,28 +101,28 @@ impl Perplexity {
         let counted = |lines: &[String]| -> Vec<String> {
             lines.iter().zip(&fits).filter(|(_, fit)| **fit == Fit::Whole).map(|(line, _)| line.clone()).collect()
         };
-        let known = translator.knowledge(&counted(sources), &counted(targets), batch_tokens)?;
-        Ok(Self { known, pairs, left_out })
+        let prediction = translator.predict(&counted(sources), &counted(targets), batch_tokens)?;
+        Ok(Self { prediction, pairs, left_out })
     }
 
     /// As JSON, nothing rounded.
     pub fn json(&self) -> Value {
-        let Self { known, pairs, left_out } = self;
+        let Self { prediction, pairs, left_out } = self;
         json!({
-            "score": known.perplexity(), "accuracy": known.accuracy(), "tokens": known.tokens, "pairs": pairs,
+            "score": prediction.perplexity(), "accuracy": prediction.accuracy(), "tokens": prediction.tokens, "pairs": pairs,
             "left_out": left_out,
         })
     }
 
     /// As a line of text with `width` decimals.
     pub fn print(&self, width: usize, score_only: bool) -> String {
-        let Self { known, pairs, left_out } = self;
-        let perplexity = format!("{:.width$}", known.perplexity());
+        let Self { prediction, pairs, left_out } = self;
+        let perplexity = format!("{:.width$}", prediction.perplexity());
         if score_only {
             return perplexity;
         }
         let without = if *left_out > 0 { format!(" ({left_out} of {pairs} pairs left out)") } else { String::new() };
-        let accuracy = 100.0 * known.accuracy();
-        format!("perplexity = {perplexity} accuracy = {accuracy:.width$} % of {} tokens{without}", known.tokens)
+        let accuracy = 100.0 * prediction.accuracy();
+        format!("perplexity = {perplexity} accuracy = {accuracy:.width$} % of {} tokens{without}", prediction.tokens)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::ensemble::Ensemble;
 use super::neural::Neural;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
-use super::{Hypothesis, Knowledge, StepModel, force, in_halves, knowledge};
+use super::{Hypothesis, Prediction, StepModel, force, in_halves, predict};
 use crate::data::corpus::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
@@ -112,7 +112,7 @@ impl Translator {
         batch_tokens: usize,
     ) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
         let targets = self.target_ids(targets);
-        let log_probs = self.follow(sources, &targets, batch_tokens, force)?;
+        let log_probs = self.teacher_force(sources, &targets, batch_tokens, force)?;
         Ok(targets.into_iter().zip(log_probs).collect())
     }
 
@@ -120,15 +120,15 @@ impl Translator {
     ///
     /// # Errors
     /// As [`super::search`].
-    pub fn knowledge<S: AsRef<str> + Sync>(
+    pub fn predict<S: AsRef<str> + Sync>(
         &self,
         sources: &[S],
         targets: &[S],
         batch_tokens: usize,
-    ) -> Result<Knowledge> {
+    ) -> Result<Prediction> {
         let targets = self.target_ids(targets);
         // Summed in the order of the lines, so that batching does not change the rounding.
-        Ok(self.follow(sources, &targets, batch_tokens, knowledge)?.into_iter().sum())
+        Ok(self.teacher_force(sources, &targets, batch_tokens, predict)?.into_iter().sum())
     }
 
     /// The tokens of targets, without the end, whole; none where a line is blank, as on the source side.
@@ -138,7 +138,7 @@ impl Translator {
 
     /// The results of `look` for each pair of a source and a target. It is called for each batch, with the models ready to
     /// decode its sources, and its targets.
-    fn follow<S: AsRef<str> + Sync, T: Clone + Default>(
+    fn teacher_force<S: AsRef<str> + Sync, T: Clone + Default>(
         &self,
         sources: &[S],
         targets: &[Vec<u32>],

@@ -73,7 +73,7 @@ fn pair(first: f32, second: f32) -> u32 {
 
 /// Cuts a row into pieces of [`TILE_ROWS`] and writes each to place `step` of its own tile.
 #[inline(always)]
-fn deal<T: Copy>(row: &[T], tiles: &mut [u32], step: usize, bits: impl Fn(T) -> u32) {
+fn distribute<T: Copy>(row: &[T], tiles: &mut [u32], step: usize, bits: impl Fn(T) -> u32) {
     let (pieces, rest) = row.as_chunks::<TILE_ROWS>();
     let (whole, last) = tiles.split_at_mut(pieces.len() * TILE_WORDS);
     for (piece, tile) in pieces.iter().zip(whole.chunks_exact_mut(TILE_WORDS)) {
@@ -115,7 +115,7 @@ vectorised! {
 
     fn copy_tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
         for (step, position) in positions.enumerate() {
-            deal(&a.row(position)[columns.clone()], to, step, f32::to_bits);
+            distribute(&a.row(position)[columns.clone()], to, step, f32::to_bits);
         }
     }
 
@@ -124,7 +124,7 @@ vectorised! {
         let words = &mut words[..columns.len()];
         for (step, position) in positions.clone().step_by(2).enumerate() {
             pair_words(&a.row(position)[columns.clone()], second(&a, position, &positions, &columns), words);
-            deal(words, to, step, |word| word);
+            distribute(words, to, step, |word| word);
         }
     }
 
@@ -179,7 +179,7 @@ mod x86 {
     use std::mem::transmute;
     use std::ops::Range;
 
-    use super::{MOST_COLUMNS, Matrix, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS, deal, second};
+    use super::{MOST_COLUMNS, Matrix, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS, distribute, second};
 
     /// Sixteen pairs of neighbours, from 32 floats.
     ///
@@ -278,7 +278,7 @@ mod x86 {
             unsafe {
                 pair_words(&a.row(position)[columns.clone()], second(&a, position, &positions, &columns), words);
             }
-            deal(words, to, step, |word| word);
+            distribute(words, to, step, |word| word);
         }
     }
 
