@@ -37,54 +37,86 @@ pub(super) fn search(
     options: &SearchOptions,
     groups: Groups,
 ) -> Result<Vec<Vec<Hypothesis>>> {
-    let end = model.end_token();
-    // Enough for each row: a group needs at most W of its continuations that neither end nor have a token taken by an
-    // earlier group; those groups take at most W (count - 1) tokens, and one continuation ends.
-    let k = groups.width * groups.count + 1;
-    let mut history = History::new(model.start_token());
+    let mut search = Search::new(model, options, groups);
     let mut sentences: Vec<Vec<Beam>> = (0..options.sentences.len())
         .map(|sentence| (0..groups.count).map(|_| Beam::new(sentence, options, groups.width)).collect())
         .collect();
-    let exhaustive = options.patience == 0.0;
-    // A group stops when it has this many finished hypotheses.
-    let enough = if exhaustive { usize::MAX } else { (options.patience * groups.width as f64).ceil() as usize };
-    let mut candidates = Vec::new();
-    let mut taken = Vec::new();
     let mut batch = StepRows::default();
     let mut position = 0;
     loop {
         batch.clear();
         for beam in sentences.iter_mut().flatten() {
-            beam.push_rows(&history, position, end, &mut batch);
+            beam.push_rows(&search.history, position, search.end, &mut batch);
         }
         if batch.len() == 0 {
             break;
         }
-        let best = batch.step(model, position, k)?;
+        let best = batch.step(model, position, search.k)?;
         position += 1;
         for beams in &mut sentences {
-            taken.clear();
-            for beam in beams.iter_mut().filter(|beam| !beam.live.is_empty()) {
-                beam.rank(best, k, &taken, groups.penalty, &mut candidates)?;
-                beam.advance(&candidates, position, end, &mut history);
-                taken.extend(beam.live.iter().map(|live| history.nodes[live.node].token));
-                // The maximum length is checked first: hypotheses cut there compete with those that end there.
-                if position >= beam.max_length {
-                    beam.cut(position, Ending::MaxLength);
-                } else if beam.finished >= enough {
-                    beam.live.clear();
-                }
-            }
-            match &mut beams[..] {
-                [beam] if exhaustive => beam.drop_hopeless(position),
-                beams if beams.iter().all(|beam| beam.is_hopeless(position)) => {
-                    beams.iter_mut().for_each(|beam| beam.live.clear());
-                }
-                _ => {}
-            }
+            search.advance(beams, best, position)?;
         }
     }
-    Ok(sentences.into_iter().map(|beams| hypotheses(beams, &history)).collect())
+    Ok(sentences.into_iter().map(|beams| hypotheses(beams, &search.history)).collect())
+}
+
+/// What the sentences of a search share.
+struct Search {
+    groups: Groups,
+    /// Continuations asked for each row.
+    k: usize,
+    end: u32,
+    /// Whether groups go on until nothing can become better.
+    is_exhaustive: bool,
+    /// A group stops when it has this many finished hypotheses.
+    enough: usize,
+    history: History,
+    /// Used again at every step.
+    candidates: Vec<Candidate>,
+    taken: Vec<u32>,
+}
+
+impl Search {
+    fn new(model: &dyn StepModel, options: &SearchOptions, groups: Groups) -> Self {
+        let is_exhaustive = options.patience == 0.0;
+        Self {
+            groups,
+            // Enough for each row: a group needs at most W of its continuations that neither end nor have a token taken by an
+            // earlier group; those groups take at most W (count - 1) tokens, and one continuation ends.
+            k: groups.width * groups.count + 1,
+            end: model.end_token(),
+            is_exhaustive,
+            enough: if is_exhaustive { usize::MAX } else { (options.patience * groups.width as f64).ceil() as usize },
+            history: History::new(model.start_token()),
+            candidates: Vec::new(),
+            taken: Vec::new(),
+        }
+    }
+
+    /// Takes one step with the groups of a sentence, after which their live hypotheses have `length` tokens. `best` are the
+    /// continuations of all rows of the batch.
+    fn advance(&mut self, beams: &mut [Beam], best: &[Continuation], length: usize) -> Result<()> {
+        self.taken.clear();
+        for beam in beams.iter_mut().filter(|beam| !beam.live.is_empty()) {
+            beam.rank(best, self.k, &self.taken, self.groups.penalty, &mut self.candidates)?;
+            beam.advance(&self.candidates, length, self.end, &mut self.history);
+            self.taken.extend(beam.live.iter().map(|live| self.history.nodes[live.node].token));
+            // The maximum length is checked first: hypotheses cut there compete with those that end there.
+            if length >= beam.max_length {
+                beam.cut(length, Ending::MaxLength);
+            } else if beam.finished >= self.enough {
+                beam.live.clear();
+            }
+        }
+        match beams {
+            [beam] if self.is_exhaustive => beam.drop_hopeless(length),
+            beams if beams.iter().all(|beam| beam.is_hopeless(length)) => {
+                beams.iter_mut().for_each(|beam| beam.live.clear());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// The hypotheses that the groups of a sentence kept, without duplicates, the best score first.

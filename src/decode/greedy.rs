@@ -1,6 +1,6 @@
 //! Greedy search: at each step the one most probable token.
 
-use super::{Ending, Hypothesis, SearchOptions, StepModel, StepRows};
+use super::{Hypothesis, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 
 /// Follows the most probable token of each sentence to the end token or the maximum length. One hypothesis a sentence;
@@ -25,21 +25,12 @@ pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Resu
         position += 1;
         next.clear();
         for (row, (&(sentence, ..), continuation)) in live.iter().zip(best).enumerate() {
-            let hypothesis = &mut hypotheses[sentence];
             // If no token is possible, the hypothesis is cut as it stands.
-            let Some(log_prob) = continuation.log_prob()? else {
-                hypothesis.ending = Ending::Stuck;
-                continue;
-            };
-            hypothesis.log_prob += log_prob;
-            hypothesis.token_log_probs.push(log_prob as f32);
-            if continuation.token == end {
-                hypothesis.ending = Ending::End;
-                continue;
-            }
-            hypothesis.tokens.push(continuation.token);
-            if position < sentences[sentence].max_length {
-                next.push((sentence, row, continuation.token));
+            let best = continuation.log_prob()?.map(|log_prob| (continuation.token, log_prob));
+            if let Some(token) = hypotheses[sentence].extend(best, end)
+                && position < sentences[sentence].max_length
+            {
+                next.push((sentence, row, token));
             }
         }
         std::mem::swap(&mut live, &mut next);

@@ -263,6 +263,22 @@ impl Hypothesis {
     const EMPTY: Self =
         Self { tokens: Vec::new(), token_log_probs: Vec::new(), log_prob: 0.0, score: 0.0, ending: Ending::MaxLength };
 
+    /// Adds the next token and its log-probability, if one is possible. Returns the token, unless the hypothesis stops.
+    fn extend(&mut self, next: Option<(u32, f64)>, end: u32) -> Option<u32> {
+        let Some((token, log_prob)) = next else {
+            self.ending = Ending::Stuck;
+            return None;
+        };
+        self.log_prob += log_prob;
+        self.token_log_probs.push(log_prob as f32);
+        if token == end {
+            self.ending = Ending::End;
+            return None;
+        }
+        self.tokens.push(token);
+        Some(token)
+    }
+
     /// Whether it ended with the end token.
     pub fn finished(&self) -> bool {
         self.ending == Ending::End

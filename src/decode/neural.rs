@@ -340,9 +340,19 @@ pub(super) fn best_continuations(
     }
     forbid(logits, tokens, forbidden);
     forbid(logits, tokens, &constraint.forbidden);
+    for continuation in largest(logits, best) {
+        continuation.log_prob -= log_sum;
+        if let Some(tokens) = tokens {
+            continuation.token = tokens[continuation.token as usize];
+        }
+    }
+}
+
+/// Writes the largest logits above -∞ and their indices to `best`, the largest first, the smaller index first among equals.
+/// Returns those that it found, all of `best` if there are so many.
+fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a mut [Continuation] {
     /// Logits tested together: most blocks have none above the threshold.
     const BLOCK: usize = 64;
-    let k = best.len();
     let mut filled = 0;
     let mut threshold = f32::NEG_INFINITY;
     for (block, first) in logits.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
@@ -352,25 +362,25 @@ pub(super) fn best_continuations(
         for (token, &logit) in (first..).zip(block) {
             // Strictly greater: among equals the earlier token stays first.
             if logit > threshold {
-                let mut place = filled.min(k - 1);
-                while place > 0 && best[place - 1].log_prob < logit {
-                    best[place] = best[place - 1];
-                    place -= 1;
-                }
-                best[place] = Continuation { token, log_prob: logit };
-                filled = (filled + 1).min(k);
-                if filled == k {
-                    threshold = best[k - 1].log_prob;
+                insert(best, filled, Continuation { token, log_prob: logit });
+                filled = (filled + 1).min(best.len());
+                if filled == best.len() {
+                    threshold = best[filled - 1].log_prob;
                 }
             }
         }
     }
-    for continuation in &mut best[..filled] {
-        continuation.log_prob -= log_sum;
-        if let Some(tokens) = tokens {
-            continuation.token = tokens[continuation.token as usize];
-        }
+    &mut best[..filled]
+}
+
+/// Puts a continuation in its place among the first `filled`, after those that are equal; the last is lost if all are filled.
+fn insert(best: &mut [Continuation], filled: usize, new: Continuation) {
+    let mut place = filled.min(best.len() - 1);
+    while place > 0 && best[place - 1].log_prob < new.log_prob {
+        best[place] = best[place - 1];
+        place -= 1;
     }
+    best[place] = new;
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Sampling: at each step a token drawn from the model's distribution, or from the most probable part of it.
 
-use super::{Constraint, Continuation, Ending, Hypothesis, Sampling, SearchOptions, StepModel, StepRows};
+use super::{Continuation, Hypothesis, Sampling, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 use crate::rng::{self, Stream};
 
@@ -38,40 +38,20 @@ pub(super) fn search(
             let tokens = || hypotheses[sentence][number].tokens.clone();
             batch.push(token, parent, sentence, options.constraint(sentence, position, end, tokens));
         }
-        let rows = live.len();
-        let whole = sampling.asks_for_all();
-        if whole {
+        if sampling.asks_for_all() {
             batch.whole(position, |rows, log_probs| model.distributions(rows, log_probs))?;
         } else {
             batch.step(model, position, sampling.top_k)?;
         }
-        let mut next = Vec::with_capacity(rows);
+        let mut next = Vec::with_capacity(live.len());
         for (row, Live { sentence, number, .. }) in live.into_iter().enumerate() {
-            candidates.clear();
-            if whole {
-                let width = batch.log_probs.len() / rows;
-                possible(&batch.log_probs[row * width..][..width], &batch.constraints[row], &mut candidates)?;
-            } else {
-                for continuation in &batch.best[row * sampling.top_k..][..sampling.top_k] {
-                    let Some(log_prob) = continuation.log_prob()? else { break };
-                    candidates.push((continuation.token, log_prob));
-                }
-            }
+            possible(&batch, row, sampling, &mut candidates)?;
             let indices = [sentences[sentence].key, number as u64, position as u64];
             let random = Stream::from_key(rng::key(sampling.seed, "sampling", &indices)).next_f64();
-            let hypothesis = &mut hypotheses[sentence][number];
-            let Some((token, log_prob)) = draw(&mut candidates, sampling, random) else {
-                hypothesis.ending = Ending::Stuck;
-                continue;
-            };
-            hypothesis.log_prob += log_prob;
-            hypothesis.token_log_probs.push(log_prob as f32);
-            if token == end {
-                hypothesis.ending = Ending::End;
-                continue;
-            }
-            hypothesis.tokens.push(token);
-            if position + 1 < sentences[sentence].max_length {
+            let drawn = draw(&mut candidates, sampling, random);
+            if let Some(token) = hypotheses[sentence][number].extend(drawn, end)
+                && position + 1 < sentences[sentence].max_length
+            {
                 next.push(Live { sentence, number, parent: row, token });
             }
         }
@@ -84,11 +64,20 @@ pub(super) fn search(
     Ok(hypotheses)
 }
 
-/// Adds the tokens of a distribution that a constraint allows, with their log-probabilities.
-fn possible(log_probs: &[f32], constraint: &Constraint, candidates: &mut Vec<(u32, f64)>) -> Result<()> {
-    for (token, &log_prob) in log_probs.iter().enumerate() {
-        let token = token as u32;
-        if constraint.allows(token)
+/// Collects the tokens that may follow a row, with their log-probabilities: all that its constraint allows, or the `top_k` most
+/// probable where the model was asked for no more.
+fn possible(batch: &StepRows, row: usize, sampling: &Sampling, candidates: &mut Vec<(u32, f64)>) -> Result<()> {
+    candidates.clear();
+    if !sampling.asks_for_all() {
+        for continuation in &batch.best[row * sampling.top_k..][..sampling.top_k] {
+            let Some(log_prob) = continuation.log_prob()? else { break };
+            candidates.push((continuation.token, log_prob));
+        }
+        return Ok(());
+    }
+    let width = batch.log_probs.len() / batch.len();
+    for (token, &log_prob) in (0..).zip(&batch.log_probs[row * width..][..width]) {
+        if batch.constraints[row].allows(token)
             && let Some(log_prob) = (Continuation { token, log_prob }).log_prob()?
         {
             candidates.push((token, log_prob));

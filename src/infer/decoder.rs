@@ -94,6 +94,9 @@ struct Step<'a> {
     ancestors: &'a [Vec<u32>],
     position: usize,
     sharing: Sharing,
+    /// The output layer, of all tokens or of the allowed ones.
+    output: &'a Linear,
+    allowed: Option<&'a Allowed>,
     /// Keys and values of the positions before this one, by layer.
     past: Vec<Vec<&'a [f32]>>,
     /// Keys and values of this position, to be written, by layer.
@@ -140,9 +143,8 @@ impl Session<'_> {
             return;
         }
         self.advance(parents);
-        let output = self.allowed.as_ref().map_or(&self.engine.output, |allowed| &allowed.output);
         let allowed = self.allowed.as_ref();
-        let (width, outputs, per_row) = (self.engine.cached_width(), output.width(), answers.len() / rows);
+        let (width, per_row) = (self.engine.cached_width(), answers.len() / rows);
         let (mut past, mut new) = (Vec::with_capacity(self.cached.len()), Vec::with_capacity(self.cached.len()));
         for layer in &mut self.cached {
             let (before, last) = layer.push(rows * width);
@@ -158,6 +160,8 @@ impl Session<'_> {
             ancestors: &self.ancestors,
             position: self.position,
             sharing,
+            output: allowed.map_or(&self.engine.output, |allowed| &allowed.output),
+            allowed,
             past,
             new,
         };
@@ -171,30 +175,9 @@ impl Session<'_> {
             rest = after;
             tasks.push((block, work, answers));
         }
-        // Few rows at a time, so that their logits stay in a thread's cache, but more in wider models, since the whole matrix
-        // is read each time.
-        let chunk = (step.engine.config.d_model / 10).max(1).next_multiple_of(12);
         let run = |(block, work, answers): (Range<usize>, &mut Workspace, &mut [T])| {
             step.block(block.clone(), work);
-            let Workspace { x, logits, wide, .. } = work;
-            let chunks = x.chunks(chunk * step.engine.config.d_model).zip(answers.chunks_mut(chunk * per_row));
-            for (first, (x, answers)) in block.step_by(chunk).zip(chunks) {
-                let logits = grown(logits, answers.len() / per_row * outputs);
-                output.apply(x, logits, sharing);
-                let rows = logits.chunks_exact_mut(outputs).zip(answers.chunks_exact_mut(per_row));
-                for (row, (logits, answers)) in (first..).zip(rows) {
-                    match allowed {
-                        None => answer(row, logits, None, answers),
-                        Some(Allowed { tokens, columns, .. }) => {
-                            // Only the logits of its own tokens, as if the other sentences were not there.
-                            let sentence = sentences[row];
-                            wide.clear();
-                            wide.extend(columns[sentence].iter().map(|&column| logits[column as usize]));
-                            answer(row, wide, Some(&tokens[sentence]), answers);
-                        }
-                    }
-                }
-            }
+            step.answer_block(block, work, answers, &answer);
         };
         match sharing {
             Sharing::Columns => tasks.into_iter().for_each(run),
@@ -233,6 +216,39 @@ impl Step<'_> {
             engine.feed_forward(&layer.feed_forward, work, sharing);
         }
         engine.final_norm(&engine.decoder, work);
+    }
+
+    /// From the states of a block of rows in `work.x` to their logits, and from these to the answers: see [`Session::step`].
+    fn answer_block<T>(
+        &self,
+        block: Range<usize>,
+        work: &mut Workspace,
+        answers: &mut [T],
+        answer: &impl Fn(usize, &mut [f32], Option<&[u32]>, &mut [T]),
+    ) {
+        let d = self.engine.config.d_model;
+        // Few rows at a time, so that their logits stay in a thread's cache, but more in wider models, since the whole matrix
+        // is read each time.
+        let chunk = (d / 10).max(1).next_multiple_of(12);
+        let (outputs, per_row) = (self.output.width(), answers.len() / block.len());
+        let Workspace { x, logits, wide, .. } = work;
+        let chunks = x.chunks(chunk * d).zip(answers.chunks_mut(chunk * per_row));
+        for (first, (x, answers)) in block.step_by(chunk).zip(chunks) {
+            let logits = grown(logits, answers.len() / per_row * outputs);
+            self.output.apply(x, logits, self.sharing);
+            let rows = logits.chunks_exact_mut(outputs).zip(answers.chunks_exact_mut(per_row));
+            for (row, (logits, answers)) in (first..).zip(rows) {
+                let Some(Allowed { tokens, columns, .. }) = self.allowed else {
+                    answer(row, logits, None, answers);
+                    continue;
+                };
+                // Only the logits of its own tokens, as if the other sentences were not there.
+                let sentence = self.sentences[row];
+                wide.clear();
+                wide.extend(columns[sentence].iter().map(|&column| logits[column as usize]));
+                answer(row, wide, Some(&tokens[sentence]), answers);
+            }
+        }
     }
 
     /// Attention of every row to its ancestors and itself. packed: queries, keys and values side by side.

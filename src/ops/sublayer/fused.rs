@@ -163,20 +163,20 @@ impl<I: Inner> Fused<I> {
                     };
                     (parts, if pre { normal.rows(range.clone()) } else { normal.rows(0..0) })
                 };
-                let saved = [0, 1].map(|i| &kept.saved[i][scaled(&range, widths.saved[i])]);
-                let memory_saved = &kept.memory_saved[scaled(&memory_range, widths.memory_saved)];
                 let elements = scaled(&range, d);
-                let rows = (&x[elements.clone()], &kept.h[elements.clone()], &dy[elements], normal);
-                self.backward_block(&prepared, sentences.clone(), rows, saved, memory_saved, &mut parts, d)
+                let states = BlockStates {
+                    sentences: sentences.clone(),
+                    x: &x[elements.clone()],
+                    h: &kept.h[elements.clone()],
+                    dy: &dy[elements],
+                    normal,
+                    saved: [0, 1].map(|i| &kept.saved[i][scaled(&range, widths.saved[i])]),
+                    memory_saved: &kept.memory_saved[scaled(&memory_range, widths.memory_saved)],
+                };
+                self.backward_block(&prepared, states, &mut parts, d)
             })?;
         }
-        let mut total = vec![0f32; sums_width];
-        norm::add_column_sums(&sums, sums_width, &mut total);
-        let (inner_sums, rest) = total.split_at(widths.sums);
-        self.residual.norm.both.add_gradient_slice(&rest[..2 * d])?;
-        if let Some(bias) = self.inner.output_bias() {
-            bias.add_gradient_slice(&rest[2 * d..])?;
-        }
+        let inner_sums = self.add_wrapper_gradients(&sums, d)?;
         self.inner.weight_gradients(&WholeBatch {
             rows,
             memory_rows,
@@ -186,22 +186,32 @@ impl<I: Inner> Fused<I> {
             dh: &dh,
             dinner: &dinner,
             dmemory_inner: &dmemory_inner,
-            sums: inner_sums,
+            sums: &inner_sums,
         })?;
         Ok((dx.into_vec(), dmemory.into_vec()))
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Adds the gradients of γ, β and the output bias, from the sums of all blocks; returns those for the inner biases.
+    fn add_wrapper_gradients(&self, sums: &[f32], d: usize) -> Result<Vec<f32>> {
+        let inner_width = self.inner.widths().sums;
+        let mut total = vec![0f32; inner_width + 3 * d];
+        norm::add_column_sums(sums, inner_width + 3 * d, &mut total);
+        self.residual.norm.both.add_gradient_slice(&total[inner_width..][..2 * d])?;
+        if let Some(bias) = self.inner.output_bias() {
+            bias.add_gradient_slice(&total[inner_width + 2 * d..])?;
+        }
+        total.truncate(inner_width);
+        Ok(total)
+    }
+
     fn backward_block(
         &self,
         prepared: &I::Prepared,
-        sentences: Range<usize>,
-        (x, h, dy, normal): (&[f32], &[f32], &[f32], &mut [f32]),
-        saved: [&[f32]; 2],
-        memory_saved: &[f32],
+        states: BlockStates,
         parts: &mut BlockGradients,
         d: usize,
     ) -> Result<()> {
+        let BlockStates { sentences, x, h, dy, normal, saved, memory_saved } = states;
         let residual = &self.residual;
         let first_row = sentences.start * self.inner.lengths().0;
         let mut scratch = Scratch::new(2 * d);
@@ -249,6 +259,21 @@ impl<I: Inner> Fused<I> {
         let mut guard = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         std::mem::replace(&mut *guard, put)
     }
+}
+
+/// What one block's backward pass begins with: what forward saw and kept, by rows, and the gradient of the output.
+struct BlockStates<'a> {
+    sentences: Range<usize>,
+    /// The sub-layer's input.
+    x: &'a [f32],
+    /// Its output before bias, dropout and residual.
+    h: &'a [f32],
+    /// Gradient of the wrapper's output.
+    dy: &'a [f32],
+    /// With pre-norm, where the normalised input goes; else empty.
+    normal: &'a mut [f32],
+    saved: [&'a [f32]; 2],
+    memory_saved: &'a [f32],
 }
 
 /// Where one block's gradients go.
