@@ -93,9 +93,8 @@ mod tests {
     use crate::commands::texts::{Text, Texts};
     use crate::config::{ModelConfig, Preset};
 
-    /// With half of all merges undone, pairs grow, but no batch exceeds its bound, and every pair still occurs once per epoch.
-    #[test]
-    fn dropout_does_not_make_batches_too_large() {
+    /// What two hundred pairs give, with this probability of leaving out a merge.
+    fn parts(dropout: f64, set: impl Fn(&mut Config)) -> Vec<Vec<Batch>> {
         let folder = tempfile::tempdir().unwrap();
         let line = |i: usize| format!("the old dog {i} sleeps near the {} house\n", "very ".repeat(i % 7));
         let text: String = (0..200).map(line).collect();
@@ -107,13 +106,16 @@ mod tests {
         config.tokenizer.vocab_size = 320;
         config.train.batch_tokens = 128;
         config.train.max_epochs = 1;
-        let parts = |dropout: f64| -> Vec<Vec<Batch>> {
-            let mut config = config.clone();
-            config.tokenizer.dropout = dropout;
-            let data = training_data::prepare(&config, &texts, None, &Workplace::quiet(folder.path())).unwrap();
-            batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
-        };
-        let (whole, cut) = (parts(0.0), parts(0.5));
+        config.tokenizer.dropout = dropout;
+        set(&mut config);
+        let data = training_data::prepare(&config, &texts, None, &Workplace::quiet(folder.path())).unwrap();
+        batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
+    }
+
+    /// With half of all merges undone, pairs grow, but no batch exceeds its bound, and every pair still occurs once per epoch.
+    #[test]
+    fn dropout_does_not_make_batches_too_large() {
+        let (whole, cut) = (parts(0.0, |_| ()), parts(0.5, |_| ()));
         assert_eq!(whole.len(), cut.len());
         assert!(whole.iter().all(|parts| parts.len() == 1) && cut.iter().any(|parts| parts.len() > 1));
         for batch in cut.iter().chain(&whole).flatten() {
@@ -122,5 +124,44 @@ mod tests {
         let mut lines: Vec<usize> = cut.iter().flatten().flat_map(|batch| batch.pairs.clone()).collect();
         lines.sort_unstable();
         assert_eq!(lines, (0..200).collect::<Vec<_>>());
+    }
+
+    /// There is no position for what a model's `max_length` has no room for.
+    #[test]
+    fn dropout_does_not_make_pairs_longer_than_the_model_takes() {
+        let longest = |side: fn(&Batch) -> usize, dropout: f64, max_length: usize| {
+            let set = |config: &mut Config| {
+                config.model.max_length = max_length;
+                config.data.max_length = max_length - 1;
+            };
+            parts(dropout, set).iter().flatten().map(side).max().unwrap()
+        };
+        for side in [|batch: &Batch| batch.source_length, |batch: &Batch| batch.target_length] {
+            let most = longest(side, 0.0, 100);
+            assert!(longest(side, 0.9, 100) > most);
+            assert_eq!(longest(side, 0.9, most), most);
+        }
+    }
+
+    /// Otherwise a model would see each pair in one and the same form, and the dropout would be of little use.
+    #[test]
+    fn dropout_cuts_a_pair_in_another_way_in_each_epoch() {
+        let batches = parts(0.5, |config| config.train.max_epochs = 2);
+        let of_epoch = |epoch: u64| {
+            let batches = batches.iter().flatten().filter(move |batch| batch.epoch == epoch);
+            let pairs = batches.flat_map(|batch| {
+                batch.pairs.iter().enumerate().map(|(row, pair)| {
+                    let row = batch.rows(row..row + 1);
+                    (*pair, [row.source, row.labels])
+                })
+            });
+            pairs.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let (first, second) = (of_epoch(0), of_epoch(1));
+        assert_eq!((first.len(), second.len()), (200, 200));
+        for side in 0..2 {
+            let same = first.iter().filter(|(pair, sides)| second[*pair][side] == sides[side]).count();
+            assert!(same < 20, "{same} of 200 sides {side}");
+        }
     }
 }
