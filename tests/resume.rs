@@ -358,12 +358,13 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
         train.map(|e| (e["update"].as_u64().unwrap(), e["learning_rate"].as_f64().unwrap())).collect()
     };
     // Recomputed from the log: the rate falls after two validations in a row without a new best, then the count starts again.
-    let (mut rate, mut stale, mut wanted) = (0.1, 0, Vec::new());
+    let (mut rate, mut stale, mut since_best, mut wanted) = (0.1, 0, 0, Vec::new());
     for entry in log("whole") {
         if entry["event"] == "train" {
             wanted.push((entry["update"].as_u64().unwrap(), rate));
         } else if entry["event"] == "valid" {
-            stale = if entry["best"] == true { 0 } else { stale + 1 };
+            (stale, since_best) = if entry["best"] == true { (0, 0) } else { (stale + 1, since_best + 1) };
+            assert_eq!(entry["stale"], since_best, "{entry}");
             if stale == 2 {
                 (rate, stale) = (rate * 0.5, 0);
             }
@@ -415,6 +416,41 @@ fn what_is_frozen_stays_as_it_is() {
     assert!(frozen > 10 && moved > 10, "{frozen} {moved}");
     let output = project.train(&["--run-dir", "tuned", "--resume", "--set", "train.init=runs/small"]);
     fails(&output, 2, &["`train.freeze` was"]);
+}
+
+/// Also if it was stopped between two of those validations.
+#[test]
+fn training_ends_when_validations_bring_no_improvement() {
+    let project = Project::new();
+    let sets = ["valid.every=1", "valid.metric=loss", "valid.patience=3", "train.schedule.learning_rate=0.1"];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let train = |run: &str, updates: &str, more: &[&str]| {
+        let args = ["train", "--config", "small.toml", "--run-dir", run, "--set", updates];
+        let output = project.mt(&[&args, &sets[..], more].concat());
+        succeeds(&output);
+        stderr(&output)
+    };
+    let said = train("whole", "train.max_updates=1000", &[]);
+    assert!(said.contains("3 validations without an improvement"), "{said}");
+    let log = |run: &str| -> Vec<(u64, u64, bool)> {
+        let text = String::from_utf8(file(&project, run, "log.jsonl")).unwrap();
+        let entries = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let number = |e: &serde_json::Value, key: &str| e[key].as_u64().unwrap();
+        let valid = entries.filter(|entry| entry["event"] == "valid");
+        valid.map(|e| (number(&e, "update"), number(&e, "stale"), e["best"] == true)).collect()
+    };
+    let validations = log("whole");
+    let mut since_best = 0;
+    for (update, stale, is_best) in &validations {
+        assert!(since_best < 3, "it goes on at update {update}");
+        since_best = if *is_best { 0 } else { since_best + 1 };
+        assert_eq!(*stale, since_best);
+    }
+    let last = validations.len() as u64;
+    assert!(since_best == 3 && last > 4 && last < 1000, "{validations:?}");
+    train("parts", &format!("train.max_updates={}", last - 1), &[]);
+    train("parts", "train.max_updates=1000", &["--resume"]);
+    assert_eq!(log("parts"), validations);
 }
 
 /// Changes one byte in the middle of a file.

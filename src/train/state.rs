@@ -138,6 +138,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn training_ends_at_the_last_update_or_after_validations_without_an_improvement() {
+        let end = |step, stale, max_updates, patience| {
+            let (train, valid) =
+                (TrainConfig { max_updates, ..Default::default() }, ValidConfig { patience, ..Default::default() });
+            TrainState { step, stale, ..TrainState::default() }.end(&train, &valid)
+        };
+        assert_eq!((end(9, 1, 10, 2), end(10, 1, 10, 2)), (None, Some(End::Updates)));
+        assert_eq!((end(9, 2, 10, 2), end(9, 2, 0, 2)), (Some(End::Patience), Some(End::Patience)));
+        assert_eq!(end(1000, 1000, 0, 0), None, "0 is no limit");
+    }
+
+    #[test]
     fn comes_back_from_json_as_it_was() {
         let state = TrainState {
             step: 7,
