@@ -418,6 +418,25 @@ fn what_is_frozen_stays_as_it_is() {
     fails(&output, 2, &["`train.freeze` was"]);
 }
 
+/// The norm by which a gradient is clipped is that of what is trained: frozen parts take nothing of it.
+#[test]
+fn what_is_frozen_does_not_count_in_the_norm() {
+    let project = Project::new();
+    let norm = |freeze: &str| {
+        let sets = ["train.max_updates=1", "valid.every=0", "model.output_bias=false", freeze];
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        succeeds(&project.train(&[&["--overwrite"], &sets[..]].concat()));
+        let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
+        let entry: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+        entry["gradient_norm"].as_f64().unwrap()
+    };
+    let all = norm("train.freeze=[]");
+    let [encoder, others] = ["train.freeze=['source_embedding', 'decoder']", "train.freeze=['encoder']"].map(norm);
+    assert!(encoder > 0.0 && others > 0.0);
+    // Sums of squares are in f64.
+    assert!((encoder.hypot(others) / all - 1.0).abs() < 1e-9, "{encoder} {others} {all}");
+}
+
 /// Also if it was stopped between two of those validations.
 #[test]
 fn training_ends_when_validations_bring_no_improvement() {

@@ -232,3 +232,77 @@ pub(super) fn adam_with_decay(
     let count = values.elem_count();
     if next < count { part(next..count, &plain) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::config::ModelConfig;
+    use crate::model::{Transformer, Vocabulary};
+    use crate::train::backend::Tape;
+
+    fn model() -> Transformer {
+        let config = ModelConfig {
+            d_model: 8,
+            d_ff: 8,
+            heads: 2,
+            d_k: 4,
+            d_v: 4,
+            encoder_layers: 1,
+            decoder_layers: 1,
+            ..ModelConfig::default()
+        };
+        let vocabulary = Vocabulary { source: 9, target: 9, source_padding: 0, target_padding: 0 };
+        let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
+        model.initialise(1).unwrap();
+        model
+    }
+
+    fn fill(tensor: &Tensor, value: f32) {
+        change_on_host(tensor, |values| values.fill(value)).unwrap();
+    }
+
+    /// Moments are there when a part is frozen if the run was trained without that before.
+    #[test]
+    fn what_is_frozen_has_no_momentum_left() {
+        let model = model();
+        let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0).unwrap();
+        optimizer.tensors().iter().for_each(|(_, moment)| fill(moment, 1.0));
+        optimizer.freeze(&["encoder".to_owned()]).unwrap();
+        let before: Vec<f32> = model.parameters().values().to_vec1().unwrap();
+        optimizer.step(1, 0.1, 1.0).unwrap();
+        let after: Vec<f32> = model.parameters().values().to_vec1().unwrap();
+        for entry in model.parameters().entries() {
+            let is_frozen = entry.name.starts_with("encoder.");
+            assert_eq!(before[entry.range()] == after[entry.range()], is_frozen, "{}", entry.name);
+        }
+    }
+
+    /// At first it follows the parameters closely, as in TensorFlow's `ExponentialMovingAverage` with `num_updates`:
+    /// (1 + n) / (10 + n).
+    #[test]
+    fn the_decay_of_the_average_grows_to_its_bound() {
+        let optimizer = Optimizer::new(&OptimizerConfig::default(), model().parameters(), 0.9).unwrap();
+        for (update, decay) in [(1, 2.0 / 11.0), (8, 0.5), (79, 80.0 / 89.0), (80, 0.9), (100_000, 0.9)] {
+            assert_eq!(optimizer.average_at(update).unwrap().1, decay, "{update}");
+        }
+    }
+
+    /// A checkpoint with any of them not finite could not be loaded.
+    #[test]
+    fn every_tensor_that_is_saved_has_to_be_finite() {
+        let model = model();
+        let optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.9).unwrap();
+        let mut tape = Tape::new(&model);
+        assert!(optimizer.is_finite(&mut tape).unwrap());
+        let saved: Vec<_> = optimizer.tensors().into_iter().chain([("model", optimizer.model_values())]).collect();
+        assert_eq!(saved.len(), 4);
+        for (name, tensor) in saved {
+            let before = tensor.copy().unwrap();
+            change_on_host(tensor, |values| values[values.len() - 1] = f32::NAN).unwrap();
+            assert!(!optimizer.is_finite(&mut tape).unwrap(), "{name}");
+            tensor.slice_set(&before, 0, 0).unwrap();
+        }
+    }
+}
