@@ -296,6 +296,10 @@ fn the_run_is_that_of_one_update_at_a_time() {
     let (want, most) = run(1, &config(), trouble);
     assert_eq!((want.end.clone(), most), (Ok(End::Epochs), 1));
     assert_eq!((count(&want, "back"), want.saved.last().map(|saved| saved.state.health.skipped)), (1, Some(6)));
+    // The lower rate is saved at once: a kill before the next checkpoint does not bring the old one back.
+    let lowered = want.saved.iter().find(|saved| saved.state.health.rate < 1.0).map(|saved| saved.state.step);
+    let back = want.log.iter().find(|entry| entry["event"] == "back").and_then(|entry| entry["update"].as_u64());
+    assert_eq!(lowered, back);
     for depth in [2, 3, 5] {
         let (got, most) = run(depth, &config(), trouble);
         assert!(most > 1 && most <= depth);
@@ -355,4 +359,37 @@ fn an_error_comes_after_what_is_under_way() {
         assert_eq!(count(&want, "train") + count(&want, "skip"), 11);
         assert_eq!(run(2, &config(), trouble).0, want);
     }
+}
+
+/// A line of the log is about the updates since the line before, but a validation begins a new stretch.
+#[test]
+fn a_line_of_the_log_is_about_the_updates_since_the_last() {
+    let train = |log_every: u64| -> Vec<(u64, f64, f64)> {
+        let (left, _) = run(1, &TrainConfig { log_every, ..config() }, Trouble::default());
+        let entries = left.log.iter().filter(|entry| entry["event"] == "train");
+        let number = |entry: &Value, key: &str| entry[key].as_f64().unwrap();
+        entries.map(|e| (number(e, "update") as u64, number(e, "loss"), number(e, "target_tokens"))).collect()
+    };
+    let (each, third) = (train(1), train(3));
+    assert_eq!((each.len(), third.len()), (40, 13));
+    for (update, loss, _) in third {
+        // Validations are after every fourth.
+        let first = (update - 2).max((update - 1) / 4 * 4 + 1);
+        let (mut sum, mut tokens) = (0.0, 0.0);
+        for i in first as usize..=update as usize {
+            let before = if i == 1 { 0.0 } else { each[i - 2].2 };
+            sum += each[i - 1].1 * (each[i - 1].2 - before);
+            tokens += each[i - 1].2 - before;
+        }
+        assert!((loss - sum / tokens).abs() < 1e-9, "update {update}: {loss}, not {}", sum / tokens);
+    }
+}
+
+/// Though there is a checkpoint of the same update, which does not know of it.
+#[test]
+fn an_update_skipped_at_the_end_is_saved() {
+    let config = TrainConfig { save_every: 39, ..config() };
+    let (left, _) = run(1, &config, Trouble { poisoned: &[39], ..Trouble::default() });
+    let saved: Vec<_> = left.saved.iter().rev().map(|of| (of.state.step, of.state.health.skipped)).take(2).collect();
+    assert_eq!((left.end, saved), (Ok(End::Epochs), vec![(39, 1), (39, 0)]));
 }

@@ -219,5 +219,6 @@ mod tests {
         assert_eq!((health.skipped, health.in_a_row, health.has_gone_back()), (3, 1, false));
         let back = health.gone_back_to(&Health::default());
         assert_eq!((back.skipped, back.in_a_row, back.rate, back.has_gone_back()), (3, 0, LOWER_RATE, true));
+        assert_eq!((back.returns, back.gone_back_to(&Health::default()).returns), (1, 2));
     }
 }
