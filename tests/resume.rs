@@ -640,6 +640,8 @@ fn a_better_checkpoint_than_the_final_model_is_named() {
     };
     let said = train("all", "train.average_last=12");
     assert!(said.contains("note: update 12 was better (loss "), "{said}");
+    // More than `train.keep`: those that the mean needs are kept too.
+    assert!(said.contains("average of the last 12 checkpoints"), "{said}");
     assert!(!train("none", "train.average_last=0").contains("was better"));
 }
 

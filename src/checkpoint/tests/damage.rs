@@ -50,6 +50,23 @@ fn all_damaged_files_are_named_at_once() {
     assert_says(&error, &["model.safetensors is damaged: its SHA-256", "state.json is missing"]);
 }
 
+/// A checkpoint means nothing without the subwords that it was trained on, even if others can be read as well.
+#[test]
+fn other_tokenizers_than_those_of_a_checkpoint_are_found() {
+    let run = tempfile::tempdir().unwrap();
+    let tokenizer = run.path().join("tokenizer.json");
+    fs::write(&tokenizer, "{}").unwrap();
+    fs::write(run.path().join(CONFIG_FILE), "").unwrap();
+    let directory = save_step(run.path(), 1);
+    // A run's configuration may change.
+    fs::write(run.path().join(CONFIG_FILE), "[train]").unwrap();
+    verify(&directory).unwrap();
+    fs::write(&tokenizer, "[]").unwrap();
+    assert_says(&verify(&directory).unwrap_err(), &["tokenizer.json is damaged: its SHA-256"]);
+    fs::remove_file(&tokenizer).unwrap();
+    assert_says(&verify(&directory).unwrap_err(), &["tokenizer.json is missing"]);
+}
+
 #[test]
 fn a_directory_without_a_manifest_is_not_complete() {
     let run = tempfile::tempdir().unwrap();

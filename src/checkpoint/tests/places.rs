@@ -155,6 +155,24 @@ fn pointers_come_back_and_garbage_is_refused() {
     assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 20)".into(), 1));
 }
 
+/// Those of an interval and of the update that is asked for; none after it, of which a resume has passed over some.
+#[test]
+fn regular_checkpoints_end_at_the_update_asked_for() {
+    let run = tempfile::tempdir().unwrap();
+    for step in [2, 3, 4, 5, 6] {
+        save_step(run.path(), step);
+    }
+    save(run.path(), 7, &[], &[], &json!({ "regular": true })).unwrap();
+    save(run.path(), 8, &[], &[], &json!({ "regular": false })).unwrap();
+    let steps = |every, step| -> Vec<u64> {
+        regular(run.path(), every, step).unwrap().into_iter().map(|(step, _)| step).collect()
+    };
+    assert_eq!(steps(2, 5), [2, 4, 5]);
+    assert_eq!(steps(2, 6), [2, 4, 6]);
+    assert_eq!(steps(2, 9), [2, 4, 6, 7]);
+    assert_eq!(steps(100, 8), [7, 8]);
+}
+
 #[test]
 fn pruning_keeps_what_is_needed() {
     let run = tempfile::tempdir().unwrap();
