@@ -241,6 +241,34 @@ mod tests {
         assert_eq!(other_model(&record, &new), []);
     }
 
+    /// The keys are listed by their beginnings, so that one could let another change by accident.
+    #[test]
+    fn what_an_update_computes_may_not_change() {
+        let may_change = |key: &str| is_in(key, MAY_CHANGE) || is_in(key, MAY_CHANGE_ALOUD);
+        let mut config = Config::default();
+        config.train.init = Some("model".into());
+        let values = values(&config);
+        let of_model = |key: &&String| ["model.", "tokenizer.", "data.max_"].iter().any(|part| key.starts_with(part));
+        let of_model: Vec<_> = values.keys().filter(of_model).collect();
+        assert!(of_model.len() > 30 && !of_model.iter().any(|key| may_change(key)), "{of_model:?}");
+        let of_train: Vec<_> = values.keys().filter(|key| key.starts_with("train.") && !may_change(key)).collect();
+        let fixed = [
+            "accumulate",
+            "batch_tokens",
+            "exponential_average",
+            "freeze",
+            "init",
+            "label_smoothing",
+            "optimizer.betas",
+            "optimizer.eps",
+            "optimizer.kind",
+            "optimizer.weight_decay",
+            "seed",
+        ];
+        assert_eq!(of_train, fixed.map(|key| format!("train.{key}")).iter().collect::<Vec<_>>());
+        assert!(!may_change(WEIGHTS));
+    }
+
     /// The state of a checkpoint that was trained with `config` and has something to lose.
     fn state_of(config: &Config) -> TrainState {
         let mut state = TrainState {
