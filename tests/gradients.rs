@@ -184,3 +184,44 @@ fn the_loss_honours_its_incoming_gradient() {
     let expected: Vec<f32> = once.iter().map(|g| 3.0 * g).collect();
     assert!(relative_error(&thrice, &expected) < 1e-5);
 }
+
+/// Fused and reference have the same probabilities from the same place: here each acts alone, in one sub-layer after the other.
+/// A sub-layer whose output projection is zero adds nothing, whatever is dropped in it.
+#[test]
+fn each_kind_of_dropout_acts_in_its_sub_layers() {
+    type Set = fn(&mut ModelConfig);
+    let outputs = ["self_attn.out_proj", "cross_attn.out_proj", "feed_forward.fc2"];
+    let kinds: [(Set, &[&str]); 3] = [
+        (|config| config.attention_dropout = 0.5, &outputs[..2]),
+        (|config| config.activation_dropout = 0.5, &outputs[2..]),
+        (|_| (), &[]),
+    ];
+    for (set, acts_in) in kinds {
+        for alone in outputs {
+            let mut config = ModelConfig { encoder_layers: 1, decoder_layers: 1, tie: Tie::None, ..small_model() };
+            set(&mut config);
+            let model = model(&config);
+            // Those of the encoder too.
+            let silent = |entry: &&mt::ops::params::Entry| {
+                entry.name.ends_with(".weight")
+                    && outputs.iter().any(|output| {
+                        entry.name.contains(output) && !(entry.name.starts_with("decoder.") && *output == alone)
+                    })
+            };
+            for entry in model.parameters().entries().iter().filter(silent) {
+                let zeros = candle_core::Tensor::zeros(entry.len(), candle_core::DType::F32, &Device::Cpu).unwrap();
+                model.parameters().values().slice_set(&zeros, 0, entry.offset).unwrap();
+            }
+            let loss = |mode: &Mode| {
+                let sequences = |lengths: &[u32], name: &str| random_sequences(lengths, SOURCE, name);
+                let (source, target) = (sequences(&[7, 3, 1, 5], "source"), sequences(&[2, 6, 1, 4], "target"));
+                let labels = sequences(&[2, 6, 1, 4], "labels").ids;
+                let targets = Targets { labels, padding: 0, smoothing: 0.1 };
+                model.loss(&source, &target, &targets, mode).unwrap().1.smoothed
+            };
+            let change = (loss(&Mode::training(11)) - loss(&Mode::INFERENCE)).abs();
+            // Of the losses of thirteen tokens, summed; without dropout only the order of additions may differ.
+            assert_eq!(change > 1e-3, acts_in.contains(&alone), "{alone}: {change}");
+        }
+    }
+}
