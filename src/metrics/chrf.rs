@@ -195,6 +195,20 @@ mod tests {
         assert!((score(&options, "abc", &["x", "abc"]) - 100.0).abs() < 1e-9);
     }
 
+    /// As in sacrebleu; it matters for the sum over a corpus.
+    #[test]
+    fn of_references_that_are_equally_good_the_first_counts() {
+        let options = ChrfOptions::default();
+        let statistics = |references: &[&str]| {
+            let mut statistics = vec![0.0; options.width()];
+            options.of_line("abc", references, &mut statistics);
+            statistics
+        };
+        assert_ne!(statistics(&["xyz"]), statistics(&["uvwxyz"]));
+        assert_eq!(statistics(&["xyz", "uvwxyz"]), statistics(&["xyz"]));
+        assert_eq!(statistics(&["uvwxyz", "xyz"]), statistics(&["uvwxyz"]));
+    }
+
     #[test]
     fn repeated_ngrams_are_clipped() {
         let mut statistics = [0.0; 9];

@@ -148,3 +148,22 @@ fn lines_of(systems: &[Systems]) -> u32 {
 fn p_value(larger: usize, samples: usize) -> f64 {
     (larger + 1) as f64 / (samples + 1) as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in sacrebleu, the actual difference counts as one more sample: no number of samples proves that chance is impossible.
+    #[test]
+    fn a_p_value_is_never_0() {
+        assert_eq!([p_value(0, 999), p_value(49, 999), p_value(999, 999)], [0.001, 0.05, 1.0]);
+    }
+
+    /// A fortieth of the samples lies outside at each end.
+    #[test]
+    fn an_interval_holds_95_per_cent_of_the_scores() {
+        let scores: Vec<f64> = (0..200).rev().map(f64::from).collect();
+        assert_eq!(Interval::of(&scores), Interval { mean: 99.5, half_width: 0.5 * (194.0 - 5.0) });
+        assert_eq!(Interval::of(&[3.0]), Interval { mean: 3.0, half_width: 0.0 });
+    }
+}
