@@ -184,6 +184,24 @@ fn every_part_of_a_line_begins_with_its_tag() {
             sentences.iter().map(|text| translate(&[&format!("{tag} {text}")]).0.trim_end().to_owned()).collect();
         assert_eq!(whole.trim_end(), alone.join(" "));
     }
+    // The words of each part are aligned with words of that part, though the tag is read before each.
+    let (json, _) = translate(&["--json", "--alignment", &format!("<2de> {}", sentences.join(" "))]);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    let words = |text: &str| text.split_whitespace().count();
+    let (mut source, mut target, mut linked) = (1, 0, 0);
+    for text in sentences {
+        let made = words(&translate(&[&format!("<2de> {text}")]).0);
+        for link in found["alignment"].as_str().unwrap().split(' ') {
+            let [from, to] = [0, 1].map(|i| link.split('-').nth(i).unwrap().parse::<usize>().unwrap());
+            if (target..target + made).contains(&to) {
+                linked += 1;
+                let is_tag_of_line = from == 0 && target == 0;
+                assert!(is_tag_of_line || (source..source + words(text)).contains(&from), "{link}: {json}");
+            }
+        }
+        (source, target) = (source + words(text), target + made);
+    }
+    assert!(linked > 5 && linked == words(found["translation"].as_str().unwrap()), "{json}");
     // If a line's only space follows its tag, it is halved again and again; no part is the tag alone.
     let word = "cat".repeat(32);
     let (json, _) = translate(&["--json", &format!("<2de> {word}")]);
@@ -206,6 +224,14 @@ fn every_part_of_a_line_begins_with_its_tag() {
         found["translation"].as_str().unwrap()[first.trim_end().len()..].trim_start().starts_with(&second),
         "{json}"
     );
+
+    // Nor does it count in the score: without a length penalty that is the log-probability.
+    let (json, _) = translate(&["--json", "--prefix", "<x>", "--length-penalty", "0", &long]);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    let [score, log_prob] = ["score", "log_prob"].map(|key| found[key].as_f64().unwrap());
+    let steps: f64 = found["token_log_probs"].as_array().unwrap().iter().map(|step| step.as_f64().unwrap()).sum();
+    // Log-probabilities of about a hundred tokens, in f32.
+    assert!((score - log_prob).abs() < 1e-9 && (score - steps).abs() < 1e-4, "{json}");
 
     let (_, said) = translate(&["the cat", "<2fr> the dog", "<2de> a cat"]);
     assert!(

@@ -100,6 +100,23 @@ pub(in crate::decode) fn has_space_between(before: char, after: char) -> bool {
 mod tests {
     use super::*;
 
+    /// What is wrong with any part is wrong with the line.
+    #[test]
+    fn a_line_ends_as_its_first_part_that_did_not_end_well() {
+        let joined = |endings: &[Ending]| {
+            let parts = endings.iter().map(|ending| Candidate { ending: *ending, ..Candidate::default() });
+            parts.reduce(Candidate::joined).unwrap().ending
+        };
+        for (endings, whole) in [
+            ([Ending::End, Ending::End, Ending::End], Ending::End),
+            ([Ending::End, Ending::MaxLength, Ending::End], Ending::MaxLength),
+            ([Ending::Stuck, Ending::End, Ending::MaxLength], Ending::Stuck),
+            ([Ending::End, Ending::End, Ending::Stuck], Ending::Stuck),
+        ] {
+            assert_eq!(joined(&endings), whole, "{endings:?}");
+        }
+    }
+
     #[test]
     fn sentences_are_joined_as_their_script_has_it() {
         let join = |parts: [&str; 2]| {
