@@ -93,6 +93,17 @@ fn a_run_keeps_its_translations_of_the_validation_set() {
         file(&project, "runs/small", "validation/reference.txt"),
         std::fs::read(project.path("valid.de")).unwrap()
     );
+    // Only so many are translated; the loss is that of all.
+    let sets = ["train.max_updates=40", "valid.every=10", "valid.max_sentences=2"].map(|set| ["--set", set]).concat();
+    succeeds(&project.train(&[&["--overwrite"], &sets[..]].concat()));
+    for name in ["best", "final", "reference"] {
+        let text = String::from_utf8(file(&project, "runs/small", &format!("validation/{name}.txt"))).unwrap();
+        assert_eq!(text.lines().count(), 2, "{name}");
+    }
+    let losses = |log: Vec<Value>| -> Vec<Value> {
+        log.into_iter().filter(|entry| entry["event"] == "valid").map(|entry| entry["loss"].clone()).collect()
+    };
+    assert_eq!(losses(self::log(&project, "runs/small")), losses(log));
 }
 
 /// Runs are compared by the tokenizer and case of the first run's validation: without spaces between words, they decide which

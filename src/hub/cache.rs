@@ -194,6 +194,9 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
         assert_eq!(fs::read_to_string(in_cache("refs/main")).unwrap(), commit);
         assert_eq!(cache.find(&repo, commit, "a/b.txt"), Some(path));
+        // What is in the cache is trusted no more than what the hub says.
+        fs::write(in_cache(&format!(".listings/{commit}")), "../../../c.txt\na/b.txt\n/etc/passwd").unwrap();
+        assert_eq!(cache.listing(&repo).unwrap().files, ["a/b.txt"]);
         // Without our listing, as another program leaves it; and by its commit.
         fs::remove_dir_all(in_cache(".listings")).unwrap();
         for revision in ["main", commit] {

@@ -290,6 +290,18 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_of_0_is_warned_of_only_before_the_last_update() {
+        let decay = |end| Decay { learning_rate: 1.0, warmup: 10, total: 110, end };
+        for (end, max_updates, warns) in
+            [(0.0, 110, false), (0.0, 100, false), (0.0, 111, true), (0.0, 0, true), (0.1, 111, false), (0.1, 0, false)]
+        {
+            for schedule in [ScheduleConfig::Linear(decay(end)), ScheduleConfig::Cosine(decay(end))] {
+                assert_eq!(schedule.idle_end(max_updates).is_some(), warns, "{schedule:?}, {max_updates}");
+            }
+        }
+    }
+
+    #[test]
     fn constant_with_and_without_warm_up() {
         table(ScheduleConfig::Constant { learning_rate: 0.1, warmup: 0 }, &[(1, 0.1), (999, 0.1)]);
         table(ScheduleConfig::Constant { learning_rate: 0.1, warmup: 10 }, &[(1, 0.01), (10, 0.1)]);

@@ -187,6 +187,11 @@ mod tests {
         let words = learnt(&source, &target);
         let languages = Languages::of(&source, &target, &words);
         assert_eq!(found(&languages, "ja", &"zzzz ".repeat(10)), [Kind::Ratio]);
+        // At 30 characters and more, and more than nine times as long.
+        for (shorter, longer, is_told) in [(4, 36, false), (4, 37, true), (3, 29, false), (3, 30, true)] {
+            let [shorter, longer] = [shorter, longer].map(|length| "z".repeat(length));
+            assert_eq!(found(&languages, &shorter, &longer) == [Kind::Ratio], is_told, "{shorter} {longer}");
+        }
         assert_eq!(found(&languages, "I", "zzzz zzzz zzzz"), []);
     }
 }
