@@ -76,7 +76,8 @@ fn bad_pairs_are_counted_and_end_nothing() {
     let dropped = &plan["corpus"]["dropped"]["empty_source"];
     assert_eq!((&dropped["count"], &dropped["line"]), (&1.into(), &121.into()));
     // As `mt info` has them.
-    let info: serde_json::Value = serde_json::from_str(&stdout(&project.mt(&["info", "runs/small", "--json"]))).unwrap();
+    let info: serde_json::Value =
+        serde_json::from_str(&stdout(&project.mt(&["info", "runs/small", "--json"]))).unwrap();
     assert_eq!((&plan["parameters"], &plan["run_dir"]), (&info["parameters"], &"runs/small".into()));
 }
 

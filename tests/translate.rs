@@ -758,14 +758,16 @@ fn what_is_interrupted_says_how_much_is_done() {
     let project = trained();
     project.write("none", "");
     let runs = [
-        (&["translate"][..], &["--max-length", "4", "--output", "out"][..], "INT", 130),
-        (&["translate", "--beam", "2"], &["--n-best", "2", "--output", "out"], "TERM", 143),
-        (&["embed"], &["--output", "out"], "HUP", 143),
-        (&["score", "--src", "-", "--tgt", "train.de"], &["--output", "out"], "INT", 130),
+        (&["translate"][..], &["--max-length", "4", "--output", "out"][..], "INT", libc::SIGINT, 130),
+        (&["translate", "--beam", "2"], &["--n-best", "2", "--output", "out"], "TERM", libc::SIGTERM, 143),
+        (&["embed"], &["--output", "out"], "HUP", libc::SIGHUP, 143),
+        (&["score", "--src", "-", "--tgt", "train.de"], &["--output", "out"], "INT", libc::SIGINT, 130),
     ];
     let ends = [false, true, true, true];
-    for (input_ends, (command, more, signal, code)) in ends.into_iter().flat_map(|ends| runs.map(|run| (ends, run))) {
-        if signal == "HUP" && common::hangup_is_ignored() {
+    for (input_ends, (command, more, signal, number, code)) in
+        ends.into_iter().flat_map(|ends| runs.map(|run| (ends, run)))
+    {
+        if common::is_ignored(number) {
             continue;
         }
         let args = [command, &["--model", "runs/small", "-q"], more].concat();
