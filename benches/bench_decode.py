@@ -8,7 +8,8 @@ CTranslate2 runs the very weights that `mt` runs, and so does Marian on random s
 and test_2016_flickr.{en,de}. Of text Marian runs a model of the same shape that is trained here for --marian-updates updates
 (or --marian FOLDER, from benches/marian_train.py --save): long enough for translations of the usual length.
 
-Every round runs each side once. Random sentences: the best of three passes of a run, target tokens a second. Text: from the
+Every round runs each side once. CTranslate2 is run with each division of the threads, and the fastest counts, setting by setting.
+Random sentences: the best of three passes of a run, target tokens a second. Text: from the
 start of the process to the last line written. The peers come from PyPI into target/bench-venv (about 6 GB); with --python a
 Python that has them is used instead. Prints Markdown for docs/benchmarks.md.
 """
@@ -29,6 +30,8 @@ from bench_train import ROOT, peers
 
 FIGURE = re.compile(r"(\d+) target tokens/s")
 SETTINGS = [(1, 64), (4, 64), (1, 1), (4, 1)]
+# How CTranslate2 may use two threads: both for one batch, a batch each, or (for small models) only one.
+DIVISIONS = {"2 threads": ["--threads", 2], "2 workers": ["--threads", 1, "--workers", 2], "1 thread": ["--threads", 1]}
 
 
 @dataclass
@@ -79,8 +82,13 @@ def fixed_length(shape: str, bench: Path, python: Path, rounds: int, folder: Pat
 
     ours = [(f"mt {precision}", [bench, "--shape", shape, "--weights", weights, "--precision", precision])
             for precision in ("f32", "bf16", "int8")]
+    divided = [
+        (f"{name}, {division}", [*command, *flags])
+        for name, command in peer("CTranslate2", "ctranslate2_decode.py", ["float32", "int8"])
+        for division, flags in DIVISIONS.items()
+    ]  # fmt: skip
     theirs = [
-        *peer("CTranslate2", "ctranslate2_decode.py", ["float32", "int8"]),
+        *divided,
         *peer("Marian", "marian_decode.py", ["float32", "packed8", "intgemm8"]),
     ]
     sides = [*theirs, *ours]
@@ -108,7 +116,7 @@ def fixed_length(shape: str, bench: Path, python: Path, rounds: int, folder: Pat
 
     of = {program: [name for name, _ in theirs if name.startswith(program)] for program in ("CTranslate2", "Marian")}
     for title, mine, others in [
-        ("mt f32 against the faster float32", "mt f32", [names[0] for names in of.values()]),
+        ("mt f32 against the fastest float32", "mt f32", [name for name, _ in theirs if "float32" in name]),
         ("mt bf16 against CTranslate2's fastest", "mt bf16", of["CTranslate2"]),
         ("mt int8 against CTranslate2's fastest", "mt int8", of["CTranslate2"]),
         ("mt int8 against Marian's fastest", "mt int8", of["Marian"]),
@@ -137,9 +145,12 @@ def text(model: Path, data: Path, mt: Path, python: Path, arguments, folder: Pat
              "--learning-rate", "0.002", "--warmup", "500"])  # fmt: skip
     peer = [python, ROOT / "benches/peer_translate.py", "--tokenizer", tokenizer, "--input", source]
     sides = {}
+    # CTranslate2 may divide threads and text as it is fastest.
     for precision in ("float32", "int8"):
-        sides[f"CTranslate2 {precision}"] = [
-            *peer, "--peer", "ctranslate2", "--model", folder / "ct2", "--precision", precision]  # fmt: skip
+        for division, flags in DIVISIONS.items():
+            for batches, more in {"64 lines": [], "4,096 tokens": ["--batch-tokens", 4096]}.items():
+                sides[f"CTranslate2 {precision}, {division}, {batches}"] = [
+                    *peer, "--peer", "ctranslate2", "--model", folder / "ct2", "--precision", precision, *flags, *more]  # fmt: skip
     sides["Marian float32"] = [
         *peer, "--peer", "marian", "--model", marian / "model.npz", "--vocabulary", marian / "vocabulary.yml"]  # fmt: skip
     ours = [mt, "translate", "--model", model, "--quiet", "--beam", 5, "--threads", 2, "--input", source]

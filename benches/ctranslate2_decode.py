@@ -4,7 +4,8 @@
     python benches/ctranslate2_decode.py --weights base.safetensors --save base.ct2
     python benches/ctranslate2_decode.py --model base.ct2 --precision int8 --beam 4 --batch 64
 
-With --tokenizer, the model gets the vocabulary of a tokenizer.json, as benches/peer_translate.py needs. Prints the same line as
+--threads is CTranslate2's intra_threads, the threads of one batch; --workers its inter_threads, the batches computed at the same
+time, among which a call's sentences are divided. With --tokenizer, the model gets the vocabulary of a tokenizer.json, as benches/peer_translate.py needs. Prints the same line as
 benches/decode.rs. Needs `ctranslate2==4.8.5`, numpy and safetensors.
 """
 
@@ -104,6 +105,7 @@ def main():
     parser.add_argument("--model")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--beam", type=int, default=1)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--source", type=int, default=16)
@@ -114,7 +116,7 @@ def main():
     if arguments.save:
         return save(arguments)
     translator = ctranslate2.Translator(
-        arguments.model, compute_type=arguments.precision, intra_threads=arguments.threads, inter_threads=1
+        arguments.model, compute_type=arguments.precision, intra_threads=arguments.threads, inter_threads=arguments.workers
     )
     with open(f"{arguments.model}/shared_vocabulary.json", encoding="utf-8") as file:
         tokens = json.load(file)
@@ -129,7 +131,7 @@ def main():
                 beam_size=arguments.beam,
                 min_decoding_length=arguments.target,
                 max_decoding_length=arguments.target,
-                max_batch_size=0,
+                max_batch_size=-(-arguments.batch // arguments.workers),
             )
             assert all(len(result.hypotheses[0]) == arguments.target for result in results)
         return time.perf_counter() - started
@@ -139,7 +141,7 @@ def main():
     count = arguments.sentences * arguments.target
     print(
         f"CTranslate2 {ctranslate2.__version__} {translator.compute_type}, beam {arguments.beam}, "
-        f"{arguments.batch} at once, {arguments.threads} threads: {count / seconds[0]:.0f} target tokens/s "
+        f"{arguments.batch} at once, {arguments.workers} x {arguments.threads} threads: {count / seconds[0]:.0f} target tokens/s "
         f"(best of {arguments.passes}; slowest {count / seconds[-1]:.0f})"
     )
 

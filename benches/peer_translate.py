@@ -17,10 +17,17 @@ def ctranslate2(arguments, lines: list[list[str]]) -> list[list[str]]:
     from ctranslate2 import Translator
 
     translator = Translator(
-        arguments.model, compute_type=arguments.precision, intra_threads=arguments.threads, inter_threads=1
+        arguments.model,
+        compute_type=arguments.precision,
+        intra_threads=arguments.threads,
+        inter_threads=arguments.workers,
     )
     results = translator.translate_batch(
-        [[*line, "</s>"] for line in lines], beam_size=arguments.beam, length_penalty=1.0, max_batch_size=64
+        [[*line, "</s>"] for line in lines],
+        beam_size=arguments.beam,
+        length_penalty=1.0,
+        batch_type="tokens" if arguments.batch_tokens else "examples",
+        max_batch_size=arguments.batch_tokens or 64,
     )
     return [result.hypotheses[0] for result in results]
 
@@ -44,6 +51,8 @@ def main():
     parser.add_argument("--vocabulary")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1, help="CTranslate2's batches at the same time")
+    parser.add_argument("--batch-tokens", type=int, help="for CTranslate2: padded tokens of a batch, instead of 64 sentences")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--input", required=True)
     parser.add_argument("--output", required=True)
