@@ -187,15 +187,28 @@ pub(super) fn plain(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }
 
+/// The key that other toolkits call `name` in this table, and the tables that have it.
+fn local(path: &str, name: &str) -> Option<&'static (&'static [&'static str], &'static str, &'static [&'static str])> {
+    let (table, name) = (table_of(path), plain(name));
+    LOCAL.iter().find(|(tables, _, names)| tables.contains(&table) && names.contains(&name.as_str()))
+}
+
+/// Tables in lists have numbers: `data.train[0]`.
+fn table_of(path: &str) -> &str {
+    path.split('[').next().unwrap_or(path)
+}
+
+/// Whether `name` has a meaning of its own in this table.
+pub(super) fn is_of_table(path: &str, name: &str) -> bool {
+    local(path, name).is_some()
+}
+
 /// Our keys for another toolkit's `name`, which stands in the table `path` with this value.
 pub(super) fn of_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
-    let name = plain(name);
-    // Tables in lists have numbers: `data.train[0]`.
-    let table = path.split('[').next().unwrap_or(path);
-    let local = LOCAL.iter().find(|(tables, _, names)| tables.contains(&table) && names.contains(&name.as_str()));
-    let mut found: Vec<(&str, &str, Option<&str>)> = match local {
+    let table = table_of(path);
+    let mut found: Vec<(&str, &str, Option<&str>)> = match local(path, name) {
         Some((_, key, _)) => vec![(table, key, None)],
-        None => anywhere(&name),
+        None => anywhere(&plain(name)),
     };
     if found.iter().any(|(section, ..)| *section == table) {
         found.retain(|(section, ..)| *section == table);

@@ -294,7 +294,8 @@ fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -
         return ("`extends` belongs in a file, before the first section".to_owned(), Vec::new());
     }
     let near = nearest(name, names);
-    let is_one_slip = matches!(near, Some((_, Some(0 | 1))));
+    // `trg` is no slip of `tag`.
+    let is_one_slip = matches!(near, Some((_, Some(0 | 1)))) && !aliases::is_of_table(path, name);
     let alias = if is_one_slip || matches!(value, Value::Table(_)) { None } else { aliases::of_key(path, name, value) };
     if let Some(alias) = alias {
         return (alias.help, alias.keys);
