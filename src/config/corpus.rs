@@ -246,6 +246,8 @@ fn same_column(report: &mut Report, path: &str, [source, target]: [&Item; 2]) {
 struct Known {
     tags: Vec<String>,
     symbols: Vec<String>,
+    /// `tags` with those that corpora have beside them.
+    wanted: Vec<String>,
 }
 
 impl Known {
@@ -260,17 +262,45 @@ impl Known {
                 .collect(),
             _ => Vec::new(),
         };
-        Self { tags: texts("tokenizer.tags"), symbols: texts("tokenizer.symbols") }
+        let (tags, symbols) = (texts("tokenizer.tags"), texts("tokenizer.symbols"));
+        let mut known = Self { wanted: tags.clone(), tags, symbols };
+        for word in tags_of_corpora(merged).iter().flat_map(|tag| tag.split_whitespace()) {
+            if !known.has(word) && !known.wanted.iter().any(|wanted| wanted == word) {
+                known.wanted.push(word.to_owned());
+            }
+        }
+        known
     }
+
+    fn has(&self, word: &str) -> bool {
+        self.tags.iter().chain(&self.symbols).any(|stated| stated == word)
+    }
+}
+
+/// The tags of all corpora, in order.
+fn tags_of_corpora(merged: &Table) -> Vec<String> {
+    let corpora = ["data.train", "data.valid", "data.test"].iter().filter_map(|key| get(merged, key));
+    let tables = corpora.flat_map(|entry| match &entry.item.value {
+        Value::List(items) => items.iter().map(|item| &item.value).collect(),
+        value => vec![value],
+    });
+    let tag = |value: &Value| match value {
+        Value::Table(table) => match &table.get("tag")?.item.value {
+            Value::Text(tag) => Some(tag.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    tables.filter_map(tag).collect()
 }
 
 /// Reports a tag that is not made of those that the vocabulary will have.
 fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), known: &Known) {
-    let is_known = |word: &str| known.tags.iter().chain(&known.symbols).any(|stated| stated == word);
-    if let Some(word) = tag.split_whitespace().find(|word| !is_known(word)) {
+    if let Some(word) = tag.split_whitespace().find(|word| !known.has(word)) {
         let what = format!("`{path}.tag`: {word} is not one of `tokenizer.tags`, so the vocabulary would not have it");
-        let all: Vec<_> = known.tags.iter().map(String::as_str).chain([word]).map(|tag| format!("\"{tag}\"")).collect();
-        report.add(origin, Error::usage(what).help(format!("add it to [tokenizer]: tags = [{}]", all.join(", "))));
+        let all: Vec<_> = known.wanted.iter().map(|tag| format!("\"{tag}\"")).collect();
+        report
+            .add(origin, Error::usage(what).help(format!("list all tags in [tokenizer]: tags = [{}]", all.join(", "))));
     }
 }
 

@@ -86,8 +86,11 @@ fn a_tag_is_one_of_the_vocabulary_s() {
     let folder = Folder::new(&[("a.toml", &format!("{text}[tokenizer]\ntags = [\"<2fr>\"]\n"))]);
     let problems = folder.problems(&["a.toml"], &[]);
     assert_eq!(problems.len(), 2, "{problems:#?}");
-    let says =
-        ["`data.train[0].tag`: <2de> is not one of `tokenizer.tags`", "--> a.toml:2:", "tags = [\"<2fr>\", \"<2de>\"]"];
+    let says = [
+        "`data.train[0].tag`: <2de> is not one of `tokenizer.tags`",
+        "--> a.toml:2:",
+        "tags = [\"<2fr>\", \"<2de>\", \"<f>\"]",
+    ];
     assert_mentions(&problems[0], &says);
     assert_mentions(&problems[1], &["`data.valid.tag`: <2de>", "--> a.toml:3:"]);
     // What a vocabulary that is not learnt has is not known yet.
