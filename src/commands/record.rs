@@ -13,11 +13,9 @@ use crate::train::state::{TextChecksums, TrainState};
 /// Values of keys, as TOML.
 pub type Values = BTreeMap<String, String>;
 
-/// Keys that may change when a run is continued: they do not change what an update computes.
-pub const MAY_CHANGE: &[&str] = &[
-    "runtime.device",
-    "runtime.threads",
-    "decode.beam",
+/// Keys of the search that decide what it finds. They may change when a run is continued, but validations before and after that
+/// cannot be compared.
+const OF_SEARCH: &[&str] = &[
     "decode.length_penalty",
     "decode.length_penalty_kind",
     "decode.patience",
@@ -25,6 +23,12 @@ pub const MAY_CHANGE: &[&str] = &[
     "decode.min_length",
     "decode.max_length_ratio",
     "decode.max_length_extra",
+];
+/// Further keys that may change when a run is continued: they do not change what an update computes.
+const MAY_CHANGE: &[&str] = &[
+    "runtime.device",
+    "runtime.threads",
+    "decode.beam",
     "decode.batch_tokens",
     "data.root",
     // Its text is compared by checksum.
@@ -46,21 +50,9 @@ pub const MAY_CHANGE: &[&str] = &[
 pub const MAY_CHANGE_ALOUD: &[&str] = &[SCHEDULE, "train.clip_norm", "valid.beam", "runtime.precision"];
 /// Where the keys of the schedule begin.
 const SCHEDULE: &str = "train.schedule.";
-/// What the value of a validation may depend on, beside the model and the text.
-const OF_VALIDATION: &[&str] = &[
-    "valid.metric",
-    "valid.tokenize",
-    "valid.beam",
-    "valid.max_sentences",
-    "decode.length_penalty",
-    "decode.length_penalty_kind",
-    "decode.patience",
-    "decode.no_repeat_ngram",
-    "decode.min_length",
-    "decode.max_length_ratio",
-    "decode.max_length_extra",
-    "train.label_smoothing",
-];
+/// What the value of a validation may depend on, beside the model, the text and [`OF_SEARCH`].
+const OF_VALIDATION: &[&str] =
+    &["valid.metric", "valid.tokenize", "valid.beam", "valid.max_sentences", "train.label_smoothing"];
 
 /// Whether the key, or a table that it is in, is in a list; of a name that ends in `_`, the beginning is enough.
 pub fn is_in(key: &str, list: &[&str]) -> bool {
@@ -68,6 +60,16 @@ pub fn is_in(key: &str, list: &[&str]) -> bool {
         let rest = key.strip_prefix(listed);
         rest.is_some_and(|rest| rest.is_empty() || listed.ends_with(['.', '_']) || rest.starts_with('.'))
     })
+}
+
+/// Whether a key may change when a run is continued.
+pub fn may_change(key: &str) -> bool {
+    is_in(key, MAY_CHANGE) || is_in(key, OF_SEARCH)
+}
+
+/// The keys that the value of a validation may depend on.
+fn of_validation() -> impl Iterator<Item = &'static str> {
+    OF_VALIDATION.iter().chain(OF_SEARCH).copied()
 }
 
 /// The weights of the corpora.
@@ -91,7 +93,7 @@ pub fn of(config: &Config) -> Values {
     values.retain(|key, _| {
         let is_recorded = is_in(key, &["model.", "train.", "tokenizer.dropout"]) || OF_ORDER.contains(&key.as_str());
         let is_origin = key == "model.preset" || key == "train.init";
-        is_of_state(key) || is_recorded && !is_origin && !is_in(key, MAY_CHANGE) && !is_in(key, MAY_CHANGE_ALOUD)
+        is_of_state(key) || is_recorded && !is_origin && !may_change(key) && !is_in(key, MAY_CHANGE_ALOUD)
     });
     values
 }
@@ -99,7 +101,7 @@ pub fn of(config: &Config) -> Values {
 /// Whether the state refers to the key: the learning rate lowered so far, the best validation.
 fn is_of_state(key: &str) -> bool {
     // How it was trained stays what it was.
-    key.starts_with(SCHEDULE) || OF_VALIDATION.contains(&key) && !key.starts_with("train.")
+    key.starts_with(SCHEDULE) || of_validation().any(|of| of == key) && !key.starts_with("train.")
 }
 
 /// Whether an epoch has other batches with this configuration than with the values `before`, for the same text.
@@ -109,7 +111,7 @@ pub fn is_other_order(before: &Values, config: &Config) -> bool {
     OF_ORDER.iter().any(|key| before.get(*key).is_some_and(|before| Some(before) != now.get(*key)))
 }
 
-/// Whether the value of a validation depends on this key of [`OF_VALIDATION`].
+/// Whether the value of a validation depends on this key of [`of_validation`].
 fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
     match key {
         "valid.metric" => true,
@@ -128,7 +130,7 @@ fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
 pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: TextChecksums) -> Option<String> {
     let now = config::values(config);
     // Keys of other versions are not compared.
-    let differs = |key: &&&str| before.get(**key).zip(now.get(**key)).is_some_and(|(before, now)| before != now);
+    let differs = |key: &&str| before.get(*key).zip(now.get(*key)).is_some_and(|(before, now)| before != now);
     let schedule = |values: &Values| -> Values {
         values
             .iter()
@@ -144,8 +146,8 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
     let is_other_text = matches!((&state.text.valid, &text.valid), (Some(before), Some(now)) if before != now);
     let why = if !other_model(before, config).is_empty() {
         Some("is another model's".to_owned())
-    } else if let Some(key) = OF_VALIDATION.iter().filter(|key| is_of_value(key, &config.valid)).find(differs) {
-        Some(match *key {
+    } else if let Some(key) = of_validation().filter(|key| is_of_value(key, &config.valid)).find(differs) {
+        Some(match key {
             "valid.metric" => format!("was not chosen by {}", config.valid.metric),
             key => format!("was found with another `{key}`"),
         })
@@ -244,14 +246,14 @@ mod tests {
     /// The keys are listed by their beginnings, so that one could let another change by accident.
     #[test]
     fn what_an_update_computes_may_not_change() {
-        let may_change = |key: &str| is_in(key, MAY_CHANGE) || is_in(key, MAY_CHANGE_ALOUD);
+        let is_free = |key: &str| may_change(key) || is_in(key, MAY_CHANGE_ALOUD);
         let mut config = Config::default();
         config.train.init = Some("model".into());
         let values = values(&config);
         let of_model = |key: &&String| ["model.", "tokenizer.", "data.max_"].iter().any(|part| key.starts_with(part));
         let of_model: Vec<_> = values.keys().filter(of_model).collect();
-        assert!(of_model.len() > 30 && !of_model.iter().any(|key| may_change(key)), "{of_model:?}");
-        let of_train: Vec<_> = values.keys().filter(|key| key.starts_with("train.") && !may_change(key)).collect();
+        assert!(of_model.len() > 30 && !of_model.iter().any(|key| is_free(key)), "{of_model:?}");
+        let of_train: Vec<_> = values.keys().filter(|key| key.starts_with("train.") && !is_free(key)).collect();
         let fixed = [
             "accumulate",
             "batch_tokens",

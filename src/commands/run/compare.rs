@@ -117,7 +117,7 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
             let help = "a run has its exponential average from the beginning or not at all: restore the value, or start \
                         another run from this one's model with train.init";
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
-        } else if !record::is_in(&key, record::MAY_CHANGE) {
+        } else if !record::may_change(&key) {
             let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
                         with --force";
             comparison.refused.push(Error::usage(what).at(config_file).help(help));
