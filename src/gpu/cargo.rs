@@ -38,6 +38,7 @@ impl Cargo {
             starts: at(&segments.starts),
             values: at(&segments.values),
             count: segments.len(),
+            long: segments.long,
             rows: values.len(),
         }
     }

@@ -17,16 +17,21 @@ pub struct Rows {
     pub longest: usize,
 }
 
-/// Rows grouped by some value of theirs: the rows of one value are a segment.
+/// Rows grouped by some value of theirs: the rows of one value are a segment. The long ones come first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// The rows, sorted by value; those of one value stay in order.
+    /// The rows of each segment; those of one value stay in order.
     pub order: Vec<u32>,
     /// Where each segment begins in `order`, and where the last one ends.
     pub starts: Vec<u32>,
     /// The values.
     pub values: Vec<u32>,
+    /// How many segments, the first ones, have more than [`SHORT`] rows.
+    pub long: usize,
 }
+
+/// Rows of a short segment, at most.
+pub const SHORT: u32 = 32;
 
 impl Rows {
     /// The real tokens of padded sequences.
@@ -64,15 +69,23 @@ impl Segments {
         values.iter().for_each(|&value| places[value as usize] += 1);
         let mut segments = Self { order: vec![0; values.len()], ..Self::default() };
         let mut next = 0;
+        let mut add = |value: usize, place: &mut u32| {
+            segments.starts.push(next);
+            segments.values.push(value as u32);
+            next += std::mem::replace(place, next);
+        };
+        let mut short = Vec::new();
         for (value, place) in places.iter_mut().enumerate() {
-            let count = std::mem::replace(place, next);
-            if count > 0 {
-                segments.starts.push(next);
-                segments.values.push(value as u32);
+            match *place {
+                0 => {}
+                1..=SHORT => short.push((value, place)),
+                _ => add(value, place),
             }
-            next += count;
         }
+        let long = values.len() - short.iter().map(|(_, count)| **count as usize).sum::<usize>();
+        short.into_iter().for_each(|(value, place)| add(value, place));
         segments.starts.push(next);
+        segments.long = segments.starts.partition_point(|&start| (start as usize) < long);
         for (row, &value) in values.iter().enumerate() {
             let place = &mut places[value as usize];
             segments.order[*place as usize] = row as u32;
@@ -109,7 +122,20 @@ mod tests {
         let segments = Segments::new(&[7, 3, 7, 7, 3, 9]);
         assert_eq!(segments.order, [1, 4, 0, 2, 3, 5]);
         assert_eq!(segments.starts, [0, 2, 5, 6]);
-        assert_eq!(segments.values, [3, 7, 9]);
-        assert_eq!(Segments::new(&[]), Segments { order: vec![], starts: vec![0], values: vec![] });
+        assert_eq!((segments.values, segments.long), (vec![3, 7, 9], 0));
+        let nothing = Segments::new(&[]);
+        assert_eq!((nothing.len(), nothing.starts, nothing.long), (0, vec![0], 0));
+    }
+
+    #[test]
+    fn long_segments_come_first() {
+        let often = |value: u32, times: u32| (0..times).map(move |_| value);
+        let values: Vec<u32> =
+            often(2, 1).chain(often(5, 40)).chain(often(3, SHORT)).chain(often(4, SHORT + 1)).collect();
+        let segments = Segments::new(&values);
+        assert_eq!((segments.values, segments.long), (vec![4, 5, 2, 3], 2));
+        assert_eq!(segments.starts, [0, 33, 73, 74, 106]);
+        let rows: Vec<u32> = (73..106).chain(1..41).chain(0..1).chain(41..73).collect();
+        assert_eq!(segments.order, rows);
     }
 }

@@ -104,8 +104,21 @@ struct Slot {
     const bf16* row;
 };
 
+// A copy to shared memory that a thread has begun.
+struct Copy {
+    uint4* to;
+    uint4 bytes;
+};
+
+// Those of a thread, in memory of its own: the watch would take memory that is given back and used again for a race.
+struct Copies {
+    Copy all[512];
+    unsigned count = 0;
+};
+
 struct Block {
     std::deque<Fiber> fibers;
+    std::deque<Copies> copies;
     jmp_buf scheduler;
     unsigned current = 0, threads = 0, progress = 0;
     Barrier all;
@@ -140,6 +153,11 @@ UNWATCHED __attribute__((noinline)) inline void enter(Fiber& fiber) {
     setcontext(&fiber.context);
 }
 
+[[noreturn]] inline void fail(const char* what) {
+    std::fprintf(stderr, "emulator: %s\n", what);
+    std::abort();
+}
+
 // Whether a GPU accepts such a launch.
 inline bool runs(const unsigned* grid, unsigned threads) {
     return threads > 0 && threads <= 1024 && threads % LANES == 0 && grid[1] <= 65535 && grid[2] <= 65535;
@@ -161,6 +179,19 @@ UNWATCHED inline bool wait(Barrier& barrier) {
 UNWATCHED inline unsigned lane() { return threadIdx.x % LANES; }
 UNWATCHED inline Slot& slot(unsigned lane) { return block.slots[threadIdx.x / LANES * LANES + lane]; }
 UNWATCHED inline bool wait_warp() { return wait(block.warps[threadIdx.x / LANES]); }
+
+UNWATCHED inline Copies& copies() { return block.copies[block.current]; }
+UNWATCHED inline void add_copy(uint4* to, const uint4& bytes) {
+    Copies& mine = copies();
+    if (mine.count == sizeof mine.all / sizeof *mine.all) fail("a thread begins too many copies");
+    Copy& copy = mine.all[mine.count++];
+    copy.to = to, copy.bytes = bytes;
+}
+// The last copy that is under way, if there is one.
+UNWATCHED inline const Copy* take_copy() {
+    Copies& mine = copies();
+    return mine.count > 0 ? &mine.all[--mine.count] : nullptr;
+}
 
 UNWATCHED inline void run_fiber() {
     // One turn per block.
@@ -200,6 +231,7 @@ UNWATCHED inline void run_block(const char* name) {
 #ifdef MT_RACES
     races::begin_block(block.shared.data(), block.shared.size());
 #endif
+    while (block.copies.size() < threads) block.copies.emplace_back();
     for (unsigned t = 0; t < threads; t++) {
         block.fibers[t].done = false;
     }
@@ -218,7 +250,9 @@ UNWATCHED inline void run_block(const char* name) {
 #ifdef MT_RACES
             races::leave();
 #endif
-            if (block.fibers[t].done) left--;
+            if (!block.fibers[t].done) continue;
+            left--;
+            if (block.copies[t].count > 0) fail("a thread ends without waiting for its copies");
         }
         if (left > 0 && block.progress == before) {
             std::fprintf(stderr, "kernel %s: a barrier that not all threads reach, block %u %u %u\n", name, blockIdx.x,
@@ -302,24 +336,36 @@ UNWATCHED inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsign
     emulator::wait_warp();
 }
 
-UNWATCHED inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
+template <bool TRANSPOSED> UNWATCHED inline void load_matrices(unsigned (&x)[4], const bf16* row) {
 #ifdef MT_RACES
-    // Only the rows that the first sixteen lanes name are used.
-    if (emulator::lane() < 16) races::reads(row, 8 * sizeof *row);
+    races::reads(row, 8 * sizeof *row);
 #endif
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator::fail("a matrix's row does not begin at a multiple of 16 bytes");
     emulator::slot(emulator::lane()).row = row;
     emulator::wait_warp();
-    const unsigned first = emulator::lane() % 4 * 2, column = emulator::lane() / 4;
-    unsigned out[2];
-    for (unsigned m = 0; m < 2; m++) {
-        const unsigned low = emulator::slot(8 * m + first).row[column].bits;
-        const unsigned high = emulator::slot(8 * m + first + 1).row[column].bits;
-        out[m] = low | high << 16;
+    const unsigned pair = emulator::lane() % 4 * 2, single = emulator::lane() / 4;
+    unsigned out[4];
+    for (unsigned m = 0; m < 4; m++) {
+        const bf16 low = TRANSPOSED ? emulator::slot(8 * m + pair).row[single] : emulator::slot(8 * m + single).row[pair];
+        const bf16 high = TRANSPOSED ? emulator::slot(8 * m + pair + 1).row[single] : emulator::slot(8 * m + single).row[pair + 1];
+        out[m] = low.bits | unsigned(high.bits) << 16;
     }
-    x0 = out[0], x1 = out[1];
+    std::memcpy(x, out, sizeof out);
     emulator::wait_warp();
 }
 
+// The copy is made when the thread waits for it.
+inline void copy_async(void* to, const void* from, bool is_there) {
+    if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+        emulator::fail("a copy to or from where no multiple of 16 bytes is");
+    }
+    const uint4 bytes = is_there ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+    emulator::add_copy(static_cast<uint4*>(to), bytes);
+}
+
+inline void copies_done() {
+    while (const emulator::Copy* copy = emulator::take_copy()) *copy->to = copy->bytes;
+}
 
 // Returns 1 if there is no kernel of this name, 2 if no GPU accepts such a launch, 3 if its threads race.
 extern "C" UNWATCHED EXPORTED int emulator_launch(const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {

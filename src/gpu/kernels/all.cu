@@ -5,6 +5,7 @@
 #include "rotary.cu"
 #include "attention.cu"
 #include "attention_tiles.cu"
+#include "attention_whole.cu"
 #include "loss.cu"
 #include "optimizer.cu"
 #include "search.cu"

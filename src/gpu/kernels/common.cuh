@@ -45,12 +45,31 @@ __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsig
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two 8×8 matrices from shared memory, transposed: lane l < 16 gives the address of row l%8 of matrix l/8, and every lane
-// gets from each matrix the element (2(l%4), l/4) and the one below it.
-__device__ inline void load_transposed(unsigned& x0, unsigned& x1, const bf16* row) {
+// Four 8×8 matrices from shared memory: lane l gives the address of row l%8 of matrix l/8, and gets from each matrix the
+// elements (l/4, 2(l%4)) and its right neighbour; transposed, (2(l%4), l/4) and the one below.
+template <bool TRANSPOSED> __device__ inline void load_matrices(unsigned (&x)[4], const bf16* row) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n" : "=r"(x0), "=r"(x1) : "r"(address));
+    if (TRANSPOSED) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+    }
 }
+
+// Begins to copy 16 bytes to shared memory, or zeros unless they are there; both addresses are multiples of 16 bytes.
+__device__ inline void copy_async(void* to, const void* from, bool is_there) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(from), "r"(is_there ? 16u : 0u) : "memory");
+}
+
+// Waits for the thread's own copies.
+__device__ inline void copies_done() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 #endif
 
 constexpr unsigned WARP = 32;
@@ -79,6 +98,13 @@ __device__ inline unsigned pair_of(float low, float high) {
     pair.half[0] = to_bf16(low);
     pair.half[1] = to_bf16(high);
     return pair.bits;
+}
+
+// Σ of the products of the numbers in two pairs.
+__device__ inline float product_of_pairs(unsigned a, unsigned b) {
+    Pair left, right;
+    left.bits = a, right.bits = b;
+    return to_float(left.half[0]) * to_float(right.half[0]) + to_float(left.half[1]) * to_float(right.half[1]);
 }
 
 // V neighbouring numbers as floats. With V = 8 the address must be a multiple of eight numbers.

@@ -6,6 +6,14 @@ struct Norm {
     float eps;
     // 0: √(σ² + ε), 1: σ + ε with the unbiased σ.
     unsigned kind;
+    // What a row is multiplied by, from its sum of squares.
+    __device__ float factor(float squares, unsigned d) const {
+        return kind == 0 ? 1.0f / sqrtf(squares / d + eps) : 1.0f / (sqrtf(squares / fmaxf(d - 1.0f, 1.0f)) + eps);
+    }
+    // What the sum that σ's gradient has is divided by.
+    __device__ float divisor(float factor, unsigned d) const {
+        return kind == 0 ? d : fmaxf((d - 1.0f) * (1.0f - eps * factor), 1.17549435e-38f);
+    }
 };
 
 template <int V> __device__ inline void add_to(float* sums, const float (&x)[V]) {
@@ -63,9 +71,7 @@ __device__ void add_norm(T* y, T* s, float* statistics, const T* x, const T* h, 
 #pragma unroll
             for (int i = 0; i < V; i++) squares += (v[i] - mean) * (v[i] - mean);
         }
-        squares = warp_sum(squares);
-        const float factor = norm.kind == 0 ? 1.0f / sqrtf(squares / d + norm.eps)
-                                            : 1.0f / (sqrtf(squares / fmaxf(d - 1.0f, 1.0f)) + norm.eps);
+        const float factor = norm.factor(warp_sum(squares), d);
         for (unsigned j = lane * V; j < d; j += WARP * V) {
             float gamma[V], beta[V], v[V];
             load<V>(norm.gamma + j, gamma);
@@ -102,8 +108,6 @@ __device__ void add_norm_backward(T* ds, T* dh, float* partial, const T* dy, con
         if (dy != nullptr) {
             mean = statistics[2 * row];
             factor = statistics[2 * row + 1];
-            float divisor = d;
-            if (norm.kind != 0) divisor = fmaxf((d - 1.0f) * (1.0f - norm.eps * factor), 1.17549435e-38f);
             for (unsigned j = lane * V; j < d; j += WARP * V) {
                 float v[V], g[V], gamma[V];
                 load<V>(s + at + j, v);
@@ -122,7 +126,7 @@ __device__ void add_norm_backward(T* ds, T* dh, float* partial, const T* dy, con
                 store<V>(z + j, g);
             }
             mean_t = warp_sum(mean_t) / d;
-            mean_tz = warp_sum(mean_tz) / divisor;
+            mean_tz = warp_sum(mean_tz) / norm.divisor(factor, d);
         }
         for (unsigned j = lane * V; j < d; j += WARP * V) {
             float out[V] = {};
@@ -152,6 +156,167 @@ __device__ void add_norm_backward(T* ds, T* dh, float* partial, const T* dy, con
     }
 }
 
+// The same for rows of at most 256·K numbers, a multiple of eight, of which a lane holds K runs of eight in registers.
+constexpr int RUN = 8;
+
+template <int K> struct Run {
+    unsigned lane, d;
+    __device__ Run(unsigned d) : lane(threadIdx.x % WARP), d(d) {}
+    __device__ unsigned at(int k) const { return (k * WARP + lane) * RUN; }
+    __device__ bool is_there(int k) const { return at(k) < d; }
+};
+
+template <class T, int K>
+__device__ void add_norm_held(T* y, T* s, float* statistics, const T* x, const T* h, const float* bias, const Norm& norm,
+                              const Dropout& dropout, const unsigned* padded, unsigned rows, unsigned d) {
+    const Run<K> run(d);
+    const unsigned warps = blockDim.x / WARP;
+    for (unsigned row = blockIdx.x * warps + threadIdx.x / WARP; row < rows; row += gridDim.x * warps) {
+        const size_t at = size_t(row) * d;
+        float v[K][RUN] = {}, sum = 0;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (run.is_there(k)) load<RUN>(x + at + run.at(k), v[k]);
+        }
+        if (h != nullptr) {
+            float u[K][RUN] = {};
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                if (run.is_there(k)) load<RUN>(h + at + run.at(k), u[k]);
+            }
+            const unsigned base = dropout.threshold > 0 ? padded[row] * d : 0;
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                if (!run.is_there(k)) continue;
+                if (bias != nullptr) {
+                    float b[RUN];
+                    load<RUN>(bias + run.at(k), b);
+#pragma unroll
+                    for (int i = 0; i < RUN; i++) u[k][i] += b[i];
+                }
+                if (dropout.threshold > 0) {
+#pragma unroll
+                    for (int i = 0; i < RUN; i++) u[k][i] *= keep(dropout, base + run.at(k) + i);
+                }
+                // Rounded as it is stored, so that backward sees the same.
+#pragma unroll
+                for (int i = 0; i < RUN; i++) v[k][i] = rounded<T>(v[k][i] + u[k][i]);
+                store<RUN>(s + at + run.at(k), v[k]);
+            }
+        }
+        if (y == nullptr) continue;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+#pragma unroll
+            for (int i = 0; i < RUN; i++) sum += v[k][i];
+        }
+        const float mean = warp_sum(sum) / d;
+        float squares = 0;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (!run.is_there(k)) continue;
+#pragma unroll
+            for (int i = 0; i < RUN; i++) squares += (v[k][i] - mean) * (v[k][i] - mean);
+        }
+        const float factor = norm.factor(warp_sum(squares), d);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (!run.is_there(k)) continue;
+            float gamma[RUN], beta[RUN];
+            load<RUN>(norm.gamma + run.at(k), gamma);
+            load<RUN>(norm.beta + run.at(k), beta);
+#pragma unroll
+            for (int i = 0; i < RUN; i++) v[k][i] = (v[k][i] - mean) * factor * gamma[i] + beta[i];
+            store<RUN>(y + at + run.at(k), v[k]);
+        }
+        if (run.lane == 0) {
+            statistics[2 * row] = mean;
+            statistics[2 * row + 1] = factor;
+        }
+    }
+}
+
+// Shared memory: three rows of floats per warp.
+template <class T, int K>
+__device__ void add_norm_backward_held(T* ds, T* dh, float* partial, const T* dy, const T* addend, const T* s,
+                                       const float* statistics, const Norm& norm, const Dropout& dropout,
+                                       const unsigned* padded, unsigned rows, unsigned d) {
+    DYNAMIC_SHARED(float, shared);
+    const Run<K> run(d);
+    const unsigned warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    float d_gamma[K][RUN] = {}, d_beta[K][RUN] = {}, d_bias[K][RUN] = {};
+    for (unsigned row = blockIdx.x * warps + warp; row < rows; row += gridDim.x * warps) {
+        const size_t at = size_t(row) * d;
+        float out[K][RUN] = {};
+        if (addend != nullptr) {
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                if (run.is_there(k)) load<RUN>(addend + at + run.at(k), out[k]);
+            }
+        }
+        if (dy != nullptr) {
+            float normal[K][RUN] = {}, t[K][RUN] = {}, mean_t = 0, mean_tz = 0;
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                if (!run.is_there(k)) continue;
+                load<RUN>(s + at + run.at(k), normal[k]);
+                load<RUN>(dy + at + run.at(k), t[k]);
+            }
+            const float mean = statistics[2 * row], factor = statistics[2 * row + 1];
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                if (!run.is_there(k)) continue;
+                float gamma[RUN];
+                load<RUN>(norm.gamma + run.at(k), gamma);
+#pragma unroll
+                for (int i = 0; i < RUN; i++) {
+                    const float g = t[k][i], z = (normal[k][i] - mean) * factor;
+                    d_beta[k][i] += g;
+                    d_gamma[k][i] += g * z;
+                    normal[k][i] = z;
+                    t[k][i] = g * gamma[i];
+                    mean_t += t[k][i];
+                    mean_tz += t[k][i] * z;
+                }
+            }
+            mean_t = warp_sum(mean_t) / d;
+            mean_tz = warp_sum(mean_tz) / norm.divisor(factor, d);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+#pragma unroll
+                for (int i = 0; i < RUN; i++) out[k][i] += factor * (t[k][i] - mean_t - normal[k][i] * mean_tz);
+            }
+        }
+        const unsigned base = dropout.threshold > 0 ? padded[row] * d : 0;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (!run.is_there(k)) continue;
+            store<RUN>(ds + at + run.at(k), out[k]);
+            if (dropout.threshold > 0) {
+#pragma unroll
+                for (int i = 0; i < RUN; i++) out[k][i] *= keep(dropout, base + run.at(k) + i);
+            }
+            if (dh != nullptr) store<RUN>(dh + at + run.at(k), out[k]);
+#pragma unroll
+            for (int i = 0; i < RUN; i++) d_bias[k][i] += out[k][i];
+        }
+    }
+    float* sums = shared + warp * 3 * d;
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        if (!run.is_there(k)) continue;
+        store<RUN>(sums + run.at(k), d_gamma[k]);
+        store<RUN>(sums + d + run.at(k), d_beta[k]);
+        store<RUN>(sums + 2 * d + run.at(k), d_bias[k]);
+    }
+    __syncthreads();
+    for (unsigned j = threadIdx.x; j < 3 * d; j += blockDim.x) {
+        float sum = 0;
+        for (unsigned w = 0; w < warps; w++) sum += shared[w * 3 * d + j];
+        partial[size_t(blockIdx.x) * 3 * d + j] = sum;
+    }
+}
+
 #define DEFINE(T, V, name)                                                                                              \
     KERNEL add_norm_##name(T* y, T* s, float* statistics, const T* x, const T* h, const float* bias, Norm norm,         \
                            Dropout dropout, const unsigned* padded, unsigned rows, unsigned d) {                        \
@@ -166,3 +331,25 @@ __device__ void add_norm_backward(T* ds, T* dh, float* partial, const T* dy, con
     LAUNCHABLE(add_norm_backward_##name)
 FOR_NUMBERS_AND_WIDTHS(DEFINE)
 #undef DEFINE
+
+// Blocks of four warps, as many at once as the registers allow: the same numbers as in src/gpu/launch/norm.rs.
+constexpr unsigned HELD_THREADS = 4 * WARP;
+
+#define DEFINE_HELD(T, K, blocks, name)                                                                                 \
+    KERNEL_OF(HELD_THREADS) add_norm_##name(T* y, T* s, float* statistics, const T* x, const T* h, const float* bias,   \
+                                            Norm norm, Dropout dropout, const unsigned* padded, unsigned rows,          \
+                                            unsigned d) {                                                               \
+        add_norm_held<T, K>(y, s, statistics, x, h, bias, norm, dropout, padded, rows, d);                              \
+    }                                                                                                                   \
+    LAUNCHABLE(add_norm_##name)                                                                                         \
+    KERNEL_OF(HELD_THREADS, blocks) add_norm_backward_##name(T* ds, T* dh, float* partial, const T* dy, const T* addend,\
+                                                             const T* s, const float* statistics, Norm norm,            \
+                                                             Dropout dropout, const unsigned* padded, unsigned rows,    \
+                                                             unsigned d) {                                              \
+        add_norm_backward_held<T, K>(ds, dh, partial, dy, addend, s, statistics, norm, dropout, padded, rows, d);       \
+    }                                                                                                                   \
+    LAUNCHABLE(add_norm_backward_##name)
+#define DEFINE(T, name) DEFINE_HELD(T, 1, 6, name##_held1) DEFINE_HELD(T, 2, 4, name##_held2) DEFINE_HELD(T, 4, 2, name##_held4)
+FOR_NUMBERS(DEFINE)
+#undef DEFINE
+#undef DEFINE_HELD

@@ -1,4 +1,4 @@
-//! Attention: `kernels/attention.cu` and `kernels/attention_tiles.cu`.
+//! Attention: `kernels/attention.cu`, `kernels/attention_tiles.cu` and `kernels/attention_whole.cu`.
 
 use std::ffi::c_void;
 
@@ -11,8 +11,15 @@ use crate::ops::dropout::Dropout;
 const PARTS: [usize; 3] = [2, 4, MOST_PARTS];
 /// Heads are up to 512 wide.
 const MOST_PARTS: usize = 16;
-/// The most warps of a block.
+/// The most warps of a block, where they fetch the rows of the other side piece by piece.
 const WARPS: usize = 4;
+/// The most rows that a block has in shared memory at a time, and the most that its warps own, 16 each: `HELD_ROWS` of
+/// attention_tiles.cu, `MOST_ROWS` of attention_whole.cu.
+const HELD_ROWS: usize = 128;
+/// Rows that a warp of attention_tiles.cu takes at a time: `TILE` there.
+const TILE: usize = 32;
+/// Rows that a warp owns in kernels on tensor cores.
+const TILE_ROWS: usize = 16;
 
 /// Rows that a warp of attention.cu owns in training: `OWN` there.
 const fn own(parts: usize) -> usize {
@@ -137,6 +144,37 @@ struct PastArgument {
     scale: f32,
 }
 
+/// A kernel and how it is started.
+struct Form {
+    kernel: String,
+    grid: [u32; 3],
+    threads: u32,
+    shared: u32,
+}
+
+impl Form {
+    /// For the `longest` rows of a sentence, of which a warp owns `rows`, with at most `most` warps in a block; `shared` tells the
+    /// bytes of shared memory for a number of warps.
+    fn new(
+        kernel: String,
+        sizes: &AttentionSizes,
+        longest: usize,
+        rows: usize,
+        most: usize,
+        shared: impl Fn(usize) -> usize,
+    ) -> Self {
+        let warps = longest.div_ceil(rows).clamp(1, most);
+        let blocks = longest.div_ceil(rows * warps).max(1);
+        let grid = [sizes.queries.sentences as u32, sizes.heads as u32, blocks as u32];
+        Self { kernel, grid, threads: warps as u32 * WARP, shared: shared(warps) as u32 }
+    }
+}
+
+/// Bytes of rows of heads in shared memory: `Tile` in attention_tiles.cuh.
+fn tiles(rows: usize, width: usize) -> usize {
+    2 * rows * (width + 8)
+}
+
 impl Kernels {
     /// The variant of a kernel of attention.cu for heads of this width: one of [`PARTS`].
     fn parts(width: usize) -> usize {
@@ -144,43 +182,58 @@ impl Kernels {
         PARTS.into_iter().find(|parts| *parts >= needed).unwrap_or(MOST_PARTS)
     }
 
-    /// Name of an attention kernel, its grid over `longest` rows, its threads and shared memory, for these sizes. For each of
-    /// its rows, the kernel keeps vectors of `kept` numbers in shared memory.
-    fn attention(
-        &self,
-        kernel: &str,
-        sizes: &AttentionSizes,
-        longest: usize,
-        kept: &[usize],
-    ) -> (String, [u32; 3], u32, u32) {
-        let (heads, sentences) = (sizes.heads as u32, sizes.queries.sentences as u32);
-        let of_tiles = self.number == Number::Bf16
-            && sizes.d_k == sizes.d_v
-            && matches!(sizes.d_k, 16 | 32 | 64 | 128)
-            && self.wide;
+    /// Whether the kernels on tensor cores take these sizes.
+    fn is_of_tiles(&self, sizes: &AttentionSizes) -> bool {
+        let width = sizes.d_k;
+        self.number == Number::Bf16 && self.wide && width == sizes.d_v && matches!(width, 16 | 32 | 64 | 128)
+    }
+
+    /// An attention kernel for these sizes, over `longest` rows. For each of its rows, a kernel of attention.cu keeps vectors of
+    /// `kept` numbers in shared memory.
+    fn attention(&self, kernel: &str, sizes: &AttentionSizes, longest: usize, kept: &[usize]) -> Form {
+        if self.is_of_tiles(sizes) {
+            return Form::new(format!("attend_tiles{kernel}_{}", sizes.d_k), sizes, longest, TILE_ROWS, WARPS, |_| 0);
+        }
         let parts = Self::parts(sizes.d_k.max(sizes.d_v));
-        let (name, rows, shared) = match of_tiles {
-            true => (format!("attend_tiles{kernel}_{}", sizes.d_k), 16, 0),
-            false => {
-                // As floats, each vector padded to a multiple of four.
-                let numbers: usize = kept.iter().map(|width| width.next_multiple_of(4)).sum();
-                (format!("{}_{parts}", self.name(&format!("attend{kernel}"))), own(parts), 4 * own(parts) * numbers)
-            }
-        };
-        let warps = longest.div_ceil(rows).clamp(1, WARPS);
-        let blocks = longest.div_ceil(rows * warps).max(1);
-        (name, [sentences, heads, blocks as u32], warps as u32 * WARP, (warps * shared) as u32)
+        let name = format!("{}_{parts}", self.name(&format!("attend{kernel}")));
+        // As floats, each vector padded to a multiple of four.
+        let numbers: usize = kept.iter().map(|width| width.next_multiple_of(4)).sum();
+        Form::new(name, sizes, longest, own(parts), WARPS, |warps| 4 * warps * own(parts) * numbers)
+    }
+
+    /// The forward kernel for these sizes.
+    fn attention_forward(&self, sizes: &AttentionSizes) -> Form {
+        let longest = sizes.queries.longest;
+        if !self.is_of_tiles(sizes) {
+            return self.attention("", sizes, longest, &[sizes.d_k]);
+        }
+        let held = sizes.keys.longest.next_multiple_of(TILE).min(HELD_ROWS);
+        let shared = |warps| tiles(2 * held + TILE_ROWS * warps, sizes.d_k);
+        Form::new(format!("attend_tiles_{}", sizes.d_k), sizes, longest, TILE_ROWS, HELD_ROWS / TILE_ROWS, shared)
+    }
+
+    /// The kernel that goes back over all of a sentence at once, if it takes these sizes.
+    fn attention_whole(&self, sizes: &AttentionSizes) -> Option<Form> {
+        let longest = sizes.queries.longest.max(sizes.keys.longest);
+        if !self.is_of_tiles(sizes) || sizes.d_k > 64 || longest > HELD_ROWS {
+            return None;
+        }
+        let [queries, keys] = [sizes.queries, sizes.keys].map(|side| side.longest.next_multiple_of(TILE_ROWS));
+        let scores = 2 * keys * (queries + 8);
+        let shared = tiles(2 * queries + keys, sizes.d_k) + scores + 8 * queries;
+        let name = format!("attend_whole_backward_{}", sizes.d_k);
+        Some(Form::new(name, sizes, longest, TILE_ROWS, HELD_ROWS / TILE_ROWS, |_| shared))
     }
 
     /// out = softmax(q·kᵀ/√K)·v of every head, and log Σ e^x of every query, [H, N].
     pub fn attend(&self, [out, log_sums]: [Address; 2], heads: Heads, sizes: &AttentionSizes) -> Result<()> {
         let bytes = self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * (sizes.queries.rows + sizes.keys.rows));
-        let (name, grid, threads, shared) = self.attention("", sizes, sizes.queries.longest, &[sizes.d_k]);
+        let Form { kernel, grid, threads, shared } = self.attention_forward(sizes);
         let shape = sizes.argument();
         let arguments = arguments![out, log_sums, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend` in attention.cu and attention_tiles.cu.
         unsafe {
-            self.queue.launch(&Launch { kernel: &name, name: "attention", grid, threads, shared, bytes }, arguments)
+            self.queue.launch(&Launch { kernel: &kernel, name: "attention", grid, threads, shared, bytes }, arguments)
         }
     }
 
@@ -193,24 +246,43 @@ impl Kernels {
         sizes: &AttentionSizes,
     ) -> Result<()> {
         let of = |rows: usize| self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * rows);
-        let bytes = 2 * of(sizes.queries.rows) + of(sizes.keys.rows);
         let (shape, both) = (sizes.argument(), [sizes.d_k, sizes.d_v]);
-        let (name, grid, threads, shared) = self.attention("_backward_queries", sizes, sizes.queries.longest, &both);
+        if let Some(Form { kernel, grid, threads, shared }) = self.attention_whole(sizes) {
+            let bytes = 2 * of(sizes.queries.rows) + 2 * of(sizes.keys.rows);
+            let arguments = arguments![
+                gradients.q,
+                gradients.k,
+                gradients.v,
+                log_sums,
+                dout,
+                out,
+                heads.q,
+                heads.k,
+                heads.v,
+                shape
+            ];
+            let launch = Launch { kernel: &kernel, name: "attention, backward", grid, threads, shared, bytes };
+            // SAFETY: the types are those of `attend_whole_backward` in attention_whole.cu.
+            return unsafe { self.queue.launch(&launch, arguments) };
+        }
+        let bytes = 2 * of(sizes.queries.rows) + of(sizes.keys.rows);
+        let Form { kernel, grid, threads, shared } =
+            self.attention("_backward_queries", sizes, sizes.queries.longest, &both);
         let arguments = arguments![gradients.q, deltas, log_sums, dout, out, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend_backward_queries` in attention.cu and attention_tiles.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &name, name: "attention, backward (queries)", grid, threads, shared, bytes },
+                &Launch { kernel: &kernel, name: "attention, backward (queries)", grid, threads, shared, bytes },
                 arguments,
             )
         }?;
         let bytes = of(sizes.queries.rows) + 2 * of(sizes.keys.rows);
-        let (name, grid, threads, shared) = self.attention("_backward_keys", sizes, sizes.keys.longest, &both);
+        let Form { kernel, grid, threads, shared } = self.attention("_backward_keys", sizes, sizes.keys.longest, &both);
         let arguments = arguments![gradients.k, gradients.v, deltas, log_sums, dout, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend_backward_keys` in attention.cu and attention_tiles.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &name, name: "attention, backward (keys)", grid, threads, shared, bytes },
+                &Launch { kernel: &kernel, name: "attention, backward (keys)", grid, threads, shared, bytes },
                 arguments,
             )
         }

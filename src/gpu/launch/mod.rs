@@ -12,6 +12,7 @@ macro_rules! arguments {
 
 mod attention;
 mod columns;
+mod norm;
 mod optimizer;
 mod search;
 
@@ -21,17 +22,15 @@ use std::sync::Arc;
 use super::queue::{Address, Launch, Number, Queue};
 use crate::error::Result;
 use crate::ops::dropout::Dropout;
-use crate::ops::norm::NormKind;
 
 pub use attention::{AttentionSizes, Heads, Past};
 pub use columns::{MOST_PARTIAL_SUMS, PartialSum};
+pub use norm::NormArgument;
 pub use optimizer::AdamArgument;
 pub use search::Exclusions;
 
 /// Threads of a warp.
 pub const WARP: u32 = 32;
-/// Dynamic shared memory that every GPU gives a block without being asked.
-const SHARED: usize = 48 << 10;
 
 /// A dropout mask as kernels take it.
 #[derive(Clone, Copy)]
@@ -46,27 +45,6 @@ impl From<Dropout> for DropoutArgument {
     fn from(dropout: Dropout) -> Self {
         let (threshold, key, scale) = dropout.parts();
         Self { threshold, key, scale }
-    }
-}
-
-/// A normalisation as kernels take it.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct NormArgument {
-    gamma: Address,
-    beta: Address,
-    eps: f32,
-    kind: u32,
-}
-
-impl NormArgument {
-    /// γ and β are float32, [D].
-    pub fn new(gamma: Address, beta: Address, eps: f64, kind: NormKind) -> Self {
-        let kind = match kind {
-            NormKind::Layer => 0,
-            NormKind::Std => 1,
-        };
-        Self { gamma, beta, eps: eps as f32, kind }
     }
 }
 
@@ -105,7 +83,7 @@ impl Side {
 /// Rows grouped by value, on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentsAt {
-    /// The rows, sorted by value.
+    /// The rows, segment after segment.
     pub order: Address,
     /// Where each segment of one value begins, and where the last one ends.
     pub starts: Address,
@@ -113,6 +91,8 @@ pub struct SegmentsAt {
     pub values: Address,
     /// Number of segments.
     pub count: usize,
+    /// How many of them, the first ones, have many rows.
+    pub long: usize,
     /// Number of rows.
     pub rows: usize,
 }
@@ -188,110 +168,28 @@ impl Kernels {
         dropout: Dropout,
         d: usize,
     ) -> Result<()> {
-        let bytes = self.number.bytes(segments.rows * d) + 8 * segments.count * d;
+        const WARPS: usize = 8;
+        let SegmentsAt { order, starts, values, count, long, rows } = *segments;
+        let bytes = self.number.bytes(rows * d) + 8 * count * d;
         let columns = d.div_ceil(WARP as usize * self.vector()) as u32;
-        let (dropout, d) = (DropoutArgument::from(dropout), d as u32);
-        let arguments =
-            arguments![gradient, g, segments.order, segments.starts, segments.values, padded, scale, dropout, d];
-        let grid = [segments.count as u32, columns, 1];
-        // SAFETY: the types are those of `embed_backward` in embedding.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.name("embed_backward"),
-                    name: "embedding, backward",
-                    grid,
-                    threads: 8 * WARP,
-                    shared: 0,
-                    bytes,
-                },
-                arguments,
-            )
+        let (dropout, d, last) = (DropoutArgument::from(dropout), d as u32, count as u32);
+        // A block for each long segment and run of columns; a warp for each of the others. The profile counts their bytes once.
+        let short = ((count - long) * columns as usize).div_ceil(WARPS);
+        let parts = [
+            ("embed_backward", [long as u32, columns, 1], 0u32),
+            ("embed_backward_short", [short as u32, 1, 1], long as u32),
+        ];
+        let mut bytes = Some(bytes);
+        for (kernel, grid, first) in parts.into_iter().filter(|(_, grid, _)| grid[0] > 0) {
+            let kernel = self.name(kernel);
+            let bytes = bytes.take().unwrap_or(0);
+            let arguments = arguments![gradient, g, order, starts, values, padded, scale, dropout, d, first, last];
+            let threads = WARPS as u32 * WARP;
+            let launch = Launch { kernel: &kernel, name: "embedding, backward", grid, threads, shared: 0, bytes };
+            // SAFETY: the types are those of `embed_backward` and `embed_backward_short` in embedding.cu.
+            unsafe { self.queue.launch(&launch, arguments) }?;
         }
-    }
-
-    /// How many warps a block has if each needs `floats` floats of shared memory.
-    fn warps(floats: usize) -> usize {
-        (SHARED / (4 * floats)).clamp(1, 4)
-    }
-
-    /// s = x + dropout(h + bias), y = norm(s), and the statistics [N, 2] that backward needs.
-    pub fn add_norm(
-        &self,
-        [y, s, statistics]: [Address; 3],
-        [x, h, bias]: [Address; 3],
-        norm: NormArgument,
-        dropout: Dropout,
-        side: &Side,
-        d: usize,
-    ) -> Result<()> {
-        let bytes = self.number.bytes(side.rows * d)
-            * (1 + 2 * usize::from(h != Address::NONE) + usize::from(y != Address::NONE));
-        let warps = Self::warps(d);
-        let grid = [self.blocks(side.rows.div_ceil(warps), 16), 1, 1];
-        let (dropout, rows, shared) = (DropoutArgument::from(dropout), side.rows as u32, (4 * warps * d) as u32);
-        let d = d as u32;
-        let arguments = arguments![y, s, statistics, x, h, bias, norm, dropout, side.padded, rows, d];
-        // SAFETY: the types are those of `add_norm` in norm.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.name("add_norm"),
-                    name: "add-norm",
-                    grid,
-                    threads: warps as u32 * WARP,
-                    shared,
-                    bytes,
-                },
-                arguments,
-            )
-        }
-    }
-
-    /// Rows of partial sums that [`Self::add_norm_backward`] writes, each 3·D floats.
-    pub fn norm_blocks(&self, rows: usize, d: usize) -> usize {
-        /// Bytes of shared memory of a multiprocessor of compute capability 9.0, and those that each block takes besides its own.
-        const OF_MULTIPROCESSOR: usize = 228 << 10;
-        const RESERVED: usize = 1 << 10;
-        let warps = Self::warps(4 * d);
-        // No more than run at once.
-        let each = (OF_MULTIPROCESSOR / (16 * warps * d + RESERVED)).clamp(1, 6);
-        self.blocks(rows.div_ceil(warps), each as u32) as usize
-    }
-
-    /// ds = norm'(dy) + addend, dh = mask·ds, and partial column sums of the gradients of γ, β and the bias.
-    pub fn add_norm_backward(
-        &self,
-        [ds, dh, partial]: [Address; 3],
-        [dy, addend, s, statistics]: [Address; 4],
-        norm: NormArgument,
-        dropout: Dropout,
-        side: &Side,
-        d: usize,
-    ) -> Result<()> {
-        let bytes = self.number.bytes(side.rows * d)
-            * (1 + 2 * usize::from(dy != Address::NONE)
-                + usize::from(addend != Address::NONE)
-                + usize::from(dh != Address::NONE));
-        let warps = Self::warps(4 * d);
-        let grid = [self.norm_blocks(side.rows, d) as u32, 1, 1];
-        let (dropout, rows, shared) = (DropoutArgument::from(dropout), side.rows as u32, (16 * warps * d) as u32);
-        let d = d as u32;
-        let arguments = arguments![ds, dh, partial, dy, addend, s, statistics, norm, dropout, side.padded, rows, d];
-        // SAFETY: the types are those of `add_norm_backward` in norm.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.name("add_norm_backward"),
-                    name: "add-norm, backward",
-                    grid,
-                    threads: warps as u32 * WARP,
-                    shared,
-                    bytes,
-                },
-                arguments,
-            )
-        }
+        Ok(())
     }
 
     /// Turns the first `heads` heads of rows by their positions, in place; `sign` -1 turns back.
