@@ -140,6 +140,29 @@ fn the_tag_of_a_corpus_is_put_in_front_of_its_lines() {
     }
 }
 
+/// A model without tags reads one as text, which spoils the translation.
+#[test]
+fn a_tag_for_a_model_that_has_none_is_told() {
+    let project = Project::new();
+    let train = ["train", "--config", "small.toml", "--run-dir", "plain", "--set", "train.max_updates=2"];
+    succeeds(&project.mt(&[&train[..], &["--set", SYMBOLS]].concat()));
+    for args in [
+        &["translate", "the cat"][..],
+        &["embed", "the cat"],
+        &["score", "--src", "valid.en", "--tgt", "valid.de"],
+        &["eval", "--src", "valid.en", "--ref", "valid.de"],
+    ] {
+        let said = |tag: &str| {
+            let output = project.mt(&[args, &["--model", "plain", "--tag", tag]].concat());
+            succeeds(&output);
+            stderr(&output)
+        };
+        let warning = "warning: --tag: the model's vocabulary has no tags, so <2de> is read as text like any other";
+        assert_eq!(said("<x> <2de>").matches(warning).count(), 1, "{args:?}");
+        assert!(!said("<x>").contains("--tag"), "{args:?}");
+    }
+}
+
 /// Scores on lines without a tag are those of translations into whatever language the model makes of them.
 #[test]
 fn a_validation_or_test_set_without_tags_is_told() {

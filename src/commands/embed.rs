@@ -9,6 +9,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use super::input::Lines;
 use super::model;
 use super::output::{Output, Replacement, refuse_inputs, refuse_unwritable};
+use super::tags;
 use super::written::Written;
 use crate::cli::{Common, EmbedArgs};
 use crate::console::warning;
@@ -26,6 +27,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     }
     let loaded = model::load(&args.model, common)?;
     let (encoder, reader) = (Encoder::new(loaded.transformer()?)?, loaded.reader());
+    tags::warn_of_text(args.tag.as_deref(), &loaded.tokenizers.source);
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
     let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
     let of_model = loaded.files();

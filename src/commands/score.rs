@@ -9,7 +9,7 @@ use super::decoding::translator;
 use super::input::{Input, shown_name, with_tag};
 use super::model;
 use super::output::{Output, refuse_inputs};
-use super::tags::Tags;
+use super::tags::{self, Tags};
 use super::written::Written;
 use crate::cli::{Common, ScoreArgs};
 use crate::data::corpus::Side;
@@ -34,6 +34,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let inputs = [&args.src, &args.tgt].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;
+    tags::warn_of_text(args.tag.as_deref(), &first.tokenizers.source);
     let mut tags = Tags::new(&first.tokenizers.source);
     let refused = loop {
         let (sources, targets, refused) = match pairs.read() {

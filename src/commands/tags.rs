@@ -13,6 +13,16 @@ pub fn listed(tags: &[&str]) -> String {
     tags.iter().take(MOST).copied().collect::<Vec<_>>().join(" ") + more
 }
 
+/// Warns of a `--tag` that a model without tags reads as text, word by word. With a model that has tags, [`Tags`] does.
+pub fn warn_of_text(tag: Option<&str>, tokenizer: &Tokenizer) {
+    let Some(tag) = tag.filter(|_| tokenizer.language_tags().is_empty()) else { return };
+    let symbols = tokenizer.symbols();
+    let is_known = |word: &str| symbols.contains(&word) || symbols.contains(&tokenizer.normalise(word).as_str());
+    if let Some(word) = tag.split_whitespace().find(|word| !is_known(word)) {
+        warning(format_args!("--tag: the model's vocabulary has no tags, so {word} is read as text like any other"));
+    }
+}
+
 /// Lines without a tag, or with one that the model does not know.
 pub struct Tags<'t> {
     tokenizer: &'t Tokenizer,

@@ -13,7 +13,7 @@ use super::input::{self, Lines};
 use super::model::{self, ModelFiles};
 use super::output::{Output, is_same_place, refuse_inputs};
 use super::some_lines::SomeLines;
-use super::tags::Tags;
+use super::tags::{self, Tags};
 use super::written::Written;
 use crate::cli::{Common, TranslateArgs};
 use crate::console::{Counted, note, progress_bar};
@@ -37,6 +37,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     }
     let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix)?;
     translator.check_prefix(&options)?;
+    tags::warn_of_text(args.tag.as_deref(), &first.tokenizers.source);
     let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
     if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
         AttentionFile::refuse_several(file, count)?;

@@ -13,7 +13,7 @@ use crate::commands::input::{shown_name, with_tag};
 use crate::commands::model::{self, ModelFiles};
 use crate::commands::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::run::validator;
-use crate::commands::tags::Tags;
+use crate::commands::tags::{self, Tags};
 use crate::commands::texts;
 use crate::config::{CorpusLocation, SetConfig};
 use crate::console::{Counted, info, progress_bar};
@@ -237,6 +237,7 @@ fn translations(
     let mut cut = CutLines::default();
     translations.iter().for_each(|translation| cut.count(translation));
     cut.warn();
+    tags::warn_of_text(args.tag.as_deref(), &loaded.tokenizers.source);
     let mut tags = Tags::new(&loaded.tokenizers.source);
     sources.iter().for_each(|line| tags.count(line));
     tags.warn();
