@@ -56,6 +56,7 @@ struct alignas(16) float4 {
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 inline unsigned __float_as_uint(float x) {
     unsigned bits;
     std::memcpy(&bits, &x, 4);

@@ -37,6 +37,8 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
     // For powers of two in place of exponentials.
     const float scale = shape.scale * LOG2_E;
     float acc[D / 8][4] = {}, largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+    // Keys that all of the warp's queries see.
+    const unsigned seen_by_all = place.visible(shape, first);
     for (unsigned begin = 0; begin < visible; begin += chunk) {
         if (begin > 0) {
             __syncthreads();
@@ -51,29 +53,35 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
                 load_left_rows(left, queries.after(first - of_block));
                 with_tile(x, left, keys.after(start - begin));
             }
+            if (start + TILE > seen_by_all) {
+#pragma unroll
+                for (int n = 0; n < TILE / 8; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        if (start + column_of(n, i) >= place.visible(shape, first + row_of(i))) x[n][i] = -INFINITY;
+                    }
+                }
+            }
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const unsigned query = first + row_of(i), key = start + column_of(n, i);
-                    x[n][i] = key < place.visible(shape, query) ? x[n][i] * scale : -INFINITY;
-                    most[i / 2] = fmaxf(most[i / 2], x[n][i]);
-                }
+                for (int i = 0; i < 4; i++) most[i / 2] = fmaxf(most[i / 2], x[n][i]);
             }
             float shrink[2];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 most[half] = row_max(most[half]);
                 // `most` is finite: every query sees a key of the first tile.
-                shrink[half] = exp2_fast(largest[half] - most[half]);
+                shrink[half] = exp2_fast((largest[half] - most[half]) * scale);
                 largest[half] = most[half];
+                most[half] *= scale;
                 total[half] *= shrink[half];
             }
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float p = exp2_fast(x[n][i] - most[i / 2]);
+                    const float p = exp2_fast(x[n][i] * scale - most[i / 2]);
                     total[i / 2] += p;
                     x[n][i] = p;
                     if (shape.dropout.threshold > 0) {
@@ -96,10 +104,10 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
         factor[half] = total[half] > 0 ? 1.0f / total[half] : 0.0f;
         const unsigned query = first + row_of(2 * half);
         if (threadIdx.x % 4 == 0 && query < place.queries) {
-            log_sums[place.statistics(shape, query)] = total[half] > 0 ? largest[half] * LN_2 + logf(total[half]) : 0.0f;
+            log_sums[place.statistics(shape, query)] = total[half] > 0 ? largest[half] * shape.scale + logf(total[half]) : 0.0f;
         }
     }
-    put_rows<D>(out + at.out, shape.out_stride, first, place.queries, acc, factor[0], factor[1]);
+    put_rows(out + at.out, shape.out_stride, first, place.queries, acc, factor[0], factor[1], queries.after(first - of_block));
 }
 
 // dq, and δ of every query.
@@ -163,7 +171,8 @@ __device__ void attend_tiles_backward_queries(bf16* dq, float* deltas, const flo
         }
         add_tile(acc, x, keys);
     }
-    put_rows<D>(dq + at.q, shape.q_stride, first, place.queries, acc, shape.scale, shape.scale);
+    __syncthreads();
+    put_rows(dq + at.q, shape.q_stride, first, place.queries, acc, shape.scale, shape.scale, keys.after(threadIdx.x / WARP * 16));
 }
 
 // dk and dv: the rows of a warp are keys, the tiles hold queries and the gradients of outputs.
@@ -217,8 +226,10 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
         add_tile(acc_k, x, queries);
         add_tile(acc_v, dp, gradients);
     }
-    put_rows<D>(dk + at.k, shape.k_stride, first, place.keys, acc_k, shape.scale, shape.scale);
-    put_rows<D>(dv + at.v, shape.k_stride, first, place.keys, acc_v, 1.0f, 1.0f);
+    __syncthreads();
+    const Tile<D> own = queries.after(threadIdx.x / WARP * 16);
+    put_rows(dk + at.k, shape.k_stride, first, place.keys, acc_k, shape.scale, shape.scale, own);
+    put_rows(dv + at.v, shape.k_stride, first, place.keys, acc_v, 1.0f, 1.0f, own);
 }
 
 #define DEFINE(D)                                                                                                       \

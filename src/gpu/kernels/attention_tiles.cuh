@@ -121,20 +121,29 @@ __device__ inline float row_max(float x) {
     return fmaxf(x, shuffle_xor(x, 2));
 }
 
-// Writes those of the warp's 16 rows that are below `rows`, each times its factor.
+// Writes those of the warp's 16 rows that are below `rows`, each times its factor. They pass through 16 rows of shared memory
+// that no other warp uses, so that whole rows are written at a time.
 template <int D>
 __device__ inline void put_rows(bf16* to, size_t stride, unsigned first, unsigned rows, const float (&acc)[D / 8][4],
-                                float factor, float factor_below) {
+                                float factor, float factor_below, const Tile<D>& own) {
+    sync_warp();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const unsigned row = first + row_of(2 * half);
         const float by = half ? factor_below : factor;
-        if (row >= rows) continue;
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
-            *reinterpret_cast<unsigned*>(to + row * stride + column_of(n, 0)) =
+            *reinterpret_cast<unsigned*>(own.at + row_of(2 * half) * Tile<D>::STRIDE + column_of(n, 0)) =
                 pair_of(acc[n][2 * half] * by, acc[n][2 * half + 1] * by);
         }
+    }
+    sync_warp();
+    constexpr unsigned PARTS_OF_ROW = D / 8;
+#pragma unroll
+    for (unsigned start = 0; start < 16 * PARTS_OF_ROW; start += WARP) {
+        const unsigned i = start + threadIdx.x % WARP, row = i / PARTS_OF_ROW, column = i % PARTS_OF_ROW * 8;
+        if (first + row >= rows) continue;
+        *reinterpret_cast<uint4*>(to + (first + row) * stride + column) =
+            *reinterpret_cast<const uint4*>(own.at + row * Tile<D>::STRIDE + column);
     }
 }
 

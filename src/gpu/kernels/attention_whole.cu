@@ -2,8 +2,8 @@
 // computed. One block per sentence and head computes the weights once, where attention_tiles.cu, for longer sentences, computes
 // them for the queries and again for the keys.
 //
-// Queries, gradients of outputs, and keys are in shared memory. A warp owns 16 keys: it adds up their dk and dv over all
-// queries, and leaves the gradients of the scores in shared memory. Then it owns 16 queries, and adds up their dq over all keys.
+// All of them are in shared memory. A warp owns 16 keys: it adds up their dk and dv over all queries, and leaves the gradients of
+// the scores in shared memory. Then it owns 16 queries, and adds up their dq over all keys.
 #include "attention_tiles.cuh"
 
 // The most rows of either side, and warps of a block: the same as in src/gpu/launch/attention.rs.
@@ -15,44 +15,55 @@ __device__ void attend_whole_backward(bf16* dq, bf16* dk, bf16* dv, const float*
     DYNAMIC_SHARED(bf16, shared);
     const Place place(shape);
     const Matrices at(shape, place);
-    // Room is for the longest sentences.
-    const unsigned room = round_up(shape.queries, 16), room_of_keys = round_up(shape.keys, 16), score_stride = room + 8;
+    // Room is for the longest sentence.
+    const unsigned room = round_up(max(shape.queries, shape.keys), 16), score_stride = max(room, unsigned(D)) + 8;
     const Tile<D> queries = {shared}, gradients = queries.after(room), keys = gradients.after(room);
-    bf16* const scores = keys.after(room_of_keys).at;
+    bf16* const scores = keys.after(room).at;
+    // Their place is the scores' later.
+    const Tile<D> values = {scores};
     // Queries beyond the last get weights of zero.
-    float* const log_sums_of = reinterpret_cast<float*>(scores + room_of_keys * score_stride);
+    float* const log_sums_of = reinterpret_cast<float*>(scores + room * score_stride);
     float* const deltas_of = log_sums_of + room;
 
     const unsigned count = round_up(place.queries, 16), count_of_keys = round_up(place.keys, 16);
+    fetch(gradients, dout + at.out, shape.out_stride, 0, place.queries, count);
+    fetch(values, v + at.v, shape.k_stride, 0, place.keys, count_of_keys);
     fetch(keys, k + at.k, shape.k_stride, 0, place.keys, count_of_keys);
     fetch(queries, q + at.q, shape.q_stride, 0, place.queries, count);
-    fetch(gradients, dout + at.out, shape.out_stride, 0, place.queries, count);
-    const unsigned first = threadIdx.x / WARP * 16;
-    const Rows<D> values(v + at.v, shape.k_stride, first, place.keys);
-    if (first < place.queries) {
-        const Rows<D> a(dout + at.out, shape.out_stride, first, place.queries), b(out + at.out, shape.out_stride, first, place.queries);
-        float delta[2] = {0, 0};
+    const unsigned lane = threadIdx.x % WARP, first = threadIdx.x / WARP * 16;
+    // The warp's queries, a few rows in each step.
+    constexpr unsigned PARTS_OF_ROW = D / 8, STEPS = 16 * PARTS_OF_ROW / WARP;
+    const auto row_in_step = [&](unsigned step) { return first + (step * WARP + lane) / PARTS_OF_ROW; };
+    const unsigned column = lane % PARTS_OF_ROW * 8;
+    uint4 outputs[STEPS];
 #pragma unroll
-        for (int i = 0; i < D / 16; i++) {
-#pragma unroll
-            for (int j = 0; j < 4; j++) delta[j % 2] += product_of_pairs(a.part[i][j], b.part[i][j]);
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            delta[half] = row_sum(delta[half]);
-            const unsigned query = first + row_of(2 * half);
-            if (threadIdx.x % 4 != 0) continue;
-            const bool is_there = query < place.queries;
-            log_sums_of[query] = is_there ? log_sums[place.statistics(shape, query)] * LOG2_E : INFINITY;
-            deltas_of[query] = delta[half];
-        }
+    for (unsigned step = 0; step < STEPS; step++) {
+        const unsigned query = row_in_step(step);
+        outputs[step] = make_uint4(0, 0, 0, 0);
+        if (query < place.queries) outputs[step] = *reinterpret_cast<const uint4*>(out + at.out + query * shape.out_stride + column);
     }
     copies_done();
     __syncthreads();
+    if (first < place.queries) {
+#pragma unroll
+        for (unsigned step = 0; step < STEPS; step++) {
+            const unsigned query = row_in_step(step);
+            const uint4 a = outputs[step], b = *reinterpret_cast<const uint4*>(gradients.after(query).at + column);
+            float delta = product_of_pairs(a.x, b.x) + product_of_pairs(a.y, b.y) + product_of_pairs(a.z, b.z) + product_of_pairs(a.w, b.w);
+#pragma unroll
+            for (unsigned lanes = PARTS_OF_ROW / 2; lanes > 0; lanes /= 2) delta += shuffle_xor(delta, lanes);
+            if (lane % PARTS_OF_ROW != 0) continue;
+            log_sums_of[query] = query < place.queries ? log_sums[place.statistics(shape, query)] * LOG2_E : INFINITY;
+            deltas_of[query] = delta;
+        }
+    }
+    unsigned left_values[D / 16][4];
+    if (first < place.keys) load_left_rows(left_values, values.after(first));
+    __syncthreads();
 
+    float acc_k[D / 8][4] = {}, acc_v[D / 8][4] = {};
     if (first < place.keys) {
         const float scale = shape.scale * LOG2_E;
-        float acc_k[D / 8][4] = {}, acc_v[D / 8][4] = {};
         // Under the causal mask earlier queries see none of the warp's keys.
         for (unsigned start = shape.causal ? first : 0; start < count; start += 16) {
             float x[2][4] = {}, dp[2][4] = {};
@@ -61,7 +72,7 @@ __device__ void attend_whole_backward(bf16* dq, bf16* dk, bf16* dv, const float*
                 load_left_rows(left, keys.after(first));
                 with_tile(x, left, queries.after(start));
             }
-            with_tile(dp, values.part, gradients.after(start));
+            with_tile(dp, left_values, gradients.after(start));
 #pragma unroll
             for (int n = 0; n < 2; n++) {
 #pragma unroll
@@ -85,10 +96,14 @@ __device__ void attend_whole_backward(bf16* dq, bf16* dk, bf16* dv, const float*
             add_rows(acc_k, of_scores, queries.after(start));
             add_rows(acc_v, weights, gradients.after(start));
         }
-        put_rows<D>(dk + at.k, shape.k_stride, first, place.keys, acc_k, shape.scale, shape.scale);
-        put_rows<D>(dv + at.v, shape.k_stride, first, place.keys, acc_v, 1.0f, 1.0f);
     }
     __syncthreads();
+    // From here on nobody reads the queries.
+    const Tile<D> own = queries.after(first);
+    if (first < place.keys) {
+        put_rows(dk + at.k, shape.k_stride, first, place.keys, acc_k, shape.scale, shape.scale, own);
+        put_rows(dv + at.v, shape.k_stride, first, place.keys, acc_v, 1.0f, 1.0f, own);
+    }
     if (first >= place.queries) return;
     float acc[D / 8][4] = {};
     // Under the causal mask later keys are not seen by the warp's queries.
@@ -98,7 +113,7 @@ __device__ void attend_whole_backward(bf16* dq, bf16* dk, bf16* dv, const float*
         load_left_transposed(left, scores + start * score_stride + first, score_stride);
         add_rows(acc, left, keys.after(start));
     }
-    put_rows<D>(dq + at.q, shape.q_stride, first, place.queries, acc, shape.scale, shape.scale);
+    put_rows(dq + at.q, shape.q_stride, first, place.queries, acc, shape.scale, shape.scale, own);
 }
 
 #define DEFINE(D)                                                                                                       \

@@ -73,8 +73,8 @@ __device__ inline void copies_done() { asm volatile("cp.async.wait_all;\n" ::: "
 #endif
 
 constexpr unsigned WARP = 32;
-// log₂ e and ln 2.
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
+// log₂ e.
+constexpr float LOG2_E = 1.44269504f;
 
 // e^x, as exactly as a result that is stored as T needs it.
 template <class T> __device__ inline float exponential(float x);

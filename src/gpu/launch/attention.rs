@@ -218,9 +218,9 @@ impl Kernels {
         if !self.is_of_tiles(sizes) || sizes.d_k > 64 || longest > HELD_ROWS {
             return None;
         }
-        let [queries, keys] = [sizes.queries, sizes.keys].map(|side| side.longest.next_multiple_of(TILE_ROWS));
-        let scores = 2 * keys * (queries + 8);
-        let shared = tiles(2 * queries + keys, sizes.d_k) + scores + 8 * queries;
+        let room = longest.next_multiple_of(TILE_ROWS);
+        // The gradients of the scores take the place of the values, and two floats belong to each query.
+        let shared = tiles(3 * room, sizes.d_k) + tiles(room, room.max(sizes.d_k)) + 8 * room;
         let name = format!("attend_whole_backward_{}", sizes.d_k);
         Some(Form::new(name, sizes, longest, TILE_ROWS, HELD_ROWS / TILE_ROWS, |_| shared))
     }
