@@ -374,8 +374,8 @@ Status cuModuleLoadData(void** module, const void* image) { return *module = con
 Status cuModuleUnload(void*) { return SUCCESS; }
 Status cuModuleGetFunction(void** function, void*, const char* name) { return *function = new Function{name}, SUCCESS; }
 Status cuFuncSetAttribute(void* function, int attribute, int value) {
-    // The most dynamic shared memory; compute capability 8.0 has 163 KiB.
-    if (attribute != 8 || value < 0 || value > 163 << 10) return INVALID_VALUE;
+    // The most dynamic shared memory.
+    if (attribute != 8 || value < 0 || unsigned(value) > emulator::MOST_SHARED) return INVALID_VALUE;
     static_cast<Function*>(function)->shared = static_cast<unsigned>(value);
     return SUCCESS;
 }
@@ -390,7 +390,7 @@ Status cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsign
     const auto kernel = emulator::kernels().find(name);
     if (kernel == emulator::kernels().end()) fail("the emulated driver has no kernel %s", name.c_str());
     const std::array<unsigned, 3> grid = {x, y, z};
-    if (!emulator::runs(grid.data(), threads)) return INVALID_VALUE;
+    if (!emulator::runs(grid.data(), threads, shared)) return INVALID_VALUE;
     count(name);
     if (is_idle() && name != "decide") return SUCCESS;
     work().later([=, copy = kernel->second.copy(arguments)]() mutable {

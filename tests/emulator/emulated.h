@@ -159,9 +159,12 @@ UNWATCHED __attribute__((noinline)) inline void enter(Fiber& fiber) {
     std::abort();
 }
 
-// Whether a GPU accepts such a launch.
-inline bool runs(const unsigned* grid, unsigned threads) {
-    return threads > 0 && threads <= 1024 && threads % LANES == 0 && grid[1] <= 65535 && grid[2] <= 65535;
+// Shared memory of a block with compute capability 8.6, which of those that the kernels are for gives the least.
+constexpr unsigned MOST_SHARED = 99 << 10;
+
+// Whether every GPU accepts such a launch.
+inline bool runs(const unsigned* grid, unsigned threads, unsigned shared) {
+    return shared <= MOST_SHARED && threads > 0 && threads <= 1024 && threads % LANES == 0 && grid[1] <= 65535 && grid[2] <= 65535;
 }
 
 // Returns whether this thread is the last to arrive.
@@ -373,7 +376,7 @@ extern "C" UNWATCHED EXPORTED int emulator_launch(const char* name, const unsign
     using emulator::block;
     const auto found = emulator::kernels().find(name);
     if (found == emulator::kernels().end()) return 1;
-    if (!emulator::runs(grid, threads)) return 2;
+    if (!emulator::runs(grid, threads, shared)) return 2;
     block.threads = threads;
     // A deque: fibers that have started must not move.
     while (block.fibers.size() < threads) block.fibers.push_back(emulator::new_fiber());

@@ -141,7 +141,7 @@ fn attention_is_its_definition() {
 fn attention_in_tiles_is_attention() {
     // Sentences that fit into shared memory, and with one that does not.
     let fitting = [(16, true, 0.0), (32, false, 0.2), (64, true, 0.1), (128, false, 0.0), (64, false, 0.0)];
-    let [fitting, longer] = [&fitting[..], &[(32, true, 0.1), (64, false, 0.0)]];
+    let [fitting, longer] = [&fitting[..], &[(32, true, 0.1), (64, false, 0.0), (128, true, 0.0)]];
     for (&(d, causal, p), longest) in fitting.iter().map(|of| (of, 70)).chain(longer.iter().map(|of| (of, 150))) {
         let queries = [1, 16, 17, 33, longest, 2];
         let keys = if causal { queries } else { [5, 31, 32, 1, 64, longest + 20] };

@@ -209,7 +209,9 @@ impl Kernels {
         }
         let held = sizes.keys.longest.next_multiple_of(TILE).min(HELD_ROWS);
         let shared = |warps| tiles(2 * held + TILE_ROWS * warps, sizes.d_k);
-        Form::new(format!("attend_tiles_{}", sizes.d_k), sizes, longest, TILE_ROWS, HELD_ROWS / TILE_ROWS, shared)
+        // Not every GPU gives a block more than 99 KiB of shared memory.
+        let warps = if sizes.d_k > 64 { WARPS } else { HELD_ROWS / TILE_ROWS };
+        Form::new(format!("attend_tiles_{}", sizes.d_k), sizes, longest, TILE_ROWS, warps, shared)
     }
 
     /// The kernel that goes back over all of a sentence at once, if it takes these sizes.
