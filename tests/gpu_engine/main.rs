@@ -6,6 +6,7 @@ mod attention;
 mod common;
 mod decoding;
 mod loss;
+mod norm;
 
 use std::sync::Arc;
 
