@@ -13,12 +13,17 @@ pub fn listed(tags: &[&str]) -> String {
     tags.iter().take(MOST).copied().collect::<Vec<_>>().join(" ") + more
 }
 
+/// The first word of a corpus's tag, or of `--tag`, that is neither a tag nor another symbol of the vocabulary.
+pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> {
+    let known: Vec<&str> = tokenizer.language_tags().into_iter().chain(tokenizer.symbols()).collect();
+    let is_known = |word: &str| known.contains(&word) || known.contains(&tokenizer.normalise(word).as_str());
+    tag.split_whitespace().find(|word| !is_known(word))
+}
+
 /// Warns of a `--tag` that a model without tags reads as text, word by word. With a model that has tags, [`Tags`] does.
 pub fn warn_of_text(tag: Option<&str>, tokenizer: &Tokenizer) {
     let Some(tag) = tag.filter(|_| tokenizer.language_tags().is_empty()) else { return };
-    let symbols = tokenizer.symbols();
-    let is_known = |word: &str| symbols.contains(&word) || symbols.contains(&tokenizer.normalise(word).as_str());
-    if let Some(word) = tag.split_whitespace().find(|word| !is_known(word)) {
+    if let Some(word) = unknown_word(tag, tokenizer) {
         warning(format_args!("--tag: the model's vocabulary has no tags, so {word} is read as text like any other"));
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::training_data::{Data, about, sampled};
-use crate::commands::tags::listed;
+use crate::commands::tags::{listed, unknown_word};
 use crate::commands::texts::Texts;
 use crate::data::corpus::{PairSource, Side, read_all};
 use crate::data::tokenizer::Tokenizer;
@@ -24,10 +24,8 @@ pub fn refuse_unknown(texts: &Texts, source: &Tokenizer) -> Result<()> {
     let train = texts.train.iter().enumerate().map(|(index, (text, _))| (format!("data.train[{index}]"), text));
     let valid = texts.valid.iter().map(|text| ("data.valid".to_owned(), text));
     let test = texts.test.iter().map(|text| ("data.test".to_owned(), text));
-    let known: Vec<&str> = tags.iter().copied().chain(source.symbols()).collect();
-    let is_known = |word: &str| known.contains(&word) || known.contains(&source.normalise(word).as_str());
     let unknown = train.chain(valid).chain(test).filter_map(|(key, text)| {
-        let word = text.tag()?.split_whitespace().find(|word| !is_known(word))?;
+        let word = unknown_word(text.tag()?, source)?;
         let what = format!("`{key}.tag`: {word} is not one of the tags of the vocabulary");
         Some(Error::usage(what).help(format!("it has {}; `tokenizer.tags` adds others to a model's", listed(&tags))))
     });

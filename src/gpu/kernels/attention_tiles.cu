@@ -7,8 +7,6 @@
 
 // Rows of the other side that a warp takes at a time.
 constexpr int TILE = 32;
-// Rows that forward has in shared memory at a time: the same as in src/gpu/launch/attention.rs.
-constexpr unsigned HELD_ROWS = 128;
 
 // How many keys the warp that owns the 16 queries from `first` on looks at: later tiles hold nothing for it.
 __device__ inline unsigned seen_by_warp(const AttentionShape& shape, const Place& place, unsigned first) {

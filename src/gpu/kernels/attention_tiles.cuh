@@ -14,6 +14,10 @@ template <int D> struct Tile {
     __device__ Tile after(unsigned rows) const { return {at + rows * STRIDE}; }
 };
 
+// Rows of a side that a block has in shared memory at a time, at most; its warps own no more. The same as in
+// src/gpu/launch/attention.rs.
+constexpr unsigned HELD_ROWS = 128;
+
 __device__ inline unsigned round_up(unsigned n, unsigned to) { return (n + to - 1) / to * to; }
 
 // Begins to copy the rows `first` to `first + count - 1` of a matrix to a tile; those beyond `rows` become zero. All threads of a

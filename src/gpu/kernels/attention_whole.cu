@@ -6,9 +6,6 @@
 // the scores in shared memory. Then it owns 16 queries, and adds up their dq over all keys.
 #include "attention_tiles.cuh"
 
-// The most rows of either side, and warps of a block: the same as in src/gpu/launch/attention.rs.
-constexpr unsigned MOST_ROWS = 128, MOST_WARPS = MOST_ROWS / 16;
-
 template <int D>
 __device__ void attend_whole_backward(bf16* dq, bf16* dk, bf16* dv, const float* log_sums, const bf16* dout, const bf16* out,
                                       const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape) {
@@ -117,7 +114,7 @@ __device__ void attend_whole_backward(bf16* dq, bf16* dk, bf16* dv, const float*
 }
 
 #define DEFINE(D)                                                                                                       \
-    KERNEL_OF(MOST_WARPS * WARP, 2) attend_whole_backward_##D(                                                          \
+    KERNEL_OF(HELD_ROWS / 16 * WARP, 2) attend_whole_backward_##D(                                                          \
         bf16* dq, bf16* dk, bf16* dv, const float* log_sums, const bf16* dout, const bf16* out, const bf16* q,          \
         const bf16* k, const bf16* v, AttentionShape shape) {                                                           \
         attend_whole_backward<D>(dq, dk, dv, log_sums, dout, out, q, k, v, shape);                                      \

@@ -14,7 +14,7 @@ const MOST_PARTS: usize = 16;
 /// The most warps of a block, where they fetch the rows of the other side piece by piece.
 const WARPS: usize = 4;
 /// The most rows that a block has in shared memory at a time, and the most that its warps own, 16 each: `HELD_ROWS` of
-/// attention_tiles.cu, `MOST_ROWS` of attention_whole.cu.
+/// attention_tiles.cuh.
 const HELD_ROWS: usize = 128;
 /// Rows that a warp of attention_tiles.cu takes at a time: `TILE` there.
 const TILE: usize = 32;

@@ -116,20 +116,10 @@ impl Kernels {
         let grid = [self.blocks(side.rows.div_ceil(warps), 16), 1, 1];
         let (dropout, rows, d) = (DropoutArgument::from(dropout), side.rows as u32, d as u32);
         let arguments = arguments![y, s, statistics, x, h, bias, norm, dropout, side.padded, rows, d];
+        let (kernel, threads, shared) = (self.norm_name("add_norm", form), warps as u32 * WARP, shared as u32);
+        let launch = Launch { kernel: &kernel, name: "add-norm", grid, threads, shared, bytes };
         // SAFETY: the types are those of `add_norm` in norm.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.norm_name("add_norm", form),
-                    name: "add-norm",
-                    grid,
-                    threads: warps as u32 * WARP,
-                    shared: shared as u32,
-                    bytes,
-                },
-                arguments,
-            )
-        }
+        unsafe { self.queue.launch(&launch, arguments) }
     }
 
     /// Rows of partial sums that [`Self::add_norm_backward`] writes, each 3·D floats.
@@ -158,19 +148,9 @@ impl Kernels {
         let grid = [self.norm_blocks(side.rows, d) as u32, 1, 1];
         let (dropout, rows, d) = (DropoutArgument::from(dropout), side.rows as u32, d as u32);
         let arguments = arguments![ds, dh, partial, dy, addend, s, statistics, norm, dropout, side.padded, rows, d];
+        let (kernel, threads, shared) = (self.norm_name("add_norm_backward", form), warps as u32 * WARP, shared as u32);
+        let launch = Launch { kernel: &kernel, name: "add-norm, backward", grid, threads, shared, bytes };
         // SAFETY: the types are those of `add_norm_backward` in norm.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.norm_name("add_norm_backward", form),
-                    name: "add-norm, backward",
-                    grid,
-                    threads: warps as u32 * WARP,
-                    shared: shared as u32,
-                    bytes,
-                },
-                arguments,
-            )
-        }
+        unsafe { self.queue.launch(&launch, arguments) }
     }
 }
