@@ -133,6 +133,9 @@ run() {
         export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
     fi
     [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
+    # Says what is missing, once, instead of in every test.
+    "$mt" train --config configs/quickstart.toml --run-dir "$work/run" --device "$MT_TEST_DEVICE" --dry-run -q >/dev/null ||
+        fail "$MT_TEST_DEVICE cannot be used; nothing was tested"
     tests_of gpu_engine
     for precision in f32 bf16; do
         part 180 "training and translation, $precision" bash "$PWD/scripts/gpu-test.sh" end-to-end "$MT_TEST_DEVICE" "$precision"
