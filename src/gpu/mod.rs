@@ -143,6 +143,11 @@ impl Engine {
         })
     }
 
+    /// Leaves all products to the queue's library, for comparisons: otherwise small ones in bfloat16 are computed by kernels.
+    pub fn use_library(&mut self) {
+        self.kernels.most_multiplications = 0;
+    }
+
     /// Converts the current parameters to the type of products.
     fn take_weights(&self) -> Result<()> {
         if self.kernels.number == Number::Bf16 {

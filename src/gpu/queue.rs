@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use candle_core::Tensor;
 
 use crate::error::Result;
+use crate::ops::profile::Work;
 
 /// An address in the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +149,8 @@ pub struct Launch<'a> {
     pub threads: u32,
     /// Bytes of dynamic shared memory.
     pub shared: u32,
-    /// The bytes that it has to read and write at least, for profiles.
-    pub bytes: usize,
+    /// What it has to do at least, for profiles.
+    pub work: Work,
 }
 
 /// A copy that is under way from the device: see [`Queue::fetch`].

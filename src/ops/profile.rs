@@ -63,7 +63,12 @@ impl Work {
 
     /// `count` floats, read or written.
     pub fn floats(count: usize) -> Self {
-        Self { bytes: 4 * count as u64, ..Self::NONE }
+        Self::bytes(4 * count)
+    }
+
+    /// `count` bytes, read or written.
+    pub fn bytes(count: usize) -> Self {
+        Self { bytes: count as u64, ..Self::NONE }
     }
 }
 

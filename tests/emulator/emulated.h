@@ -109,12 +109,16 @@ struct Slot {
 struct Copy {
     uint4* to;
     uint4 bytes;
+    unsigned group;
 };
 
 // Those of a thread, in memory of its own: the watch would take memory that is given back and used again for a race.
 struct Copies {
     Copy all[512];
-    unsigned count = 0;
+    // Those from `first` on are under way.
+    unsigned first = 0, count = 0;
+    // Number of groups that are complete.
+    unsigned groups = 0;
 };
 
 struct Block {
@@ -187,15 +191,18 @@ UNWATCHED inline bool wait_warp() { return wait(block.warps[threadIdx.x / LANES]
 UNWATCHED inline Copies& copies() { return block.copies[block.current]; }
 UNWATCHED inline void add_copy(uint4* to, const uint4& bytes) {
     Copies& mine = copies();
+    if (mine.first == mine.count) mine.first = mine.count = 0;
     if (mine.count == sizeof mine.all / sizeof *mine.all) fail("a thread begins too many copies");
     Copy& copy = mine.all[mine.count++];
-    copy.to = to, copy.bytes = bytes;
+    copy.to = to, copy.bytes = bytes, copy.group = mine.groups;
 }
-// The last copy that is under way, if there is one.
-UNWATCHED inline const Copy* take_copy() {
+// The first copy that is under way, if there is one, and it is not among those of the last `left` groups and those in no group.
+UNWATCHED inline const Copy* take_copy(unsigned left) {
     Copies& mine = copies();
-    return mine.count > 0 ? &mine.all[--mine.count] : nullptr;
+    const bool is_due = mine.first < mine.count && mine.all[mine.first].group + left < mine.groups;
+    return is_due ? &mine.all[mine.first++] : nullptr;
 }
+UNWATCHED inline void end_group() { copies().groups++; }
 
 UNWATCHED inline void run_fiber() {
     // One turn per block.
@@ -256,7 +263,7 @@ UNWATCHED inline void run_block(const char* name) {
 #endif
             if (!block.fibers[t].done) continue;
             left--;
-            if (block.copies[t].count > 0) fail("a thread ends without waiting for its copies");
+            if (block.copies[t].first < block.copies[t].count) fail("a thread ends without waiting for its copies");
         }
         if (left > 0 && block.progress == before) {
             std::fprintf(stderr, "kernel %s: a barrier that not all threads reach, block %u %u %u\n", name, blockIdx.x,
@@ -358,17 +365,26 @@ template <bool TRANSPOSED> UNWATCHED inline void load_matrices(unsigned (&x)[4],
     emulator::wait_warp();
 }
 
-// The copy is made when the thread waits for it.
+// The copy is made when the thread waits for it. Until then there is NaN: nobody may count on what was there before, as the GPU
+// may copy at any time in between.
 inline void copy_async(void* to, const void* from, bool is_there) {
     if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
         emulator::fail("a copy to or from where no multiple of 16 bytes is");
     }
     const uint4 bytes = is_there ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+    *static_cast<uint4*>(to) = make_uint4(~0u, ~0u, ~0u, ~0u);
     emulator::add_copy(static_cast<uint4*>(to), bytes);
 }
 
+inline void end_group_of_copies() { emulator::end_group(); }
+
+template <int LEFT> inline void groups_done_but() {
+    while (const emulator::Copy* copy = emulator::take_copy(LEFT)) *copy->to = copy->bytes;
+}
+
 inline void copies_done() {
-    while (const emulator::Copy* copy = emulator::take_copy()) *copy->to = copy->bytes;
+    end_group_of_copies();
+    groups_done_but<0>();
 }
 
 // Returns 1 if there is no kernel of this name, 2 if no GPU accepts such a launch, 3 if its threads race.

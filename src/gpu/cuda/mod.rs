@@ -371,7 +371,7 @@ impl Queue for Cuda {
         self.bind()?;
         let function = self.function(launch.kernel)?;
         let (grid, shared) = ((launch.grid[0], launch.grid[1], launch.grid[2]), launch.shared);
-        let _timer = self.timer(launch.name, "", Work { bytes: launch.bytes as u64, ..Work::NONE })?;
+        let _timer = self.timer(launch.name, "", launch.work)?;
         // SAFETY: the caller's promise.
         unsafe {
             if shared > SHARED {

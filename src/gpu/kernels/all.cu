@@ -2,6 +2,7 @@
 #include "embedding.cu"
 #include "norm.cu"
 #include "columns.cu"
+#include "product.cu"
 #include "rotary.cu"
 #include "attention.cu"
 #include "attention_tiles.cu"

@@ -5,6 +5,7 @@
 // transpose it while loading (`add_tile`).
 #pragma once
 #include "attention.cuh"
+#include "tiles.cuh"
 
 // Rows of a matrix of heads in shared memory. A row is eight numbers longer than a head, so that the eight rows that are read
 // together lie in different banks.
@@ -47,16 +48,6 @@ template <int D> struct Rows {
         }
     }
 };
-
-// 16×16 numbers from `at` on as left operand, or as that of the transposed matrix.
-__device__ inline void load_left(unsigned (&a)[4], const bf16* at, unsigned stride) {
-    const unsigned lane = threadIdx.x % WARP;
-    load_matrices<false>(a, at + lane % 16 * stride + lane / 16 * 8);
-}
-__device__ inline void load_left_transposed(unsigned (&a)[4], const bf16* at, unsigned stride) {
-    const unsigned lane = threadIdx.x % WARP;
-    load_matrices<true>(a, at + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8);
-}
 
 // 16 rows of a tile as left operands.
 template <int D> __device__ inline void load_left_rows(unsigned (&a)[D / 16][4], const Tile<D>& tile) {
@@ -110,10 +101,6 @@ __device__ inline void add_tile(float (&acc)[D / 8][4], const float (&weights)[N
         add_rows(acc, a, tile.after(8 * n));
     }
 }
-
-// The row of one of a lane's four elements among the warp's 16, and its column among a tile's.
-__device__ inline unsigned row_of(int i) { return threadIdx.x % WARP / 4 + i / 2 * 8; }
-__device__ inline unsigned column_of(int n, int i) { return 8 * n + threadIdx.x % 4 * 2 + i % 2; }
 
 // Over the four lanes that together hold a row.
 __device__ inline float row_sum(float x) {

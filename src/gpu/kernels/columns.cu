@@ -50,7 +50,7 @@ template <class T, int V> struct PlainRow {
 // x·Φ(x) and the like: src/ops/feed_forward.rs.
 template <unsigned KIND> __device__ inline float activation(float x) {
     static_assert(KIND <= 2, "an activation that is not written yet");
-    if (KIND == 0) return fmaxf(x, 0.0f);
+    if (KIND == 0) return positive_part(x);
     if (KIND == 1) return x * 0.5f * (1.0f + erff(x * 0.70710678f));
     return x / (1.0f + expf(-x));
 }
@@ -161,7 +161,7 @@ template <class T> __device__ void add_bias(T* y, const T* bias, unsigned relu, 
     for (size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x; at < all; at += size_t(gridDim.x) * blockDim.x) {
         const size_t row = at / width, j = at % width;
         const float x = to_float(y[row * stride + j]) + to_float(bias[j]);
-        y[row * stride + j] = from_float<T>(relu != 0 ? fmaxf(x, 0.0f) : x);
+        y[row * stride + j] = from_float<T>(relu != 0 ? positive_part(x) : x);
     }
 }
 

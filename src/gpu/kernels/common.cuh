@@ -70,6 +70,12 @@ __device__ inline void copy_async(void* to, const void* from, bool is_there) {
 
 // Waits for the thread's own copies.
 __device__ inline void copies_done() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
+
+// Makes a group of the copies that the thread has begun since its last group; there may be none.
+__device__ inline void end_group_of_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+
+// Waits for all of the thread's groups but the last LEFT.
+template <int LEFT> __device__ inline void groups_done_but() { asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT) : "memory"); }
 #endif
 
 constexpr unsigned WARP = 32;
@@ -142,6 +148,9 @@ template <> __device__ inline void store<8, bf16>(bf16* to, const float (&x)[8])
 
 // x as rounded by storing it as T.
 template <class T> __device__ inline float rounded(float x) { return to_float(from_float<T>(x)); }
+
+// max(0, x), but NaN stays NaN.
+__device__ inline float positive_part(float x) { return x < 0.0f ? 0.0f : x; }
 
 __device__ inline float warp_sum(float x) {
 #pragma unroll

@@ -6,6 +6,7 @@ use super::{DropoutArgument, Kernels, Side, WARP};
 use crate::error::Result;
 use crate::gpu::queue::{Address, Launch, Number};
 use crate::ops::dropout::Dropout;
+use crate::ops::profile::Work;
 
 /// The most numbers of a head that a lane holds, in each variant of the kernels of attention.cu.
 const PARTS: [usize; 3] = [2, 4, MOST_PARTS];
@@ -235,7 +236,10 @@ impl Kernels {
         let arguments = arguments![out, log_sums, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend` in attention.cu and attention_tiles.cu.
         unsafe {
-            self.queue.launch(&Launch { kernel: &kernel, name: "attention", grid, threads, shared, bytes }, arguments)
+            self.queue.launch(
+                &Launch { kernel: &kernel, name: "attention", grid, threads, shared, work: Work::bytes(bytes) },
+                arguments,
+            )
         }
     }
 
@@ -263,7 +267,14 @@ impl Kernels {
                 heads.v,
                 shape
             ];
-            let launch = Launch { kernel: &kernel, name: "attention, backward", grid, threads, shared, bytes };
+            let launch = Launch {
+                kernel: &kernel,
+                name: "attention, backward",
+                grid,
+                threads,
+                shared,
+                work: Work::bytes(bytes),
+            };
             // SAFETY: the types are those of `attend_whole_backward` in attention_whole.cu.
             return unsafe { self.queue.launch(&launch, arguments) };
         }
@@ -274,7 +285,14 @@ impl Kernels {
         // SAFETY: the types are those of `attend_backward_queries` in attention.cu and attention_tiles.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &kernel, name: "attention, backward (queries)", grid, threads, shared, bytes },
+                &Launch {
+                    kernel: &kernel,
+                    name: "attention, backward (queries)",
+                    grid,
+                    threads,
+                    shared,
+                    work: Work::bytes(bytes),
+                },
                 arguments,
             )
         }?;
@@ -284,7 +302,14 @@ impl Kernels {
         // SAFETY: the types are those of `attend_backward_keys` in attention.cu and attention_tiles.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &kernel, name: "attention, backward (keys)", grid, threads, shared, bytes },
+                &Launch {
+                    kernel: &kernel,
+                    name: "attention, backward (keys)",
+                    grid,
+                    threads,
+                    shared,
+                    work: Work::bytes(bytes),
+                },
                 arguments,
             )
         }
@@ -319,7 +344,7 @@ impl Kernels {
                     grid,
                     threads: WARPS as u32 * WARP,
                     shared,
-                    bytes: 0,
+                    work: Work::NONE,
                 },
                 arguments,
             )

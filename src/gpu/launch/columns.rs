@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::gpu::queue::{Address, Launch, Matrix, Number};
 use crate::ops::dropout::Dropout;
 use crate::ops::feed_forward::Activation;
+use crate::ops::profile::Work;
 
 /// The most sums that [`Kernels::add_partial_sums`] takes at once: a kernel's arguments have at most 4,096 bytes.
 pub const MOST_PARTIAL_SUMS: usize = 48;
@@ -80,7 +81,7 @@ impl Kernels {
                     grid,
                     threads: 8 * WARP,
                     shared: 0,
-                    bytes,
+                    work: Work::bytes(bytes),
                 },
                 arguments![partial, g, rows, width, stride],
             )
@@ -103,8 +104,10 @@ impl Kernels {
         let (kernel, name, threads) = ("add_partial_sums", "column sums", 32 * WARP);
         // SAFETY: the type is that of `add_partial_sums` in columns.cu.
         unsafe {
-            self.queue
-                .launch(&Launch { kernel, name, grid: [end, 1, 1], threads, shared: 0, bytes }, arguments![arguments])
+            self.queue.launch(
+                &Launch { kernel, name, grid: [end, 1, 1], threads, shared: 0, work: Work::bytes(bytes) },
+                arguments![arguments],
+            )
         }
     }
 
@@ -127,7 +130,7 @@ impl Kernels {
         // SAFETY: the types are those of `add_bias` in columns.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel, name: "bias", grid, threads: 256, shared: 0, bytes },
+                &Launch { kernel, name: "bias", grid, threads: 256, shared: 0, work: Work::bytes(bytes) },
                 arguments![y.at, bias, relu, rows, width, stride],
             )
         }
@@ -149,7 +152,14 @@ impl Kernels {
         // SAFETY: the types are those of the activations in columns.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &kernel, name: "activation", grid, threads: 256, shared: 0, bytes },
+                &Launch {
+                    kernel: &kernel,
+                    name: "activation",
+                    grid,
+                    threads: 256,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments![a, u, dropout, side.padded, rows, width],
             )
         }
@@ -172,7 +182,14 @@ impl Kernels {
         // SAFETY: the types are those of the activations' backward in columns.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &kernel, name: "activation, backward", grid, threads: 8 * WARP, shared: 0, bytes },
+                &Launch {
+                    kernel: &kernel,
+                    name: "activation, backward",
+                    grid,
+                    threads: 8 * WARP,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments,
             )
         }

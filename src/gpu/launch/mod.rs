@@ -14,6 +14,7 @@ mod attention;
 mod columns;
 mod norm;
 mod optimizer;
+mod product;
 mod search;
 
 use std::ffi::c_void;
@@ -22,11 +23,13 @@ use std::sync::Arc;
 use super::queue::{Address, Launch, Number, Queue};
 use crate::error::Result;
 use crate::ops::dropout::Dropout;
+use crate::ops::profile::Work;
 
 pub use attention::{AttentionSizes, Heads, Past};
 pub use columns::{MOST_PARTIAL_SUMS, PartialSum};
 pub use norm::NormArgument;
 pub use optimizer::AdamArgument;
+pub use product::{MOST_MULTIPLICATIONS, WeightGradient};
 pub use search::Exclusions;
 
 /// Threads of a warp.
@@ -104,12 +107,14 @@ pub struct Kernels {
     pub number: Number,
     /// Whether all widths are multiples of eight.
     pub wide: bool,
+    /// Products of at most so many multiplications are computed by kernels: [`MOST_MULTIPLICATIONS`], or zero for none.
+    pub most_multiplications: usize,
 }
 
 impl Kernels {
     /// For numbers of this type; `wide` if every width is a multiple of eight.
     pub fn new(queue: Arc<dyn Queue>, number: Number, wide: bool) -> Self {
-        Self { queue, number, wide }
+        Self { queue, number, wide, most_multiplications: MOST_MULTIPLICATIONS }
     }
 
     fn name(&self, kernel: &str) -> String {
@@ -151,7 +156,14 @@ impl Kernels {
         // SAFETY: the types are those of `embed` in embedding.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &self.name("embed"), name: "embedding", grid, threads: 8 * WARP, shared: 0, bytes },
+                &Launch {
+                    kernel: &self.name("embed"),
+                    name: "embedding",
+                    grid,
+                    threads: 8 * WARP,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments,
             )
         }
@@ -185,7 +197,14 @@ impl Kernels {
             let bytes = bytes.take().unwrap_or(0);
             let arguments = arguments![gradient, g, order, starts, values, padded, scale, dropout, d, first, last];
             let threads = WARPS as u32 * WARP;
-            let launch = Launch { kernel: &kernel, name: "embedding, backward", grid, threads, shared: 0, bytes };
+            let launch = Launch {
+                kernel: &kernel,
+                name: "embedding, backward",
+                grid,
+                threads,
+                shared: 0,
+                work: Work::bytes(bytes),
+            };
             // SAFETY: the types are those of `embed_backward` and `embed_backward_short` in embedding.cu.
             unsafe { self.queue.launch(&launch, arguments) }?;
         }
@@ -211,7 +230,14 @@ impl Kernels {
         // SAFETY: the types are those of `turn` in rotary.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &self.typed("turn"), name: "rotary", grid, threads: 256, shared: 0, bytes },
+                &Launch {
+                    kernel: &self.typed("turn"),
+                    name: "rotary",
+                    grid,
+                    threads: 256,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments,
             )
         }
@@ -232,7 +258,14 @@ impl Kernels {
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: &kernel, name: "loss", grid: [rows, 1, 1], threads: 16 * WARP, shared: 0, bytes },
+                &Launch {
+                    kernel: &kernel,
+                    name: "loss",
+                    grid: [rows, 1, 1],
+                    threads: 16 * WARP,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments,
             )
         }
@@ -245,7 +278,14 @@ impl Kernels {
         // SAFETY: the types are those of `add_losses` in loss.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "add_losses", name: "loss", grid: [1, 1, 1], threads: 32 * WARP, shared: 0, bytes },
+                &Launch {
+                    kernel: "add_losses",
+                    name: "loss",
+                    grid: [1, 1, 1],
+                    threads: 32 * WARP,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments![sums, losses, rows],
             )
         }

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::gpu::queue::{Address, Launch};
 use crate::ops::dropout::Dropout;
 use crate::ops::norm::NormKind;
+use crate::ops::profile::Work;
 
 /// Dynamic shared memory that every GPU gives a block without being asked.
 const SHARED: usize = 48 << 10;
@@ -117,7 +118,7 @@ impl Kernels {
         let (dropout, rows, d) = (DropoutArgument::from(dropout), side.rows as u32, d as u32);
         let arguments = arguments![y, s, statistics, x, h, bias, norm, dropout, side.padded, rows, d];
         let (kernel, threads, shared) = (self.norm_name("add_norm", form), warps as u32 * WARP, shared as u32);
-        let launch = Launch { kernel: &kernel, name: "add-norm", grid, threads, shared, bytes };
+        let launch = Launch { kernel: &kernel, name: "add-norm", grid, threads, shared, work: Work::bytes(bytes) };
         // SAFETY: the types are those of `add_norm` in norm.cu.
         unsafe { self.queue.launch(&launch, arguments) }
     }
@@ -149,7 +150,8 @@ impl Kernels {
         let (dropout, rows, d) = (DropoutArgument::from(dropout), side.rows as u32, d as u32);
         let arguments = arguments![ds, dh, partial, dy, addend, s, statistics, norm, dropout, side.padded, rows, d];
         let (kernel, threads, shared) = (self.norm_name("add_norm_backward", form), warps as u32 * WARP, shared as u32);
-        let launch = Launch { kernel: &kernel, name: "add-norm, backward", grid, threads, shared, bytes };
+        let launch =
+            Launch { kernel: &kernel, name: "add-norm, backward", grid, threads, shared, work: Work::bytes(bytes) };
         // SAFETY: the types are those of `add_norm_backward` in norm.cu.
         unsafe { self.queue.launch(&launch, arguments) }
     }

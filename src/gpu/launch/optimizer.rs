@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use super::Kernels;
 use crate::error::Result;
 use crate::gpu::queue::{Address, Launch};
+use crate::ops::profile::Work;
 
 /// The constants of an Adam update as the kernel takes them.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,14 @@ impl Kernels {
         // SAFETY: the types are those of `squares` in optimizer.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "squares", name: "gradient norm", grid, threads: 256, shared: 0, bytes },
+                &Launch {
+                    kernel: "squares",
+                    name: "gradient norm",
+                    grid,
+                    threads: 256,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments![partial, x, count],
             )
         }
@@ -45,7 +53,7 @@ impl Kernels {
         // SAFETY: the types are those of `decide` in optimizer.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "decide", name: "gradient norm", grid, threads: 256, shared: 0, bytes: 0 },
+                &Launch { kernel: "decide", name: "gradient norm", grid, threads: 256, shared: 0, work: Work::NONE },
                 arguments![decision, stopped, partial, sums, scale, clip_norm, blocks],
             )
         }
@@ -66,7 +74,7 @@ impl Kernels {
         // SAFETY: the types are those of `adam` in optimizer.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "adam", name: "adam", grid, threads: 256, shared: 0, bytes },
+                &Launch { kernel: "adam", name: "adam", grid, threads: 256, shared: 0, work: Work::bytes(bytes) },
                 arguments![values, gradients, first, second, decision, step, bounds, bound_count, count],
             )
         }
@@ -87,7 +95,14 @@ impl Kernels {
         // SAFETY: the types are those of `average` in optimizer.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "average", name: "average of weights", grid, threads: 256, shared: 0, bytes },
+                &Launch {
+                    kernel: "average",
+                    name: "average of weights",
+                    grid,
+                    threads: 256,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments![average, values, decision, decay, share, count],
             )
         }
@@ -100,7 +115,14 @@ impl Kernels {
         // SAFETY: the types are those of `to_bf16_all` in optimizer.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "to_bf16_all", name: "weights to bf16", grid, threads: 256, shared: 0, bytes },
+                &Launch {
+                    kernel: "to_bf16_all",
+                    name: "weights to bf16",
+                    grid,
+                    threads: 256,
+                    shared: 0,
+                    work: Work::bytes(bytes),
+                },
                 arguments![out, x, count],
             )
         }

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use super::{Kernels, WARP};
 use crate::error::Result;
 use crate::gpu::queue::{Address, Launch};
+use crate::ops::profile::Work;
 
 /// What rows may not be continued by, as the kernel takes it.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ impl Kernels {
         // SAFETY: the types are those of `advance` in search.cu.
         unsafe {
             self.queue.launch(
-                &Launch { kernel: "advance", name: "ancestors", grid, threads: 256, shared: 0, bytes: 0 },
+                &Launch { kernel: "advance", name: "ancestors", grid, threads: 256, shared: 0, work: Work::NONE },
                 arguments,
             )
         }
@@ -68,7 +69,7 @@ impl Kernels {
                     // Each thread takes four logits at a time.
                     threads: vocabulary.div_ceil(4).next_multiple_of(WARP).min(32 * WARP),
                     shared: 0,
-                    bytes: 0,
+                    work: Work::NONE,
                 },
                 arguments,
             )

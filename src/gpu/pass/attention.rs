@@ -90,7 +90,7 @@ impl Pass<'_> {
             return Err(Error::failure("a pass whose sub-layers were mixed up"));
         };
         let rows = side.rows;
-        self.add_weight_gradient(dh, context, rows, &attention.output)?;
+        self.add_weight_gradient(dh, context, rows, &attention.output, None)?;
         let d_context = self.numbers(rows, attention.output.input)?;
         self.project_back(dh, rows, &attention.output, d_context, false)?;
         let d_query = self.numbers(rows, attention.query.out)?;
@@ -104,13 +104,11 @@ impl Pass<'_> {
         self.engine.kernels.attend_backward(gradients, [d_context, context, log_sums, deltas], heads, &sizes)?;
         self.turn(attention, d_query, side, -1.0)?;
         if let Some((linear, memory)) = attention.key_value.zip(memory) {
-            self.add_weight_gradient(d_key_value, memory.states, memory.side.rows, &linear)?;
-            self.add_bias_gradient(d_key_value, memory.side.rows, &linear)?;
+            self.add_weight_gradient(d_key_value, memory.states, memory.side.rows, &linear, linear.bias)?;
             let again = !std::mem::take(first_look);
             self.project_back(d_key_value, memory.side.rows, &linear, memory.gradient, again)?;
         }
-        self.add_weight_gradient(d_query, input, rows, &attention.query)?;
-        self.add_bias_gradient(d_query, rows, &attention.query)?;
+        self.add_weight_gradient(d_query, input, rows, &attention.query, attention.query.bias)?;
         self.project_back(d_query, rows, &attention.query, dx, accumulate)
     }
 }

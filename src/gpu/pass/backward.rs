@@ -11,7 +11,7 @@ use crate::ops::sublayer::NormPlacement;
 
 impl Pass<'_> {
     /// Back over a joint: from the gradients of y and of s (either may be missing), writes that of x to `ds`, and returns
-    /// where that of h is: in `dh`, or in `ds` if nothing is dropped.
+    /// where that of h is: in `dh`, or in `ds` if nothing is dropped and `ds` may be overwritten.
     fn join_back(
         &mut self,
         joint: &Joint,
@@ -23,7 +23,8 @@ impl Pass<'_> {
     ) -> Result<Address> {
         let blocks = self.engine.kernels.norm_blocks(side.rows, self.d);
         let (bias, dropout) = joint.addend.unwrap_or((None, Dropout::OFF));
-        let dh = if dropout.is_on() { dh } else { Address::NONE };
+        let has_own = dropout.is_on() || (joint.addend.is_some() && self.keeps_gradients());
+        let dh = if has_own { dh } else { Address::NONE };
         let norm = (self.optional(joint.norm, Self::gradient), 2 * self.d);
         let partial = self.partial_sums(blocks, [norm, (self.optional(bias, Self::gradient), self.d)])?;
         self.engine.kernels.add_norm_backward(
@@ -34,7 +35,7 @@ impl Pass<'_> {
             side,
             self.d,
         )?;
-        Ok(if dropout.is_on() { dh } else { ds })
+        Ok(if has_own { dh } else { ds })
     }
 
     /// Back over a stack, from the gradient `g` of its output; `g`'s memory is overwritten.
@@ -67,6 +68,7 @@ impl Pass<'_> {
         for (sublayer, kept) in layers.sublayers.iter().zip(&trail.kept).rev() {
             let joint = joints.next().ok_or_else(&mut missing)?;
             let inner = self.engine.arena.mark();
+            let dropped = if self.keeps_gradients() { self.numbers(side.rows, self.d)? } else { dropped };
             // The stream's gradient is updated in place; without a stream, ds overwrites the gradient before last.
             let ds = stream.unwrap_or(other);
             let dh = self.join_back(joint, dy, stream, ds, dropped, side)?;
@@ -84,7 +86,7 @@ impl Pass<'_> {
             if pre {
                 stream = Some(ds);
             }
-            self.engine.arena.release(inner);
+            self.release_gradients(inner);
         }
         let mut dx = dy.or(stream).unwrap_or(g);
         if pre {
@@ -100,7 +102,7 @@ impl Pass<'_> {
         if let (Positions::Learned(place), Some(places)) = (layers.positions, &placed.places) {
             kernels.embed_backward(self.gradient(place), dx, places, side.padded, 1.0, dropout, self.d)?;
         }
-        self.engine.arena.release(mark);
+        self.release_gradients(mark);
         Ok(())
     }
 }

@@ -6,13 +6,14 @@
 
 mod attention;
 mod backward;
+mod products;
 pub(super) mod sums;
 
 use super::Engine;
 use super::cargo::Cargo;
-use super::launch::{NormArgument, Side};
+use super::launch::{NormArgument, Side, WeightGradient};
 use super::plan::{self, FeedForward, Inner, Layers, Linear, Plan, Positions, Sublayer};
-use super::queue::{Address, Epilogue, Matrix, Number, Product};
+use super::queue::{Address, Epilogue, Number};
 use super::rows::Rows;
 use crate::error::{Error, Result};
 use crate::model::Sequences;
@@ -104,11 +105,13 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     if !mode.is_training() {
         return Ok(());
     }
+    pass.begin_gradients([&plan.encoder, &plan.decoder], source.side.rows.max(target.side.rows));
     pass.backward(&plan.decoder, &decoded, &target, Some(memory), g)?;
     // A decoder without sub-layers does not read the memory.
     if !plan.decoder.sublayers.is_empty() {
         pass.backward(&plan.encoder, &encoded, &source, None, gradient)?;
     }
+    pass.add_waiting_gradients()?;
     engine.column_sums.add_up(&engine.kernels)
 }
 
@@ -144,11 +147,13 @@ pub(super) struct Pass<'a> {
     pub(super) mode: Mode,
     pub(super) number: Number,
     pub(super) d: usize,
+    /// Weight gradients that are computed together at the end, where that is faster: see [`Pass::add_weight_gradient`].
+    waiting: Option<Vec<WeightGradient>>,
 }
 
 impl Pass<'_> {
     pub(super) fn new(engine: &mut Engine, mode: Mode) -> Pass<'_> {
-        Pass { mode, number: engine.kernels.number, d: engine.plan.output.input, engine }
+        Pass { mode, number: engine.kernels.number, d: engine.plan.output.input, waiting: None, engine }
     }
 
     /// Memory for a matrix of activations.
@@ -194,101 +199,6 @@ impl Pass<'_> {
         let c = self.engine.model.config();
         let gamma = self.optional(place, Self::master);
         NormArgument::new(gamma, gamma.plus(4 * self.d), c.norm_eps, c.norm_kind)
-    }
-
-    /// x·Wᵀ, with what the epilogue adds.
-    pub(super) fn project(
-        &mut self,
-        x: Address,
-        rows: usize,
-        linear: &Linear,
-        y: Address,
-        epilogue: Epilogue,
-    ) -> Result<()> {
-        self.project_into(self.number, x, rows, linear, y, epilogue)
-    }
-
-    /// [`Pass::project`] with a result of any type.
-    pub(super) fn project_into(
-        &mut self,
-        result: Number,
-        x: Address,
-        rows: usize,
-        linear: &Linear,
-        y: Address,
-        epilogue: Epilogue,
-    ) -> Result<()> {
-        let product = Product {
-            m: rows,
-            n: linear.out,
-            k: linear.input,
-            a: Matrix::new(x, linear.input),
-            b: Matrix::new(self.weight(linear.weight), linear.input).t(),
-            c: Matrix::new(y, linear.stride),
-            number: self.number,
-            result,
-            accumulate: false,
-            epilogue,
-        };
-        let engine = &self.engine;
-        if engine.queue.takes_epilogue(&product) {
-            match engine.queue.product(&product) {
-                // It may be refused as late as this. If that is not why it failed, so will what follows.
-                Err(_) if epilogue != Epilogue::None => {}
-                outcome => return outcome,
-            }
-        }
-        engine.queue.product(&Product { epilogue: Epilogue::None, ..product })?;
-        match epilogue {
-            Epilogue::None => Ok(()),
-            Epilogue::Bias(bias) => engine.kernels.add_bias(product.c, bias, result, [rows, linear.out], false),
-            Epilogue::BiasRelu(bias) => engine.kernels.add_bias(product.c, bias, result, [rows, linear.out], true),
-        }
-    }
-
-    /// The bias of a projection as an epilogue.
-    pub(super) fn bias(&self, linear: &Linear) -> Epilogue {
-        linear.bias.map_or(Epilogue::None, |bias| Epilogue::Bias(self.weight(bias)))
-    }
-
-    /// dx = g·W, or dx += g·W.
-    fn project_back(&self, g: Address, rows: usize, linear: &Linear, dx: Address, accumulate: bool) -> Result<()> {
-        self.engine.queue.product(&Product {
-            m: rows,
-            n: linear.input,
-            k: linear.out,
-            a: Matrix::new(g, linear.stride),
-            b: Matrix::new(self.weight(linear.weight), linear.input),
-            c: Matrix::new(dx, linear.input),
-            number: self.number,
-            result: self.number,
-            accumulate,
-            epilogue: Epilogue::None,
-        })
-    }
-
-    /// Adds gᵀ·x to the weight's gradient.
-    fn add_weight_gradient(&self, g: Address, x: Address, rows: usize, linear: &Linear) -> Result<()> {
-        self.engine.queue.product(&Product {
-            m: linear.out,
-            n: linear.input,
-            k: rows,
-            a: Matrix::new(g, linear.stride).t(),
-            b: Matrix::new(x, linear.input),
-            c: Matrix::new(self.gradient(linear.weight), linear.input),
-            number: self.number,
-            result: Number::F32,
-            accumulate: true,
-            epilogue: Epilogue::None,
-        })
-    }
-
-    /// Adds the column sums of g to the bias's gradient, where there is a bias.
-    fn add_bias_gradient(&mut self, g: Address, rows: usize, linear: &Linear) -> Result<()> {
-        let Some(bias) = linear.bias else { return Ok(()) };
-        let blocks = self.engine.kernels.column_blocks(rows, linear.out);
-        let partial = self.partial_sums(blocks, [(self.gradient(bias), linear.out), (Address::NONE, 0)])?;
-        self.engine.kernels.column_sums(partial, g, rows, linear.out, linear.stride)
     }
 
     /// A joint after `h`; returns s and y as well. s overwrites h.
@@ -403,14 +313,14 @@ impl Pass<'_> {
         let config = self.engine.model.config();
         let (activation, rows, width) = (config.activation, side.rows, layer.fc1.out);
         let dropout = self.mode.dropout(config.activation_dropout, layer.site);
-        self.add_weight_gradient(dh, hidden, rows, &layer.fc2)?;
+        self.add_weight_gradient(dh, hidden, rows, &layer.fc2, None)?;
         let g = self.numbers(rows, width)?;
         self.project_back(dh, rows, &layer.fc2, g, false)?;
         let blocks = self.engine.kernels.column_blocks(rows, width);
         let bias = self.optional(layer.fc1.bias, Self::gradient);
         let partial = self.partial_sums(blocks, [(bias, width), (Address::NONE, 0)])?;
         self.engine.kernels.activate_backward(activation, [g, partial, before], dropout, side, width)?;
-        self.add_weight_gradient(g, input, rows, &layer.fc1)?;
+        self.add_weight_gradient(g, input, rows, &layer.fc1, None)?;
         self.project_back(g, rows, &layer.fc1, dx, accumulate)
     }
 
@@ -436,8 +346,7 @@ impl Pass<'_> {
             let sizes = [count, output.out, output.stride];
             self.engine.kernels.smoothed_loss(of_chunk, smoothing, sizes, training)?;
             if training {
-                self.add_weight_gradient(logits, x, count, output)?;
-                self.add_bias_gradient(logits, count, output)?;
+                self.add_weight_gradient(logits, x, count, output, output.bias)?;
                 self.project_back(logits, count, output, self.after(dx, start * self.d), false)?;
             }
         }
