@@ -104,7 +104,7 @@ fn forward(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3]) {
     }
 }
 
-/// A projection's input gradient, written and added.
+/// A projection's input gradient, written, added, and back through relu.
 fn backward(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3]) {
     let mut stream = Stream::new((m + n + k) as u64, "product");
     let (g, w) = (Drawn::new(&**queue, [m, k], &mut stream), Drawn::new(&**queue, [k, n], &mut stream));
@@ -121,6 +121,24 @@ fn backward(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3]) {
         let what = format!("{m}×{n}×{k}, backward, added {accumulate}");
         assert_close(&result(&**queue, c, [m, n], number), &want, number, &what);
     }
+}
+
+fn through_relu(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3]) {
+    let mut stream = Stream::new((m + n + k) as u64, "product");
+    let (g, w) = (Drawn::new(&**queue, [m, k], &mut stream), Drawn::new(&**queue, [k, n], &mut stream));
+    let hidden = Drawn::new(&**queue, [m, n], &mut stream);
+    let kernels = Kernels::new(queue.clone(), Number::Bf16, true);
+    let (number, epilogue) = (Number::Bf16, Epilogue::None);
+    let c = put_result(&**queue, [m, n], number, f32::NAN);
+    let (a, b) = (g.matrix, w.matrix);
+    assert_eq!(hidden.matrix.stride, c.stride);
+    let product = Product { m, n, k, a, b, c, number, result: number, accumulate: false, epilogue };
+    kernels.product_through_relu(&product, hidden.matrix.at, 1.25).unwrap();
+    let mut want = by_definition([m, n, k], (&g, false), (&w, false));
+    for (want, hidden) in want.iter_mut().zip(&hidden.values) {
+        *want *= if *hidden > 0.0 { 1.25 } else { 0.0 };
+    }
+    assert_close(&result(&**queue, c, [m, n], number), &want, number, &format!("{m}×{n}×{k}, through relu"));
 }
 
 /// Weight gradients of these sizes [m, n, k] together, every other one with that of a bias.
@@ -164,6 +182,7 @@ fn small_products_are_their_definition() {
     for sizes in SIZES {
         forward(&queue, sizes);
         backward(&queue, sizes);
+        through_relu(&queue, sizes);
     }
     weight_gradients(&queue, &SIZES.map(|[rows, out, input]| [out, input, rows]));
     // More than one launch takes.
@@ -178,6 +197,7 @@ fn threads_of_small_products_do_not_race() {
     let queue: Arc<dyn Queue> = Arc::new(Emulator::that_sees_races(true));
     forward(&queue, [70, 72, 200]);
     backward(&queue, [70, 72, 200]);
+    through_relu(&queue, [70, 72, 200]);
     weight_gradients(&queue, &[[72, 72, 200], [8, 8, 5]]);
 }
 

@@ -14,7 +14,7 @@ constexpr unsigned MOST_SMALL_PRODUCTS = 56;
 struct SmallProduct {
     const bf16 *a, *b;
     void* c;
-    // May be missing: what is added to every row of c; of weight gradients, what the sums of a's rows are added to.
+    // May be missing: what is added to every row of c; of weight gradients, what the sums of their left factor's rows are added to.
     void* bias;
     unsigned m, n, k;
     // From one row to the next, as the matrices lie.
@@ -159,6 +159,19 @@ KERNEL_OF(PRODUCT_THREADS) multiply_back(SmallProduct product, unsigned accumula
     }, NoSums());
 }
 LAUNCHABLE(multiply_back)
+
+// c = scale·a·b where relu was positive, else 0: `product.bias` is the hidden layer, which lies like c.
+KERNEL_OF(PRODUCT_THREADS) multiply_back_relu(SmallProduct product, float scale) {
+    bf16* const c = static_cast<bf16*>(product.c);
+    const bf16* const hidden = static_cast<const bf16*>(product.bias);
+    multiply<true, false, false>(product, blockIdx.x, [&](unsigned row, unsigned column, float x, float y) {
+        const size_t at = row * size_t(product.c_stride) + column;
+        x *= to_float(hidden[at]) > 0.0f ? scale : 0.0f;
+        y *= to_float(hidden[at + 1]) > 0.0f ? scale : 0.0f;
+        store_pair(c + at, x, y);
+    }, NoSums());
+}
+LAUNCHABLE(multiply_back_relu)
 
 // c += aᵀ·b in float32, of many products: a lies [k, m].
 KERNEL_OF(PRODUCT_THREADS) multiply_weights(GRID_CONSTANT const SmallProducts all) {

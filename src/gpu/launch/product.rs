@@ -19,6 +19,7 @@ const MOST_SMALL_PRODUCTS: usize = 56;
 const SIDE: usize = 64;
 const DEPTH: usize = 32;
 const STAGES: usize = 4;
+const THREADS: u32 = 4 * WARP;
 
 /// A product as kernels take it.
 #[derive(Clone, Copy)]
@@ -134,11 +135,21 @@ impl Kernels {
             (false, _) => ("multiply_back", "small product, backward", p.accumulate, 1),
         };
         let (product, flag) = (SmallProduct::new(p, bias, 0), u32::from(flag));
-        let (grid, threads, shared) = ([product.end, 1, 1], 4 * WARP, shared(terms_last));
+        let (grid, threads, shared) = ([product.end, 1, 1], THREADS, shared(terms_last));
         // SAFETY: the types are those of the kernels in product.cu.
         unsafe {
             self.queue.launch(&Launch { kernel, name, grid, threads, shared, work: work(p) }, arguments![product, flag])
         }
+    }
+
+    /// c = scale·a·b where the hidden layer of relu, which lies like c, is positive, else 0; for a product that
+    /// [has a kernel](Self::has_kernel).
+    pub fn product_through_relu(&self, p: &Product, hidden: Address, scale: f32) -> Result<()> {
+        let product = SmallProduct::new(p, hidden, 0);
+        let (kernel, name, grid) = ("multiply_back_relu", "small product, backward", [product.end, 1, 1]);
+        let launch = Launch { kernel, name, grid, threads: THREADS, shared: shared(1), work: work(p) };
+        // SAFETY: the types are those of `multiply_back_relu` in product.cu.
+        unsafe { self.queue.launch(&launch, arguments![product, scale]) }
     }
 
     /// Whether the weight gradients of projections between these widths, summed over so many rows, are small products.
@@ -163,7 +174,7 @@ impl Kernels {
                 all += work(&gradient.product);
             }
             let (kernel, name, grid) = ("multiply_weights", "small weight gradients", [end, 1, 1]);
-            let launch = Launch { kernel, name, grid, threads: 4 * WARP, shared: shared(0), work: all };
+            let launch = Launch { kernel, name, grid, threads: THREADS, shared: shared(0), work: all };
             // SAFETY: the type is that of `multiply_weights` in product.cu.
             unsafe { self.queue.launch(&launch, arguments![products]) }?;
         }

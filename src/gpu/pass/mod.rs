@@ -315,7 +315,15 @@ impl Pass<'_> {
         let dropout = self.mode.dropout(config.activation_dropout, layer.site);
         self.add_weight_gradient(dh, hidden, rows, &layer.fc2, None)?;
         let g = self.numbers(rows, width)?;
-        self.project_back(dh, rows, &layer.fc2, g, false)?;
+        let product = self.product_back(dh, rows, &layer.fc2, g, false);
+        let kernels = &self.engine.kernels;
+        if activation == Activation::Relu && kernels.has_kernel(&product) {
+            let scale = if dropout.is_on() { dropout.parts().2 } else { 1.0 };
+            kernels.product_through_relu(&product, hidden, scale)?;
+            self.add_weight_gradient(g, input, rows, &layer.fc1, layer.fc1.bias)?;
+            return self.project_back(g, rows, &layer.fc1, dx, accumulate);
+        }
+        kernels.product(&product)?;
         let blocks = self.engine.kernels.column_blocks(rows, width);
         let bias = self.optional(layer.fc1.bias, Self::gradient);
         let partial = self.partial_sums(blocks, [(bias, width), (Address::NONE, 0)])?;

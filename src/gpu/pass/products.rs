@@ -72,7 +72,19 @@ impl Pass<'_> {
         dx: Address,
         accumulate: bool,
     ) -> Result<()> {
-        self.engine.kernels.product(&Product {
+        self.engine.kernels.product(&self.product_back(g, rows, linear, dx, accumulate))
+    }
+
+    /// The product of [`Pass::project_back`].
+    pub(super) fn product_back(
+        &self,
+        g: Address,
+        rows: usize,
+        linear: &Linear,
+        dx: Address,
+        accumulate: bool,
+    ) -> Product {
+        Product {
             m: rows,
             n: linear.input,
             k: linear.out,
@@ -83,7 +95,7 @@ impl Pass<'_> {
             result: self.number,
             accumulate,
             epilogue: Epilogue::None,
-        })
+        }
     }
 
     /// Before the backward passes over stacks: lets their weight gradients wait, if products with so many rows are small.
