@@ -11,6 +11,36 @@ pub(crate) struct Key {
     pub kind: Kind,
     /// Whether its table must have it.
     pub required: bool,
+    /// What another value means for a run that is continued; if it is not said, what it means for the table that has the key.
+    pub on_resume: Option<OnResume>,
+    /// What depends on it.
+    pub decides: &'static [Decides],
+}
+
+/// What it means for a run that is continued if a key has another value than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnResume {
+    /// The run would be another training: `--force` is needed.
+    Refused,
+    /// Nothing: no update computes anything else.
+    Free,
+    /// Further training is affected, which may be intended: a note says so.
+    Noted,
+    /// It would have no effect, since the run has its vocabulary already: not even `--force` helps.
+    NoEffect,
+}
+
+/// What may depend on a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decides {
+    /// Which parameters the model has, and how large they are.
+    Shape,
+    /// What the model computes from its parameters when it translates.
+    Function,
+    /// Which batches an epoch has, for the same text.
+    Batches,
+    /// The value of a validation, for the same model and text.
+    Validation,
 }
 
 /// What a key may hold.
@@ -128,12 +158,24 @@ impl Kind {
 
 /// A key that may be left out.
 pub(crate) const fn key(name: &'static str, kind: Kind) -> Key {
-    Key { name, kind, required: false }
+    Key { name, kind, required: false, on_resume: None, decides: &[] }
 }
 
 /// A key that its table must have.
 pub(crate) const fn required(name: &'static str, kind: Kind) -> Key {
-    Key { name, kind, required: true }
+    Key { required: true, ..key(name, kind) }
+}
+
+impl Key {
+    /// Says what another value means for a run that is continued.
+    pub const fn on_resume(self, on_resume: OnResume) -> Self {
+        Self { on_resume: Some(on_resume), ..self }
+    }
+
+    /// Says what depends on the key.
+    pub const fn decides(self, decides: &'static [Decides]) -> Self {
+        Self { decides, ..self }
+    }
 }
 
 /// A whole number from `least` up.

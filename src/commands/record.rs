@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::config::{self, Config, ValidConfig, ValidMetric};
+use crate::config::{self, Config, Decides, OnResume, ValidConfig, ValidMetric};
 use crate::error::{Error, Result};
 use crate::train::schedule::Plateau;
 use crate::train::state::{TextChecksums, TrainState};
@@ -13,70 +13,10 @@ use crate::train::state::{TextChecksums, TrainState};
 /// Values of keys, as TOML.
 pub type Values = BTreeMap<String, String>;
 
-/// Keys of the search that decide what it finds. They may change when a run is continued, but validations before and after that
-/// cannot be compared.
-const OF_SEARCH: &[&str] = &[
-    "decode.length_penalty",
-    "decode.length_penalty_kind",
-    "decode.patience",
-    "decode.no_repeat_ngram",
-    "decode.min_length",
-    "decode.max_length_ratio",
-    "decode.max_length_extra",
-];
-/// Further keys that may change when a run is continued: they do not change what an update computes.
-const MAY_CHANGE: &[&str] = &[
-    "runtime.device",
-    "runtime.threads",
-    "decode.beam",
-    "decode.batch_tokens",
-    "data.root",
-    // Its text is compared by checksum.
-    "data.valid",
-    "data.test",
-    "data.cache_",
-    "valid.every",
-    "valid.patience",
-    "valid.samples",
-    "train.max_updates",
-    "train.max_epochs",
-    "train.average_last",
-    "train.max_skipped",
-    "train.save_every",
-    "train.keep",
-    "train.log_every",
-];
-/// Keys that may change too, but with a note: they affect further training, which may be intended.
-pub const MAY_CHANGE_ALOUD: &[&str] = &[SCHEDULE, "train.clip_norm", "valid.beam", "runtime.precision"];
 /// Where the keys of the schedule begin.
 const SCHEDULE: &str = "train.schedule.";
-/// What the value of a validation may depend on, beside the model, the text and [`OF_SEARCH`].
-const OF_VALIDATION: &[&str] =
-    &["valid.metric", "valid.tokenize", "valid.beam", "valid.max_sentences", "train.label_smoothing"];
-
-/// Whether the key, or a table that it is in, is in a list; of a name that ends in `_`, the beginning is enough.
-pub fn is_in(key: &str, list: &[&str]) -> bool {
-    list.iter().any(|listed| {
-        let rest = key.strip_prefix(listed);
-        rest.is_some_and(|rest| rest.is_empty() || listed.ends_with(['.', '_']) || rest.starts_with('.'))
-    })
-}
-
-/// Whether a key may change when a run is continued.
-pub fn may_change(key: &str) -> bool {
-    is_in(key, MAY_CHANGE) || is_in(key, OF_SEARCH)
-}
-
-/// The keys that the value of a validation may depend on.
-fn of_validation() -> impl Iterator<Item = &'static str> {
-    OF_VALIDATION.iter().chain(OF_SEARCH).copied()
-}
-
 /// The weights of the corpora.
 pub const WEIGHTS: &str = "data.train.weight";
-/// What decides which batches an epoch has, for the same text.
-const OF_ORDER: &[&str] = &["train.batch_tokens", "train.seed", "data.max_length", "data.max_ratio", WEIGHTS];
-
 /// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights.
 pub fn values(config: &Config) -> Values {
     let mut values = config::values(config);
@@ -91,9 +31,10 @@ pub fn values(config: &Config) -> Values {
 pub fn of(config: &Config) -> Values {
     let mut values = values(config);
     values.retain(|key, _| {
-        let is_recorded = is_in(key, &["model.", "train.", "tokenizer.dropout"]) || OF_ORDER.contains(&key.as_str());
+        let is_of_training = key.starts_with("model.") || key.starts_with("train.") || key == "tokenizer.dropout";
         let is_origin = key == "model.preset" || key == "train.init";
-        is_of_state(key) || is_recorded && !is_origin && !may_change(key) && !is_in(key, MAY_CHANGE_ALOUD)
+        let is_recorded = (is_of_training && !is_origin) || config::decides(key, Decides::Batches);
+        is_of_state(key) || (is_recorded && config::on_resume(key) == OnResume::Refused)
     });
     values
 }
@@ -101,17 +42,18 @@ pub fn of(config: &Config) -> Values {
 /// Whether the state refers to the key: the learning rate lowered so far, the best validation.
 fn is_of_state(key: &str) -> bool {
     // How it was trained stays what it was.
-    key.starts_with(SCHEDULE) || of_validation().any(|of| of == key) && !key.starts_with("train.")
+    key.starts_with(SCHEDULE) || config::decides(key, Decides::Validation) && !key.starts_with("train.")
 }
 
 /// Whether an epoch has other batches with this configuration than with the values `before`, for the same text.
 pub fn is_other_order(before: &Values, config: &Config) -> bool {
     let now = values(config);
     // Keys of other versions are not compared.
-    OF_ORDER.iter().any(|key| before.get(*key).is_some_and(|before| Some(before) != now.get(*key)))
+    config::that_decide(Decides::Batches)
+        .any(|key| before.get(&key).is_some_and(|before| Some(before) != now.get(&key)))
 }
 
-/// Whether the value of a validation depends on this key of [`of_validation`].
+/// Whether the value of a validation by this metric depends on a key that decides it for some metric.
 fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
     match key {
         "valid.metric" => true,
@@ -130,7 +72,8 @@ fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
 pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: TextChecksums) -> Option<String> {
     let now = config::values(config);
     // Keys of other versions are not compared.
-    let differs = |key: &&str| before.get(*key).zip(now.get(*key)).is_some_and(|(before, now)| before != now);
+    let differs = |key: &String| before.get(key).zip(now.get(key)).is_some_and(|(before, now)| before != now);
+    let mut of_validation = config::that_decide(Decides::Validation).filter(|key| is_of_value(key, &config.valid));
     let schedule = |values: &Values| -> Values {
         values
             .iter()
@@ -146,8 +89,8 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
     let is_other_text = matches!((&state.text.valid, &text.valid), (Some(before), Some(now)) if before != now);
     let why = if !other_model(before, config).is_empty() {
         Some("is another model's".to_owned())
-    } else if let Some(key) = of_validation().filter(|key| is_of_value(key, &config.valid)).find(differs) {
-        Some(match key {
+    } else if let Some(key) = of_validation.find(differs) {
+        Some(match key.as_str() {
             "valid.metric" => format!("was not chosen by {}", config.valid.metric),
             key => format!("was found with another `{key}`"),
         })
@@ -192,13 +135,10 @@ pub fn before(config: &Config, record: &Values) -> Values {
 /// The keys of `[model]` by which a model computes something else from the same tensors, if their values are not those of the
 /// record: each with the value there and the one of now.
 pub fn other_model(record: &Values, config: &Config) -> Vec<(String, String, String)> {
-    let only_of_training = ["model.dropout", "model.init", "model.max_length"];
-    let is_of_model =
-        |key: &str| key.starts_with("model.") && !only_of_training.contains(&key) && !key.ends_with("_dropout");
     let now = of(config);
     // Keys of other versions are not compared.
     let both = record.iter().filter_map(|(key, before)| Some((key, before, now.get(key)?)));
-    let differing = both.filter(|(key, before, now)| is_of_model(key) && before != now);
+    let differing = both.filter(|(key, before, now)| config::decides(key, Decides::Function) && before != now);
     differing.map(|(key, before, now)| (key.clone(), before.clone(), now.clone())).collect()
 }
 
@@ -243,10 +183,10 @@ mod tests {
         assert_eq!(other_model(&record, &new), []);
     }
 
-    /// The keys are listed by their beginnings, so that one could let another change by accident.
+    /// The table of keys says which may change; here it is said again what must not, as a key may follow its table.
     #[test]
     fn what_an_update_computes_may_not_change() {
-        let is_free = |key: &str| may_change(key) || is_in(key, MAY_CHANGE_ALOUD);
+        let is_free = |key: &str| matches!(config::on_resume(key), OnResume::Free | OnResume::Noted);
         let mut config = Config::default();
         config.train.init = Some("model".into());
         let values = values(&config);
@@ -268,7 +208,7 @@ mod tests {
             "seed",
         ];
         assert_eq!(of_train, fixed.map(|key| format!("train.{key}")).iter().collect::<Vec<_>>());
-        assert!(!may_change(WEIGHTS));
+        assert!(!is_free(WEIGHTS));
     }
 
     /// The state of a checkpoint that was trained with `config` and has something to lose.

@@ -27,6 +27,7 @@ use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+pub use crate::key::{Decides, OnResume};
 pub use crate::ops::matmul::Precision;
 use check::Report;
 use computed::ResolvedLayer;
@@ -38,6 +39,7 @@ pub use model::{
     Activation, Init, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie,
 };
 use overrides::Override;
+pub use schema::{decides, on_resume, that_decide};
 pub use sections::{
     Config, DataConfig, DecodeConfig, MOST_THREADS, RuntimeConfig, TokenizerConfig, ValidConfig, ValidMetric,
 };

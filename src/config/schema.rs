@@ -1,4 +1,5 @@
-//! The table of keys: which exist in which section, and what each may hold.
+//! The table of keys: which exist in which section, what each may hold, what depends on it, and what it means if its value
+//! changes while a run is continued. A key of which nothing is said is refused then.
 //!
 //! Names of choices and defaults come from the types; a test checks that the keys here are the types' fields.
 
@@ -14,7 +15,7 @@ use crate::train::{optimizer, schedule};
 /// The sections.
 pub(super) const ROOT: &[Key] = &[
     key("data", Kind::Table(DATA)),
-    key("tokenizer", Kind::Table(TOKENIZER)),
+    key("tokenizer", Kind::Table(TOKENIZER)).on_resume(OnResume::NoEffect),
     key("model", Kind::Table(MODEL)),
     key("train", Kind::Table(TRAIN)),
     key("valid", Kind::Table(VALID)),
@@ -22,25 +23,31 @@ pub(super) const ROOT: &[Key] = &[
     key("runtime", Kind::Table(RUNTIME)),
 ];
 
+const FUNCTION: &[Decides] = &[Decides::Function];
+/// A model of another shape computes something else, too.
+const SHAPE: &[Decides] = &[Decides::Shape, Decides::Function];
+const BATCHES: &[Decides] = &[Decides::Batches];
+const VALIDATION: &[Decides] = &[Decides::Validation];
+
 /// Up to the widest beam of the search.
 const BEAM: Kind = Kind::Integer { least: 1, most: MAX_BEAM as i128 };
 
 const DATA: &[Key] = &[
-    key("root", Kind::Path),
+    key("root", Kind::Path).on_resume(OnResume::Free),
     key("train", Kind::List(CORPUS)),
-    key("valid", Kind::Table(SET)),
-    key("test", Kind::Table(SET)),
-    key("max_length", POSITIVE),
-    key("max_ratio", Kind::Number(Range::OffOrRatio)),
-    key("cache_above", COUNT),
-    key("cache_dir", Kind::Path),
+    key("valid", Kind::Table(SET)).on_resume(OnResume::Free),
+    key("test", Kind::Table(SET)).on_resume(OnResume::Free),
+    key("max_length", POSITIVE).decides(BATCHES),
+    key("max_ratio", Kind::Number(Range::OffOrRatio)).decides(BATCHES),
+    key("cache_above", COUNT).on_resume(OnResume::Free),
+    key("cache_dir", Kind::Path).on_resume(OnResume::Free),
 ];
 
 const CORPUS: &[Key] = &[
     required("source", Kind::Side),
     required("target", Kind::Side),
     key("tag", Kind::Text),
-    key("weight", Kind::Number(Range::Weight)),
+    key("weight", Kind::Number(Range::Weight)).decides(BATCHES),
     key("tsv", Kind::Corpus),
     HUB[0],
     HUB[1],
@@ -73,7 +80,7 @@ const TOKENIZER: &[Key] = &[
     // 256 bytes, the special tokens, and room for some merges.
     key("vocab_size", Kind::Integer { least: 300, most: 1 << 24 }),
     key("joint", Kind::Boolean),
-    key("dropout", FRACTION),
+    key("dropout", FRACTION).on_resume(OnResume::Refused),
     key("normalization", Kind::Choice(Normalization::NAMES)),
     key("remove_extra_whitespaces", Kind::Boolean),
     key("lowercase", Kind::Boolean),
@@ -86,80 +93,80 @@ const TOKENIZER: &[Key] = &[
 const MODEL: &[Key] = &[
     key("preset", Kind::Choice(Preset::NAMES)),
     // Sinusoidal positions pair each sine with a cosine.
-    key("d_model", Kind::Even { most: WIDTH }),
-    key("d_ff", WIDTH_KEY),
-    key("heads", WIDTH_KEY),
-    key("d_k", WIDTH_KEY),
-    key("d_v", WIDTH_KEY),
-    key("encoder_layers", LAYERS),
-    key("decoder_layers", LAYERS),
-    key("norm", Kind::Choice(NormPlacement::NAMES)),
-    key("final_norm", Kind::Boolean),
-    key("norm_kind", Kind::Choice(NormKind::NAMES)),
-    key("norm_eps", EPSILON),
-    key("positions", Kind::Choice(PositionKind::NAMES)),
-    key("sinusoid", Kind::Choice(Sinusoid::NAMES)),
-    key("padding_mask", Kind::Choice(PaddingMask::NAMES)),
-    key("tie", Kind::Choice(Tie::NAMES)),
-    key("scale_embedding", Kind::Boolean),
-    key("output_bias", Kind::Boolean),
-    key("attention_bias", Kind::Boolean),
-    key("activation", Kind::Choice(Activation::NAMES)),
+    key("d_model", Kind::Even { most: WIDTH }).decides(SHAPE),
+    key("d_ff", WIDTH_KEY).decides(SHAPE),
+    key("heads", WIDTH_KEY).decides(SHAPE),
+    key("d_k", WIDTH_KEY).decides(SHAPE),
+    key("d_v", WIDTH_KEY).decides(SHAPE),
+    key("encoder_layers", LAYERS).decides(SHAPE),
+    key("decoder_layers", LAYERS).decides(SHAPE),
+    key("norm", Kind::Choice(NormPlacement::NAMES)).decides(SHAPE),
+    key("final_norm", Kind::Boolean).decides(SHAPE),
+    key("norm_kind", Kind::Choice(NormKind::NAMES)).decides(FUNCTION),
+    key("norm_eps", EPSILON).decides(FUNCTION),
+    key("positions", Kind::Choice(PositionKind::NAMES)).decides(SHAPE),
+    key("sinusoid", Kind::Choice(Sinusoid::NAMES)).decides(FUNCTION),
+    key("padding_mask", Kind::Choice(PaddingMask::NAMES)).decides(FUNCTION),
+    key("tie", Kind::Choice(Tie::NAMES)).decides(SHAPE),
+    key("scale_embedding", Kind::Boolean).decides(FUNCTION),
+    key("output_bias", Kind::Boolean).decides(SHAPE),
+    key("attention_bias", Kind::Boolean).decides(SHAPE),
+    key("activation", Kind::Choice(Activation::NAMES)).decides(FUNCTION),
     key("dropout", FRACTION),
     key("embedding_dropout", FRACTION),
     key("attention_dropout", FRACTION),
     key("activation_dropout", FRACTION),
     key("init", Kind::Choice(Init::NAMES)),
     // Room for a piece and the end of the sentence.
-    key("max_length", Kind::Integer { least: 2, most: 1 << 24 }),
+    key("max_length", Kind::Integer { least: 2, most: 1 << 24 }).decides(&[Decides::Shape]),
 ];
 
 const TRAIN: &[Key] = &[
     key("init", Kind::Path),
     key("freeze", Kind::Texts),
-    key("batch_tokens", POSITIVE),
+    key("batch_tokens", POSITIVE).decides(BATCHES),
     key("accumulate", POSITIVE),
-    key("max_updates", COUNT),
-    key("max_epochs", COUNT),
-    key("label_smoothing", FRACTION),
-    key("clip_norm", NOT_NEGATIVE),
-    key("average_last", COUNT),
+    key("max_updates", COUNT).on_resume(OnResume::Free),
+    key("max_epochs", COUNT).on_resume(OnResume::Free),
+    key("label_smoothing", FRACTION).decides(VALIDATION),
+    key("clip_norm", NOT_NEGATIVE).on_resume(OnResume::Noted),
+    key("average_last", COUNT).on_resume(OnResume::Free),
     key("exponential_average", FRACTION),
-    key("max_skipped", COUNT),
-    key("save_every", POSITIVE),
-    key("keep", POSITIVE),
-    key("log_every", POSITIVE),
-    key("seed", Kind::Integer { least: 0, most: i64::MAX as i128 }),
-    key("schedule", Kind::Tagged { default: "noam", variants: schedule::KINDS }),
+    key("max_skipped", COUNT).on_resume(OnResume::Free),
+    key("save_every", POSITIVE).on_resume(OnResume::Free),
+    key("keep", POSITIVE).on_resume(OnResume::Free),
+    key("log_every", POSITIVE).on_resume(OnResume::Free),
+    key("seed", Kind::Integer { least: 0, most: i64::MAX as i128 }).decides(BATCHES),
+    key("schedule", Kind::Tagged { default: "noam", variants: schedule::KINDS }).on_resume(OnResume::Noted),
     key("optimizer", Kind::Tagged { default: "adam", variants: optimizer::KINDS }),
 ];
 
 const VALID: &[Key] = &[
-    key("every", COUNT),
-    key("metric", Kind::Choice(ValidMetric::NAMES)),
-    key("tokenize", Kind::Choice(Tokenize::NAMES)),
-    key("beam", BEAM),
-    key("patience", COUNT),
-    key("samples", COUNT),
-    key("max_sentences", COUNT),
+    key("every", COUNT).on_resume(OnResume::Free),
+    key("metric", Kind::Choice(ValidMetric::NAMES)).decides(VALIDATION),
+    key("tokenize", Kind::Choice(Tokenize::NAMES)).decides(VALIDATION),
+    key("beam", BEAM).on_resume(OnResume::Noted).decides(VALIDATION),
+    key("patience", COUNT).on_resume(OnResume::Free),
+    key("samples", COUNT).on_resume(OnResume::Free),
+    key("max_sentences", COUNT).decides(VALIDATION),
 ];
 
 const DECODE: &[Key] = &[
-    key("beam", BEAM),
-    key("length_penalty", Kind::Number(Range::Around0(MAX_ALPHA))),
-    key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)),
-    key("patience", NOT_NEGATIVE),
-    key("no_repeat_ngram", COUNT),
-    key("min_length", COUNT),
-    key("max_length_ratio", NOT_NEGATIVE),
-    key("max_length_extra", COUNT),
-    key("batch_tokens", POSITIVE),
+    key("beam", BEAM).on_resume(OnResume::Free),
+    key("length_penalty", Kind::Number(Range::Around0(MAX_ALPHA))).on_resume(OnResume::Free).decides(VALIDATION),
+    key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)).on_resume(OnResume::Free).decides(VALIDATION),
+    key("patience", NOT_NEGATIVE).on_resume(OnResume::Free).decides(VALIDATION),
+    key("no_repeat_ngram", COUNT).on_resume(OnResume::Free).decides(VALIDATION),
+    key("min_length", COUNT).on_resume(OnResume::Free).decides(VALIDATION),
+    key("max_length_ratio", NOT_NEGATIVE).on_resume(OnResume::Free).decides(VALIDATION),
+    key("max_length_extra", COUNT).on_resume(OnResume::Free).decides(VALIDATION),
+    key("batch_tokens", POSITIVE).on_resume(OnResume::Free),
 ];
 
 const RUNTIME: &[Key] = &[
-    key("device", Kind::Device),
-    key("threads", Kind::Integer { least: 0, most: MOST_THREADS as i128 }),
-    key("precision", Kind::Choice(Precision::NAMES)),
+    key("device", Kind::Device).on_resume(OnResume::Free),
+    key("threads", Kind::Integer { least: 0, most: MOST_THREADS as i128 }).on_resume(OnResume::Free),
+    key("precision", Kind::Choice(Precision::NAMES)).on_resume(OnResume::Noted),
 ];
 
 /// The key of that name.
@@ -183,6 +190,46 @@ pub(super) fn lookup<'p>(path: impl IntoIterator<Item = &'p str>) -> Option<&'st
         };
     }
     Some(kind)
+}
+
+/// What another value of a key, by its dotted name, means for a run that is continued.
+pub fn on_resume(key: &str) -> OnResume {
+    let mut keys = ROOT;
+    let mut meaning = OnResume::Refused;
+    for part in key.split('.') {
+        let Some(found) = find(keys, part) else { break };
+        meaning = found.on_resume.unwrap_or(meaning);
+        keys = match found.kind {
+            Kind::Table(keys) | Kind::List(keys) => keys,
+            // All keys of such a table have one meaning.
+            _ => break,
+        };
+    }
+    meaning
+}
+
+/// The dotted names of the keys that decide this, in the order of the table.
+pub fn that_decide(what: Decides) -> impl Iterator<Item = String> {
+    let mut found = Vec::new();
+    collect_deciding(what, "", ROOT, &mut found);
+    found.into_iter()
+}
+
+fn collect_deciding(what: Decides, path: &str, keys: &[Key], found: &mut Vec<String>) {
+    for key in keys {
+        let inner = join(path, key.name);
+        if let Kind::Table(keys) | Kind::List(keys) = key.kind {
+            collect_deciding(what, &inner, keys, found);
+        }
+        if key.decides.contains(&what) {
+            found.push(inner);
+        }
+    }
+}
+
+/// Whether a key, by its dotted name, decides this.
+pub fn decides(key: &str, what: Decides) -> bool {
+    that_decide(what).any(|deciding| deciding == key)
 }
 
 /// Dotted names of the tables, anywhere, that have a key called `name`.

@@ -5,36 +5,13 @@ use std::path::Path;
 use super::init;
 use super::validator::Validator;
 use crate::commands::record::{self, Values};
-use crate::config::{self, Config, CorpusLocation, DataConfig, ModelConfig};
+use crate::config::{self, Config, CorpusLocation, DataConfig, Decides, ModelConfig, OnResume};
 use crate::console::shell_word;
 use crate::data::encoded::EncodedCorpus;
 use crate::error::{Error, Result};
 use crate::model::layout::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
 use crate::train::state::TextChecksums;
-
-/// Keys that have no effect when a run is continued, even with `--force`, because its vocabulary exists already.
-fn is_of_vocabulary(key: &str) -> bool {
-    key.starts_with("tokenizer.") && key != "tokenizer.dropout"
-}
-
-/// Keys that decide which parameters there are, and how large.
-const SHAPE: &[&str] = &[
-    "model.d_model",
-    "model.d_ff",
-    "model.heads",
-    "model.d_k",
-    "model.d_v",
-    "model.encoder_layers",
-    "model.decoder_layers",
-    "model.norm",
-    "model.final_norm",
-    "model.positions",
-    "model.max_length",
-    "model.tie",
-    "model.output_bias",
-    "model.attention_bias",
-];
 
 /// A checkpoint holds other tensors if this is 0.
 const AVERAGE: &str = "train.exponential_average";
@@ -95,7 +72,8 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
             }
             _ => format!("`{key}` was {before} {until} and is {now} now"),
         };
-        if record::is_in(&key, record::MAY_CHANGE_ALOUD) {
+        let meaning = config::on_resume(&key);
+        if meaning == OnResume::Noted {
             comparison.notes.push(what);
         } else if let (Some(init), true) = (gone, key.starts_with("model.")) {
             let help = format!(
@@ -105,11 +83,11 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
                 shell_word(config_file)
             );
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
-        } else if is_of_vocabulary(&key) {
+        } else if meaning == OnResume::NoEffect {
             let help =
                 "a run keeps the vocabulary that it began with: restore the value, or start another run with --run-dir";
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
-        } else if is_other_shape && SHAPE.contains(&key.as_str()) {
+        } else if is_other_shape && config::decides(&key, Decides::Shape) {
             let help =
                 "the run's parameters do not fit another shape: restore the value, or start another run with --run-dir";
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
@@ -117,7 +95,7 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
             let help = "a run has its exponential average from the beginning or not at all: restore the value, or start \
                         another run from this one's model with train.init";
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
-        } else if !record::may_change(&key) {
+        } else if meaning == OnResume::Refused {
             let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
                         with --force";
             comparison.refused.push(Error::usage(what).at(config_file).help(help));

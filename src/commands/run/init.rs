@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::checkpoint::{self, Located, Slot};
 use crate::commands::model::{config_of, is_a_file, vocabulary};
 use crate::commands::record::refuse_other_model;
-use crate::config::{self, Config, ModelConfig, PositionKind, Preset, Tie, TokenizerConfig};
+use crate::config::{self, Config, Decides, ModelConfig, PositionKind, Preset, Tie, TokenizerConfig};
 use crate::console::note;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
@@ -15,21 +15,12 @@ use crate::model::{Transformer, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::ParameterLayout;
 
-/// Keys of `[model]` that may differ from the other model's: no weight depends on them.
-const FREE: &[&str] = &[
-    "model.preset",
-    "model.dropout",
-    "model.embedding_dropout",
-    "model.attention_dropout",
-    "model.activation_dropout",
-    "model.init",
-];
-
 /// Errors for keys of `[model]` that are not as in the other model, in `directory`. What follows from `model.preset` is one error.
 fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> {
+    // No weight depends on the others.
     let is_free = |key: &str| {
         let unused = key == "model.max_length" && other.model.positions != PositionKind::Learned;
-        unused || FREE.contains(&key) || !key.starts_with("model.")
+        unused || !(config::decides(key, Decides::Shape) || config::decides(key, Decides::Function))
     };
     let preset = config.model.preset;
     let of_preset = preset.map(|preset| given_by(preset, config)).unwrap_or_default();

@@ -9,6 +9,7 @@
 //! | [`validator`] | its validation set |
 //! | [`untagged`] | lines of any of its text that lack a tag |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
+//! | [`resume`] | the state from which it goes on, with another configuration perhaps |
 //! | [`signals`] | signals that ask it to stop |
 
 pub mod batches;
@@ -18,6 +19,7 @@ pub mod directory;
 pub mod init;
 pub mod plan;
 pub mod restore;
+pub mod resume;
 pub mod signals;
 pub mod training_data;
 pub mod untagged;

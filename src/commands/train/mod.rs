@@ -11,16 +11,15 @@ use serde_json::Value;
 use crate::checkpoint::CONFIG_FILE;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::print;
-use crate::commands::record::{self, Values};
 use crate::commands::run::directory::Lock;
-use crate::commands::run::init::{self, Start};
+use crate::commands::run::init;
 use crate::commands::run::signals::Signals;
 use crate::commands::run::training_data::{self, Data, Workplace};
 use crate::commands::run::validator::Validator;
-use crate::commands::run::{batches, compare, configuration, directory, restore};
+use crate::commands::run::{batches, compare, configuration, directory, resume};
 use crate::commands::texts::Texts;
-use crate::config::{Config, TrainConfig};
-use crate::console::{Notice, info, message, note, shell_word, warning};
+use crate::config::Config;
+use crate::console::{info, message, note, shell_word, warning};
 use crate::data::statistics::Statistics;
 use crate::device;
 use crate::error::{Error, Result};
@@ -32,7 +31,7 @@ use crate::train::backend::Backend;
 use crate::train::log::{self, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
-use crate::train::state::{TextChecksums, TrainState};
+use crate::train::state::TrainState;
 use crate::train::{Alone, End, Pipeline, Session, Trainer, memory, rehearse};
 use host::RunHost;
 use saver::Saver;
@@ -93,13 +92,13 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text = compare::checksums(&data.corpus, validator.as_ref());
-    let begun = begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text)?;
+    let begun = resume::begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text)?;
     optimizer.freeze(&config.train.freeze)?;
     if optimizer.frozen_count() > 0 {
         let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
         info(format_args!("frozen: {frozen} of {all} parameters"));
     }
-    let (state, recorded) = resumed_state(begun, old.as_ref(), &config, &data, text.clone(), args.force)?;
+    let (state, recorded) = resume::adapt(begun, old.as_ref(), &config, &data, text.clone(), args.force)?;
     if state.health.has_gone_back() {
         note(format_args!(
             "the learning rate stays {} times that of the schedule, since the run has gone back to an earlier \
@@ -135,94 +134,6 @@ fn rehearsal(backend: &mut dyn Backend, data: &Data, config: &Config) -> Result<
         info(format_args!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use"));
     }
     Ok(session)
-}
-
-/// The state to start from, with its parameters loaded: the newest checkpoint of the run that is resumed, else the beginning, with
-/// the weights of `train.init` if the configuration names a model.
-fn begin(
-    resumed: Option<&Path>,
-    config: &Config,
-    force: bool,
-    model: &Transformer,
-    optimizer: &mut Optimizer,
-    text: &TextChecksums,
-) -> Result<TrainState> {
-    // Report a damaged checkpoint even with `--quiet`, because updates will be repeated.
-    let say_damage = |notice| if let Notice::Warning(_) = notice { message(notice) } else { info(notice) };
-    let loaded = match resumed {
-        Some(run) => restore::load(run, model, optimizer, &say_damage)?,
-        None => None,
-    };
-    if let Some(state) = &loaded {
-        match compare::text(&state.text, text, &config.data) {
-            Err(error) if force => error.all().for_each(|one| note(one.what())),
-            compared => compared?,
-        }
-    } else if let Some(start) = Start::open(config)? {
-        start.load(model)?;
-        optimizer.begin_average()?;
-        info(start.describe());
-    }
-    Ok(loaded.unwrap_or_default())
-}
-
-/// The state from which a run continues with this configuration, and the one to record; it was trained with `old`.
-fn resumed_state(
-    mut state: TrainState,
-    old: Option<&Config>,
-    config: &Config,
-    data: &Data,
-    text: TextChecksums,
-    force: bool,
-) -> Result<(TrainState, Config)> {
-    let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
-    if force {
-        let is_other_order = record::is_other_order(&before, config) || state.text.train != text.train;
-        let position = batches::nearest(data, config, state.sampler, is_other_order)?;
-        if position != state.sampler {
-            note("the epoch begins again: its batches are not those of which training has seen a part");
-            state.sampler = position;
-        }
-    }
-    let is_lowered = |state: &TrainState| state.health.has_gone_back() || state.plateau.lowered > 0;
-    let (best, was_lowered) = (state.best.clone(), is_lowered(&state));
-    let recorded = recorded(&state, old, &before, config, &text);
-    if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, &recorded, text), best) {
-        note(format_args!(
-            "the best validation so far, that of update {}, {why}: the next one counts as the best",
-            best.step
-        ));
-    }
-    if was_lowered && !is_lowered(&state) {
-        note(
-            "the learning rate is that of the changed `train.schedule`: that it was lowered belonged to the former one",
-        );
-    }
-    let (step, last) = (state.step, config.train.max_updates);
-    if last > 0 && step > last {
-        note(format_args!("the run has already reached update {step}, past `train.max_updates` = {last}"));
-    }
-    Ok((state, recorded))
-}
-
-/// The configuration to record when a run goes on from `state`. If that is where training ends, nothing is trained with
-/// `config`: what the run was trained with stays recorded, but for what its final model is made of.
-fn recorded(
-    state: &TrainState,
-    old: Option<&Config>,
-    before: &Values,
-    config: &Config,
-    text: &TextChecksums,
-) -> Config {
-    let mut state = state.clone();
-    record::adapt(&mut state, before, config, text.clone());
-    match old {
-        Some(old) if state.end(&config.train, &config.valid).is_some() => {
-            let train = TrainConfig { average_last: config.train.average_last, ..old.train.clone() };
-            Config { train, ..config.clone() }
-        }
-        _ => config.clone(),
-    }
 }
 
 /// Everything a run begins with.

@@ -1,0 +1,106 @@
+//! What a run goes on from: its newest checkpoint, made to fit the configuration and the text of now.
+//!
+//! When this is reached, [`super::compare`] has found that the configuration may be continued with, or `--force` insists; the run
+//! has its old tokenizers. The files of the run change only afterwards, in [`super::directory::resume`].
+
+use std::path::Path;
+
+use super::init::Start;
+use super::training_data::Data;
+use super::{batches, compare, restore};
+use crate::commands::record::{self, Values};
+use crate::config::{Config, TrainConfig};
+use crate::console::{Notice, info, message, note};
+use crate::error::Result;
+use crate::model::Transformer;
+use crate::train::optimizer::Optimizer;
+use crate::train::state::{TextChecksums, TrainState};
+
+/// The state to start from, with its parameters loaded: the newest checkpoint of the run that is resumed, else the beginning, with
+/// the weights of `train.init` if the configuration names a model.
+pub fn begin(
+    resumed: Option<&Path>,
+    config: &Config,
+    force: bool,
+    model: &Transformer,
+    optimizer: &mut Optimizer,
+    text: &TextChecksums,
+) -> Result<TrainState> {
+    // Report a damaged checkpoint even with `--quiet`, because updates will be repeated.
+    let say_damage = |notice| if let Notice::Warning(_) = notice { message(notice) } else { info(notice) };
+    let loaded = match resumed {
+        Some(run) => restore::load(run, model, optimizer, &say_damage)?,
+        None => None,
+    };
+    if let Some(state) = &loaded {
+        match compare::text(&state.text, text, &config.data) {
+            Err(error) if force => error.all().for_each(|one| note(one.what())),
+            compared => compared?,
+        }
+    } else if let Some(start) = Start::open(config)? {
+        start.load(model)?;
+        optimizer.begin_average()?;
+        info(start.describe());
+    }
+    Ok(loaded.unwrap_or_default())
+}
+
+/// Adapts the state to the configuration with which the run continues, after it was trained with `old`. Also returns the
+/// configuration to record.
+pub fn adapt(
+    mut state: TrainState,
+    old: Option<&Config>,
+    config: &Config,
+    data: &Data,
+    text: TextChecksums,
+    force: bool,
+) -> Result<(TrainState, Config)> {
+    let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
+    if force {
+        let is_other_order = record::is_other_order(&before, config) || state.text.train != text.train;
+        let position = batches::nearest(data, config, state.sampler, is_other_order)?;
+        if position != state.sampler {
+            note("the epoch begins again: its batches are not those of which training has seen a part");
+            state.sampler = position;
+        }
+    }
+    let is_lowered = |state: &TrainState| state.health.has_gone_back() || state.plateau.lowered > 0;
+    let (best, was_lowered) = (state.best.clone(), is_lowered(&state));
+    let recorded = recorded(&state, old, &before, config, &text);
+    if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, &recorded, text), best) {
+        note(format_args!(
+            "the best validation so far, that of update {}, {why}: the next one counts as the best",
+            best.step
+        ));
+    }
+    if was_lowered && !is_lowered(&state) {
+        note(
+            "the learning rate is that of the changed `train.schedule`: that it was lowered belonged to the former one",
+        );
+    }
+    let (step, last) = (state.step, config.train.max_updates);
+    if last > 0 && step > last {
+        note(format_args!("the run has already reached update {step}, past `train.max_updates` = {last}"));
+    }
+    Ok((state, recorded))
+}
+
+/// The configuration to record when a run goes on from `state`. If that is where training ends, nothing is trained with
+/// `config`: what the run was trained with stays recorded, but for what its final model is made of.
+fn recorded(
+    state: &TrainState,
+    old: Option<&Config>,
+    before: &Values,
+    config: &Config,
+    text: &TextChecksums,
+) -> Config {
+    let mut state = state.clone();
+    record::adapt(&mut state, before, config, text.clone());
+    match old {
+        Some(old) if state.end(&config.train, &config.valid).is_some() => {
+            let train = TrainConfig { average_last: config.train.average_last, ..old.train.clone() };
+            Config { train, ..config.clone() }
+        }
+        _ => config.clone(),
+    }
+}
