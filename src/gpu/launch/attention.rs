@@ -146,14 +146,14 @@ struct PastArgument {
 }
 
 /// A kernel and how it is started.
-struct Form {
+struct Execution {
     kernel: String,
     grid: [u32; 3],
     threads: u32,
     shared: u32,
 }
 
-impl Form {
+impl Execution {
     /// For the `longest` rows of a sentence, of which a warp owns `rows`, with at most `most` warps in a block; `shared` tells the
     /// bytes of shared memory for a number of warps.
     fn new(
@@ -191,19 +191,26 @@ impl Kernels {
 
     /// An attention kernel for these sizes, over `longest` rows. For each of its rows, a kernel of attention.cu keeps vectors of
     /// `kept` numbers in shared memory.
-    fn attention(&self, kernel: &str, sizes: &AttentionSizes, longest: usize, kept: &[usize]) -> Form {
+    fn attention(&self, kernel: &str, sizes: &AttentionSizes, longest: usize, kept: &[usize]) -> Execution {
         if self.is_of_tiles(sizes) {
-            return Form::new(format!("attend_tiles{kernel}_{}", sizes.d_k), sizes, longest, TILE_ROWS, WARPS, |_| 0);
+            return Execution::new(
+                format!("attend_tiles{kernel}_{}", sizes.d_k),
+                sizes,
+                longest,
+                TILE_ROWS,
+                WARPS,
+                |_| 0,
+            );
         }
         let parts = Self::parts(sizes.d_k.max(sizes.d_v));
         let name = format!("{}_{parts}", self.name(&format!("attend{kernel}")));
         // As floats, each vector padded to a multiple of four.
         let numbers: usize = kept.iter().map(|width| width.next_multiple_of(4)).sum();
-        Form::new(name, sizes, longest, own(parts), WARPS, |warps| 4 * warps * own(parts) * numbers)
+        Execution::new(name, sizes, longest, own(parts), WARPS, |warps| 4 * warps * own(parts) * numbers)
     }
 
     /// The forward kernel for these sizes.
-    fn attention_forward(&self, sizes: &AttentionSizes) -> Form {
+    fn attention_forward(&self, sizes: &AttentionSizes) -> Execution {
         let longest = sizes.queries.longest;
         if !self.is_of_tiles(sizes) {
             return self.attention("", sizes, longest, &[sizes.d_k]);
@@ -212,11 +219,11 @@ impl Kernels {
         let shared = |warps| tiles(2 * held + TILE_ROWS * warps, sizes.d_k);
         // Not every GPU gives a block more than 99 KiB of shared memory.
         let warps = if sizes.d_k > 64 { WARPS } else { HELD_ROWS / TILE_ROWS };
-        Form::new(format!("attend_tiles_{}", sizes.d_k), sizes, longest, TILE_ROWS, warps, shared)
+        Execution::new(format!("attend_tiles_{}", sizes.d_k), sizes, longest, TILE_ROWS, warps, shared)
     }
 
     /// The kernel that goes back over all of a sentence at once, if it takes these sizes.
-    fn attention_whole(&self, sizes: &AttentionSizes) -> Option<Form> {
+    fn attention_whole(&self, sizes: &AttentionSizes) -> Option<Execution> {
         let longest = sizes.queries.longest.max(sizes.keys.longest);
         if !self.is_of_tiles(sizes) || sizes.d_k > 64 || longest > HELD_ROWS {
             return None;
@@ -225,13 +232,13 @@ impl Kernels {
         // The gradients of the scores take the place of the values, and two floats belong to each query.
         let shared = tiles(3 * room, sizes.d_k) + tiles(room, room.max(sizes.d_k)) + 8 * room;
         let name = format!("attend_whole_backward_{}", sizes.d_k);
-        Some(Form::new(name, sizes, longest, TILE_ROWS, HELD_ROWS / TILE_ROWS, |_| shared))
+        Some(Execution::new(name, sizes, longest, TILE_ROWS, HELD_ROWS / TILE_ROWS, |_| shared))
     }
 
     /// out = softmax(q·kᵀ/√K)·v of every head, and log Σ e^x of every query, [H, N].
     pub fn attend(&self, [out, log_sums]: [Address; 2], heads: Heads, sizes: &AttentionSizes) -> Result<()> {
         let bytes = self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * (sizes.queries.rows + sizes.keys.rows));
-        let Form { kernel, grid, threads, shared } = self.attention_forward(sizes);
+        let Execution { kernel, grid, threads, shared } = self.attention_forward(sizes);
         let shape = sizes.argument();
         let arguments = arguments![out, log_sums, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend` in attention.cu and attention_tiles.cu.
@@ -253,7 +260,7 @@ impl Kernels {
     ) -> Result<()> {
         let of = |rows: usize| self.number.bytes(sizes.heads * (sizes.d_k + sizes.d_v) * rows);
         let (shape, both) = (sizes.argument(), [sizes.d_k, sizes.d_v]);
-        if let Some(Form { kernel, grid, threads, shared }) = self.attention_whole(sizes) {
+        if let Some(Execution { kernel, grid, threads, shared }) = self.attention_whole(sizes) {
             let bytes = 2 * of(sizes.queries.rows) + 2 * of(sizes.keys.rows);
             let arguments = arguments![
                 gradients.q,
@@ -279,7 +286,7 @@ impl Kernels {
             return unsafe { self.queue.launch(&launch, arguments) };
         }
         let bytes = 2 * of(sizes.queries.rows) + of(sizes.keys.rows);
-        let Form { kernel, grid, threads, shared } =
+        let Execution { kernel, grid, threads, shared } =
             self.attention("_backward_queries", sizes, sizes.queries.longest, &both);
         let arguments = arguments![gradients.q, deltas, log_sums, dout, out, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend_backward_queries` in attention.cu and attention_tiles.cu.
@@ -297,7 +304,8 @@ impl Kernels {
             )
         }?;
         let bytes = of(sizes.queries.rows) + 2 * of(sizes.keys.rows);
-        let Form { kernel, grid, threads, shared } = self.attention("_backward_keys", sizes, sizes.keys.longest, &both);
+        let Execution { kernel, grid, threads, shared } =
+            self.attention("_backward_keys", sizes, sizes.keys.longest, &both);
         let arguments = arguments![gradients.k, gradients.v, deltas, log_sums, dout, heads.q, heads.k, heads.v, shape];
         // SAFETY: the types are those of `attend_backward_keys` in attention.cu and attention_tiles.cu.
         unsafe {

@@ -12,18 +12,18 @@ macro_rules! arguments {
 
 mod attention;
 mod columns;
+mod embedding;
+mod loss;
 mod norm;
 mod optimizer;
 mod product;
+mod rotary;
 mod search;
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::queue::{Address, Launch, Number, Queue};
-use crate::error::Result;
+use super::queue::{Address, Number, Queue};
 use crate::ops::dropout::Dropout;
-use crate::ops::profile::Work;
 
 pub use attention::{AttentionSizes, Heads, Past};
 pub use columns::{MOST_PARTIAL_SUMS, PartialSum};
@@ -136,158 +136,5 @@ impl Kernels {
     /// Number of blocks for `pieces` of work, at most `each` per multiprocessor.
     fn blocks(&self, pieces: usize, each: u32) -> u32 {
         (pieces.max(1) as u64).min(u64::from(self.queue.multiprocessors() * each)) as u32
-    }
-
-    /// out = dropout(scale·table[ids] + positions).
-    pub fn embed(
-        &self,
-        out: Address,
-        table: Address,
-        positions: Address,
-        side: &Side,
-        scale: f32,
-        dropout: Dropout,
-        d: usize,
-    ) -> Result<()> {
-        let bytes = 4 * side.rows * d + self.number.bytes(side.rows * d);
-        let (dropout, rows, d) = (DropoutArgument::from(dropout), side.rows as u32, d as u32);
-        let grid = [self.blocks(side.rows.div_ceil(8), 16), 1, 1];
-        let arguments = arguments![out, table, positions, side.ids, side.places, side.padded, scale, dropout, rows, d];
-        // SAFETY: the types are those of `embed` in embedding.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.name("embed"),
-                    name: "embedding",
-                    grid,
-                    threads: 8 * WARP,
-                    shared: 0,
-                    work: Work::bytes(bytes),
-                },
-                arguments,
-            )
-        }
-    }
-
-    /// gradient[value] += scale·Σ mask·g of each segment's rows.
-    pub fn embed_backward(
-        &self,
-        gradient: Address,
-        g: Address,
-        segments: &SegmentsAt,
-        padded: Address,
-        scale: f32,
-        dropout: Dropout,
-        d: usize,
-    ) -> Result<()> {
-        const WARPS: usize = 8;
-        let SegmentsAt { order, starts, values, count, long, rows } = *segments;
-        let bytes = self.number.bytes(rows * d) + 8 * count * d;
-        let columns = d.div_ceil(WARP as usize * self.vector()) as u32;
-        let (dropout, d, last) = (DropoutArgument::from(dropout), d as u32, count as u32);
-        // A block for each long segment and run of columns; a warp for each of the others. The profile counts their bytes once.
-        let short = ((count - long) * columns as usize).div_ceil(WARPS);
-        let parts = [
-            ("embed_backward", [long as u32, columns, 1], 0u32),
-            ("embed_backward_short", [short as u32, 1, 1], long as u32),
-        ];
-        let mut bytes = Some(bytes);
-        for (kernel, grid, first) in parts.into_iter().filter(|(_, grid, _)| grid[0] > 0) {
-            let kernel = self.name(kernel);
-            let bytes = bytes.take().unwrap_or(0);
-            let arguments = arguments![gradient, g, order, starts, values, padded, scale, dropout, d, first, last];
-            let threads = WARPS as u32 * WARP;
-            let launch = Launch {
-                kernel: &kernel,
-                name: "embedding, backward",
-                grid,
-                threads,
-                shared: 0,
-                work: Work::bytes(bytes),
-            };
-            // SAFETY: the types are those of `embed_backward` and `embed_backward_short` in embedding.cu.
-            unsafe { self.queue.launch(&launch, arguments) }?;
-        }
-        Ok(())
-    }
-
-    /// Turns the first `heads` heads of rows by their positions, in place; `sign` -1 turns back.
-    pub fn turn(
-        &self,
-        x: Address,
-        table: Address,
-        side: &Side,
-        stride: usize,
-        [heads, d_k]: [usize; 2],
-        sign: f32,
-        halves: bool,
-    ) -> Result<()> {
-        let bytes = 2 * self.number.bytes(side.rows * heads * d_k);
-        let grid = [self.blocks((side.rows * heads * d_k / 2).div_ceil(256), 32), 1, 1];
-        let (rows, stride, heads, d_k) = (side.rows as u32, stride as u32, heads as u32, d_k as u32);
-        let halves = u32::from(halves);
-        let arguments = arguments![x, table, side.places, rows, stride, heads, d_k, sign, halves];
-        // SAFETY: the types are those of `turn` in rotary.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &self.typed("turn"),
-                    name: "rotary",
-                    grid,
-                    threads: 256,
-                    shared: 0,
-                    work: Work::bytes(bytes),
-                },
-                arguments,
-            )
-        }
-    }
-
-    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted.
-    pub fn smoothed_loss(
-        &self,
-        [logits, losses, labels]: [Address; 3],
-        smoothing: f32,
-        [rows, vocabulary, stride]: [usize; 3],
-        gradient: bool,
-    ) -> Result<()> {
-        let bytes = self.number.bytes(rows * vocabulary) * (1 + usize::from(gradient));
-        let kernel = self.typed("smoothed_loss");
-        let (rows, vocabulary, stride, gradient) = (rows as u32, vocabulary as u32, stride as u32, u32::from(gradient));
-        let arguments = arguments![logits, losses, labels, smoothing, vocabulary, stride, gradient];
-        // SAFETY: the types are those of `smoothed_loss` in loss.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: &kernel,
-                    name: "loss",
-                    grid: [rows, 1, 1],
-                    threads: 16 * WARP,
-                    shared: 0,
-                    work: Work::bytes(bytes),
-                },
-                arguments,
-            )
-        }
-    }
-
-    /// Adds the columns of losses [rows, 2] to two float64.
-    pub fn add_losses(&self, sums: Address, losses: Address, rows: usize) -> Result<()> {
-        let bytes = 8 * rows;
-        let rows = rows as u32;
-        // SAFETY: the types are those of `add_losses` in loss.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: "add_losses",
-                    name: "loss",
-                    grid: [1, 1, 1],
-                    threads: 32 * WARP,
-                    shared: 0,
-                    work: Work::bytes(bytes),
-                },
-                arguments![sums, losses, rows],
-            )
-        }
     }
 }

@@ -38,14 +38,14 @@ impl NormArgument {
 
 /// The kernels for rows of a width.
 #[derive(Clone, Copy)]
-enum Form {
+enum NormForm {
     /// A lane holds this many runs of eight numbers in registers.
     Held(usize),
     /// A row passes through shared memory.
     Shared,
 }
 
-impl Form {
+impl NormForm {
     /// Warps of a forward block, and its bytes of shared memory.
     fn forward(self, d: usize) -> (usize, usize) {
         match self {
@@ -84,19 +84,19 @@ fn warps(floats: usize) -> usize {
 }
 
 impl Kernels {
-    fn norm_form(&self, d: usize) -> Form {
+    fn norm_form(&self, d: usize) -> NormForm {
         match d.div_ceil(8 * WARP as usize) {
-            _ if !self.wide => Form::Shared,
-            runs @ 0..=2 => Form::Held(runs.max(1)),
-            3..=4 => Form::Held(4),
-            _ => Form::Shared,
+            _ if !self.wide => NormForm::Shared,
+            runs @ 0..=2 => NormForm::Held(runs.max(1)),
+            3..=4 => NormForm::Held(4),
+            _ => NormForm::Shared,
         }
     }
 
-    fn norm_name(&self, kernel: &str, form: Form) -> String {
+    fn norm_name(&self, kernel: &str, form: NormForm) -> String {
         match form {
-            Form::Held(runs) => format!("{}_held{runs}", self.typed(kernel)),
-            Form::Shared => self.name(kernel),
+            NormForm::Held(runs) => format!("{}_held{runs}", self.typed(kernel)),
+            NormForm::Shared => self.name(kernel),
         }
     }
 
