@@ -138,6 +138,13 @@ fn updates_of_more_than_an_epoch_are_warned_of() {
         "{}",
         stdout(&output)
     );
+    let sets = ["train.accumulate=200", "train.max_updates=1", "valid.every=0"];
+    let mut args = vec!["train", "--config", "small.toml"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    let trained = project.mt(&args);
+    succeeds(&trained);
+    let said = stderr(&trained);
+    assert!(said.contains("warning: train.accumulate = 200 makes one update of more than an epoch"), "{said}");
 }
 
 #[test]

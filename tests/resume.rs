@@ -141,13 +141,15 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
 fn the_command_that_continues_a_stopped_run_works() {
     let project = Project::new();
     let mut args = endless();
-    args.extend(["--run-dir", "runs/it's a run"]);
-    let child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    args.extend(["--run-dir", "runs/it's a run", "--json"]);
+    let child = project.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_log(&project.path("runs/it's a run/log.jsonl"));
     send("-INT", &child);
     let output = child.wait_with_output().unwrap();
     fails(&output, 130, &["continue with `mt train --config "]);
     let said = stderr(&output);
+    let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(result["update"].as_u64().unwrap() > 0 && result["model"].is_null(), "{result}");
     let command = said.split_once("continue with `mt ").unwrap().1.split_once('`').unwrap().0;
     let line = format!("\"$0\" {command} --set train.max_updates=1");
     let mut shell = Command::new("sh");

@@ -172,6 +172,15 @@ impl Page {
     pub fn new(run: &Path) -> Self {
         Self { run: run.to_path_buf(), log: Vec::new() }
     }
+
+    fn write(&self) -> Result<()> {
+        write(&self.run.join(FILE), &[Run::new(&self.run, &self.log)?], &Value::Null)
+    }
+}
+
+/// Whether the page is written at this entry.
+fn is_milestone(entry: &Value) -> bool {
+    entry["event"] == "valid" || entry["event"] == "final"
 }
 
 impl Watcher for Page {
@@ -186,15 +195,12 @@ impl Watcher for Page {
 
     fn begin(&mut self, entries: &[Value]) -> Result<()> {
         self.log = entries.to_vec();
-        Ok(())
+        if entries.iter().any(is_milestone) { self.write() } else { Ok(()) }
     }
 
     fn entry(&mut self, entry: &Value) -> Result<()> {
         self.log.push(entry.clone());
-        if entry["event"] == "valid" || entry["event"] == "final" {
-            write(&self.run.join(FILE), &[Run::new(&self.run, &self.log)?], &Value::Null)?;
-        }
-        Ok(())
+        if is_milestone(entry) { self.write() } else { Ok(()) }
     }
 }
 

@@ -16,7 +16,8 @@ use crate::file;
 /// The log in a run directory.
 pub const LOG_FILE: &str = "log.jsonl";
 
-/// Shows the entries of a log in another form. If it fails, there is only a warning: the log has everything.
+/// Shows the entries of a log in another form. If it fails, there is only a warning: the log has everything, and it begins anew
+/// at the next validation.
 pub trait Watcher {
     /// The run goes on after these entries; others that were shown before no longer count.
     fn begin(&mut self, entries: &[Value]) -> Result<()>;
@@ -50,7 +51,13 @@ pub struct Log {
     total: Option<u64>,
     /// When this session began, and after which update.
     began: (Instant, u64),
-    watchers: Vec<Box<dyn Watcher>>,
+    watchers: Vec<Watched>,
+}
+
+/// A watcher, and whether it has failed: then it is told everything again at the next validation.
+struct Watched {
+    watcher: Box<dyn Watcher>,
+    has_failed: bool,
 }
 
 /// How far a run has come.
@@ -82,13 +89,9 @@ impl Progress {
 impl Log {
     /// Opens `log.jsonl` in a run directory. On resume, entries of what came after `resumed_at` are dropped: it will be done
     /// again, and each update stands in the log once. `total` is the last update, if it is known.
-    pub fn open(
-        run: &Path,
-        resumed_at: Progress,
-        total: Option<u64>,
-        mut watchers: Vec<Box<dyn Watcher>>,
-    ) -> Result<Self> {
+    pub fn open(run: &Path, resumed_at: Progress, total: Option<u64>, watchers: Vec<Box<dyn Watcher>>) -> Result<Self> {
         let path = run.join(LOG_FILE);
+        let mut watchers: Vec<_> = watchers.into_iter().map(|watcher| Watched { watcher, has_failed: false }).collect();
         let file = cut(&path, resumed_at, &mut watchers)?;
         // Where no bar can be drawn, there are plain lines.
         let bar = Some(bar(total, resumed_at.step)).filter(|bar| !bar.is_hidden());
@@ -107,6 +110,9 @@ impl Log {
         let written = writeln!(self.file, "{entry}").and_then(|()| self.file.flush());
         written.map_err(|e| Error::io("write the log", &self.path, e))?;
         tell(&mut self.watchers, |watcher| watcher.entry(entry));
+        if matches!(entry["event"].as_str(), Some("valid" | "final")) {
+            self.begin_again();
+        }
         Ok(())
     }
 
@@ -114,6 +120,15 @@ impl Log {
     pub fn samples(&mut self, samples: Samples) {
         if !samples.explained.is_empty() {
             tell(&mut self.watchers, |watcher| watcher.samples(samples));
+        }
+    }
+
+    /// Tells watchers that have failed everything again.
+    fn begin_again(&mut self) {
+        for watched in self.watchers.iter_mut().filter(|watched| watched.has_failed) {
+            // A warning has said that it failed.
+            let entries = entries(&self.path).ok();
+            watched.has_failed = entries.is_none_or(|entries| watched.watcher.begin(&entries).is_err());
         }
     }
 
@@ -168,21 +183,21 @@ fn times(elapsed: Duration, step: u64, first: u64, total: Option<u64>) -> String
     format!("{}{left}", FormattedDuration(elapsed))
 }
 
-/// Calls all watchers; one that fails is dropped.
-fn tell(watchers: &mut Vec<Box<dyn Watcher>>, tell: impl Fn(&mut dyn Watcher) -> Result<()>) {
-    watchers.retain_mut(|watcher| match tell(watcher.as_mut()) {
-        Ok(()) => true,
-        Err(error) => {
+/// Calls all watchers but those that have failed.
+fn tell(watchers: &mut [Watched], tell: impl Fn(&mut dyn Watcher) -> Result<()>) {
+    for watched in watchers.iter_mut().filter(|watched| !watched.has_failed) {
+        if let Err(error) = tell(watched.watcher.as_mut()) {
+            watched.has_failed = true;
             message(format_args!(
-                "warning: {error}\n  training goes on without it; log.jsonl has the same information"
+                "warning: {error}\n  training goes on without it, and tries again at the next validation; log.jsonl has the same \
+                 information"
             ));
-            false
         }
-    });
+    }
 }
 
 /// Opens a log to go on after `progress`; what follows that is dropped.
-fn cut(path: &Path, progress: Progress, watchers: &mut Vec<Box<dyn Watcher>>) -> Result<File> {
+fn cut(path: &Path, progress: Progress, watchers: &mut [Watched]) -> Result<File> {
     let kept = entries_until(path, progress)?;
     let lines: String = kept.iter().map(|line| format!("{line}\n")).collect();
     let replaced = file::replace(path, &path.with_file_name(".log.jsonl.new"), lines.as_bytes());
@@ -236,6 +251,9 @@ fn bar(total: Option<u64>, start: u64) -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
     use super::*;
     use serde_json::json;
 
@@ -277,6 +295,47 @@ mod tests {
         log.entry(&json!({"event": "train", "update": 30}))?;
         let updates: Vec<u64> = told(folder.path()).into_iter().map(|(_, update)| update).collect();
         assert_eq!(updates, [10, 20, 21, 30]);
+        Ok(())
+    }
+
+    /// Says which updates it has been told of; fails while it is `broken`.
+    struct Told {
+        updates: Rc<RefCell<Vec<u64>>>,
+        broken: Rc<Cell<bool>>,
+    }
+
+    impl Watcher for Told {
+        fn begin(&mut self, entries: &[Value]) -> Result<()> {
+            self.updates.borrow_mut().clear();
+            entries.iter().try_for_each(|entry| self.entry(entry))
+        }
+
+        fn entry(&mut self, entry: &Value) -> Result<()> {
+            if self.broken.get() {
+                return Err(Error::failure("no space left"));
+            }
+            self.updates.borrow_mut().push(entry["update"].as_u64().unwrap());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_watcher_that_failed_is_told_everything_at_the_next_validation() -> Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        let (updates, broken) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
+        let watcher = Told { updates: updates.clone(), broken: broken.clone() };
+        let mut log = Log::open(folder.path(), Progress::default(), None, vec![Box::new(watcher)])?;
+        let mut entry = |event: &str, update: u64| log.entry(&json!({"event": event, "update": update}));
+        entry("train", 1)?;
+        broken.set(true);
+        entry("train", 2)?;
+        entry("valid", 2)?;
+        broken.set(false);
+        entry("train", 3)?;
+        assert!(updates.borrow().is_empty());
+        entry("valid", 4)?;
+        entry("train", 5)?;
+        assert_eq!(*updates.borrow(), [1, 2, 2, 3, 4, 5]);
         Ok(())
     }
 

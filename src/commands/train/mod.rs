@@ -13,6 +13,7 @@ use crate::cli::{Common, TrainArgs};
 use crate::commands::output::print;
 use crate::commands::run::directory::Lock;
 use crate::commands::run::init;
+use crate::commands::run::plan::Plan;
 use crate::commands::run::signals::Signals;
 use crate::commands::run::training_data::{self, Data, Workplace};
 use crate::commands::run::validator::Validator;
@@ -84,11 +85,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let compute = super::model::training_type(config.runtime.precision, &device);
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     let parameters = model.parameters().values().elem_count();
-    let (rows, tokens) = batches::largest_shape(&data, &config);
-    let needed = memory::estimate(&config, parameters, vocabulary.target, rows * tokens);
-    if device.is_cpu() {
-        memory::warning(needed).into_iter().for_each(warning);
-    }
+    Plan::new(&config, &data)?.warnings(&config, device.is_cpu()).for_each(warning);
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let text = compare::checksums(&data.corpus, validator.as_ref());
@@ -239,6 +236,9 @@ fn conclude(
             };
             let config = shell_word(&host.run.join(CONFIG_FILE));
             let help = format!("continue with `mt train --config {config} --resume`");
+            if common.json {
+                print(serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null }))?;
+            }
             return Err(Error::stopped(end == End::Terminated, what).help(help));
         }
         End::Updates => "train.max_updates reached".to_owned(),
