@@ -6,7 +6,8 @@
 
 CTranslate2 runs the very weights that `mt` runs, and so does Marian on random sentences. RUN is a run of configs/multi30k-tiny.toml; FOLDER holds train.{en,de}
 and test_2016_flickr.{en,de}. Of text Marian runs a model of the same shape that is trained here for --marian-updates updates
-(or --marian FOLDER, from benches/marian_train.py --save): long enough for translations of the usual length.
+(or --marian FOLDER, from benches/marian_train.py --save): long enough for translations of the usual length. With 0 updates, it is
+left out there.
 
 Every round runs each side once. CTranslate2 is run with each division of the threads, and the fastest counts, setting by setting.
 Random sentences: the best of three passes of a run, target tokens a second. Text: from the
@@ -131,7 +132,7 @@ def text(model: Path, data: Path, mt: Path, python: Path, arguments, folder: Pat
     converter = ROOT / "benches/ctranslate2_decode.py"
     run([python, converter, "--weights", model / "model.safetensors", "--tokenizer", tokenizer, "--save", folder / "ct2"])
     marian = arguments.marian
-    if not marian:
+    if not marian and arguments.marian_updates:
         progress(f"training a model with Marian: {arguments.marian_updates} updates")
         tokens, marian = folder / "tokens", folder / "marian"
         tokens.mkdir()
@@ -151,8 +152,9 @@ def text(model: Path, data: Path, mt: Path, python: Path, arguments, folder: Pat
             for batches, more in {"64 lines": [], "4,096 tokens": ["--batch-tokens", 4096]}.items():
                 sides[f"CTranslate2 {precision}, {division}, {batches}"] = [
                     *peer, "--peer", "ctranslate2", "--model", folder / "ct2", "--precision", precision, *flags, *more]  # fmt: skip
-    sides["Marian float32"] = [
-        *peer, "--peer", "marian", "--model", marian / "model.npz", "--vocabulary", marian / "vocabulary.yml"]  # fmt: skip
+    if marian:
+        sides["Marian float32"] = [
+            *peer, "--peer", "marian", "--model", marian / "model.npz", "--vocabulary", marian / "vocabulary.yml"]  # fmt: skip
     ours = [mt, "translate", "--model", model, "--quiet", "--beam", 5, "--threads", 2, "--input", source]
     like_peers = ["--length-penalty-kind", "power", "--length-penalty", 1, "--patience", 1]
     for precision in ("f32", "bf16", "int8"):
@@ -186,7 +188,7 @@ def main():
     parser.add_argument("--model", type=Path, help="a run of configs/multi30k-tiny.toml")
     parser.add_argument("--data", type=Path, help="folder with Multi30k as plain text")
     parser.add_argument("--marian", type=Path, help="a model of benches/marian_train.py --save")
-    parser.add_argument("--marian-updates", type=int, default=800)
+    parser.add_argument("--marian-updates", type=int, default=800, help="0: text without Marian")
     parser.add_argument("--python", type=Path, help="a Python that has the peers")
     arguments = parser.parse_args()
     wanted = arguments.only or ["base", "tiny", *(["text"] if arguments.model else [])]
