@@ -70,6 +70,9 @@ struct Args {
     threads: usize,
     #[arg(long, value_parser = precision, default_value = "f32")]
     precision: Precision,
+    /// On a GPU: leave small products to cuBLASLt, to compare it with the kernels that otherwise compute them.
+    #[arg(long)]
+    library: bool,
     /// Timed updates.
     #[arg(long, default_value_t = 7)]
     updates: usize,
@@ -83,6 +86,20 @@ struct Args {
 
 fn precision(name: &str) -> Result<Precision, String> {
     Precision::named(name).ok_or_else(|| format!("one of {}", Precision::NAMES.join(", ")))
+}
+
+/// A GPU's backend without kernels for small products.
+#[cfg(feature = "cuda")]
+fn library_backend(model: &Transformer) -> Result<Box<dyn Backend>, Box<dyn Error>> {
+    let queue = mt::gpu::cuda::Cuda::of(model.parameters().device())?;
+    let mut engine = mt::gpu::Engine::new(model, queue, model.parameters().compute())?;
+    engine.use_library();
+    Ok(Box::new(engine))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn library_backend(_: &Transformer) -> Result<Box<dyn Backend>, Box<dyn Error>> {
+    Err("--library needs a build with CUDA".into())
 }
 
 /// The time of an update, in seconds.
@@ -157,7 +174,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let vocabulary = Vocabulary { source: vocabulary, target: vocabulary, source_padding: 0, target_padding: 0 };
     let model = Transformer::with_precision(&config, vocabulary, &device, compute)?;
     model.initialise(1)?;
-    let mut backend = training_backend(&model)?;
+    let mut backend = if args.library { library_backend(&model)? } else { training_backend(&model)? };
     let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0)?;
     let mut stream = Stream::new(1, "batches");
     let mut batch_of = || {
