@@ -117,7 +117,10 @@ fn loss_and_gradients_are_the_processor_s() {
 fn bf16_follows_f32() {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let cosine = |a: &[f32], b: &[f32]| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
-    for (number, config) in every_option().into_iter().enumerate() {
+    // Without dropout, pre-norm: where the gradient of the stream is the sub-layer's own.
+    let plain = ModelConfig { norm: NormPlacement::Pre, ..small_model() };
+    assert!(plain.dropout == 0.0);
+    for (number, config) in every_option().into_iter().chain([plain]).enumerate() {
         let want = want(&config, &TRAINING);
         let (model, mut with_library) = engine(&config, DType::BF16);
         with_library.use_library();

@@ -230,6 +230,18 @@ fn other_products_are_left_to_the_library() {
     for other in [Product { a, ..small }, Product { c, ..small }, Product { number: Number::F32, ..small }] {
         assert!(!kernels.has_kernel(&other), "{other:?}");
     }
+    let weights = |rows: usize| Product {
+        k: rows,
+        a: matrix(64).t(),
+        b: matrix(64),
+        result: Number::F32,
+        accumulate: true,
+        ..product([64, 64, 64])
+    };
+    assert!(kernels.takes_weight_gradient(&weights(16_384)) && !kernels.takes_weight_gradient(&weights(16_385)));
+    assert!(kernels.has_small_gradients(16_384, [(64, 128)].into_iter()));
+    assert!(!kernels.has_small_gradients(16_385, [(64, 128)].into_iter()));
+    assert!(!kernels.has_small_gradients(4097, [(64, 64), (512, 128)].into_iter()));
     kernels.most_multiplications = 0;
     assert!(!kernels.has_kernel(&small));
 }

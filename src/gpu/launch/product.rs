@@ -13,6 +13,8 @@ pub const MOST_MULTIPLICATIONS: usize = 1 << 28;
 /// Terms of the sums of a small product, at most. Few blocks with long sums would leave the device idle, and a library divides
 /// the sums.
 const MOST_TERMS: usize = 512;
+/// The same for weight gradients, whose sums are over the rows of a batch, and of which many are computed at once.
+const MOST_ROWS: usize = 1 << 14;
 /// The most products of [`Kernels::add_weight_gradients`] in one launch: a kernel's arguments have at most 4,096 bytes.
 const MOST_SMALL_PRODUCTS: usize = 56;
 /// Rows and columns of the result that a block computes, and how many terms of the sums it holds at a time, in so many stages.
@@ -45,7 +47,8 @@ impl SmallProduct {
         sizes: [0; 3],
         strides: [0; 3],
         across: 1,
-        end: 0,
+        // Beyond every grid: kernels look for the first product that ends after a block.
+        end: u32::MAX,
     };
 
     /// `before` is the number of blocks for the products before it.
@@ -154,13 +157,14 @@ impl Kernels {
 
     /// Whether the weight gradients of projections between these widths, summed over so many rows, are small products.
     pub fn has_small_gradients(&self, rows: usize, mut widths: impl Iterator<Item = (usize, usize)>) -> bool {
-        self.number == Number::Bf16 && self.wide && widths.all(|(out, input)| self.is_small(rows * out * input))
+        let is_small = self.number == Number::Bf16 && self.wide && rows <= MOST_ROWS;
+        is_small && widths.all(|(out, input)| self.is_small(rows * out * input))
     }
 
     /// Whether [`Self::add_weight_gradients`] takes the product.
     pub fn takes_weight_gradient(&self, p: &Product) -> bool {
         let has_form = p.a.transposed && !p.b.transposed && p.accumulate && p.result == Number::F32;
-        has_form && self.is_small(p.m * p.n * p.k) && self.has_small_form(p)
+        has_form && p.k <= MOST_ROWS && self.is_small(p.m * p.n * p.k) && self.has_small_form(p)
     }
 
     /// Adds to the gradients of weights, of which none may be there twice.
