@@ -17,6 +17,7 @@ pub type Values = BTreeMap<String, String>;
 const SCHEDULE: &str = "train.schedule.";
 /// The weights of the corpora.
 pub const WEIGHTS: &str = "data.train.weight";
+
 /// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights.
 pub fn values(config: &Config) -> Values {
     let mut values = config::values(config);
@@ -209,6 +210,23 @@ mod tests {
         ];
         assert_eq!(of_train, fixed.map(|key| format!("train.{key}")).iter().collect::<Vec<_>>());
         assert!(!is_free(WEIGHTS));
+    }
+
+    /// A key of `[model]` of which nothing is said would be taken for one that no trained model depends on.
+    #[test]
+    fn it_is_said_what_depends_on_each_key_of_a_model() {
+        let values = values(&Config::default());
+        let of_model = || values.keys().filter_map(|key| Some((key, key.strip_prefix("model.")?)));
+        let without = |what: &[Decides]| -> Vec<&str> {
+            let decides = |key: &String| what.iter().any(|what| config::decides(key, *what));
+            of_model().filter(|(key, _)| !decides(key)).map(|(_, name)| name).collect()
+        };
+        let of_training = ["activation_dropout", "attention_dropout", "dropout", "embedding_dropout", "init", "preset"];
+        let stated = of_training.into_iter().filter(|name| values.contains_key(&format!("model.{name}")));
+        assert_eq!(without(&[Decides::Shape, Decides::Function]), stated.collect::<Vec<_>>());
+        let not_function = without(&[Decides::Function]);
+        assert!(not_function.len() == without(&[Decides::Shape, Decides::Function]).len() + 1);
+        assert!(not_function.contains(&"max_length"));
     }
 
     /// The state of a checkpoint that was trained with `config` and has something to lose.

@@ -35,6 +35,7 @@ const BEAM: Kind = Kind::Integer { least: 1, most: MAX_BEAM as i128 };
 const DATA: &[Key] = &[
     key("root", Kind::Path).on_resume(OnResume::Free),
     key("train", Kind::List(CORPUS)),
+    // Its text is compared by checksum.
     key("valid", Kind::Table(SET)).on_resume(OnResume::Free),
     key("test", Kind::Table(SET)).on_resume(OnResume::Free),
     key("max_length", POSITIVE).decides(BATCHES),
