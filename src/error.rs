@@ -116,10 +116,7 @@ impl Error {
     /// Several errors reported at once, each with the others it already carries. An empty list is a bug of the caller and
     /// becomes a generic failure.
     pub fn many(errors: Vec<Error>) -> Self {
-        let mut all = errors.into_iter().flat_map(|mut error| {
-            let others = std::mem::take(&mut error.inner.others);
-            std::iter::once(error).chain(others)
-        });
+        let mut all = errors.into_iter().flat_map(Error::into_all);
         let Some(mut first) = all.next() else { return Self::failure("unknown failure") };
         first.inner.others = all.collect();
         first
@@ -211,6 +208,12 @@ impl Error {
     /// All errors held: this one and those reported with it.
     pub fn all(&self) -> impl Iterator<Item = &Error> {
         std::iter::once(self).chain(self.inner.others.iter())
+    }
+
+    /// As [`Error::all`], each an error of its own.
+    pub fn into_all(mut self) -> Vec<Error> {
+        let others = std::mem::take(&mut self.inner.others);
+        std::iter::once(self).chain(others).collect()
     }
 }
 

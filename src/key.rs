@@ -28,6 +28,8 @@ pub enum OnResume {
     Noted,
     /// It would have no effect, since the run has its vocabulary already: not even `--force` helps.
     NoEffect,
+    /// The same once the run has a checkpoint, since it has its parameters then; before, `--force` is needed.
+    AtStart,
 }
 
 /// What may depend on a key.

@@ -777,6 +777,37 @@ fn the_final_average_spans_a_change_of_rhythm() {
     assert_eq!(file(&project, "same", "model.safetensors"), file(&project, "runs/small", "model.safetensors"));
 }
 
+/// What a run began with is past: it may be stated otherwise only as long as there is no checkpoint.
+#[test]
+fn another_beginning_is_refused_even_with_force() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let model = file(&project, "runs/small", "model.safetensors");
+    for set in ["train.init=nowhere", "model.init=normal"] {
+        let key = set.split_once('=').unwrap().0;
+        let output = project.train(&["--resume", "--force", "--set", "train.max_updates=6", "--set", set]);
+        fails(&output, 2, &[&format!("`{key}` was"), "goes on with its own parameters", "--run-dir"]);
+    }
+    assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
+    std::fs::remove_dir_all(project.path("runs/small/checkpoints")).unwrap();
+    std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
+    let again = ["--resume", "--set", "train.max_updates=2", "--set", "model.init=normal"];
+    fails(&project.train(&again), 2, &["`model.init` was", "--force"]);
+    succeeds(&project.train(&[&again[..], &["--force"]].concat()));
+}
+
+/// As the resume itself would.
+#[test]
+fn a_dry_run_compares_the_text_of_a_run_that_goes_on() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    succeeds(&project.train(&["--resume", "--dry-run"]));
+    let text = std::fs::read_to_string(project.path("train.en")).unwrap();
+    project.write("train.en", text.replacen("the", "a", 1));
+    fails(&project.train(&["--resume", "--dry-run"]), 2, &["the training text has changed", "train.en", "--force"]);
+    succeeds(&project.train(&["--resume", "--dry-run", "--force"]));
+}
+
 /// A validation interrupted by a signal is repeated when the run is resumed, and the end result is the same.
 #[test]
 fn a_validation_that_was_cut_short_is_made_up_for() {

@@ -35,7 +35,7 @@ pub fn of(config: &Config) -> Values {
         let is_of_training = key.starts_with("model.") || key.starts_with("train.") || key == "tokenizer.dropout";
         let is_origin = key == "model.preset" || key == "train.init";
         let is_recorded = (is_of_training && !is_origin) || config::decides(key, Decides::Batches);
-        is_of_state(key) || (is_recorded && config::on_resume(key) == OnResume::Refused)
+        is_of_state(key) || (is_recorded && matches!(config::on_resume(key), OnResume::Refused | OnResume::AtStart))
     });
     values
 }

@@ -117,13 +117,13 @@ const MODEL: &[Key] = &[
     key("embedding_dropout", FRACTION),
     key("attention_dropout", FRACTION),
     key("activation_dropout", FRACTION),
-    key("init", Kind::Choice(Init::NAMES)),
+    key("init", Kind::Choice(Init::NAMES)).on_resume(OnResume::AtStart),
     // Room for a piece and the end of the sentence.
     key("max_length", Kind::Integer { least: 2, most: 1 << 24 }).decides(&[Decides::Shape]),
 ];
 
 const TRAIN: &[Key] = &[
-    key("init", Kind::Path),
+    key("init", Kind::Path).on_resume(OnResume::AtStart),
     key("freeze", Kind::Texts),
     key("batch_tokens", POSITIVE).decides(BATCHES),
     key("accumulate", POSITIVE),

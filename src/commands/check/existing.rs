@@ -63,7 +63,8 @@ impl Existing {
         let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(false) };
         let valid = Validator::open(config, texts, &data.tokenizers, &|_| ())?;
         let text = compare::checksums(&data.corpus, valid.as_ref());
-        self.refused.extend(compare::text(&state.text, &text, &config.data).err());
+        let compared = compare::text(&state.text, &text, &config.data);
+        self.refused.extend(compared.err().into_iter().flat_map(Error::into_all));
         Ok(!self.refused.is_empty())
     }
 

@@ -57,6 +57,7 @@ pub struct Comparison {
 /// records counts for more than the file, which may have been changed since.
 pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Comparison {
     let newest = config_file.parent().and_then(record::of_newest);
+    let has_parameters = newest.is_some();
     let (step, record) = newest.unwrap_or_default();
     let mut comparison = Comparison::default();
     let gone = new.train.init.as_deref().filter(|init| !init.exists());
@@ -87,6 +88,10 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
             let help =
                 "a run keeps the vocabulary that it began with: restore the value, or start another run with --run-dir";
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
+        } else if meaning == OnResume::AtStart && has_parameters {
+            let help = "a run that has a checkpoint goes on with its own parameters: restore the value, or start another run with \
+                        --run-dir";
+            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
         } else if is_other_shape && config::decides(&key, Decides::Shape) {
             let help =
                 "the run's parameters do not fit another shape: restore the value, or start another run with --run-dir";
@@ -95,7 +100,7 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
             let help = "a run has its exponential average from the beginning or not at all: restore the value, or start \
                         another run from this one's model with train.init";
             comparison.impossible.push(Error::usage(what).at(config_file).help(help));
-        } else if meaning == OnResume::Refused {
+        } else if matches!(meaning, OnResume::Refused | OnResume::AtStart) {
             let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
                         with --force";
             comparison.refused.push(Error::usage(what).at(config_file).help(help));

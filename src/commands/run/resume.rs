@@ -33,16 +33,24 @@ pub fn begin(
         None => None,
     };
     if let Some(state) = &loaded {
-        match compare::text(&state.text, text, &config.data) {
-            Err(error) if force => error.all().for_each(|one| note(one.what())),
-            compared => compared?,
-        }
+        check_text(state, text, config, force)?;
     } else if let Some(start) = Start::open(config)? {
         start.load(model)?;
         optimizer.begin_average()?;
         info(start.describe());
     }
     Ok(loaded.unwrap_or_default())
+}
+
+/// Refuses to continue with other text than the state's or, if `force` insists, notes it.
+pub fn check_text(state: &TrainState, text: &TextChecksums, config: &Config, force: bool) -> Result<()> {
+    match compare::text(&state.text, text, &config.data) {
+        Err(error) if force => {
+            error.all().for_each(|one| note(one.what()));
+            Ok(())
+        }
+        compared => compared,
+    }
 }
 
 /// Adapts the state to the configuration with which the run continues, after it was trained with `old`. Also returns the

@@ -6,13 +6,13 @@ use candle_core::Device;
 use serde_json::json;
 
 use crate::checkpoint;
-use crate::cli::Common;
+use crate::cli::{Common, TrainArgs};
 use crate::commands::info;
 use crate::commands::output::Output;
-use crate::commands::run::init;
 use crate::commands::run::plan::Plan;
 use crate::commands::run::training_data::{self, Workplace};
 use crate::commands::run::validator::Validator;
+use crate::commands::run::{compare, init, restore, resume};
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
 use crate::console::Notice;
@@ -21,14 +21,14 @@ use crate::error::Result;
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved` are the
-/// configuration and the tokenizers of the run that would be continued; any other existing run is replaced if this one
-/// `overwrites` it.
+/// configuration and the tokenizers of the run that would be continued, whose text is compared; any other existing run is
+/// replaced if `--overwrite` says so.
 pub fn print(
     run: &Path,
     config: &Config,
     texts: &Texts,
     saved: Option<(Config, Tokenizers)>,
-    overwrites: bool,
+    args: &TrainArgs,
     device: &Device,
     common: &Common,
 ) -> Result<()> {
@@ -38,7 +38,12 @@ pub fn print(
     let (old, saved) = saved.unzip();
     let data = training_data::prepare(config, texts, saved, &Workplace::beside(run, &config.data, &say))?;
     let config = &init::stating_tokenizers(config.clone(), old.as_ref(), &data.tokenizers);
-    Validator::open(config, texts, &data.tokenizers, &say)?;
+    let validator = Validator::open(config, texts, &data.tokenizers, &say)?;
+    if old.is_some()
+        && let Some((state, _)) = restore::newest(run, &say)?
+    {
+        resume::check_text(&state, &compare::checksums(&data.corpus, validator.as_ref()), config, args.force)?;
+    }
     if let Some(test) = &texts.test {
         test.open(1.0, &say)?;
     }
@@ -76,7 +81,7 @@ pub fn print(
     lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
     let exists = match config::is_resolved(&run.join(checkpoint::CONFIG_FILE)) {
         true if old.is_some() => "; its run would go on",
-        true if overwrites => "; its run would be replaced",
+        true if args.overwrite => "; its run would be replaced",
         true => "; it exists: --resume or --overwrite will be needed",
         false => "",
     };

@@ -66,7 +66,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     if args.dry_run {
         let old = directory::continued(&run, args, &config)?.map(|continued| continued.config);
         let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
-        return dry_run::print(&run, &config, &texts, saved, args.overwrite, &device, common);
+        return dry_run::print(&run, &config, &texts, saved, args, &device, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
     let (continued, lock) = directory::open(&run, args, &config)?;
