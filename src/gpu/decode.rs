@@ -14,7 +14,7 @@ use super::cargo::Cargo;
 use super::launch::{Exclusions, Heads, Past, Side};
 use super::pass::{Kept, Memory, Pass, check_side};
 use super::plan::{self, Inner, Plan};
-use super::queue::{Address, Epilogue, Number, Queue};
+use super::queue::{Address, Epilogue, Number, Product, Queue};
 use super::rows::Rows;
 use super::{Engine, bytes_of, bytes_of_mut};
 use crate::error::Result;
@@ -138,7 +138,7 @@ impl InferenceEngine {
             let mark = pass.engine.arena.mark();
             let encoded = pass.forward(&self.plan.encoder, &session.source, None)?;
             for linear in &layers {
-                pass.project(encoded.output, rows.len(), linear, at, pass.bias(linear))?;
+                pass.project(encoded.output, rows.len(), linear, at)?;
                 session.cross.push(at);
                 at = pass.after(at, rows.len() * linear.out);
             }
@@ -271,12 +271,12 @@ impl Session<'_> {
         let (side, parents, exclusions) = self.send(pass, step, excluded)?;
         pass.engine.kernels.advance([now, before, parents], self.position, self.capacity, rows)?;
         let memory = Memory { states: Address::NONE, side: self.source, gradient: Address::NONE };
-        let states = pass.walk(&plan.decoder, &side, &mut |pass, number, attention, input, h| {
+        let states = pass.walk(&plan.decoder, &side, &mut |pass, number, attention, input| {
             let (layer, query_width) = (number / 3, attention.query.out);
             let context = pass.numbers(rows, attention.output.input)?;
             if attention.key_value.is_none() {
                 let query = caches[layer];
-                pass.project(input, rows, &attention.query, query, pass.bias(&attention.query))?;
+                pass.project(input, rows, &attention.query, query)?;
                 pass.turn(attention, query, &side, 1.0)?;
                 let c = pass.engine.model.config();
                 let past = Past {
@@ -295,18 +295,18 @@ impl Session<'_> {
                 pass.engine.kernels.attend_past(context, query, &past)?;
             } else {
                 let query = pass.numbers(rows, query_width)?;
-                pass.project(input, rows, &attention.query, query, pass.bias(&attention.query))?;
+                pass.project(input, rows, &attention.query, query)?;
                 let sizes = pass.sizes(attention, &side, Some(memory));
                 let log_sums = pass.floats(sizes.heads * rows)?;
                 let Heads { k, v, .. } = pass.heads(query, self.cross[layer]);
                 pass.engine.kernels.attend([context, log_sums], Heads { q: query, k, v }, &sizes)?;
             }
-            pass.project(context, rows, &attention.output, h, Epilogue::None)?;
-            Ok(Kept::Nothing)
+            Ok((Kept::Nothing, context))
         })?;
         let logits = pass.floats(rows * plan.output.stride)?;
-        let bias = plan.output.bias.map_or(Epilogue::None, |bias| Epilogue::Bias(pass.master(bias)));
-        pass.project_into(Number::F32, states.output, rows, &plan.output, logits, bias)?;
+        let epilogue = plan.output.bias.map_or(Epilogue::None, |bias| Epilogue::Bias(pass.master(bias)));
+        let product = pass.projection(states.output, rows, &plan.output, logits);
+        pass.multiply(&Product { result: Number::F32, epilogue, ..product })?;
         Ok((logits, exclusions, mark))
     }
 

@@ -69,6 +69,16 @@ pub struct Sublayer {
     pub site: u64,
 }
 
+impl Sublayer {
+    /// The last projection.
+    pub fn last(&self) -> &Linear {
+        match &self.inner {
+            Inner::Attention(attention) => &attention.output,
+            Inner::FeedForward(feed_forward) => &feed_forward.fc2,
+        }
+    }
+}
+
 /// What is added to embeddings by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {

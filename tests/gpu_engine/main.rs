@@ -8,6 +8,7 @@ mod decoding;
 mod loss;
 mod norm;
 mod product;
+mod product_norm;
 
 use std::sync::Arc;
 

@@ -12,23 +12,23 @@ use crate::common::emulator::{get, guarded_queue, put, to_bf16};
 
 /// More than the warps of all blocks on the emulator, so that some take several.
 const ROWS: usize = 70;
-const EPS: f64 = 1e-5;
+pub const EPS: f64 = 1e-5;
 
-fn rounded(x: f64, number: Number) -> f64 {
+pub fn rounded(x: f64, number: Number) -> f64 {
     match number {
         Number::F32 => f64::from(x as f32),
         Number::Bf16 => f64::from(f32::from_bits(u32::from(to_bf16(x as f32)) << 16)),
     }
 }
 
-fn put_numbers(queue: &dyn Queue, values: &[f64], number: Number) -> Address {
+pub fn put_numbers(queue: &dyn Queue, values: &[f64], number: Number) -> Address {
     match number {
         Number::F32 => put(queue, &values.iter().map(|&x| x as f32).collect::<Vec<_>>()),
         Number::Bf16 => put(queue, &values.iter().map(|&x| to_bf16(x as f32)).collect::<Vec<_>>()),
     }
 }
 
-fn get_numbers(queue: &dyn Queue, at: Address, count: usize, number: Number) -> Vec<f32> {
+pub fn get_numbers(queue: &dyn Queue, at: Address, count: usize, number: Number) -> Vec<f32> {
     match number {
         Number::F32 => get::<f32>(queue, at, count),
         Number::Bf16 => {
@@ -38,10 +38,16 @@ fn get_numbers(queue: &dyn Queue, at: Address, count: usize, number: Number) -> 
 }
 
 /// s, y, ds, dh, and the sums of the gradients of γ, β and the bias.
-type Found = [Vec<f64>; 7];
+pub type Found = [Vec<f64>; 7];
+
+/// Partial sums of the gradients of γ, β and the bias, [blocks, 3·D], added up.
+pub fn sums_of(queue: &dyn Queue, partial: Address, blocks: usize, d: usize) -> [Vec<f32>; 3] {
+    let partial = get::<f32>(queue, partial, 3 * d * blocks);
+    [0, 1, 2].map(|which| (0..d).map(|j| (0..blocks).map(|block| partial[(block * 3 + which) * d + j]).sum()).collect())
+}
 
 /// What the kernels compute, from the definition in float64, of x, h, bias, γ, β, dy and the gradient that is added.
-fn by_definition(
+pub fn by_definition(
     [x, h, bias, gamma, beta, dy, addend]: [&[f64]; 7],
     d: usize,
     kind: NormKind,
@@ -51,7 +57,7 @@ fn by_definition(
     let mut found: Found = Default::default();
     let [mut d_gamma, mut d_beta, mut d_bias] = [0; 3].map(|_| vec![0.0; d]);
     let width = d as f64;
-    for row in 0..ROWS {
+    for row in 0..x.len() / d {
         let at = row * d..(row + 1) * d;
         let mask: Vec<f64> = at.clone().map(|i| f64::from(dropout.factor(i))).collect();
         let sum = |j: usize| rounded(x[at.start + j] + mask[j] * (h[at.start + j] + bias[j]), number);
@@ -127,10 +133,7 @@ fn norms_are_their_definition() {
             let given = [of(&dy), of(&addend), s, statistics];
             kernels.add_norm_backward([ds, dh, partial], given, norm, dropout, &side, d).unwrap();
 
-            let partial = get::<f32>(queue, partial, 3 * d * blocks);
-            let sums = [0, 1, 2].map(|which| -> Vec<f32> {
-                (0..d).map(|j| (0..blocks).map(|block| partial[(block * 3 + which) * d + j]).sum()).collect()
-            });
+            let sums = sums_of(queue, partial, blocks, d);
             let rows = [s, y, ds, dh].map(|at| get_numbers(queue, at, ROWS * d, number));
             let want = by_definition([&x, &h, &bias, &gamma, &beta, &dy, &addend], d, kind, &dropout, number);
             // In bf16 only the rows are rounded, once.

@@ -4,24 +4,25 @@ use std::sync::Arc;
 
 use mt::gpu::launch::{Kernels, WeightGradient};
 use mt::gpu::queue::{Address, Epilogue, Matrix, Number, Product, Queue};
+use mt::ops::dropout::Dropout;
 use mt::rng::Stream;
 
 use super::error_by_norm;
 use crate::common::emulator::{Emulator, get, guarded_queue, on_emulator, put, to_bf16};
 
-fn as_f32(bits: u16) -> f32 {
+pub fn as_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
 /// A matrix of random bf16 numbers, whose rows lie further apart than needed; what is between them is NaN.
-struct Drawn {
+pub struct Drawn {
     values: Vec<f32>,
     columns: usize,
-    matrix: Matrix,
+    pub matrix: Matrix,
 }
 
 impl Drawn {
-    fn new(queue: &dyn Queue, [rows, columns]: [usize; 2], stream: &mut Stream) -> Self {
+    pub fn new(queue: &dyn Queue, [rows, columns]: [usize; 2], stream: &mut Stream) -> Self {
         let stride = columns.next_multiple_of(8) + 8;
         let mut bits = vec![0xffff; (rows - 1) * stride + columns];
         let mut values = Vec::new();
@@ -42,7 +43,7 @@ impl Drawn {
 }
 
 /// [m, n] in float64.
-fn by_definition([m, n, k]: [usize; 3], a: (&Drawn, bool), b: (&Drawn, bool)) -> Vec<f64> {
+pub fn by_definition([m, n, k]: [usize; 3], a: (&Drawn, bool), b: (&Drawn, bool)) -> Vec<f64> {
     let sum = |i: usize, j: usize| (0..k).map(|l| a.0.at(i, l, a.1) * b.0.at(l, j, b.1)).sum();
     (0..m).flat_map(|i| (0..n).map(move |j| (i, j))).map(|(i, j)| sum(i, j)).collect()
 }
@@ -141,6 +142,25 @@ fn through_relu(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3]) {
     assert_close(&result(&**queue, c, [m, n], number), &want, number, &format!("{m}×{n}×{k}, through relu"));
 }
 
+/// A projection through relu and dropout. Rows of the padded batch lie twice as far apart.
+fn dropped(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3]) {
+    let mut stream = Stream::new((m + n + k) as u64, "product");
+    let (x, w) = (Drawn::new(&**queue, [m, k], &mut stream), Drawn::new(&**queue, [n, k], &mut stream));
+    let kernels = Kernels::new(queue.clone(), Number::Bf16, true);
+    let bias = put(&**queue, &vec![to_bf16(0.5); n]);
+    let padded = put(&**queue, &(0..m as u32).map(|row| 2 * row).collect::<Vec<_>>());
+    let (number, c) = (Number::Bf16, put_result(&**queue, [m, n], Number::Bf16, f32::NAN));
+    let (a, b, epilogue) = (x.matrix, w.matrix.t(), Epilogue::BiasRelu(bias));
+    let product = Product { m, n, k, a, b, c, number, result: number, accumulate: false, epilogue };
+    let dropout = Dropout::new(0.3, 7);
+    kernels.product_with_dropout(&product, dropout, padded).unwrap();
+    let mut want = by_definition([m, n, k], (&x, false), (&w, true));
+    for (i, want) in want.iter_mut().enumerate() {
+        *want = (*want + 0.5).max(0.0) * f64::from(dropout.factor(i / n * 2 * n + i % n));
+    }
+    assert_close(&result(&**queue, c, [m, n], number), &want, number, &format!("{m}×{n}×{k}, with dropout"));
+}
+
 /// Weight gradients of these sizes [m, n, k] together, every other one with that of a bias.
 fn weight_gradients(queue: &Arc<dyn Queue>, all: &[[usize; 3]]) {
     let mut stream = Stream::new(all.len() as u64, "product");
@@ -183,6 +203,7 @@ fn small_products_are_their_definition() {
         forward(&queue, sizes);
         backward(&queue, sizes);
         through_relu(&queue, sizes);
+        dropped(&queue, sizes);
     }
     weight_gradients(&queue, &SIZES.map(|[rows, out, input]| [out, input, rows]));
     // More than one launch takes.

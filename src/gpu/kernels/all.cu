@@ -3,6 +3,7 @@
 #include "norm.cu"
 #include "columns.cu"
 #include "product.cu"
+#include "product_norm.cu"
 #include "rotary.cu"
 #include "attention.cu"
 #include "attention_tiles.cu"

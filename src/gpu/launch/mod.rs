@@ -17,6 +17,7 @@ mod loss;
 mod norm;
 mod optimizer;
 mod product;
+mod product_norm;
 mod rotary;
 mod search;
 

@@ -2,9 +2,10 @@
 
 use std::ffi::c_void;
 
-use super::{Kernels, WARP};
+use super::{DropoutArgument, Kernels, WARP};
 use crate::error::Result;
 use crate::gpu::queue::{Address, Epilogue, Launch, Number, Product};
+use crate::ops::dropout::Dropout;
 use crate::ops::matmul::Precision;
 use crate::ops::profile::Work;
 
@@ -17,16 +18,18 @@ const MOST_TERMS: usize = 512;
 const MOST_ROWS: usize = 1 << 14;
 /// The most products of [`Kernels::add_weight_gradients`] in one launch: a kernel's arguments have at most 4,096 bytes.
 const MOST_SMALL_PRODUCTS: usize = 56;
-/// Rows and columns of the result that a block computes, and how many terms of the sums it holds at a time, in so many stages.
-const SIDE: usize = 64;
+/// Rows and columns of the result that a block computes.
+const SQUARE: [usize; 2] = [64, 64];
+/// How many terms of the sums a block holds at a time, and how many times that at most, as its shared memory has room.
 const DEPTH: usize = 32;
-const STAGES: usize = 4;
-const THREADS: u32 = 4 * WARP;
+const MOST_STAGES: usize = 4;
+const SHARED_BYTES: usize = 48 << 10;
+pub(super) const THREADS: u32 = 4 * WARP;
 
 /// A product as kernels take it.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct SmallProduct {
+pub(super) struct SmallProduct {
     a: Address,
     b: Address,
     c: Address,
@@ -35,7 +38,7 @@ struct SmallProduct {
     strides: [u32; 3],
     across: u32,
     /// Number of blocks for this product and all before it.
-    end: u32,
+    pub(super) end: u32,
 }
 
 impl SmallProduct {
@@ -51,9 +54,10 @@ impl SmallProduct {
         end: u32::MAX,
     };
 
-    /// `before` is the number of blocks for the products before it.
-    fn new(p: &Product, bias: Address, before: u32) -> Self {
-        let across = p.n.div_ceil(SIDE) as u32;
+    /// `block` is how many rows and columns of the result a block computes, `before` the number of blocks for the products
+    /// before it.
+    pub(super) fn new(p: &Product, bias: Address, block: [usize; 2], before: u32) -> Self {
+        let across = p.n.div_ceil(block[1]) as u32;
         Self {
             a: p.a.at,
             b: p.b.at,
@@ -62,7 +66,7 @@ impl SmallProduct {
             sizes: [p.m, p.n, p.k].map(|size| size as u32),
             strides: [p.a.stride, p.b.stride, p.c.stride].map(|stride| stride as u32),
             across,
-            end: before + across * p.m.div_ceil(SIDE) as u32,
+            end: before + across * p.m.div_ceil(block[0]) as u32,
         }
     }
 }
@@ -82,13 +86,15 @@ pub struct WeightGradient {
     pub bias: Address,
 }
 
-/// Bytes of shared memory for factors of which so many have the terms of the sums last.
-fn shared(terms_last: usize) -> u32 {
-    let part = |rows: usize, columns: usize| Number::Bf16.bytes(rows * (columns + 8));
-    (STAGES * (terms_last * part(SIDE, DEPTH) + (2 - terms_last) * part(DEPTH, SIDE))) as u32
+/// Bytes of shared memory that a block takes; `terms_last` says of both factors whether the terms of the sums are neighbours
+/// in memory.
+pub(super) fn shared(block: [usize; 2], terms_last: [bool; 2]) -> u32 {
+    let part = |lines: usize, terms_last| if terms_last { lines * (DEPTH + 8) } else { DEPTH * (lines + 8) };
+    let stage = Number::Bf16.bytes(part(block[0], terms_last[0]) + part(block[1], terms_last[1]));
+    ((SHARED_BYTES / stage).min(MOST_STAGES) * stage) as u32
 }
 
-fn work(p: &Product) -> Work {
+pub(super) fn work(p: &Product) -> Work {
     Work::product(p.m, p.n, p.k, Precision::Bf16)
 }
 
@@ -127,32 +133,51 @@ impl Kernels {
         if !self.has_kernel(p) {
             return self.queue.product(p);
         }
-        let (bias, relu) = match p.epilogue {
-            Epilogue::None => (Address::NONE, false),
-            Epilogue::Bias(bias) => (bias, false),
-            Epilogue::BiasRelu(bias) => (bias, true),
-        };
-        let (kernel, name, flag, terms_last) = match (p.b.transposed, p.result) {
-            (true, Number::Bf16) => ("multiply_bf16", "small product", relu, 2),
-            (true, Number::F32) => ("multiply_f32", "small product", relu, 2),
-            (false, _) => ("multiply_back", "small product, backward", p.accumulate, 1),
-        };
-        let (product, flag) = (SmallProduct::new(p, bias, 0), u32::from(flag));
-        let (grid, threads, shared) = ([product.end, 1, 1], THREADS, shared(terms_last));
-        // SAFETY: the types are those of the kernels in product.cu.
-        unsafe {
-            self.queue.launch(&Launch { kernel, name, grid, threads, shared, work: work(p) }, arguments![product, flag])
+        if !p.b.transposed {
+            let (product, accumulate) = (SmallProduct::new(p, Address::NONE, SQUARE, 0), u32::from(p.accumulate));
+            return self.multiply_back("multiply_back", p, arguments![product, accumulate]);
         }
+        self.project(p, Dropout::OFF, Address::NONE)
+    }
+
+    /// A product with [`Epilogue::BiasRelu`] that [has a kernel](Self::has_kernel), and dropout: `padded` is [`Side::padded`].
+    ///
+    /// [`Side::padded`]: super::Side::padded
+    pub fn product_with_dropout(&self, p: &Product, dropout: Dropout, padded: Address) -> Result<()> {
+        self.project(p, dropout, padded)
+    }
+
+    fn project(&self, p: &Product, dropout: Dropout, padded: Address) -> Result<()> {
+        let (bias, relu) = match p.epilogue {
+            Epilogue::None => (Address::NONE, 0u32),
+            Epilogue::Bias(bias) => (bias, 0),
+            Epilogue::BiasRelu(bias) => (bias, 1),
+        };
+        let kernel = match p.result {
+            Number::Bf16 => "multiply_bf16",
+            Number::F32 => "multiply_f32",
+        };
+        let (product, dropout) = (SmallProduct::new(p, bias, SQUARE, 0), DropoutArgument::from(dropout));
+        let (grid, shared, work) = ([product.end, 1, 1], shared(SQUARE, [true; 2]), work(p));
+        let launch = Launch { kernel, name: "small product", grid, threads: THREADS, shared, work };
+        // SAFETY: the types are those of the kernels in product.cu.
+        unsafe { self.queue.launch(&launch, arguments![product, relu, dropout, padded]) }
     }
 
     /// c = scale·a·b where the hidden layer of relu, which lies like c, is positive, else 0; for a product that
     /// [has a kernel](Self::has_kernel).
     pub fn product_through_relu(&self, p: &Product, hidden: Address, scale: f32) -> Result<()> {
-        let product = SmallProduct::new(p, hidden, 0);
-        let (kernel, name, grid) = ("multiply_back_relu", "small product, backward", [product.end, 1, 1]);
-        let launch = Launch { kernel, name, grid, threads: THREADS, shared: shared(1), work: work(p) };
-        // SAFETY: the types are those of `multiply_back_relu` in product.cu.
-        unsafe { self.queue.launch(&launch, arguments![product, scale]) }
+        let product = SmallProduct::new(p, hidden, SQUARE, 0);
+        self.multiply_back("multiply_back_relu", p, arguments![product, scale])
+    }
+
+    fn multiply_back(&self, kernel: &str, p: &Product, arguments: &mut [*mut c_void]) -> Result<()> {
+        let [down, across] = [p.m.div_ceil(SQUARE[0]), p.n.div_ceil(SQUARE[1])];
+        let (name, grid, shared) =
+            ("small product, backward", [(down * across) as u32, 1, 1], shared(SQUARE, [true, false]));
+        let launch = Launch { kernel, name, grid, threads: THREADS, shared, work: work(p) };
+        // SAFETY: the types are those of the kernels in product.cu: a product, and what it is to do besides.
+        unsafe { self.queue.launch(&launch, arguments) }
     }
 
     /// Whether the weight gradients of projections between these widths, summed over so many rows, are small products.
@@ -173,12 +198,13 @@ impl Kernels {
             let mut products = SmallProducts { each: [SmallProduct::NONE; MOST_SMALL_PRODUCTS] };
             let (mut end, mut all) = (0, Work::NONE);
             for (argument, gradient) in products.each.iter_mut().zip(some) {
-                *argument = SmallProduct::new(&gradient.product, gradient.bias, end);
+                *argument = SmallProduct::new(&gradient.product, gradient.bias, SQUARE, end);
                 end = argument.end;
                 all += work(&gradient.product);
             }
-            let (kernel, name, grid) = ("multiply_weights", "small weight gradients", [end, 1, 1]);
-            let launch = Launch { kernel, name, grid, threads: THREADS, shared: shared(0), work: all };
+            let (kernel, name) = ("multiply_weights", "small weight gradients");
+            let (grid, shared) = ([end, 1, 1], shared(SQUARE, [false; 2]));
+            let launch = Launch { kernel, name, grid, threads: THREADS, shared, work: all };
             // SAFETY: the type is that of `multiply_weights` in product.cu.
             unsafe { self.queue.launch(&launch, arguments![products]) }?;
         }

@@ -4,7 +4,7 @@ use super::{Kept, Memory, Pass};
 use crate::error::{Error, Result};
 use crate::gpu::launch::{AttentionSizes, Heads, Side};
 use crate::gpu::plan;
-use crate::gpu::queue::{Address, Epilogue};
+use crate::gpu::queue::{Address, Product};
 
 impl Pass<'_> {
     /// The sizes, strides and masks that the attention kernels take.
@@ -51,30 +51,30 @@ impl Pass<'_> {
         self.engine.kernels.turn(rows, self.engine.table, side, stride, heads, sign, rotary.table().1)
     }
 
+    /// Up to the last projection, whose input is returned.
     pub(in crate::gpu) fn attend(
         &mut self,
         attention: &plan::Attention,
         input: Address,
         side: &Side,
         memory: Option<Memory>,
-        h: Address,
-    ) -> Result<Kept> {
+    ) -> Result<(Kept, Address)> {
         let query = self.numbers(side.rows, attention.query.out)?;
-        self.project(input, side.rows, &attention.query, query, self.bias(&attention.query))?;
+        self.project(input, side.rows, &attention.query, query)?;
         let mut key_value = Address::NONE;
         if let Some((linear, memory)) = attention.key_value.zip(memory) {
             key_value = self.numbers(memory.side.rows, linear.out)?;
-            self.project(memory.states, memory.side.rows, &linear, key_value, self.bias(&linear))?;
+            self.project(memory.states, memory.side.rows, &linear, key_value)?;
         }
         self.turn(attention, query, side, 1.0)?;
         let context = self.numbers(side.rows, attention.output.input)?;
         let sizes = self.sizes(attention, side, memory);
         let log_sums = self.floats(sizes.heads * side.rows)?;
         self.engine.kernels.attend([context, log_sums], self.heads(query, key_value), &sizes)?;
-        self.project(context, side.rows, &attention.output, h, Epilogue::None)?;
-        Ok(Kept::Attention { input, query, key_value, context, log_sums })
+        Ok((Kept::Attention { input, query, key_value, context, log_sums }, context))
     }
 
+    /// Up to the product of the input's gradient, which is returned.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn attend_back(
         &mut self,
@@ -85,7 +85,7 @@ impl Pass<'_> {
         memory: Option<Memory>,
         first_look: &mut bool,
         (dx, accumulate): (Address, bool),
-    ) -> Result<()> {
+    ) -> Result<Product> {
         let Kept::Attention { input, query, key_value, context, log_sums } = *kept else {
             return Err(Error::failure("a pass whose sub-layers were mixed up"));
         };
@@ -109,6 +109,6 @@ impl Pass<'_> {
             self.project_back(d_key_value, memory.side.rows, &linear, memory.gradient, again)?;
         }
         self.add_weight_gradient(d_query, input, rows, &attention.query, attention.query.bias)?;
-        self.project_back(d_query, rows, &attention.query, dx, accumulate)
+        Ok(self.product_back(d_query, rows, &attention.query, dx, accumulate))
     }
 }

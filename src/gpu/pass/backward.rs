@@ -5,36 +5,72 @@ use crate::error::{Error, Result};
 use crate::gpu::cargo::Placed;
 use crate::gpu::launch::Side;
 use crate::gpu::plan::{Inner, Layers, Positions};
-use crate::gpu::queue::Address;
+use crate::gpu::queue::{Address, Product};
 use crate::ops::dropout::Dropout;
 use crate::ops::sublayer::NormPlacement;
 
+/// A gradient of activations.
+#[derive(Clone, Copy)]
+enum Gradient {
+    /// It is there.
+    At(Address),
+    /// It is what the product will be, or add to what is there.
+    Of(Product),
+}
+
+impl Gradient {
+    /// Its memory.
+    fn memory(&self) -> Address {
+        match self {
+            Self::At(address) => *address,
+            Self::Of(product) => product.c.at,
+        }
+    }
+}
+
 impl Pass<'_> {
+    /// Computes a gradient, if that has not been done; returns where it is.
+    fn computed(&self, gradient: Gradient) -> Result<Address> {
+        if let Gradient::Of(product) = &gradient {
+            self.engine.kernels.product(product)?;
+        }
+        Ok(gradient.memory())
+    }
+
     /// Back over a joint: from the gradients of y and of s (either may be missing), writes that of x to `ds`, and returns
     /// where that of h is: in `dh`, or in `ds` if nothing is dropped and `ds` may be overwritten.
     fn join_back(
         &mut self,
         joint: &Joint,
-        dy: Option<Address>,
+        dy: Option<Gradient>,
         stream: Option<Address>,
         ds: Address,
         dh: Address,
         side: &Side,
     ) -> Result<Address> {
-        let blocks = self.engine.kernels.norm_blocks(side.rows, self.d);
+        let product = match dy {
+            Some(Gradient::Of(product)) if self.engine.kernels.joins_norm(&product) => Some(product),
+            _ => None,
+        };
+        let blocks = match product {
+            Some(_) => self.engine.kernels.product_norm_blocks(side.rows),
+            None => self.engine.kernels.norm_blocks(side.rows, self.d),
+        };
         let (bias, dropout) = joint.addend.unwrap_or((None, Dropout::OFF));
         let has_own = dropout.is_on() || (joint.addend.is_some() && self.keeps_gradients());
         let dh = if has_own { dh } else { Address::NONE };
-        let norm = (self.optional(joint.norm, Self::gradient), 2 * self.d);
-        let partial = self.partial_sums(blocks, [norm, (self.optional(bias, Self::gradient), self.d)])?;
-        self.engine.kernels.add_norm_backward(
-            [ds, dh, partial],
-            [dy.unwrap_or(Address::NONE), stream.unwrap_or(Address::NONE), joint.s, joint.statistics],
-            self.norm(joint.norm),
-            dropout,
-            side,
-            self.d,
-        )?;
+        let of_norm = (self.optional(joint.norm, Self::gradient), 2 * self.d);
+        let partial = self.partial_sums(blocks, [of_norm, (self.optional(bias, Self::gradient), self.d)])?;
+        let (norm, addend, results) = (self.norm(joint.norm), stream.unwrap_or(Address::NONE), [ds, dh, partial]);
+        let kernels = &self.engine.kernels;
+        if let Some(product) = product {
+            let given = [addend, joint.s, joint.statistics];
+            kernels.product_norm_backward(&product, results, given, norm, dropout, side)?;
+        } else {
+            let dy = dy.map_or(Ok(Address::NONE), |dy| self.computed(dy))?;
+            let given = [dy, addend, joint.s, joint.statistics];
+            kernels.add_norm_backward(results, given, norm, dropout, side, self.d)?;
+        }
         Ok(if has_own { dh } else { ds })
     }
 
@@ -55,14 +91,14 @@ impl Pass<'_> {
         let mut joints = trail.joints.iter().rev();
         let mut missing = || Error::failure("a pass without its joints");
         // The gradients of the last joint's y and, with pre-norm, of its s.
-        let (mut dy, mut stream) = (Some(g), None);
+        let (mut dy, mut stream) = (Some(Gradient::At(g)), None);
         if pre && trail.joints.last().is_none_or(|joint| joint.norm.is_none()) {
             (dy, stream) = (None, Some(g));
         }
         if !pre && layers.final_norm.is_some() {
             let joint = joints.next().ok_or_else(&mut missing)?;
             self.join_back(joint, dy, None, other, dropped, side)?;
-            (dy, other) = (Some(other), g);
+            (dy, other) = (Some(Gradient::At(other)), g);
         }
         let mut first_look = true;
         for (sublayer, kept) in layers.sublayers.iter().zip(&trail.kept).rev() {
@@ -72,28 +108,35 @@ impl Pass<'_> {
             // The stream's gradient is updated in place; without a stream, ds overwrites the gradient before last.
             let ds = stream.unwrap_or(other);
             let dh = self.join_back(joint, dy, stream, ds, dropped, side)?;
-            let spent = dy.unwrap_or(other);
+            let spent = dy.map_or(other, |dy| dy.memory());
             let (dx, accumulate) = if pre { (spent, false) } else { (ds, true) };
-            match &sublayer.inner {
+            let product = match &sublayer.inner {
                 Inner::Attention(attention) => {
-                    self.attend_back(attention, kept, dh, side, memory, &mut first_look, (dx, accumulate))?;
+                    self.attend_back(attention, kept, dh, side, memory, &mut first_look, (dx, accumulate))?
                 }
                 Inner::FeedForward(feed_forward) => {
-                    self.feed_forward_back(feed_forward, kept, dh, side, (dx, accumulate))?;
+                    self.feed_forward_back(feed_forward, kept, dh, side, (dx, accumulate))?
                 }
+            };
+            dy = Some(Gradient::Of(product));
+            if !self.keeps_gradients() {
+                // What the product is of is given back.
+                dy = Some(Gradient::At(self.computed(Gradient::Of(product))?));
+                self.engine.arena.release(inner);
             }
-            (dy, other) = (Some(dx), spent);
+            other = spent;
             if pre {
                 stream = Some(ds);
             }
-            self.release_gradients(inner);
         }
-        let mut dx = dy.or(stream).unwrap_or(g);
-        if pre {
+        let dx = if pre {
             let joint = joints.next().ok_or_else(&mut missing)?;
-            dx = stream.unwrap_or(other);
+            let dx = stream.unwrap_or(other);
             self.join_back(joint, dy, stream, dx, dropped, side)?;
-        }
+            dx
+        } else {
+            dy.map_or(Ok(g), |dy| self.computed(dy))?
+        };
         let dropout = self.mode.dropout(embedding_dropout, layers.site);
         let scale = self.engine.model.config().embedding_scale();
         let kernels = &self.engine.kernels;

@@ -3,6 +3,9 @@
 //! Between two sub-layers is a *joint*: s = x + dropout(h + bias), y = norm(s), where h is what the sub-layer before it
 //! computed. With post-norm, y is both the residual stream and the next sub-layer's input. With pre-norm, s is the stream,
 //! and y, which uses the norm of the next sub-layer, is that sub-layer's input. So one kernel serves both.
+//!
+//! A sub-layer leaves its last product to the joint after it, and on the way back the product of its input's gradient to the
+//! joint before it: where products are small, one kernel computes product and joint.
 
 mod attention;
 mod backward;
@@ -13,7 +16,7 @@ use super::Engine;
 use super::cargo::Cargo;
 use super::launch::{NormArgument, Side, WeightGradient};
 use super::plan::{self, FeedForward, Inner, Layers, Linear, Plan, Positions, Sublayer};
-use super::queue::{Address, Epilogue, Number};
+use super::queue::{Address, Epilogue, Number, Product};
 use super::rows::Rows;
 use crate::error::{Error, Result};
 use crate::model::Sequences;
@@ -32,7 +35,7 @@ const FEWEST_LOGIT_ROWS: usize = 256;
 const NO_LABEL: u32 = u32::MAX;
 
 /// Computes an attention sub-layer of [`Pass::walk`].
-type Attend<'a> = dyn FnMut(&mut Pass<'_>, usize, &plan::Attention, Address, Address) -> Result<Kept> + 'a;
+type Attend<'a> = dyn FnMut(&mut Pass<'_>, usize, &plan::Attention, Address) -> Result<(Kept, Address)> + 'a;
 
 /// What forward keeps of a sub-layer.
 pub(super) enum Kept {
@@ -201,37 +204,45 @@ impl Pass<'_> {
         NormArgument::new(gamma, gamma.plus(4 * self.d), c.norm_eps, c.norm_kind)
     }
 
-    /// A joint after `h`; returns s and y as well. s overwrites h.
+    /// A joint after a sub-layer, of which the input of its last projection is given; returns s and y as well.
     fn join(
         &mut self,
         x: Address,
-        h: Option<(Address, &Sublayer)>,
+        before: Option<(Address, &Sublayer)>,
         norm: Option<usize>,
         side: &Side,
     ) -> Result<(Joint, Address, Address)> {
-        let config = self.engine.model.config();
-        let addend = h.map(|(_, sublayer)| (sublayer.bias, self.mode.dropout(config.dropout, sublayer.site)));
-        let s = h.map_or(x, |(h, _)| h);
+        let s = if before.is_some() { self.numbers(side.rows, self.d)? } else { x };
         let y = if norm.is_some() { self.numbers(side.rows, self.d)? } else { Address::NONE };
         let statistics = if norm.is_some() { self.floats(2 * side.rows)? } else { Address::NONE };
+        let rate = self.engine.model.config().dropout;
+        let addend = before.map(|(_, sublayer)| (sublayer.bias, self.mode.dropout(rate, sublayer.site)));
         let (bias, dropout) = addend.unwrap_or((None, Dropout::OFF));
-        self.engine.kernels.add_norm(
-            [y, s, statistics],
-            [x, h.map_or(Address::NONE, |(h, _)| h), self.optional(bias, Self::master)],
-            self.norm(norm),
-            dropout,
-            side,
-            self.d,
-        )?;
+        let (bias, of_norm) = (self.optional(bias, Self::master), self.norm(norm));
+        let product = before.map(|(input, sublayer)| self.projection(input, side.rows, sublayer.last(), s));
+        let (kernels, mut h) = (&self.engine.kernels, Address::NONE);
+        match product {
+            Some(product) if kernels.joins_norm(&product) => {
+                kernels.product_add_norm(&product, [y, statistics], [x, bias], of_norm, dropout, side)?;
+                return Ok((Joint { s, statistics, norm, addend }, s, y));
+            }
+            // s overwrites h.
+            Some(product) => {
+                kernels.product(&product)?;
+                h = s;
+            }
+            None => {}
+        }
+        kernels.add_norm([y, s, statistics], [x, h, bias], of_norm, dropout, side, self.d)?;
         Ok((Joint { s, statistics, norm, addend }, s, y))
     }
 
     pub(super) fn forward(&mut self, layers: &Layers, side: &Side, memory: Option<Memory>) -> Result<Trail> {
-        self.walk(layers, side, &mut |pass, _, attention, input, h| pass.attend(attention, input, side, memory, h))
+        self.walk(layers, side, &mut |pass, _, attention, input| pass.attend(attention, input, side, memory))
     }
 
-    /// Runs a stack forward. `attend` computes an attention sub-layer: it gets its number in the stack, its input and where
-    /// its output goes.
+    /// Runs a stack forward. `attend` computes an attention sub-layer up to its last projection, whose input it returns: it gets
+    /// the sub-layer's number in the stack and its input.
     pub(super) fn walk(&mut self, layers: &Layers, side: &Side, attend: &mut Attend<'_>) -> Result<Trail> {
         let config = self.engine.model.config();
         let (pre, scale) = (config.norm == NormPlacement::Pre, config.embedding_scale());
@@ -252,13 +263,13 @@ impl Pass<'_> {
             input = y;
         }
         for (i, sublayer) in layers.sublayers.iter().enumerate() {
-            let h = self.numbers(side.rows, self.d)?;
-            kept.push(match &sublayer.inner {
-                Inner::Attention(attention) => attend(self, i, attention, input, h)?,
-                Inner::FeedForward(feed_forward) => self.feed_forward(feed_forward, input, side, h)?,
-            });
+            let (of_sublayer, last) = match &sublayer.inner {
+                Inner::Attention(attention) => attend(self, i, attention, input)?,
+                Inner::FeedForward(feed_forward) => self.feed_forward(feed_forward, input, side)?,
+            };
+            kept.push(of_sublayer);
             let norm = if pre { after(i + 1) } else { Some(sublayer.norm) };
-            let (joint, s, y) = self.join(x, Some((h, sublayer)), norm, side)?;
+            let (joint, s, y) = self.join(x, Some((last, sublayer)), norm, side)?;
             joints.push(joint);
             x = if pre { s } else { y };
             input = y;
@@ -273,13 +284,8 @@ impl Pass<'_> {
         Ok(Trail { joints, kept, output })
     }
 
-    pub(super) fn feed_forward(
-        &mut self,
-        layer: &FeedForward,
-        input: Address,
-        side: &Side,
-        h: Address,
-    ) -> Result<Kept> {
+    /// Up to the last projection, whose input is returned.
+    fn feed_forward(&mut self, layer: &FeedForward, input: Address, side: &Side) -> Result<(Kept, Address)> {
         let config = self.engine.model.config();
         let (activation, width) = (config.activation, layer.fc1.out);
         let dropout = self.mode.dropout(config.activation_dropout, layer.site);
@@ -289,16 +295,23 @@ impl Pass<'_> {
             Epilogue::Bias(bias) if relu => Epilogue::BiasRelu(bias),
             epilogue => epilogue,
         };
-        self.project(input, side.rows, &layer.fc1, before, epilogue)?;
         // With relu, the hidden layer itself shows where its input was positive.
         let hidden = if relu { before } else { self.numbers(side.rows, width)? };
-        if !relu || dropout.is_on() || epilogue == Epilogue::None {
+        let kept = Kept::FeedForward { input, before, hidden };
+        let product = Product { epilogue, ..self.projection(input, side.rows, &layer.fc1, before) };
+        let has_relu = matches!(epilogue, Epilogue::BiasRelu(_));
+        if has_relu && dropout.is_on() && self.engine.kernels.has_kernel(&product) {
+            self.engine.kernels.product_with_dropout(&product, dropout, side.padded)?;
+            return Ok((kept, hidden));
+        }
+        self.multiply(&product)?;
+        if !has_relu || dropout.is_on() {
             self.engine.kernels.activate(activation, [hidden, before], dropout, side, width)?;
         }
-        self.project(hidden, side.rows, &layer.fc2, h, Epilogue::None)?;
-        Ok(Kept::FeedForward { input, before, hidden })
+        Ok((kept, hidden))
     }
 
+    /// Up to the product of the input's gradient, which is returned.
     fn feed_forward_back(
         &mut self,
         layer: &FeedForward,
@@ -306,7 +319,7 @@ impl Pass<'_> {
         dh: Address,
         side: &Side,
         (dx, accumulate): (Address, bool),
-    ) -> Result<()> {
+    ) -> Result<Product> {
         let Kept::FeedForward { input, before, hidden } = *kept else {
             return Err(Error::failure("a pass whose sub-layers were mixed up"));
         };
@@ -321,7 +334,7 @@ impl Pass<'_> {
             let scale = if dropout.is_on() { dropout.parts().2 } else { 1.0 };
             kernels.product_through_relu(&product, hidden, scale)?;
             self.add_weight_gradient(g, input, rows, &layer.fc1, layer.fc1.bias)?;
-            return self.project_back(g, rows, &layer.fc1, dx, accumulate);
+            return Ok(self.product_back(g, rows, &layer.fc1, dx, accumulate));
         }
         kernels.product(&product)?;
         let blocks = self.engine.kernels.column_blocks(rows, width);
@@ -329,7 +342,7 @@ impl Pass<'_> {
         let partial = self.partial_sums(blocks, [(bias, width), (Address::NONE, 0)])?;
         self.engine.kernels.activate_backward(activation, [g, partial, before], dropout, side, width)?;
         self.add_weight_gradient(g, input, rows, &layer.fc1, None)?;
-        self.project_back(g, rows, &layer.fc1, dx, accumulate)
+        Ok(self.product_back(g, rows, &layer.fc1, dx, accumulate))
     }
 
     /// Adds the losses to the sums. In training, also adds to the gradients of the projection; returns that of the states.
@@ -349,7 +362,7 @@ impl Pass<'_> {
         for start in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - start);
             let x = self.after(states, start * self.d);
-            self.project(x, count, output, logits, self.bias(output))?;
+            self.project(x, count, output, logits)?;
             let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start)];
             let sizes = [count, output.out, output.stride];
             self.engine.kernels.smoothed_loss(of_chunk, smoothing, sizes, training)?;

@@ -8,29 +8,9 @@ use crate::gpu::plan::{Inner, Layers, Linear};
 use crate::gpu::queue::{Address, Epilogue, Matrix, Number, Product};
 
 impl Pass<'_> {
-    /// x·Wᵀ, with what the epilogue adds.
-    pub(in crate::gpu) fn project(
-        &mut self,
-        x: Address,
-        rows: usize,
-        linear: &Linear,
-        y: Address,
-        epilogue: Epilogue,
-    ) -> Result<()> {
-        self.project_into(self.number, x, rows, linear, y, epilogue)
-    }
-
-    /// [`Pass::project`] with a result of any type.
-    pub(in crate::gpu) fn project_into(
-        &mut self,
-        result: Number,
-        x: Address,
-        rows: usize,
-        linear: &Linear,
-        y: Address,
-        epilogue: Epilogue,
-    ) -> Result<()> {
-        let product = Product {
+    /// y = x·Wᵀ.
+    pub(in crate::gpu) fn projection(&self, x: Address, rows: usize, linear: &Linear, y: Address) -> Product {
+        Product {
             m: rows,
             n: linear.out,
             k: linear.input,
@@ -38,23 +18,33 @@ impl Pass<'_> {
             b: Matrix::new(self.weight(linear.weight), linear.input).t(),
             c: Matrix::new(y, linear.stride),
             number: self.number,
-            result,
+            result: self.number,
             accumulate: false,
-            epilogue,
-        };
-        let kernels = &self.engine.kernels;
-        if kernels.takes_epilogue(&product) {
-            match kernels.product(&product) {
+            epilogue: Epilogue::None,
+        }
+    }
+
+    /// y = x·Wᵀ + bias.
+    pub(in crate::gpu) fn project(&self, x: Address, rows: usize, linear: &Linear, y: Address) -> Result<()> {
+        self.multiply(&Product { epilogue: self.bias(linear), ..self.projection(x, rows, linear, y) })
+    }
+
+    /// Computes a product, and after it what its epilogue would do if the library has none.
+    pub(in crate::gpu) fn multiply(&self, product: &Product) -> Result<()> {
+        let (kernels, epilogue) = (&self.engine.kernels, product.epilogue);
+        if kernels.takes_epilogue(product) {
+            match kernels.product(product) {
                 // It may be refused as late as this. If that is not why it failed, so will what follows.
                 Err(_) if epilogue != Epilogue::None => {}
                 outcome => return outcome,
             }
         }
-        kernels.product(&Product { epilogue: Epilogue::None, ..product })?;
+        kernels.product(&Product { epilogue: Epilogue::None, ..*product })?;
+        let sizes = [product.m, product.n];
         match epilogue {
             Epilogue::None => Ok(()),
-            Epilogue::Bias(bias) => kernels.add_bias(product.c, bias, result, [rows, linear.out], false),
-            Epilogue::BiasRelu(bias) => kernels.add_bias(product.c, bias, result, [rows, linear.out], true),
+            Epilogue::Bias(bias) => kernels.add_bias(product.c, bias, product.result, sizes, false),
+            Epilogue::BiasRelu(bias) => kernels.add_bias(product.c, bias, product.result, sizes, true),
         }
     }
 
@@ -75,7 +65,7 @@ impl Pass<'_> {
         self.engine.kernels.product(&self.product_back(g, rows, linear, dx, accumulate))
     }
 
-    /// The product of [`Pass::project_back`].
+    /// The product of [`Pass::project_back`], not computed yet.
     pub(super) fn product_back(
         &self,
         g: Address,

@@ -1,0 +1,265 @@
+// Small products joined with the residual sums and norms after them, forward and back, for rows of at most 128 numbers, which a
+// block computes whole: one launch instead of two, and what is between them never leaves the registers.
+#include "norm.cuh"
+#include "product.cuh"
+
+constexpr unsigned ROWS_WITH_NORM = 32, WIDEST_WITH_NORM = 128;
+
+// What a thread has of two numbers in each of a block's rows and columns: of rows in halves of 16, of neighbours in columns.
+typedef float2 OfBlock[2][2][4];
+
+// Reads the thread's numbers of a matrix [m, n]; those that are not there are zero.
+template <class B> __device__ inline void read_block(OfBlock& x, const B& block, const bf16* from, unsigned m, unsigned n) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const unsigned row = block.row_at(i, half);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const unsigned column = block.column_at(j);
+                const bool is_there = from != nullptr && row < m && column < n;
+                x[i][half][j] = is_there ? load_pair(from + size_t(row) * n + column) : float2{0.0f, 0.0f};
+            }
+        }
+    }
+}
+
+template <class B> __device__ inline void write_block(bf16* to, const B& block, const OfBlock& x, unsigned m, unsigned n) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const unsigned row = block.row_at(i, half);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const unsigned column = block.column_at(j);
+                if (row < m && column < n) store_pair(to + size_t(row) * n + column, x[i][half][j]);
+            }
+        }
+    }
+}
+
+// Multiplies the thread's numbers by its part of the mask.
+template <class B>
+__device__ inline void drop(OfBlock& x, const B& block, const Dropout& dropout, const unsigned* padded, unsigned m, unsigned n) {
+    if (dropout.threshold == 0) return;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const unsigned row = block.row_at(i, half), base = row < m ? padded[row] * n : 0;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const unsigned at = base + block.column_at(j);
+                x[i][half][j].x *= keep(dropout, at);
+                x[i][half][j].y *= keep(dropout, at + 1);
+            }
+        }
+    }
+}
+
+// Reads the thread's columns of a vector.
+template <class B> __device__ inline void read_columns(float2 (&x)[4], const B& block, const float* from, unsigned n) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const bool is_there = from != nullptr && block.column_at(j) < n;
+        x[j] = is_there ? load_pair(from + block.column_at(j)) : float2{0.0f, 0.0f};
+    }
+}
+
+// Turns each thread's part of COUNT sums over rows into the whole sums. `parts` is shared memory that nobody has used before.
+template <int COUNT> struct PartsOfRows {
+    float of_warp[4][ROWS_WITH_NORM][COUNT];
+};
+template <int COUNT> __device__ inline void sum_rows(PartsOfRows<COUNT>& parts, float (&sums)[2][2][COUNT]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) {
+                float& sum = sums[i][half][k];
+                // A row of a warp lies in four neighbouring lanes.
+                sum += shuffle_xor(sum, 1);
+                sum += shuffle_xor(sum, 2);
+                if (threadIdx.x % 4 == 0) parts.of_warp[threadIdx.x / WARP][16 * i + row_of(2 * half)][k] = sum;
+            }
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) {
+                float sum = 0;
+                for (int warp = 0; warp < 4; warp++) sum += parts.of_warp[warp][16 * i + row_of(2 * half)][k];
+                sums[i][half][k] = sum;
+            }
+        }
+    }
+}
+
+// s = x + dropout(a·bᵀ + bias), y = norm(s), and the statistics: `p.c` is s, `p.bias` in float32, and n is D. Without y there is
+// no norm.
+KERNEL_OF(PRODUCT_THREADS)
+multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Norm norm, Dropout dropout, const unsigned* padded) {
+    __shared__ PartsOfRows<1> of_sums, of_squares;
+    const unsigned m = p.m, n = p.n;
+    Block<ROWS_WITH_NORM, WIDEST_WITH_NORM, true, true> block(p, blockIdx.x);
+    OfBlock v, residual;
+    float2 bias[4], gamma[4], beta[4];
+    // Before the product, so that both wait for memory at the same time.
+    read_block(residual, block, x, m, n);
+    read_columns(bias, block, static_cast<const float*>(p.bias), n);
+    read_columns(gamma, block, y != nullptr ? norm.gamma : nullptr, n);
+    read_columns(beta, block, y != nullptr ? norm.beta : nullptr, n);
+    block.multiply(p);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                v[i][half][j] = {block.acc[i][j][2 * half] + bias[j].x, block.acc[i][j][2 * half + 1] + bias[j].y};
+            }
+        }
+    }
+    drop(v, block, dropout, padded, m, n);
+    float sums[2][2][1] = {}, squares[2][2][1] = {};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float2& at = v[i][half][j];
+                // Rounded as it is stored, so that backward sees the same.
+                at.x = rounded<bf16>(residual[i][half][j].x + at.x);
+                at.y = rounded<bf16>(residual[i][half][j].y + at.y);
+                if (block.column_at(j) < n) sums[i][half][0] += at.x + at.y;
+            }
+        }
+    }
+    write_block(static_cast<bf16*>(p.c), block, v, m, n);
+    if (y == nullptr) return;
+
+    sum_rows(of_sums, sums);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float mean = sums[i][half][0] / n;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float2& at = v[i][half][j];
+                at.x -= mean, at.y -= mean;
+                if (block.column_at(j) < n) squares[i][half][0] += at.x * at.x + at.y * at.y;
+            }
+        }
+    }
+    sum_rows(of_squares, squares);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float factor = norm.factor(squares[i][half][0], n);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float2& at = v[i][half][j];
+                at.x = at.x * factor * gamma[j].x + beta[j].x;
+                at.y = at.y * factor * gamma[j].y + beta[j].y;
+            }
+            const unsigned row = block.row_at(i, half);
+            if (block.first_column + column_of(0, 0) == 0 && row < m) {
+                store_pair(statistics + 2 * size_t(row), float2{sums[i][half][0] / n, factor});
+            }
+        }
+    }
+    write_block(y, block, v, m, n);
+}
+LAUNCHABLE(multiply_add_norm)
+
+// Back over such a joint, from dy = before + a·b: ds = norm'(dy) + addend, dh = mask·ds, and the column sums [dγ, dβ, dbias] of
+// every block, 3·D wide. `p.c` is ds, and `p.bias` what is there before the product, if anything; n is D. Without dh, h's gradient
+// is ds. ds may be `before` or `addend`.
+KERNEL_OF(PRODUCT_THREADS)
+multiply_norm_backward(SmallProduct p, bf16* dh, float* partial, const bf16* addend, const bf16* s, const float* statistics,
+                       Norm norm, Dropout dropout, const unsigned* padded) {
+    __shared__ PartsOfRows<2> of_sums;
+    const unsigned m = p.m, n = p.n;
+    Block<ROWS_WITH_NORM, WIDEST_WITH_NORM, true, false> block(p, blockIdx.x);
+    OfBlock t, z, out;
+    float2 gamma[4], d_gamma[4] = {}, d_beta[4] = {}, d_bias[4] = {};
+    // Before the product, so that both wait for memory at the same time.
+    read_block(t, block, static_cast<const bf16*>(p.bias), m, n);
+    read_block(z, block, s, m, n);
+    read_block(out, block, addend, m, n);
+    read_columns(gamma, block, norm.gamma, n);
+    block.multiply(p);
+    float factors[2][2], sums[2][2][2] = {};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const unsigned row = block.row_at(i, half);
+            const float2 of_row = row < m ? load_pair(statistics + 2 * size_t(row)) : float2{0.0f, 0.0f};
+            factors[i][half] = of_row.y;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                // Of rows and columns that are not there, all of it is zero.
+                const float2 g = {t[i][half][j].x + block.acc[i][j][2 * half], t[i][half][j].y + block.acc[i][j][2 * half + 1]};
+                float2& normal = z[i][half][j];
+                normal.x = (normal.x - of_row.x) * of_row.y, normal.y = (normal.y - of_row.x) * of_row.y;
+                d_beta[j].x += g.x, d_beta[j].y += g.y;
+                d_gamma[j].x += g.x * normal.x, d_gamma[j].y += g.y * normal.y;
+                const float2 product = {g.x * gamma[j].x, g.y * gamma[j].y};
+                t[i][half][j] = product;
+                sums[i][half][0] += product.x + product.y;
+                sums[i][half][1] += product.x * normal.x + product.y * normal.y;
+            }
+        }
+    }
+    sum_rows(of_sums, sums);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float factor = factors[i][half];
+            const float mean_t = sums[i][half][0] / n, mean_tz = sums[i][half][1] / norm.divisor(factor, n);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float2 normal = z[i][half][j], product = t[i][half][j];
+                out[i][half][j].x += factor * (product.x - mean_t - normal.x * mean_tz);
+                out[i][half][j].y += factor * (product.y - mean_t - normal.y * mean_tz);
+            }
+        }
+    }
+    write_block(static_cast<bf16*>(p.c), block, out, m, n);
+    drop(out, block, dropout, padded, m, n);
+    if (dh != nullptr) write_block(dh, block, out, m, n);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) d_bias[j].x += out[i][half][j].x, d_bias[j].y += out[i][half][j].y;
+        }
+        float2* const all[3] = {&d_gamma[j], &d_beta[j], &d_bias[j]};
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            float2& sum = *all[k];
+            // A column of a warp lies in every fourth lane.
+#pragma unroll
+            for (unsigned lanes = 4; lanes < WARP; lanes *= 2) {
+                sum.x += shuffle_xor(sum.x, lanes);
+                sum.y += shuffle_xor(sum.y, lanes);
+            }
+            const unsigned column = block.column_at(j);
+            if (threadIdx.x % WARP < 4 && column < n) store_pair(partial + (size_t(blockIdx.x) * 3 + k) * n + column, sum);
+        }
+    }
+}
+LAUNCHABLE(multiply_norm_backward)
