@@ -12,7 +12,7 @@ use candle_core::DType;
 use super::arena::Arena;
 use super::cargo::Cargo;
 use super::launch::{Exclusions, Heads, Past, Side};
-use super::pass::{Kept, Memory, Pass, check_side};
+use super::pass::{Kept, Pass, check_side};
 use super::plan::{self, Inner, Plan};
 use super::queue::{Address, Epilogue, Number, Product, Queue};
 use super::rows::Rows;
@@ -127,36 +127,21 @@ impl InferenceEngine {
         };
         engine.with_arena(&mut session.arena, |engine| {
             let mut pass = Pass::new(engine, Mode::INFERENCE);
-            let layers = self.plan.cross_projections();
+            let layers = self.plan.decoder.memory_projections();
             session.steps = pass.engine.arena.take(8 * layers.len() * session.capacity)?;
             let rows = Rows::new(sources);
             let widths: usize = layers.iter().map(|linear| linear.out).sum();
-            let mut at = pass.numbers(rows.len(), widths)?;
+            let key_values = pass.numbers(rows.len(), widths)?;
             let mut cargo = Cargo::default();
             let side = cargo.add_rows(&rows);
             session.source = side.moved(cargo.send(pass.engine)?);
             let mark = pass.engine.arena.mark();
             let encoded = pass.forward(&self.plan.encoder, &session.source, None)?;
-            for linear in &layers {
-                pass.project(encoded.output, rows.len(), linear, at)?;
-                session.cross.push(at);
-                at = pass.after(at, rows.len() * linear.out);
-            }
+            session.cross = pass.project_memory(&layers, encoded.output, rows.len(), key_values)?;
             pass.engine.arena.release(mark);
             Ok(())
         })?;
         Ok(session)
-    }
-}
-
-impl Plan {
-    /// The projections of the memory to keys and values, layer by layer.
-    fn cross_projections(&self) -> Vec<plan::Linear> {
-        let of = |sublayer: &plan::Sublayer| match &sublayer.inner {
-            Inner::Attention(attention) => attention.key_value,
-            Inner::FeedForward(_) => None,
-        };
-        self.decoder.sublayers.iter().filter_map(of).collect()
     }
 }
 
@@ -270,7 +255,6 @@ impl Session<'_> {
 
         let (side, parents, exclusions) = self.send(pass, step, excluded)?;
         pass.engine.kernels.advance([now, before, parents], self.position, self.capacity, rows)?;
-        let memory = Memory { states: Address::NONE, side: self.source, gradient: Address::NONE };
         let states = pass.walk(&plan.decoder, &side, &mut |pass, number, attention, input| {
             let (layer, query_width) = (number / 3, attention.query.out);
             let context = pass.numbers(rows, attention.output.input)?;
@@ -296,7 +280,7 @@ impl Session<'_> {
             } else {
                 let query = pass.numbers(rows, query_width)?;
                 pass.project(input, rows, &attention.query, query)?;
-                let sizes = pass.sizes(attention, &side, Some(memory));
+                let sizes = pass.sizes(attention, &side, &self.source);
                 let log_sums = pass.floats(sizes.heads * rows)?;
                 let Heads { k, v, .. } = pass.heads(query, self.cross[layer]);
                 pass.engine.kernels.attend([context, log_sums], Heads { q: query, k, v }, &sizes)?;

@@ -107,6 +107,17 @@ pub struct Layers {
     pub final_norm: Option<usize>,
 }
 
+impl Layers {
+    /// The projections of the memory to keys and values, layer by layer.
+    pub fn memory_projections(&self) -> Vec<Linear> {
+        let of = |sublayer: &Sublayer| match &sublayer.inner {
+            Inner::Attention(attention) => attention.key_value,
+            Inner::FeedForward(_) => None,
+        };
+        self.sublayers.iter().filter_map(of).collect()
+    }
+}
+
 /// A model.
 #[derive(Clone, Debug)]
 pub struct Plan {

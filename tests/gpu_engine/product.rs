@@ -161,6 +161,54 @@ fn dropped(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3]) {
     assert_close(&result(&**queue, c, [m, n], number), &want, number, &format!("{m}×{n}×{k}, with dropout"));
 }
 
+/// Projections of these sizes together, every other one with a bias.
+fn projections(queue: &Arc<dyn Queue>, all: &[[usize; 3]]) {
+    let mut stream = Stream::new(all.len() as u64, "product");
+    let kernels = Kernels::new(queue.clone(), Number::Bf16, true);
+    let bias = put(&**queue, &vec![to_bf16(0.5); 1024]);
+    let made = all.iter().enumerate().map(|(i, &[m, n, k])| {
+        let (x, w) = (Drawn::new(&**queue, [m, k], &mut stream), Drawn::new(&**queue, [n, k], &mut stream));
+        let c = put_result(&**queue, [m, n], Number::Bf16, f32::NAN);
+        let (a, b, number) = (x.matrix, w.matrix.t(), Number::Bf16);
+        let epilogue = if i % 2 == 0 { Epilogue::Bias(bias) } else { Epilogue::None };
+        let product = Product { m, n, k, a, b, c, number, result: number, accumulate: false, epilogue };
+        assert!(kernels.is_one_of_many(&product));
+        (x, w, product)
+    });
+    let made: Vec<_> = made.collect();
+    let products: Vec<Product> = made.iter().map(|(_, _, product)| *product).collect();
+    kernels.products(&products).unwrap();
+    for (x, w, Product { m, n, k, c, epilogue, .. }) in &made {
+        let bias = if *epilogue == Epilogue::None { 0.0 } else { 0.5 };
+        let want = by_definition([*m, *n, *k], (x, false), (w, true)).iter().map(|sum| sum + bias).collect::<Vec<_>>();
+        let what = format!("{m}×{n}×{k}, one of many");
+        assert_close(&result(&**queue, *c, [*m, *n], Number::Bf16), &want, Number::Bf16, &what);
+    }
+}
+
+/// The sum of products [m, n] with sums of so many terms.
+fn sum_of_products(queue: &Arc<dyn Queue>, [m, n]: [usize; 2], terms: &[usize]) {
+    let mut stream = Stream::new((m + n) as u64, "product");
+    let kernels = Kernels::new(queue.clone(), Number::Bf16, true);
+    let (number, epilogue, c) = (Number::Bf16, Epilogue::None, put_result(&**queue, [m, n], Number::Bf16, f32::NAN));
+    let factors =
+        terms.iter().map(|&k| (Drawn::new(&**queue, [m, k], &mut stream), Drawn::new(&**queue, [k, n], &mut stream)));
+    let factors: Vec<_> = factors.collect();
+    let products = factors.iter().zip(terms).enumerate().map(|(i, ((g, w), &k))| {
+        let (a, b) = (g.matrix, w.matrix);
+        Product { m, n, k, a, b, c, number, result: number, accumulate: i > 0, epilogue }
+    });
+    let products: Vec<Product> = products.collect();
+    assert!(kernels.has_sum(&products));
+    kernels.sum_of_products(&products).unwrap();
+    let mut want = vec![0.0; m * n];
+    for ((g, w), &k) in factors.iter().zip(terms) {
+        let sums = by_definition([m, n, k], (g, false), (w, false));
+        want.iter_mut().zip(sums).for_each(|(want, sum)| *want += sum);
+    }
+    assert_close(&result(&**queue, c, [m, n], number), &want, number, &format!("{m}×{n}, sums of {terms:?} terms"));
+}
+
 /// Weight gradients of these sizes [m, n, k] together, every other one with that of a bias.
 fn weight_gradients(queue: &Arc<dyn Queue>, all: &[[usize; 3]]) {
     let mut stream = Stream::new(all.len() as u64, "product");
@@ -205,6 +253,10 @@ fn small_products_are_their_definition() {
         through_relu(&queue, sizes);
         dropped(&queue, sizes);
     }
+    projections(&queue, &SIZES);
+    // More than one launch takes.
+    projections(&queue, &[[3, 16, 8]; 70]);
+    sum_of_products(&queue, [70, 72], &[8, 512, 200, 40]);
     weight_gradients(&queue, &SIZES.map(|[rows, out, input]| [out, input, rows]));
     // More than one launch takes.
     weight_gradients(&queue, &[[8, 16, 3]; 70]);
@@ -219,6 +271,8 @@ fn threads_of_small_products_do_not_race() {
     forward(&queue, [70, 72, 200]);
     backward(&queue, [70, 72, 200]);
     through_relu(&queue, [70, 72, 200]);
+    projections(&queue, &[[72, 72, 200], [8, 8, 8]]);
+    sum_of_products(&queue, [70, 72], &[200, 8, 200]);
     weight_gradients(&queue, &[[72, 72, 200], [8, 8, 5]]);
 }
 
@@ -250,6 +304,19 @@ fn other_products_are_left_to_the_library() {
     let (a, c) = (Matrix::new(Address(4104), 64), matrix(68));
     for other in [Product { a, ..small }, Product { c, ..small }, Product { number: Number::F32, ..small }] {
         assert!(!kernels.has_kernel(&other), "{other:?}");
+    }
+    // A sum is of products with one result.
+    let (b, c) = (matrix(64), matrix(64));
+    let back = Product { b, c, ..small };
+    let elsewhere = Product { c: Matrix::new(Address(8192), 64), ..back };
+    assert!(kernels.has_sum(&[back; 56]));
+    for others in [&[][..], &[back; 57], &[small], &[back, elsewhere], &[back, Product { m: 8, ..back }]] {
+        assert!(!kernels.has_sum(others), "{others:?}");
+    }
+    let bias = Address(4096);
+    assert!(kernels.is_one_of_many(&Product { epilogue: Epilogue::Bias(bias), ..small }));
+    for other in [back, Product { epilogue: Epilogue::BiasRelu(bias), ..small }, product([4097, 512, 128])] {
+        assert!(!kernels.is_one_of_many(&other), "{other:?}");
     }
     let weights = |rows: usize| Product {
         k: rows,

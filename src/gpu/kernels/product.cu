@@ -2,19 +2,13 @@
 // half the time, and many weight gradients as one.
 #include "product.cuh"
 
-// Computes a block of 64×64 numbers. `end` says what becomes of it: `end.read(row, column)` gives what two neighbours of the result
-// need, which does not depend on the row unless END::OF_ROWS, and `end.write(row, column, x, read)` writes them. Everything is
+// Writes a block that has been computed. `end` says what becomes of it: `end.read(row, column)` gives what two neighbours of the
+// result need, which does not depend on the row unless END::OF_ROWS, and `end.write(row, column, x, read)` writes them. Everything is
 // read before anything is written: otherwise each load would wait for the store before it. With END::SUMS, also the sums of a's
 // rows are added to those at `end.sums`, where there are any.
-template <bool A_TERMS_LAST, bool B_TERMS_LAST, class End>
-__device__ inline void multiply(const SmallProduct& p, unsigned number, const End& end) {
-    Block<64, 64, A_TERMS_LAST, B_TERMS_LAST> block(p, number);
-    const bool sums_up = End::SUMS && block.first_column == 0;
-    block.multiply(p, sums_up);
-
-    const unsigned m = p.m, n = p.n;
+template <class B, class End> __device__ inline void finish(const B& block, unsigned m, unsigned n, const End& end) {
     float* sums_at = nullptr;
-    if constexpr (End::SUMS) sums_at = sums_up && column_of(0, 0) == 0 ? end.sums : nullptr;
+    if constexpr (End::SUMS) sums_at = block.first_column + column_of(0, 0) == 0 ? end.sums : nullptr;
     constexpr int LINES = End::OF_ROWS ? 2 : 1;
     float2 read[LINES][LINES][4];
     float sum[2][2] = {};
@@ -49,6 +43,13 @@ __device__ inline void multiply(const SmallProduct& p, unsigned number, const En
             if (sums_at != nullptr) sums_at[r] = sum[i][half] + block.sums[i][2 * half];
         }
     }
+}
+
+template <bool TERMS_LAST_A, bool TERMS_LAST_B, class End>
+__device__ inline void multiply(const SmallProduct& p, unsigned number, const End& end) {
+    Block<64, 64, TERMS_LAST_A, TERMS_LAST_B> block(p, number);
+    block.multiply(p, End::SUMS && block.first_column == 0);
+    finish(block, p.m, p.n, end);
 }
 
 // c = a·bᵀ + bias, or dropout(max(0, c)) of that if `relu`: b lies [n, k].
@@ -87,6 +88,34 @@ template <class T> struct Projected {
 FOR_NUMBERS(DEFINE)
 #undef DEFINE
 
+// The same as in src/gpu/launch/product.rs.
+constexpr unsigned MOST_SMALL_PRODUCTS = 56;
+
+struct SmallProducts {
+    SmallProduct each[MOST_SMALL_PRODUCTS];
+};
+
+// The product that a block belongs to. `block` becomes its number among that product's.
+__device__ inline SmallProduct product_of(const SmallProducts& all, unsigned& block) {
+    // How many products end before this block; those that are not there end beyond the grid.
+    unsigned which = 0;
+#pragma unroll
+    for (unsigned half = 32; half > 0; half /= 2) {
+        if (which + half <= MOST_SMALL_PRODUCTS && all.each[which + half - 1].end <= block) which += half;
+    }
+    if (which > 0) block -= all.each[which - 1].end;
+    return all.each[which];
+}
+
+// c = a·bᵀ + bias, of many products.
+KERNEL_OF(PRODUCT_THREADS) multiply_all(GRID_CONSTANT const SmallProducts all) {
+    unsigned block = blockIdx.x;
+    const SmallProduct p = product_of(all, block);
+    const Projected<bf16> end = {static_cast<bf16*>(p.c), static_cast<const bf16*>(p.bias), p.c_stride, false, {}, nullptr, p.n};
+    multiply<true, true>(p, block, end);
+}
+LAUNCHABLE(multiply_all)
+
 // c = a·b, or c += a·b.
 struct Back {
     static constexpr bool OF_ROWS = true, SUMS = false;
@@ -106,6 +135,20 @@ KERNEL_OF(PRODUCT_THREADS) multiply_back(SmallProduct p, unsigned accumulate) {
     multiply<true, false>(p, blockIdx.x, end);
 }
 LAUNCHABLE(multiply_back)
+
+// c = Σ a·b of products of the same size.
+KERNEL_OF(PRODUCT_THREADS) multiply_back_sum(GRID_CONSTANT const SmallProducts all, unsigned count) {
+    const SmallProduct& first = all.each[0];
+    Block<64, 64, true, false> block(first, blockIdx.x);
+    block.multiply(first);
+    for (unsigned which = 1; which < count; which++) {
+        // All have read the last factors.
+        __syncthreads();
+        block.multiply(all.each[which]);
+    }
+    finish(block, first.m, first.n, Back{static_cast<bf16*>(first.c), first.c_stride, false});
+}
+LAUNCHABLE(multiply_back_sum)
 
 // c = scale·a·b where relu was positive, else 0: `p.bias` is the hidden layer, which lies like c.
 struct BackThroughRelu {
@@ -139,23 +182,10 @@ struct AddedToWeights {
     }
 };
 
-// The same as in src/gpu/launch/product.rs.
-constexpr unsigned MOST_SMALL_PRODUCTS = 56;
-
-struct SmallProducts {
-    SmallProduct each[MOST_SMALL_PRODUCTS];
-};
-
 KERNEL_OF(PRODUCT_THREADS) multiply_weights(GRID_CONSTANT const SmallProducts all) {
-    // How many products end before this block; those that are not there end beyond the grid.
-    unsigned which = 0;
-#pragma unroll
-    for (unsigned half = 32; half > 0; half /= 2) {
-        if (which + half <= MOST_SMALL_PRODUCTS && all.each[which + half - 1].end <= blockIdx.x) which += half;
-    }
-    const unsigned begin = which > 0 ? all.each[which - 1].end : 0;
-    const SmallProduct p = all.each[which];
+    unsigned block = blockIdx.x;
+    const SmallProduct p = product_of(all, block);
     const AddedToWeights end = {static_cast<float*>(p.c), p.c_stride, static_cast<float*>(p.bias)};
-    multiply<false, false>(p, blockIdx.x - begin, end);
+    multiply<false, false>(p, block, end);
 }
 LAUNCHABLE(multiply_weights)

@@ -16,7 +16,7 @@ pub const MOST_MULTIPLICATIONS: usize = 1 << 28;
 const MOST_TERMS: usize = 512;
 /// The same for weight gradients, whose sums are over the rows of a batch, and of which many are computed at once.
 const MOST_ROWS: usize = 1 << 14;
-/// The most products of [`Kernels::add_weight_gradients`] in one launch: a kernel's arguments have at most 4,096 bytes.
+/// The most products in one launch: a kernel's arguments have at most 4,096 bytes.
 const MOST_SMALL_PRODUCTS: usize = 56;
 /// Rows and columns of the result that a block computes.
 const SQUARE: [usize; 2] = [64, 64];
@@ -71,10 +71,24 @@ impl SmallProduct {
     }
 }
 
-/// What `multiply_weights` takes.
+/// Products that are computed in one launch.
 #[repr(C)]
 struct SmallProducts {
     each: [SmallProduct; MOST_SMALL_PRODUCTS],
+}
+
+impl SmallProducts {
+    /// At most [`MOST_SMALL_PRODUCTS`], each with what kernels take as its bias; also the number of their blocks, and their work.
+    fn new<'a>(products: impl Iterator<Item = (&'a Product, Address)>) -> (Self, u32, Work) {
+        let mut all = Self { each: [SmallProduct::NONE; MOST_SMALL_PRODUCTS] };
+        let (mut end, mut of_all) = (0, Work::NONE);
+        for (argument, (product, bias)) in all.each.iter_mut().zip(products) {
+            *argument = SmallProduct::new(product, bias, SQUARE, end);
+            end = argument.end;
+            of_all += work(product);
+        }
+        (all, end, of_all)
+    }
 }
 
 /// A product that adds to the gradient of a weight, and what the sums of its left factor's rows are added to, if anything.
@@ -180,6 +194,46 @@ impl Kernels {
         unsafe { self.queue.launch(&launch, arguments) }
     }
 
+    /// Whether [`Self::products`] takes the product.
+    pub fn is_one_of_many(&self, p: &Product) -> bool {
+        let has_form = p.b.transposed && p.result == Number::Bf16 && !matches!(p.epilogue, Epilogue::BiasRelu(_));
+        has_form && self.has_kernel(p)
+    }
+
+    /// Computes products of which none needs another's result.
+    pub fn products(&self, products: &[Product]) -> Result<()> {
+        let bias = |p: &Product| match p.epilogue {
+            Epilogue::Bias(bias) => bias,
+            _ => Address::NONE,
+        };
+        for some in products.chunks(MOST_SMALL_PRODUCTS) {
+            let (products, end, work) = SmallProducts::new(some.iter().map(|p| (p, bias(p))));
+            let (kernel, name, shared) = ("multiply_all", "small product", shared(SQUARE, [true; 2]));
+            let launch = Launch { kernel, name, grid: [end, 1, 1], threads: THREADS, shared, work };
+            // SAFETY: the type is that of `multiply_all` in product.cu.
+            unsafe { self.queue.launch(&launch, arguments![products]) }?;
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::sum_of_products`] takes these.
+    pub fn has_sum(&self, products: &[Product]) -> bool {
+        let is_like = |p: &Product, first: &Product| (p.m, p.n, p.c.at) == (first.m, first.n, first.c.at);
+        let is_back = |p: &Product| !p.b.transposed && self.has_kernel(p);
+        let alike = products.first().is_some_and(|first| products.iter().all(|p| is_like(p, first) && is_back(p)));
+        alike && products.len() <= MOST_SMALL_PRODUCTS
+    }
+
+    /// c = Σ a·b of products with the same result, whether they add to it or not.
+    pub fn sum_of_products(&self, products: &[Product]) -> Result<()> {
+        let (all, _, work) = SmallProducts::new(products.iter().map(|p| (p, Address::NONE)));
+        let (end, count) = (all.each[0].end, products.len() as u32);
+        let (name, grid, shared) = ("small product, backward", [end, 1, 1], shared(SQUARE, [true, false]));
+        let launch = Launch { kernel: "multiply_back_sum", name, grid, threads: THREADS, shared, work };
+        // SAFETY: the types are those of `multiply_back_sum` in product.cu.
+        unsafe { self.queue.launch(&launch, arguments![all, count]) }
+    }
+
     /// Whether the weight gradients of projections between these widths, summed over so many rows, are small products.
     pub fn has_small_gradients(&self, rows: usize, mut widths: impl Iterator<Item = (usize, usize)>) -> bool {
         let is_small = self.number == Number::Bf16 && self.wide && rows <= MOST_ROWS;
@@ -195,16 +249,10 @@ impl Kernels {
     /// Adds to the gradients of weights, of which none may be there twice.
     pub fn add_weight_gradients(&self, gradients: &[WeightGradient]) -> Result<()> {
         for some in gradients.chunks(MOST_SMALL_PRODUCTS) {
-            let mut products = SmallProducts { each: [SmallProduct::NONE; MOST_SMALL_PRODUCTS] };
-            let (mut end, mut all) = (0, Work::NONE);
-            for (argument, gradient) in products.each.iter_mut().zip(some) {
-                *argument = SmallProduct::new(&gradient.product, gradient.bias, SQUARE, end);
-                end = argument.end;
-                all += work(&gradient.product);
-            }
+            let (products, end, work) = SmallProducts::new(some.iter().map(|of| (&of.product, of.bias)));
             let (kernel, name) = ("multiply_weights", "small weight gradients");
             let (grid, shared) = ([end, 1, 1], shared(SQUARE, [false; 2]));
-            let launch = Launch { kernel, name, grid, threads: THREADS, shared, work: all };
+            let launch = Launch { kernel, name, grid, threads: THREADS, shared, work };
             // SAFETY: the type is that of `multiply_weights` in product.cu.
             unsafe { self.queue.launch(&launch, arguments![products]) }?;
         }

@@ -7,20 +7,14 @@ use crate::gpu::plan;
 use crate::gpu::queue::{Address, Product};
 
 impl Pass<'_> {
-    /// The sizes, strides and masks that the attention kernels take.
-    pub(in crate::gpu) fn sizes(
-        &self,
-        attention: &plan::Attention,
-        side: &Side,
-        memory: Option<Memory>,
-    ) -> AttentionSizes {
+    /// The sizes, strides and masks that the attention kernels take; `keys` is the side that is looked at.
+    pub(in crate::gpu) fn sizes(&self, attention: &plan::Attention, side: &Side, keys: &Side) -> AttentionSizes {
         let c = self.engine.model.config();
-        let cross = attention.key_value.zip(memory);
         AttentionSizes {
             queries: *side,
-            keys: cross.map_or(*side, |(_, memory)| memory.side),
+            keys: *keys,
             q_stride: attention.query.out,
-            k_stride: cross.map_or(attention.query.out, |(key_value, _)| key_value.out),
+            k_stride: attention.key_value.map_or(attention.query.out, |key_value| key_value.out),
             heads: c.heads,
             d_k: c.d_k,
             d_v: c.d_v,
@@ -51,30 +45,51 @@ impl Pass<'_> {
         self.engine.kernels.turn(rows, self.engine.table, side, stride, heads, sign, rotary.table().1)
     }
 
-    /// Up to the last projection, whose input is returned.
-    pub(in crate::gpu) fn attend(
+    /// Keys and values of the memory for each of these projections, one after the other from `at` on; returns where each begins.
+    pub(in crate::gpu) fn project_memory(
+        &self,
+        projections: &[plan::Linear],
+        states: Address,
+        rows: usize,
+        at: Address,
+    ) -> Result<Vec<Address>> {
+        let mut next = at;
+        let products = projections.iter().map(|linear| {
+            let at = next;
+            next = self.after(at, rows * linear.out);
+            Product { epilogue: self.bias(linear), ..self.projection(states, rows, linear, at) }
+        });
+        let products: Vec<Product> = products.collect();
+        if products.iter().all(|product| self.engine.kernels.is_one_of_many(product)) {
+            self.engine.kernels.products(&products)?;
+        } else {
+            products.iter().try_for_each(|product| self.multiply(product))?;
+        }
+        Ok(products.iter().map(|product| product.c.at).collect())
+    }
+
+    /// Up to the last projection, whose input is returned. `memory` are a memory's side and its keys and values; without it,
+    /// the rows look at each other.
+    pub(super) fn attend(
         &mut self,
         attention: &plan::Attention,
         input: Address,
         side: &Side,
-        memory: Option<Memory>,
+        memory: Option<(&Side, Address)>,
     ) -> Result<(Kept, Address)> {
         let query = self.numbers(side.rows, attention.query.out)?;
         self.project(input, side.rows, &attention.query, query)?;
-        let mut key_value = Address::NONE;
-        if let Some((linear, memory)) = attention.key_value.zip(memory) {
-            key_value = self.numbers(memory.side.rows, linear.out)?;
-            self.project(memory.states, memory.side.rows, &linear, key_value)?;
-        }
         self.turn(attention, query, side, 1.0)?;
         let context = self.numbers(side.rows, attention.output.input)?;
-        let sizes = self.sizes(attention, side, memory);
+        let (keys, key_value) = memory.unwrap_or((side, Address::NONE));
+        let sizes = self.sizes(attention, side, keys);
         let log_sums = self.floats(sizes.heads * side.rows)?;
         self.engine.kernels.attend([context, log_sums], self.heads(query, key_value), &sizes)?;
         Ok((Kept::Attention { input, query, key_value, context, log_sums }, context))
     }
 
-    /// Up to the product of the input's gradient, which is returned.
+    /// Up to the product of the input's gradient, which is returned. That of the memory's gradient is added to `looks`, and
+    /// computed unless gradients are kept.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn attend_back(
         &mut self,
@@ -82,8 +97,8 @@ impl Pass<'_> {
         kept: &Kept,
         dh: Address,
         side: &Side,
-        memory: Option<Memory>,
-        first_look: &mut bool,
+        memory: Option<(&Memory, Address)>,
+        looks: &mut Vec<Product>,
         (dx, accumulate): (Address, bool),
     ) -> Result<Product> {
         let Kept::Attention { input, query, key_value, context, log_sums } = *kept else {
@@ -94,19 +109,24 @@ impl Pass<'_> {
         let d_context = self.numbers(rows, attention.output.input)?;
         self.project_back(dh, rows, &attention.output, d_context, false)?;
         let d_query = self.numbers(rows, attention.query.out)?;
-        let mut d_key_value = Address::NONE;
-        if let Some((linear, memory)) = attention.key_value.zip(memory) {
-            d_key_value = self.numbers(memory.side.rows, linear.out)?;
-        }
-        let sizes = self.sizes(attention, side, memory);
+        let look = attention.key_value.zip(memory);
+        let d_key_value = match look {
+            Some((linear, (memory, _))) => self.numbers(memory.side.rows, linear.out)?,
+            None => Address::NONE,
+        };
+        let sizes = self.sizes(attention, side, look.map_or(side, |(_, (memory, _))| &memory.side));
         let deltas = self.floats(sizes.heads * rows)?;
         let (gradients, heads) = (self.heads(d_query, d_key_value), self.heads(query, key_value));
         self.engine.kernels.attend_backward(gradients, [d_context, context, log_sums, deltas], heads, &sizes)?;
         self.turn(attention, d_query, side, -1.0)?;
-        if let Some((linear, memory)) = attention.key_value.zip(memory) {
-            self.add_weight_gradient(d_key_value, memory.states, memory.side.rows, &linear, linear.bias)?;
-            let again = !std::mem::take(first_look);
-            self.project_back(d_key_value, memory.side.rows, &linear, memory.gradient, again)?;
+        if let Some((linear, (memory, gradient))) = look {
+            let rows = memory.side.rows;
+            self.add_weight_gradient(d_key_value, memory.states, rows, &linear, linear.bias)?;
+            let product = self.product_back(d_key_value, rows, &linear, gradient, !looks.is_empty());
+            if !self.keeps_gradients() {
+                self.engine.kernels.product(&product)?;
+            }
+            looks.push(product);
         }
         self.add_weight_gradient(d_query, input, rows, &attention.query, attention.query.bias)?;
         Ok(self.product_back(d_query, rows, &attention.query, dx, accumulate))

@@ -74,13 +74,14 @@ impl Pass<'_> {
         Ok(if has_own { dh } else { ds })
     }
 
-    /// Back over a stack, from the gradient `g` of its output; `g`'s memory is overwritten.
+    /// Back over a stack, from the gradient `g` of its output; `g`'s memory is overwritten. A memory comes with where its gradient
+    /// is to be.
     pub(super) fn backward(
         &mut self,
         layers: &Layers,
         trail: &Trail,
         placed: &Placed,
-        memory: Option<Memory>,
+        memory: Option<(&Memory, Address)>,
         g: Address,
     ) -> Result<()> {
         let side = &placed.side;
@@ -100,7 +101,7 @@ impl Pass<'_> {
             self.join_back(joint, dy, None, other, dropped, side)?;
             (dy, other) = (Some(Gradient::At(other)), g);
         }
-        let mut first_look = true;
+        let mut looks = Vec::new();
         for (sublayer, kept) in layers.sublayers.iter().zip(&trail.kept).rev() {
             let joint = joints.next().ok_or_else(&mut missing)?;
             let inner = self.engine.arena.mark();
@@ -112,7 +113,7 @@ impl Pass<'_> {
             let (dx, accumulate) = if pre { (spent, false) } else { (ds, true) };
             let product = match &sublayer.inner {
                 Inner::Attention(attention) => {
-                    self.attend_back(attention, kept, dh, side, memory, &mut first_look, (dx, accumulate))?
+                    self.attend_back(attention, kept, dh, side, memory, &mut looks, (dx, accumulate))?
                 }
                 Inner::FeedForward(feed_forward) => {
                     self.feed_forward_back(feed_forward, kept, dh, side, (dx, accumulate))?
@@ -128,6 +129,12 @@ impl Pass<'_> {
             if pre {
                 stream = Some(ds);
             }
+        }
+        let kernels = &self.engine.kernels;
+        if self.keeps_gradients() && kernels.has_sum(&looks) {
+            kernels.sum_of_products(&looks)?;
+        } else if self.keeps_gradients() {
+            looks.iter().try_for_each(|product| kernels.product(product))?;
         }
         let dx = if pre {
             let joint = joints.next().ok_or_else(&mut missing)?;

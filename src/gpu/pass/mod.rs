@@ -73,12 +73,12 @@ pub(super) struct Trail {
     pub(super) output: Address,
 }
 
-/// What a decoder looks at: the encoder's output, and where its gradient is summed.
-#[derive(Clone, Copy)]
+/// What a decoder looks at: the encoder's output.
 pub(super) struct Memory {
     pub(super) states: Address,
     pub(super) side: Side,
-    pub(super) gradient: Address,
+    /// Keys and values of each layer that looks at it.
+    pub(super) key_values: Vec<Address>,
 }
 
 /// A pass: see [`Engine::pass`].
@@ -101,15 +101,19 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     engine.column_sums.begin();
     let mut pass = Pass::new(engine, *mode);
     let encoded = pass.forward(&plan.encoder, &source.side, None)?;
-    let gradient = if mode.is_training() { pass.numbers(source.side.rows, pass.d)? } else { Address::NONE };
-    let memory = Memory { states: encoded.output, side: source.side, gradient };
-    let decoded = pass.forward(&plan.decoder, &target.side, Some(memory))?;
+    let projections = plan.decoder.memory_projections();
+    let widths = projections.iter().map(|linear| linear.out).sum();
+    let key_values = pass.numbers(source.side.rows, widths)?;
+    let key_values = pass.project_memory(&projections, encoded.output, source.side.rows, key_values)?;
+    let memory = Memory { states: encoded.output, side: source.side, key_values };
+    let decoded = pass.forward(&plan.decoder, &target.side, Some(&memory))?;
     let g = pass.loss(&plan.output, decoded.output, &target.side, labels, targets.smoothing)?;
     if !mode.is_training() {
         return Ok(());
     }
     pass.begin_gradients([&plan.encoder, &plan.decoder], source.side.rows.max(target.side.rows));
-    pass.backward(&plan.decoder, &decoded, &target, Some(memory), g)?;
+    let gradient = pass.numbers(source.side.rows, pass.d)?;
+    pass.backward(&plan.decoder, &decoded, &target, Some((&memory, gradient)), g)?;
     // A decoder without sub-layers does not read the memory.
     if !plan.decoder.sublayers.is_empty() {
         pass.backward(&plan.encoder, &encoded, &source, None, gradient)?;
@@ -237,8 +241,13 @@ impl Pass<'_> {
         Ok((Joint { s, statistics, norm, addend }, s, y))
     }
 
-    pub(super) fn forward(&mut self, layers: &Layers, side: &Side, memory: Option<Memory>) -> Result<Trail> {
-        self.walk(layers, side, &mut |pass, _, attention, input| pass.attend(attention, input, side, memory))
+    pub(super) fn forward(&mut self, layers: &Layers, side: &Side, memory: Option<&Memory>) -> Result<Trail> {
+        let mut key_values = memory.into_iter().flat_map(|memory| &memory.key_values);
+        self.walk(layers, side, &mut |pass, _, attention, input| {
+            let looks = memory.filter(|_| attention.key_value.is_some());
+            let keys = looks.and_then(|memory| Some((&memory.side, *key_values.next()?)));
+            pass.attend(attention, input, side, keys)
+        })
     }
 
     /// Runs a stack forward. `attend` computes an attention sub-layer up to its last projection, whose input it returns: it gets
