@@ -147,11 +147,13 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
     if (y == nullptr) return;
 
     sum_rows(of_sums, sums);
+    // A division takes as long as ten multiplications.
+    const float share = 1.0f / n;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float mean = sums[i][half][0] / n;
+            const float mean = sums[i][half][0] * share;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 float2& at = v[i][half][j];
@@ -174,7 +176,7 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
             }
             const unsigned row = block.row_at(i, half);
             if (block.first_column + column_of(0, 0) == 0 && row < m) {
-                store_pair(statistics + 2 * size_t(row), float2{sums[i][half][0] / n, factor});
+                store_pair(statistics + 2 * size_t(row), float2{sums[i][half][0] * share, factor});
             }
         }
     }
@@ -223,12 +225,13 @@ multiply_norm_backward(SmallProduct p, bf16* dh, float* partial, const bf16* add
         }
     }
     sum_rows(of_sums, sums);
+    const float share = 1.0f / n;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float factor = factors[i][half];
-            const float mean_t = sums[i][half][0] / n, mean_tz = sums[i][half][1] / norm.divisor(factor, n);
+            const float factor = factors[i][half], mean_t = sums[i][half][0] * share;
+            const float mean_tz = sums[i][half][1] * (norm.kind == 0 ? share : 1.0f / norm.divisor(factor, n));
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float2 normal = z[i][half][j], product = t[i][half][j];
