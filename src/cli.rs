@@ -488,4 +488,7 @@ pub struct TokenizeArgs {
     /// File to read; - for stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub input: PathBuf,
+    /// File to write to; - for stdout
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }

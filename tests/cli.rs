@@ -343,6 +343,10 @@ fn tokenize_and_detokenize_are_inverse() {
     succeeds(&tokens);
     let back = project.mt_with_input(&["detokenize", "--model", "runs/small"], &tokens.stdout);
     assert_eq!(stdout(&back), text);
+    std::fs::write(project.path("tokens"), &tokens.stdout).unwrap();
+    let to_file = ["detokenize", "--model", "runs/small", "--input", "tokens", "--output", "text"];
+    assert_eq!(stdout(&project.mt(&to_file)), "");
+    assert_eq!(std::fs::read_to_string(project.path("text")).unwrap(), text);
     // But for extra white space.
     let odd = text.replace(' ', "\t ").replace('\n', "  \n");
     assert_eq!(project.mt_with_input(&["tokenize", "--model", "runs/small"], odd.as_bytes()).stdout, tokens.stdout);
@@ -368,6 +372,7 @@ fn an_output_that_is_an_input_is_refused() {
         ("translate", &["--output", "link"], Some("valid.en")),
         // A file called `stdin`, not the stream.
         ("translate", &["--input", "stdin", "--output", "stdin"], None),
+        ("tokenize", &["--input", "valid.en", "--output", "link"], None),
         ("embed", &["--input", "stdin", "--output", "stdin"], None),
         ("eval", &["--output", "valid.de"], None),
         ("eval", &["--src", "valid.en", "--ref", "valid.de", "--output", "link"], None),

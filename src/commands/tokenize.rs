@@ -38,9 +38,9 @@ pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
     crate::device::set_threads(common.threads.unwrap_or(0));
     let tokenizer = tokenizer(args, common)?;
-    refuse_inputs(None, [args.input.as_path()])?;
+    refuse_inputs(args.output.as_deref(), [args.input.as_path()])?;
     let mut input = Input::open(Some(&args.input))?;
-    let mut output = Output::open(None)?;
+    let mut output = Output::open(args.output.as_deref())?;
     loop {
         let lines = input.lines(WINDOW)?;
         if lines.is_empty() || output.is_closed() {
