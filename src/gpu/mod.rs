@@ -136,7 +136,7 @@ impl Engine {
             stopped,
             decayed: (Vec::new(), Address::NONE),
             decided: VecDeque::new(),
-            logit_bytes: pass::LOGIT_BYTES,
+            logit_bytes: pass::loss::LOGIT_BYTES,
             lasting,
             model: model.clone(),
             queue,

@@ -1,79 +1,14 @@
-//! The backward pass over joints and stacks.
+//! The backward pass over a stack.
 
-use super::{Joint, Memory, Pass, Trail};
+use super::joint::Gradient;
+use super::{Memory, Pass, Trail};
 use crate::error::{Error, Result};
 use crate::gpu::cargo::Placed;
-use crate::gpu::launch::Side;
 use crate::gpu::plan::{Inner, Layers, Positions};
-use crate::gpu::queue::{Address, Product};
-use crate::ops::dropout::Dropout;
+use crate::gpu::queue::Address;
 use crate::ops::sublayer::NormPlacement;
 
-/// A gradient of activations.
-#[derive(Clone, Copy)]
-enum Gradient {
-    /// It is there.
-    At(Address),
-    /// It is what the product will be, or add to what is there.
-    Of(Product),
-}
-
-impl Gradient {
-    /// Its memory.
-    fn memory(&self) -> Address {
-        match self {
-            Self::At(address) => *address,
-            Self::Of(product) => product.c.at,
-        }
-    }
-}
-
 impl Pass<'_> {
-    /// Computes a gradient, if that has not been done; returns where it is.
-    fn computed(&self, gradient: Gradient) -> Result<Address> {
-        if let Gradient::Of(product) = &gradient {
-            self.engine.kernels.product(product)?;
-        }
-        Ok(gradient.memory())
-    }
-
-    /// Back over a joint: from the gradients of y and of s (either may be missing), writes that of x to `ds`, and returns
-    /// where that of h is: in `dh`, or in `ds` if nothing is dropped and `ds` may be overwritten.
-    fn join_back(
-        &mut self,
-        joint: &Joint,
-        dy: Option<Gradient>,
-        stream: Option<Address>,
-        ds: Address,
-        dh: Address,
-        side: &Side,
-    ) -> Result<Address> {
-        let product = match dy {
-            Some(Gradient::Of(product)) if self.engine.kernels.joins_norm(&product) => Some(product),
-            _ => None,
-        };
-        let blocks = match product {
-            Some(_) => self.engine.kernels.product_norm_blocks(side.rows),
-            None => self.engine.kernels.norm_blocks(side.rows, self.d),
-        };
-        let (bias, dropout) = joint.addend.unwrap_or((None, Dropout::OFF));
-        let has_own = dropout.is_on() || (joint.addend.is_some() && self.keeps_gradients());
-        let dh = if has_own { dh } else { Address::NONE };
-        let of_norm = (self.optional(joint.norm, Self::gradient), 2 * self.d);
-        let partial = self.partial_sums(blocks, [of_norm, (self.optional(bias, Self::gradient), self.d)])?;
-        let (norm, addend, results) = (self.norm(joint.norm), stream.unwrap_or(Address::NONE), [ds, dh, partial]);
-        let kernels = &self.engine.kernels;
-        if let Some(product) = product {
-            let given = [addend, joint.s, joint.statistics];
-            kernels.product_norm_backward(&product, results, given, norm, dropout, side)?;
-        } else {
-            let dy = dy.map_or(Ok(Address::NONE), |dy| self.computed(dy))?;
-            let given = [dy, addend, joint.s, joint.statistics];
-            kernels.add_norm_backward(results, given, norm, dropout, side, self.d)?;
-        }
-        Ok(if has_own { dh } else { ds })
-    }
-
     /// Back over a stack, from the gradient `g` of its output; `g`'s memory is overwritten. A memory comes with where its gradient
     /// is to be.
     pub(super) fn backward(

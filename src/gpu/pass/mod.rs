@@ -9,28 +9,25 @@
 
 mod attention;
 mod backward;
+mod feed_forward;
+mod joint;
+pub(super) mod loss;
 mod products;
 pub(super) mod sums;
 
 use super::Engine;
 use super::cargo::Cargo;
-use super::launch::{NormArgument, Side, WeightGradient};
-use super::plan::{self, FeedForward, Inner, Layers, Linear, Plan, Positions, Sublayer};
-use super::queue::{Address, Epilogue, Number, Product};
+use super::launch::{Side, WeightGradient};
+use super::plan::{self, Inner, Layers, Plan, Positions};
+use super::queue::{Address, Number};
 use super::rows::Rows;
 use crate::error::{Error, Result};
 use crate::model::Sequences;
 use crate::ops::Mode;
-use crate::ops::dropout::Dropout;
-use crate::ops::feed_forward::Activation;
 use crate::ops::loss::Targets;
 use crate::ops::sublayer::NormPlacement;
+use joint::Joint;
 
-/// Bytes of logits that are held at once at most: those of a whole batch, if it is not very large. Each chunk adds to all of the
-/// projection's gradient, and its products keep a GPU busy only if they are large.
-pub(super) const LOGIT_BYTES: usize = 2 << 30;
-/// The fewest rows of a chunk of logits, where memory is short.
-const FEWEST_LOGIT_ROWS: usize = 256;
 /// The label that is none, for rows that cost nothing.
 const NO_LABEL: u32 = u32::MAX;
 
@@ -53,16 +50,6 @@ pub(super) enum Kept {
         before: Address,
         hidden: Address,
     },
-}
-
-/// What forward keeps of a joint.
-struct Joint {
-    s: Address,
-    statistics: Address,
-    /// Place of γ, where it has a norm.
-    norm: Option<usize>,
-    /// The sub-layer before it, where there is one: its bias and dropout.
-    addend: Option<(Option<usize>, Dropout)>,
 }
 
 /// What forward keeps of a stack.
@@ -202,45 +189,6 @@ impl Pass<'_> {
         place.map_or(Address::NONE, |place| address(self, place))
     }
 
-    fn norm(&self, place: Option<usize>) -> NormArgument {
-        let c = self.engine.model.config();
-        let gamma = self.optional(place, Self::master);
-        NormArgument::new(gamma, gamma.plus(4 * self.d), c.norm_eps, c.norm_kind)
-    }
-
-    /// A joint after a sub-layer, of which the input of its last projection is given; returns s and y as well.
-    fn join(
-        &mut self,
-        x: Address,
-        before: Option<(Address, &Sublayer)>,
-        norm: Option<usize>,
-        side: &Side,
-    ) -> Result<(Joint, Address, Address)> {
-        let s = if before.is_some() { self.numbers(side.rows, self.d)? } else { x };
-        let y = if norm.is_some() { self.numbers(side.rows, self.d)? } else { Address::NONE };
-        let statistics = if norm.is_some() { self.floats(2 * side.rows)? } else { Address::NONE };
-        let rate = self.engine.model.config().dropout;
-        let addend = before.map(|(_, sublayer)| (sublayer.bias, self.mode.dropout(rate, sublayer.site)));
-        let (bias, dropout) = addend.unwrap_or((None, Dropout::OFF));
-        let (bias, of_norm) = (self.optional(bias, Self::master), self.norm(norm));
-        let product = before.map(|(input, sublayer)| self.projection(input, side.rows, sublayer.last(), s));
-        let (kernels, mut h) = (&self.engine.kernels, Address::NONE);
-        match product {
-            Some(product) if kernels.joins_norm(&product) => {
-                kernels.product_add_norm(&product, [y, statistics], [x, bias], of_norm, dropout, side)?;
-                return Ok((Joint { s, statistics, norm, addend }, s, y));
-            }
-            // s overwrites h.
-            Some(product) => {
-                kernels.product(&product)?;
-                h = s;
-            }
-            None => {}
-        }
-        kernels.add_norm([y, s, statistics], [x, h, bias], of_norm, dropout, side, self.d)?;
-        Ok((Joint { s, statistics, norm, addend }, s, y))
-    }
-
     pub(super) fn forward(&mut self, layers: &Layers, side: &Side, memory: Option<&Memory>) -> Result<Trail> {
         let mut key_values = memory.into_iter().flat_map(|memory| &memory.key_values);
         self.walk(layers, side, &mut |pass, _, attention, input| {
@@ -291,135 +239,5 @@ impl Pass<'_> {
         // With pre-norm but no final norm, the output is the stream itself.
         let output = if input == Address::NONE { x } else { input };
         Ok(Trail { joints, kept, output })
-    }
-
-    /// Up to the last projection, whose input is returned.
-    fn feed_forward(&mut self, layer: &FeedForward, input: Address, side: &Side) -> Result<(Kept, Address)> {
-        let config = self.engine.model.config();
-        let (activation, width) = (config.activation, layer.fc1.out);
-        let dropout = self.mode.dropout(config.activation_dropout, layer.site);
-        let before = self.numbers(side.rows, width)?;
-        let relu = activation == Activation::Relu;
-        let epilogue = match self.bias(&layer.fc1) {
-            Epilogue::Bias(bias) if relu => Epilogue::BiasRelu(bias),
-            epilogue => epilogue,
-        };
-        // With relu, the hidden layer itself shows where its input was positive.
-        let hidden = if relu { before } else { self.numbers(side.rows, width)? };
-        let kept = Kept::FeedForward { input, before, hidden };
-        let product = Product { epilogue, ..self.projection(input, side.rows, &layer.fc1, before) };
-        let has_relu = matches!(epilogue, Epilogue::BiasRelu(_));
-        if has_relu && dropout.is_on() && self.engine.kernels.has_kernel(&product) {
-            self.engine.kernels.product_with_dropout(&product, dropout, side.padded)?;
-            return Ok((kept, hidden));
-        }
-        self.multiply(&product)?;
-        if !has_relu || dropout.is_on() {
-            self.engine.kernels.activate(activation, [hidden, before], dropout, side, width)?;
-        }
-        Ok((kept, hidden))
-    }
-
-    /// Up to the product of the input's gradient, which is returned.
-    fn feed_forward_back(
-        &mut self,
-        layer: &FeedForward,
-        kept: &Kept,
-        dh: Address,
-        side: &Side,
-        (dx, accumulate): (Address, bool),
-    ) -> Result<Product> {
-        let Kept::FeedForward { input, before, hidden } = *kept else {
-            return Err(Error::failure("a pass whose sub-layers were mixed up"));
-        };
-        let config = self.engine.model.config();
-        let (activation, rows, width) = (config.activation, side.rows, layer.fc1.out);
-        let dropout = self.mode.dropout(config.activation_dropout, layer.site);
-        self.add_weight_gradient(dh, hidden, rows, &layer.fc2, None)?;
-        let g = self.numbers(rows, width)?;
-        let product = self.product_back(dh, rows, &layer.fc2, g, false);
-        let kernels = &self.engine.kernels;
-        if activation == Activation::Relu && kernels.has_kernel(&product) {
-            let scale = if dropout.is_on() { dropout.parts().2 } else { 1.0 };
-            kernels.product_through_relu(&product, hidden, scale)?;
-            self.add_weight_gradient(g, input, rows, &layer.fc1, layer.fc1.bias)?;
-            return Ok(self.product_back(g, rows, &layer.fc1, dx, accumulate));
-        }
-        kernels.product(&product)?;
-        let blocks = self.engine.kernels.column_blocks(rows, width);
-        let bias = self.optional(layer.fc1.bias, Self::gradient);
-        let partial = self.partial_sums(blocks, [(bias, width), (Address::NONE, 0)])?;
-        self.engine.kernels.activate_backward(activation, [g, partial, before], dropout, side, width)?;
-        self.add_weight_gradient(g, input, rows, &layer.fc1, None)?;
-        Ok(self.product_back(g, rows, &layer.fc1, dx, accumulate))
-    }
-
-    /// Adds the losses to the sums. In training, also adds to the gradients of the projection; returns that of the states.
-    fn loss(
-        &mut self,
-        output: &Linear,
-        states: Address,
-        side: &Side,
-        labels: Address,
-        smoothing: f32,
-    ) -> Result<Address> {
-        let (rows, training) = (side.rows, self.mode.is_training());
-        let dx = if training { self.numbers(rows, self.d)? } else { Address::NONE };
-        let mark = self.engine.arena.mark();
-        let losses = self.floats(2 * rows)?;
-        let (logits, chunk) = self.logits(rows, output.stride)?;
-        for start in (0..rows).step_by(chunk) {
-            let count = chunk.min(rows - start);
-            let x = self.after(states, start * self.d);
-            self.project(x, count, output, logits)?;
-            let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start)];
-            let sizes = [count, output.out, output.stride];
-            self.engine.kernels.smoothed_loss(of_chunk, smoothing, sizes, training)?;
-            if training {
-                self.add_weight_gradient(logits, x, count, output, output.bias)?;
-                self.project_back(logits, count, output, self.after(dx, start * self.d), false)?;
-            }
-        }
-        self.engine.kernels.add_losses(self.engine.sums, losses, rows)?;
-        self.engine.arena.release(mark);
-        Ok(dx)
-    }
-
-    /// Memory for a chunk of `rows` rows of logits, and how many rows it has: all, or as many as there is room for.
-    fn logits(&mut self, rows: usize, stride: usize) -> Result<(Address, usize)> {
-        loop {
-            let chunk = rows_of_chunks(rows, self.engine.logit_bytes / self.number.bytes(stride));
-            let mark = self.engine.arena.mark();
-            match self.numbers(chunk, stride) {
-                Err(error) if error.is_out_of_memory() && chunk > FEWEST_LOGIT_ROWS => {
-                    self.engine.arena.release(mark);
-                    self.engine.logit_bytes = self.number.bytes(chunk / 2 * stride);
-                }
-                taken => return Ok((taken?, chunk)),
-            }
-        }
-    }
-}
-
-/// Rows per chunk when `rows` are divided into chunks of about `most`: evenly, since a short chunk would leave the device
-/// partly idle, and rounded to a number at which products are fast.
-fn rows_of_chunks(rows: usize, most: usize) -> usize {
-    let chunks = rows.div_ceil(most.max(1)).max(1);
-    rows.div_ceil(chunks).next_multiple_of(256).clamp(1, rows.max(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_are_even_and_of_round_sizes() {
-        assert_eq!(rows_of_chunks(25_000, 4194), 4352);
-        assert_eq!(rows_of_chunks(100, 4194), 100);
-        assert_eq!(rows_of_chunks(0, 4194), 1);
-        for (rows, most) in [(1, 1), (7, 3), (5000, 1), (5000, 300), (5000, 5000)] {
-            let chunk = rows_of_chunks(rows, most);
-            assert!(chunk <= rows && chunk < most + 256 && chunk * rows.div_ceil(most) >= rows);
-        }
     }
 }

@@ -1,0 +1,71 @@
+//! The feed-forward sub-layer.
+
+use super::{Kept, Pass};
+use crate::error::{Error, Result};
+use crate::gpu::launch::Side;
+use crate::gpu::plan::FeedForward;
+use crate::gpu::queue::{Address, Epilogue, Product};
+use crate::ops::feed_forward::Activation;
+
+impl Pass<'_> {
+    /// Up to the last projection, whose input is returned.
+    pub(super) fn feed_forward(&mut self, layer: &FeedForward, input: Address, side: &Side) -> Result<(Kept, Address)> {
+        let config = self.engine.model.config();
+        let (activation, width) = (config.activation, layer.fc1.out);
+        let dropout = self.mode.dropout(config.activation_dropout, layer.site);
+        let before = self.numbers(side.rows, width)?;
+        let relu = activation == Activation::Relu;
+        let epilogue = match self.bias(&layer.fc1) {
+            Epilogue::Bias(bias) if relu => Epilogue::BiasRelu(bias),
+            epilogue => epilogue,
+        };
+        // With relu, the hidden layer itself shows where its input was positive.
+        let hidden = if relu { before } else { self.numbers(side.rows, width)? };
+        let kept = Kept::FeedForward { input, before, hidden };
+        let product = Product { epilogue, ..self.projection(input, side.rows, &layer.fc1, before) };
+        let has_relu = matches!(epilogue, Epilogue::BiasRelu(_));
+        if has_relu && dropout.is_on() && self.engine.kernels.has_kernel(&product) {
+            self.engine.kernels.product_with_dropout(&product, dropout, side.padded)?;
+            return Ok((kept, hidden));
+        }
+        self.multiply(&product)?;
+        if !has_relu || dropout.is_on() {
+            self.engine.kernels.activate(activation, [hidden, before], dropout, side, width)?;
+        }
+        Ok((kept, hidden))
+    }
+
+    /// Up to the product of the input's gradient, which is returned.
+    pub(super) fn feed_forward_back(
+        &mut self,
+        layer: &FeedForward,
+        kept: &Kept,
+        dh: Address,
+        side: &Side,
+        (dx, accumulate): (Address, bool),
+    ) -> Result<Product> {
+        let Kept::FeedForward { input, before, hidden } = *kept else {
+            return Err(Error::failure("a pass whose sub-layers were mixed up"));
+        };
+        let config = self.engine.model.config();
+        let (activation, rows, width) = (config.activation, side.rows, layer.fc1.out);
+        let dropout = self.mode.dropout(config.activation_dropout, layer.site);
+        self.add_weight_gradient(dh, hidden, rows, &layer.fc2, None)?;
+        let g = self.numbers(rows, width)?;
+        let product = self.product_back(dh, rows, &layer.fc2, g, false);
+        let kernels = &self.engine.kernels;
+        if activation == Activation::Relu && kernels.has_kernel(&product) {
+            let scale = if dropout.is_on() { dropout.parts().2 } else { 1.0 };
+            kernels.product_through_relu(&product, hidden, scale)?;
+            self.add_weight_gradient(g, input, rows, &layer.fc1, layer.fc1.bias)?;
+            return Ok(self.product_back(g, rows, &layer.fc1, dx, accumulate));
+        }
+        kernels.product(&product)?;
+        let blocks = self.engine.kernels.column_blocks(rows, width);
+        let bias = self.optional(layer.fc1.bias, Self::gradient);
+        let partial = self.partial_sums(blocks, [(bias, width), (Address::NONE, 0)])?;
+        self.engine.kernels.activate_backward(activation, [g, partial, before], dropout, side, width)?;
+        self.add_weight_gradient(g, input, rows, &layer.fc1, None)?;
+        Ok(self.product_back(g, rows, &layer.fc1, dx, accumulate))
+    }
+}

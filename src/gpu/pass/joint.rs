@@ -1,0 +1,125 @@
+//! Joints: the residual sum and norm between two sub-layers, with the product before them where one kernel computes both.
+
+use super::Pass;
+use crate::error::Result;
+use crate::gpu::launch::{NormArgument, Side};
+use crate::gpu::plan::Sublayer;
+use crate::gpu::queue::{Address, Product};
+use crate::ops::dropout::Dropout;
+
+/// What forward keeps of a joint.
+pub(super) struct Joint {
+    /// [N, D].
+    s: Address,
+    /// Mean and normalising factor of each row, float32 [N, 2].
+    statistics: Address,
+    /// Place of γ, where it has a norm.
+    pub(super) norm: Option<usize>,
+    /// The sub-layer before it, where there is one: its bias and dropout.
+    addend: Option<(Option<usize>, Dropout)>,
+}
+
+/// A gradient of activations.
+#[derive(Clone, Copy)]
+pub(super) enum Gradient {
+    /// It is there.
+    At(Address),
+    /// It is what the product will be, or add to what is there.
+    Of(Product),
+}
+
+impl Gradient {
+    /// Its memory.
+    pub(super) fn memory(&self) -> Address {
+        match self {
+            Self::At(address) => *address,
+            Self::Of(product) => product.c.at,
+        }
+    }
+}
+
+impl Pass<'_> {
+    fn norm(&self, place: Option<usize>) -> NormArgument {
+        let c = self.engine.model.config();
+        let gamma = self.optional(place, Self::master);
+        NormArgument::new(gamma, gamma.plus(4 * self.d), c.norm_eps, c.norm_kind)
+    }
+
+    /// A joint after a sub-layer, of which the input of its last projection is given; returns s and y as well.
+    pub(super) fn join(
+        &mut self,
+        x: Address,
+        before: Option<(Address, &Sublayer)>,
+        norm: Option<usize>,
+        side: &Side,
+    ) -> Result<(Joint, Address, Address)> {
+        let s = if before.is_some() { self.numbers(side.rows, self.d)? } else { x };
+        let y = if norm.is_some() { self.numbers(side.rows, self.d)? } else { Address::NONE };
+        let statistics = if norm.is_some() { self.floats(2 * side.rows)? } else { Address::NONE };
+        let rate = self.engine.model.config().dropout;
+        let addend = before.map(|(_, sublayer)| (sublayer.bias, self.mode.dropout(rate, sublayer.site)));
+        let (bias, dropout) = addend.unwrap_or((None, Dropout::OFF));
+        let (bias, of_norm) = (self.optional(bias, Self::master), self.norm(norm));
+        let product = before.map(|(input, sublayer)| self.projection(input, side.rows, sublayer.last(), s));
+        let (kernels, mut h) = (&self.engine.kernels, Address::NONE);
+        match product {
+            Some(product) if kernels.joins_norm(&product) => {
+                kernels.product_add_norm(&product, [y, statistics], [x, bias], of_norm, dropout, side)?;
+                return Ok((Joint { s, statistics, norm, addend }, s, y));
+            }
+            // s overwrites h.
+            Some(product) => {
+                kernels.product(&product)?;
+                h = s;
+            }
+            None => {}
+        }
+        kernels.add_norm([y, s, statistics], [x, h, bias], of_norm, dropout, side, self.d)?;
+        Ok((Joint { s, statistics, norm, addend }, s, y))
+    }
+
+    /// Computes a gradient, if that has not been done; returns where it is.
+    pub(super) fn computed(&self, gradient: Gradient) -> Result<Address> {
+        if let Gradient::Of(product) = &gradient {
+            self.engine.kernels.product(product)?;
+        }
+        Ok(gradient.memory())
+    }
+
+    /// Back over a joint: from the gradients of y and of s (either may be missing), writes that of x to `ds`, and returns
+    /// where that of h is: in `dh`, or in `ds` if nothing is dropped and `ds` may be overwritten.
+    pub(super) fn join_back(
+        &mut self,
+        joint: &Joint,
+        dy: Option<Gradient>,
+        stream: Option<Address>,
+        ds: Address,
+        dh: Address,
+        side: &Side,
+    ) -> Result<Address> {
+        let product = match dy {
+            Some(Gradient::Of(product)) if self.engine.kernels.joins_norm(&product) => Some(product),
+            _ => None,
+        };
+        let blocks = match product {
+            Some(_) => self.engine.kernels.product_norm_blocks(side.rows),
+            None => self.engine.kernels.norm_blocks(side.rows, self.d),
+        };
+        let (bias, dropout) = joint.addend.unwrap_or((None, Dropout::OFF));
+        let has_own = dropout.is_on() || (joint.addend.is_some() && self.keeps_gradients());
+        let dh = if has_own { dh } else { Address::NONE };
+        let of_norm = (self.optional(joint.norm, Self::gradient), 2 * self.d);
+        let partial = self.partial_sums(blocks, [of_norm, (self.optional(bias, Self::gradient), self.d)])?;
+        let (norm, addend, results) = (self.norm(joint.norm), stream.unwrap_or(Address::NONE), [ds, dh, partial]);
+        let kernels = &self.engine.kernels;
+        if let Some(product) = product {
+            let given = [addend, joint.s, joint.statistics];
+            kernels.product_norm_backward(&product, results, given, norm, dropout, side)?;
+        } else {
+            let dy = dy.map_or(Ok(Address::NONE), |dy| self.computed(dy))?;
+            let given = [dy, addend, joint.s, joint.statistics];
+            kernels.add_norm_backward(results, given, norm, dropout, side, self.d)?;
+        }
+        Ok(if has_own { dh } else { ds })
+    }
+}

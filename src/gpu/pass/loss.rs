@@ -1,0 +1,83 @@
+//! The output projection with the loss, on the logits of the whole batch or on chunks of them.
+
+use super::Pass;
+use crate::error::Result;
+use crate::gpu::launch::Side;
+use crate::gpu::plan::Linear;
+use crate::gpu::queue::Address;
+
+/// Bytes of logits that are held at once at most: those of a whole batch, if it is not very large. Each chunk adds to all of the
+/// projection's gradient, and its products keep a GPU busy only if they are large.
+pub(in crate::gpu) const LOGIT_BYTES: usize = 2 << 30;
+/// The fewest rows of a chunk of logits, where memory is short.
+const FEWEST_LOGIT_ROWS: usize = 256;
+impl Pass<'_> {
+    /// Adds the losses to the sums. In training, also adds to the gradients of the projection; returns that of the states.
+    pub(super) fn loss(
+        &mut self,
+        output: &Linear,
+        states: Address,
+        side: &Side,
+        labels: Address,
+        smoothing: f32,
+    ) -> Result<Address> {
+        let (rows, training) = (side.rows, self.mode.is_training());
+        let dx = if training { self.numbers(rows, self.d)? } else { Address::NONE };
+        let mark = self.engine.arena.mark();
+        let losses = self.floats(2 * rows)?;
+        let (logits, chunk) = self.logits(rows, output.stride)?;
+        for start in (0..rows).step_by(chunk) {
+            let count = chunk.min(rows - start);
+            let x = self.after(states, start * self.d);
+            self.project(x, count, output, logits)?;
+            let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start)];
+            let sizes = [count, output.out, output.stride];
+            self.engine.kernels.smoothed_loss(of_chunk, smoothing, sizes, training)?;
+            if training {
+                self.add_weight_gradient(logits, x, count, output, output.bias)?;
+                self.project_back(logits, count, output, self.after(dx, start * self.d), false)?;
+            }
+        }
+        self.engine.kernels.add_losses(self.engine.sums, losses, rows)?;
+        self.engine.arena.release(mark);
+        Ok(dx)
+    }
+
+    /// Memory for a chunk of `rows` rows of logits, and how many rows it has: all, or as many as there is room for.
+    fn logits(&mut self, rows: usize, stride: usize) -> Result<(Address, usize)> {
+        loop {
+            let chunk = rows_of_chunks(rows, self.engine.logit_bytes / self.number.bytes(stride));
+            let mark = self.engine.arena.mark();
+            match self.numbers(chunk, stride) {
+                Err(error) if error.is_out_of_memory() && chunk > FEWEST_LOGIT_ROWS => {
+                    self.engine.arena.release(mark);
+                    self.engine.logit_bytes = self.number.bytes(chunk / 2 * stride);
+                }
+                taken => return Ok((taken?, chunk)),
+            }
+        }
+    }
+}
+
+/// Rows per chunk when `rows` are divided into chunks of about `most`: evenly, since a short chunk would leave the device
+/// partly idle, and rounded to a number at which products are fast.
+fn rows_of_chunks(rows: usize, most: usize) -> usize {
+    let chunks = rows.div_ceil(most.max(1)).max(1);
+    rows.div_ceil(chunks).next_multiple_of(256).clamp(1, rows.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_even_and_of_round_sizes() {
+        assert_eq!(rows_of_chunks(25_000, 4194), 4352);
+        assert_eq!(rows_of_chunks(100, 4194), 100);
+        assert_eq!(rows_of_chunks(0, 4194), 1);
+        for (rows, most) in [(1, 1), (7, 3), (5000, 1), (5000, 300), (5000, 5000)] {
+            let chunk = rows_of_chunks(rows, most);
+            assert!(chunk <= rows && chunk < most + 256 && chunk * rows.div_ceil(most) >= rows);
+        }
+    }
+}
