@@ -268,6 +268,46 @@ fn every_part_of_a_line_begins_with_its_tag() {
     assert_eq!(info["history"]["target_languages"], "<2de> <2en>");
 }
 
+/// A tag that is given by flag is the model's: no other is taken, it is not counted among the words of the line, and every command
+/// tells of lines without one.
+#[test]
+fn a_tag_by_flag_is_known_and_no_word_of_the_line() {
+    let project = trained();
+    let model = ["--model", "runs/small"];
+    project.write("plain.en", "the cat\nthe dog\n");
+    project.write("plain.de", "die Katze\nder Hund\n");
+    let files = ["--src", "plain.en", "--ref", "plain.de"];
+    for args in [
+        &["translate", "the cat"][..],
+        &["embed", "--input", "plain.en"],
+        &["score", "--src", "plain.en", "--tgt", "plain.de"],
+        &[&["eval", "--ppl"], &files[..]].concat(),
+        &[&["eval"], &files[..]].concat(),
+    ] {
+        let unknown = project.mt(&[args, &model, &["--tag", "<2fr>"]].concat());
+        fails(&unknown, 2, &["the model has no tag <2fr>", "it knows <2de> <2en>"]);
+        let without = project.mt(&[args, &model].concat());
+        succeeds(&without);
+        let warning = "not begin with a tag for the target language; the model knows <2de> <2en>";
+        assert_eq!(stderr(&without).matches(warning).count(), 1, "{args:?}: {}", stderr(&without));
+    }
+    let json = |args: &[&str]| -> Value {
+        let output = project.mt(&[&["translate", "--json", "--alignment"], &model[..], args].concat());
+        succeeds(&output);
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let (by_flag, in_line) = (json(&["--tag", "<2de>", "the big cat"]), json(&["<2de> the big cat"]));
+    assert_eq!([&by_flag["source"], &in_line["source"]], ["the big cat", "<2de> the big cat"]);
+    assert_eq!(by_flag["translation"], in_line["translation"]);
+    let pairs = |json: &Value| -> Vec<(usize, usize)> {
+        let pair = |pair: &str| pair.split_once('-').map(|(s, t)| (s.parse().unwrap(), t.parse().unwrap())).unwrap();
+        json["alignment"].as_str().unwrap().split_whitespace().map(pair).collect()
+    };
+    let after_tag: Vec<_> = pairs(&in_line).into_iter().filter(|pair| pair.0 > 0).map(|(s, t)| (s - 1, t)).collect();
+    assert_eq!(pairs(&by_flag), after_tag);
+    assert!(!after_tag.is_empty());
+}
+
 #[test]
 fn check_tells_of_lines_without_a_tag_and_of_tags_without_a_line() {
     let project = project();

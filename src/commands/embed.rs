@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use super::input::Lines;
 use super::model;
 use super::output::{Output, Replacement, refuse_inputs, refuse_unwritable};
-use super::tags;
+use super::tags::{self, Tags};
 use super::written::Written;
 use crate::cli::{Common, EmbedArgs};
 use crate::console::warning;
@@ -27,7 +27,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     }
     let loaded = model::load(&args.model, common)?;
     let (encoder, reader) = (Encoder::new(loaded.transformer()?)?, loaded.reader());
-    tags::warn_of_text(args.tag.as_deref(), &loaded.tokenizers.source);
+    tags::check_flag(args.tag.as_deref(), &loaded.tokenizers.source)?;
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
     let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
     let of_model = loaded.files();
@@ -45,12 +45,13 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         false => Written::watch(args.output.as_deref(), ProgressBar::hidden())?,
     };
     let mut all: Vec<f32> = Vec::new();
-    let (mut count, mut cut) = (0, Vec::new());
+    let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded.tokenizers.source));
     let mut refused = None;
     while !window.is_empty() && !output.as_ref().is_some_and(Output::is_closed) {
         let (vectors, are_cut) = embed(&encoder, &reader, &window, pooling, batch_tokens)?;
         cut.extend(are_cut.into_iter().map(|line| count + line + 1));
         count += vectors.len();
+        window.iter().for_each(|line| tags.count(line));
         match &mut output {
             None => all.extend(vectors.into_iter().flatten()),
             Some(output) => written.write(vectors.len(), || {
@@ -69,6 +70,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         file.finish()?;
     }
     lines.warn();
+    tags.warn();
     warn_of_cut(&cut, count, lines.name());
     refused.map_or(Ok(()), Err)
 }

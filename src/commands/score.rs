@@ -34,7 +34,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let inputs = [&args.src, &args.tgt].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;
-    tags::warn_of_text(args.tag.as_deref(), &first.tokenizers.source);
+    tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
     let mut tags = Tags::new(&first.tokenizers.source);
     let refused = loop {
         let (sources, targets, refused) = match pairs.read() {

@@ -3,6 +3,7 @@
 use super::some_lines::SomeLines;
 use crate::console::warning;
 use crate::data::tokenizer::Tokenizer;
+use crate::error::{Error, Result};
 
 /// The most tags that a message lists.
 const MOST: usize = 60;
@@ -20,12 +21,16 @@ pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> 
     tag.split_whitespace().find(|word| !is_known(word))
 }
 
-/// Warns of a `--tag` that a model without tags reads as text, word by word. With a model that has tags, [`Tags`] does.
-pub fn warn_of_text(tag: Option<&str>, tokenizer: &Tokenizer) {
-    let Some(tag) = tag.filter(|_| tokenizer.language_tags().is_empty()) else { return };
-    if let Some(word) = unknown_word(tag, tokenizer) {
+/// Refuses a `--tag` that the model does not know. A model without tags reads it as text, word by word, of which this warns.
+pub fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
+    let Some(word) = tag.and_then(|tag| unknown_word(tag, tokenizer)) else { return Ok(()) };
+    let known = tokenizer.language_tags();
+    if known.is_empty() {
         warning(format_args!("--tag: the model's vocabulary has no tags, so {word} is read as text like any other"));
+        return Ok(());
     }
+    let error = Error::usage(format!("--tag: the model has no tag {word}"));
+    Err(error.help(format!("it knows {}", listed(&known))))
 }
 
 /// Lines without a tag, or with one that the model does not know.

@@ -37,7 +37,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     }
     let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix)?;
     translator.check_prefix(&options)?;
-    tags::warn_of_text(args.tag.as_deref(), &first.tokenizers.source);
+    tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
     let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
     if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
         AttentionFile::refuse_several(file, count)?;
@@ -133,7 +133,11 @@ impl<'a> Writer<'a> {
         let Some((model, reader)) = self.explainer.as_ref().filter(|_| self.args.alignment) else {
             return Ok(vec![Vec::new(); lines.len()]);
         };
-        align(model, reader, lines, translations, self.args.n_best.unwrap_or(1), later)
+        let all = align(model, reader, lines, translations, self.args.n_best.unwrap_or(1), later)?;
+        // Words are those of the user's line.
+        let tokenizer = &self.model.tokenizers.source;
+        let of_tag = self.args.tag.as_deref().map_or(0, |tag| tokenizer.plain(tag).split_whitespace().count());
+        Ok(all.into_iter().map(|line| line.into_iter().map(|alignment| alignment.after(of_tag)).collect()).collect())
     }
 
     /// Writes the translation of the next line.
@@ -147,6 +151,8 @@ impl<'a> Writer<'a> {
         }
         let output = &mut self.output;
         if self.common.json {
+            let tag = self.args.tag.as_deref().map_or(String::new(), |tag| format!("{tag} "));
+            let line = line.strip_prefix(&tag).unwrap_or(line);
             output.line(&json(&self.model.tokenizers.target, line, translation, alignments, n_best).to_string())?;
         } else if n_best {
             for Candidate { text, log_prob, score, .. } in &translation.n_best {

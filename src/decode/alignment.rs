@@ -18,6 +18,14 @@ use crate::model::Transformer;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alignment(pub Vec<(usize, usize)>);
 
+impl Alignment {
+    /// Without a line's first words: the others are counted from there.
+    #[must_use]
+    pub fn after(self, words: usize) -> Self {
+        Self(self.0.into_iter().filter_map(|(source, target)| Some((source.checked_sub(words)?, target))).collect())
+    }
+}
+
 /// In the format of Pharaoh and its successors: `0-0 1-2`.
 impl fmt::Display for Alignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

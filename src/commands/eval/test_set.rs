@@ -159,7 +159,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
     };
     let mut systems = Vec::new();
     if translations_wanted {
-        let translations = translations(&translator, &sources, &options, &loaded, args)?;
+        let translations = translations(&translator, &sources, &options, args)?;
         systems.push(("model".to_owned(), translations));
     }
     let target = loaded.tokenizers.target.clone();
@@ -214,7 +214,12 @@ impl Text {
                 (sources, vec![references.iter().map(|line| trimmed(line)).collect()], references)
             }
         };
+        let tokenizer = &loaded.tokenizers.source;
+        tags::check_flag(args.tag.as_deref(), tokenizer)?;
         let sources = with_tag(tag.as_deref(), sources);
+        let mut tags = Tags::new(tokenizer);
+        sources.iter().for_each(|line| tags.count(line));
+        tags.warn();
         check_counts(&source, sources.len(), &reference, &references)?;
         if sources.is_empty() {
             return Err(nothing_to_score(&source));
@@ -228,7 +233,6 @@ fn translations(
     translator: &Translator,
     sources: &[String],
     options: &TranslateOptions,
-    loaded: &ModelFiles,
     args: &EvalArgs,
 ) -> Result<Vec<String>> {
     let bar = progress_bar(Counted::Sentences, Some(sources.len() as u64));
@@ -237,10 +241,6 @@ fn translations(
     let mut cut = CutLines::default();
     translations.iter().for_each(|translation| cut.count(translation));
     cut.warn();
-    tags::warn_of_text(args.tag.as_deref(), &loaded.tokenizers.source);
-    let mut tags = Tags::new(&loaded.tokenizers.source);
-    sources.iter().for_each(|line| tags.count(line));
-    tags.warn();
     let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
     if let Some(path) = &args.output {
         let mut file = Replacement::open(path)?;
