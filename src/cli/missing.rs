@@ -1,15 +1,39 @@
-//! Options without the flag that they belong to, such as `--chrf-word-order` without `--chrf`.
+//! Options without the flag that they belong to, such as `--chrf-word-order` without `--chrf`, and keys of the configuration given
+//! as options, such as `--lr`.
 
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
-/// clap's error, or one that names the option if its name begins with the flag that is missing: clap names only the flag.
+use crate::config::keys_called;
+
+/// clap's error, or one that says more.
 pub fn explained(error: Error, command: &Command, arguments: &[OsString]) -> Error {
-    if error.kind() != ErrorKind::MissingRequiredArgument {
+    match error.kind() {
+        ErrorKind::MissingRequiredArgument => without_flag(error, command, arguments),
+        ErrorKind::UnknownArgument => key_as_option(error, command, arguments),
+        _ => error,
+    }
+}
+
+/// Names the keys of the configuration, ours or another toolkit's, that an unknown option may mean, where `--set` takes them.
+fn key_as_option(error: Error, command: &Command, arguments: &[OsString]) -> Error {
+    let takes_keys = |command: &&Command| command.get_arguments().any(|argument| argument.get_long() == Some("set"));
+    let mut subcommands = arguments.iter().skip(1).filter_map(|argument| command.find_subcommand(argument));
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
+    let Some(name) = option.strip_prefix("--") else { return error };
+    let keys = keys_called(name);
+    if keys.is_empty() || !subcommands.next().as_ref().is_some_and(takes_keys) {
         return error;
     }
+    let sets: Vec<String> = keys.iter().map(|key| format!("`--set {key}=VALUE`")).collect();
+    let help = format!("for a key of the configuration, give {}", sets.join(" or "));
+    Error::raw(ErrorKind::UnknownArgument, format!("unexpected argument {option}\n  help: {help}\n")).with_cmd(command)
+}
+
+/// Names the option if its name begins with the flag that is missing: clap names only the flag.
+fn without_flag(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return error };
     let [flag] = &missing[..] else { return error };
     let names = arguments.iter().filter_map(|argument| argument.to_str()?.split('=').next());
@@ -28,6 +52,25 @@ mod tests {
     fn said(line: &str) -> String {
         let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
         Cli::of(&words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_key_as_an_option_is_named() {
+        for (option, help) in [
+            ("--lr", "`--set train.schedule.learning_rate=VALUE`"),
+            ("--warmup_updates=100", "`--set train.schedule.warmup=VALUE`"),
+            ("--max-updates", "`--set train.max_updates=VALUE`"),
+            ("--beam-size", "`--set decode.beam=VALUE` or `--set valid.beam=VALUE`"),
+        ] {
+            let said = said(&format!("mt -q train --config a.toml {option} 3"));
+            let option = option.split('=').next().unwrap();
+            let help = format!("for a key of the configuration, give {help}");
+            assert_eq!(said, format!("error: unexpected argument {option}\n  help: {help}\n"));
+        }
+        // Where there is no `--set`, and what is no key.
+        for line in ["mt translate --lr 3", "mt train --config a.toml --nothing"] {
+            assert!(!said(line).contains("--set"), "{line}");
+        }
     }
 
     #[test]

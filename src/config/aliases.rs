@@ -61,7 +61,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("model.decoder_layers", &["dec_layers", "dec_depth", "num_decoder_layers", "layers", "num_layers"]),
     ("model.norm", &["layer_norm", "transformer_preprocess", "transformer_postprocess"]),
     ("model.tie", &["weight_tying", "weight_tying_type"]),
-    ("model.activation", &["activation_fn", "pos_ffn_activation_fn"]),
+    ("tokenizer.symbols", &["user_defined_symbols"]),
+    ("model.activation", &["activation_fn", "pos_ffn_activation_fn", "transformer_ffn_activation"]),
     ("model.dropout", &["transformer_dropout", "hidden_dropout"]),
     ("model.embedding_dropout", &["emb_dropout", "embed_dropout"]),
     ("model.attention_dropout", &["transformer_dropout_attention"]),
@@ -79,8 +80,11 @@ const KEYS: &[(&str, &[&str])] = &[
     ("train.max_updates", &["max_update", "max_steps", "train_steps", "after_batches", "updates"]),
     ("train.max_epochs", &["max_epoch", "max_num_epochs", "epochs", "after_epochs"]),
     ("train.clip_norm", &["clip", "max_grad_norm", "clip_grad_norm", "gradient_clipping_threshold"]),
-    ("train.exponential_average", &["ema", "ema_decay", "moving_average_decay"]),
-    ("train.save_every", &["save_interval", "save_interval_updates", "save_freq", "save_checkpoint_steps"]),
+    ("train.exponential_average", &["ema", "ema_decay", "moving_average_decay", "average_decay"]),
+    (
+        "train.save_every",
+        &["save_interval", "save_interval_updates", "save_freq", "save_checkpoint_steps", "checkpoint_interval"],
+    ),
     (
         "train.keep",
         &[
@@ -95,14 +99,25 @@ const KEYS: &[(&str, &[&str])] = &[
     ),
     ("train.log_every", &["log_interval", "logging_freq", "disp_freq", "report_every"]),
     ("train.seed", &["seed", "random_seed"]),
-    ("train.schedule", &["lr_scheduler", "scheduling", "learning_rate_scheduler_type", "decay_method"]),
+    (
+        "train.schedule",
+        &["lr_scheduler", "scheduling", "learning_rate_scheduler_type", "decay_method", "lr_decay_inv_sqrt"],
+    ),
     ("train.schedule.warmup", &["warmup_updates", "warmup_steps", "learning_rate_warmup", "lr_warmup"]),
     ("train.schedule.learning_rate", &["lr", "learning_rate", "learn_rate", "initial_learning_rate"]),
-    ("train.optimizer.betas", &["adam_betas", "optimizer_betas", "optimizer_params"]),
+    ("train.optimizer.betas", &["adam_betas", "adam_beta1", "adam_beta2", "optimizer_betas", "optimizer_params"]),
     ("train.optimizer.eps", &["adam_eps", "adam_epsilon"]),
     (
         "valid.every",
-        &["validate_interval", "validation_freq", "valid_freq", "valid_steps", "checkpoint_interval", "eval_every"],
+        &[
+            "validate_interval",
+            "validate_interval_updates",
+            "validation_freq",
+            "valid_freq",
+            "valid_steps",
+            "checkpoint_interval",
+            "eval_every",
+        ],
     ),
     ("valid.patience", &["early_stopping", "early_stopping_patience", "max_num_checkpoint_not_improved"]),
     (
@@ -112,6 +127,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("decode.beam", &["beam_size"]),
     ("valid.beam", &["beam_size"]),
     ("decode.length_penalty", &["normalize", "lenpen", "length_penalty_alpha", "alpha", "beam_alpha"]),
+    ("decode.length_penalty_kind", &["length_penalty_type"]),
     ("decode.max_length_ratio", &["max_len_a", "max_length_factor"]),
     ("decode.max_length_extra", &["max_len_b"]),
     ("runtime.device", &["devices", "device_ids", "gpu", "gpus", "gpu_ranks", "num_gpus"]),
@@ -128,10 +144,18 @@ const SETTINGS: &[(&str, &str, &[&str])] = &[
     ),
     ("model.norm", "\"pre\"", &["encoder_normalize_before", "decoder_normalize_before"]),
     ("model.positions", "\"learned\"", &["encoder_learned_pos", "decoder_learned_pos"]),
-    // Marian states one minus the decay.
-    ("train.exponential_average", "0.9999", &["exponential_smoothing"]),
+    ("train.exponential_average", "0.9999", &[SMOOTHING]),
     ("runtime.device", "\"cuda\"", &["use_cuda"]),
     ("runtime.precision", "\"bf16\"", &["fp16", "bf16", "amp", "mixed_precision"]),
+];
+
+/// Marian's name for one minus `train.exponential_average`.
+const SMOOTHING: &str = "exponential_smoothing";
+
+/// What to add for names that others count or mean differently: our key, others' names.
+const NOTES: &[(&str, &[&str], &str)] = &[
+    ("batch_tokens", &["batch_size", "max_sentences", "mini_batch"], ", in tokens"),
+    ("length_penalty", &["lenpen", "normalize"], " with `length_penalty_kind = \"power\"`"),
 ];
 
 /// Names that mean something else in some tables than elsewhere, or something only there: tables, our key, others' names.
@@ -140,7 +164,10 @@ const LOCAL: &[(&[&str], &str, &[&str])] = &[
     (&["data.train", "data.valid", "data.test"], "target", &["tgt", "trg"]),
     (&["tokenizer"], "path", &["model", "model_file", "tokenizer_file", "file"]),
     (&["tokenizer"], "normalization", &["normalize", "normalizer"]),
+    (&["tokenizer"], "kind", &["model_type"]),
     (&["tokenizer", "train.schedule", "train.optimizer"], "kind", &["type", "name"]),
+    (&["train"], "batch_tokens", &["max_sentences"]),
+    (&["decode"], "batch_tokens", &["batch_size", "max_sentences", "mini_batch", "mini_batch_words", "max_tokens"]),
 ];
 
 /// Values: our key (dotted), our value, the names that others have for it.
@@ -214,16 +241,37 @@ pub(super) fn of_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
         found.retain(|(section, ..)| *section == table);
     }
     let is_off = matches!(value, Value::Boolean(false));
+    let decay = match value {
+        Value::Float(rate) if plain(name) == SMOOTHING && (0.0..1.0).contains(rate) => Some(format!("{}", 1.0 - rate)),
+        _ => None,
+    };
     let show = |&(section, key, value): &(&str, &str, Option<&str>)| {
-        let setting = value.filter(|_| !is_off).map(|value| format!(" = {value}")).unwrap_or_default();
+        let value = decay.as_deref().or(value).filter(|_| !is_off);
+        let setting = value.map(|value| format!(" = {value}")).unwrap_or_default();
         let place = if section == table { String::new() } else { format!(" in [{section}]") };
-        format!("`{key}{setting}`{place}{}", with_kind(section, key))
+        format!("`{key}{setting}`{place}{}{}", with_kind(section, key), note(key, &plain(name)))
     };
     let shown = found.iter().map(show).collect::<Vec<_>>().join(" or ");
     let is_here = found.first()?.0 == table;
     let help = if is_here { format!("did you mean {shown}?") } else { format!("the key for that is {shown}") };
     let keys = found.iter().map(|(section, key, _)| join(if is_here { path } else { section }, key)).collect();
     Some(Alias { keys, help })
+}
+
+/// Our keys, dotted, for a name that may be ours or another toolkit's, in whatever section.
+pub fn keys_called(name: &str) -> Vec<String> {
+    let name = plain(name);
+    let ours = schema::owners(&name);
+    if !ours.is_empty() {
+        return ours.iter().map(|section| join(section, &name)).collect();
+    }
+    anywhere(&name).into_iter().map(|(section, key, _)| join(section, key)).collect()
+}
+
+/// What to know about our key instead of another toolkit's.
+fn note(key: &str, theirs: &str) -> &'static str {
+    let row = NOTES.iter().find(|(ours, names, _)| *ours == key && names.contains(&theirs));
+    row.map_or("", |(.., note)| note)
 }
 
 /// Section, key and value of ours for a name that means the same in all sections.

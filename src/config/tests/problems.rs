@@ -27,7 +27,7 @@ fn keys_of_other_toolkits_lead_to_ours() {
     for (text, help) in [
         ("[train]\nmax_tokens = 4096\n", "did you mean `batch_tokens`?"),
         ("[data]\nupdate-freq = 2\n", "the key for that is `accumulate` in [train]"),
-        ("Mini_Batch = 64\n", "the key for that is `batch_tokens` in [train]"),
+        ("Mini_Batch = 64\n", "the key for that is `batch_tokens` in [train], in tokens"),
         ("[train]\nwarmup_steps = 4000\n", "the key for that is `warmup` in [train.schedule]"),
         (
             "[train]\nlr = 3\n",
@@ -44,7 +44,13 @@ fn keys_of_other_toolkits_lead_to_ours() {
         ("[model]\nshare_all_embeddings = true\n", "did you mean `tie = \"all\"`?"),
         ("[train]\nfp16 = true\n", "the key for that is `precision = \"bf16\"` in [runtime]"),
         ("[train]\nfp16 = false\n", "the key for that is `precision` in [runtime]"),
-        ("[decode]\nnormalize = 0.6\n", "did you mean `length_penalty`?"),
+        ("[decode]\nnormalize = 0.6\n", "did you mean `length_penalty` with `length_penalty_kind = \"power\"`?"),
+        ("[train]\nmax_sentences = 64\n", "did you mean `batch_tokens`, in tokens?"),
+        ("[decode]\nbatch_size = 64\n", "did you mean `batch_tokens`, in tokens?"),
+        ("[train]\nexponential-smoothing = 0.0005\n", "did you mean `exponential_average = 0.9995`?"),
+        ("[train]\nexponential-smoothing = true\n", "did you mean `exponential_average = 0.9999`?"),
+        ("[train]\ncheckpoint_interval = 5\n", "did you mean `save_every`"),
+        ("[tokenizer]\nmodel_type = \"bpe\"\n", "did you mean `kind`?"),
         ("[tokenizer]\nnormalize = true\n", "did you mean `normalization`?"),
         ("[tokenizer]\nmodel = \"a.model\"\n", "did you mean `path`?"),
         ("[tokenizer]\ntype = \"bpe\"\n", "did you mean `kind`?"),
