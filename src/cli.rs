@@ -119,7 +119,7 @@ pub struct TrainArgs {
     /// Run directory [default: runs/<configuration name>; with a run's own config.toml, that run]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Continue a run from its newest checkpoint
+    /// Continue a run from its newest checkpoint; without one, begin it
     #[arg(long, conflicts_with = "overwrite")]
     pub resume: bool,
     /// Replace an existing run
@@ -128,7 +128,7 @@ pub struct TrainArgs {
     /// With --resume: go on even if the configuration has changed what is trained
     #[arg(long, requires = "resume")]
     pub force: bool,
-    /// Check everything and print the plan (configuration, parameters, corpus, memory) without training
+    /// Print the plan (configuration, parameters, corpus, memory) without training; `mt check` also looks for faults in the text
     #[arg(long)]
     pub dry_run: bool,
     /// At the end, print how the updates spent their time: parts of the loop, operations, kernels

@@ -148,6 +148,23 @@ fn updates_of_more_than_an_epoch_are_warned_of() {
 }
 
 #[test]
+fn what_would_happen_only_after_the_end_is_warned_of() {
+    let project = Project::new();
+    let said = |sets: [&str; 3]| {
+        let args = sets.iter().flat_map(|set| ["--set", set]);
+        let args: Vec<&str> = ["check", "--config", "small.toml"].into_iter().chain(args).collect();
+        stdout(&project.mt(&args))
+    };
+    let warmup =
+        "training ends at update 12, within `train.schedule.warmup` = 12: the learning rate never gets to its peak";
+    let valid = "training ends at update 12, before the first validation at `valid.every` = 13";
+    let all = said(["train.max_updates=12", "train.schedule.warmup=12", "valid.every=13"]);
+    assert!(all.contains(warmup) && all.contains(valid), "{all}");
+    let none = said(["train.max_updates=12", "train.schedule.warmup=11", "valid.every=12"]);
+    assert!(!none.contains("training ends at update 12"), "{none}");
+}
+
+#[test]
 fn what_training_survives_is_warned_of_with_its_lines() {
     let project = Project::new();
     // The validation set has no sentence of the training text.

@@ -386,6 +386,13 @@ fn an_output_that_is_an_input_is_refused() {
     }
     assert_eq!(["valid.en", "valid.de"].map(|name| std::fs::read(project.path(name)).unwrap()), before);
     fails(&project.mt(&[&["translate", "--output", "a.gz"], &model[..], &["x"]].concat()), 2, &["a.gz", "compressed"]);
+    // Nor is the name of an input taken as text without a word.
+    for (text, kind) in [("valid.en", "file"), ("runs/small", "directory")] {
+        let output = project.mt(&["translate", "--model", "runs/small", text]);
+        succeeds(&output);
+        let warning = format!("warning: the text {text} is also the name of a {kind}");
+        assert!(stderr(&output).contains(&warning), "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Chain, Cursor, IsTerminal, Read, Stdin};
 use std::path::{Path, PathBuf};
 
 use super::some_lines::SomeLines;
-use crate::console::{prompt, shows_prompts, warning};
+use crate::console::{prompt, shell_word, shows_prompts, warning};
 use crate::data::corpus::tagged;
 use crate::data::{lines, packing};
 use crate::decode::source::BeyondPositions;
@@ -41,6 +41,7 @@ impl Lines {
     /// a terminal, and the user would see them. Each line gets the tag, if there is one.
     pub fn open(arguments: &[OsString], input: Option<&Path>, tag: Option<&str>) -> Result<Self> {
         let named = input.filter(|path| *path != Path::new("-"));
+        arguments.iter().for_each(|text| warn_of_path(text));
         let (source, name) = match named {
             _ if !arguments.is_empty() => (Source::of(arguments), Path::new("arguments")),
             Some(path) => (Source::File(Input::open(named)?), path),
@@ -130,6 +131,20 @@ impl Source {
         let lines = (1..).zip(arguments).map(line).collect();
         Self::Arguments { lines, invalid }
     }
+}
+
+/// Warns of a text that is also the name of a file or directory.
+fn warn_of_path(text: &OsStr) {
+    let path = Path::new(text);
+    let (kind, flag) = match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => ("directory", "name a model with --model"),
+        Ok(_) => ("file", "read it with --input"),
+        Err(_) => return,
+    };
+    warning(format_args!(
+        "the text {} is also the name of a {kind}; its name is taken as text ({flag})",
+        shell_word(path)
+    ));
 }
 
 /// Lines that each begin with the tag, if there is one.

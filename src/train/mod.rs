@@ -442,6 +442,11 @@ impl Trainer<'_> {
         for sample in &result.samples {
             self.log.line(sample);
         }
+        // A uniform distribution has as many as there are pieces.
+        let pieces = model.vocabulary().target as f64;
+        if result.perplexity > pieces * pieces {
+            self.log.line("note: this is far worse than guessing: the learning rate is probably too high");
+        }
         if self.state.plateau.validated(&self.config.schedule, better) {
             let rate = self.learning_rate(step + 1);
             self.log.line(&format!("note: validation has not improved: the learning rate is lowered to {rate:.2e}"));

@@ -156,6 +156,17 @@ const DECAY: &[Key] =
     &[required("learning_rate", RATE), key("warmup", COUNT), key("total", POSITIVE), key("end", RATE_OR_0)];
 
 impl ScheduleConfig {
+    /// Updates of linear rise.
+    pub(crate) fn warmup(&self) -> u64 {
+        match self {
+            Self::Noam { warmup, .. }
+            | Self::InverseSqrt { warmup, .. }
+            | Self::Constant { warmup, .. }
+            | Self::Plateau { warmup, .. } => *warmup,
+            Self::Linear(decay) | Self::Cosine(decay) => decay.warmup,
+        }
+    }
+
     /// Makes a schedule that has a `total` end with the run.
     pub(crate) fn end_at(&mut self, max_updates: u64) {
         if let Self::Linear(decay) | Self::Cosine(decay) = self {

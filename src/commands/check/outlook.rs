@@ -49,6 +49,7 @@ impl Outlook {
         warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, [rare, learnt.len()]));
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(plan.warnings(config, is_on_host));
+        warnings.extend(plan.updates.into_iter().flat_map(|updates| of_short_training(config, updates)));
         if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
             warnings.push(
                 "`model.norm` = \"pre\" without `model.final_norm`: the sums of all sub-layers reach the output unnormalised"
@@ -108,6 +109,22 @@ impl Outlook {
         }));
         lines
     }
+}
+
+/// Warnings about what would happen only after the last of `updates`.
+fn of_short_training(config: &Config, updates: u64) -> Vec<String> {
+    let (warmup, valid) = (config.train.schedule.warmup(), config.valid.every);
+    let ends = format!("training ends at update {updates}");
+    let mut warnings = Vec::new();
+    if warmup >= updates {
+        warnings.push(format!(
+            "{ends}, within `train.schedule.warmup` = {warmup}: the learning rate never gets to its peak"
+        ));
+    }
+    if valid > updates && config.data.valid.is_some() {
+        warnings.push(format!("{ends}, before the first validation at `valid.every` = {valid}"));
+    }
+    warnings
 }
 
 /// Warnings about the number of target pieces. Of the `learnt` ones, which are not single bytes, `rare` are rare.
