@@ -8,55 +8,50 @@ constexpr unsigned ROWS_WITH_NORM = 32, WIDEST_WITH_NORM = 128;
 // What a thread has of two numbers in each of a block's rows and columns: of rows in halves of 16, of neighbours in columns.
 typedef float2 OfBlock[2][2][4];
 
-// Reads the thread's numbers of a matrix [m, n]; those that are not there are zero.
-template <class B> __device__ inline void read_block(OfBlock& x, const B& block, const bf16* from, unsigned m, unsigned n) {
+// f(i, half, row) for each of the thread's rows.
+template <class B, class F> __device__ inline void each_row(const B& block, F f) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned row = block.row_at(i, half);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const unsigned column = block.column_at(j);
-                const bool is_there = from != nullptr && row < m && column < n;
-                x[i][half][j] = is_there ? load_pair(from + size_t(row) * n + column) : float2{0.0f, 0.0f};
-            }
-        }
+        for (int half = 0; half < 2; half++) f(i, half, block.row_at(i, half));
     }
 }
 
+// f(i, half, j, row, column) for each pair of the thread's numbers.
+template <class B, class F> __device__ inline void each_pair(const B& block, F f) {
+    each_row(block, [&](int i, int half, unsigned row) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) f(i, half, j, row, block.column_at(j));
+    });
+}
+
+// Reads the thread's numbers of a matrix [m, n]; those that are not there are zero.
+template <class B> __device__ inline void read_block(OfBlock& x, const B& block, const bf16* from, unsigned m, unsigned n) {
+    each_pair(block, [&](int i, int half, int j, unsigned row, unsigned column) {
+        const bool is_there = from != nullptr && row < m && column < n;
+        x[i][half][j] = is_there ? load_pair(from + size_t(row) * n + column) : float2{0.0f, 0.0f};
+    });
+}
+
 template <class B> __device__ inline void write_block(bf16* to, const B& block, const OfBlock& x, unsigned m, unsigned n) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned row = block.row_at(i, half);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const unsigned column = block.column_at(j);
-                if (row < m && column < n) store_pair(to + size_t(row) * n + column, x[i][half][j]);
-            }
-        }
-    }
+    each_pair(block, [&](int i, int half, int j, unsigned row, unsigned column) {
+        if (row < m && column < n) store_pair(to + size_t(row) * n + column, x[i][half][j]);
+    });
 }
 
 // Multiplies the thread's numbers by its part of the mask.
 template <class B>
 __device__ inline void drop(OfBlock& x, const B& block, const Dropout& dropout, const unsigned* padded, unsigned m, unsigned n) {
     if (dropout.threshold == 0) return;
+    each_row(block, [&](int i, int half, unsigned row) {
+        const unsigned base = row < m ? padded[row] * n : 0;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned row = block.row_at(i, half), base = row < m ? padded[row] * n : 0;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const unsigned at = base + block.column_at(j);
-                x[i][half][j].x *= keep(dropout, at);
-                x[i][half][j].y *= keep(dropout, at + 1);
-            }
+        for (int j = 0; j < 4; j++) {
+            const unsigned at = base + block.column_at(j);
+            x[i][half][j].x *= keep(dropout, at);
+            x[i][half][j].y *= keep(dropout, at + 1);
         }
-    }
+    });
 }
 
 // Reads the thread's columns of a vector.
@@ -68,38 +63,34 @@ template <class B> __device__ inline void read_columns(float2 (&x)[4], const B& 
     }
 }
 
-// Turns each thread's part of COUNT sums over rows into the whole sums. `parts` is shared memory that nobody has used before.
+// Parts of COUNT sums over rows.
 template <int COUNT> struct PartsOfRows {
     float of_warp[4][ROWS_WITH_NORM][COUNT];
 };
-template <int COUNT> __device__ inline void sum_rows(PartsOfRows<COUNT>& parts, float (&sums)[2][2][COUNT]) {
+
+// Turns each thread's part of sums over rows into the whole sums. `parts` is shared memory that nobody has used before.
+template <class B, int COUNT>
+__device__ inline void sum_rows(PartsOfRows<COUNT>& parts, const B& block, float (&sums)[2][2][COUNT]) {
+    const unsigned first = block.first_row - block.row;
+    each_row(block, [&](int i, int half, unsigned row) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-#pragma unroll
-            for (int k = 0; k < COUNT; k++) {
-                float& sum = sums[i][half][k];
-                // A row of a warp lies in four neighbouring lanes.
-                sum += shuffle_xor(sum, 1);
-                sum += shuffle_xor(sum, 2);
-                if (threadIdx.x % 4 == 0) parts.of_warp[threadIdx.x / WARP][16 * i + row_of(2 * half)][k] = sum;
-            }
+        for (int k = 0; k < COUNT; k++) {
+            float& sum = sums[i][half][k];
+            // A row of a warp lies in four neighbouring lanes.
+            sum += shuffle_xor(sum, 1);
+            sum += shuffle_xor(sum, 2);
+            if (threadIdx.x % 4 == 0) parts.of_warp[threadIdx.x / WARP][row - first][k] = sum;
         }
-    }
+    });
     __syncthreads();
+    each_row(block, [&](int i, int half, unsigned row) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-#pragma unroll
-            for (int k = 0; k < COUNT; k++) {
-                float sum = 0;
-                for (int warp = 0; warp < 4; warp++) sum += parts.of_warp[warp][16 * i + row_of(2 * half)][k];
-                sums[i][half][k] = sum;
-            }
+        for (int k = 0; k < COUNT; k++) {
+            float sum = 0;
+            for (int warp = 0; warp < 4; warp++) sum += parts.of_warp[warp][row - first][k];
+            sums[i][half][k] = sum;
         }
-    }
+    });
 }
 
 // s = x + dropout(a·bᵀ + bias), y = norm(s), and the statistics: `p.c` is s, `p.bias` in float32, and n is D. Without y there is
@@ -117,69 +108,43 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
     read_columns(gamma, block, y != nullptr ? norm.gamma : nullptr, n);
     read_columns(beta, block, y != nullptr ? norm.beta : nullptr, n);
     block.multiply(p);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                v[i][half][j] = {block.acc[i][j][2 * half] + bias[j].x, block.acc[i][j][2 * half + 1] + bias[j].y};
-            }
-        }
-    }
+    each_pair(block, [&](int i, int half, int j, unsigned, unsigned) {
+        v[i][half][j] = {block.acc[i][j][2 * half] + bias[j].x, block.acc[i][j][2 * half + 1] + bias[j].y};
+    });
     drop(v, block, dropout, padded, m, n);
     float sums[2][2][1] = {}, squares[2][2][1] = {};
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float2& at = v[i][half][j];
-                // Rounded as it is stored, so that backward sees the same.
-                at.x = rounded<bf16>(residual[i][half][j].x + at.x);
-                at.y = rounded<bf16>(residual[i][half][j].y + at.y);
-                if (block.column_at(j) < n) sums[i][half][0] += at.x + at.y;
-            }
-        }
-    }
+    each_pair(block, [&](int i, int half, int j, unsigned, unsigned column) {
+        float2& at = v[i][half][j];
+        // Rounded as it is stored, so that backward sees the same.
+        at.x = rounded<bf16>(residual[i][half][j].x + at.x);
+        at.y = rounded<bf16>(residual[i][half][j].y + at.y);
+        if (column < n) sums[i][half][0] += at.x + at.y;
+    });
     write_block(static_cast<bf16*>(p.c), block, v, m, n);
     if (y == nullptr) return;
 
-    sum_rows(of_sums, sums);
+    sum_rows(of_sums, block, sums);
     // A division takes as long as ten multiplications.
     const float share = 1.0f / n;
+    each_pair(block, [&](int i, int half, int j, unsigned, unsigned column) {
+        const float mean = sums[i][half][0] * share;
+        float2& at = v[i][half][j];
+        at.x -= mean, at.y -= mean;
+        if (column < n) squares[i][half][0] += at.x * at.x + at.y * at.y;
+    });
+    sum_rows(of_squares, block, squares);
+    each_row(block, [&](int i, int half, unsigned row) {
+        const float factor = norm.factor(squares[i][half][0], n);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float mean = sums[i][half][0] * share;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float2& at = v[i][half][j];
-                at.x -= mean, at.y -= mean;
-                if (block.column_at(j) < n) squares[i][half][0] += at.x * at.x + at.y * at.y;
-            }
+        for (int j = 0; j < 4; j++) {
+            float2& at = v[i][half][j];
+            at.x = at.x * factor * gamma[j].x + beta[j].x;
+            at.y = at.y * factor * gamma[j].y + beta[j].y;
         }
-    }
-    sum_rows(of_squares, squares);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float factor = norm.factor(squares[i][half][0], n);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float2& at = v[i][half][j];
-                at.x = at.x * factor * gamma[j].x + beta[j].x;
-                at.y = at.y * factor * gamma[j].y + beta[j].y;
-            }
-            const unsigned row = block.row_at(i, half);
-            if (block.first_column + column_of(0, 0) == 0 && row < m) {
-                store_pair(statistics + 2 * size_t(row), float2{sums[i][half][0] * share, factor});
-            }
+        if (block.column_at(0) == 0 && row < m) {
+            store_pair(statistics + 2 * size_t(row), float2{sums[i][half][0] * share, factor});
         }
-    }
+    });
     write_block(y, block, v, m, n);
 }
 LAUNCHABLE(multiply_add_norm)
@@ -202,54 +167,43 @@ multiply_norm_backward(SmallProduct p, bf16* dh, float* partial, const bf16* add
     read_columns(gamma, block, norm.gamma, n);
     block.multiply(p);
     float factors[2][2], sums[2][2][2] = {};
+    each_row(block, [&](int i, int half, unsigned row) {
+        const float2 of_row = row < m ? load_pair(statistics + 2 * size_t(row)) : float2{0.0f, 0.0f};
+        factors[i][half] = of_row.y;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned row = block.row_at(i, half);
-            const float2 of_row = row < m ? load_pair(statistics + 2 * size_t(row)) : float2{0.0f, 0.0f};
-            factors[i][half] = of_row.y;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                // Of rows and columns that are not there, all of it is zero.
-                const float2 g = {t[i][half][j].x + block.acc[i][j][2 * half], t[i][half][j].y + block.acc[i][j][2 * half + 1]};
-                float2& normal = z[i][half][j];
-                normal.x = (normal.x - of_row.x) * of_row.y, normal.y = (normal.y - of_row.x) * of_row.y;
-                d_beta[j].x += g.x, d_beta[j].y += g.y;
-                d_gamma[j].x += g.x * normal.x, d_gamma[j].y += g.y * normal.y;
-                const float2 product = {g.x * gamma[j].x, g.y * gamma[j].y};
-                t[i][half][j] = product;
-                sums[i][half][0] += product.x + product.y;
-                sums[i][half][1] += product.x * normal.x + product.y * normal.y;
-            }
+        for (int j = 0; j < 4; j++) {
+            // Of rows and columns that are not there, all of it is zero.
+            const float2 g = {t[i][half][j].x + block.acc[i][j][2 * half], t[i][half][j].y + block.acc[i][j][2 * half + 1]};
+            float2& normal = z[i][half][j];
+            normal.x = (normal.x - of_row.x) * of_row.y, normal.y = (normal.y - of_row.x) * of_row.y;
+            d_beta[j].x += g.x, d_beta[j].y += g.y;
+            d_gamma[j].x += g.x * normal.x, d_gamma[j].y += g.y * normal.y;
+            const float2 product = {g.x * gamma[j].x, g.y * gamma[j].y};
+            t[i][half][j] = product;
+            sums[i][half][0] += product.x + product.y;
+            sums[i][half][1] += product.x * normal.x + product.y * normal.y;
         }
-    }
-    sum_rows(of_sums, sums);
+    });
+    sum_rows(of_sums, block, sums);
     const float share = 1.0f / n;
+    each_row(block, [&](int i, int half, unsigned) {
+        const float factor = factors[i][half], mean_t = sums[i][half][0] * share;
+        const float mean_tz = sums[i][half][1] * (norm.kind == 0 ? share : 1.0f / norm.divisor(factor, n));
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float factor = factors[i][half], mean_t = sums[i][half][0] * share;
-            const float mean_tz = sums[i][half][1] * (norm.kind == 0 ? share : 1.0f / norm.divisor(factor, n));
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float2 normal = z[i][half][j], product = t[i][half][j];
-                out[i][half][j].x += factor * (product.x - mean_t - normal.x * mean_tz);
-                out[i][half][j].y += factor * (product.y - mean_t - normal.y * mean_tz);
-            }
+        for (int j = 0; j < 4; j++) {
+            const float2 normal = z[i][half][j], product = t[i][half][j];
+            out[i][half][j].x += factor * (product.x - mean_t - normal.x * mean_tz);
+            out[i][half][j].y += factor * (product.y - mean_t - normal.y * mean_tz);
         }
-    }
+    });
     write_block(static_cast<bf16*>(p.c), block, out, m, n);
     drop(out, block, dropout, padded, m, n);
     if (dh != nullptr) write_block(dh, block, out, m, n);
+    each_pair(block, [&](int i, int half, int j, unsigned, unsigned) {
+        d_bias[j].x += out[i][half][j].x, d_bias[j].y += out[i][half][j].y;
+    });
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) d_bias[j].x += out[i][half][j].x, d_bias[j].y += out[i][half][j].y;
-        }
         float2* const all[3] = {&d_gamma[j], &d_beta[j], &d_bias[j]};
 #pragma unroll
         for (int k = 0; k < 3; k++) {
