@@ -296,7 +296,9 @@ fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -
     let near = nearest(name, names);
     // `trg` is no slip of `tag`.
     let is_one_slip = matches!(near, Some((_, Some(0 | 1)))) && !aliases::is_of_table(path, name);
-    let alias = if is_one_slip || matches!(value, Value::Table(_)) { None } else { aliases::of_key(path, name, value) };
+    // Of our tables, others have names only for the sets of text.
+    let is_section = matches!(value, Value::Table(_)) && path != "data";
+    let alias = if is_one_slip || is_section { None } else { aliases::of_key(path, name, value) };
     if let Some(alias) = alias {
         return (alias.help, alias.keys);
     }

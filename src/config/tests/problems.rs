@@ -64,6 +64,8 @@ fn keys_of_other_toolkits_lead_to_ours() {
     ] {
         assert_mentions(&problem(text), &["unknown key", &format!("help: {help}")]);
     }
+    let section = problem("[data]\ndev = { source = \"a\", target = \"b\" }\n");
+    assert_mentions(&section, &["unknown section [data.dev]", "help: did you mean `valid`?"]);
 }
 
 #[test]
