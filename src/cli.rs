@@ -2,7 +2,7 @@
 
 mod color;
 mod eval;
-mod missing;
+mod explained;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ impl Cli {
     pub fn of(arguments: &[OsString]) -> Result<Self, clap::Error> {
         let mut command = Self::command().color(Color::of(arguments).into());
         let matches = command.try_get_matches_from_mut(arguments);
-        let matches = matches.map_err(|error| missing::explained(error, &command, arguments))?;
+        let matches = matches.map_err(|error| explained::explained(error, &command, arguments))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 }
