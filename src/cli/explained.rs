@@ -1,34 +1,57 @@
-//! Options without the flag that they belong to, such as `--chrf-word-order` without `--chrf`, and keys of the configuration given
-//! as options, such as `--lr`.
+//! Options without the flag that they belong to, such as `--chrf-word-order` without `--chrf`, keys of the configuration given
+//! as options, such as `--lr`, and commands as other toolkits call them.
 
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
-use crate::config::keys_called;
+use crate::config::{instead_of, keys_called};
 
 /// clap's error, or one that says more.
 pub fn explained(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     match error.kind() {
         ErrorKind::MissingRequiredArgument => without_flag(error, command, arguments),
         ErrorKind::UnknownArgument => key_as_option(error, command, arguments),
+        ErrorKind::InvalidSubcommand => command_called(error, command),
         _ => error,
     }
 }
 
-/// Names the keys of the configuration, ours or another toolkit's, that an unknown option may mean, where `--set` takes them.
+/// What other toolkits call our commands.
+const COMMANDS: &[(&str, &[&str])] = &[
+    ("translate", &["generate", "decode", "decoder", "interactive", "infer", "predict"]),
+    ("eval", &["evaluate", "test", "sacrebleu", "bleu", "validate"]),
+    ("prepare", &["preprocess", "prepare-data", "build-vocab", "binarize", "vocab"]),
+    ("score", &["scorer", "rescore"]),
+    ("export", &["convert"]),
+    ("average", &["avg", "avg_checkpoints", "average_checkpoints"]),
+];
+
+/// Names our command for another toolkit's.
+fn command_called(error: Error, command: &Command) -> Error {
+    let Some(ContextValue::String(theirs)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let Some((ours, _)) = COMMANDS.iter().find(|(_, names)| names.contains(&theirs.as_str())) else { return error };
+    let message = format!("unrecognized subcommand {theirs}\n  help: the command for that is `mt {ours}`\n");
+    Error::raw(ErrorKind::InvalidSubcommand, message).with_cmd(command)
+}
+
+/// Names the keys of the configuration, ours or another toolkit's, that an unknown option may mean, where `--set` takes them; or
+/// what there is instead.
 fn key_as_option(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     let takes_keys = |command: &&Command| command.get_arguments().any(|argument| argument.get_long() == Some("set"));
     let mut subcommands = arguments.iter().skip(1).filter_map(|argument| command.find_subcommand(argument));
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
     let Some(name) = option.strip_prefix("--") else { return error };
-    let keys = keys_called(name);
-    if keys.is_empty() || !subcommands.next().as_ref().is_some_and(takes_keys) {
+    if !subcommands.next().as_ref().is_some_and(takes_keys) {
         return error;
     }
-    let sets: Vec<String> = keys.iter().map(|key| format!("`--set {key}=VALUE`")).collect();
-    let help = format!("for a key of the configuration, give {}", sets.join(" or "));
+    let sets: Vec<String> = keys_called(name).iter().map(|key| format!("`--set {key}=VALUE`")).collect();
+    let help = match instead_of(name) {
+        Some(instead) => instead.to_owned(),
+        None if sets.is_empty() => return error,
+        None => format!("for a key of the configuration, give {}", sets.join(" or ")),
+    };
     Error::raw(ErrorKind::UnknownArgument, format!("unexpected argument {option}\n  help: {help}\n")).with_cmd(command)
 }
 
@@ -45,6 +68,8 @@ fn without_flag(error: Error, command: &Command, arguments: &[OsString]) -> Erro
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::super::Cli;
     use super::*;
 
@@ -67,10 +92,25 @@ mod tests {
             let help = format!("for a key of the configuration, give {help}");
             assert_eq!(said, format!("error: unexpected argument {option}\n  help: {help}\n"));
         }
+        assert!(said("mt train --save-dir x").ends_with("on the command line: `--run-dir DIR`\n"));
         // Where there is no `--set`, and what is no key.
         for line in ["mt translate --lr 3", "mt train --config a.toml --nothing"] {
             assert!(!said(line).contains("--set"), "{line}");
         }
+    }
+
+    #[test]
+    fn a_command_of_others_is_named() {
+        let said_of = |word: &str| said(&format!("mt {word} --config a.toml"));
+        for (ours, names) in COMMANDS {
+            assert!(Cli::command().find_subcommand(ours).is_some(), "{ours}");
+            for theirs in *names {
+                assert!(Cli::command().find_subcommand(theirs).is_none(), "{theirs}");
+                let help = format!("help: the command for that is `mt {ours}`");
+                assert_eq!(said_of(theirs), format!("error: unrecognized subcommand {theirs}\n  {help}\n"));
+            }
+        }
+        assert!(said_of("trian").contains("'train'"));
     }
 
     #[test]

@@ -158,6 +158,37 @@ const NOTES: &[(&str, &[&str], &str)] = &[
     ("length_penalty", &["lenpen", "normalize"], " with `length_penalty_kind = \"power\"`"),
 ];
 
+/// Others' names for what is no key here, and what there is instead.
+const NO_KEY: &[(&[&str], &str)] = &[
+    (
+        &["save_dir", "model_dir", "output_dir", "save_model", "output_model", "model_path"],
+        "the run's directory is given on the command line: `--run-dir DIR`",
+    ),
+    (
+        &["mini_batch_fit", "workspace", "batch_sents_multiple_of", "required_batch_size_multiple"],
+        "there is nothing to set: batches have up to `train.batch_tokens` tokens, and one that a GPU's memory is too small for is \
+         computed in parts",
+    ),
+    (
+        &["maxi_batch", "maxi_batch_sort", "bucket_width", "bucket_size", "pool_factor", "shuffle", "shuffle_in_ram"],
+        "there is nothing to set: sentences of like length are batched together, in another order in each epoch",
+    ),
+    (
+        &["truecase", "truecaser", "all_caps_every", "english_title_case_every"],
+        "there is no truecasing: models learn case from text, or do without it with `tokenizer.lowercase = true`",
+    ),
+    (
+        &["guided_alignment", "guided_alignment_weight", "alignment_layer", "alignment_heads"],
+        "there is no training on word alignments; `mt translate --alignment` gives those that attention shows",
+    ),
+    (
+        &["tensorboard", "tensorboard_logdir", "tensorboard_log_dir", "valid_log", "log", "log_file"],
+        "there is nothing to set: log.jsonl, report.html and tensorboard/ are always written to the run's directory",
+    ),
+    (&["resume", "continue_training", "reload_model", "restore"], "a run goes on with `mt train --resume`"),
+    (&["overwrite"], "a run is replaced with `mt train --overwrite`"),
+];
+
 /// Names that mean something else in some tables than elsewhere, or something only there: tables, our key, others' names.
 const LOCAL: &[(&[&str], &str, &[&str])] = &[
     (&["data.train", "data.valid", "data.test"], "source", &["src"]),
@@ -274,6 +305,12 @@ fn note(key: &str, theirs: &str) -> &'static str {
     row.map_or("", |(.., note)| note)
 }
 
+/// What to do instead of setting what others call `name`, if it is no key here.
+pub fn instead_of(name: &str) -> Option<&'static str> {
+    let name = plain(name);
+    NO_KEY.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, instead)| *instead)
+}
+
 /// Section, key and value of ours for a name that means the same in all sections.
 fn anywhere(name: &str) -> Vec<(&'static str, &'static str, Option<&'static str>)> {
     let keys = KEYS.iter().map(|(key, names)| (*key, None, *names));
@@ -329,6 +366,9 @@ mod tests {
             (table, key, names)
         });
         let local = LOCAL.iter().flat_map(|(tables, key, names)| tables.iter().map(|table| (*table, *key, *names)));
+        for name in NO_KEY.iter().flat_map(|(names, _)| *names) {
+            assert!(plain(name) == *name && keys_called(name).is_empty(), "{name}");
+        }
         for (table, key, names) in elsewhere.chain(local) {
             assert!(has(table, key), "{table}.{key}");
             for name in names {
@@ -340,6 +380,19 @@ mod tests {
                     "{name}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_told() {
+        for (text, help) in [
+            (
+                "[train]\nmini-batch-fit = true\n",
+                "help: there is nothing to set: batches have up to `train.batch_tokens` tokens",
+            ),
+            ("save_dir = \"a\"\n", "help: the run's directory is given on the command line: `--run-dir DIR`"),
+        ] {
+            assert_mentions(&problem(text), &["unknown key", help]);
         }
     }
 

@@ -293,6 +293,9 @@ fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -
     if name == "extends" {
         return ("`extends` belongs in a file, before the first section".to_owned(), Vec::new());
     }
+    if let Some(instead) = aliases::instead_of(name) {
+        return (instead.to_owned(), Vec::new());
+    }
     let near = nearest(name, names);
     // `trg` is no slip of `tag`.
     let is_one_slip = matches!(near, Some((_, Some(0 | 1)))) && !aliases::is_of_table(path, name);

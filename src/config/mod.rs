@@ -29,7 +29,7 @@ use std::rc::Rc;
 
 pub use crate::key::{Decides, OnResume};
 pub use crate::ops::matmul::Precision;
-pub use aliases::keys_called;
+pub use aliases::{instead_of, keys_called};
 use check::Report;
 use computed::ResolvedLayer;
 pub use corpus::{CorpusConfig, CorpusLocation, SetConfig};
