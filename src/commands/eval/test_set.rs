@@ -94,25 +94,31 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     if [&args.src].into_iter().flatten().chain(&args.reference).any(|path| path == Path::new("-")) {
         return Err(Error::usage("stdin can be read only once, but each model needs it").help("name a file"));
     }
-    // Translating takes long: first make sure that there are models.
+    // Translating takes long: first make sure that there are models and that their test sets are the same.
     for model in &args.models.model {
         let named = model::directory(Some(model), common)?;
         model::config_of(checkpoint::directory_and_step(&named).0)?;
     }
-    let mut whole: Option<TestSet> = None;
+    let mut tasks: Vec<(String, Task)> = Vec::new();
     for model in &args.models.model {
         let models = ModelsArgs { model: vec![model.clone()], checkpoint: args.models.checkpoint.clone() };
-        let mut set = of_model(args, &models, true, common)?;
-        let name = model.display().to_string();
+        let (name, task) = (model.display().to_string(), Task::find(args, &models, common)?);
+        if let Some((first, of_first)) = tasks.first()
+            && of_first.plain_text() != task.plain_text()
+        {
+            let what = format!("{name} has a different test set from {first}");
+            return Err(Error::usage(what).help("name one test set for all with --src and --ref"));
+        }
+        tasks.push((name, task));
+    }
+    let mut whole: Option<TestSet> = None;
+    for (name, task) in tasks {
+        let mut set = task.translate(args, true)?;
         set.systems.iter_mut().for_each(|system| system.0.clone_from(&name));
         let Some(first) = &mut whole else {
             whole = Some(set);
             continue;
         };
-        if (&first.sources, &first.references) != (&set.sources, &set.references) {
-            let what = format!("{name} has a different test set from {}", args.models.model[0].display());
-            return Err(Error::usage(what).help("name one test set for all with --src and --ref"));
-        }
         first.systems.append(&mut set.systems);
         // A model that writes lower case can only be compared by ignoring case.
         first.scoring.lowercase |= set.scoring.lowercase;
@@ -122,52 +128,83 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
 
 /// The test set, translated by a model (or an ensemble of several) if translations are wanted.
 pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
-    if args.src.is_some() == args.reference.is_empty() {
-        let error =
-            Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
-        return Err(error.help(
-            "to score existing translations, name them with --hyp; to translate and score, give --src and --ref, or \
-             neither for the model's test set",
-        ));
-    }
-    if args.metrics.ppl && args.decode.shortlist.is_some() {
-        let error = Error::usage("--ppl needs all target tokens, but --shortlist leaves most of them out");
-        return Err(error.help("leave one of the two out"));
-    }
     if !translations_wanted && args.output.is_some() {
         let error = Error::usage("--ppl alone translates nothing, so there is nothing to write to --output");
         return Err(error.help("add --bleu, or leave --output out"));
     }
-    let (loaded, others) = model::load_all(models, common)?;
-    let options = decoding::translate_options(&args.decode, None, (&loaded, &others), common)?;
-    let Text { source, reference, sources, references, predicted } = Text::find(args, &loaded, common)?;
-    let of_models = model::files_of(&loaded, &others);
-    let inputs = reference.iter().chain([&source]).chain(&args.decode.shortlist).chain(&of_models);
-    refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
-    args.output.as_deref().map_or(Ok(()), refuse_unwritable)?;
-    let translator = decoding::translator_with_flags(&loaded, &others, &args.decode, "")?;
-    if options.long == Long::Error
-        && let Some(beyond) = translator.beyond_positions(&sources)
-    {
-        return Err(beyond.error(shown_name(&source), 1).help("give --long split, or split the line"));
+    Task::find(args, models, common)?.translate(args, translations_wanted)
+}
+
+/// A model or an ensemble, and the test set that it is to translate.
+struct Task {
+    model: ModelFiles,
+    others: Vec<ModelFiles>,
+    options: TranslateOptions,
+    text: Text,
+}
+
+impl Task {
+    /// Finds the model and the text. Weights are not read.
+    fn find(args: &EvalArgs, models: &ModelsArgs, common: &Common) -> Result<Self> {
+        if args.src.is_some() == args.reference.is_empty() {
+            let error =
+                Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
+            return Err(error.help(
+                "to score existing translations, name them with --hyp; to translate and score, give --src and --ref, or \
+                 neither for the model's test set",
+            ));
+        }
+        if args.metrics.ppl && args.decode.shortlist.is_some() {
+            let error = Error::usage("--ppl needs all target tokens, but --shortlist leaves most of them out");
+            return Err(error.help("leave one of the two out"));
+        }
+        let (model, others) = model::load_all(models, common)?;
+        let options = decoding::translate_options(&args.decode, None, (&model, &others), common)?;
+        let text = Text::find(args, &model, common)?;
+        let of_models = model::files_of(&model, &others);
+        let inputs = text.reference.iter().chain([&text.source]).chain(&args.decode.shortlist).chain(&of_models);
+        refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
+        args.output.as_deref().map_or(Ok(()), refuse_unwritable)?;
+        Ok(Self { model, others, options, text })
     }
-    let perplexity = if args.metrics.ppl {
-        let files = [&source, reference.first().unwrap_or(&source)];
-        Some(Perplexity::new(&translator, files, [&sources, &predicted], options.batch_tokens)?)
-    } else {
-        None
-    };
-    let mut systems = Vec::new();
-    if translations_wanted {
-        let translations = translations(&translator, &sources, &options, args)?;
-        systems.push(("model".to_owned(), translations));
+
+    /// Sources and references as a reader would see them.
+    fn plain_text(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let tokenizers = &self.model.tokenizers;
+        let references = self.text.references.iter().map(|lines| plain(&tokenizers.target, lines)).collect();
+        (plain(&tokenizers.source, &self.text.sources), references)
     }
-    let target = loaded.tokenizers.target.clone();
-    let references = references.iter().map(|lines| plain(&target, lines)).collect();
-    let sources = Some(plain(&loaded.tokenizers.source, &sources));
-    let training = loaded.config.data.train.iter().map(|corpus| corpus.location.clone()).collect();
-    let scoring = validator::scoring(&loaded.config, &loaded.tokenizers);
-    Ok(TestSet { sources, references, systems, perplexity, training, target: Some(target), scoring })
+
+    /// Translates the text if translations are wanted, and computes the perplexity that the flags ask for.
+    fn translate(self, args: &EvalArgs, translations_wanted: bool) -> Result<TestSet> {
+        let (sources, references) = self.plain_text();
+        let Self { model, others, options, text } = self;
+        let translator = decoding::translator_with_flags(&model, &others, &args.decode, "")?;
+        if options.long == Long::Error
+            && let Some(beyond) = translator.beyond_positions(&text.sources)
+        {
+            return Err(beyond.error(shown_name(&text.source), 1).help("give --long split, or split the line"));
+        }
+        let perplexity = if args.metrics.ppl {
+            let files = [&text.source, text.reference.first().unwrap_or(&text.source)];
+            Some(Perplexity::new(&translator, files, [&text.sources, &text.predicted], options.batch_tokens)?)
+        } else {
+            None
+        };
+        let mut systems = Vec::new();
+        if translations_wanted {
+            systems.push(("model".to_owned(), translations(&translator, &text.sources, &options, args)?));
+        }
+        Ok(TestSet {
+            sources: Some(sources),
+            references,
+            systems,
+            perplexity,
+            training: model.config.data.train.iter().map(|corpus| corpus.location.clone()).collect(),
+            scoring: validator::scoring(&model.config, &model.tokenizers),
+            target: Some(model.tokenizers.target),
+        })
+    }
 }
 
 /// Lines as a reader would see them.
@@ -188,8 +225,8 @@ struct Text {
 
 impl Text {
     /// Reads the test set that the flags name, else the one of the model's configuration.
-    fn find(args: &EvalArgs, loaded: &ModelFiles, common: &Common) -> Result<Self> {
-        let SetConfig { location, tag } = match (&args.src, &loaded.config.data.test) {
+    fn find(args: &EvalArgs, model: &ModelFiles, common: &Common) -> Result<Self> {
+        let SetConfig { location, tag } = match (&args.src, &model.config.data.test) {
             (Some(source), _) => {
                 let reference = args.reference.first().cloned().unwrap_or_default();
                 SetConfig { location: CorpusLocation::files(source, reference), tag: args.tag.clone() }
@@ -214,7 +251,7 @@ impl Text {
                 (sources, vec![references.iter().map(|line| trimmed(line)).collect()], references)
             }
         };
-        let tokenizer = &loaded.tokenizers.source;
+        let tokenizer = &model.tokenizers.source;
         tags::check_flag(args.tag.as_deref(), tokenizer)?;
         let sources = with_tag(tag.as_deref(), sources);
         let mut tags = Tags::new(tokenizer);
