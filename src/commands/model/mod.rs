@@ -1,4 +1,6 @@
-//! Finding and loading the model that a command works with, and writing one.
+//! The model that a command works with: loading it for what it is needed for, and writing one.
+
+mod find;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,24 +9,23 @@ use std::str::FromStr;
 
 use candle_core::{DType, Device};
 
-use super::hub_model;
 use super::record::refuse_other_model;
 use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, ModelConfig, Precision};
-use crate::console::{info, message, note, shell_word};
+use crate::console::{info, message, note};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::infer::{self, Engine};
-use crate::interop::import::marian;
 use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::backend::{Backend, Tape};
+pub use find::{config_of, directory, is_a_file, whole_path};
 
 /// A model that was found, with everything needed to use it. Its weights have not been read.
 pub struct ModelFiles {
@@ -248,110 +249,6 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
     refuse_other_model(&config, &directory, &located.directory)?;
     let tokenizers = Tokenizers::load(&directory)?;
     Ok(ModelFiles { config, tokenizers, device, located, directory })
-}
-
-/// The resolved configuration of a run or model directory.
-pub fn config_of(directory: &Path) -> Result<Config> {
-    let file = directory.join(checkpoint::CONFIG_FILE);
-    let is_hub = directory.iter().any(|part| part.to_string_lossy().starts_with(hub_model::PREFIX));
-    if !is_hub && !directory.exists() {
-        let error = Error::failure("there is no such directory").at(directory);
-        return Err(error.help("name a run directory (runs/<name>) or a model directory"));
-    }
-    let is_there = file.try_exists().map_err(|error| Error::io("read the configuration", &file, error))?;
-    if let (false, Some((run, step))) = (is_there, checkpoint::run_and_step(directory)) {
-        let error = Error::failure("this is a checkpoint of a run, not a model directory").at(directory);
-        return Err(
-            error.help(format!("name the run, {}; the checkpoint of update {step} is part of it", run.display()))
-        );
-    }
-    if !is_there {
-        let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
-        let is_there = |name: &str| directory.join(name).exists();
-        let is_marian = marian::is_model(directory);
-        let is_ct2 = !is_marian && is_there("model.bin") && !is_there(checkpoint::MODEL_FILE);
-        return Err(error.help(match (is_hub, is_ct2, is_marian || is_there("config.json")) {
-            (true, ..) => "import a model of the hub first: mt import hf:ORG/NAME --out DIR",
-            (_, true, _) => {
-                "it looks like a model of CTranslate2, which is not read: use or import the model that it was made from"
-            }
-            (.., true) => "it looks like another program's model; import it first: mt import DIR --out MODEL_DIR",
-            _ => "name a run directory (runs/<name>) or a model directory",
-        }));
-    }
-    config::load_resolved(&file).map_err(|error| match checkpoint::verify(directory) {
-        // The file is damaged, not badly written by a user.
-        Err(damage) if damage.all().any(|one| one.place().is_some_and(|place| place.path == file)) => {
-            damage.help("restore the file as training wrote it, from a copy")
-        }
-        _ => error,
-    })
-}
-
-/// The error for a file where a model's directory should be named.
-pub fn is_a_file(file: &Path) -> Error {
-    let error = Error::failure("this is a file: a model is named by its directory").at(file);
-    let is_model =
-        |parent: &&Path| parent.join(checkpoint::CONFIG_FILE).exists() || checkpoint::run_and_step(parent).is_some();
-    match file.parent().filter(is_model) {
-        Some(parent) => error.help(format!("name it: {}", shell_word(parent))),
-        None => error.help("name a run directory (runs/<name>) or a model directory"),
-    }
-}
-
-/// `--model`, else `$MT_MODEL`, else the newest run under `./runs`. A model of the hub (`hf:ORG/NAME`) is fetched and imported.
-pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
-    let variable = || std::env::var_os("MT_MODEL").filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(directory) = named.map(Path::to_path_buf).or_else(variable) {
-        if let Some(repo) = hub_model::repository(&directory) {
-            return hub_model::directory(&repo, common);
-        }
-        if directory.is_file() {
-            return Err(is_a_file(&directory));
-        }
-        if !directory.is_dir() {
-            let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };
-            let error = Error::failure(format!("{name} directory does not exist")).at(&directory);
-            return Err(error.help("check the path; `mt train` writes models into runs/<name>"));
-        }
-        return Ok(whole_path(directory));
-    }
-    let newest = newest_run(Path::new("runs"))?.ok_or_else(|| {
-        Error::failure("no --model given, $MT_MODEL is not set, and there is no run with a checkpoint under ./runs")
-            .help("train a model first: mt train --config FILE")
-    })?;
-    info("no --model given: taking the newest run");
-    Ok(newest)
-}
-
-/// The path of a directory, from the root if only that says that it is a checkpoint, and of which run.
-pub fn whole_path(directory: PathBuf) -> PathBuf {
-    let is_checkpoint = |path: &Path| checkpoint::run_and_step(path).is_some();
-    if is_checkpoint(&directory) {
-        return directory;
-    }
-    std::fs::canonicalize(&directory).ok().filter(|whole| is_checkpoint(whole)).unwrap_or(directory)
-}
-
-/// The run under `root` whose model or newest checkpoint is the most recent.
-fn newest_run(root: &Path) -> Result<Option<PathBuf>> {
-    let changed = |run: &Path| {
-        let newest = |path: PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-        // List the checkpoints, because a run can have lost the pointers to them.
-        let last = checkpoint::list(run).ok().and_then(|mut all| all.pop());
-        let last = last.and_then(|(_, checkpoint)| newest(checkpoint.join(checkpoint::MANIFEST_FILE)));
-        newest(run.join(checkpoint::MODEL_FILE)).max(last)
-    };
-    let entries = match std::fs::read_dir(root) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Err(Error::io("look for the newest run", root, error));
-        }
-        Err(_) => return Ok(None),
-    };
-    let runs = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let dated = runs.filter_map(|run| changed(&run).map(|when| (when, run)));
-    Ok(dated.max().map(|(_, run)| run))
 }
 
 /// Parameters by name, from flat values.
