@@ -149,7 +149,7 @@ impl Kernels {
         }
         if !p.b.transposed {
             let (product, accumulate) = (SmallProduct::new(p, Address::NONE, SQUARE, 0), u32::from(p.accumulate));
-            return self.multiply_back("multiply_back", p, arguments![product, accumulate]);
+            return self.multiply_back("multiply_back", p, product.end, arguments![product, accumulate]);
         }
         self.project(p, Dropout::OFF, Address::NONE)
     }
@@ -182,13 +182,11 @@ impl Kernels {
     /// [has a kernel](Self::has_kernel).
     pub fn product_through_relu(&self, p: &Product, hidden: Address, scale: f32) -> Result<()> {
         let product = SmallProduct::new(p, hidden, SQUARE, 0);
-        self.multiply_back("multiply_back_relu", p, arguments![product, scale])
+        self.multiply_back("multiply_back_relu", p, product.end, arguments![product, scale])
     }
 
-    fn multiply_back(&self, kernel: &str, p: &Product, arguments: &mut [*mut c_void]) -> Result<()> {
-        let [down, across] = [p.m.div_ceil(SQUARE[0]), p.n.div_ceil(SQUARE[1])];
-        let (name, grid, shared) =
-            ("small product, backward", [(down * across) as u32, 1, 1], shared(SQUARE, [true, false]));
+    fn multiply_back(&self, kernel: &str, p: &Product, blocks: u32, arguments: &mut [*mut c_void]) -> Result<()> {
+        let (name, grid, shared) = ("small product, backward", [blocks, 1, 1], shared(SQUARE, [true, false]));
         let launch = Launch { kernel, name, grid, threads: THREADS, shared, work: work(p) };
         // SAFETY: the types are those of the kernels in product.cu: a product, and what it is to do besides.
         unsafe { self.queue.launch(&launch, arguments) }
@@ -236,14 +234,17 @@ impl Kernels {
 
     /// Whether the weight gradients of projections between these widths, summed over so many rows, are small products.
     pub fn has_small_gradients(&self, rows: usize, mut widths: impl Iterator<Item = (usize, usize)>) -> bool {
-        let is_small = self.number == Number::Bf16 && self.wide && rows <= MOST_ROWS;
-        is_small && widths.all(|(out, input)| self.is_small(rows * out * input))
+        self.number == Number::Bf16 && self.wide && widths.all(|sizes| self.is_small_gradient(rows, sizes))
+    }
+
+    fn is_small_gradient(&self, rows: usize, (out, input): (usize, usize)) -> bool {
+        rows <= MOST_ROWS && self.is_small(rows * out * input)
     }
 
     /// Whether [`Self::add_weight_gradients`] takes the product.
     pub fn takes_weight_gradient(&self, p: &Product) -> bool {
         let has_form = p.a.transposed && !p.b.transposed && p.accumulate && p.result == Number::F32;
-        has_form && p.k <= MOST_ROWS && self.is_small(p.m * p.n * p.k) && self.has_small_form(p)
+        has_form && self.is_small_gradient(p.k, (p.m, p.n)) && self.has_small_form(p)
     }
 
     /// Adds to the gradients of weights, of which none may be there twice.
