@@ -253,7 +253,7 @@ fn as_text(described: &Described, parameters: &ParameterLayout) -> Vec<String> {
     lines.push(format!("  {:<24}{:>14}", "total", grouped(parameters.total())));
     let megabytes = |bytes: usize| bytes as f64 / 1e6;
     lines.push(format!(
-        "memory: {:.1} MB of weights; {:.1} MB with gradients and optimizer in training",
+        "memory: {:.1} MB of weights in float32; {:.1} MB with gradients and optimizer in training",
         megabytes(bytes(parameters, 4)),
         megabytes(bytes(parameters, 16))
     ));
