@@ -8,6 +8,8 @@ Every round runs each side once; a run's figure is the median of its updates aft
 median of the rounds. All sides count target tokens that are not padding, under the same segmentation. PyTorch gets
 huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1), which it needs for a steady figure.
 
+With --compile, the synthetic batches are also given to PyTorch under torch.compile (needs a C++ compiler).
+
 With --joeynmt, --sockeye or --fairseq, each a Python that has this toolkit, Multi30k's table has it too: benches/toolkits.py.
 
 The peers come from PyPI into target/bench-venv (about 6 GB); with --python a Python that has them is used instead.
@@ -108,17 +110,21 @@ def build() -> tuple[Path, Path]:
     return binaries["mt"], binaries["train_step"]
 
 
-def synthetic(shape: str, threads: int, bench: Path, python: Path, updates: int) -> list[Side]:
+def synthetic(shape: str, threads: int, bench: Path, python: Path, updates: int, compiled: bool) -> list[Side]:
     common = ["--shape", shape, "--threads", str(threads), "--updates", str(updates)]
 
     def mt(precision: str) -> Side:
         return Side(f"mt {precision}", [bench, *common, "--precision", precision], SPEED, {})
 
-    def torch(precision: str, name: str) -> Side:
-        command = [python, ROOT / "benches/pytorch_train.py", *common, "--precision", precision]
+    def torch(precision: str, name: str, *more: str) -> Side:
+        command = [python, ROOT / "benches/pytorch_train.py", *common, "--precision", precision, *more]
         return Side(name, command, SPEED, HUGE_PAGES)
 
-    return [torch("f32", "PyTorch f32"), mt("f32"), torch("bf16", "PyTorch bf16 (autocast)"), mt("bf16")]
+    sides = [torch("f32", "PyTorch f32"), mt("f32"), torch("bf16", "PyTorch bf16 (autocast)"), mt("bf16")]
+    if compiled:
+        sides[1:1] = [torch("f32", "PyTorch f32, compiled", "--compile")]
+        sides[4:4] = [torch("bf16", "PyTorch bf16 (autocast), compiled", "--compile")]
+    return sides
 
 
 def real(data: Path, mt: Path, python: Path, others: dict[str, Path], folder: Path) -> list[Side]:
@@ -195,6 +201,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=5, help="timed updates of a synthetic run")
     parser.add_argument("--only", nargs="+", choices=("base", "tiny", "one-thread", "multi30k"))
+    parser.add_argument("--compile", action="store_true", help="time torch.compile too, on synthetic batches")
     parser.add_argument("--data", type=Path, help="folder with Multi30k as plain text")
     parser.add_argument("--python", type=Path, help="a Python that has the peers")
     for name in ("joeynmt", "sockeye", "fairseq"):
@@ -211,7 +218,8 @@ def main():
         ("tiny", 2, "tiny", "tiny 4+4, 128/256, V 10,000, 256×16 tokens, 2 threads"),
     ]:
         if name in wanted:
-            table(title, synthetic(shape, threads, bench, python, arguments.updates), arguments.rounds)
+            sides = synthetic(shape, threads, bench, python, arguments.updates, arguments.compile)
+            table(title, sides, arguments.rounds)
     if "multi30k" in wanted:
         with tempfile.TemporaryDirectory() as folder:
             others = {name: getattr(arguments, name) for name in ("joeynmt", "sockeye", "fairseq")}
