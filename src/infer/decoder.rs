@@ -270,7 +270,7 @@ impl Step<'_> {
         // SAFETY: blocks are disjoint ranges of rows.
         let new = unsafe { self.new[layer].rows(block.clone()) };
         let out = grown(heads, block.len() * shape[0] * shape[2]);
-        let (mut seen, mut scores) = (Vec::with_capacity(self.position + 1), vec![0f32; self.position + 1]);
+        let (mut seen, mut scores) = (Vec::with_capacity(self.position + 1), Vec::new());
         let rows = packed.chunks_exact(width).zip(new.chunks_exact_mut(cached));
         for ((row, (packed, new)), out) in block.zip(rows).zip(out.chunks_exact_mut(shape[0] * shape[2])) {
             new.copy_from_slice(&packed[keys..]);
@@ -302,7 +302,7 @@ impl Step<'_> {
             let source = &self.source.cached[layer][rows.start * cached..rows.end * cached];
             seen.clear();
             seen.extend(source.chunks_exact(cached));
-            attend_row(query, &seen, shape, grown(&mut scores, seen.len()), out);
+            attend_row(query, &seen, shape, &mut scores, out);
         }
         out
     }

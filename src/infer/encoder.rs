@@ -90,7 +90,7 @@ impl Engine {
             }
             let seen: Vec<&[f32]> = rows.chunks_exact(width).map(|row| &row[keys..]).collect();
             for (row, result) in rows.chunks_exact(width).zip(results.chunks_exact_mut(shape[0] * shape[2])) {
-                attend_row(&row[..keys], &seen, shape, grown(&mut scores, seen.len()), result);
+                attend_row(&row[..keys], &seen, shape, &mut scores, result);
             }
         }
     }

@@ -79,12 +79,9 @@ impl Values {
 vectorised! {
     /// max|x| / 127; NaN if any number of the row is not finite.
     fn scale_of(row: &[f32]) -> f32 {
-        let (mut largest, mut poison) = (0f32, 0f32);
-        for x in row {
-            largest = largest.max(x.abs());
-            poison += x * 0.0;
-        }
-        largest / MOST + poison
+        // Without their signs, numbers are in the order of their bits, and beyond infinity is NaN.
+        let largest = f32::from_bits(row.iter().map(|x| x.to_bits() & 0x7fff_ffff).max().unwrap_or(0));
+        if largest.is_finite() { largest / MOST } else { f32::NAN }
     }
 
     /// Rounds a row to integers, four per word, the first in the lowest byte; the words are XORed with `flip`.
