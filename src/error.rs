@@ -113,6 +113,12 @@ impl Error {
         error
     }
 
+    /// A thread that cannot be started; `does` is what it is for, as in "saves checkpoints".
+    pub fn thread(does: &str, source: std::io::Error) -> Self {
+        let error = Self::failure(format!("cannot start the thread that {does}: {source}")).caused_by(source);
+        error.help("the system allows no further threads: raise the limit (`ulimit -u`, or that of the container)")
+    }
+
     /// Several errors reported at once, each with the others it already carries. An empty list is a bug of the caller and
     /// becomes a generic failure.
     pub fn many(errors: Vec<Error>) -> Self {

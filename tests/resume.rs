@@ -111,7 +111,7 @@ fn endless() -> Vec<&'static str> {
 /// Each signal is sent twice, as `timeout` and impatient users do; the second must not prevent saving.
 #[test]
 fn a_signal_saves_and_ends_while_the_directory_is_locked() {
-    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 143)] {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-XCPU", 143), ("-HUP", 143)] {
         if signal == "-HUP" && common::is_ignored(libc::SIGHUP) {
             return common::skipped("a closed terminal", "this runs under nohup, which the program respects");
         }

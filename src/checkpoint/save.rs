@@ -25,7 +25,8 @@ pub(super) const REPLACED: &str = ".old-";
 ///
 /// It is written to a temporary sibling, every file synced, renamed, and the parent directory synced: a crash at any moment
 /// leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers too. An
-/// existing checkpoint of that step is replaced as safely. What earlier crashes left behind is removed first, so that it
+/// existing checkpoint of that step is replaced as safely. The run directory must be there: it may have been moved away, and is
+/// not made again. What earlier crashes left behind is removed first, so that it
 /// takes no space from this one. Tensors are stored in the order given. A run may have only one save at a time.
 ///
 /// # Errors
@@ -33,7 +34,11 @@ pub(super) const REPLACED: &str = ".old-";
 /// temporary directory is then removed, if that can be done.
 pub fn save(run: &Path, step: u64, model: &[NamedTensor], optimizer: &[NamedTensor], state: &Value) -> Result<PathBuf> {
     let checkpoints = checkpoints_of(run);
-    fs::create_dir_all(&checkpoints).map_err(|error| disk::write_error(&checkpoints, error))?;
+    if let Err(error) = fs::create_dir(&checkpoints)
+        && !checkpoints.is_dir()
+    {
+        return Err(disk::write_error(&checkpoints, error));
+    }
     disk::sync_directory(run)?;
     clean_up(run, &checkpoints);
 

@@ -22,7 +22,7 @@ const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let config = configuration::load(&args.config, &args.set, common)?;
     let texts = Texts::find(&config.data, common)?;
-    device::set_threads(config.runtime.threads);
+    device::set_threads(config.runtime.threads)?;
     let run = directory::of(args.run_dir.as_deref(), &args.config)?;
     let signals = Signals::register(ON_SIGNALS)?;
     let mut workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);

@@ -36,7 +36,7 @@ pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 }
 
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
-    crate::device::set_threads(common.threads.unwrap_or(0));
+    crate::device::set_threads(common.threads.unwrap_or(0))?;
     let tokenizer = tokenizer(args, common)?;
     refuse_inputs(args.output.as_deref(), [args.input.as_path()])?;
     let mut input = Input::open(Some(&args.input))?;

@@ -185,7 +185,7 @@ impl Corpus {
                 let failed = || Error::failure("cannot read on a second thread").at(target);
                 let target = match reader {
                     Ok(reader) => reader.join().unwrap_or_else(|_| Err(failed())),
-                    Err(error) => Err(failed().caused_by(error)),
+                    Err(error) => Err(Error::thread("reads the target side", error)),
                 };
                 (source, target)
             })

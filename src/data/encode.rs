@@ -85,9 +85,7 @@ pub fn encode(
             };
         };
         let thread = std::thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, read);
-        thread.map_err(|error| {
-            Error::failure(format!("cannot start the thread that reads the corpus: {error}")).caused_by(error)
-        })?;
+        thread.map_err(|error| Error::thread("reads the corpus", error))?;
         let mut builder = Builder::new(recipe.elements);
         let mut read = 0;
         for block in blocks {

@@ -44,9 +44,8 @@ impl<T: Send + 'static> Prefetch<T> {
                 }
             }
         };
-        let thread = Builder::new().name("prefetch".to_owned()).spawn(work).map_err(|error| {
-            Error::failure(format!("cannot start the thread that prepares batches: {error}")).caused_by(error)
-        })?;
+        let thread = Builder::new().name("prefetch".to_owned()).spawn(work);
+        let thread = thread.map_err(|error| Error::thread("prepares batches", error))?;
         Ok(Self { items: Some(items), thread: Some(thread) })
     }
 }

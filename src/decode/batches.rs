@@ -9,7 +9,7 @@ use super::neural::Neural;
 use super::source::{self, Source};
 use super::translate::{Prefix, TranslateOptions};
 use super::{Hypothesis, Sentence, in_halves, search};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Batches that a device has at once: while it computes a step of one, the host ranks what the last step of the other found.
 const AT_ONCE: usize = 2;
@@ -30,14 +30,16 @@ fn overlapped<'b, T: Sync, R: Send>(
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             let (sender, next) = (sender.clone(), &next);
-            scope.spawn(move || {
+            let translate = move || {
                 while let Some(&batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
                     // Nobody receives any more: stop.
                     if sender.send((batch, work(batch))).is_err() {
                         return;
                     }
                 }
-            });
+            };
+            let thread = thread::Builder::new().name("batches".to_owned()).spawn_scoped(scope, translate);
+            thread.map_err(|error| Error::thread("translates batches", error))?;
         }
         drop(sender);
         let mut too_large = Vec::new();

@@ -98,7 +98,10 @@ fn open_metal() -> Result<Device> {
 
 /// Sets the number of threads of all parallel work; 0 takes one per core. Must come before any parallel work. There are at
 /// most four per core, since more would spend most of their time waiting for each other.
-pub fn set_threads(threads: usize) {
+///
+/// # Errors
+/// The system does not allow as many.
+pub fn set_threads(threads: usize) -> Result<()> {
     const A_CORE: usize = 4;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let most = A_CORE * cores;
@@ -106,8 +109,16 @@ pub fn set_threads(threads: usize) {
         note(format_args!("{threads} threads were asked for; with {cores} cores, {most} are used"));
     }
     let threads = threads.min(most);
-    // Fails only when the pool exists already, in tests that run several commands in one process.
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    match rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
+        // The pool exists already, in tests that run several commands in one process.
+        Err(error) if std::error::Error::source(&error).is_none() => Ok(()),
+        Err(error) => {
+            let help = "the system allows no further threads: give fewer with --threads, or raise the limit (`ulimit -u`, or that of \
+                        the container)";
+            Err(Error::failure(format!("cannot start the threads that compute: {error}")).caused_by(error).help(help))
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Sets options of libraries, unless the environment does. Must be called before any thread is started.

@@ -83,7 +83,7 @@ pub enum End {
     Patience,
     /// SIGINT.
     Interrupted,
-    /// SIGTERM, SIGHUP or SIGUSR1.
+    /// SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU.
     Terminated,
 }
 

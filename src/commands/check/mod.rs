@@ -49,7 +49,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
             return Err(error);
         }
     };
-    device::set_threads(training.config.runtime.threads);
+    device::set_threads(training.config.runtime.threads)?;
     let mut report = Report::default();
     report.keep(directory::refuse_unusable(&training.run, &training.config));
     let texts = training.check_text(&mut report);

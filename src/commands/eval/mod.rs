@@ -20,6 +20,7 @@ use crate::console::{note, warning};
 use crate::data::corpus::read_all;
 use crate::data::lines::read_lines;
 use crate::data::tokenizer::Tokenizer;
+use crate::device;
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, Metric, analysis, bleu, resample};
 use perplexity::Perplexity;
@@ -40,6 +41,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     refuse_contradictions(args, common, &metrics, test)?;
     let mut output = Output::open(None)?;
     let set = if !args.hyp.is_empty() {
+        device::set_threads(common.threads.unwrap_or(0))?;
         test_set::of_files(args)?
     } else if test.is_paired() {
         test_set::of_models_apart(args, common)?

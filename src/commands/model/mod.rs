@@ -239,7 +239,7 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
     }
     let (directory, which) = (directory.to_path_buf(), of_path.or(asked));
     let config = config_of(&directory)?;
-    device::set_threads(common.threads.unwrap_or(config.runtime.threads));
+    device::set_threads(common.threads.unwrap_or(config.runtime.threads))?;
     let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
     let located = checkpoint::locate(&directory, which)?;
     for warning in &located.warnings {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
 
 use crate::console::message;
 use crate::error::{Error, Result};
@@ -33,8 +33,8 @@ pub fn end_the_first_process() {
     }
 }
 
-/// Listens for SIGINT, SIGTERM, SIGHUP, and SIGUSR1, which batch systems send some time before SIGTERM. The first signal asks
-/// for a clean stop, a later one ends the process at once.
+/// Listens for SIGINT, SIGTERM, SIGHUP, and for SIGUSR1 and SIGXCPU, which batch systems and limits send some time before the end.
+/// The first signal asks for a clean stop, a later one ends the process at once.
 pub struct Signals {
     /// The first signal; 0 before it.
     first: Arc<AtomicI32>,
@@ -44,13 +44,14 @@ pub struct Signals {
 
 impl Signals {
     /// Starts listening; says `first` at the first signal and `second` at one that ends the process. A SIGHUP that is ignored, as
-    /// under `nohup`, stays so.
+    /// under `nohup`, stays so; a SIGINT that is ignored, as in the background of a script, does not: whoever sends it means it.
     pub fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
+        let no_thread = |error| Error::thread("listens for signals", error);
         if let Some(ends) = ENDS.get() {
             ends.store(false, Ordering::Relaxed);
         }
-        let mut wanted = vec![SIGINT, SIGTERM, SIGUSR1];
+        let mut wanted = vec![SIGINT, SIGTERM, SIGUSR1, SIGXCPU];
         if !is_ignored(SIGHUP) {
             wanted.push(SIGHUP);
         }
@@ -71,9 +72,9 @@ impl Signals {
                         shared.store(signal, Ordering::Relaxed);
                         message(first_says);
                     }
-                    Some((_, since)) if signal == SIGUSR1 || since.elapsed() < SAME_WISH => {}
-                    // The signal that SIGUSR1 announced: a clean stop is already under way.
-                    Some((SIGUSR1, _)) => since = Some((signal, Instant::now())),
+                    Some((_, since)) if is_announcement(signal) || since.elapsed() < SAME_WISH => {}
+                    // The signal that was announced: a clean stop is already under way.
+                    Some((before, _)) if is_announcement(before) => since = Some((signal, Instant::now())),
                     Some(_) => {
                         message(second_says);
                         signal_hook::low_level::exit(exit_code(signal));
@@ -81,7 +82,7 @@ impl Signals {
                 }
             }
         };
-        std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
+        std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(no_thread)?;
         Ok(Self { first, at_once })
     }
 
@@ -122,7 +123,11 @@ pub fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
             signal_hook::low_level::exit(exit_code(signal));
         }
     };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map(drop).map_err(failed)
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(listen)
+        .map(drop)
+        .map_err(|error| Error::thread("listens for signals", error))
 }
 
 /// If a signal has arrived that [`at_the_end`] tells of, waits until that ends the process. To be called when a command is over,
@@ -137,6 +142,11 @@ pub fn await_the_end() {
 /// 130 for SIGINT, 143 for any other, which all ask to terminate.
 fn exit_code(signal: i32) -> i32 {
     128 + if signal == SIGINT { SIGINT } else { SIGTERM }
+}
+
+/// Whether a signal only says that the end is near. SIGXCPU comes every second.
+fn is_announcement(signal: i32) -> bool {
+    [SIGUSR1, SIGXCPU].contains(&signal)
 }
 
 /// Whether a signal is ignored, as SIGHUP is under `nohup`.

@@ -37,7 +37,7 @@ pub struct RunHost<'a> {
     /// Run directory.
     pub run: &'a Path,
     /// Keeps other processes from training there.
-    pub lock: Lock,
+    pub lock: Arc<Lock>,
     /// Resolved configuration.
     pub config: &'a Config,
     /// Checksums of the text.
@@ -86,6 +86,7 @@ impl Host for RunHost<'_> {
         let moments = optimizer.tensors().into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
         let snapshot = Snapshot {
             run: self.run.to_path_buf(),
+            lock: self.lock.clone(),
             step: state.step,
             best: state.best.as_ref().map(|best| best.step),
             parameters: self.parameters.clone(),
@@ -150,6 +151,10 @@ impl RunHost<'_> {
         let texts =
             [(files::REFERENCE, files::lines(validator.references())), (name, files::lines(&self.translations))];
         for (name, text) in texts {
+            // The next save tells of it.
+            if self.lock.check(self.run).is_err() {
+                break;
+            }
             if let Err(error) = files::replace(self.run, name, &text) {
                 message(format_args!("warning: {error}"));
             }

@@ -5,6 +5,7 @@ mod host;
 mod saver;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -55,7 +56,7 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
 fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let config = configuration::load(&args.config, &args.set, common)?;
     let texts = Texts::find(&config.data, common)?;
-    device::set_threads(config.runtime.threads);
+    device::set_threads(config.runtime.threads)?;
     let device = configuration::device(&config)?;
     if device.is_cpu() {
         memory::refuse_the_impossible(&config)?;
@@ -174,7 +175,7 @@ fn train(
     let parameters = model.parameters().clone();
     let mut host = RunHost {
         run,
-        lock,
+        lock: Arc::new(lock),
         config,
         text: state.text.clone(),
         loaded: (state.step, state.configuration.clone()),
@@ -182,7 +183,7 @@ fn train(
         validator,
         signals,
         parameters,
-        saver: Saver::default(),
+        saver: Saver::start()?,
         translations: Vec::new(),
     };
     let mut trainer = Trainer {

@@ -3,12 +3,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{Builder, JoinHandle};
 
 use serde_json::Value;
 
 use crate::checkpoint::{self, BEST, Elements, LAST, NamedTensor};
 use crate::commands::model::named;
+use crate::commands::run::directory::Lock;
 use crate::config::TrainConfig;
 use crate::console::message;
 use crate::error::{Error, Result};
@@ -18,6 +20,8 @@ use crate::ops::params::Parameters;
 pub struct Snapshot {
     /// Run directory.
     pub run: PathBuf,
+    /// Its lock.
+    pub lock: Arc<Lock>,
     /// Its update.
     pub step: u64,
     /// The update of the best validation so far.
@@ -37,6 +41,12 @@ pub struct Snapshot {
 impl Snapshot {
     /// Writes the checkpoint, updates the pointers, and only then removes checkpoints that are no longer needed.
     fn write(&self) -> Result<()> {
+        self.lock.check(&self.run)?;
+        // If the directory is moved away just now, that says more than the file which cannot be written.
+        self.write_in_place().map_err(|error| self.lock.check(&self.run).err().unwrap_or(error))
+    }
+
+    fn write_in_place(&self) -> Result<()> {
         let length = [self.values.len()];
         let moments: Vec<NamedTensor> = self
             .moments
@@ -61,12 +71,37 @@ impl Snapshot {
 }
 
 /// Writes one checkpoint at a time. Dropping it waits for the one being written.
-#[derive(Default)]
 pub struct Saver {
-    writing: Option<JoinHandle<Result<()>>>,
+    /// `None` only while it is dropped, which ends the thread.
+    snapshots: Option<Sender<Snapshot>>,
+    outcomes: Receiver<Result<()>>,
+    is_writing: bool,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Saver {
+    /// Starts its thread: now rather than at the first checkpoint, when work would be lost if the system allowed no more threads.
+    ///
+    /// # Errors
+    /// It allows no more.
+    pub fn start() -> Result<Self> {
+        let (snapshots, received) = channel::<Snapshot>();
+        let (sender, outcomes) = channel();
+        let work = move || {
+            for snapshot in received {
+                let outcome = snapshot.write();
+                // Before anybody hears of it: there may be no room in memory for two.
+                drop(snapshot);
+                if sender.send(outcome).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = Builder::new().name("save".to_owned()).spawn(work);
+        let thread = thread.map_err(|error| Error::thread("saves checkpoints", error))?;
+        Ok(Self { snapshots: Some(snapshots), outcomes, is_writing: false, thread: Some(thread) })
+    }
+
     /// Begins to write this checkpoint. Waits for the previous one, if [`Self::finish`] has not done so before this one took
     /// its place in memory.
     ///
@@ -74,15 +109,19 @@ impl Saver {
     /// The previous one could not be written.
     pub fn begin(&mut self, snapshot: Snapshot) -> Result<()> {
         self.finish()?;
-        let writing = Builder::new().name("save".to_owned()).spawn(move || snapshot.write());
-        let failed = |error| Error::failure("cannot start the thread that saves checkpoints").caused_by(error);
-        self.writing = Some(writing.map_err(failed)?);
-        Ok(())
+        self.is_writing = self.snapshots.as_ref().is_some_and(|snapshots| snapshots.send(snapshot).is_ok());
+        if self.is_writing { Ok(()) } else { Err(panicked()) }
     }
 
     /// Fails if the last save has failed; does not wait for one that is still running.
     pub fn check(&mut self) -> Result<()> {
-        if self.writing.as_ref().is_some_and(JoinHandle::is_finished) { self.finish() } else { Ok(()) }
+        if !self.is_writing {
+            return Ok(());
+        }
+        match self.outcomes.try_recv() {
+            Err(TryRecvError::Empty) => Ok(()),
+            outcome => self.finished(outcome.ok()),
+        }
     }
 
     /// Waits until everything is written.
@@ -90,16 +129,29 @@ impl Saver {
     /// # Errors
     /// It could not be written.
     pub fn finish(&mut self) -> Result<()> {
-        let Some(writing) = self.writing.take() else { return Ok(()) };
-        writing.join().unwrap_or_else(|_| Err(Error::failure("saving a checkpoint failed: its thread panicked")))
+        if !self.is_writing {
+            return Ok(());
+        }
+        let outcome = self.outcomes.recv().ok();
+        self.finished(outcome)
     }
+
+    fn finished(&mut self, outcome: Option<Result<()>>) -> Result<()> {
+        self.is_writing = false;
+        outcome.unwrap_or_else(|| Err(panicked()))
+    }
+}
+
+fn panicked() -> Error {
+    Error::failure("saving a checkpoint failed: its thread panicked")
 }
 
 impl Drop for Saver {
     fn drop(&mut self) {
-        if let Some(writing) = self.writing.take() {
+        self.snapshots = None;
+        if let Some(thread) = self.thread.take() {
             // Ignore a failure: whatever ended training has already been reported.
-            let _ = writing.join();
+            let _ = thread.join();
         }
     }
 }
