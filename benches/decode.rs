@@ -91,7 +91,7 @@ fn precision(name: &str) -> Result<ComputeType, String> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     mt::device::configure_libraries();
     let args = Args::parse();
-    mt::device::set_threads(args.threads);
+    mt::device::set_threads(args.threads)?;
     let (preset, v) = args.shape.sizes();
     let config = ModelConfig::of_preset(preset);
     let vocabulary = Vocabulary { source: v, target: v, source_padding: 0, target_padding: 0 };

@@ -161,7 +161,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() -> Result<(), Box<dyn Error>> {
     mt::device::configure_libraries();
     let args = Args::parse();
-    mt::device::set_threads(args.threads);
+    mt::device::set_threads(args.threads)?;
     let (preset, vocabulary, batch, length) = args.shape.sizes();
     let (batch, length) = (args.sentences.unwrap_or(batch), args.length.unwrap_or(length));
     let device = mt::device::open(&args.device)?;

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use common::small_model;
+use common::{assert_every_choice_is_there, small_model};
 use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
@@ -57,7 +57,10 @@ fn models() -> Vec<Transformer> {
         },
         // As narrow as possible.
         ModelConfig { d_model: 2, d_ff: 1, heads: 1, d_k: 1, d_v: 1, ..small_model() },
+        // The search sees of these nothing but their numbers.
+        ModelConfig { sinusoid: Sinusoid::Tensor2Tensor, tie: Tie::Decoder, ..small_model() },
     ];
+    assert_every_choice_is_there(&configs);
     let vocabulary = Vocabulary { source: VOCABULARY, target: VOCABULARY, source_padding: 0, target_padding: 0 };
     let model = |config: &ModelConfig| {
         let model = Transformer::new(config, vocabulary, &Device::Cpu).unwrap();

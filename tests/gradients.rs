@@ -4,7 +4,7 @@
 mod common;
 
 use candle_core::Device;
-use common::{random_sequences, relative_error, small_model};
+use common::{every_option, random_sequences, relative_error, small_model};
 use mt::config::{
     Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, Sinusoid, Tie,
 };
@@ -134,6 +134,13 @@ fn rotary_positions() {
 fn masked_queries() {
     let config = ModelConfig { padding_mask: PaddingMask::KeysAndQueries, ..small_model() };
     fused_equals_reference(&with_dropout(config), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+}
+
+#[test]
+fn every_option_of_a_model() {
+    for config in every_option() {
+        fused_equals_reference(&config, &[5, 3, 7], &[4, 6, 2]);
+    }
 }
 
 /// More rows than one block, so that blocks, chunks and threads come into play.

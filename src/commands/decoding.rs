@@ -16,24 +16,47 @@ pub fn translate_options(
     (first, others): (&ModelFiles, &[ModelFiles]),
     common: &Common,
 ) -> Result<TranslateOptions> {
+    // All by name, so that no flag is forgotten.
+    let DecodeArgs {
+        beam,
+        beam_groups,
+        diversity,
+        length_penalty,
+        length_penalty_kind,
+        patience,
+        no_repeat_ngram,
+        min_length,
+        max_length,
+        max_length_ratio,
+        max_length_extra,
+        sample,
+        temperature,
+        top_k,
+        top_p,
+        batch_tokens,
+        long,
+        // Of the translator.
+        shortlist: _,
+        precision: _,
+    } = args;
     // As many as the model with the fewest has.
     let positions = |model: &ModelFiles| model.config.model.max_length;
     let positions = others.iter().map(positions).fold(positions(first), usize::min);
     let (config, seed) = (&first.config.decode, first.config.train.seed);
     let of_config = TranslateOptions::of(config);
-    let kind = args.length_penalty_kind.as_deref().map(|name| PenaltyKind::of_flag("--length-penalty-kind", name));
-    let long = args.long.as_deref().map(|name| Long::of_flag("--long", name));
+    let kind = length_penalty_kind.as_deref().map(|name| PenaltyKind::of_flag("--length-penalty-kind", name));
+    let long = long.as_deref().map(|name| Long::of_flag("--long", name));
     let n_best = n_best.unwrap_or(1);
-    let width = args.beam.unwrap_or(config.beam);
-    let strategy = match args.beam_groups {
-        _ if args.sample => Strategy::Sample(Sampling {
+    let width = beam.unwrap_or(config.beam);
+    let strategy = match *beam_groups {
+        _ if *sample => Strategy::Sample(Sampling {
             count: n_best,
-            temperature: args.temperature,
-            top_k: args.top_k,
-            top_p: args.top_p,
+            temperature: *temperature,
+            top_k: *top_k,
+            top_p: *top_p,
             seed: common.seed.unwrap_or(seed),
         }),
-        Some(groups) => Strategy::Diverse { width, groups, penalty: args.diversity },
+        Some(groups) => Strategy::Diverse { width, groups, penalty: *diversity },
         None => Strategy::Beam { width },
     };
     let options = TranslateOptions {
@@ -41,26 +64,27 @@ pub fn translate_options(
         n_best,
         length_penalty: LengthPenalty {
             kind: kind.transpose()?.unwrap_or(config.length_penalty_kind),
-            alpha: args.length_penalty.unwrap_or(config.length_penalty),
+            alpha: length_penalty.unwrap_or(config.length_penalty),
         },
-        patience: args.patience.unwrap_or(config.patience),
-        no_repeat_ngram: args.no_repeat_ngram.unwrap_or(config.no_repeat_ngram),
-        min_length: args.min_length.unwrap_or(config.min_length),
-        max_length: args.max_length,
-        max_length_ratio: args.max_length_ratio.unwrap_or(config.max_length_ratio),
-        max_length_extra: args.max_length_extra.unwrap_or(config.max_length_extra),
-        batch_tokens: args.batch_tokens.unwrap_or(config.batch_tokens),
+        patience: patience.unwrap_or(of_config.patience),
+        no_repeat_ngram: no_repeat_ngram.unwrap_or(of_config.no_repeat_ngram),
+        min_length: min_length.unwrap_or(of_config.min_length),
+        max_length: *max_length,
+        max_length_ratio: max_length_ratio.unwrap_or(of_config.max_length_ratio),
+        max_length_extra: max_length_extra.unwrap_or(of_config.max_length_extra),
+        batch_tokens: batch_tokens.unwrap_or(of_config.batch_tokens),
         long: long.transpose()?.unwrap_or(of_config.long),
-        ..of_config
+        prefix: of_config.prefix,
+        lines_before: of_config.lines_before,
     };
-    if args.min_length.is_none() && options.min_length >= positions {
+    if min_length.is_none() && options.min_length >= positions {
         let what = format!("`decode.min_length` is {}, more tokens than a translation can have", options.min_length);
         let error =
             Error::failure(what).help(format!("the model has {positions} positions: give a lower --min-length"));
         return Err(error);
     }
     check(&options, args, positions)?;
-    if options.length_penalty.kind == PenaltyKind::Average && args.length_penalty.is_some() {
+    if options.length_penalty.kind == PenaltyKind::Average && length_penalty.is_some() {
         warning("--length-penalty does nothing with --length-penalty-kind average, which has no strength");
     }
     Ok(options)

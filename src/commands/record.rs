@@ -229,6 +229,16 @@ mod tests {
         assert!(not_function.contains(&"max_length"));
     }
 
+    /// Validations that were translated in another way must not be compared.
+    #[test]
+    fn validations_depend_on_each_key_of_the_search() {
+        let values = values(&Config::default());
+        let of_search = || values.keys().filter(|key| key.starts_with("decode."));
+        let free: Vec<_> = of_search().filter(|key| !config::decides(key, Decides::Validation)).collect();
+        assert_eq!(free, ["decode.batch_tokens", "decode.beam"], "validation has a beam of its own");
+        assert!(of_search().count() > 8);
+    }
+
     /// The state of a checkpoint that was trained with `config` and has something to lose.
     fn state_of(config: &Config) -> TrainState {
         let mut state = TrainState {

@@ -35,15 +35,28 @@ pub fn keys(decode: &DecodeConfig, max_length: usize) -> Map<String, Value> {
 
 /// How a search of `transformers` with [`keys`] differs from ours.
 pub fn lost(decode: &DecodeConfig) -> Vec<String> {
+    // All by name, so that none is lost without a word.
+    let DecodeConfig {
+        beam,
+        length_penalty: alpha,
+        patience,
+        max_length_ratio,
+        // These are expressed.
+        length_penalty_kind: _,
+        no_repeat_ngram: _,
+        min_length: _,
+        max_length_extra: _,
+        // It changes no translation.
+        batch_tokens: _,
+    } = decode;
     let mut lost = Vec::new();
-    if decode.beam > 1 && length_penalty(decode).is_none() {
-        let penalty = decode.length_penalty;
-        lost.push(format!("it does not have the length penalty gnmt {penalty}, but divides by the length"));
+    if *beam > 1 && length_penalty(decode).is_none() {
+        lost.push(format!("it does not have the length penalty gnmt {alpha}, but divides by the length"));
     }
-    if decode.beam > 1 && decode.patience != 0.0 && decode.patience != 1.0 {
-        lost.push(format!("it has no patience of {}, but stops when nothing can become better", decode.patience));
+    if *beam > 1 && ![0.0, 1.0].contains(patience) {
+        lost.push(format!("it has no patience of {patience}, but stops when nothing can become better"));
     }
-    if decode.max_length_ratio > 0.0 {
+    if *max_length_ratio > 0.0 {
         lost.push("it limits lengths only by model.max_length".to_owned());
     }
     lost

@@ -113,7 +113,7 @@ const fn activation_of(number: u8) -> Activation {
 
 vectorised! {
     fn activate_in_place<const KIND: u8>(x: &mut [f32]) {
-        let activation = activation_of(KIND);
+        let activation = const { activation_of(KIND) };
         for v in x.iter_mut() {
             *v = activation.value(*v);
         }
@@ -121,7 +121,7 @@ vectorised! {
 
     /// Adds the bias to the pre-activations `u`, in place, and writes the activated and dropped values to `a`.
     fn activate<const KIND: u8>(u: &mut [f32], a: &mut [f32], bias: Option<&[f32]>, width: usize, dropout: Dropout, first_row: usize) {
-        let activation = activation_of(KIND);
+        let activation = const { activation_of(KIND) };
         for (row, (u, a)) in u.chunks_exact_mut(width).zip(a.chunks_exact_mut(width)).enumerate() {
             if let Some(bias) = bias {
                 for j in 0..width {
@@ -175,7 +175,7 @@ vectorised! {
 
     /// Turns the gradient of the hidden layer into that of the pre-activations, in place, and adds its column sums.
     fn activate_backward<const KIND: u8>(u: &[f32], g: &mut [f32], width: usize, dropout: Dropout, first_row: usize, sums: &mut [f32]) {
-        let activation = activation_of(KIND);
+        let activation = const { activation_of(KIND) };
         let sums = &mut sums[..width];
         for (row, (u, g)) in u.chunks_exact(width).zip(g.chunks_exact_mut(width)).enumerate() {
             if dropout.is_on() {

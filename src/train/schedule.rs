@@ -167,18 +167,25 @@ impl ScheduleConfig {
         }
     }
 
+    /// The keys of a schedule that falls to a last rate.
+    fn decay(&self) -> Option<&Decay> {
+        match self {
+            Self::Linear(decay) | Self::Cosine(decay) => Some(decay),
+            Self::Noam { .. } | Self::InverseSqrt { .. } | Self::Constant { .. } | Self::Plateau { .. } => None,
+        }
+    }
+
     /// Makes a schedule that has a `total` end with the run.
     pub(crate) fn end_at(&mut self, max_updates: u64) {
-        if let Self::Linear(decay) | Self::Cosine(decay) = self {
-            decay.total = max_updates;
+        match self {
+            Self::Linear(decay) | Self::Cosine(decay) => decay.total = max_updates,
+            Self::Noam { .. } | Self::InverseSqrt { .. } | Self::Constant { .. } | Self::Plateau { .. } => {}
         }
     }
 
     /// How its keys contradict one another, and what to do about it.
     pub(crate) fn contradiction(&self) -> Option<(String, &'static str)> {
-        let (Self::Linear(Decay { warmup, total, .. }) | Self::Cosine(Decay { warmup, total, .. })) = self else {
-            return None;
-        };
+        let Decay { warmup, total, .. } = self.decay()?;
         if *total == 0 {
             let what = "`train.schedule.total` is missing, and `train.max_updates` = 0 sets no end";
             return Some((what.to_owned(), "set `total`, the update at which the rate has come down to `end`"));
@@ -189,9 +196,7 @@ impl ScheduleConfig {
 
     /// A warning, where the rate is 0 before the last update: then nothing is learnt any more.
     pub fn idle_end(&self, max_updates: u64) -> Option<String> {
-        let (Self::Linear(Decay { total, end, .. }) | Self::Cosine(Decay { total, end, .. })) = self else {
-            return None;
-        };
+        let Decay { total, end, .. } = self.decay()?;
         let until = match max_updates {
             0 => "training goes on".to_owned(),
             last => format!("`train.max_updates` = {last}"),

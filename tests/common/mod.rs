@@ -94,35 +94,50 @@ pub fn small_model() -> ModelConfig {
     }
 }
 
-/// Models that together cover every operation and option.
-pub fn every_option() -> Vec<ModelConfig> {
-    let dropouts = ModelConfig {
+/// With every dropout, each at a rate of its own.
+pub fn with_dropouts() -> ModelConfig {
+    ModelConfig {
         dropout: 0.2,
         embedding_dropout: 0.1,
         attention_dropout: 0.15,
         activation_dropout: 0.25,
         ..small_model()
-    };
+    }
+}
+
+/// With heads as wide as those that GPU kernels have special forms for.
+pub fn wide_heads() -> ModelConfig {
+    ModelConfig { heads: 2, d_k: 16, d_v: 16, ..with_dropouts() }
+}
+
+/// Of sizes that no vector and no tile divides.
+pub fn odd_sizes() -> ModelConfig {
+    ModelConfig {
+        positions: PositionKind::Rotary,
+        activation: Activation::Swish,
+        tie: Tie::None,
+        output_bias: true,
+        attention_bias: false,
+        d_model: 22,
+        d_ff: 37,
+        heads: 3,
+        d_k: 6,
+        d_v: 7,
+        ..with_dropouts()
+    }
+}
+
+/// Models that together cover every operation and option.
+pub fn every_option() -> Vec<ModelConfig> {
+    let dropouts = with_dropouts();
     let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..dropouts.clone() };
-    vec![
+    let all = vec![
         small_model(),
         dropouts.clone(),
-        ModelConfig { heads: 2, d_k: 16, d_v: 16, ..dropouts.clone() },
+        wide_heads(),
         ModelConfig { activation: Activation::Gelu, tie: Tie::Decoder, ..pre.clone() },
-        ModelConfig { final_norm: false, ..pre.clone() },
-        ModelConfig {
-            positions: PositionKind::Rotary,
-            activation: Activation::Swish,
-            tie: Tie::None,
-            output_bias: true,
-            attention_bias: false,
-            d_model: 22,
-            d_ff: 37,
-            heads: 3,
-            d_k: 6,
-            d_v: 7,
-            ..dropouts.clone()
-        },
+        ModelConfig { final_norm: false, sinusoid: Sinusoid::Tensor2Tensor, ..pre.clone() },
+        odd_sizes(),
         ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre },
         ModelConfig {
             positions: PositionKind::Learned,
@@ -135,7 +150,28 @@ pub fn every_option() -> Vec<ModelConfig> {
             decoder_layers: 3,
             ..dropouts
         },
-    ]
+    ];
+    assert_every_choice_is_there(&all);
+    all
+}
+
+/// Every name that a key of `[model]` can have is that of some model, so that a new one is not forgotten.
+pub fn assert_every_choice_is_there(models: &[ModelConfig]) {
+    type Choice = (&'static [&'static str], fn(&ModelConfig) -> String);
+    let choices: [(&str, Choice); 7] = [
+        ("norm", (NormPlacement::NAMES, |config| config.norm.to_string())),
+        ("norm_kind", (NormKind::NAMES, |config| config.norm_kind.to_string())),
+        ("positions", (PositionKind::NAMES, |config| config.positions.to_string())),
+        ("sinusoid", (Sinusoid::NAMES, |config| config.sinusoid.to_string())),
+        ("padding_mask", (PaddingMask::NAMES, |config| config.padding_mask.to_string())),
+        ("tie", (Tie::NAMES, |config| config.tie.to_string())),
+        ("activation", (Activation::NAMES, |config| config.activation.to_string())),
+    ];
+    for (key, (names, of)) in choices {
+        for name in names {
+            assert!(models.iter().any(|config| of(config) == *name), "no model here has {key} = {name}");
+        }
+    }
 }
 
 /// The special tokens of a small model.

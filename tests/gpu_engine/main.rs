@@ -15,7 +15,10 @@ use std::sync::Arc;
 use attention::attend;
 use candle_core::{DType, Device, Tensor};
 use common::emulator::{Emulator, device, on_emulator};
-use common::{assert_same_gradients, every_option, is_idle, random_sequences, relative_error, small_model, special};
+use common::{
+    assert_same_gradients, every_option, is_idle, odd_sizes, random_sequences, relative_error, small_model, special,
+    wide_heads, with_dropouts,
+};
 use mt::config::{ModelConfig, OptimizerConfig};
 use mt::decode::neural::Neural;
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
@@ -140,7 +143,7 @@ fn bf16_follows_f32() {
 
 #[test]
 fn evaluation_is_the_processor_s() {
-    for config in [every_option().remove(1), every_option().remove(5)] {
+    for config in [with_dropouts(), odd_sizes()] {
         let (want, got) = (want(&config, &Mode::INFERENCE), got(&config, &Mode::INFERENCE, DType::F32));
         assert!((got.0 - want.0).abs() < 1e-5 * want.0 && (got.1 - want.1).abs() < 1e-5 * want.1);
         assert!(got.2.iter().all(|&g| g == 0.0));
@@ -150,7 +153,7 @@ fn evaluation_is_the_processor_s() {
 /// Micro-batches add up, though each reuses the memory of the one before; and the same update gives the same bits.
 #[test]
 fn passes_accumulate_and_repeat() {
-    let (model, mut engine) = engine(&every_option()[1], DType::BF16);
+    let (model, mut engine) = engine(&with_dropouts(), DType::BF16);
     let batches = [batch(), {
         let (source, target) = (random_sequences(&[4, 9], V, "more"), random_sequences(&[8, 2], V, "more targets"));
         let labels = random_sequences(&[8, 2], V, "more labels").ids;
@@ -244,9 +247,10 @@ fn kernels_stay_in_their_memory() {
         return;
     }
     let options = every_option();
+    let (wide, narrow) = (with_dropouts(), odd_sizes());
     let all = options.iter().map(|config| (config, DType::BF16));
     // The float32 ones run the kernels with wide accesses and those with narrow ones.
-    for (config, compute) in all.chain([(&options[1], DType::F32), (&options[5], DType::F32)]) {
+    for (config, compute) in all.chain([(&wide, DType::F32), (&narrow, DType::F32)]) {
         update_and_translate(Emulator::guarded(), config, compute).unwrap();
     }
 }
@@ -257,9 +261,8 @@ fn threads_of_a_kernel_do_not_race() {
     if !on_emulator("threads_of_a_kernel_do_not_race") {
         return;
     }
-    let options = every_option();
-    for (config, compute) in [(&options[2], DType::BF16), (&options[5], DType::F32)] {
-        update_and_translate(Emulator::that_sees_races(true), config, compute).unwrap();
+    for (config, compute) in [(wide_heads(), DType::BF16), (odd_sizes(), DType::F32)] {
+        update_and_translate(Emulator::that_sees_races(true), &config, compute).unwrap();
     }
     // The detector works: it finds races if barriers are ignored.
     let error = update_and_translate(Emulator::that_sees_races(false), &small_model(), DType::BF16).unwrap_err();

@@ -114,6 +114,7 @@ fn an_unfinished_newest_checkpoint_is_reported() {
 fn what_is_not_there_says_what_is() {
     let runs = tempfile::tempdir().unwrap();
     let run = runs.path().join("mine");
+    fs::create_dir(&run).unwrap();
     save_step(&run, 500);
     save_step(&run, 1000);
     let no_model = |dir: &Path, which| locate(dir, which).unwrap_err();

@@ -16,6 +16,16 @@ fn a_checkpoint_comes_back_bit_for_bit() {
     assert_eq!(names(&run.path().join("checkpoints")), ["step-00001000"]);
 }
 
+/// It has been moved away, and what is saved here would be missing there.
+#[test]
+fn a_run_directory_that_is_gone_is_not_made_again() {
+    let runs = tempfile::tempdir().unwrap();
+    let run = runs.path().join("gone");
+    let error = save(&run, 5, &tensors(&values(5)), &[], &json!({})).unwrap_err();
+    assert!(error.to_string().contains("gone"), "{error}");
+    assert_eq!(names(runs.path()), [""; 0]);
+}
+
 #[test]
 fn the_safetensors_crate_reads_what_is_written() {
     let run = tempfile::tempdir().unwrap();

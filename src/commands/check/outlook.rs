@@ -50,6 +50,7 @@ impl Outlook {
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(plan.warnings(config, is_on_host));
         warnings.extend(plan.updates.into_iter().flat_map(|updates| of_short_training(config, updates)));
+        warnings.extend(config.train.schedule.idle_end(config.train.max_updates));
         if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
             warnings.push(
                 "`model.norm` = \"pre\" without `model.final_norm`: the sums of all sub-layers reach the output unnormalised"

@@ -56,26 +56,50 @@ pub fn case_note(args: &MetricArgs, unsaid: &BleuOptions, systems: usize) -> Opt
 /// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if `unsaid`
 /// does.
 pub fn chosen(args: &MetricArgs, bleu: BleuOptions, unsaid: &BleuOptions) -> Vec<Box<dyn Metric>> {
+    // All by name, so that none is forgotten here; `wants_bleu`, `tell_idle` and `case_note` look at some of them, too.
+    let MetricArgs {
+        chrf,
+        chrf_char_order,
+        chrf_word_order,
+        chrf_beta,
+        chrf_whitespace,
+        chrf_lowercase,
+        chrf_eps_smoothing,
+        ter,
+        ter_normalized,
+        ter_no_punct,
+        ter_asian_support,
+        ter_case_sensitive,
+        // `bleu` has these.
+        bleu: _,
+        tokenize: _,
+        lowercase: _,
+        smooth: _,
+        smooth_value: _,
+        force: _,
+        // It needs a model.
+        ppl: _,
+    } = *args;
     let mut metrics: Vec<Box<dyn Metric>> = Vec::new();
     if wants_bleu(args) {
         metrics.push(Box::new(bleu));
     }
-    if args.chrf {
+    if chrf {
         metrics.push(Box::new(ChrfOptions {
-            char_order: args.chrf_char_order.into(),
-            word_order: args.chrf_word_order.into(),
-            beta: args.chrf_beta,
-            whitespace: args.chrf_whitespace,
-            lowercase: args.chrf_lowercase || unsaid.lowercase,
-            eps_smoothing: args.chrf_eps_smoothing,
+            char_order: chrf_char_order.into(),
+            word_order: chrf_word_order.into(),
+            beta: chrf_beta,
+            whitespace: chrf_whitespace,
+            lowercase: chrf_lowercase || unsaid.lowercase,
+            eps_smoothing: chrf_eps_smoothing,
         }));
     }
-    if args.ter {
+    if ter {
         metrics.push(Box::new(TerOptions {
-            normalized: args.ter_normalized,
-            no_punct: args.ter_no_punct,
-            asian_support: args.ter_asian_support,
-            case_sensitive: args.ter_case_sensitive,
+            normalized: ter_normalized,
+            no_punct: ter_no_punct,
+            asian_support: ter_asian_support,
+            case_sensitive: ter_case_sensitive,
         }));
     }
     metrics

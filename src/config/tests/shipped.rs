@@ -178,11 +178,11 @@ fn full() -> Json {
     keys
 }
 
-/// The types' defaults of one kind of a tagged table, with 5e-4 for keys that have none.
+/// The types' defaults of one kind of a tagged table, with 5e-4 or 1 for keys that have none.
 fn variant_defaults(section: &str, variant: &Variant) -> Json {
     let mut stated = json!({ "kind": variant.kind });
     for key in variant.keys.iter().filter(|key| key.required) {
-        stated[key.name] = json!(5e-4);
+        stated[key.name] = if let Kind::Integer { .. } = key.kind { json!(1) } else { json!(5e-4) };
     }
     let mut config = serde_json::to_value(Config::default()).unwrap();
     config["train"][section] = stated;

@@ -40,19 +40,30 @@ pub struct TranslateOptions {
 impl TranslateOptions {
     /// The options of a configuration.
     pub fn of(config: &DecodeConfig) -> Self {
+        let DecodeConfig {
+            beam,
+            length_penalty,
+            length_penalty_kind,
+            patience,
+            no_repeat_ngram,
+            min_length,
+            max_length_ratio,
+            max_length_extra,
+            batch_tokens,
+        } = *config;
         Self {
-            strategy: Strategy::Beam { width: config.beam },
+            strategy: Strategy::Beam { width: beam },
             n_best: 1,
-            length_penalty: LengthPenalty { kind: config.length_penalty_kind, alpha: config.length_penalty },
-            patience: config.patience,
-            no_repeat_ngram: config.no_repeat_ngram,
-            min_length: config.min_length,
-            max_length_ratio: config.max_length_ratio,
-            max_length_extra: config.max_length_extra,
+            length_penalty: LengthPenalty { kind: length_penalty_kind, alpha: length_penalty },
+            patience,
+            no_repeat_ngram,
+            min_length,
+            max_length_ratio,
+            max_length_extra,
             max_length: None,
             prefix: String::new(),
             lines_before: 0,
-            batch_tokens: config.batch_tokens,
+            batch_tokens,
             long: Long::Split,
         }
     }

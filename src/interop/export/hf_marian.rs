@@ -59,12 +59,44 @@ pub fn export(model: &Model, out: &Path) -> Result<()> {
 
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
+    // All by name, so that none is forgotten.
+    let ModelConfig {
+        norm,
+        final_norm,
+        norm_kind,
+        norm_eps,
+        positions,
+        // These can be expressed.
+        d_model: _,
+        d_ff: _,
+        heads: _,
+        encoder_layers: _,
+        decoder_layers: _,
+        sinusoid: _,
+        tie: _,
+        scale_embedding: _,
+        output_bias: _,
+        attention_bias: _,
+        activation: _,
+        max_length: _,
+        padding_mask: _,
+        // `uneven_width` looks at these.
+        d_k: _,
+        d_v: _,
+        // These matter to training only.
+        preset: _,
+        dropout: _,
+        embedding_dropout: _,
+        attention_dropout: _,
+        activation_dropout: _,
+        init: _,
+    } = config;
     let mut obstacles = Obstacles::new("MarianMT");
-    obstacles.unless(config.norm == NormPlacement::Post, "model.norm", "it normalises after every sub-layer");
-    obstacles.unless(!config.final_norm, "model.final_norm", "its stacks end without a norm");
-    obstacles.unless(config.norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
-    obstacles.unless(config.norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
-    obstacles.unless(config.positions == PositionKind::Sinusoidal, "model.positions", "its positions are sinusoidal");
+    obstacles.unless(*norm == NormPlacement::Post, "model.norm", "it normalises after every sub-layer");
+    obstacles.unless(!final_norm, "model.final_norm", "its stacks end without a norm");
+    obstacles.unless(*norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
+    obstacles.unless(*norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
+    obstacles.unless(*positions == PositionKind::Sinusoidal, "model.positions", "its positions are sinusoidal");
     if let Some(key) = uneven_width(config) {
         obstacles.add(key, "its heads share d_model evenly");
     }
