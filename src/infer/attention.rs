@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use crate::ops::simd::{self, vectorised};
 
-/// Eight numbers are a vector of AVX2. With sixteen, compilers for AVX-512 gather and scatter single numbers here.
+/// Numbers of a vector of AVX2. With sixteen, the compiler gathers and scatters single numbers for AVX-512.
 const LANES: usize = 8;
 type Lanes = [f32; LANES];
 
@@ -18,24 +18,28 @@ type Shape = [usize; 3];
 /// Partial sums of a dot product.
 #[inline(always)]
 fn lanes_of_dot(a: &[f32], b: &[f32]) -> Lanes {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<{ 2 * LANES }>(), b.as_chunks::<{ 2 * LANES }>());
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let ((a, a_last), (b, b_last)) = (a.as_chunks::<2>(), b.as_chunks::<2>());
     // Two vectors at a time, since each addition has to wait for the one before.
     let mut sums = [[0f32; LANES]; 2];
     for (a, b) in a.iter().zip(b) {
         for half in 0..2 {
             for i in 0..LANES {
-                sums[half][i] = a[half * LANES + i].mul_add(b[half * LANES + i], sums[half][i]);
+                sums[half][i] = a[half][i].mul_add(b[half][i], sums[half][i]);
             }
         }
     }
+    for (a, b) in a_last.iter().zip(b_last) {
+        for i in 0..LANES {
+            sums[0][i] = a[i].mul_add(b[i], sums[0][i]);
+        }
+    }
     if !a_rest.is_empty() {
-        let mut padded = [[0f32; 2 * LANES]; 2];
+        let mut padded = [[0f32; LANES]; 2];
         padded[0][..a_rest.len()].copy_from_slice(a_rest);
         padded[1][..b_rest.len()].copy_from_slice(b_rest);
-        for half in 0..2 {
-            for i in 0..LANES {
-                sums[half][i] = padded[0][half * LANES + i].mul_add(padded[1][half * LANES + i], sums[half][i]);
-            }
+        for i in 0..LANES {
+            sums[1][i] = padded[0][i].mul_add(padded[1][i], sums[1][i]);
         }
     }
     std::array::from_fn(|i| sums[0][i] + sums[1][i])
