@@ -13,6 +13,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::file::is_out_of_files;
+
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -101,6 +103,10 @@ impl Error {
         let help = match source.kind() {
             std::io::ErrorKind::NotFound => Some("check the path"),
             std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another place"),
+            std::io::ErrorKind::StorageFull if is_out_of_files(path) => Some(
+                "the file system has room, but can hold no more files (its inodes are used up): remove files that are not \
+                 needed, then run again",
+            ),
             std::io::ErrorKind::StorageFull => Some("the disk is full: free some space, then run again"),
             std::io::ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
             std::io::ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),

@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{StatVfs, statvfs};
+
 /// Makes a write beyond a limit on file sizes fail with an error that names the file, instead of ending the process.
 pub(crate) fn fail_at_size_limits() {
     // If this fails, the default behaviour stays.
@@ -117,6 +119,23 @@ pub(crate) fn lock_or_wait(path: &Path, on_wait: impl FnOnce()) -> io::Result<Op
     }
 }
 
+/// The numbers of the file system of a path, which need not exist yet.
+pub(crate) fn file_system(path: &Path) -> Option<StatVfs> {
+    // Made absolute, because the last ancestor of a relative path is empty.
+    let path = std::path::absolute(path).ok()?;
+    statvfs(path.ancestors().find(|path| path.exists())?).ok()
+}
+
+/// Whether a file system that refuses a write as full has room for bytes, and only not for more files.
+pub(crate) fn is_out_of_files(path: &Path) -> bool {
+    file_system(path).is_some_and(|it| has_only_bytes(it.f_files, it.f_favail, it.f_bavail))
+}
+
+/// Some file systems, such as Btrfs, do not count files, and say that there can be 0.
+fn has_only_bytes(files: u64, free_files: u64, free_blocks: u64) -> bool {
+    files > 0 && free_files == 0 && free_blocks > 0
+}
+
 /// Opens a regular file. Anything else is an error: reading a pipe might never end.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     // Checked before opening, because opening a pipe can block.
@@ -182,6 +201,16 @@ mod tests {
         drop(file);
         remove_left_by_kills(&at("a"), ".a.");
         assert!(!temporary.exists());
+    }
+
+    #[test]
+    fn a_file_system_without_inodes_is_not_one_without_bytes() {
+        assert!(has_only_bytes(100, 0, 5));
+        for (files, free_files, free_blocks) in [(100, 1, 5), (100, 0, 0), (0, 0, 5), (100, 1, 0)] {
+            assert!(!has_only_bytes(files, free_files, free_blocks));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        assert!(file_system(&folder.path().join("not/yet/there")).is_some_and(|it| it.f_blocks > 0));
     }
 
     #[test]

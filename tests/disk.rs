@@ -52,6 +52,25 @@ fn a_full_disk_ends_the_run_and_loses_nothing() {
 }
 
 #[test]
+fn a_disk_that_can_hold_no_more_files_is_not_called_full() {
+    let project = Project::new();
+    std::fs::create_dir(project.path("disk")).unwrap();
+    let line = format!(
+        "mount -t tmpfs -o size=100m,nr_inodes=60 tmpfs disk && mt train --config small.toml -q --run-dir disk/run \
+         {ENDLESS} --set train.keep=100; code=$?; cp -r disk/run copy; exit $code"
+    );
+    let quoted = line.replace('\'', "'\\''");
+    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
+        let name = "a_disk_that_can_hold_no_more_files_is_not_called_full";
+        return common::skipped(name, "no namespaces here (unshare -rm)");
+    }
+    let output = shell(&project, &format!("unshare -rm sh -c '{quoted}'"));
+    fails(&output, 1, &["os error 28", "no more files", "inodes", "goes on with --resume"]);
+    assert!(!stderr(&output).contains("the disk is full"), "{}", stderr(&output));
+    goes_on(&project, "copy");
+}
+
+#[test]
 fn a_limit_on_file_sizes_ends_the_run_and_loses_nothing() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=3"]));

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::FileEntry;
 use crate::error::{Error, Result};
-use crate::file::is_left;
+use crate::file::{file_system, is_left, is_out_of_files};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
@@ -255,20 +255,16 @@ pub(super) fn remove_left_by_kills(parent: &Path, name: &str) {
     }
 }
 
-/// Free and total bytes of the file system of `path`, which need not exist yet.
-fn room(path: &Path) -> Option<(u64, u64)> {
-    // Made absolute, because the last ancestor of a relative path is empty.
-    let path = std::path::absolute(path).ok()?;
-    let disk = rustix::fs::statvfs(path.ancestors().find(|path| path.exists())?).ok()?;
-    Some((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize))
-}
-
 /// A write error; on a full disk it says how much is free.
 pub(crate) fn write_error(path: &Path, error: std::io::Error) -> Error {
     let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let error = Error::io("write", path, error);
-    match room(path).filter(|_| is_full) {
-        Some((free, size)) => error.context(format_args!("{free} bytes of {size} are free")),
+    match file_system(path).filter(|_| is_full) {
+        Some(_) if is_out_of_files(path) => error.context("no more files can be created"),
+        Some(disk) => {
+            let [free, size] = [disk.f_bavail, disk.f_blocks].map(|blocks| blocks * disk.f_frsize);
+            error.context(format_args!("{free} bytes of {size} are free"))
+        }
         None => error,
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::{MAIN, Repo, RepoKind};
 use crate::error::Error;
+use crate::file::is_out_of_files;
 
 /// Names of files listed in an error.
 const NAMED: usize = 12;
@@ -155,7 +156,12 @@ pub(super) fn cannot_write(path: &Path, error: std::io::Error) -> Error {
     let full = error.kind() == std::io::ErrorKind::StorageFull;
     let error = Error::io("write into the cache of the hub", path, error);
     if full {
-        error.help("the disk is full: free some space or set HF_HOME to a larger disk, then run it again; it goes on from there")
+        let what = if is_out_of_files(path) {
+            "the file system can hold no more files (its inodes are used up): remove some"
+        } else {
+            "the disk is full: free some space"
+        };
+        error.help(format!("{what} or set HF_HOME to a larger disk, then run it again; it goes on from there"))
     } else {
         error
     }
