@@ -145,6 +145,13 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
+/// Reads a regular file.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Reads a regular file as text.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     io::read_to_string(open_regular(path)?)

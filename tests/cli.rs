@@ -109,6 +109,30 @@ fn a_directory_may_have_any_name() {
 }
 
 #[test]
+fn files_of_a_run_that_are_no_regular_ones_are_not_read() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let mkfifo = |path: &std::path::Path| {
+        std::fs::remove_file(path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let log = project.path("runs/small/log.jsonl");
+    mkfifo(&log);
+    let info = project.mt(&["info", "runs/small"]);
+    succeeds(&info);
+    assert!(stderr(&info).contains("log.jsonl: not a regular file"), "{}", stderr(&info));
+    fails(&project.mt(&["report", "runs/small"]), 1, &["log.jsonl", "not a regular file"]);
+    std::fs::remove_file(&log).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &log).unwrap();
+    succeeds(&project.mt(&["info", "runs/small"]));
+    fails(&project.mt(&["report", "runs/small"]), 1, &["log.jsonl", "not a regular file"]);
+    mkfifo(&project.path("runs/small/model.safetensors"));
+    let info = project.mt(&["info", "runs/small"]);
+    assert!(stderr(&info).contains("model.safetensors is damaged: it is not a regular file"), "{}", stderr(&info));
+    fails(&project.train(&["--resume", "--set", "train.max_updates=20"]), 1, &["log.jsonl", "not a regular file"]);
+}
+
+#[test]
 fn only_a_configuration_of_the_user_may_be_a_pipe() {
     let project = Project::new();
     let pipe = |name: &str| {

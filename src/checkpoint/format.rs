@@ -230,8 +230,7 @@ impl TensorFile {
     /// # Errors
     /// The file cannot be read or its header is invalid.
     pub fn open(path: &Path, layout: &[Slot]) -> Result<Self> {
-        let mut file = File::open(path).map_err(|error| Error::io("read the tensors", path, error))?;
-        let Header { data: start, tensors } = read_header(&mut file, path)?;
+        let (file, Header { data: start, tensors }) = read_header(path)?;
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
         let mut this = Self {
             data: Data { file, path: path.to_path_buf(), start, bytes: vec![0; CHUNK * BYTES] },
@@ -428,18 +427,19 @@ struct Header {
     tensors: Vec<(String, TensorInfo)>,
 }
 
-/// Reads and checks the header; allocates nothing before its length is checked.
-fn read_header(file: &mut File, path: &Path) -> Result<Header> {
+/// Opens a file, unless it is a pipe or the like, reads and checks its header; allocates nothing before its length is checked.
+fn read_header(path: &Path) -> Result<(File, Header)> {
     let read_error = |error| Error::io("read the tensors", path, error);
     let invalid = |why: String| {
         Error::failure(format!("not a valid safetensors file: {why}"))
             .at(path)
             .help("it is damaged or truncated; fetch it again, or use another checkpoint")
     };
-    let metadata = file.metadata().map_err(read_error)?;
+    let metadata = std::fs::metadata(path).map_err(read_error)?;
     if !metadata.is_file() {
         return Err(invalid("it is not a regular file".into()));
     }
+    let mut file = File::open(path).map_err(read_error)?;
     let size = metadata.len();
     let mut length = [0; LENGTH_BYTES as usize];
     if size < LENGTH_BYTES {
@@ -461,7 +461,7 @@ fn read_header(file: &mut File, path: &Path) -> Result<Header> {
     if (checked.data_len() as u64).checked_add(data) != Some(size) {
         return Err(invalid(format!("{} bytes of tensors in a file of {size}", checked.data_len())));
     }
-    Ok(Header { data, tensors })
+    Ok((file, Header { data, tensors }))
 }
 
 /// The tensors of a header. Unlike a map, it refuses a name that occurs twice.

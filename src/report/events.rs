@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::picture;
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
+use crate::file;
 use crate::train::log::{Samples, Watcher};
 
 /// The directory in a run directory.
@@ -173,7 +174,7 @@ impl Events {
         std::fs::create_dir_all(&self.directory).map_err(failed)?;
         for entry in std::fs::read_dir(&self.directory).map_err(failed)?.flatten() {
             if entry.file_name().to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
-                let bytes = std::fs::read(entry.path()).map_err(failed)?;
+                let bytes = file::read(&entry.path()).map_err(failed)?;
                 for event in records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_images) {
                     // A killed start may have left two files with the same events.
                     if !images.contains(&event) {

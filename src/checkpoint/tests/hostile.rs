@@ -78,6 +78,9 @@ fn impossible_header_lengths_are_refused_before_anything_is_allocated() {
     }
     assert_says(&load(&dir.path().join("nowhere")).unwrap_err(), &["nowhere"]);
     assert_says(&load(dir.path()).unwrap_err(), &["regular file"]);
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert_says(&load(&pipe).unwrap_err(), &["regular file"]);
 }
 
 #[test]

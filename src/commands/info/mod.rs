@@ -151,7 +151,17 @@ fn of_training(step: u64, directory: &Path) -> Result<History> {
 
 /// The entry on the final model in the log of a finished run: which it is, and its validation.
 fn final_event(run: &Path) -> Option<Value> {
-    log::entries(&run.join(LOG_FILE)).ok()?.into_iter().rfind(|event| event["event"] == "final")
+    let file = run.join(LOG_FILE);
+    let entries = match log::entries(&file) {
+        Ok(entries) => entries,
+        // A model that was imported or averaged has none.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            message(format_args!("warning: the log is left out: cannot read {}: {error}", file.display()));
+            return None;
+        }
+    };
+    entries.into_iter().rfind(|event| event["event"] == "final")
 }
 
 fn of_config(args: &InfoArgs) -> Result<Described> {
