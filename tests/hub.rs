@@ -482,6 +482,29 @@ fn without_a_network() {
 }
 
 #[test]
+fn without_a_home_the_cache_is_in_no_folder_that_others_may_write() {
+    let bench = Bench::new();
+    let run = |variables: &[(&str, &str)]| {
+        let mut command = bench.command(&["translate", "--offline", "--model", "hf:a/b", "x"]);
+        ["HF_HOME", "XDG_CACHE_HOME", "HOME"].iter().for_each(|name| _ = command.env_remove(name));
+        command.envs(variables.iter().copied()).output().unwrap()
+    };
+    let home = std::env::temp_dir().join("home");
+    let home = home.to_str().unwrap();
+    let cached = format!("{home}/.cache/huggingface/hub/models--a--b");
+    // A relative one is ignored.
+    fails(&run(&[("HOME", home), ("XDG_CACHE_HOME", "cache")]), 1, &["a/b is not in the cache", &cached]);
+    fails(&run(&[("XDG_CACHE_HOME", home)]), 1, &[&format!("{home}/huggingface/hub/models--a--b")]);
+    fails(&run(&[("HOME", "home")]), 1, &["no home directory", "set HOME", "HF_HOME"]);
+    // The password database has one, or else it is said that there is none.
+    for unset in [&[][..], &[("HOME", "")]] {
+        let output = run(unset);
+        fails(&output, 1, &[]);
+        assert!(!stderr(&output).contains("/tmp/.cache"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn the_cache_is_the_one_that_other_programs_have() {
     let bench = Bench::new();
     let [first, second] = sharded(&bench);

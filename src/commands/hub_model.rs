@@ -11,7 +11,7 @@ use crate::cli::Common;
 use crate::console::info;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::hub::{Hub, Repo, is_revision};
+use crate::hub::{Hub, Repo, is_revision, user_cache};
 use crate::interop::import::hf_marian;
 
 /// The prefix of the name of a model of the hub.
@@ -129,11 +129,10 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
 
 /// The user's cache directory for `mt`.
 fn cache() -> Result<PathBuf> {
-    let named = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
-    let cache = cache.or_else(|| named("LOCALAPPDATA")).ok_or_else(|| {
-        Error::failure("there is no place for imported models: neither XDG_CACHE_HOME nor HOME is set")
-            .help("set XDG_CACHE_HOME, or import the model yourself: mt import hf:ORG/NAME --out DIR")
+    let cache = user_cache().ok_or_else(|| {
+        Error::failure("there is no place for imported models: the user has no home directory").help(
+            "set HOME to the path of the home directory, or import the model yourself: mt import hf:ORG/NAME --out DIR",
+        )
     })?;
     Ok(cache.join("mt"))
 }

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{Cache, create_folder, is_key};
 use super::problem::{self, Refusal};
-use super::{Repo, RepoKind};
+use super::{Repo, RepoKind, place};
 use crate::console::{Counted, info, progress_bar};
 use crate::error::{Error, Result};
 
@@ -391,8 +391,8 @@ fn token() -> Result<Option<HeaderValue>> {
         return Ok(None);
     }
     let file = || {
-        let path = variable("HF_TOKEN_PATH").map_or_else(|| hf_hub::hf_home().join("token"), PathBuf::from);
-        fs::read_to_string(path).ok()
+        let path = variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(place::home()?.join("token")));
+        fs::read_to_string(path?).ok()
     };
     let Some(token) = variable("HF_TOKEN").or_else(file).filter(|token| !token.trim().is_empty()) else {
         return Ok(None);

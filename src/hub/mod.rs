@@ -15,6 +15,7 @@ mod cache;
 mod conversion;
 mod download;
 mod listing;
+mod place;
 mod problem;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ use crate::error::{Error, Result};
 use cache::Cache;
 use download::Web;
 use listing::Listing;
+pub use place::user_cache;
 
 /// What a repository holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,10 +140,11 @@ impl Hub {
     /// hub (`HF_ENDPOINT`, with the token of `HF_TOKEN` or of the token file). Nothing is sent yet.
     ///
     /// # Errors
-    /// `HF_ENDPOINT` is not an address, the token is malformed, or there are no certificates to trust.
+    /// `HF_ENDPOINT` is not an address, the token is malformed, there are no certificates to trust, or there is no place for the
+    /// cache.
     pub fn open(offline: bool) -> Result<Self> {
         let web = if offline || is_set("HF_HUB_OFFLINE") { None } else { Some(Web::from_environment()?) };
-        Ok(Self { cache: Cache::new(hf_hub::resolve_cache_dir()), web, listings: Mutex::default() })
+        Ok(Self { cache: Cache::new(place::cache()?), web, listings: Mutex::default() })
     }
 
     /// The names of the files at that revision, sorted. Offline: as they were when the hub was last asked, or else those in
