@@ -111,6 +111,7 @@ impl Error {
             std::io::ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
             std::io::ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),
             std::io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place"),
+            _ if is_of_open_files(&source) => Some("raise the limit on open files (ulimit -n), then run again"),
             std::io::ErrorKind::IsADirectory => Some("there is a directory of this name; a file is needed"),
             _ => None,
         };
@@ -160,19 +161,25 @@ impl Error {
     /// Whether the disk was full or refused the write for another reason.
     pub fn is_of_disk(&self) -> bool {
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        self.is_caused_by(&[StorageFull, QuotaExceeded, FileTooLarge, ReadOnlyFilesystem])
+        self.is_caused_by(|it| matches!(it.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem))
     }
 
-    /// Whether a file or a directory may not be accessed.
-    pub fn is_of_permissions(&self) -> bool {
-        self.all().any(|error| error.is_caused_by(&[std::io::ErrorKind::PermissionDenied]))
+    /// Whether the process had as many files open as it may have.
+    pub fn is_of_open_files(&self) -> bool {
+        self.all().any(|error| error.is_caused_by(is_of_open_files))
     }
 
-    fn is_caused_by(&self, kinds: &[std::io::ErrorKind]) -> bool {
+    /// Whether a file or a directory could not be opened, whatever it holds: for its permissions, or the limit on open files.
+    pub fn is_of_access(&self) -> bool {
+        let is_denied = |it: &std::io::Error| it.kind() == std::io::ErrorKind::PermissionDenied;
+        self.is_of_open_files() || self.all().any(|error| error.is_caused_by(is_denied))
+    }
+
+    fn is_caused_by(&self, is_it: impl Fn(&std::io::Error) -> bool) -> bool {
         let first: &dyn std::error::Error = self;
         std::iter::successors(first.source(), |error| error.source())
             .filter_map(|error| error.downcast_ref::<std::io::Error>())
-            .any(|error| kinds.contains(&error.kind()))
+            .any(is_it)
     }
 
     /// Adds the underlying error, shown with `-v`.
@@ -229,6 +236,10 @@ impl Error {
     }
 }
 
+fn is_of_open_files(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error())
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
@@ -279,6 +290,16 @@ mod tests {
             "unknown key `dropuot` in [model]\n  --> a.toml:12:1\n  help: did you mean `dropout`?"
         );
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_limit_on_open_files_is_told_from_damage() {
+        let error = Error::io("read", "a", std::io::Error::from_raw_os_error(24));
+        assert!(error.is_of_access() && error.is_of_open_files() && !error.is_of_disk());
+        assert!(error.helps().is_some_and(|help| help.contains("ulimit -n")));
+        let denied = Error::io("read", "a", std::io::ErrorKind::PermissionDenied.into());
+        assert!(denied.is_of_access() && !denied.is_of_open_files());
+        assert!(!Error::io("read", "a", std::io::ErrorKind::NotFound.into()).is_of_access());
     }
 
     #[test]

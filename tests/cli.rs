@@ -109,6 +109,46 @@ fn a_directory_may_have_any_name() {
 }
 
 #[test]
+fn what_is_no_directory_is_not_said_to_be_missing() {
+    let project = Project::new();
+    assert!(std::process::Command::new("mkfifo").arg(project.path("pipe")).status().unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(project.path("socket")).unwrap();
+    for (name, what) in
+        [("pipe", "a pipe"), ("socket", "a socket"), ("/dev/null", "a device"), ("small.toml", "a file")]
+    {
+        let says = format!("this is {what}: a model is named by its directory");
+        fails(&project.mt(&["translate", "--model", name, "x"]), 1, &[&says, name]);
+        let init = format!("train.init={name}");
+        fails(&project.train(&["--set", &init]), 1, &["train.init", &says]);
+    }
+    fails(&project.mt(&["translate", "--model", "nothing", "x"]), 1, &["does not exist", "nothing"]);
+}
+
+#[test]
+fn too_few_open_files_are_told_from_damage() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.keep=10"]));
+    let saved = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap().flatten();
+    let names = saved.map(|entry| entry.file_name().into_string().unwrap());
+    let updates: Vec<String> = names.map(|name| name.trim_start_matches("step-").to_owned()).collect();
+    let updates = updates.join(",");
+    let limited = |files: usize| {
+        let line = format!(
+            "ulimit -n {files}; exec '{}' average runs/small --checkpoints {updates} --out averaged",
+            env!("CARGO_BIN_EXE_mt")
+        );
+        let output = std::process::Command::new("sh").args(["-c", &line]).current_dir(project.folder.path()).output();
+        stderr(&output.unwrap())
+    };
+    // What is open at the beginning differs between systems.
+    let refused: Vec<String> = (4..16).map(limited).filter(|said| said.contains("Too many open files")).collect();
+    assert!(refused.iter().any(|said| said.contains("raise the limit on open files (ulimit -n)")), "{refused:?}");
+    for said in refused {
+        assert!(!said.contains("restore"), "{said}");
+    }
+}
+
+#[test]
 fn files_of_a_run_that_are_no_regular_ones_are_not_read() {
     let project = Project::new();
     succeeds(&project.train(&[]));
@@ -211,6 +251,8 @@ fn a_run_trains_evaluates_and_translates() {
     let told = stdout(&project.mt(&["info", "chosen"]));
     assert!(told.contains("made from: the checkpoints of updates 8, 12 of runs/small (average)"), "{told}");
     assert_eq!(file(&project, "chosen", "model.safetensors"), file(&project, "averaged", "model.safetensors"));
+    let one = project.mt(&["average", "runs/small", "--checkpoints", "12", "--out", "one"]);
+    assert!(stderr(&one).contains("averaged the checkpoint of update 12 into one"), "{}", stderr(&one));
     let missing = ["no checkpoint of update 5, 7", "those of updates 4, 6, 8, 12"];
     fails(&project.mt(&["average", "runs/small", "--checkpoints", "7,5,4", "--out", "no"]), 2, &missing);
     fails(&project.mt(&["average", "runs/small", "--out", "no"]), 2, &["--last"]);

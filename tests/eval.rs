@@ -267,6 +267,7 @@ fn what_is_no_text_is_not_scored() {
     let project = Project::new();
     let eval = |input: &[u8]| project.mt_with_input(&["eval", "--hyp", "-", "--ref", "valid.de"], input);
     fails(&eval(b"BZh91AY&SY and more\n"), 1, &["compressed with bzip2", "stdin", "bunzip2"]);
+    fails(&eval(b""), 1, &["stdin has 0 lines, but valid.de has"]);
     fails(&eval(b"\xFF\xFEa\0\n\0"), 1, &["not UTF-8", "stdin:1:1", "iconv -f UTF-16"]);
 }
 

@@ -211,6 +211,8 @@ fn runs_are_compared_on_one_page() {
     assert!(!project.path("none.svg").exists());
 
     fails(&project.mt(&["report", "nothing"]), 1, &["nothing/log.jsonl", "name a run directory"]);
+    std::fs::remove_file(project.path("z/log.jsonl")).unwrap();
+    fails(&project.mt(&["report", "z"]), 1, &["this has no log.jsonl", "--> z", "training writes it"]);
     for name in ["y/log.jsonl", "y/model.safetensors", "b.json"] {
         fails(&project.mt(&["report", "y", "--output", name]), 2, &[name, "not that of a page or a picture"]);
     }

@@ -164,12 +164,14 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
 /// None with warnings means that there are checkpoints, but all are damaged.
 ///
 /// # Errors
-/// The directory cannot be listed.
+/// The directory cannot be listed, or too many files are open.
 pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
     let mut warnings = Vec::new();
     for (step, path) in directories(run)?.into_iter().rev() {
         match verify_holding(&path, &[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]) {
             Ok(_) => return Ok((Some((step, path)), warnings)),
+            // Of the process, and not of this checkpoint.
+            Err(error) if error.is_of_open_files() => return Err(error),
             Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &error)),
         }
     }
@@ -247,7 +249,7 @@ fn any(dir: &Path) -> Result<Located> {
             Err(error) if !dir.join(MANIFEST_FILE).exists() => warnings.push(passed_over("the final model", &error)),
             // Falling back to a checkpoint would silently give a worse model.
             Err(error) => {
-                if error.is_of_permissions() {
+                if error.is_of_access() {
                     return Err(error);
                 }
                 // Checkpoints need the same tokenizer, so naming one would not help.

@@ -38,14 +38,17 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     };
     let chosen = checkpoint::look_again(&args.run, |_| true, average)?;
     let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();
-    let steps = steps.join(", ");
-    let made_from = format!("the checkpoints of updates {steps} of {} (average)", args.run.display());
+    let averaged = match &steps[..] {
+        [step] => format!("the checkpoint of update {step}"),
+        _ => format!("the checkpoints of updates {}", steps.join(", ")),
+    };
+    let made_from = format!("{averaged} of {} (average)", args.run.display());
     write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat), &made_from)?;
     if common.json {
         let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();
         print(serde_json::json!({ "out": args.out.display().to_string(), "updates": updates }))?;
     }
-    info(format_args!("averaged the checkpoints of updates {steps} into {}", args.out.display()));
+    info(format_args!("averaged {averaged} into {}", args.out.display()));
     Ok(())
 }
 

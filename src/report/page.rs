@@ -4,6 +4,7 @@
 //! script.
 
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -69,8 +70,16 @@ impl Run {
     /// There is no log, or it cannot be read.
     pub fn open(directory: &Path) -> Result<Self> {
         let file = directory.join(LOG_FILE);
-        let log = log::entries(&file).map_err(|error| {
-            Error::io("read the log of the run", &file, error).help("name a run directory, for example runs/my")
+        let log = log::entries(&file).map_err(|error| match error.kind() {
+            ErrorKind::NotFound if directory.join(CONFIG_FILE).exists() => {
+                let error = Error::failure(format!("this has no {LOG_FILE}, of which a report is made")).at(directory);
+                error.help("training writes it into its run directory; other models, such as averages, have none")
+            }
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                let error = Error::io("read the log of the run", &file, error);
+                error.help("name a run directory, for example runs/my")
+            }
+            _ => Error::io("read the log of the run", &file, error),
         })?;
         Self::new(directory, &log)
     }

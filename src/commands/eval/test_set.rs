@@ -324,12 +324,11 @@ fn check_counts(path: &Path, lines: usize, reference_paths: &[PathBuf], referenc
     for (reference, reference_lines) in reference_paths.iter().zip(references) {
         if reference_lines.len() != lines {
             let s = if lines == 1 { "" } else { "s" };
-            let what = format!(
-                "{} has {lines} line{s}, but {} has {}",
-                path.display(),
-                reference.display(),
-                reference_lines.len()
-            );
+            let [path, reference] = [path, reference].map(|path| match path.to_str() {
+                Some("-") => "stdin".into(),
+                _ => path.to_string_lossy(),
+            });
+            let what = format!("{path} has {lines} line{s}, but {reference} has {}", reference_lines.len());
             return Err(Error::failure(what).help("translations, sources and references must be aligned line by line"));
         }
     }

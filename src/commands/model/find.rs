@@ -1,5 +1,6 @@
 //! Finding the directory of a model, and reading its configuration.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint;
@@ -41,16 +42,25 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     }
     config::load_resolved(&file).map_err(|error| match checkpoint::verify(directory) {
         // The file is damaged, not badly written by a user.
-        Err(damage) if damage.all().any(|one| one.place().is_some_and(|place| place.path == file)) => {
+        Err(damage)
+            if !damage.is_of_access()
+                && damage.all().any(|one| one.place().is_some_and(|place| place.path == file)) =>
+        {
             damage.help("restore the file as training wrote it, from a copy")
         }
         _ => error,
     })
 }
 
-/// The error for a file where a model's directory should be named.
-pub fn is_a_file(file: &Path) -> Error {
-    let error = Error::failure("this is a file: a model is named by its directory").at(file);
+/// The error for what is there, but is no directory, where a model's directory should be named.
+pub fn not_a_directory(file: &Path) -> Error {
+    let what = match std::fs::metadata(file).map(|metadata| metadata.file_type()) {
+        Ok(it) if it.is_fifo() => "a pipe",
+        Ok(it) if it.is_socket() => "a socket",
+        Ok(it) if !it.is_file() => "a device",
+        _ => "a file",
+    };
+    let error = Error::failure(format!("this is {what}: a model is named by its directory")).at(file);
     let is_model =
         |parent: &&Path| parent.join(checkpoint::CONFIG_FILE).exists() || checkpoint::run_and_step(parent).is_some();
     match file.parent().filter(is_model) {
@@ -66,10 +76,10 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
         if let Some(repo) = hub_model::repository(&directory) {
             return hub_model::directory(&repo, common);
         }
-        if directory.is_file() {
-            return Err(is_a_file(&directory));
+        if directory.exists() && !directory.is_dir() {
+            return Err(not_a_directory(&directory));
         }
-        if !directory.is_dir() {
+        if !directory.exists() {
             let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };
             let error = Error::failure(format!("{name} directory does not exist")).at(&directory);
             return Err(error.help("check the path; `mt train` writes models into runs/<name>"));

@@ -168,7 +168,8 @@ fn refuse_models(run: &Path, config: &Config) -> Result<()> {
     let is_start = |init: &Path| {
         // It may be one of the run's own checkpoints.
         let init = checkpoint::run_and_step(init).map_or(init, |(run, _)| run);
-        same_file::is_same_file(init, run).unwrap_or(false)
+        // Comparing opens both, and opening a pipe waits for its other end.
+        [init, run].iter().all(|path| path.is_dir()) && same_file::is_same_file(init, run).unwrap_or(false)
     };
     let what = if config.train.init.as_deref().is_some_and(is_start) {
         "the run directory is the model that training begins with (`train.init`)"
@@ -225,7 +226,7 @@ pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
             Error::failure("the run has lost its tokenizer (tokenizer.json, or .src.json and .tgt.json)").at(run);
         return Err(error.help(help));
     }
-    Tokenizers::load(run).map_err(|error| if error.is_of_permissions() { error } else { error.help(help) })
+    Tokenizers::load(run).map_err(|error| if error.is_of_access() { error } else { error.help(help) })
 }
 
 /// Whether a directory that is not a run holds anything but the files that a run killed at its very start leaves.

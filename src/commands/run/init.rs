@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot};
-use crate::commands::model::{config_of, is_a_file, vocabulary};
+use crate::commands::model::{config_of, not_a_directory, vocabulary};
 use crate::commands::record::refuse_other_model;
 use crate::config::{self, Config, Decides, ModelConfig, PositionKind, Preset, Tie, TokenizerConfig};
 use crate::console::note;
@@ -199,8 +199,8 @@ impl Start {
     pub fn open(config: &Config) -> Result<Option<Self>> {
         let Some(named) = &config.train.init else { return Ok(None) };
         let context = |error: Error| error.context("`train.init`");
-        if named.is_file() {
-            return Err(context(is_a_file(named)));
+        if named.exists() && !named.is_dir() {
+            return Err(context(not_a_directory(named)));
         }
         // One of a run's checkpoints, or the directory of a model.
         let (directory, which) = checkpoint::directory_and_step(named);

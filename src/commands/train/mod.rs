@@ -46,11 +46,11 @@ const ON_SIGNALS: [&str; 2] = [
 
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
-    let of_disk = |error: Error| match error.is_of_disk() && !args.dry_run {
+    let of_system = |error: Error| match (error.is_of_disk() || error.is_of_open_files()) && !args.dry_run {
         true => error.more_help("training goes on with --resume"),
         false => error,
     };
-    work(args, common).map_err(of_disk)
+    work(args, common).map_err(of_system)
 }
 
 fn work(args: &TrainArgs, common: &Common) -> Result<()> {
