@@ -39,7 +39,11 @@ fn overlapped<'b, T: Sync, R: Send>(
                 }
             };
             let thread = thread::Builder::new().name("batches".to_owned()).spawn_scoped(scope, translate);
-            thread.map_err(|error| Error::thread("translates batches", error))?;
+            if let Err(error) = thread {
+                // The other one has nothing more to do.
+                next.store(batches.len(), Ordering::Relaxed);
+                return Err(Error::thread("translates batches", error));
+            }
         }
         drop(sender);
         let mut too_large = Vec::new();

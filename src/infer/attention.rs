@@ -12,7 +12,7 @@ use crate::ops::simd::{self, vectorised};
 const LANES: usize = 8;
 type Lanes = [f32; LANES];
 
-/// Rows of heads, and widths: H, K and d_v.
+/// The number of heads and their widths: H, K and d_v.
 type Shape = [usize; 3];
 
 /// Partial sums of a dot product.
@@ -178,7 +178,7 @@ fn weighted<const V: usize>(
 vectorised! {
     /// One query row against the keys and values of the positions it sees, at least one: each a row of H·K keys, then H·d_v
     /// values. `scores` is scratch.
-    pub fn attend_row(q: &[f32], seen: &[&[f32]], shape: [usize; 3], scores: &mut Vec<f32>, out: &mut [f32]) {
+    pub fn attend_row(q: &[f32], seen: &[&[f32]], shape: Shape, scores: &mut Vec<f32>, out: &mut [f32]) {
         /// Vectors that registers hold at once.
         const MOST: usize = 8;
         let [heads, d_k, d_v] = shape;

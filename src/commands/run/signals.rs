@@ -47,7 +47,6 @@ impl Signals {
     /// under `nohup`, stays so; a SIGINT that is ignored, as in the background of a script, does not: whoever sends it means it.
     pub fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
-        let no_thread = |error| Error::thread("listens for signals", error);
         if let Some(ends) = ENDS.get() {
             ends.store(false, Ordering::Relaxed);
         }
@@ -82,7 +81,7 @@ impl Signals {
                 }
             }
         };
-        std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(no_thread)?;
+        start(listen)?;
         Ok(Self { first, at_once })
     }
 
@@ -123,11 +122,13 @@ pub fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
             signal_hook::low_level::exit(exit_code(signal));
         }
     };
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(listen)
-        .map(drop)
-        .map_err(|error| Error::thread("listens for signals", error))
+    start(listen)
+}
+
+/// Starts the thread that listens.
+fn start(listen: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(listen);
+    thread.map(drop).map_err(|error| Error::thread("listens for signals", error))
 }
 
 /// If a signal has arrived that [`at_the_end`] tells of, waits until that ends the process. To be called when a command is over,
