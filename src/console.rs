@@ -115,9 +115,21 @@ pub fn progress_bar(counted: Counted, total: Option<u64>) -> ProgressBar {
     }
 }
 
-/// A message as it is shown: with coloured labels if that is wanted.
+/// A message as it is shown: with coloured labels if that is wanted, and without what would command the terminal, since a path
+/// or a line of text that is quoted may hold anything.
 pub fn shown(text: &str) -> Cow<'_, str> {
-    if manner().coloured { coloured(text).into() } else { text.into() }
+    let text = harmless(text);
+    if manner().coloured { coloured(&text).into() } else { text }
+}
+
+/// Control characters are written as escapes.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(commands) {
+        return text.into();
+    }
+    let written = |c: char| if commands(c) { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(written).collect::<String>().into()
 }
 
 /// Colours the labels with which lines begin, as in the compiler's messages.
@@ -177,6 +189,15 @@ mod tests {
             ("errors: 3\nnotes", "errors: 3\nnotes".to_owned()),
         ] {
             assert_eq!(coloured(text), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_quoted_cannot_command_the_terminal() {
+        for (text, expected) in
+            [("größe\n\tx", "größe\n\tx"), ("a\u{1b}[2Jb\r\u{7}\0\u{9b}", "a\\u{1b}[2Jb\\r\\u{7}\\u{0}\\u{9b}")]
+        {
+            assert_eq!(harmless(text), expected);
         }
     }
 

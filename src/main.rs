@@ -32,7 +32,9 @@ fn is_coloured(color: Color) -> bool {
         Color::Always => true,
         Color::Never => false,
         Color::Auto => {
-            std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+            let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            std::io::stderr().is_terminal() && !is_dumb && !refused
         }
     }
 }

@@ -196,6 +196,8 @@ fn only_a_configuration_of_the_user_may_be_a_pipe() {
     let writer = std::thread::spawn(move || std::fs::write(path, text));
     succeeds(&project.mt(&["train", "--config", "piped.toml", "--dry-run", "--json"]));
     writer.join().unwrap().unwrap();
+    let nameless = ["train", "--config", "small.toml", "--config", "/dev/stdin"];
+    fails(&project.mt(&nameless), 2, &["/dev/stdin", "no name", "--run-dir"]);
     pipe("text.en");
     let set = ["--set", "data.train=[{source=\"text.en\",target=\"train.de\"}]"];
     fails(&project.mt(&[&["check", "--config", "small.toml"], &set[..]].concat()), 1, &["read only once", "text.en"]);

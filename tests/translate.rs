@@ -528,6 +528,23 @@ fn the_first_line_that_is_not_utf8_is_named() {
 }
 
 #[test]
+fn text_of_another_encoding_or_other_line_ends_is_told_of() {
+    let project = trained();
+    for (input, told) in [
+        (&b"a dog\n\0a\0 \0c\0a\0t\0\n"[..], Some("there are zero bytes in line 2 of stdin (UTF-16")),
+        (b"a dog\ra cat\ra bird\r", Some("there are carriage returns within line 1 of stdin (only a newline")),
+        (b"a dog\r\na cat\r\n", None),
+    ] {
+        let output = project.mt_with_input(&["translate", "--model", "runs/small"], input);
+        succeeds(&output);
+        let said = stderr(&output);
+        let warnings: Vec<_> = said.lines().filter(|line| line.starts_with("warning: there are")).collect();
+        assert_eq!(warnings.len(), usize::from(told.is_some()), "{said}");
+        assert!(told.is_none_or(|told| warnings[0].contains(told)), "{said}");
+    }
+}
+
+#[test]
 fn arguments_that_are_not_utf8_are_read_like_lines() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,6 @@
 //! The lines that a command works on: its arguments, a file or stdin, some at a time.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Chain, Cursor, IsTerminal, Read, Stdin};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ pub struct Lines {
 }
 
 enum Source {
-    Arguments { lines: Vec<String>, invalid: SomeLines },
+    Arguments { lines: Vec<String>, oddities: Oddities },
     File(Input),
     Stdin { input: Input, interactive: bool },
 }
@@ -110,9 +111,7 @@ impl Lines {
     /// Prints warnings about the input.
     pub fn warn(&self) {
         match &self.source {
-            Source::Arguments { invalid, .. } => {
-                warn_of_invalid(*invalid, self.before + self.window, "the arguments");
-            }
+            Source::Arguments { oddities, .. } => oddities.warn(self.before + self.window, "the arguments"),
             Source::File(input) | Source::Stdin { input, .. } => input.warn(),
         }
     }
@@ -121,15 +120,15 @@ impl Lines {
 impl Source {
     /// The arguments; bytes that are not UTF-8 become U+FFFD, and are counted.
     fn of(arguments: &[OsString]) -> Self {
-        let mut invalid = SomeLines::default();
+        let mut oddities = Oddities::default();
         let line = |(number, text): (usize, &OsString)| {
             if text.to_str().is_none() {
-                invalid.add(number);
+                oddities.invalid.add(number);
             }
             text.to_string_lossy().replace(['\n', '\r'], " ")
         };
         let lines = (1..).zip(arguments).map(line).collect();
-        Self::Arguments { lines, invalid }
+        Self::Arguments { lines, oddities }
     }
 }
 
@@ -168,10 +167,43 @@ pub fn text_of(flag: &str, value: &OsStr) -> String {
     value.to_string_lossy().into_owned()
 }
 
-/// Warns of the lines of a file, out of `all`, that were not UTF-8, if there are any.
-fn warn_of_invalid(lines: SomeLines, all: usize, file: &str) {
-    if let Some(place) = lines.place(all, file) {
-        warning(format_args!("bytes that are not UTF-8 were read as U+FFFD, in {place}"));
+/// Lines that may be something else than was meant.
+#[derive(Clone, Copy, Debug, Default)]
+struct Oddities {
+    /// Those with bytes that are not UTF-8.
+    invalid: SomeLines,
+    /// Those with zero bytes.
+    zeros: SomeLines,
+    /// Those with a carriage return that is not at the end.
+    returns: SomeLines,
+}
+
+impl Oddities {
+    /// Looks at a line without its end. `is_utf8` says whether it could be read as it was.
+    fn add(&mut self, number: usize, line: &str, is_utf8: bool) {
+        let found = [!is_utf8, line.contains('\0'), line.contains('\r')];
+        for (lines, found) in [&mut self.invalid, &mut self.zeros, &mut self.returns].into_iter().zip(found) {
+            if found {
+                lines.add(number);
+            }
+        }
+    }
+
+    /// Warns of the lines of a file, out of `all`, that there are.
+    fn warn(self, all: usize, file: &str) {
+        for (lines, what, hint) in [
+            (self.invalid, "bytes that are not UTF-8 were read as U+FFFD, in", ""),
+            (self.zeros, "there are zero bytes in", " (UTF-16 must be converted: iconv -f UTF-16LE -t UTF-8)"),
+            (
+                self.returns,
+                "there are carriage returns within",
+                " (only a newline ends a line: tr '\\r' '\\n' makes them line ends)",
+            ),
+        ] {
+            if let Some(place) = lines.place(all, file) {
+                warning(format_args!("{what} {place}{hint}"));
+            }
+        }
     }
 }
 
@@ -185,8 +217,7 @@ pub struct Input {
     count: usize,
     /// Why reading has stopped; returned once all lines before that have been given.
     failed: Option<io::Error>,
-    /// Lines that held bytes that are not UTF-8.
-    invalid: SomeLines,
+    oddities: Oddities,
 }
 
 enum Reader {
@@ -232,7 +263,7 @@ impl Input {
             Some(path) if path != Path::new("-") => (Reader::File(packing::open(path)?), path.display().to_string()),
             _ => (Reader::Stdin(Reader::stdin(Vec::new())), "stdin".to_owned()),
         };
-        Ok(Self { reader, name, started: false, count: 0, failed: None, invalid: SomeLines::default() })
+        Ok(Self { reader, name, started: false, count: 0, failed: None, oddities: Oddities::default() })
     }
 
     /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already arrived,
@@ -264,9 +295,7 @@ impl Input {
                 packing::refuse_foreign(&bytes, Path::new(&self.name))?;
             }
             let text = String::from_utf8_lossy(lines::bare(&bytes, is_first));
-            if matches!(text, std::borrow::Cow::Owned(_)) {
-                self.invalid.add(self.count + 1);
-            }
+            self.oddities.add(self.count + 1, &text, matches!(text, Cow::Borrowed(_)));
             lines.push(text.into_owned());
             self.count += 1;
         }
@@ -287,8 +316,8 @@ impl Input {
         self.reader.may_wait()
     }
 
-    /// Warns of lines that were not UTF-8.
+    /// Warns of lines that may be something else than was meant.
     pub fn warn(&self) {
-        warn_of_invalid(self.invalid, self.count, &self.name);
+        self.oddities.warn(self.count, &self.name);
     }
 }

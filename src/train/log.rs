@@ -1,7 +1,7 @@
 //! What a run reports: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -107,12 +107,32 @@ impl Log {
 
     /// Appends one entry and flushes it.
     pub fn entry(&mut self, entry: &Value) -> Result<()> {
+        self.follow()?;
         let written = writeln!(self.file, "{entry}").and_then(|()| self.file.flush());
         written.map_err(|e| Error::io("write the log", &self.path, e))?;
         tell(&mut self.watchers, |watcher| watcher.entry(entry));
         if matches!(entry["event"].as_str(), Some("valid" | "final")) {
             self.begin_again();
         }
+        Ok(())
+    }
+
+    /// If the log is not at its path any more, goes on with the file that is there or, if there is none, writes it there again.
+    fn follow(&mut self) -> Result<()> {
+        let has_run = self.path.parent().is_some_and(Path::is_dir);
+        // Where the whole run has gone, the next save tells of it.
+        if file::lies_at(self.file.get_ref(), &self.path) || !has_run {
+            return Ok(());
+        }
+        let wrong = |e| Error::io("write the log", &self.path, e);
+        if !self.path.exists() {
+            let mut lines = Vec::new();
+            let file = self.file.get_mut();
+            file.rewind().and_then(|()| file.read_to_end(&mut lines)).map_err(wrong)?;
+            replace(&self.path, &lines)?;
+            message(format_args!("warning: {} was gone, and has been written again", self.path.display()));
+        }
+        self.file = BufWriter::new(open(&self.path)?);
         Ok(())
     }
 
@@ -200,10 +220,19 @@ fn tell(watchers: &mut [Watched], tell: impl Fn(&mut dyn Watcher) -> Result<()>)
 fn cut(path: &Path, progress: Progress, watchers: &mut [Watched]) -> Result<File> {
     let kept = entries_until(path, progress)?;
     let lines: String = kept.iter().map(|line| format!("{line}\n")).collect();
-    let replaced = file::replace(path, &path.with_file_name(".log.jsonl.new"), lines.as_bytes());
-    replaced.map_err(|e| Error::io("write the log", path, e))?;
+    replace(path, lines.as_bytes())?;
     tell(watchers, |watcher| watcher.begin(&kept));
-    OpenOptions::new().append(true).open(path).map_err(|e| Error::io("write the log", path, e))
+    open(path)
+}
+
+fn replace(path: &Path, lines: &[u8]) -> Result<()> {
+    let replaced = file::replace(path, &path.with_file_name(".log.jsonl.new"), lines);
+    replaced.map_err(|e| Error::io("write the log", path, e))
+}
+
+/// Opens a log to append to. It can be read, too.
+fn open(path: &Path) -> Result<File> {
+    OpenOptions::new().read(true).append(true).open(path).map_err(|e| Error::io("write the log", path, e))
 }
 
 /// The entries of a log up to `progress`.
@@ -295,6 +324,31 @@ mod tests {
         log.entry(&json!({"event": "train", "update": 30}))?;
         let updates: Vec<u64> = told(folder.path()).into_iter().map(|(_, update)| update).collect();
         assert_eq!(updates, [10, 20, 21, 30]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_log_that_was_removed_or_replaced_while_it_was_written_is_whole() -> Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LOG_FILE);
+        let updates = || told(folder.path()).into_iter().map(|(_, update)| update).collect::<Vec<_>>();
+        let mut log = Log::open(folder.path(), Progress::default(), None, Vec::new())?;
+        let mut entry = |update: u64| log.entry(&json!({"event": "train", "update": update}));
+        entry(1)?;
+        std::fs::remove_file(&path).unwrap();
+        entry(2)?;
+        assert_eq!(updates(), [1, 2]);
+        // Somebody has edited it.
+        let edited = folder.path().join("edited");
+        std::fs::write(&edited, "{\"event\": \"train\", \"update\": 9}\n").unwrap();
+        std::fs::rename(&edited, &path).unwrap();
+        entry(3)?;
+        entry(4)?;
+        assert_eq!(updates(), [9, 3, 4]);
+        // A run that was removed as a whole does not come back.
+        std::fs::remove_dir_all(folder.path()).unwrap();
+        entry(5)?;
+        assert!(!folder.path().exists());
         Ok(())
     }
 

@@ -36,6 +36,11 @@ pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
     {
         return Ok(if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory.to_path_buf() });
     }
+    // As the shell writes `<(command)`.
+    if let Some(file) = file.filter(|file| ["/dev", "/proc"].iter().any(|system| file.starts_with(system))) {
+        let error = Error::usage("the configuration has no name that a run could be called after").at(file);
+        return Err(error.help("name a run directory with --run-dir"));
+    }
     let name = file.and_then(|file| file.file_stem());
     let name = name.ok_or_else(|| {
         Error::usage("the configuration file has no name").help("name a run directory with --run-dir")
