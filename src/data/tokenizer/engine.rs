@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use super::vocabulary::SPECIALS;
 use super::{TextForm, TokenizerKind};
 
 /// BPE-dropout of one line.
@@ -133,16 +132,7 @@ const USUAL_NAMES: [&[&str]; 4] = [
     &["<unk>", "[UNK]"],
 ];
 
-/// The ids of the special tokens among the pieces that `find` knows. One that is not there gets the next id from `size` on,
-/// and its name is returned.
-pub(super) fn find_specials(size: usize, find: impl Fn(&str) -> Option<u32>) -> ([u32; 4], Vec<String>) {
-    let mut appended = Vec::new();
-    let mut ids = [0; 4];
-    for ((id, names), new) in ids.iter_mut().zip(USUAL_NAMES).zip(SPECIALS) {
-        *id = names.iter().find_map(|name| find(name)).unwrap_or_else(|| {
-            appended.push(new.to_owned());
-            (size + appended.len() - 1) as u32
-        });
-    }
-    (ids, appended)
+/// The ids of the special tokens among the pieces that `find` knows, by their usual names; `None` for one that is not there.
+pub(super) fn find_specials(find: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 4] {
+    USUAL_NAMES.map(|names| names.iter().find_map(|name| find(name)))
 }

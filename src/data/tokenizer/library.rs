@@ -8,7 +8,7 @@ use tokenizers::{AddedToken, Decoder};
 
 use super::engine::{Engine, find_specials};
 use super::pipeline::{SPACE, SPACE_PIECE};
-use super::vocabulary::in_order;
+use super::vocabulary::{SPECIALS, in_order};
 use crate::error::{Error, Result};
 
 /// A tokenizer of the library.
@@ -61,7 +61,15 @@ impl Library {
         inner.set_encode_special_tokens(true);
         let pieces = in_order(inner.get_vocab(true).into_iter().map(|(piece, id)| (piece, id.into())))?;
         let mut pieces: Vec<Box<str>> = pieces.into_iter().map(Into::into).collect();
-        let (specials, appended) = find_specials(pieces.len(), |name| inner.token_to_id(name));
+        let mut appended = Vec::new();
+        let found = find_specials(|name| inner.token_to_id(name)).into_iter().zip(SPECIALS);
+        let mut specials = [0; 4];
+        for (slot, (found, name)) in specials.iter_mut().zip(found) {
+            *slot = found.unwrap_or_else(|| {
+                appended.push(name.to_owned());
+                (pieces.len() + appended.len() - 1) as u32
+            });
+        }
         let new = appended.iter().map(|name| AddedToken::from(name.clone(), true));
         inner.add_special_tokens(new).map_err(failed)?;
         pieces.extend(appended.iter().map(|name| name.as_str().into()));

@@ -179,7 +179,7 @@ impl SentencePiece {
             language_tags: ids.language_tags,
             ..Stored::of(bytes)
         };
-        let new = Self::new(bytes, stored)?;
+        let new = Self::complete(bytes, stored)?;
         let normal =
             new.pieces.iter().zip(&new.vocabulary.of_model).filter(|((_, kind), _)| *kind == PieceKind::Normal);
         let (all, missing) =
@@ -204,13 +204,22 @@ impl SentencePiece {
         let bytes = BASE64
             .decode(&stored.model)
             .map_err(|error| Error::failure(format!("its model is not base64: {error}")).caused_by(error))?;
-        Self::new(&bytes, stored)
+        Self::complete(&bytes, stored)
     }
 
     /// As our JSON.
     pub(super) fn to_json(&self) -> Result<String> {
         serde_json::to_string(&self.stored)
             .map_err(|error| Error::failure("cannot write the tokenizer").caused_by(error))
+    }
+
+    /// A model of which all special tokens are known.
+    fn complete(bytes: &[u8], stored: Stored) -> Result<Self> {
+        let new = Self::new(bytes, stored)?;
+        if new.vocabulary.specials.contains(&u32::MAX) {
+            return Err(Error::failure("its `special` must have pad, bos, eos and unk"));
+        }
+        Ok(new)
     }
 
     fn new(bytes: &[u8], stored: Stored) -> Result<Self> {
@@ -423,19 +432,16 @@ impl Vocabulary {
         let unknown = pieces.text(pieces.unknown());
         let stated = [&trainer.pad_piece, &trainer.bos_piece, &trainer.eos_piece].map(Option::as_deref);
         let stated = [stated[0], stated[1], stated[2], Some(unknown)];
-        let (usual, _) = find_specials(usize::MAX >> 1, |name| self.ids.get(name).copied());
+        let usual = find_specials(|name| self.ids.get(name).copied());
         let mut found = [u32::MAX; 4];
         let sources = stored.special.all().into_iter().zip(stated).zip(usual);
         for (slot, ((stored, stated), usual)) in found.iter_mut().zip(sources) {
             let stated = stated.and_then(|name| self.ids.get(name).copied());
-            *slot = stored.or(stated).unwrap_or(if (usual as usize) < self.pieces.len() { usual } else { u32::MAX });
+            *slot = stored.or(stated).or(usual).unwrap_or(u32::MAX);
         }
         let ids = stored.special.all().into_iter().flatten().chain(stored.forbidden.iter().flatten().copied());
         if let Some(id) = ids.into_iter().find(|id| *id as usize >= self.pieces.len()) {
             return Err(Error::failure(format!("its special id {id} is beyond its {} pieces", self.pieces.len())));
-        }
-        if self.is_foreign && found.contains(&u32::MAX) {
-            return Err(Error::failure("its `special` must have pad, bos, eos and unk"));
         }
         Ok(found)
     }

@@ -168,6 +168,33 @@ fn it_is_stored_whole_and_read_again() {
     assert_eq!(BASE64.decode(serde_json::from_str::<Value>(&json).unwrap()["model"].as_str().unwrap()).unwrap(), bytes);
 }
 
+/// However many there are, each gets an id of its own, after all pieces.
+#[test]
+fn special_tokens_that_a_model_lacks_are_added() {
+    let specials =
+        |tokenizer: &Tokenizer| [tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()];
+    let whole = model(ModelKind::Unigram, &[&UNIGRAM[..], &[("<pad>", 0.0, PieceKind::Control)]].concat());
+    for (lacks, appended, ids) in [
+        (&["<pad>", "<s>", "</s>"][..], &["<pad>", "<s>", "</s>"][..], [9, 10, 11, 0]),
+        (&["<s>", "</s>"], &["<s>", "</s>"], [9, 10, 11, 0]),
+        (&["<s>"], &["<s>"], [10, 11, 1, 0]),
+        (&["</s>", "<pad>"], &["<pad>", "</s>"], [10, 1, 11, 0]),
+        (&[], &[], [11, 1, 2, 0]),
+    ] {
+        let appended: Vec<String> = appended.iter().map(|name| (*name).to_owned()).collect();
+        let mut model = whole.clone();
+        model.pieces.retain(|piece| !lacks.contains(&piece.piece.as_str()));
+        let tokenizer = tokenizer(&model);
+        assert_eq!((tokenizer.appended(), specials(&tokenizer)), (&appended[..], ids), "{lacks:?}");
+        let again = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+        assert_eq!((again.appended(), specials(&again)), (&appended[..], ids), "{lacks:?}");
+        let mut stored: Value = serde_json::from_str(&tokenizer.to_json().unwrap()).unwrap();
+        stored.as_object_mut().unwrap().retain(|key, _| key != "appended" && key != "special");
+        let error = Tokenizer::from_json(stored.to_string()).err().map(|error| error.to_string());
+        assert_eq!(error.is_some_and(|error| error.contains("must have pad, bos")), !lacks.is_empty(), "{lacks:?}");
+    }
+}
+
 /// As Marian's models have it: ids of their own, and pieces that only the other side's model has.
 #[test]
 fn a_vocabulary_of_its_own_gives_the_ids() {
