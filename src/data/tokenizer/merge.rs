@@ -3,10 +3,14 @@
 //! Without dropout it gives what the library gives: of all adjacent pairs that have a merge, the one learned first is
 //! merged first, the leftmost of equals. With BPE-dropout (Provilkov et al. 2020, algorithm 1) every candidate is
 //! passed over with probability p at every step, and a word is done when no candidate is left or all were passed over.
+//! (The library's is weaker: it also tosses coins for pairs that are none any more, and the first that it would not pass over
+//! gives all others of that step another chance.)
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::rng::Stream;
 
 /// Longest word, in symbols, whose candidates are searched one by one.
 const SHORT: usize = 32;
@@ -40,10 +44,10 @@ pub(super) struct Scratch {
     skipped: Vec<Candidate>,
 }
 
-/// The coin tosses of BPE-dropout in one word: a hash of key, word index and toss index, so that they depend on nothing
-/// else (not on threads, nor on what was encoded before).
+/// The coin tosses of BPE-dropout in one word. They depend on key, word index and toss index, and on nothing else (not on
+/// threads, nor on what was encoded before).
 pub(super) struct Coins {
-    state: u64,
+    stream: Stream,
     threshold: u64,
 }
 
@@ -51,20 +55,13 @@ impl Coins {
     /// The tosses for word number `word` of the line with this `key`; heads with probability `dropout`.
     pub(super) fn new(key: u64, word: u64, dropout: f32) -> Self {
         // 32 bits decide, so the threshold for p = 1 is one above the largest.
-        Self { state: mix(key ^ mix(word)), threshold: (f64::from(dropout) * 4_294_967_296.0) as u64 }
+        let threshold = (f64::from(dropout) * 4_294_967_296.0) as u64;
+        Self { stream: Stream::from_key(key).child(word), threshold }
     }
 
     fn toss(&mut self) -> bool {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        (mix(self.state) >> 32) < self.threshold
+        self.stream.next_u64() >> 32 < self.threshold
     }
-}
-
-/// SplitMix64's finaliser (Steele, Lea and Flood 2014).
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 impl Merges {
@@ -130,18 +127,18 @@ impl Merges {
         queue.extend((0..word.len()).filter_map(|at| self.candidate(symbols, at)));
 
         while let Some(top) = queue.pop() {
+            let Reverse((_, at, result)) = top;
+            // The symbols may have changed since it was queued: then it is no candidate, and no coin is tossed for it.
+            match self.candidate(symbols, at) {
+                Some(Reverse((_, _, now))) if now == result => {}
+                _ => continue,
+            }
             if coins.as_mut().is_some_and(Coins::toss) {
                 skipped.push(top);
                 continue;
             }
             // What was passed over is a candidate again at the next step.
             queue.extend(skipped.drain(..));
-            let Reverse((_, at, result)) = top;
-            // The symbols may have changed since the candidate was queued.
-            match self.candidate(symbols, at) {
-                Some(Reverse((_, _, now))) if now == result => {}
-                _ => continue,
-            }
             let right = symbols[at].next;
             let after = symbols[right].next;
             symbols[right].alive = false;
@@ -261,14 +258,55 @@ mod tests {
         assert_eq!(apply(&[0, 1, 2, 3], Some(Coins::new(1, 0, 0.0))), [7]);
     }
 
+    /// Adds to `outcomes` what algorithm 1 of the paper makes of a word, each with its probability times `probability`.
+    fn enumerate(merges: &Merges, word: &[u32], p: f64, probability: f64, outcomes: &mut HashMap<Vec<u32>, f64>) {
+        let candidate = |at: usize| {
+            let &(rank, result) = merges.table.get(&pair(word[at], word[at + 1]))?;
+            Some((rank, at, result))
+        };
+        let mut candidates: Vec<_> = (1..word.len()).filter_map(|right| candidate(right - 1)).collect();
+        candidates.sort_unstable();
+        // Each is passed over with probability p, and the first of the others is merged.
+        let mut passed_over = probability;
+        for (_, at, result) in candidates {
+            let merged = [&word[..at], &[result], &word[at + 2..]].concat();
+            enumerate(merges, &merged, p, passed_over * (1.0 - p), outcomes);
+            passed_over *= p;
+        }
+        *outcomes.entry(word.to_vec()).or_default() += passed_over;
+    }
+
+    /// Where merges exclude each other, too, and where what one makes is merged again.
     #[test]
-    fn dropout_draws_anew_at_every_step() {
-        // In "abcd", "bc" is merged only when "ab" and "cd" are passed over and it is not: p²(1 − p) at the first step,
-        // and then nothing more can be merged.
-        let trials = 20_000_u64;
-        let hits = (0..trials).filter(|&key| apply(&[0, 1, 2, 3], Some(Coins::new(key, 3, 0.5))) == [0, 6, 3]).count();
-        let expected = trials as f64 * 0.125;
-        assert!((hits as f64 - expected).abs() < 5.0 * (expected * 0.875).sqrt(), "{hits}");
+    fn dropout_gives_every_outcome_as_often_as_the_paper_s_algorithm() {
+        let mut merges = merges();
+        merges.insert(4, 2, 4, 8);
+        merges.insert(3, 0, 5, 9);
+        let trials = 20_000_u32;
+        for (word, dropout) in [
+            (&[0, 1, 2, 3][..], 0.1_f32),
+            (&[0, 1, 2, 3], 0.5),
+            (&[1, 2, 3, 0, 1], 0.3),
+            (&[0, 1, 2, 3, 0, 1, 2], 0.1),
+            (&[0, 1, 2, 3, 0, 1, 2], 0.6),
+        ] {
+            let (mut expected, mut counts) = (HashMap::new(), HashMap::<_, u32>::new());
+            enumerate(&merges, word, f64::from(dropout), 1.0, &mut expected);
+            let mut scratch = Scratch::default();
+            for key in 0..trials {
+                let mut out = Vec::new();
+                merges.apply(word, Some(Coins::new(key.into(), 3, dropout)), &mut scratch, &mut out);
+                *counts.entry(out).or_default() += 1;
+            }
+            assert!(counts.keys().all(|outcome| expected.contains_key(outcome)), "{word:?} {counts:?}");
+            for (outcome, probability) in expected {
+                let count = counts.get(&outcome).copied().unwrap_or_default();
+                let mean = f64::from(trials) * probability;
+                // Five standard deviations of a binomial, which of a rare outcome is nearly a Poisson's: two more.
+                let most = 5.0 * (mean * (1.0 - probability)).sqrt() + 2.0;
+                assert!((f64::from(count) - mean).abs() < most, "{word:?} {dropout} {outcome:?}: {count}, not {mean}");
+            }
+        }
     }
 
     #[test]
