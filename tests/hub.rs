@@ -154,13 +154,14 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     let findings = stdout(&checked);
     assert!(findings.contains("U+FFFD in the line"), "{findings}");
     assert!(findings.contains("--> hub:o/set train-00001-of-00002.parquet:11\n"), "{findings}");
-    // The first row is on line 2, after the column names.
-    let table = format!("en,de\n{}a\u{FFFD}b,ein Wort\n", "the cat sleeps,die Katze schläft\n".repeat(5));
+    // The first row is on line 2, after the column names; one has two lines, and another is after a blank one.
+    let rows = ["the cat sleeps,die Katze schläft\n", "\"the cat\nsleeps\",die Katze schläft\n\n"].concat();
+    let table = format!("en,de\n{}a\u{FFFD}b,ein Wort\n", rows.repeat(5));
     bench.hub.dataset("o/table", &[("train.csv", table.as_bytes())]);
     let of_table = format!("[data]\ntrain = [{{ hub = \"o/table\", split = \"train\", {EN_DE} }}]\n");
     bench.project.write("table.toml", format!("extends = \"small.toml\"\n{of_table}"));
     let findings = stdout(&bench.mt(&["check", "--config", "table.toml"]));
-    assert!(findings.contains("--> hub:o/table train.csv:7\n"), "{findings}");
+    assert!(findings.contains("--> hub:o/table train.csv:22\n"), "{findings}");
     let dry = bench.mt(&["train", "--config", "hub.toml", "--dry-run"]);
     succeeds(&dry);
     assert!(stdout(&dry).contains("hub = \"o/set\"") && stdout(&dry).contains("# data: 120 pairs"), "{}", stdout(&dry));

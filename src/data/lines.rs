@@ -5,6 +5,7 @@
 
 use std::io::{self, BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::compact::CompactVec;
 use super::corpus::{PairSource, Side};
@@ -141,8 +142,9 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
 
 /// The lines of a file as bytes, valid UTF-8 or not: for checks of the text.
 pub struct RawLines {
-    /// The files they come from: the index of each file's first line, its path, and that line's number in the file.
-    files: Vec<(usize, PathBuf, usize)>,
+    /// The files they come from: the index of the first line of each stretch without gaps, the path of its file, and that line's
+    /// number there.
+    files: Vec<(usize, Arc<Path>, usize)>,
     bytes: Vec<u8>,
     /// Where each line starts, and the end.
     starts: CompactVec,
@@ -155,7 +157,7 @@ impl RawLines {
     pub fn read(path: &Path) -> Result<Self> {
         let (bytes, _) = read_bytes(path)?;
         let starts = line_starts(&bytes);
-        Ok(Self { files: vec![(0, path.to_path_buf(), 1)], bytes, starts, left_out: Vec::new() })
+        Ok(Self { files: vec![(0, path.into(), 1)], bytes, starts, left_out: Vec::new() })
     }
 
     /// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out.
@@ -176,7 +178,7 @@ impl RawLines {
             let lines = index - left_out.len();
             // After a row that was left out.
             if left_out.last() == Some(&index) {
-                files.push((lines, path.to_path_buf(), index + 1));
+                files.push((lines, path.into(), index + 1));
             }
             for (bytes, column) in sides.iter_mut().zip([source, target]) {
                 bytes.extend_from_slice(column);
@@ -192,7 +194,8 @@ impl RawLines {
 
     /// Both sides of a corpus.
     pub fn of_pairs(corpus: &dyn PairSource) -> Result<[Self; 2]> {
-        let mut sides = [Side::Source, Side::Target].map(|side| (side, Vec::new(), Vec::new()));
+        let mut sides =
+            [Side::Source, Side::Target].map(|side| (side, Vec::<(usize, Arc<Path>, usize)>::new(), Vec::new()));
         let mut index = 0;
         for block in corpus.blocks()? {
             let block = block?;
@@ -201,8 +204,11 @@ impl RawLines {
                     bytes.extend_from_slice(line.as_bytes());
                     bytes.push(b'\n');
                     let (file, row) = corpus.origin(index, *side);
-                    if files.last().is_none_or(|(_, last, _)| *last != file) {
-                        files.push((index, file, row));
+                    let last = files.last();
+                    // Most lines are the next of their file.
+                    if last.is_none_or(|(first, path, line)| **path != *file || index - first + line != row) {
+                        let same = last.map(|(_, path, _)| path).filter(|path| ***path == *file).cloned();
+                        files.push((index, same.unwrap_or_else(|| file.into()), row));
                     }
                 }
                 index += 1;

@@ -83,6 +83,9 @@ struct Shard {
 trait Rows: Send {
     /// Appends the next row's pair; false at the end.
     fn push(&mut self, block: &mut PairBlock) -> Result<bool>;
+
+    /// Where the last row begins in the file: its line; in Parquet, which has none, its number. From 1.
+    fn place(&self) -> usize;
 }
 
 /// A split's files, in the cache.
@@ -138,13 +141,16 @@ impl HubFiles {
     /// # Errors
     /// A file cannot be read, a row holds no text, or there is no row.
     pub fn open(&self, weight: f64) -> Result<HubCorpus> {
-        let mut corpus = HubCorpus { files: self.clone(), weight, rows: Vec::new(), bytes: 0, digest: [0; 32] };
+        let mut corpus = HubCorpus { files: self.clone(), weight, units: Vec::new(), bytes: 0, digest: [0; 32] };
         let mut hashes = [Sha256::new(), Sha256::new()];
         for unit in self.units() {
             let mut rows = self.rows(unit)?;
-            let (mut block, mut read, mut more) = (PairBlock::default(), 0, true);
+            let (mut block, mut unit, mut more) = (PairBlock::default(), UnitRows::default(), true);
             while more {
                 more = rows.push(&mut block)?;
+                if more {
+                    unit.push(rows.place());
+                }
                 if block.is_full() || !more {
                     for (source, target) in (0..block.len()).map(|index| block.get(index)) {
                         for (hash, line) in hashes.iter_mut().zip([source, target]) {
@@ -153,11 +159,10 @@ impl HubFiles {
                             corpus.bytes += line.len() as u64 + 1;
                         }
                     }
-                    read += block.len();
                     block = PairBlock::default();
                 }
             }
-            corpus.rows.push(read);
+            corpus.units.push(unit);
         }
         if corpus.is_empty() {
             let error = Error::failure("there is no row in any of the split's files").at(&self.name);
@@ -204,15 +209,41 @@ fn is_partial(files: &[String], split: &str) -> bool {
 pub struct HubCorpus {
     files: HubFiles,
     weight: f64,
-    /// Pairs of each file.
-    rows: Vec<usize>,
+    /// The rows of each file, or of each two that are read together.
+    units: Vec<UnitRows>,
     bytes: u64,
     digest: [u8; 32],
 }
 
+/// How many rows a file has, and where each begins.
+#[derive(Debug, Default)]
+struct UnitRows {
+    count: usize,
+    /// Rows, from 0, that do not begin at the place after that of the row before, and their places. Most files have none; in a
+    /// table there are names before the first row, and there may be blank lines and rows of several lines.
+    jumps: Vec<(usize, usize)>,
+}
+
+impl UnitRows {
+    /// Adds the next row, which begins at `place`.
+    fn push(&mut self, place: usize) {
+        if self.place(self.count) != place {
+            self.jumps.push((self.count, place));
+        }
+        self.count += 1;
+    }
+
+    /// Where a row begins, or would after the last.
+    fn place(&self, row: usize) -> usize {
+        let after = self.jumps.partition_point(|(first, _)| *first <= row);
+        let jump = after.checked_sub(1).and_then(|before| self.jumps.get(before));
+        jump.map_or(row + 1, |(first, place)| row - first + place)
+    }
+}
+
 impl PairSource for HubCorpus {
     fn len(&self) -> usize {
-        self.rows.iter().sum()
+        self.units.iter().map(|unit| unit.count).sum()
     }
 
     fn text_bytes(&self) -> u64 {
@@ -242,13 +273,12 @@ impl PairSource for HubCorpus {
 
     fn origin(&self, index: usize, side: Side) -> (PathBuf, usize) {
         let mut row = index;
-        for (unit, &rows) in self.files.units().zip(&self.rows) {
-            if row < rows {
+        for (unit, rows) in self.files.units().zip(&self.units) {
+            if row < rows.count {
                 let shard = if side == Side::Target { unit.last() } else { unit.first() };
-                let header = usize::from(matches!(self.files.format, Format::Csv | Format::Tsv));
-                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), header + row + 1);
+                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), rows.place(row));
             }
-            row -= rows;
+            row -= rows.count;
         }
         (self.files.name.clone(), index + 1)
     }
@@ -393,4 +423,52 @@ fn listed(names: &[String]) -> String {
         text += &format!(" and {} more", names.len() - MOST);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::RawLines;
+    use super::*;
+
+    /// The files of a split, which lie in a folder.
+    fn files(folder: &tempfile::TempDir, format: Format, contents: &[(&str, &str)]) -> HubFiles {
+        let shard = |(name, text): &(&str, &str)| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            Shard { name: name.into(), path }
+        };
+        let columns = Columns { source: "en".to_owned(), target: "de".to_owned() };
+        HubFiles { name: "split".into(), format, shards: contents.iter().map(shard).collect(), columns }
+    }
+
+    /// Of text that is checked, too.
+    #[test]
+    fn a_row_is_at_the_line_where_it_begins() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = "en,de\n\n\na,b\nc,d\n\n\"e\n\nf\",\"g\nh\"\ni,j\n\nk,l\n";
+        let at =
+            |name: &str, lines: &[usize]| -> Vec<_> { lines.iter().map(|line| (name.to_owned(), *line)).collect() };
+        for (format, contents, expected) in [
+            (
+                Format::Csv,
+                &[("1.csv", table), ("2.csv", "de,en\na,b\nc,d"), ("3.csv", table)][..],
+                [at("1.csv", &[4, 5, 7, 11, 13]), at("2.csv", &[2, 3]), at("3.csv", &[4, 5, 7, 11, 13])].concat(),
+            ),
+            (Format::Tsv, &[("1.tsv", "en\tde\na\tb\n\nc\td\n")], at("1.tsv", &[2, 4])),
+            (
+                Format::JsonLines,
+                &[("1.jsonl", "{\"en\": \"a\", \"de\": \"b\"}\n\n"), ("2.jsonl", "\n{\"en\": \"c\", \"de\": \"d\"}\n")],
+                [at("1.jsonl", &[1, 2]), at("2.jsonl", &[1, 2])].concat(),
+            ),
+            (Format::Text, &[("t.en", "a\nc\n"), ("t.de", "b\nd\n")], at("t.de", &[1, 2])),
+        ] {
+            let corpus = files(&folder, format, contents).open(1.0).unwrap();
+            let [_, lines] = RawLines::of_pairs(&corpus).unwrap();
+            assert_eq!((corpus.len(), lines.len()), (expected.len(), expected.len()));
+            for (index, (name, line)) in expected.iter().enumerate() {
+                assert_eq!(corpus.origin(index, Side::Target), (name.into(), *line), "{index}");
+                assert_eq!(lines.place(index), (name.as_ref(), *line), "{index}");
+            }
+        }
+    }
 }

@@ -93,6 +93,10 @@ impl Rows for ParquetRows {
         self.next += 1;
         Ok(true)
     }
+
+    fn place(&self) -> usize {
+        self.before + self.next
+    }
 }
 
 fn open(shard: &Shard) -> Result<ParquetRecordBatchReaderBuilder<File>> {

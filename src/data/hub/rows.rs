@@ -81,6 +81,10 @@ impl Rows for TextRows {
         let error = longer.wrong(format!("{shorter} has no such line: the files differ in their number of lines"));
         Err(error.help("line N of one file must be the translation of line N of the other"))
     }
+
+    fn place(&self) -> usize {
+        self.source.number
+    }
 }
 
 /// JSON objects, one a line: `{"en": …, "de": …}` or `{"translation": {"en": …, "de": …}}`. A blank line is an empty pair.
@@ -131,6 +135,10 @@ impl Rows for JsonRows {
         };
         block.push(&self.text(source, &self.columns.source)?, &self.text(target, &self.columns.target)?);
         Ok(true)
+    }
+
+    fn place(&self) -> usize {
+        self.lines.number
     }
 }
 

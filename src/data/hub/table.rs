@@ -52,6 +52,10 @@ impl Rows for TableRows {
         block.push(&source, &target);
         Ok(true)
     }
+
+    fn place(&self) -> usize {
+        self.row.line
+    }
 }
 
 /// What to do about a row that cannot be read.
