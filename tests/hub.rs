@@ -327,6 +327,25 @@ fn a_gated_data_set_needs_a_token_which_only_the_hub_gets() {
     std::fs::remove_dir_all(bench.project.path("hf/hub")).unwrap();
     bench.project.write("hf/token", "hf_secret\n");
     succeeds(&bench.train(SET, &[]));
+    bench.hub.log();
+    // Listing and fetching send the same: white space is no part of it, and a file that is named and missing is not
+    // replaced by another.
+    for (name, value, sent) in [
+        ("HF_TOKEN", "hf_secret\r\n", Some("Bearer hf_secret")),
+        ("HF_TOKEN", " \n", Some("Bearer hf_secret")),
+        ("HF_TOKEN_PATH", "missing", None),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1", None),
+    ] {
+        let mut command = with("");
+        let output = command.env_remove("HF_TOKEN").env(name, value).output().unwrap();
+        assert_eq!(output.status.success(), sent.is_some(), "{name}={value:?} {}", stderr(&output));
+        let log = bench.hub.log();
+        assert!(log.iter().any(|request| request.path.starts_with("/api/")), "{name}={value:?}");
+        for request in log.iter().filter(|request| !request.storage) {
+            let token = request.headers.get("authorization").map(String::as_str);
+            assert_eq!(token, sent, "{name}={value:?} {request:?}");
+        }
+    }
 }
 
 #[test]

@@ -92,8 +92,11 @@ struct Metadata {
 
 impl Web {
     pub fn from_environment() -> Result<Self> {
+        let token = token();
         let client = reqwest::Client::builder().user_agent(AGENT).connect_timeout(CONNECT).read_timeout(ANSWER).build();
-        let hub = hf_hub::HFClient::builder().client(client.map_err(no_client)?).retry_max_attempts(0).build();
+        let hub = hf_hub::HFClient::builder().client(client.map_err(no_client)?).retry_max_attempts(0);
+        // Without one, it would look for one by rules of its own. It sends none that no header can hold.
+        let hub = hub.token(token.as_deref().unwrap_or("\n")).build();
         let hub = hub.map_err(|error| {
             let set = std::env::var("HF_ENDPOINT").unwrap_or_default();
             let what = format!("cannot connect to the hub (HF_ENDPOINT=\"{set}\"): {error}");
@@ -111,7 +114,7 @@ impl Web {
             builder.redirect(policy).build().map_err(no_client)
         };
         let (client, direct) = (client(Policy::default())?, client(Policy::none())?);
-        Ok(Self { hub, endpoint, token: token()?, client, direct })
+        Ok(Self { hub, endpoint, token: token.as_deref().map(authorization).transpose()?, client, direct })
     }
 
     /// Brings a file into the cache, unless the one that is there is the same.
@@ -385,23 +388,26 @@ fn verify(repo: &Repo, file: &str, metadata: &Metadata, part: &Path) -> Result<(
 }
 
 /// The token of the user: `HF_TOKEN`, else a file, as for all programs of the hub.
-fn token() -> Result<Option<HeaderValue>> {
+fn token() -> Option<String> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     if variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some() {
-        return Ok(None);
+        return None;
     }
     let file = || {
         let path = variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(place::home()?.join("token")));
         fs::read_to_string(path?).ok()
     };
-    let Some(token) = variable("HF_TOKEN").or_else(file).filter(|token| !token.trim().is_empty()) else {
-        return Ok(None);
-    };
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim())).map_err(|_| {
+    let token = variable("HF_TOKEN").or_else(file)?.trim().to_owned();
+    (!token.is_empty()).then_some(token)
+}
+
+/// The header that sends a token.
+fn authorization(token: &str) -> Result<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
         let error =
             Error::usage("the token of the hub (HF_TOKEN, or the token file) holds characters that no token has");
         error.help("copy it again from https://huggingface.co/settings/tokens")
     })?;
     value.set_sensitive(true);
-    Ok(Some(value))
+    Ok(value)
 }
