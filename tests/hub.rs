@@ -275,22 +275,33 @@ fn what_is_short_or_wrong_is_thrown_away() {
 fn a_busy_or_failing_hub_is_asked_again() {
     let bench = Bench::new();
     let [first, second] = sharded(&bench);
-    bench.hub.fault("/revision/main", Fault::Status(429, &[("Retry-After", "1")]), 1);
+    bench.hub.fault("/revision/main", Fault::Status(429, &[("Retry-After", "5")]), 1);
     bench.hub.fault(&first, Fault::Status(500, &[]), 2);
     bench.hub.fault(&second, Fault::Status(503, &[("Retry-After", "0")]), 1);
     let began = std::time::Instant::now();
-    succeeds(&bench.train(SET, &[]));
-    // The hub asked to wait for a second.
-    assert!(began.elapsed().as_secs_f64() > 1.0);
+    let output = bench.train(SET, &[]);
+    succeeds(&output);
+    // The hub asked to wait for five seconds, once so far.
+    assert!(began.elapsed().as_secs_f64() > 5.0);
+    let waits = "the hub asks for fewer requests (HTTP 429); try 2 of 5 is in 5 s\n";
+    assert!(stderr(&output).contains(waits) && !stderr(&output).contains("tries"), "{}", stderr(&output));
     let bench = Bench::new();
     let [first, _] = sharded(&bench);
     bench.hub.fault(&first, Fault::Status(429, &[("Retry-After", "0")]), usize::MAX);
-    fails(&bench.train(SET, &[]), 1, &["fewer requests (HTTP 429)", "try again later", "HF_TOKEN"]);
+    fails(
+        &bench.train(SET, &[]),
+        1,
+        &["after 5 tries: the hub asks for fewer requests (HTTP 429)", "try again later", "HF_TOKEN"],
+    );
     let asked = bench.hub.log().iter().filter(|request| request.path.ends_with(&first)).count();
     assert_eq!(asked, 5);
     bench.hub.mend();
     bench.hub.fault("/revision/main", Fault::Status(500, &[("X-Error-Message", "on fire")]), usize::MAX);
-    fails(&bench.train(SET, &[]), 1, &["failed again and again (HTTP 500)", "o/set", "on fire", "--offline"]);
+    fails(
+        &bench.train(SET, &[]),
+        1,
+        &["after 5 tries: the hub failed (HTTP 500) when asked for o/set: on fire", "--offline"],
+    );
     // A request that can never succeed is not repeated.
     bench.hub.mend();
     bench.hub.log();

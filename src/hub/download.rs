@@ -64,7 +64,7 @@ pub(super) fn retrying<T>(mut attempt: impl FnMut() -> std::result::Result<T, Fa
         match attempt() {
             Ok(value) => return Ok(value),
             Err(Failure::Final(error)) => return Err(error),
-            Err(Failure::Passing(error, _)) if left == 0 => return Err(error),
+            Err(Failure::Passing(error, _)) if left == 0 => return Err(after_tries(error)),
             Err(Failure::Passing(error, asked)) => {
                 wait(asked.unwrap_or(pause), began, &error, TRIES - left + 1);
                 pause *= 2;
@@ -72,6 +72,11 @@ pub(super) fn retrying<T>(mut attempt: impl FnMut() -> std::result::Result<T, Fa
         }
     }
     Err(Error::failure("the hub was not asked"))
+}
+
+/// The error that ended the last of all tries.
+fn after_tries(error: Error) -> Error {
+    error.context(format_args!("after {TRIES} tries"))
 }
 
 /// Waits before try `number`, but not longer than the longest pause. `error` ended the one that `began` then.
@@ -235,7 +240,7 @@ impl Web {
             tries -= 1;
             if tries == 0 {
                 return Err(if done == 0 {
-                    error
+                    after_tries(error)
                 } else {
                     problem::interrupted(repo, file, done, metadata.size, error.what())
                 });

@@ -78,13 +78,11 @@ impl Refusal<'_> {
                 })
             }
             (429, _, _) => {
-                let what =
-                    "the hub still asks for fewer requests (HTTP 429), after several tries and pauses".to_owned();
-                let error = Error::failure(self.with_message(what));
+                let error = Error::failure(self.with_message("the hub asks for fewer requests (HTTP 429)".to_owned()));
                 error.help("try again later; it allows more to those who set HF_TOKEN")
             }
             (500.., _, _) => {
-                let what = format!("the hub failed again and again (HTTP {}) when asked for {repo}", self.status);
+                let what = format!("the hub failed (HTTP {}) when asked for {repo}", self.status);
                 let help = "try again later; if the files are in the cache, --offline goes on without the hub";
                 Error::failure(self.with_message(what)).help(help)
             }
