@@ -55,21 +55,28 @@ impl Packing {
         }
     }
 
-    /// What a file begins with; none of these is UTF-8.
-    const BEGINNINGS: [(&[u8], Self); 3] =
-        [(b"\x1F\x8B", Self::Gzip), (b"\xFD7zXZ\0", Self::Xz), (b"\x28\xB5\x2F\xFD", Self::Zstd)];
+    /// What a file begins with; none of these is text. Parallel compressors put a skippable frame of Zstandard first.
+    const BEGINNINGS: [(&[u8], Self); 4] = [
+        (b"\x1F\x8B", Self::Gzip),
+        (b"\xFD7zXZ\0", Self::Xz),
+        (b"\x28\xB5\x2F\xFD", Self::Zstd),
+        (&[SKIPPABLE, 0x2A, 0x4D, 0x18], Self::Zstd),
+    ];
 
-    /// What the first bytes say, and, where they may be text, the file's name.
-    fn of_content(head: &[u8], named: Self) -> Self {
-        match head {
-            // A skippable frame, which parallel compressors put first.
-            [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] if named == Self::Zstd => Self::Zstd,
-            _ => {
-                let begun = Self::BEGINNINGS.iter().find(|(beginning, _)| head.starts_with(beginning));
-                begun.map_or(Self::None, |(_, packing)| *packing)
-            }
-        }
+    /// What the first bytes say.
+    fn of_content(head: &[u8]) -> Self {
+        let begun = Self::BEGINNINGS.iter().find(|(all, _)| all.len() <= head.len() && agree(all, head));
+        begun.map_or(Self::None, |(_, packing)| *packing)
     }
+}
+
+/// The first byte of a skippable frame; the lower half of it is free.
+const SKIPPABLE: u8 = 0x50;
+
+/// Whether the bytes that both have agree.
+fn agree(beginning: &[u8], head: &[u8]) -> bool {
+    let is_free = |expected: u8, byte: u8| expected == SKIPPABLE && byte & 0xF0 == SKIPPABLE;
+    beginning.iter().zip(head).all(|(&expected, &byte)| byte == expected || is_free(expected, byte))
 }
 
 pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Packing)> {
@@ -99,7 +106,7 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
     let mut head = Vec::new();
     file.by_ref().take(6).read_to_end(&mut head).map_err(|e| failed(path, e))?;
     let named = Packing::of_extension(path);
-    let packing = Packing::of_content(&head, named);
+    let packing = Packing::of_content(&head);
     // Other common formats, which are not supported.
     let other = match head[..] {
         [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41] => Some(("bzip2", "bunzip2")),
@@ -148,8 +155,7 @@ pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
 pub fn read_head(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut head = vec![0; 1 << 16];
     let mut length = 0;
-    let is_open =
-        |head: &[u8]| Packing::BEGINNINGS.iter().any(|(all, _)| all.len() > head.len() && all.starts_with(head));
+    let is_open = |head: &[u8]| Packing::BEGINNINGS.iter().any(|(all, _)| all.len() > head.len() && agree(all, head));
     while is_open(&head[..length]) {
         match stream.read(&mut head[length..]) {
             Ok(0) => break,
@@ -164,13 +170,13 @@ pub fn read_head(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
 
 /// Whether a stream that begins with `head` is compressed.
 pub fn is_packed(head: &[u8]) -> bool {
-    Packing::of_content(head, Packing::None) != Packing::None
+    Packing::of_content(head) != Packing::None
 }
 
 /// What a stream holds, unpacked where it is compressed.
 pub fn unpack(mut stream: impl Read + Send + 'static) -> std::io::Result<Box<dyn BufRead + Send>> {
     let head = read_head(&mut stream)?;
-    let packing = Packing::of_content(&head, Packing::None);
+    let packing = Packing::of_content(&head);
     unpacked(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(stream)), packing)
 }
 
@@ -263,14 +269,17 @@ mod tests {
             ("t.gz", [gzip("über\n"), gzip("go")].concat()),
             ("t.xz", [xz("über\n"), xz("go")].concat()),
             ("t.zst", [zstd("über\n"), zstd("go")].concat()),
-            ("skippable.zst", [skippable, zstd("über\n"), zstd("go")].concat()),
+            ("skippable.zst", [skippable.clone(), zstd("über\n"), zstd("go")].concat()),
+            ("skippable", [b"\x5F\x2A\x4D\x18\0\0\0\0".to_vec(), skippable, zstd("über\ngo")].concat()),
+            ("P.txt", "P*M\n_*M".as_bytes().to_vec()),
             ("unnamed", gzip("über\ngo")),
             // Padded as on tapes; more than a buffer, too.
             ("padded.gz", [gzip("über\n"), gzip("go"), vec![0; 10_240]].concat()),
             ("padded_more.gz", [gzip("über\ngo"), vec![0; 200_000]].concat()),
         ] {
             let file = read_lines(write(&directory, name, &bytes)).unwrap();
-            assert_eq!(file.iter().collect::<Vec<_>>(), ["über", "go"], "{name}");
+            let expected = if name == "P.txt" { ["P*M", "_*M"] } else { ["über", "go"] };
+            assert_eq!(file.iter().collect::<Vec<_>>(), expected, "{name}");
         }
         let foreign = write(&directory, "t.bz2", b"BZh91AY&SY and more");
         let error = read_lines(&foreign).unwrap_err().to_string();
@@ -326,9 +335,13 @@ mod tests {
             (&b"\x1F\x8B\x08\0"[..], 2, true),
             (b"\xFD7zXZ\0\0", 6, true),
             (&zstd, 4, true),
+            (b"\x50\x2A\x4D\x18\x01", 4, true),
+            (b"\x5F\x2A\x4D\x18\x01", 4, true),
             // Text, a byte that is no UTF-8, the end of the stream.
             (b"(a) text", 2, false),
             (b"text", 1, false),
+            (b"P*Ma", 4, false),
+            (b"Q\n", 2, false),
             (b"\xFD7zip", 4, false),
             (b"\x1F", 1, false),
             (b"", 0, false),
@@ -337,9 +350,12 @@ mod tests {
             assert_eq!((&head[..], is_packed(&head)), (&stream[..length], packed));
             assert_eq!(read_head(&mut &stream[..]).unwrap(), stream);
         }
-        let mut text = String::new();
-        unpack(Slow(zstd.leak())).unwrap().read_to_string(&mut text).unwrap();
-        assert_eq!(text, "text");
+        let skipped = [&b"\x50\x2A\x4D\x18\x01\0\0\0a"[..], &zstd].concat();
+        for packed in [zstd, skipped] {
+            let mut text = String::new();
+            unpack(Slow(packed.leak())).unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(text, "text");
+        }
     }
 
     #[test]
