@@ -160,7 +160,9 @@ impl Engine for Words {
         if !line.contains(JOINER) {
             return Cow::Borrowed(line);
         }
-        let joined = line.replace("@@ ", "");
+        // Any white space separates pieces, however much.
+        let pieces: Vec<&str> = line.split_whitespace().collect();
+        let joined = pieces.join(" ").replace("@@ ", "");
         Cow::Owned(joined.strip_suffix(JOINER).map(str::to_owned).unwrap_or(joined))
     }
 }
@@ -188,6 +190,7 @@ mod tests {
         assert_eq!(words.encode("new the </s>"), [3, 4, 3], "a special token in the text is not one");
         assert_eq!(words.decode(&[1, 4, 6, 2, 0]), "the l", "a joiner at the end joins nothing");
         assert_eq!(words.plain("a@@ b c@@"), "ab c");
+        assert_eq!(words.plain("  a@@  b@@\tc d@@\u{3000}e  f@@ "), "abc de f");
         assert_eq!(words.marked(&words.encode(LINES[0])), ["▁the", "▁l", "ow", "er", "▁house"]);
         assert_eq!(words.decode_pieces("the un@@ known <pad> word"), "the unknown word");
         assert_eq!(Words::from_json(&serde_json::from_str(&trained(6)).unwrap()).unwrap().len(), 6);
