@@ -148,7 +148,7 @@ impl Builder {
 
     /// Adds the next pair, with its normalised text where the shard holds text.
     ///
-    /// Fails where a line has more elements than 32 bits count.
+    /// Fails where a line has more elements than 32 bits count, or an id that is too large for the elements.
     pub fn keep(&mut self, pair: &EncodedPair, text: (&str, &str)) -> Result<()> {
         let sides = [(&pair.source, text.0), (&pair.target, text.1)];
         for (side, (ids, text)) in sides.into_iter().enumerate() {
@@ -158,7 +158,10 @@ impl Builder {
             self.summary.longest[side] = self.summary.longest[side].max(length);
             self.summary.count += match self.summary.elements {
                 Elements::NarrowIds => {
-                    self.elements.extend(ids.iter().flat_map(|id| (*id as u16).to_le_bytes()));
+                    for id in ids {
+                        let narrow = u16::try_from(*id).map_err(|_| too_wide(*id))?;
+                        self.elements.extend(narrow.to_le_bytes());
+                    }
                     ids.len()
                 }
                 Elements::WideIds => {
@@ -209,6 +212,12 @@ impl Builder {
 fn too_long() -> Error {
     Error::failure("a line of the training text is too long: it has more than four billion parts")
         .help("break it into sentences, or set data.max_length")
+}
+
+/// Elements were chosen for a smaller vocabulary.
+fn too_wide(id: u32) -> Error {
+    Error::failure(format!("the id {id} of a subword takes more than 16 bits, and the prepared text has no more"))
+        .help("this is a mistake in mt; please report it")
 }
 
 enum Bytes {
@@ -426,5 +435,16 @@ mod tests {
     #[test]
     fn ids_narrow_as_long_as_they_fit() {
         assert_eq!([65_536, 65_537].map(Elements::ids), [Elements::NarrowIds, Elements::WideIds]);
+        let keep = |elements, source, target| {
+            let pair = EncodedPair::new(vec![source], vec![target]);
+            Builder::new(elements).keep(&pair, ("a", "b")).map_err(|error| error.to_string())
+        };
+        keep(Elements::NarrowIds, 65_535, 65_535).unwrap();
+        keep(Elements::WideIds, 65_536, u32::MAX).unwrap();
+        // They are never cut.
+        for (source, target) in [(65_536, 1), (1, 65_536)] {
+            let error = keep(Elements::NarrowIds, source, target).unwrap_err();
+            assert!(error.starts_with("the id 65536 of a subword takes more than 16 bits"), "{error}");
+        }
     }
 }

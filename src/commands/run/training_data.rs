@@ -162,9 +162,7 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     workplace.end_at_once(false);
     workplace.stop()?;
     let filter = Filter { max_length: config.data.max_length, max_ratio: config.data.max_ratio };
-    let vocabulary = tokenizers.source.vocab_size().max(tokenizers.target.vocab_size());
-    let elements = if config.tokenizer.dropout > 0.0 { Elements::Text } else { Elements::ids(vocabulary) };
-    let recipe = Recipe { encoder: &tokenizers, filter, elements };
+    let recipe = Recipe { encoder: &tokenizers, filter, elements: elements(&config.tokenizer, &tokenizers) };
     let (mut parts, mut directories) = (Vec::with_capacity(corpora.len()), Vec::<PathBuf>::new());
     for corpus in corpora {
         let entry = cache.entry(&*corpus, recipe, &tokenizers)?;
@@ -181,6 +179,14 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let untagged = untagged::of_training(&data).into_iter().chain(untagged::of_test_set(texts, &data.tokenizers));
     unknown(&data).into_iter().chain(untagged).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
     Ok(data)
+}
+
+/// What is kept of pairs: text where each epoch splits it anew, else ids as wide as the larger vocabulary needs.
+fn elements(config: &TokenizerConfig, tokenizers: &Tokenizers) -> Elements {
+    if config.dropout > 0.0 {
+        return Elements::Text;
+    }
+    Elements::ids(tokenizers.source.vocab_size().max(tokenizers.target.vocab_size()))
 }
 
 /// A part of a sample, in words.
@@ -283,6 +289,7 @@ fn shards(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::tokenizer::Tokenizer;
 
     #[test]
     fn text_is_prepared_beside_the_run() {
@@ -293,6 +300,27 @@ mod tests {
         let here = std::env::current_dir().unwrap().canonicalize().unwrap();
         assert_eq!(cache(Path::new(".")), here.with_file_name(CACHE));
         assert_eq!(cache(Path::new("src/..")), here.with_file_name(CACHE));
+    }
+
+    #[test]
+    fn ids_are_as_wide_as_the_larger_vocabulary_needs() {
+        let of = |size: u32| {
+            let special = ["<pad>", "</s>", "<unk>"].map(str::to_owned);
+            let pieces = special.into_iter().chain((3..size).map(|id| id.to_string())).zip(0..);
+            Arc::new(Tokenizer::of_words(pieces.collect()).unwrap())
+        };
+        let (small, most, large) = (of(5), of(65_536), of(65_537));
+        let config = |dropout| TokenizerConfig { dropout, ..TokenizerConfig::default() };
+        for (source, target, expected) in [
+            (&small, &most, Elements::NarrowIds),
+            (&most, &small, Elements::NarrowIds),
+            (&small, &large, Elements::WideIds),
+            (&large, &small, Elements::WideIds),
+        ] {
+            let tokenizers = Tokenizers { source: source.clone(), target: target.clone() };
+            assert_eq!(elements(&config(0.0), &tokenizers), expected);
+            assert_eq!(elements(&config(0.1), &tokenizers), Elements::Text);
+        }
     }
 
     #[test]
