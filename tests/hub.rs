@@ -2,14 +2,16 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, StringArray};
 use common::datasets::{Bench, EN_DE, Pairs, TRAIN, flat, gzip, json_lines, lines, nested, pairs, parquet, text};
 use common::hub::{Fault, Request};
 use common::project::{SOURCE, TARGET, fails, stderr, stdout, succeeds};
+use sha2::{Digest, Sha256};
 
 #[test]
 fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
@@ -196,6 +198,12 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     succeeds(&bench.mt(&["shortlist", run, "--out", "list", "--offline", "-q"]));
 }
 
+/// The parts of a file that the storage was asked for; the whole file is "".
+fn ranges(log: &[Request], name: &str) -> Vec<String> {
+    let of = log.iter().filter(|request| request.storage && request.method == "GET" && request.path.ends_with(name));
+    of.map(|request| request.headers.get("range").cloned().unwrap_or_default()).collect()
+}
+
 /// A data set of two shards that are large enough for the storage.
 fn sharded(bench: &Bench) -> [String; 2] {
     let all = pairs();
@@ -217,11 +225,6 @@ fn a_cut_download_goes_on_and_is_never_taken_for_whole() {
     bench.hub.fault(&second, Fault::Cut(1000), usize::MAX);
     let output = bench.train(SET, &[]);
     fails(&output, 1, &["`data.train[0]`", &second, "broke off", "after 1000 of ", "the download goes on from there"]);
-    let ranges = |log: &[Request], name: &str| -> Vec<String> {
-        let of =
-            log.iter().filter(|request| request.storage && request.method == "GET" && request.path.ends_with(name));
-        of.map(|request| request.headers.get("range").cloned().unwrap_or_default()).collect()
-    };
     let log = bench.hub.log();
     assert_eq!(ranges(&log, &first), ["", "bytes=500-"]);
     assert_eq!(ranges(&log, &second)[..2], ["", "bytes=1000-"]);
@@ -237,6 +240,82 @@ fn a_cut_download_goes_on_and_is_never_taken_for_whole() {
     assert_eq!(ranges(&log, &second), ["bytes=1000-"]);
     assert!(bench.names("o/set", "blobs").iter().all(|name| !name.ends_with(".incomplete")));
     succeeds(&bench.train(SET, &["--offline"]));
+}
+
+#[test]
+fn tries_that_bring_something_do_not_count() {
+    let bench = Bench::new();
+    let [first, _] = sharded(&bench);
+    bench.hub.fault(&first, Fault::Drip(300), usize::MAX);
+    succeeds(&bench.train(SET, &[]));
+    let ranges = ranges(&bench.hub.log(), &first);
+    assert!(ranges.len() > 6, "{ranges:?}");
+    assert_eq!(ranges[..3], ["", "bytes=300-", "bytes=600-"]);
+}
+
+#[test]
+fn a_download_goes_on_only_with_the_part_that_was_asked_for() {
+    let whole = {
+        let bench = Bench::new();
+        sharded(&bench);
+        succeeds(&bench.train(SET, &[]));
+        bench.checksum()
+    };
+    for (fault, expected) in [
+        // What comes is the file, as it is.
+        (Fault::All, &["", "bytes=500-"][..]),
+        // What was kept is of no use.
+        (Fault::OtherPart, &["", "bytes=500-", ""]),
+        (Fault::NoPart, &["", "bytes=500-", ""]),
+    ] {
+        let bench = Bench::new();
+        let [first, _] = sharded(&bench);
+        bench.hub.fault(&first, Fault::Cut(500), 1);
+        bench.hub.fault(&first, fault, 1);
+        succeeds(&bench.train(SET, &[]));
+        assert_eq!(ranges(&bench.hub.log(), &first), expected);
+        assert_eq!(bench.checksum(), whole);
+    }
+}
+
+#[test]
+fn a_renamed_data_set_is_found_where_it_is_now() {
+    let bench = Bench::new();
+    sharded(&bench);
+    bench.hub.gate("o/set", "hf_secret");
+    bench.hub.rename("o/old", "o/set");
+    let args = bench.training(&SET.replace("o/set", "o/old"), &[]);
+    let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    succeeds(&command.env("HF_TOKEN", "hf_secret").output().unwrap());
+    assert_eq!(bench.names("o/old", "blobs").len(), 2);
+}
+
+#[test]
+fn a_file_that_another_process_fetches_is_waited_for() {
+    let bench = Bench::new();
+    let [first, second] = sharded(&bench);
+    let contents = json_lines(&pairs()[..60], false);
+    let etag = format!("{:x}", Sha256::digest(&contents));
+    let locks = bench.project.path("hf/hub/.locks/datasets--o--set");
+    std::fs::create_dir_all(&locks).unwrap();
+    let lock = std::fs::File::create(locks.join(format!("{etag}.lock"))).unwrap();
+    lock.lock().unwrap();
+    let args = bench.training(SET, &[]);
+    let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut running = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut messages = BufReader::new(running.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let says = "hub: another process is fetching the same file of o/set: waiting for it";
+    assert!(messages.any(|line| line.contains(says)), "it does not wait");
+    assert!(ranges(&bench.hub.log(), &first).is_empty());
+    // What the other process has fetched is taken.
+    let blobs = bench.cache("o/set").join("blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::write(blobs.join(etag), contents).unwrap();
+    drop(lock);
+    let rest: Vec<String> = messages.collect();
+    assert!(running.wait().unwrap().success(), "{rest:?}");
+    let log = bench.hub.log();
+    assert_eq!((ranges(&log, &first).len(), ranges(&log, &second).len()), (0, 1));
 }
 
 #[test]

@@ -338,12 +338,42 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_another_process_adds_to_is_waited_for() {
+        let world = World::new();
+        let recipe = world.recipe(100);
+        let entry = world.entry(recipe);
+        fs::create_dir_all(entry.directory()).unwrap();
+        let lock = File::create(entry.directory().join(LOCK)).unwrap();
+        lock.lock().unwrap();
+        let complete = |progress: Progress<'_>, say: &dyn Fn(Notice)| {
+            entry.complete(Vec::new(), &world.corpus, recipe, progress, say).map(|shards| shards.len())
+        };
+        // Whoever waits can be stopped.
+        let stop = |_| Err(Error::stopped(false, "stopped"));
+        assert_eq!(complete(&stop, &|_| ()).err().unwrap().exit_code(), 130);
+        let (told, heard) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(move || complete(&|_| Ok(()), &|notice| told.send(notice).unwrap()).unwrap());
+            let Ok(Notice::Info(message)) = heard.recv() else { panic!("it does not wait") };
+            assert!(
+                message.starts_with("waiting for another process that is preparing the same text in "),
+                "{message}"
+            );
+            assert!(!entry.directory().join("about.json").exists());
+            drop(lock);
+            assert_eq!(waiting.join().unwrap(), 2);
+        });
+    }
+
+    #[test]
     fn whatever_changes_the_outcome_changes_the_key() {
         let world = World::new();
         let directory = |entry: Entry| entry.directory().to_path_buf();
         let entry = directory(world.entry(world.recipe(100)));
         assert_eq!(entry, directory(world.entry(world.recipe(100))));
         assert_ne!(entry, directory(world.entry(world.recipe(101))));
+        let filter = Filter { max_length: 100, max_ratio: 2.0 };
+        assert_ne!(entry, directory(world.entry(Recipe { filter, ..world.recipe(100) })));
         assert_ne!(entry, directory(world.entry(Recipe { elements: Elements::Text, ..world.recipe(100) })));
         let other = Tokenizers { source: world.tokenizers.source.clone(), target: other_tokenizer() };
         let cache = Cache::new(&world.directory.path().join("cache"));

@@ -366,14 +366,15 @@ mod tests {
     /// Even if it has as many lines, and whether it was replaced or rewritten.
     #[test]
     fn text_that_changes_between_two_readings_is_refused() {
-        let (directory, corpus) = open("one\ntwo\n", "eins\nzwei\n", 1.0);
-        let corpus = corpus.unwrap();
-        assert_eq!(pairs(&corpus).len(), 2);
-        let target = directory.path().join("t.de");
-        std::fs::write(directory.path().join("new"), "zwei\neins, aber laenger\n").unwrap();
-        std::fs::rename(directory.path().join("new"), target).unwrap();
-        let error = read_all(&corpus).unwrap_err().to_string();
-        assert!(error.contains("changed while they were read"), "{error}");
+        for side in ["t.en", "t.de"] {
+            let (directory, corpus) = open("one\ntwo\n", "eins\nzwei\n", 1.0);
+            let corpus = corpus.unwrap();
+            assert_eq!(pairs(&corpus).len(), 2);
+            std::fs::write(directory.path().join("new"), "zwei\neins, aber laenger\n").unwrap();
+            std::fs::rename(directory.path().join("new"), directory.path().join(side)).unwrap();
+            let error = read_all(&corpus).unwrap_err().to_string();
+            assert!(error.contains("changed while they were read"), "{error}");
+        }
     }
 
     #[test]

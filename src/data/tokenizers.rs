@@ -180,3 +180,38 @@ fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[
     }
     Ok(counts)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::super::corpus::Corpus;
+    use super::*;
+
+    /// Over the blocks of a corpus and over corpora.
+    #[test]
+    fn the_lines_that_a_vocabulary_is_learnt_from_are_evenly_spread() {
+        let directory = tempfile::tempdir().unwrap();
+        let corpus = |numbers: Range<usize>| -> Box<dyn PairSource> {
+            let [source, target] = ["source", "target"].map(|side| {
+                let path = directory.path().join(format!("{side}{}", numbers.start));
+                std::fs::write(&path, numbers.clone().map(|number| format!("{side}{number}\n")).collect::<String>())
+                    .unwrap();
+                path
+            });
+            Box::new(Corpus::open(source, target, 1.0).unwrap())
+        };
+        let corpora = [corpus(0..20_001), corpus(20_001..20_003), corpus(20_003..40_000)];
+        for (sample_lines, every) in [(10, 4000), (9, 4445), (30_000, 2), (40_000, 1), (1_000_000, 1), (0, 1)] {
+            // Each line is a piece.
+            let kind = TokenizerKind::SubwordNmt;
+            let config = TokenizerConfig { kind, vocab_size: 50_000, joint: false, sample_lines, ..Default::default() };
+            let learnt = Tokenizers::train(&config, &corpora).unwrap();
+            for (tokenizer, side) in [(&learnt.source, "source"), (&learnt.target, "target")] {
+                let is_known = |number: &usize| tokenizer.encode(&format!("{side}{number}")) != [tokenizer.unk_id()];
+                let known: Vec<usize> = (0..40_000).filter(is_known).collect();
+                assert_eq!(known, (0..40_000).step_by(every).collect::<Vec<_>>(), "{sample_lines}");
+            }
+        }
+    }
+}

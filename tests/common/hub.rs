@@ -27,8 +27,16 @@ pub enum Fault {
     Status(u16, &'static [(&'static str, &'static str)]),
     /// The connection breaks off at this byte of the file.
     Cut(usize),
+    /// The connection breaks off this many bytes after the beginning of the part that was asked for.
+    Drip(usize),
     /// Only this many bytes of the file come, as if that were all.
     Short(usize),
+    /// Whatever part is asked for, all of the file comes.
+    All,
+    /// Whatever part is asked for, another one comes.
+    OtherPart,
+    /// Whatever part is asked for, the file is said to be shorter.
+    NoPart,
     /// The file has other bytes.
     Wrong,
     /// A web page comes instead of the file.
@@ -37,12 +45,21 @@ pub enum Fault {
     Etag(&'static str),
 }
 
+impl Fault {
+    /// Whether it happens where the contents are sent.
+    fn is_of_contents(&self) -> bool {
+        !matches!(self, Self::Status(..) | Self::Page | Self::Etag(_))
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// Commits by revision, by repository: `datasets/ORG/NAME`, or for models `ORG/NAME`.
     revisions: BTreeMap<String, BTreeMap<String, String>>,
     /// Files by repository and commit.
     files: BTreeMap<(String, String), BTreeMap<String, Vec<u8>>>,
+    /// The present names of repositories by their former ones.
+    renamed: BTreeMap<String, String>,
     /// The token that each gated repository needs.
     gated: BTreeMap<String, String>,
     /// How a request's path ends, what goes wrong with it, and how often.
@@ -120,6 +137,12 @@ impl HubServer {
     /// Adds a pull request to a model. They are listed two per page.
     pub fn pull(&self, name: &str, pull: Pull) {
         self.state.lock().unwrap().pulls.entry(name.to_owned()).or_default().insert(0, pull);
+    }
+
+    /// Sends those who ask for a data set to where it is now.
+    pub fn rename(&self, old: &str, new: &str) {
+        let [old, new] = [old, new].map(|name| format!("datasets/{name}"));
+        self.state.lock().unwrap().renamed.insert(old, new);
     }
 
     pub fn gate(&self, name: &str, token: &str) {
@@ -219,8 +242,7 @@ fn decode(path: &str) -> String {
 fn answer(request: &Request, state: &mut State) -> Answer {
     let path = request.path.as_str();
     let fault = state.faults.iter_mut().find(|(part, fault, times)| {
-        let of_contents = matches!(fault, Fault::Cut(_) | Fault::Short(_) | Fault::Wrong);
-        path.ends_with(part.as_str()) && *times > 0 && (!of_contents || request.method == "GET")
+        path.ends_with(part.as_str()) && *times > 0 && (!fault.is_of_contents() || request.method == "GET")
     });
     let large = |files: &BTreeMap<String, Vec<u8>>, name: &str| files.get(name).is_some_and(|file| file.len() >= LARGE);
     let fault = fault.map(|(_, fault, times)| (fault.clone(), times));
@@ -228,12 +250,12 @@ fn answer(request: &Request, state: &mut State) -> Answer {
         Some(parts) => parts,
         None => return Answer::new(404, &[], ""),
     };
-    // Faults of the contents happen at the server that sends them.
-    let of_storage = |fault: &Fault| matches!(fault, Fault::Cut(_) | Fault::Short(_) | Fault::Wrong);
     let is_large = file.is_some_and(|file| {
         state.files.get(&(repo.to_owned(), commit.to_owned())).is_some_and(|files| large(files, file))
     });
-    let fault = fault.filter(|(fault, _)| !of_storage(fault) || request.storage == is_large).map(|(fault, times)| {
+    // Faults of the contents happen at the server that sends them.
+    let fault = fault.filter(|(fault, _)| !fault.is_of_contents() || request.storage == is_large);
+    let fault = fault.map(|(fault, times)| {
         *times -= 1;
         fault
     });
@@ -241,6 +263,10 @@ fn answer(request: &Request, state: &mut State) -> Answer {
         Some(Fault::Status(status, headers)) => return Answer::new(status, headers, "no"),
         Some(Fault::Page) => return Answer::new(200, &[], "<html>Please log in</html>"),
         _ => {}
+    }
+    if let Some(new) = state.renamed.get(repo) {
+        // Without a host: it is the same one.
+        return Answer::new(307, &[("Location", &path.replacen(repo, new, 1))], "moved");
     }
     if let (Some(token), false) = (state.gated.get(repo), request.storage)
         && request.headers.get("authorization") != Some(&format!("Bearer {token}"))
@@ -326,15 +352,23 @@ fn split(path: &str) -> Option<(&str, &str, Option<&str>)> {
 
 fn contents_of(contents: &[u8], etag: &str, commit: &str, request: &Request, fault: Option<Fault>) -> Answer {
     let range = request.headers.get("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
-    let start = range.map_or(0, |start| start.parse::<usize>().unwrap());
-    if start > contents.len() {
+    let range = range.filter(|_| !matches!(fault, Some(Fault::All)));
+    let mut start = range.map_or(0, |start| start.parse::<usize>().unwrap());
+    if start > contents.len() || matches!(fault, Some(Fault::NoPart)) {
         return Answer::new(416, &[], "");
+    }
+    if matches!(fault, Some(Fault::OtherPart)) {
+        start /= 2;
     }
     let mut body = contents[start..].to_vec();
     let mut sent = None;
     let etag = match fault {
         Some(Fault::Cut(at)) => {
             sent = Some(at.saturating_sub(start).min(body.len()));
+            etag
+        }
+        Some(Fault::Drip(bytes)) => {
+            sent = Some(bytes.min(body.len()));
             etag
         }
         Some(Fault::Short(bytes)) => {
