@@ -32,8 +32,6 @@ use crate::file::{self, Attempt};
 const FORMAT: u32 = 1;
 /// File with the checksum of tokenizers.
 const DIGEST: &str = "digest";
-/// Extension of a file that is not yet renamed into place.
-const TEMPORARY: &str = "tmp";
 /// Locked by the process that adds to an entry.
 const LOCK: &str = ".lock";
 /// The time between attempts to lock it.
@@ -137,11 +135,7 @@ impl Entry {
     ) -> Result<Vec<Shard>> {
         let write_error = |error| cannot_write(&self.directory, error);
         fs::create_dir_all(&self.directory).map_err(write_error)?;
-        let lock = self.lock(progress, say)?;
-        // Without a lock, they may be another process's.
-        if lock.is_some() {
-            self.remove_temporaries();
-        }
+        let _lock = self.lock(progress, say)?;
         write_whole(&self.directory.join("about.json"), format!("{:#}\n", self.about).as_bytes())?;
         // Another process may have made more meanwhile.
         shards.extend(self.whole_shards(shards.len())?);
@@ -159,15 +153,6 @@ impl Entry {
         };
         encode::encode(corpus, recipe, done, &mut sink, progress)?;
         Ok(shards)
-    }
-
-    /// Removes temporary files that a killed process left.
-    fn remove_temporaries(&self) {
-        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|file| file.path());
-        for file in files.filter(|file| file.extension().is_some_and(|ending| ending == TEMPORARY)) {
-            // One that cannot be removed does no harm.
-            let _ = fs::remove_file(file);
-        }
     }
 
     /// Whether these are all of them.
@@ -235,11 +220,9 @@ fn cannot_write(path: &Path, error: std::io::Error) -> Error {
     Error::io("write the prepared data", path, error).help(help)
 }
 
-/// Writes a file that is there whole or not at all, also after a crash.
+/// Writes a file that is there whole or not at all, also after a crash; without a lock, others may write the same.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.{TEMPORARY}", std::process::id()));
-    file::replace(path, Path::new(&temporary), bytes).map_err(|error| cannot_write(path, error))
+    file::replace_shared(path, bytes).map_err(|error| cannot_write(path, error))
 }
 
 #[cfg(test)]
@@ -308,9 +291,10 @@ mod tests {
         assert_eq!(make(PAIRS).err().unwrap().exit_code(), 130);
         assert_eq!(entry.load().unwrap().len(), 1);
         let first = entry.files(0).map(|file| fs::metadata(file).unwrap().modified().unwrap());
-        fs::write(entry.directory().join("00001.bin.7.tmp"), "left by a kill").unwrap();
+        let left = entry.directory().join(".00001.bin.7.new");
+        fs::write(&left, "left by a kill").unwrap();
         assert!(is_expected(&make(usize::MAX).unwrap()));
-        assert!(!entry.directory().join("00001.bin.7.tmp").exists());
+        assert!(!left.exists());
         assert_eq!(first, entry.files(0).map(|file| fs::metadata(file).unwrap().modified().unwrap()));
         assert!(is_expected(&entry.load().unwrap()));
         // Whole: nothing is read.

@@ -147,11 +147,8 @@ fn walk(folder: &Path, prefix: &str, files: &mut Vec<String>) {
 
 /// Writes a small file whole or not at all.
 fn replace(path: &Path, text: &str) -> Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    create_folder(folder)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let new = folder.join(format!(".{name}.{}.new", std::process::id()));
-    file::replace(path, &new, text.as_bytes()).map_err(|error| problem::cannot_write(path, error))
+    create_folder(path.parent().unwrap_or(Path::new(".")))?;
+    file::replace_shared(path, text.as_bytes()).map_err(|error| problem::cannot_write(path, error))
 }
 
 /// Creates a folder of the cache.
@@ -217,5 +214,21 @@ mod tests {
         create_folder(&cache.folder(&repo).join(".listings").join(&new.commit)).unwrap();
         cache.keep_listing(&repo, &new).unwrap_err();
         assert_eq!(cache.listing(&repo).unwrap().commit, old.commit);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_of_a_listing_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_path_buf());
+        let repo = Repo::dataset("org/name");
+        let listing = Listing { commit: "0".repeat(40), files: vec!["a".to_owned()] };
+        let left = [format!(".listings/.{}.7.new", listing.commit), "refs/.main.7.new".to_owned()];
+        let left = left.map(|name| cache.folder(&repo).join(name));
+        for path in &left {
+            create_folder(path.parent().unwrap()).unwrap();
+            fs::write(path, "par").unwrap();
+        }
+        cache.keep_listing(&repo, &listing).unwrap();
+        assert!(left.iter().all(|path| !path.exists()));
     }
 }
