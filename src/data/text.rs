@@ -127,7 +127,7 @@ impl TextFile {
             None => packing::open_packed(&self.path)?,
         };
         let columns = self.column.map(|number| Columns { number, ..Columns::default() });
-        Ok(LineReader { path: self.path.clone(), reader, packing, count: 0, columns })
+        Ok(LineReader { columns, ..LineReader::new(&self.path, reader, packing) })
     }
 }
 
@@ -139,11 +139,14 @@ fn version(path: &Path) -> Option<(u64, SystemTime)> {
 
 /// Reads the lines of a file, one after the other.
 pub struct LineReader {
+    /// The file's name in messages.
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
     packing: Packing,
-    /// Lines read.
-    count: usize,
+    /// What has been read.
+    read: Before,
+    /// What came before the line that was read last.
+    last: Before,
     columns: Option<Columns>,
 }
 
@@ -154,42 +157,60 @@ struct Columns {
     number: usize,
     /// The whole line.
     line: Vec<u8>,
-    before: Before,
     /// How many columns the first line has.
     usual: Option<usize>,
     uneven: Option<Uneven>,
 }
 
 impl Columns {
-    /// Appends the column of the line.
-    fn append(&mut self, path: &Path, buffer: &mut Vec<u8>) -> Result<()> {
+    /// Appends the column of the line, which comes after `before`.
+    fn append(&mut self, path: &Path, before: Before, buffer: &mut Vec<u8>) -> Result<()> {
         if let Err(error) = std::str::from_utf8(&self.line) {
-            return Err(lines::not_utf8(path, self.before, error.valid_up_to(), &self.line));
+            return Err(lines::not_utf8(path, before, error.valid_up_to(), &self.line));
         }
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         let count = 1 + text.iter().filter(|byte| **byte == b'\t').count();
         if count != *self.usual.get_or_insert(count) {
-            self.uneven.get_or_insert(Uneven { lines: 0, first: self.before.lines + 1 }).lines += 1;
+            self.uneven.get_or_insert(Uneven { lines: 0, first: before.lines + 1 }).lines += 1;
         }
         let Some(column) = text.split(|byte| *byte == b'\t').nth(self.number - 1) else {
             let count = if count == 1 { "one column".to_owned() } else { format!("{count} columns") };
             let error = Error::failure(format!("the line has {count}, but the text is in column {}", self.number));
             let help = "tabs separate columns; mend the line, or name another column with `source` and `target`";
-            return Err(error.at_line(path, self.before.lines + 1, 0).help(help));
+            return Err(error.at_line(path, before.lines + 1, 0).help(help));
         };
         buffer.extend_from_slice(column);
         buffer.extend_from_slice(&self.line[text.len()..]);
-        self.before.lines += 1;
-        self.before.bytes += self.line.len() as u64;
         Ok(())
     }
 }
 
 impl LineReader {
+    /// Opens a file, compressed or not, that messages call `name`.
+    pub fn open(path: &Path, name: &Path) -> Result<Self> {
+        let (reader, packing) = packing::open_packed(path).map_err(|error| error.at(name))?;
+        Ok(Self::new(name, reader, packing))
+    }
+
+    fn new(name: &Path, reader: Box<dyn BufRead + Send>, packing: Packing) -> Self {
+        let (read, last) = (Before::default(), Before::default());
+        Self { path: name.to_path_buf(), reader, packing, read, last, columns: None }
+    }
+
+    /// The number of the line that was read last, from 1.
+    pub fn number(&self) -> usize {
+        self.read.lines
+    }
+
+    /// The error for `line`, which was read last and is not UTF-8 at `offset`.
+    pub fn not_utf8(&self, line: &[u8], offset: usize) -> Error {
+        self.packing.inside(lines::not_utf8(&self.path, self.last, offset, line))
+    }
+
     /// Appends the next line without its end, and without a byte order mark before the first; false at the end of the file.
     pub fn next_line(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
         let start = buffer.len();
-        let first = self.count == 0;
+        let first = self.read.lines == 0;
         if !self.append_line(buffer)? {
             return Ok(false);
         }
@@ -197,6 +218,7 @@ impl LineReader {
         let bare = lines::bare(line, first).len();
         if first && line.starts_with(BYTE_ORDER_MARK) {
             buffer.drain(start..start + BYTE_ORDER_MARK.len());
+            self.last.bytes = BYTE_ORDER_MARK.len() as u64;
         }
         buffer.truncate(start + bare);
         Ok(true)
@@ -211,14 +233,16 @@ impl LineReader {
                 &mut columns.line
             }
         };
-        match lines::read_line(&mut self.reader, line) {
+        let length = match lines::read_line(&mut self.reader, line) {
             Ok(0) => return Ok(false),
-            Ok(_) => {}
+            Ok(length) => length,
             Err(error) => return Err(self.failed(error)),
-        }
-        self.count += 1;
+        };
+        self.last = self.read;
+        self.read.lines += 1;
+        self.read.bytes += length as u64;
         if let Some(columns) = &mut self.columns {
-            columns.append(&self.path, buffer).map_err(|error| self.packing.inside(error))?;
+            columns.append(&self.path, self.last, buffer).map_err(|error| self.packing.inside(error))?;
         }
         Ok(true)
     }
@@ -228,7 +252,7 @@ impl LineReader {
         if error.kind() != ErrorKind::FileTooLarge {
             return self.packing.failed(&self.path, error);
         }
-        let error = Error::failure(error.to_string()).at_line(&self.path, self.count + 1, 0);
+        let error = Error::failure(error.to_string()).at_line(&self.path, self.read.lines + 1, 0);
         self.packing.inside(error.help(lines::TOO_LONG_HELP))
     }
 

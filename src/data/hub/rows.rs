@@ -1,52 +1,47 @@
 //! Pairs in text: a JSON object on each line, or two files aligned line by line.
 
 use std::borrow::Cow;
-use std::io::{BufRead, ErrorKind};
 
 use serde_json::Value;
 
 use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
-use crate::data::{lines, packing};
+use crate::data::text::LineReader;
 use crate::error::{Error, Result};
+
+/// What to do about text that cannot be read.
+pub(super) const CORRECT: &str = "the file must be corrected where the data set is made";
 
 /// A file's lines, one after the other.
 pub(super) struct Lines {
     pub(super) shard: Shard,
-    reader: Box<dyn BufRead + Send>,
+    reader: LineReader,
     line: Vec<u8>,
-    /// The number of the line that was read last, from 1.
-    pub(super) number: usize,
 }
 
 impl Lines {
     pub(super) fn open(shard: &Shard) -> Result<Self> {
-        let reader = packing::open(&shard.path).map_err(|error| error.at(&shard.name))?;
-        Ok(Self { shard: shard.clone(), reader, line: Vec::new(), number: 0 })
+        let reader = LineReader::open(&shard.path, &shard.name)?;
+        Ok(Self { shard: shard.clone(), reader, line: Vec::new() })
     }
 
     /// The next line without its end.
     pub(super) fn next(&mut self) -> Result<Option<&str>> {
         self.line.clear();
-        self.number += 1;
-        match lines::read_line(&mut self.reader, &mut self.line) {
-            Ok(0) => return Ok(None),
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
-                return Err(self.wrong(error.to_string()).help(lines::TOO_LONG_HELP));
-            }
-            Err(error) => return Err(Error::io("read the corpus", &self.shard.name, error)),
+        if !self.reader.next_line(&mut self.line)? {
+            return Ok(None);
         }
-        match std::str::from_utf8(lines::bare(&self.line, self.number == 1)) {
-            Ok(line) => Ok(Some(line)),
-            Err(_) => {
-                Err(self.wrong("the text is not UTF-8").help("the file must be corrected where the data set is made"))
-            }
-        }
+        let line = std::str::from_utf8(&self.line);
+        line.map(Some).map_err(|error| self.reader.not_utf8(&self.line, error.valid_up_to()).more_help(CORRECT))
+    }
+
+    /// The number of the line that was read last, from 1.
+    pub(super) fn number(&self) -> usize {
+        self.reader.number()
     }
 
     fn wrong(&self, what: impl Into<String>) -> Error {
-        Error::failure(what).at_line(&self.shard.name, self.number, 0)
+        Error::failure(what).at_line(&self.shard.name, self.number(), 0)
     }
 }
 
@@ -83,7 +78,7 @@ impl Rows for TextRows {
     }
 
     fn place(&self) -> usize {
-        self.source.number
+        self.source.number()
     }
 }
 
@@ -131,14 +126,14 @@ impl Rows for JsonRows {
         };
         let Some([source, target]) = fields(&row, &self.columns) else {
             let shard = &self.lines.shard;
-            return Err(self.columns.missing(shard, &field_names(&row)).at_line(&shard.name, self.lines.number, 0));
+            return Err(self.columns.missing(shard, &field_names(&row)).at_line(&shard.name, self.lines.number(), 0));
         };
         block.push(&self.text(source, &self.columns.source)?, &self.text(target, &self.columns.target)?);
         Ok(true)
     }
 
     fn place(&self) -> usize {
-        self.lines.number
+        self.lines.number()
     }
 }
 

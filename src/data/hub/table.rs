@@ -4,7 +4,7 @@
 //! single stray quote would otherwise make all rows after it one value. (The csv crate does neither, and is unreliable about
 //! the lines of rows; tests hold what both read equal.)
 
-use super::rows::Lines;
+use super::rows::{CORRECT, Lines};
 use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
 use crate::data::lines::LONGEST;
@@ -58,9 +58,6 @@ impl Rows for TableRows {
     }
 }
 
-/// What to do about a row that cannot be read.
-const CORRECT: &str = "the file must be corrected where the data set is made";
-
 /// The values of a row.
 #[derive(Default)]
 struct Row {
@@ -95,7 +92,7 @@ impl RowReader {
         // The line of the quote within which the last line ended.
         let mut open = None;
         loop {
-            let number = self.lines.number + 1;
+            let number = self.lines.number() + 1;
             let Some(line) = self.lines.next()? else {
                 return open.map_or(Ok(false), |line| Err(self.unclosed(line, "to the end of the file")));
             };
@@ -206,7 +203,33 @@ mod tests {
             assert_eq!(line(&["\"a\nb\",c", "d"]), 4);
         }
         assert_eq!(bad_line(b"\"en\",\"de\",\"a\nb\"\na,b,c\nd,e\n"), 4);
-        assert_eq!(bad_line(b"en,de\na,b\nc,\xE9\n"), 3);
+        let error = read(b"en,de\na,b\nc,\xE9\n", ',').1.unwrap();
+        let place = error.place().unwrap();
+        assert_eq!((place.line, place.column), (3, 3));
+        let help = error.helps().unwrap();
+        assert!(help.starts_with("byte 0xE9 at offset 12; ") && help.ends_with(CORRECT), "{help}");
+    }
+
+    /// The beginning of a file is read when it is opened.
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_as_on_the_hub() {
+        use std::io::Write;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("blob");
+        let open = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let shard = Shard { name: "hub:o/set t.csv".into(), path: path.clone() };
+            let columns = Columns { source: "en".into(), target: "de".into() };
+            TableRows::open(&shard, &columns, ',').err().unwrap().to_string()
+        };
+        // A byte order mark is no part of the line, but of the file.
+        let error = open(b"\xEF\xBB\xBFen,de,\xE9\n");
+        assert!(error.contains("hub:o/set t.csv:1:7\n") && error.contains("offset 9;"), "{error}");
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(b"en,de\nsome text,that is long enough\n").unwrap();
+        let error = open(&encoder.finish().unwrap()[..20]);
+        assert!(error.contains("hub:o/set t.csv\n") && error.contains("damaged or cut short"), "{error}");
+        assert!(!error.contains("blob"), "{error}");
     }
 
     #[test]
