@@ -6,7 +6,9 @@ use std::io::Write;
 use std::path::Path;
 
 use common::project::{Project, fails, stderr, stdout, succeeds};
-use mt::data::check::{self, Kind, Seen};
+use mt::data::check::words::Sample;
+use mt::data::check::{Findings, Kind, Seen, check_lines};
+use mt::data::lines::RawLines;
 use serde_json::Value;
 
 fn found(project: &Project) -> (Option<i32>, Value) {
@@ -460,6 +462,14 @@ fn a_run_that_is_there_already_is_looked_at() {
     fails(&project.train(&["--resume"]), 1, &["the run has lost its tokenizer", "runs/small", "--overwrite"]);
 }
 
+/// What `mt check` finds in a folder's `NAME.en` and `NAME.de`, with their own languages.
+fn check(folder: &Path, name: &str, is_training: bool, seen: &mut Seen) -> Findings {
+    let sides = ["en", "de"].map(|side| RawLines::read(&folder.join(format!("{name}.{side}"))).unwrap());
+    let mut sample = Sample::default();
+    sample.add(&sides[0], &sides[1]);
+    check_lines(&sides, is_training, seen, &sample.learn(false))
+}
+
 /// The benchmark corpora have as many duplicates as `sort | uniq -d` counts, and next to nothing that looks untranslated.
 #[test]
 fn real_corpora_show_little() {
@@ -469,8 +479,8 @@ fn real_corpora_show_little() {
     for (corpus, pairs, duplicates) in [("multi30k", 29_000, 3), ("tatoeba-en-de", 164_845, 0)] {
         let folder = Path::new(&data).join(corpus);
         let mut seen = Seen::default();
-        check::check(&folder.join("valid.en"), &folder.join("valid.de"), false, &mut seen).unwrap();
-        let findings = check::check(&folder.join("train.en"), &folder.join("train.de"), true, &mut seen).unwrap();
+        check(&folder, "valid", false, &mut seen);
+        let findings = check(&folder, "train", true, &mut seen);
         assert_eq!(findings.count(Kind::Overlap), 0);
         assert_eq!(findings.count(Kind::Duplicate), duplicates, "{corpus}");
         for kind in [
@@ -499,8 +509,8 @@ fn real_corpora_show_little() {
         let text = |side: fn(&(&str, &str)) -> String| swapped.iter().map(|pair| side(pair) + "\n").collect::<String>();
         project.write("train.en", text(|pair| pair.0.to_owned()));
         project.write("train.de", text(|pair| pair.1.to_owned()));
-        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
-        let found = findings.unwrap().count(Kind::Swapped);
+        let findings = check(project.folder.path(), "train", true, &mut Seen::default());
+        let found = findings.count(Kind::Swapped);
         println!("{corpus}: {found} of {} swapped pairs found", pairs / 100);
         assert!(found * 100 > pairs / 100 * 60, "{corpus}: {found}");
         // The same share of many swapped pairs: they do not blur the languages.
@@ -511,8 +521,8 @@ fn real_corpora_show_little() {
         let (a, b): (String, String) = source.lines().zip(target.lines()).enumerate().map(fifth).unzip();
         project.write("train.en", a);
         project.write("train.de", b);
-        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
-        let found = findings.unwrap().count(Kind::Swapped);
+        let findings = check(project.folder.path(), "train", true, &mut Seen::default());
+        let found = findings.count(Kind::Swapped);
         println!("{corpus}: {found} of {} swapped pairs found", pairs / 5);
         assert!(found * 100 > pairs / 5 * 60, "{corpus}: {found}");
         // A line lost on one side is located.
@@ -520,8 +530,7 @@ fn real_corpora_show_little() {
         let kept = target.lines().enumerate().filter(|(line, _)| *line != lost).map(|(_, text)| text);
         project.write("train.de", kept.collect::<Vec<_>>().join("\n") + "\n");
         project.write("train.en", &source);
-        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
-        let findings = findings.unwrap();
+        let findings = check(project.folder.path(), "train", true, &mut Seen::default());
         let (_, shifted) = findings.iter().find(|(kind, _)| *kind == Kind::Shifted).unwrap();
         println!(
             "{corpus}: line {} is lost, {} named, {} lines shifted",
@@ -534,8 +543,7 @@ fn real_corpora_show_little() {
         // So are fifty; and a side that is shuffled is told.
         let kept: Vec<&str> = target.lines().take(lost).chain(target.lines().skip(lost + 50)).collect();
         project.write("train.de", kept.join("\n") + "\n");
-        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
-        let findings = findings.unwrap();
+        let findings = check(project.folder.path(), "train", true, &mut Seen::default());
         let (_, shifted) = findings.iter().find(|(kind, _)| *kind == Kind::Shifted).unwrap();
         println!("{corpus}: 50 lines are lost from {} on, {} named", lost + 1, shifted.places[0].line);
         // The lines opposite those lost belong nowhere: it begins before, among or after them.
@@ -543,8 +551,7 @@ fn real_corpora_show_little() {
         let mut shuffled: Vec<&str> = target.lines().collect();
         mt::rng::Stream::new(1, "shuffled").shuffle(&mut shuffled);
         project.write("train.de", shuffled.join("\n") + "\n");
-        let findings = check::check(&project.path("train.en"), &project.path("train.de"), true, &mut Seen::default());
-        let findings = findings.unwrap();
+        let findings = check(project.folder.path(), "train", true, &mut Seen::default());
         assert!(findings.count(Kind::Unrelated) * 100 > pairs * 90, "{corpus}: {}", findings.count(Kind::Unrelated));
     }
 }

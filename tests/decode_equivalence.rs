@@ -308,9 +308,8 @@ fn a_trained_model_decodes_alike_in_every_way() {
     mt::commands::model::load_parameters(&directory.join("model.safetensors"), &model).unwrap();
     let special = SpecialTokens::of(&tokenizers);
     let text = std::fs::read_to_string(&config.data.test.unwrap().location.sides()[0]).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
     let end = tokenizers.source.eos_id();
-    let mut sources = tokenizers.source.encode_batch(&lines);
+    let mut sources: Vec<_> = text.lines().map(|line| tokenizers.source.encode(line)).collect();
     sources.iter_mut().for_each(|ids| ids.push(end));
     for beam in [1, 4] {
         let mut tokens = 0;

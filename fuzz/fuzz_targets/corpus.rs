@@ -1,9 +1,14 @@
 //! Any bytes as two files of a corpus, plain or compressed: read, checked and encoded, or refused.
 #![no_main]
 
+use std::path::Path;
+
 use libfuzzer_sys::fuzz_target;
-use mt::data::check::{self, Kind, Seen};
+use mt::data::check::words::Sample;
+use mt::data::check::{Findings, Kind, Seen, check_lines};
 use mt::data::corpus::{Corpus, PairSource, read_all};
+use mt::data::lines::RawLines;
+use mt::error::Result;
 
 fuzz_target!(|bytes: (&[u8], &[u8])| {
     let folder = tempfile::tempdir().unwrap();
@@ -11,7 +16,7 @@ fuzz_target!(|bytes: (&[u8], &[u8])| {
     std::fs::write(&source, bytes.0).unwrap();
     std::fs::write(&target, bytes.1).unwrap();
     let corpus = Corpus::open(&source, &target, 1.0);
-    let findings = check::check(&source, &target, true, &mut Seen::default());
+    let findings = check(&source, &target);
     match corpus {
         Ok(corpus) => {
             let findings = findings.expect("what training reads can be checked");
@@ -24,3 +29,11 @@ fuzz_target!(|bytes: (&[u8], &[u8])| {
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 });
+
+/// As `mt check` does.
+fn check(source: &Path, target: &Path) -> Result<Findings> {
+    let sides = [RawLines::read(source)?, RawLines::read(target)?];
+    let mut sample = Sample::default();
+    sample.add(&sides[0], &sides[1]);
+    Ok(check_lines(&sides, true, &mut Seen::default(), &sample.learn(false)))
+}

@@ -24,9 +24,8 @@ use serde::Serialize;
 use super::corpus::Side;
 use super::lines::RawLines;
 use crate::choice::choice;
-use crate::error::Result;
 use pair::Languages;
-use words::{Sample, Words};
+use words::Words;
 
 /// Places listed for each kind of finding.
 const NAMED: usize = 5;
@@ -272,19 +271,6 @@ impl Seen {
     }
 }
 
-/// Checks two files that are translations of each other line by line. `seen` holds the pairs of earlier files, to find duplicates
-/// and held-out pairs in training text; the pairs of these files are added to it.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn check(source: &Path, target: &Path, is_training: bool, seen: &mut Seen) -> Result<Findings> {
-    let (source, target) = rayon::join(|| RawLines::read(source), || RawLines::read(target));
-    let lines = [source?, target?];
-    let mut sample = Sample::default();
-    sample.add(&lines[0], &lines[1]);
-    Ok(check_lines(&lines, is_training, seen, &sample.learn(false)))
-}
-
 /// Checks one side of a corpus, on its own.
 pub fn check_side(file: &RawLines) -> Findings {
     let mut findings = Findings::default();
@@ -302,7 +288,8 @@ pub fn check_side(file: &RawLines) -> Findings {
     findings
 }
 
-/// As [`check`], for lines already read; `words` tells the languages apart.
+/// Checks two sides that are translations of each other line by line; `words` tells the languages apart. `seen` holds the pairs
+/// of earlier corpora, to find duplicates and held-out pairs in training text; the pairs of this one are added to it.
 pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &mut Seen, words: &Words) -> Findings {
     let mut findings = check_side(source);
     let is_same_file = source.path() == target.path();

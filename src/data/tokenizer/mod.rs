@@ -45,8 +45,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use rayon::prelude::*;
-
 use crate::choice::choice;
 use crate::error::{Error, Result};
 use crate::file;
@@ -319,11 +317,6 @@ impl Tokenizer {
             return self.engine.encode_with_dropout(text, Dropout { probability: dropout, key });
         }
         self.encode(text)
-    }
-
-    /// The ids of many lines, in order, on all threads.
-    pub fn encode_batch<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<Vec<u32>> {
-        lines.par_iter().with_min_len(64).map(|line| self.encode(line.as_ref())).collect()
     }
 
     /// The text of ids. Special tokens and ids out of range are left out, bytes that are not UTF-8 become U+FFFD.

@@ -320,13 +320,6 @@ fn dropout_depends_on_the_key_alone() {
 }
 
 #[test]
-fn a_batch_is_its_lines() {
-    let lines: Vec<String> = (0..500).map(|i| format!("{} {i}", LINES[i % LINES.len()])).collect();
-    let one_by_one: Vec<_> = lines.iter().map(|line| CASED.encode(line)).collect();
-    assert_eq!(CASED.encode_batch(&lines), one_by_one);
-}
-
-#[test]
 fn saving_and_loading_keeps_every_byte() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokenizer.json");
