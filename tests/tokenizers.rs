@@ -139,8 +139,7 @@ fn what_a_file_cannot_do_is_refused() {
                 .collect(),
         )
         .unwrap()
-        .to_json()
-        .unwrap(),
+        .json(),
     );
     let output = foreign.mt(&["train", "--config", "small.toml", "--set", "train.max_updates=1"]);
     assert!(stderr(&output).contains("100 % of the source tokens are unknown to the tokenizer"), "{}", stderr(&output));

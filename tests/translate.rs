@@ -661,7 +661,7 @@ fn a_shortlist_is_learnt_from_prepared_text_and_the_model_s_own_tokenizer() {
     project.write("small.toml", config.replace("vocab_size = 320", "path = \"mine.json\""));
     succeeds(&project.train(&["--run-dir", "runs/named", "--set", "data.cache_above=0"]));
     let tokenizer = mt::data::tokenizer::Tokenizer::load(&project.path("mine.json")).unwrap();
-    let text = tokenizer.to_json().unwrap();
+    let text = tokenizer.json();
     assert!(text.contains("Katze"));
     project.write("mine.json", text.replace("Katze", "Kater"));
     for model in ["runs/named", "runs/named/checkpoints/step-00000012"] {

@@ -134,7 +134,7 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notic
     let is_there = |path: &Option<PathBuf>| path.as_ref().is_none_or(|path| path.exists());
     if let (Some(path), true, true) = (&config.path, is_there(&config.path), is_there(&config.target_path))
         && let Some(named) = Tokenizers::named(config)?
-        && !named.is_same(&saved)?
+        && !named.is_same(&saved)
     {
         let error = Error::usage("the tokenizer is not the one that the run began with").at(path);
         return Err(error.help("name the original one, or start another run with --run-dir"));
@@ -165,7 +165,7 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let recipe = Recipe { encoder: &tokenizers, filter, elements: elements(&config.tokenizer, &tokenizers) };
     let (mut parts, mut directories) = (Vec::with_capacity(corpora.len()), Vec::<PathBuf>::new());
     for corpus in corpora {
-        let entry = cache.entry(&*corpus, recipe, &tokenizers)?;
+        let entry = cache.entry(&*corpus, recipe, &tokenizers);
         let (shards, from_disk) = shards(&*corpus, recipe, &entry, on_disk, workplace)?;
         let directory = entry.directory();
         if from_disk && !directories.iter().any(|known| known == directory) {

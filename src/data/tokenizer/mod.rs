@@ -272,11 +272,8 @@ impl Tokenizer {
     }
 
     /// The text of `tokenizer.json`.
-    ///
-    /// # Errors
-    /// None today: the text is kept. The signature leaves room for a tokenizer that is not.
-    pub fn to_json(&self) -> Result<String> {
-        Ok(self.json.clone())
+    pub fn json(&self) -> &str {
+        &self.json
     }
 
     /// The number of ids: special tokens, bytes, characters and merged pieces. It may be less than was asked for.

@@ -249,7 +249,7 @@ fn sentencepiece(model: &Model, [source_model, target_model]: [&[u8]; 2], direct
 
 /// A tokenizer.json that appends the end of the sentence to each line.
 fn with_end(tokenizer: &Tokenizer) -> Result<String> {
-    let mut json: Value = serde_json::from_str(&tokenizer.to_json()?)
+    let mut json: Value = serde_json::from_str(tokenizer.json())
         .map_err(|error| Error::failure("the tokenizer is not JSON").caused_by(error))?;
     let (end, id) = (tokenizer.piece(tokenizer.eos_id()).unwrap_or_default(), tokenizer.eos_id());
     let special = json!({ "SpecialToken": { "id": end, "type_id": 0 } });

@@ -161,11 +161,11 @@ fn it_is_stored_whole_and_read_again() {
     assert_eq!(tokenizer.appended(), ["<pad>"]);
     assert_eq!([tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()], [11, 1, 2, 0]);
     assert_eq!(tokenizer.forbidden(), [11, 1, 0]);
-    let json = tokenizer.to_json().unwrap();
-    let again = Tokenizer::from_json(json.clone()).unwrap();
-    assert_eq!(again.to_json().unwrap(), json);
+    let json = tokenizer.json();
+    let again = Tokenizer::from_json(json.to_owned()).unwrap();
+    assert_eq!(again.json(), json);
     assert_eq!((again.vocab_size(), again.pad_id(), again.encode("ab d")), (12, 11, tokenizer.encode("ab d")));
-    assert_eq!(BASE64.decode(serde_json::from_str::<Value>(&json).unwrap()["model"].as_str().unwrap()).unwrap(), bytes);
+    assert_eq!(BASE64.decode(serde_json::from_str::<Value>(json).unwrap()["model"].as_str().unwrap()).unwrap(), bytes);
 }
 
 /// However many there are, each gets an id of its own, after all pieces.
@@ -186,9 +186,9 @@ fn special_tokens_that_a_model_lacks_are_added() {
         model.pieces.retain(|piece| !lacks.contains(&piece.piece.as_str()));
         let tokenizer = tokenizer(&model);
         assert_eq!((tokenizer.appended(), specials(&tokenizer)), (&appended[..], ids), "{lacks:?}");
-        let again = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+        let again = Tokenizer::from_json(tokenizer.json().to_owned()).unwrap();
         assert_eq!((again.appended(), specials(&again)), (&appended[..], ids), "{lacks:?}");
-        let mut stored: Value = serde_json::from_str(&tokenizer.to_json().unwrap()).unwrap();
+        let mut stored: Value = serde_json::from_str(tokenizer.json()).unwrap();
         stored.as_object_mut().unwrap().retain(|key, _| key != "appended" && key != "special");
         let error = Tokenizer::from_json(stored.to_string()).err().map(|error| error.to_string());
         assert_eq!(error.is_some_and(|error| error.contains("must have pad, bos")), !lacks.is_empty(), "{lacks:?}");

@@ -38,7 +38,7 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     assert_eq!(tokenizer.appended(), ["<pad>"]);
     assert_eq!([tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()], [9, 1, 2, 0]);
     assert_eq!((tokenizer.vocab_size(), tokenizer.piece(9)), (10, Some("<pad>")));
-    let again = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+    let again = Tokenizer::from_json(tokenizer.json().to_owned()).unwrap();
     assert!(again.appended().is_empty() && again.pad_id() == 9 && again.encode("dogs") == [4, 5]);
 }
 

@@ -59,7 +59,7 @@ static SYMBOLIC_LIBRARY: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| libr
 
 /// The library's own reading of our file.
 fn library(tokenizer: &Tokenizer) -> tokenizers::Tokenizer {
-    let mut library: tokenizers::Tokenizer = tokenizer.to_json().unwrap().parse().unwrap();
+    let mut library: tokenizers::Tokenizer = tokenizer.json().parse().unwrap();
     library.set_encode_special_tokens(true);
     library
 }
@@ -226,7 +226,7 @@ fn the_file_is_laid_out_as_stated() {
     // 16 lines hold fewer pairs seen twice than 800 pieces need.
     assert!(tokenizer.vocab_size() < 800 && tokenizer.vocab_size() > 450, "{}", tokenizer.vocab_size());
     assert_eq!(Tokenizer::train(&[&LINES], &options(300, false)).unwrap().vocab_size(), 300);
-    let file: serde_json::Value = serde_json::from_str(&tokenizer.to_json().unwrap()).unwrap();
+    let file: serde_json::Value = serde_json::from_str(tokenizer.json()).unwrap();
     assert!(file["model"]["dropout"].is_null());
     assert_eq!(tokenizer.pieces("A man")[0], "▁A");
     assert_eq!(LOWER.decode(&LOWER.encode("STRASSE")), "strasse");
@@ -248,7 +248,7 @@ fn text_stays_in_its_form_where_that_is_asked_for() {
         holds(&tokenizer, &library(&tokenizer), text);
         LINES.iter().for_each(|line| holds(&tokenizer, &library(&tokenizer), line));
         // Also after it was read back.
-        let read = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+        let read = Tokenizer::from_json(tokenizer.json().to_owned()).unwrap();
         assert_eq!(read.encode(text), tokenizer.encode(text));
     }
 }
@@ -286,14 +286,14 @@ fn characters_without_room_are_written_in_bytes() {
 
 #[test]
 fn training_depends_on_the_text_alone() {
-    let json = CASED.to_json().unwrap();
+    let json = CASED.json();
     let mut reversed = LINES;
     reversed.reverse();
     let (a, b) = reversed.split_at(5);
     for threads in [1, 2, 5] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let again = pool.install(|| Tokenizer::train(&[b, a], &options(800, false))).unwrap();
-        assert!(again.to_json().unwrap() == json, "{threads} threads learn something else");
+        assert!(again.json() == json, "{threads} threads learn something else");
     }
 }
 
@@ -325,7 +325,7 @@ fn saving_and_loading_keeps_every_byte() {
     let path = directory.path().join("tokenizer.json");
     CASED.save(&path).unwrap();
     let loaded = Tokenizer::load(&path).unwrap();
-    assert_eq!(loaded.to_json().unwrap(), CASED.to_json().unwrap());
+    assert_eq!(loaded.json(), CASED.json());
     assert_eq!(loaded.encode(LINES[2]), CASED.encode(LINES[2]));
     assert!(tokenizers::Tokenizer::from_file(&path).is_ok());
     let error = Tokenizer::load(&directory.path().join("none.json")).unwrap_err();
@@ -335,7 +335,7 @@ fn saving_and_loading_keeps_every_byte() {
 #[test]
 fn ids_come_from_the_file() {
     // Another order of ids: all are rotated.
-    let mut file: serde_json::Value = serde_json::from_str(&CASED.to_json().unwrap()).unwrap();
+    let mut file: serde_json::Value = serde_json::from_str(CASED.json()).unwrap();
     let size = CASED.vocab_size() as u64;
     let moved = |id: &serde_json::Value| serde_json::Value::from((id.as_u64().unwrap() + 100) % size);
     for (_, id) in file["model"]["vocab"].as_object_mut().unwrap() {
@@ -353,7 +353,7 @@ fn ids_come_from_the_file() {
 
 #[test]
 fn files_of_another_kind_are_not_for_our_own_engine() {
-    let good: serde_json::Value = serde_json::from_str(&CASED.to_json().unwrap()).unwrap();
+    let good: serde_json::Value = serde_json::from_str(CASED.json()).unwrap();
     type Spoil = fn(&mut serde_json::Value);
     let table: &[(Spoil, &str)] = &[
         (|file| file["model"]["type"] = "Unigram".into(), "model is Unigram, not BPE"),
@@ -444,7 +444,7 @@ fn real_text_comes_back() {
         let ours = Tokenizer::train(&sides, &options(vocab_size, false)).unwrap();
         assert_eq!(ours.vocab_size(), vocab_size);
         let again = Tokenizer::train(&[sides[1], sides[0]], &options(vocab_size, false)).unwrap();
-        assert!(again.to_json().unwrap() == ours.to_json().unwrap(), "training twice gave two files");
+        assert!(again.json() == ours.json(), "training twice gave two files");
         let library = library(&ours);
         sides.iter().for_each(|lines| lines.par_iter().step_by(5).for_each(|line| holds(&ours, &library, line)));
     }

@@ -22,9 +22,9 @@ fn symbols_are_one_piece_wherever_they_stand() {
     assert!(!tokenizer.pieces("<2DE> [ent] <2 de>").iter().any(|piece| SYMBOLS.contains(&piece.as_str())));
     LINES.iter().for_each(|line| holds(&tokenizer, &library(&tokenizer), line));
     // Also after it was read back; and other symbols give another file.
-    let read = Tokenizer::from_json(tokenizer.to_json().unwrap()).unwrap();
+    let read = Tokenizer::from_json(tokenizer.json().to_owned()).unwrap();
     assert_eq!(read.encode("(<2de>) A"), tokenizer.encode("(<2de>) A"));
-    assert_ne!(with_symbols(false, &SYMBOLS[..7]).to_json().unwrap(), tokenizer.to_json().unwrap());
+    assert_ne!(with_symbols(false, &SYMBOLS[..7]).json(), tokenizer.json());
     // Nothing was learned from them, and without any the file is as it was.
     let tagged: Vec<String> = LINES.iter().map(|line| format!("<2de> {line}")).collect();
     let trained = |lines: &[String], symbols: &[&str]| {
@@ -108,6 +108,6 @@ fn what_can_be_no_symbol_is_refused() {
     assert!(train("<ent>", 261).unwrap_err().to_string().contains("at least 262"));
     assert_eq!(train("<ent>", 262).unwrap().vocab_size(), 262);
     // A file whose vocabulary lacks one of its symbols.
-    let file = with_symbols(false, &["<2de>", "<2fr>", "<ent>"]).to_json().unwrap().replace("\"<ent>\":", "\"<net>\":");
+    let file = with_symbols(false, &["<2de>", "<2fr>", "<ent>"]).json().replace("\"<ent>\":", "\"<net>\":");
     assert!(Tokenizer::from_json(file).unwrap().pieces("<ent>").len() > 1, "it is the library's to read");
 }
