@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rayon::prelude::*;
 use serde_json::{Value, json};
+use sha2::digest::Output;
 use sha2::{Digest, Sha256};
 
 use super::corpus::{PairSource, Side};
@@ -102,12 +103,12 @@ impl Vocabulary {
 
 /// The directory name of an entry with this key.
 fn named(kind: &str, key: &Value) -> String {
-    let hash = hex(Sha256::digest(key.to_string()).into());
+    let hash = format!("{:x}", Sha256::digest(key.to_string()));
     format!("{kind}-{}", &hash[..16])
 }
 
 fn hex(hash: [u8; 32]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Output::<Sha256>::from(hash))
 }
 
 impl Entry {
