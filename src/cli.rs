@@ -110,15 +110,9 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub struct TrainArgs {
-    /// Configuration files; later ones override earlier ones
-    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
-    pub config: Vec<PathBuf>,
-    /// Override one key, for example --set train.max_updates=1000
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Run directory [default: runs/<configuration name>; with a run's own config.toml, that run]
-    #[arg(long, value_name = "DIR")]
-    pub run_dir: Option<PathBuf>,
+    /// The configuration and the run.
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Continue a run from its newest checkpoint; without one, begin it
     #[arg(long, conflicts_with = "overwrite")]
     pub resume: bool,
@@ -149,17 +143,16 @@ pub struct ReportArgs {
     pub output: Option<PathBuf>,
 }
 
-/// `mt check`, `mt prepare`: a configuration and the run that it is for.
+/// `mt train`, `mt check`, `mt prepare`: a configuration and the run that it is for.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// Configuration files, the same as for training; later ones override earlier ones
+    /// Configuration files; later ones override earlier ones
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     pub config: Vec<PathBuf>,
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Run directory of the training; it need not exist [default: runs/<configuration name>; with a run's own config.toml, that
-    /// run]
+    /// Run directory [default: runs/<configuration name>; with a run's own config.toml, that run]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }

@@ -155,8 +155,8 @@ pub fn shell_word(path: &Path) -> String {
     format!("'{}'", path.replace('\'', r"'\''"))
 }
 
-/// Whether the user would see a prompt.
-pub fn shows_prompts() -> bool {
+/// Whether the user would see a prompt or a progress bar.
+pub fn is_watched() -> bool {
     !manner().quiet && std::io::stderr().is_terminal()
 }
 

@@ -24,6 +24,9 @@ fn set_is_checked_like_a_file() {
     let project = Project::new();
     let output = project.mt(&["train", "--config", "small.toml", "--set", "train.max_update=3"]);
     fails(&output, 2, &["max_update", "max_updates"]);
+    for set in [r#"tokenizer.tags=["<2de>", <2fr>]"#, "train.optimizer.betas=[0.9, 0.98"] {
+        fails(&project.mt(&["train", "--config", "small.toml", "--set", set]), 2, &["not TOML", "a list is written"]);
+    }
 }
 
 #[test]
@@ -325,6 +328,11 @@ fn an_output_is_emptied_only_when_there_is_input() {
     fails(&translate(&["--input", "nothing.txt", "--output", "precious.txt"]), 1, &["nothing.txt"]);
     let nowhere = translate(&["--input", "precious.txt", "--output", "no/such.txt"]);
     fails(&nowhere, 1, &["no/such.txt", "make its directory first"]);
+    project.write("torn.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\xffnothing");
+    for command in ["translate", "tokenize", "embed"] {
+        let torn = [command, "--model", "runs/small", "--input", "torn.gz", "--output", "precious.txt"];
+        fails(&project.mt(&torn), 1, &["torn.gz"]);
+    }
     assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
 
     // Compressed and with a byte order mark, the text gives the same result.
@@ -691,10 +699,18 @@ fn stops_when_it_is_moved(validation: &str) {
 fn a_run_is_resumed_by_its_own_configuration() {
     let project = Project::new();
     succeeds(&project.train(&[]));
-    let more = ["--resume", "-q", "--set", "train.max_updates=14"];
-    succeeds(&project.mt(&[&["train", "--config", "runs/small/config.toml"], &more[..]].concat()));
-    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
-    assert!(log.contains("\"update\":14,") && !project.path("runs/config").exists(), "{log}");
+    let resume = |updates: &str| {
+        let more = ["--resume", "-q", "--set", updates];
+        succeeds(&project.mt(&[&["train", "--config", "runs/small/config.toml"], &more[..]].concat()));
+        let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
+        assert!(!project.path("runs/config").exists(), "{log}");
+        log
+    };
+    assert!(resume("train.max_updates=14").contains("\"update\":14,"));
+    // Without its log it is still that run.
+    std::fs::remove_file(project.path("runs/small/log.jsonl")).unwrap();
+    let log = resume("train.max_updates=16");
+    assert!(log.contains("\"update\":16,") && !log.contains("\"update\":14,"), "{log}");
 }
 
 #[test]

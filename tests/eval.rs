@@ -158,6 +158,34 @@ fn the_order_of_models_does_not_change_their_scores() {
     assert!(forward[0] != forward[1], "{forward:?}");
 }
 
+/// What a model is given before each source is no part of the test set.
+#[test]
+fn models_with_and_without_tags_are_compared() {
+    let project = Project::new();
+    succeeds(&project.train(&["--run-dir", "runs/a", "--set", "valid.tokenize=char"]));
+    let tagged = |text: &str| format!("data.{text}={{source=\"{text}.en\", target=\"{text}.de\", tag=\"<2de>\"}}");
+    let sets = [tagged("valid"), tagged("valid").replace("data.valid", "data.test")];
+    let train = r#"data.train=[{source="train.en", target="train.de", tag="<2de>"}]"#;
+    let sets: Vec<&str> =
+        [train, "tokenizer.tags=['<2de>']", &sets[0], &sets[1]].iter().flat_map(|set| ["--set", set]).collect();
+    succeeds(&project.train(&[&["--run-dir", "runs/b"], &sets[..]].concat()));
+    let output = project.mt(&["eval", "--model", "runs/a", "--model", "runs/b", "--paired-bs", "--bleu"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("runs/b counts 13a words (`valid.tokenize`): here BLEU is of char words"));
+    let report = |model: &str| -> Value {
+        let output = project.mt(&["eval", "--model", model, "--report", "--json", "-q", "--tokenize", "13a"]);
+        succeeds(&output);
+        serde_json::from_str::<Value>(&stdout(&output)).unwrap()["report"]["systems"][0].clone()
+    };
+    let [a, b] = ["runs/a", "runs/b"].map(report);
+    let ranges = |system: &Value| -> Vec<(Value, Value)> {
+        let of = |range: &Value| (range["from"].clone(), range["lines"].clone());
+        system["lengths"].as_array().unwrap().iter().map(of).collect()
+    };
+    assert_eq!(ranges(&a), ranges(&b));
+    assert!(!b.to_string().contains("<2de>"), "{b}");
+}
+
 /// Several models form an ensemble, but a paired test compares them one by one.
 #[test]
 fn models_are_compared_as_their_translations_are() {
@@ -414,6 +442,24 @@ fn a_report_on_a_model() {
     for words in ["words of the source", "10-99", "source       the cat sleeps"] {
         assert!(text.contains(words), "{words} in {text}");
     }
+    // A text to count words in is read before anything is translated; the model's own may be gone, or be none any more.
+    let of = |args: &[&str]| project.mt(&[&["eval", "--model", "runs/small", "--report"], args].concat());
+    fails(&of(&["--train-text", "nothing.de"]), 1, &["nothing.de"]);
+    project.write("other.de", "die Katze\n".repeat(1000));
+    let named = of(&["--train-text", "other.de", "-q"]);
+    succeeds(&named);
+    assert!(stdout(&named).contains("other.de") && stdout(&named).contains("1000"), "{}", stdout(&named));
+    for file in ["train.de", "other.de"] {
+        let over = of(&["--train-text", "other.de", "--output", file]);
+        fails(&over, 2, &["the output is the same file as the input", file]);
+    }
+    let train = file(&project, "", "train.de");
+    project.write("train.de", b"die Katze\nna\xEFve\n");
+    let unreadable = of(&[]);
+    succeeds(&unreadable);
+    assert!(stderr(&unreadable).contains("the training text's words cannot be counted: the text is not UTF-8"));
+    assert!(stdout(&unreadable).contains("the references"), "{}", stdout(&unreadable));
+    project.write("train.de", train);
     // The scores stay where they are without a report.
     let json = |more: &[&str]| -> Value {
         let output = project.mt(&[&["eval", "--model", "runs/small", "--bleu", "--json", "-q"], more].concat());

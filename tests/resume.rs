@@ -420,6 +420,33 @@ fn what_is_frozen_stays_as_it_is() {
     fails(&output, 2, &["`train.freeze` was"]);
 }
 
+/// Moments are loaded with the checkpoint that a run goes back to: they must not move what is frozen.
+#[test]
+fn what_is_frozen_stays_when_a_run_goes_back() {
+    let project = Project::new();
+    let sets = |sets: &[&'static str]| sets.iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>();
+    succeeds(&project.train(&sets(&["train.max_updates=4", "train.average_last=0", "valid.every=0"])));
+    let before = file(&project, "runs/small", "model.safetensors");
+    let more = sets(&[
+        "train.max_updates=6",
+        "train.average_last=0",
+        "valid.every=0",
+        "train.freeze=['encoder']",
+        "train.schedule.learning_rate=1e9",
+        "train.max_skipped=0",
+        "train.save_every=1",
+    ]);
+    // It diverges again, after another update 5.
+    let output = project.mt(&[&["train", "--config", "small.toml", "--resume", "--force"], &more[..]].concat());
+    assert!(stderr(&output).contains("going on from the checkpoint of update 4"), "{}", stderr(&output));
+    let update = file(&project, "runs/small", "checkpoints/step-00000005/model.safetensors");
+    let [before, after] = [&before, &update].map(|bytes| SafeTensors::deserialize(bytes).unwrap());
+    for (name, tensor) in before.tensors() {
+        let same = tensor.data() == after.tensor(&name).unwrap().data();
+        assert!(same || !name.starts_with("encoder."), "{name}");
+    }
+}
+
 /// The norm by which a gradient is clipped is that of what is trained: frozen parts take nothing of it.
 #[test]
 fn what_is_frozen_does_not_count_in_the_norm() {
@@ -775,6 +802,39 @@ fn the_final_average_spans_a_change_of_rhythm() {
     assert!(said.contains("average of the last 4 checkpoints"), "{said}");
     succeeds(&project.mt(&["average", "runs/small", "--last", "4", "--out", "same"]));
     assert_eq!(file(&project, "same", "model.safetensors"), file(&project, "runs/small", "model.safetensors"));
+}
+
+/// A checkpoint that is written again, because the run ends where it ended, is as regular as it was.
+#[test]
+fn a_resume_without_an_update_changes_nothing_of_the_final_average() {
+    let project = Project::new();
+    let train = |more: &[&str]| {
+        let sets = ["train", "--config", "small.toml", "--set", "train.average_last=10"];
+        let output = project.mt(&[&sets[..], more].concat());
+        succeeds(&output);
+        stderr(&output)
+    };
+    train(&[]);
+    train(&["--resume", "--set", "train.save_every=5"]);
+    let said = train(&["--resume", "--set", "train.save_every=5", "--set", "train.max_updates=20"]);
+    // Those of updates 4, 8, 12, 15 and 20.
+    assert!(said.contains("average of the last 5 checkpoints"), "{said}");
+}
+
+/// The configuration of a run that is at its end says how it was trained, whatever a resume states.
+#[test]
+fn a_run_that_ended_with_an_epoch_is_at_its_end() {
+    let project = Project::new();
+    let sets = ["--set", "train.max_updates=0", "--set", "train.max_epochs=1", "--set"];
+    succeeds(&project.train(&[&sets[..], &["train.clip_norm=0"]].concat()));
+    let [config, model] = ["config.toml", "model.safetensors"].map(|name| file(&project, "runs/small", name));
+    let faster = ["train.clip_norm=3", "--set", "train.schedule.learning_rate=5e-4", "--resume"];
+    succeeds(&project.train(&[&sets[..], &faster].concat()));
+    assert_eq!(file(&project, "runs/small", "config.toml"), config);
+    assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
+    assert!(!String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap().contains("change"));
+    // What another name gives to the same shape makes no other run.
+    succeeds(&project.train(&["--resume", "--set", "model.preset=transformer-tiny", "--set", "train.max_updates=40"]));
 }
 
 /// What a run began with is past: it may be stated otherwise only as long as there is no checkpoint.

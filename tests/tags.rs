@@ -306,6 +306,13 @@ fn a_tag_by_flag_is_known_and_no_word_of_the_line() {
     let after_tag: Vec<_> = pairs(&in_line).into_iter().filter(|pair| pair.0 > 0).map(|(s, t)| (s - 1, t)).collect();
     assert_eq!(pairs(&by_flag), after_tag);
     assert!(!after_tag.is_empty());
+    // An explanation says the same.
+    succeeds(
+        &project.mt(&[&["translate", "--tag", "<2de>", "--attention", "a.json", "the big cat"], &model[..]].concat()),
+    );
+    let explained: Value = serde_json::from_slice(&file(&project, "", "a.json")).unwrap();
+    let explained_pairs: Vec<(usize, usize)> = serde_json::from_value(explained[0]["alignment"].clone()).unwrap();
+    assert_eq!((explained[0]["text"].as_str(), explained_pairs), (Some("the big cat"), after_tag));
 }
 
 #[test]

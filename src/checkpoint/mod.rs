@@ -44,6 +44,8 @@ pub const STATE_FILE: &str = "state.json";
 pub const MANIFEST_FILE: &str = "manifest.json";
 /// The resolved configuration, in a run or model directory.
 pub const CONFIG_FILE: &str = "config.toml";
+/// The directory of a run's checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
 /// The pointer to the best checkpoint.
 pub const BEST: &str = "best";
 /// The pointer to the last checkpoint.
@@ -90,7 +92,7 @@ pub fn directory_and_step(named: &Path) -> (&Path, Option<Which>) {
 }
 
 fn checkpoints_of(run: &Path) -> PathBuf {
-    run.join("checkpoints")
+    run.join(CHECKPOINTS)
 }
 
 fn step_name(step: u64) -> String {

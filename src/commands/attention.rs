@@ -42,9 +42,10 @@ impl Form {
 }
 
 impl AttentionFile {
-    /// Refuses a picture of more than one line.
-    pub fn refuse_several(path: &Path, lines: usize) -> Result<()> {
-        if lines > 1 && Format::of(path).is_some() { Err(several(path)) } else { Ok(()) }
+    /// Refuses a picture of more than one line; `count` says how many there are, if that is known.
+    pub fn refuse_several(path: &Path, count: impl FnOnce() -> Option<usize>) -> Result<()> {
+        let is_picture = Format::of(path).is_some();
+        if is_picture && count().is_some_and(|lines| lines > 1) { Err(several(path)) } else { Ok(()) }
     }
 
     /// Begins a file; an existing one stays until the new one is complete.

@@ -44,7 +44,8 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         true => Written::default(),
         false => Written::watch(args.output.as_deref(), ProgressBar::hidden())?,
     };
-    let mut all: Vec<f32> = Vec::new();
+    // Floats as a tensor's file has them.
+    let mut all: Vec<u8> = Vec::new();
     let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded.tokenizers.source));
     let mut refused = None;
     while !window.is_empty() && !output.as_ref().is_some_and(Output::is_closed) {
@@ -53,7 +54,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         count += vectors.len();
         window.iter().for_each(|line| tags.count(line));
         match &mut output {
-            None => all.extend(vectors.into_iter().flatten()),
+            None => all.extend(vectors.into_iter().flatten().flat_map(f32::to_le_bytes)),
             Some(output) => written.write(vectors.len(), || {
                 vectors.iter().try_for_each(|vector| output.line(&serde_json::json!(vector).to_string()))?;
                 output.flush()
@@ -112,10 +113,9 @@ fn embed(
     Ok((vectors, cut))
 }
 
-/// The tensor `embeddings` as a safetensors file.
-fn tensor(values: &[f32], d: usize) -> Result<Vec<u8>> {
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+/// The tensor `embeddings` [lines, D] as a safetensors file.
+fn tensor(floats: &[u8], d: usize) -> Result<Vec<u8>> {
     let failed = |error: SafeTensorError| Error::failure("the vectors cannot be written as a tensor").caused_by(error);
-    let whole = TensorView::new(Dtype::F32, vec![values.len() / d, d], &bytes).map_err(failed)?;
+    let whole = TensorView::new(Dtype::F32, vec![floats.len() / (size_of::<f32>() * d), d], floats).map_err(failed)?;
     safetensors::serialize([("embeddings", whole)], None).map_err(failed)
 }

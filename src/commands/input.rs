@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Chain, Cursor, IsTerminal, Read, Stdin};
 use std::path::{Path, PathBuf};
 
 use super::some_lines::SomeLines;
-use crate::console::{prompt, shell_word, shows_prompts, warning};
+use crate::console::{is_watched, prompt, shell_word, warning};
 use crate::data::corpus::tagged;
 use crate::data::{lines, packing};
 use crate::decode::source::BeyondPositions;
@@ -47,7 +47,7 @@ impl Lines {
             _ if !arguments.is_empty() => (Source::of(arguments), Path::new("arguments")),
             Some(path) => (Source::File(Input::open(named)?), path),
             None => {
-                let interactive = io::stdin().is_terminal() && shows_prompts();
+                let interactive = io::stdin().is_terminal() && is_watched();
                 (Source::Stdin { input: Input::open(None)?, interactive }, Path::new("stdin"))
             }
         };

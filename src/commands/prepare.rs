@@ -20,10 +20,10 @@ const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 
 /// Prepares the training text in the cache, even if it is small, for training to find it there.
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
-    let config = configuration::load(&args.config, &args.set, common)?;
+    let config = configuration::load(args, common)?;
     let texts = Texts::find(&config.data, common)?;
     device::set_threads(config.runtime.threads)?;
-    let run = directory::of(args.run_dir.as_deref(), &args.config)?;
+    let run = directory::of(args)?;
     let signals = Signals::register(ON_SIGNALS)?;
     let mut workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);
     workplace.always_cache = true;

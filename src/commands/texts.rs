@@ -140,7 +140,7 @@ impl Texts {
     /// # Errors
     /// Files are missing or data sets cannot be fetched; all of them are named, before any work begins.
     pub fn find(config: &DataConfig, common: &Common) -> Result<Self> {
-        let missing: Vec<Error> = locations(config).flat_map(missing_files).collect();
+        let missing: Vec<Error> = config.locations().flat_map(missing_files).collect();
         if !missing.is_empty() {
             return Err(Error::many(missing));
         }
@@ -152,7 +152,7 @@ impl Texts {
     /// Files may be missing: [`Text::raw`] tells which.
     pub fn gather(config: &DataConfig, common: &Common) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
-        let is_hub = locations(config).any(|location| matches!(location, CorpusLocation::Hub(_)));
+        let is_hub = config.locations().any(|location| matches!(location, CorpusLocation::Hub(_)));
         let hub = is_hub.then(|| Hub::open(common.offline)).transpose().map_err(|error| errors.push(error));
         let hub = hub.ok().flatten();
         let mut find = |location: &CorpusLocation, tag: &Option<String>, key: &str| {
@@ -173,12 +173,6 @@ impl Texts {
         let test = config.test.as_ref().and_then(|set| find(&set.location, &set.tag, "data.test"));
         (Self { train, valid, test }, errors)
     }
-}
-
-/// Where all text of a configuration is.
-fn locations(config: &DataConfig) -> impl Iterator<Item = &CorpusLocation> {
-    let sets = config.valid.iter().chain(&config.test).map(|set| &set.location);
-    config.train.iter().map(|corpus| &corpus.location).chain(sets)
 }
 
 /// Finds a single corpus, without a tag.

@@ -1,5 +1,6 @@
 //! `mt tokenize` and `mt detokenize`
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -7,6 +8,7 @@ use rayon::prelude::*;
 use super::input::Input;
 use super::model;
 use super::output::{Output, refuse_inputs};
+use crate::checkpoint;
 use crate::cli::{Common, TokenizeArgs};
 use crate::console::info;
 use crate::data::tokenizer::Tokenizer;
@@ -37,31 +39,34 @@ pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
     crate::device::set_threads(common.threads.unwrap_or(0))?;
-    let tokenizer = tokenizer(args, common)?;
-    refuse_inputs(args.output.as_deref(), [args.input.as_path()])?;
+    let (tokenizer, files) = tokenizer(args, common)?;
+    refuse_inputs(args.output.as_deref(), files.iter().chain([&args.input]).map(PathBuf::as_path))?;
     let mut input = Input::open(Some(&args.input))?;
+    // Opening empties the output file, so first make sure that the input can be read.
+    let mut lines = input.lines(WINDOW)?;
     let mut output = Output::open(args.output.as_deref())?;
-    loop {
-        let lines = input.lines(WINDOW)?;
-        if lines.is_empty() || output.is_closed() {
-            break;
-        }
+    while !lines.is_empty() && !output.is_closed() {
         let results: Vec<String> = lines.par_iter().map(|line| f(&tokenizer, line)).collect();
         results.iter().try_for_each(|line| output.line(line))?;
         output.flush()?;
+        lines = input.lines(WINDOW)?;
     }
     input.warn();
     output.flush()
 }
 
-fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<Arc<Tokenizer>> {
+/// The tokenizer that the flags choose, and the files that no output may replace: its own, or those of its model.
+fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<(Arc<Tokenizer>, Vec<PathBuf>)> {
     if let Some(file) = &args.tokenizer {
-        return Ok(Arc::new(Tokenizer::load(file)?));
+        return Ok((Arc::new(Tokenizer::load(file)?), vec![file.clone()]));
     }
     let directory = model::directory(args.model.as_deref(), common)?;
+    let (directory, _) = checkpoint::directory_and_step(&directory);
     if args.model.is_none() {
         info(format_args!("tokenizer: of {}", directory.display()));
     }
-    let both = Tokenizers::load(&directory)?;
-    Ok(if args.target { both.target } else { both.source })
+    let both = Tokenizers::load(directory)?;
+    let model = directory.join(checkpoint::MODEL_FILE);
+    let files = model::text_files(directory).into_iter().chain([model]).collect();
+    Ok((if args.target { both.target } else { both.source }, files))
 }

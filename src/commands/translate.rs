@@ -16,13 +16,14 @@ use super::some_lines::SomeLines;
 use super::tags::{self, Tags};
 use super::written::Written;
 use crate::cli::{Common, TranslateArgs};
-use crate::console::{Counted, note, progress_bar};
+use crate::console::{Counted, is_watched, note, progress_bar};
 use crate::data::tokenizer::Tokenizer;
 use crate::decode::alignment::{Alignment, align};
 use crate::decode::explain::explain;
 use crate::decode::source::{Long, Reader, Source};
 use crate::decode::translate::{Candidate, Translation};
 use crate::error::{Error, Result};
+use crate::explanation::Explanation;
 use crate::model::Transformer;
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
@@ -39,8 +40,8 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     translator.check_prefix(&options)?;
     tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
     let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
-    if let (Some(file), Some(count)) = (&args.attention, lines.count()) {
-        AttentionFile::refuse_several(file, count)?;
+    if let Some(file) = &args.attention {
+        AttentionFile::refuse_several(file, || lines.count())?;
     }
     let of_models = model::files_of(&first, &others);
     let inputs = || {
@@ -135,25 +136,35 @@ impl<'a> Writer<'a> {
         };
         let all = align(model, reader, lines, translations, self.args.n_best.unwrap_or(1), later)?;
         // Words are those of the user's line.
-        let tokenizer = &self.model.tokenizers.source;
-        let of_tag = self.args.tag.as_deref().map_or(0, |tag| tokenizer.plain(tag).split_whitespace().count());
+        let of_tag = self.words_of_tag();
         Ok(all.into_iter().map(|line| line.into_iter().map(|alignment| alignment.after(of_tag)).collect()).collect())
     }
 
-    /// Writes the translation of the next line.
+    /// How many words the tag of `--tag` is.
+    fn words_of_tag(&self) -> usize {
+        let tokenizer = &self.model.tokenizers.source;
+        self.args.tag.as_deref().map_or(0, |tag| tokenizer.plain(tag).split_whitespace().count())
+    }
+
+    /// Writes the translation of the next line, as it was given to the model.
     fn write(&mut self, line: &str, translation: &Translation, alignments: &[Alignment]) -> Result<()> {
-        let (number, n_best) = (self.cut.lines(), self.args.n_best.is_some());
+        let (number, n_best, of_tag) = (self.cut.lines(), self.args.n_best.is_some(), self.words_of_tag());
+        let tag = self.args.tag.as_deref().map_or(String::new(), |tag| format!("{tag} "));
+        let own = line.strip_prefix(&tag).unwrap_or(line);
         if let (Some((model, reader)), Some(file)) = (&self.explainer, &mut self.attention) {
             match file.is_full() {
                 true => file.leave_out(),
-                false => file.add(explain(model, reader, line, translation)?)?,
+                false => {
+                    let of_line = explain(model, reader, line, translation)?;
+                    let text = self.model.tokenizers.source.plain(own).into_owned();
+                    let alignment = Alignment(of_line.alignment).after(of_tag).0;
+                    file.add(Explanation { text, alignment, ..of_line })?;
+                }
             }
         }
         let output = &mut self.output;
         if self.common.json {
-            let tag = self.args.tag.as_deref().map_or(String::new(), |tag| format!("{tag} "));
-            let line = line.strip_prefix(&tag).unwrap_or(line);
-            output.line(&json(&self.model.tokenizers.target, line, translation, alignments, n_best).to_string())?;
+            output.line(&json(&self.model.tokenizers.target, own, translation, alignments, n_best).to_string())?;
         } else if n_best {
             for Candidate { text, log_prob, score, .. } in &translation.n_best {
                 output.line(&format!("{number} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
@@ -250,5 +261,7 @@ fn progress(lines: &Lines, output: Option<&Path>) -> ProgressBar {
     if to_terminal || lines.is_interactive() {
         return ProgressBar::hidden();
     }
-    progress_bar(Counted::Sentences, lines.count().map(|count| count as u64))
+    // Counting reads the whole input.
+    let count = if is_watched() { lines.count() } else { None };
+    progress_bar(Counted::Sentences, count.map(|count| count as u64))
 }

@@ -175,6 +175,12 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     Err(named.chain(more).collect())
 }
 
+/// Why a text is no TOML value, if it is none.
+pub(super) fn why_no_value(text: &str) -> Option<String> {
+    let why = DeValue::parse(text).err()?;
+    Some(why.message().replace('\n', ", "))
+}
+
 /// Parses one value; `None` where the text is not a TOML value.
 pub(super) fn parse_value(text: &str, source: &Rc<Source>) -> Option<Value> {
     DeValue::parse(text).ok().map(|value| convert(value.into_inner(), source))

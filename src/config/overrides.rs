@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::document::{Entry, Item, Origin, Source, Table, Value, get, parse_value};
+use super::document::{Entry, Item, Origin, Source, Table, Value, get, parse_value, why_no_value};
 use super::schema::{FORMS, find, lookup};
 use crate::error::{Error, Result};
 use crate::key::Kind;
@@ -39,7 +39,21 @@ impl<'s> Override<'s> {
             let what = format!("a key has at most {MOST_PARTS} parts, found {}", path.len());
             return Err(Error::usage(what).at(place(text)).help(HELP));
         }
-        Ok(Self { text, path, value: value.trim() })
+        let set = Self { text, path, value: value.trim() };
+        // Anything else may be text without its quotes.
+        if set.value.starts_with(['[', '{'])
+            && !set.holds_text()
+            && let Some(why) = why_no_value(set.value)
+        {
+            let error = Error::usage(format!("the value is not TOML: {why}")).at(place(text));
+            return Err(error.help("a list is written [1, 2], a table { key = 1 }, and text within them in quotes"));
+        }
+        Ok(set)
+    }
+
+    /// Whether the key's value is text.
+    fn holds_text(&self) -> bool {
+        self.path.last() == Some(&"kind") || lookup(self.path.iter().copied()).is_some_and(Kind::is_text)
     }
 
     /// Adds the override as a layer over earlier ones. The first that states the `kind` of a table comes before keys of that
@@ -86,12 +100,11 @@ impl<'s> Override<'s> {
     fn value(&self, source: &Rc<Source>) -> Value {
         let bare = || Value::Text(self.value.to_owned());
         let kind = lookup(self.path.iter().copied());
-        let holds_text = self.path.last() == Some(&"kind") || kind.is_some_and(Kind::is_text);
         match parse_value(self.value, source) {
             Some(value @ Value::Text(_)) => value,
             // The number of a column.
             Some(value @ Value::Integer(_)) if matches!(kind, Some(Kind::Side)) => value,
-            Some(_) if holds_text => bare(),
+            Some(_) if self.holds_text() => bare(),
             Some(value) => value,
             None => bare(),
         }

@@ -92,7 +92,8 @@ const TOKENIZER: &[Key] = &[
 ];
 
 const MODEL: &[Key] = &[
-    key("preset", Kind::Choice(Preset::NAMES)),
+    // Each key that it sets is compared itself.
+    key("preset", Kind::Choice(Preset::NAMES)).on_resume(OnResume::Free),
     // Sinusoidal positions pair each sine with a cosine.
     key("d_model", Kind::Even { most: WIDTH }).decides(SHAPE),
     key("d_ff", WIDTH_KEY).decides(SHAPE),

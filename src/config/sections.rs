@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::corpus::{CorpusConfig, SetConfig};
+use super::corpus::{CorpusConfig, CorpusLocation, SetConfig};
 use super::model::ModelConfig;
 use super::train::TrainConfig;
 use crate::choice::choice;
@@ -58,6 +58,14 @@ pub struct DataConfig {
     /// The directory for that. Default: `data-cache`, beside the run directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_dir: Option<PathBuf>,
+}
+
+impl DataConfig {
+    /// Where all text is.
+    pub fn locations(&self) -> impl Iterator<Item = &CorpusLocation> {
+        let sets = self.valid.iter().chain(&self.test).map(|set| &set.location);
+        self.train.iter().map(|corpus| &corpus.location).chain(sets)
+    }
 }
 
 impl Default for DataConfig {

@@ -3,6 +3,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
+use std::path::Path;
 use std::str::FromStr;
 
 use candle_core::Device;
@@ -108,7 +109,8 @@ pub fn set_threads(threads: usize) -> Result<()> {
     if threads > most {
         note(format_args!("{threads} threads were asked for; with {cores} cores, {most} are used"));
     }
-    let threads = threads.min(most);
+    // Not rayon's default, which an environment variable changes.
+    let threads = if threads == 0 { cores } else { threads.min(most) };
     match rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         // The pool exists already, in tests that run several commands in one process.
         Err(error) if std::error::Error::source(&error).is_none() => Ok(()),
@@ -143,10 +145,33 @@ pub fn machine_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes: u64 =
         meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?.parse().ok()?;
-    // A container may allow less; without a limit the file says "max".
-    let allowed = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let allowed = allowed.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
-    Some(allowed.min(kilobytes * 1024))
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = memory_limits(&groups, Path::new("/sys/fs/cgroup"));
+    Some(limits.into_iter().fold(kilobytes * 1024, u64::min))
+}
+
+/// Bytes that a container, a batch system or a service manager allows this process: the limits of its control groups, which are
+/// named as in `/proc/self/cgroup` (version 1 or 2), and of those around them. Within a container, which sees only its own,
+/// these are at the `root` of all.
+fn memory_limits(groups: &str, root: &Path) -> Vec<u64> {
+    let files = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        match (fields.next()?, fields.next()?) {
+            ("", group) => Some((root.to_path_buf(), group, "memory.max")),
+            (controllers, group) if controllers.split(',').any(|controller| controller == "memory") => {
+                Some((root.join("memory"), group, "memory.limit_in_bytes"))
+            }
+            _ => None,
+        }
+    });
+    let limits = files.flat_map(|(root, group, file)| {
+        let around = Path::new(group.trim_start_matches('/')).ancestors();
+        // Without a limit the file says "max", or a number beyond any memory.
+        around
+            .filter_map(|group| std::fs::read_to_string(root.join(group).join(file)).ok()?.trim().parse().ok())
+            .collect::<Vec<_>>()
+    });
+    limits.collect()
 }
 
 /// Bytes of memory this process holds now, without mapped files, since the system takes those back when it needs room; `None`
@@ -185,6 +210,32 @@ mod tests {
             let error = name.parse::<DeviceName>().unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.what().contains(&format!("no device `{name}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_tightest_limit_on_memory_is_found_in_either_version_of_control_groups() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let file = root.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        write("memory.max", "4000\n");
+        write("slurm/job/memory.max", "1000\n");
+        write("slurm/job/step/memory.max", "max\n");
+        write("other/memory.max", "1\n");
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory/user/memory.limit_in_bytes", "2000\n");
+        for (groups, limits) in [
+            ("0::/slurm/job/step\n", &[1000, 4000][..]),
+            ("0::/\n", &[4000]),
+            ("0::/unseen/../..\n", &[4000]),
+            ("5:cpu,cpuacct:/user\n4:memory:/user\n1:name=systemd:/other\n", &[2000, 9_223_372_036_854_771_712]),
+            ("", &[]),
+            ("nonsense", &[]),
+        ] {
+            assert_eq!(memory_limits(groups, root.path()), limits, "{groups}");
         }
     }
 

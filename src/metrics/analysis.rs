@@ -89,19 +89,25 @@ impl OfFrequency {
     }
 }
 
-/// How often each word occurs in a text; words are those that BLEU counts.
-pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>, bleu: &BleuOptions) -> HashMap<String, usize> {
-    let mut counts = HashMap::new();
-    for line in text {
-        for word in tokens(line.as_ref(), bleu) {
-            *counts.entry(word).or_insert(0) += 1;
-        }
-    }
+/// How often each word occurs in a text.
+pub type Frequencies = HashMap<String, usize>;
+
+/// Counts the words of a text; words are those that BLEU counts.
+pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>, bleu: &BleuOptions) -> Frequencies {
+    let mut counts = Frequencies::new();
+    text.for_each(|line| count(line.as_ref(), bleu, &mut counts));
     counts
 }
 
+/// Adds the words of a line.
+pub fn count(line: &str, bleu: &BleuOptions, counts: &mut Frequencies) {
+    for word in tokens(line, bleu) {
+        *counts.entry(word).or_insert(0) += 1;
+    }
+}
+
 /// How well words are translated, by their frequency in a text, for example the training text.
-pub fn by_frequency(texts: &Texts, frequencies: &HashMap<String, usize>) -> Vec<OfFrequency> {
+pub fn by_frequency(texts: &Texts, frequencies: &Frequencies) -> Vec<OfFrequency> {
     let mut all: Vec<OfFrequency> = ranges(&FREQUENCIES)
         .map(|times| OfFrequency { times, in_references: 0, in_hypotheses: 0, matched: 0 })
         .collect();

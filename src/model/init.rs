@@ -76,9 +76,8 @@ fn draw(init: Init, entry: &Entry, parameters: &Parameters) -> Draw {
         [out, input] => [out as f64, input as f64],
         _ if entry.name.ends_with("norm.weight") => return Draw::Constant(1.0),
         _ => {
-            // PyTorch draws a bias according to the input width of its weight.
-            let weight = entry.name.strip_suffix(".bias").and_then(|name| parameters.entry(&format!("{name}.weight")));
-            return match (init, weight.map(|weight| &weight.shape[..])) {
+            return match (init, weight_of(entry, parameters).map(|weight| &weight.shape[..])) {
+                // PyTorch draws a bias according to the input width of its weight.
                 (Init::Torch, Some([_, input])) => Draw::Uniform((*input as f64).powf(-0.5)),
                 _ => Draw::Constant(0.0),
             };
@@ -98,6 +97,16 @@ fn draw(init: Init, entry: &Entry, parameters: &Parameters) -> Draw {
     }
 }
 
+/// The matrix whose products a bias is added to: that of its module, or an embedding that is the output projection too. `None`
+/// for a norm's.
+fn weight_of<'p>(bias: &Entry, parameters: &'p Parameters) -> Option<&'p Entry> {
+    let module = bias.name.strip_suffix(".bias")?;
+    let own = parameters.entry(&format!("{module}.weight"));
+    let tables = ["target_embedding.weight", "source_embedding.weight"];
+    let tied = || tables.into_iter().find_map(|table| parameters.entry(table));
+    own.or_else(|| (module == "output_projection").then(tied).flatten())
+}
+
 /// Whether it projects the input of an attention to queries, keys or values.
 fn is_input_projection(name: &str) -> bool {
     [".q_proj.", ".k_proj.", ".v_proj."].iter().any(|projection| name.contains(projection))
@@ -110,6 +119,7 @@ mod tests {
     use super::*;
     use crate::config::ModelConfig;
     use crate::model::Transformer;
+    use crate::model::layout::Tie;
 
     #[test]
     fn draws_have_their_bounds() {
@@ -168,5 +178,24 @@ mod tests {
             let padding = &drawn("source_embedding.weight")[3 * 64..4 * 64];
             assert_eq!(padding.iter().all(|v| *v == 0.0), init != Init::XavierUniformAll);
         }
+    }
+
+    /// PyTorch draws it with its `nn.Linear`, whose matrix is replaced by the embedding afterwards.
+    #[test]
+    fn the_bias_of_a_tied_output_is_drawn_like_that_of_its_own() {
+        let vocabulary = Vocabulary { source: 300, target: 300, source_padding: 3, target_padding: 3 };
+        let drawn = |init, tie| {
+            let config =
+                ModelConfig { d_model: 64, d_k: 8, d_v: 8, output_bias: true, init, tie, ..ModelConfig::default() };
+            let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
+            let parameters = model.parameters();
+            initial(init, parameters.entry("output_projection.bias").unwrap(), parameters, vocabulary, 1)
+        };
+        for tie in [Tie::Decoder, Tie::All] {
+            assert_eq!(drawn(Init::Torch, tie), drawn(Init::Torch, Tie::None));
+            assert!(drawn(Init::XavierUniform, tie).iter().all(|bias| *bias == 0.0));
+        }
+        let largest = drawn(Init::Torch, Tie::All).iter().fold(0f32, |most, bias| most.max(bias.abs()));
+        assert!((0.11..=0.125).contains(&largest), "{largest}");
     }
 }

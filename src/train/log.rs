@@ -160,7 +160,7 @@ impl Log {
         }
     }
 
-    /// Shows a line about a damaged file; also if the program is to be quiet, because something is lost.
+    /// Shows a line about what is lost, such as a damaged file or updates that are undone; also if the program is to be quiet.
     pub fn damage(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(shown(text)),

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and
-//! ranks change nothing. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
+//! ranks change only what dropout draws. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
 //! metrics, and of files only the log.
 
 pub mod backend;
@@ -275,7 +275,8 @@ impl Trainer<'_> {
     /// Saves, counting the time that training waits for it.
     fn save(&mut self, host: &mut dyn Host) -> Result<()> {
         let started = Instant::now();
-        self.state.regular = Some(self.due(self.state.step).1);
+        // Written again, it stays what it was, though `train.save_every` may be another now.
+        self.state.regular.get_or_insert(self.due(self.state.step).1);
         host.save(&self.optimizer, &self.state)?;
         self.session.saving += started.elapsed();
         self.session.saved_at = Some(self.state.step);
@@ -338,7 +339,7 @@ impl Trainer<'_> {
         self.pipeline = Pipeline::default();
         let health = self.state.health.gone_back_to(&state.health);
         self.log.rewind(Progress { step: state.step, ..self.state.progress() })?;
-        self.log.line(&format!(
+        self.log.damage(&format!(
             "warning: after update {step}, {why}: going on from the checkpoint of update {} with {} times the learning rate",
             state.step, health.rate
         ));

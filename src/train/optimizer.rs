@@ -109,6 +109,14 @@ impl Optimizer {
         self.frozen = ranges(entries.iter().filter(is_frozen));
         let is_decayed = |entry: &&Entry| self.decayed.iter().any(|range| range.contains(&entry.offset));
         self.decayed = ranges(entries.iter().filter(is_decayed).filter(|entry| !is_frozen(entry)));
+        self.clear_frozen_moments()
+    }
+
+    /// Takes from what is frozen the momentum that it has from before; to be called whenever moments were loaded.
+    pub fn clear_frozen_moments(&self) -> Result<()> {
+        if self.frozen.is_empty() {
+            return Ok(());
+        }
         let clear = |values: &mut [f32]| self.frozen.iter().for_each(|range| values[range.clone()].fill(0.0));
         [&self.first, &self.second].into_iter().try_for_each(|moment| change_on_host(moment, clear))
     }

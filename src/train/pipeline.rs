@@ -210,6 +210,7 @@ impl Trainer<'_> {
         self.state.sampler = queued.drawn.position;
         if outcome.is_made {
             self.state.step = queued.step;
+            self.state.regular = None;
             self.state.target_tokens += queued.tokens;
         } else {
             self.backend.forget()?;

@@ -45,7 +45,8 @@ pub struct TrainState {
     /// Skipped updates and the usual loss.
     #[serde(default)]
     pub health: Health,
-    /// Whether `train.save_every`, as it was then, made this checkpoint due; not in those of older versions.
+    /// Whether `train.save_every`, as it was then, made the checkpoint of this update due; `None` until it is saved, and in
+    /// those of older versions.
     #[serde(default)]
     pub regular: Option<bool>,
     /// Checksums of the text that the rest refers to.
@@ -95,6 +96,9 @@ impl TrainState {
         if train.max_updates > 0 && self.step >= train.max_updates {
             return Some(End::Updates);
         }
+        if train.max_epochs > 0 && self.sampler.epoch >= train.max_epochs {
+            return Some(End::Epochs);
+        }
         (valid.patience > 0 && self.stale >= valid.patience).then_some(End::Patience)
     }
 
@@ -138,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn training_ends_at_the_last_update_or_after_validations_without_an_improvement() {
+    fn training_ends_at_the_last_update_or_epoch_or_after_validations_without_an_improvement() {
         let end = |step, stale, max_updates, patience| {
             let (train, valid) =
                 (TrainConfig { max_updates, ..Default::default() }, ValidConfig { patience, ..Default::default() });
@@ -147,6 +151,13 @@ mod tests {
         assert_eq!((end(9, 1, 10, 2), end(10, 1, 10, 2)), (None, Some(End::Updates)));
         assert_eq!((end(9, 2, 10, 2), end(9, 2, 0, 2)), (Some(End::Patience), Some(End::Patience)));
         assert_eq!(end(1000, 1000, 0, 0), None, "0 is no limit");
+        let after_epochs = |epoch, max_epochs| {
+            let sampler = SamplerPosition { epoch, ..SamplerPosition::default() };
+            let train = TrainConfig { max_updates: 0, max_epochs, ..Default::default() };
+            TrainState { sampler, ..TrainState::default() }.end(&train, &ValidConfig::default())
+        };
+        assert_eq!((after_epochs(1, 2), after_epochs(2, 2)), (None, Some(End::Epochs)));
+        assert_eq!(after_epochs(1000, 0), None, "0 is no limit");
     }
 
     #[test]

@@ -78,8 +78,8 @@ struct Training<'a> {
 
 impl<'a> Training<'a> {
     fn load(args: &RunArgs, common: &'a Common) -> Result<Self> {
-        let config = configuration::load(&args.config, &args.set, common)?;
-        let run = directory::of(args.run_dir.as_deref(), &args.config)?;
+        let config = configuration::load(args, common)?;
+        let run = directory::of(args)?;
         Ok(Self { config, run, common })
     }
 

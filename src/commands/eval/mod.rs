@@ -7,7 +7,6 @@ pub(super) mod results;
 mod test_set;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -17,12 +16,12 @@ use super::texts;
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::config::CorpusLocation;
 use crate::console::{note, warning};
-use crate::data::corpus::read_all;
-use crate::data::lines::read_lines;
+use crate::data::lines::{LineFile, read_lines};
 use crate::data::tokenizer::Tokenizer;
 use crate::device;
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, Metric, analysis, bleu, resample};
+use crate::metrics::analysis::{self, Frequencies};
+use crate::metrics::{BleuOptions, Metric, bleu, resample};
 use perplexity::Perplexity;
 use report::Report;
 use results::{Results, Test};
@@ -40,6 +39,8 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let test = Test::of(&args.significance);
     refuse_contradictions(args, common, &metrics, test)?;
     let mut output = Output::open(None)?;
+    // Before anything is translated, since it may be missing.
+    let train_text = args.train_text.as_ref().filter(|_| args.report).map(read_lines).transpose()?;
     let set = if !args.hyp.is_empty() {
         device::set_threads(common.threads.unwrap_or(0))?;
         test_set::of_files(args)?
@@ -65,8 +66,8 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
     let report = if args.report {
-        let text = CountedText { named: args.train_text.as_deref(), training: &training, target: target.as_deref() };
-        let (frequencies, counted) = text.frequencies(&references[0], &bleu, common)?;
+        let text = CountedText { named: train_text, training: &training, target: target.as_deref() };
+        let (frequencies, counted) = text.frequencies(&references[0], &bleu, common);
         Some(Report::new(&metrics, sources.as_deref(), &references, &systems, bleu, (&frequencies, counted))?)
     } else {
         None
@@ -150,8 +151,8 @@ fn warn(bleu: &BleuOptions, systems: &[System], references: &[Vec<String>]) {
 
 /// The text whose words a report counts.
 struct CountedText<'a> {
-    /// The file that a flag names.
-    named: Option<&'a Path>,
+    /// That of the file that a flag names.
+    named: Option<LineFile>,
     /// The model's training text.
     training: &'a [CorpusLocation],
     /// The model's tokenizer, if there is a model: its text may be split already, but words are counted whole.
@@ -160,48 +161,48 @@ struct CountedText<'a> {
 
 impl CountedText<'_> {
     /// Word frequencies, and the name of the text they are from: the named one, else the training text, else the references.
-    fn frequencies(
-        &self,
-        references: &[String],
-        bleu: &BleuOptions,
-        common: &Common,
-    ) -> Result<(HashMap<String, usize>, String)> {
-        if let Some(file) = self.named {
-            return Ok((self.count(read_lines(file)?.iter(), bleu), file.display().to_string()));
+    fn frequencies(&self, references: &[String], bleu: &BleuOptions, common: &Common) -> (Frequencies, String) {
+        if let Some(file) = &self.named {
+            let mut counts = Frequencies::new();
+            file.iter().for_each(|line| self.count(line, bleu, &mut counts));
+            return (counts, file.path().display().to_string());
         }
-        let lines = self.training_lines(common)?;
-        if lines.is_empty() {
-            return Ok((analysis::frequencies(references.iter(), bleu), "the references".to_owned()));
+        match self.of_training(bleu, common) {
+            Ok(counts) if !counts.is_empty() => return (counts, "the training text".to_owned()),
+            Ok(_) => {}
+            Err(error) => warning(format_args!("the training text's words cannot be counted: {error}")),
         }
-        Ok((self.count(lines.iter().map(String::as_str), bleu), "the training text".to_owned()))
+        (analysis::frequencies(references.iter(), bleu), "the references".to_owned())
     }
 
-    /// The training text's target side, as far as it is still here.
-    fn training_lines(&self, common: &Common) -> Result<Vec<String>> {
+    /// The words of the training text's target side, as far as it is still here.
+    fn of_training(&self, bleu: &BleuOptions, common: &Common) -> Result<Frequencies> {
         // Text that is no longer here is not fetched just to count its words.
         let here = Common { offline: true, ..common.clone() };
-        let mut lines = Vec::new();
+        let mut counts = Frequencies::new();
         for location in self.training {
             match location {
                 CorpusLocation::Files { target, .. } if target.exists() => {
-                    lines.extend(read_lines(target)?.iter().map(str::to_owned));
+                    read_lines(target)?.iter().for_each(|line| self.count(line, bleu, &mut counts));
                 }
                 CorpusLocation::Files { .. } => {}
                 CorpusLocation::Tsv { file, .. } if !file.exists() => {}
                 CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
-                    if let Ok(text) = texts::find_one(location, &here) {
-                        lines.extend(read_all(&*text.open(1.0, &|_| ())?)?.into_iter().map(|(_, target)| target));
+                    let Ok(text) = texts::find_one(location, &here) else { continue };
+                    for block in text.open(1.0, &|_| ())?.blocks()? {
+                        let block = block?;
+                        (0..block.len()).for_each(|pair| self.count(block.get(pair).1, bleu, &mut counts));
                     }
                 }
             }
         }
-        Ok(lines)
+        Ok(counts)
     }
 
-    /// How often each word occurs in lines, as a reader would see them.
-    fn count<'l>(&self, lines: impl Iterator<Item = &'l str>, bleu: &BleuOptions) -> HashMap<String, usize> {
-        let plain = |line| self.target.map_or(Cow::Borrowed(line), |target| target.plain(line));
-        analysis::frequencies(lines.map(plain), bleu)
+    /// Counts the words of a line, as a reader would see it.
+    fn count(&self, line: &str, bleu: &BleuOptions, counts: &mut Frequencies) {
+        let plain = self.target.map_or(Cow::Borrowed(line), |target| target.plain(line));
+        analysis::count(&plain, bleu, counts);
     }
 }
 
@@ -241,7 +242,10 @@ mod tests {
         let pieces = Tokenizer::of_pieces(&text, 100).unwrap();
         let count = |target| {
             let text = CountedText { named: None, training: &[], target };
-            let counts = text.count(["l@@ ow@@ er low", "low"].into_iter(), &BleuOptions::default());
+            let mut counts = Frequencies::new();
+            for line in ["l@@ ow@@ er low", "low"] {
+                text.count(line, &BleuOptions::default(), &mut counts);
+            }
             ["lower", "low", "l"].map(|word| counts.get(word).copied().unwrap_or(0))
         };
         assert_eq!(count(Some(&pieces)), [1, 2, 0]);

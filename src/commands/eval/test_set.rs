@@ -16,7 +16,7 @@ use crate::commands::run::validator;
 use crate::commands::tags::{self, Tags};
 use crate::commands::texts;
 use crate::config::{CorpusLocation, SetConfig};
-use crate::console::{Counted, info, progress_bar};
+use crate::console::{Counted, info, note, progress_bar};
 use crate::data::corpus::read_all;
 use crate::data::lines::{LineFile, read_lines};
 use crate::data::packing;
@@ -24,8 +24,8 @@ use crate::data::tokenizer::Tokenizer;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
-use crate::metrics::BleuOptions;
 use crate::metrics::tokenize::is_whitespace;
+use crate::metrics::{BleuOptions, Tokenize};
 
 /// A system's name and its translations.
 pub type System = (String, Vec<String>);
@@ -120,6 +120,12 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
             continue;
         };
         first.systems.append(&mut set.systems);
+        let [here, there] = [first.scoring.tokenize, set.scoring.tokenize].map(Tokenize::name);
+        if here != there && args.metrics.tokenize.is_none() {
+            note(format_args!(
+                "{name} counts {there} words (`valid.tokenize`): here BLEU is of {here} words (--tokenize)"
+            ));
+        }
         // A model that writes lower case can only be compared by ignoring case.
         first.scoring.lowercase |= set.scoring.lowercase;
     }
@@ -162,8 +168,9 @@ impl Task {
         let options = decoding::translate_options(&args.decode, None, (&model, &others), common)?;
         let text = Text::find(args, &model, common)?;
         let of_models = model::files_of(&model, &others);
-        let inputs = text.reference.iter().chain([&text.source]).chain(&args.decode.shortlist).chain(&of_models);
-        refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
+        let inputs = text.reference.iter().chain([&text.source]).chain(&args.decode.shortlist).chain(&args.train_text);
+        let of_data: Vec<PathBuf> = model.config.data.locations().flat_map(CorpusLocation::sides).collect();
+        refuse_inputs(args.output.as_deref(), inputs.chain(&of_models).chain(&of_data).map(PathBuf::as_path))?;
         args.output.as_deref().map_or(Ok(()), refuse_unwritable)?;
         Ok(Self { model, others, options, text })
     }
@@ -180,20 +187,21 @@ impl Task {
         let (sources, references) = self.plain_text();
         let Self { model, others, options, text } = self;
         let translator = decoding::translator_with_flags(&model, &others, &args.decode, "")?;
+        let tagged = with_tag(text.tag.as_deref(), text.sources);
         if options.long == Long::Error
-            && let Some(beyond) = translator.beyond_positions(&text.sources)
+            && let Some(beyond) = translator.beyond_positions(&tagged)
         {
             return Err(beyond.error(shown_name(&text.source), 1).help("give --long split, or split the line"));
         }
         let perplexity = if args.metrics.ppl {
             let files = [&text.source, text.reference.first().unwrap_or(&text.source)];
-            Some(Perplexity::new(&translator, files, [&text.sources, &text.predicted], options.batch_tokens)?)
+            Some(Perplexity::new(&translator, files, [&tagged, &text.predicted], options.batch_tokens)?)
         } else {
             None
         };
         let mut systems = Vec::new();
         if translations_wanted {
-            systems.push(("model".to_owned(), translations(&translator, &text.sources, &options, args)?));
+            systems.push(("model".to_owned(), translations(&translator, &tagged, &options, args)?));
         }
         Ok(TestSet {
             sources: Some(sources),
@@ -217,6 +225,8 @@ struct Text {
     source: PathBuf,
     reference: Vec<PathBuf>,
     sources: Vec<String>,
+    /// What the model is to be given before each source.
+    tag: Option<String>,
     /// As they are scored.
     references: Vec<Vec<String>>,
     /// The first reference as training would read it.
@@ -253,15 +263,16 @@ impl Text {
         };
         let tokenizer = &model.tokenizers.source;
         tags::check_flag(args.tag.as_deref(), tokenizer)?;
-        let sources = with_tag(tag.as_deref(), sources);
-        let mut tags = Tags::new(tokenizer);
-        sources.iter().for_each(|line| tags.count(line));
-        tags.warn();
+        if tag.is_none() {
+            let mut tags = Tags::new(tokenizer);
+            sources.iter().for_each(|line| tags.count(line));
+            tags.warn();
+        }
         check_counts(&source, sources.len(), &reference, &references)?;
         if sources.is_empty() {
             return Err(nothing_to_score(&source));
         }
-        Ok(Self { source, reference, sources, references, predicted })
+        Ok(Self { source, reference, sources, tag, references, predicted })
     }
 }
 

@@ -107,8 +107,7 @@ impl ModelFiles {
 
     /// The files that it is made of, which no output may replace.
     pub fn files(&self) -> Vec<PathBuf> {
-        let names = [checkpoint::CONFIG_FILE, checkpoint::MANIFEST_FILE].iter().chain(tokenizers::FILES);
-        names.map(|name| self.directory.join(name)).chain([self.located.model.clone()]).collect()
+        text_files(&self.directory).into_iter().chain([self.located.model.clone()]).collect()
     }
 
     /// The weights as they are stored, by name, and the places of all of them.
@@ -154,6 +153,12 @@ impl FromStr for Wanted {
         let all = || [infer::ComputeType::NAMES, &["auto"]].concat();
         infer::ComputeType::named(name).map(Self::This).ok_or_else(|| not_among("--precision", name, &all()))
     }
+}
+
+/// The files of a model's directory beside its weights.
+pub fn text_files(directory: &Path) -> Vec<PathBuf> {
+    let names = [checkpoint::CONFIG_FILE, checkpoint::MANIFEST_FILE].iter().chain(tokenizers::FILES);
+    names.map(|name| directory.join(name)).collect()
 }
 
 /// The files of models, which no output may replace.

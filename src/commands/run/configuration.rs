@@ -1,10 +1,8 @@
 //! The configuration that a command line describes.
 
-use std::path::PathBuf;
-
 use candle_core::Device;
 
-use crate::cli::Common;
+use crate::cli::{Common, RunArgs};
 use crate::config::{self, Config};
 use crate::device;
 use crate::error::Result;
@@ -13,12 +11,12 @@ use crate::error::Result;
 ///
 /// # Errors
 /// It has mistakes, or does not name what training needs; all are named.
-pub fn load(files: &[PathBuf], sets: &[String], common: &Common) -> Result<Config> {
-    let mut sets = sets.to_vec();
+pub fn load(args: &RunArgs, common: &Common) -> Result<Config> {
+    let mut sets = args.set.clone();
     sets.extend(common.device.iter().map(|device| format!("runtime.device={device}")));
     sets.extend(common.threads.iter().map(|threads| format!("runtime.threads={threads}")));
     sets.extend(common.seed.iter().map(|seed| format!("train.seed={seed}")));
-    config::load_for_training(files, &sets)
+    config::load_for_training(&args.config, &sets)
 }
 
 /// The device that a configuration names.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use same_file::Handle;
 
 use super::compare::{self, Comparison};
-use crate::checkpoint::{self, BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
-use crate::cli::TrainArgs;
+use crate::checkpoint::{self, BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
+use crate::cli::{RunArgs, TrainArgs};
 use crate::config::{self, Config};
 use crate::console::{message, note, warning};
 use crate::data::tokenizers::{self, Tokenizers};
@@ -25,14 +25,15 @@ const NEW_CONFIG: &str = ".config.toml.new";
 const OLD_CHECKPOINTS: &str = ".checkpoints.old";
 
 /// `--run-dir`; else, if the last configuration file is the resolved one of a run, that run; else `runs/<name of the file>`.
-pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
-    if let Some(directory) = run_dir {
-        return Ok(directory.to_path_buf());
+pub fn of(args: &RunArgs) -> Result<PathBuf> {
+    if let Some(directory) = &args.run_dir {
+        return Ok(directory.clone());
     }
-    let file = config_files.last();
+    let file = args.config.last();
     if let Some(file) = file.filter(|file| file.ends_with(CONFIG_FILE))
         && let Some(directory) = file.parent()
-        && directory.join(LOG_FILE).exists()
+        && config::is_resolved(file)
+        && [LOG_FILE, CHECKPOINTS].iter().any(|name| directory.join(name).exists())
     {
         return Ok(if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory.to_path_buf() });
     }
@@ -52,7 +53,7 @@ pub fn of(run_dir: Option<&Path>, config_files: &[PathBuf]) -> Result<PathBuf> {
 pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
     refuse_models(run, config)?;
     if run.is_dir() && !config::is_resolved(&run.join(CONFIG_FILE)) && holds_something_else(run)? {
-        if run.join(LOG_FILE).exists() && run.join("checkpoints").exists() {
+        if run.join(LOG_FILE).exists() && run.join(CHECKPOINTS).exists() {
             let error = Error::usage("the run in this directory has lost its configuration").at(run.join(CONFIG_FILE));
             return Err(
                 error.help("bring the file back from a copy of the run, or name another directory with --run-dir")
@@ -178,7 +179,7 @@ fn refuse_models(run: &Path, config: &Config) -> Result<()> {
     };
     let what = if config.train.init.as_deref().is_some_and(is_start) {
         "the run directory is the model that training begins with (`train.init`)"
-    } else if run.join(MODEL_FILE).exists() && !run.join(LOG_FILE).exists() && !run.join("checkpoints").exists() {
+    } else if run.join(MODEL_FILE).exists() && !run.join(LOG_FILE).exists() && !run.join(CHECKPOINTS).exists() {
         "the run directory holds a model, but not the run that made it"
     } else {
         return Ok(());
@@ -258,7 +259,7 @@ pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()>
 
 /// Takes the checkpoints out of the run. Returns the directory that they are in now, if there are any.
 fn set_aside(run: &Path) -> Result<PathBuf> {
-    let (checkpoints, old) = (run.join("checkpoints"), run.join(OLD_CHECKPOINTS));
+    let (checkpoints, old) = (run.join(CHECKPOINTS), run.join(OLD_CHECKPOINTS));
     remove_all(&old)?;
     if checkpoints.is_symlink() {
         // The link stays: it leads to where the user wants checkpoints, perhaps among other things.

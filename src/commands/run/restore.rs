@@ -112,5 +112,5 @@ fn load_optimizer(file: &Path, optimizer: &Optimizer, parameters: &Arc<Parameter
     for ((_, tensor), values) in tensors.iter().zip(flat.chunks_exact(length)) {
         change_on_host(tensor, |slice| slice.copy_from_slice(values))?;
     }
-    Ok(())
+    Ok(optimizer.clear_frozen_moments()?)
 }

@@ -54,14 +54,14 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
 }
 
 fn work(args: &TrainArgs, common: &Common) -> Result<()> {
-    let config = configuration::load(&args.config, &args.set, common)?;
+    let config = configuration::load(&args.run, common)?;
     let texts = Texts::find(&config.data, common)?;
     device::set_threads(config.runtime.threads)?;
     let device = configuration::device(&config)?;
     if device.is_cpu() {
         memory::refuse_the_impossible(&config)?;
     }
-    let run = directory::of(args.run_dir.as_deref(), &args.config)?;
+    let run = directory::of(&args.run)?;
     directory::refuse_unusable(&run, &config)?;
     config.train.schedule.idle_end(config.train.max_updates).into_iter().for_each(warning);
     if args.dry_run {
@@ -204,7 +204,7 @@ fn train(
     // Even if there was no validation since the last page, or none at all.
     if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page], &Value::Null))
     {
-        trainer.log.line(&format!("warning: {error}"));
+        trainer.log.damage(&format!("warning: {error}"));
     }
     conclude(end, &mut trainer, &mut host, args, common)
 }
@@ -248,14 +248,17 @@ fn conclude(
         End::Patience => format!("{} validations without an improvement", trainer.valid.patience),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
-    let (what, validation) = host.finish(trainer)?;
+    let (made, validation) = host.finish(trainer)?;
     if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.signals.stop()) {
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
         let help = format!("evaluate it with --resume --run-dir {}", shell_word(host.run));
+        if common.json {
+            print(serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made }))?;
+        }
         return Err(Error::stopped(signal == End::Terminated, what).help(help));
     }
     if common.json {
-        let mut result = serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": why, "model": what });
+        let mut result = serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": why, "model": made });
         if let Some(validation) = validation {
             result["valid"] = validation.numbers().into();
         }

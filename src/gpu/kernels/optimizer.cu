@@ -48,8 +48,9 @@ KERNEL decide(Decision* decision, unsigned* stopped, const double* partial, cons
 }
 LAUNCHABLE(decide)
 
+// AdamStep::constants in src/ops/optimizer.rs.
 struct Adam {
-    float beta1, beta2, correction1, correction2, eps, rate, decay;
+    float beta1, beta2, rest1, rest2, correction1, correction2, eps, rate, share;
 };
 
 // `bounds` are the places where weight decay begins and ends, alternately.
@@ -60,8 +61,8 @@ KERNEL adam(float* values, const float* gradients, float* first, float* second, 
     const size_t stride = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
         const float g = gradients[i] * scale;
-        const float m = step.beta1 * first[i] + (1.0f - step.beta1) * g;
-        const float v = step.beta2 * second[i] + (1.0f - step.beta2) * g * g;
+        const float m = step.beta1 * first[i] + step.rest1 * g;
+        const float v = step.beta2 * second[i] + step.rest2 * g * g;
         first[i] = m;
         second[i] = v;
         // The number of bounds at or before i.
@@ -74,19 +75,18 @@ KERNEL adam(float* values, const float* gradients, float* first, float* second, 
                 above = middle;
             }
         }
-        const float kept = before % 2 == 1 ? values[i] * step.decay : values[i];
-        values[i] = kept - step.rate * (m * step.correction1 / (sqrtf(v * step.correction2) + step.eps));
+        const float taken = before % 2 == 1 ? step.share * values[i] : 0.0f;
+        values[i] -= step.rate * (m * step.correction1 / (sqrtf(v * step.correction2) + step.eps)) + taken;
     }
 }
 LAUNCHABLE(adam)
 
-// average = decay · average + share · values.
-KERNEL average(float* average, const float* values, const Decision* decision, float decay, float share,
-               unsigned long long count) {
+// average += share · (values - average).
+KERNEL average(float* average, const float* values, const Decision* decision, float share, unsigned long long count) {
     if (!decision->is_made) return;
     const size_t stride = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
-        average[i] = average[i] * decay + values[i] * share;
+        average[i] += share * (values[i] - average[i]);
     }
 }
 LAUNCHABLE(average)

@@ -5,12 +5,13 @@ use std::ffi::c_void;
 use super::Kernels;
 use crate::error::Result;
 use crate::gpu::queue::{Address, Launch};
+use crate::ops::optimizer::AdamConstants;
 use crate::ops::profile::Work;
 
 /// The constants of an Adam update as the kernel takes them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct AdamArgument(pub [f32; 7]);
+pub struct AdamArgument(pub AdamConstants);
 
 impl Kernels {
     /// Blocks of [`Self::squares`]: `partial` must have room for as many float64.
@@ -91,7 +92,7 @@ impl Kernels {
     ) -> Result<()> {
         let bytes = 12 * count;
         let (grid, count) = ([self.blocks(count.div_ceil(256), 32), 1, 1], count as u64);
-        let [decay, share] = [decay, 1.0 - decay].map(|x| x as f32);
+        let share = (1.0 - decay) as f32;
         // SAFETY: the types are those of `average` in optimizer.cu.
         unsafe {
             self.queue.launch(
@@ -103,7 +104,7 @@ impl Kernels {
                     shared: 0,
                     work: Work::bytes(bytes),
                 },
-                arguments![average, values, decision, decay, share, count],
+                arguments![average, values, decision, share, count],
             )
         }
     }
