@@ -21,10 +21,12 @@ if [ ! -e "$folder/libcuda.so.1" ] || [ -n "$(find "${sources[@]}" -newer "$fold
     # The program loads libraries by name: one file serves as the driver and as all of them.
     "${CXX:-c++}" -std=c++17 -O2 -g -fPIC -shared -fsanitize=alignment -fsanitize-undefined-trap-on-error \
         -DMT_EMULATED -I "$root/tests/emulator" \
-        "$root/tests/emulator/driver.cpp" -o "$folder/libcuda.so.1"
-    for library in libcublasLt.so.13 libcublas.so.13 libcurand.so.10 libnvrtc.so.13; do
+        "$root/tests/emulator/driver.cpp" -o "$folder/new.so"
+    for library in libcublasLt.so.1{2,3} libcublas.so.1{2,3} libcurand.so.10 libnvrtc.so.1{2,3}; do
         ln -sf libcuda.so.1 "$folder/$library"
     done
+    # Another program may be running on the old one.
+    mv "$folder/new.so" "$folder/libcuda.so.1"
 fi
 export MT_TEST_DEVICE=${MT_TEST_DEVICE:-cuda}
 LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$@"

@@ -148,7 +148,8 @@ run() {
 
 # Trains a small model in two runs and translates with it on the device and on the processor.
 end_to_end() {
-    local device=$1 precision=$2 beam same
+    local device=$1 precision=$2 beam same least=95
+    [ "$precision" != bf16 ] || least=75
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     head -n 100 data/quickstart/test.en >"$work/source"
@@ -165,10 +166,10 @@ end_to_end() {
     for beam in 1 4; do
         translate here cpu "$beam"
         translate there "$device" "$beam"
-        # Rounding decides if two words are nearly equally likely.
+        # Rounding decides if two words are nearly equally likely; in bf16 more often (98 and 91 were the same on an H100).
         same=$(paste -d '\n' "$work/here" "$work/there" | awk 'NR % 2 { first = $0; next } { same += $0 == first } END { print same + 0 }')
         echo "beam $beam: $same of 100 translations are the processor's"
-        [ "$precision" = bf16 ] || [ "$same" -ge 95 ] || fail "translations differ: $same of 100 are the same"
+        [ "$same" -ge "$least" ] || fail "translations differ: $same of 100 are the same, fewer than $least"
     done
 }
 

@@ -62,7 +62,7 @@ pub struct Emulator {
     guarded: bool,
     /// `None`: do not look for races; else whether barriers order accesses.
     races: Option<bool>,
-    /// Fetched bytes by ticket; `None` once handed out or superseded.
+    /// Fetched bytes by ticket; `None` once handed out.
     fetches: Mutex<Vec<Option<Vec<u8>>>>,
 }
 

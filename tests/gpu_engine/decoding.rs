@@ -8,7 +8,7 @@ use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::Neural;
 use mt::decode::source::Source;
 use mt::decode::translate::{Prefix, TranslateOptions};
-use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, search};
+use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
 use mt::gpu::decode::InferenceEngine;
 use mt::gpu::launch::{Exclusions, Kernels};
 use mt::gpu::queue::Number;
@@ -75,6 +75,28 @@ fn decoding_is_the_processor_s() {
                 assert_eq!(got[0].tokens, want[0].tokens);
                 assert!((got[0].log_prob - want[0].log_prob).abs() < 1e-3);
             }
+        }
+    }
+}
+
+/// In both number types, and beyond the earlier positions that one tile has.
+#[test]
+fn given_targets_have_the_processor_s_probabilities() {
+    let random = |length: u32, name: &str| random_sequences(&[length], V, name).ids;
+    let sources = [random(9, "source"), random(3, "another source")];
+    let targets = [random(45, "target"), random(6, "another target")];
+    let [sources, targets] = [&sources, &targets].map(|lines| lines.each_ref().map(Vec::as_slice));
+    for (number, config) in every_option().into_iter().enumerate() {
+        let here = Neural::new(&model(&config, &Device::Cpu), special()).unwrap();
+        let want = force(&mut here.begin(&sources).unwrap(), &targets).unwrap().concat();
+        assert_eq!(want.len(), 45 + 6 + 2);
+        for (compute, bound) in [(DType::F32, 1e-5), (DType::BF16, 2e-2)] {
+            let (device, queue) = device();
+            let there = model(&config, &device);
+            let there = Neural::on_device(&there, InferenceEngine::new(&there, queue, compute).unwrap(), special());
+            let got = force(&mut there.begin(&sources).unwrap(), &targets).unwrap().concat();
+            let error = error_by_norm(&got, &want);
+            assert!(error < bound, "config {number}, {compute:?}: {error}");
         }
     }
 }

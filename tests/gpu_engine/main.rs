@@ -106,7 +106,11 @@ const TRAINING: Mode = Mode { training: Some(11), implementation: Implementation
 fn loss_and_gradients_are_the_processor_s() {
     // Deep enough for more column sums than one kernel adds up.
     let deep = ModelConfig { decoder_layers: 8, norm: NormPlacement::Pre, ..small_model() };
-    for (number, config) in every_option().into_iter().chain([deep]).enumerate() {
+    // Rows of embeddings wider than one warp reads at a time, eight numbers a thread, and one.
+    let flat = ModelConfig { encoder_layers: 1, decoder_layers: 1, ..with_dropouts() };
+    let wide = ModelConfig { d_model: 264, d_ff: 16, ..flat.clone() };
+    let narrow = ModelConfig { d_model: 40, d_ff: 37, ..flat };
+    for (number, config) in every_option().into_iter().chain([deep, wide, narrow]).enumerate() {
         let (want, got) = (want(&config, &TRAINING), got(&config, &TRAINING, DType::F32));
         assert!((got.0 - want.0).abs() < 1e-5 * want.0, "config {number}: {}, not {}", got.0, want.0);
         assert!((got.1 - want.1).abs() < 1e-5 * want.1, "config {number}: {}, not {}", got.1, want.1);

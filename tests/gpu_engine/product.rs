@@ -301,10 +301,14 @@ fn other_products_are_left_to_the_library() {
     }
     let small = product([64, 64, 64]);
     assert!(kernels.has_kernel(&small));
-    let (a, c) = (Matrix::new(Address(4104), 64), matrix(68));
-    for other in [Product { a, ..small }, Product { c, ..small }, Product { number: Number::F32, ..small }] {
-        assert!(!kernels.has_kernel(&other), "{other:?}");
+    let [starts, strides] = [Matrix::new(Address(4104), 64), matrix(68)];
+    for odd in [starts, strides] {
+        for other in [Product { a: odd, ..small }, Product { b: odd.t(), ..small }, Product { c: odd, ..small }] {
+            assert!(!kernels.has_kernel(&other), "{other:?}");
+        }
     }
+    assert!(!kernels.has_kernel(&Product { number: Number::F32, ..small }));
+    assert!(!Kernels::new(guarded_queue(), Number::Bf16, false).has_kernel(&small), "beside odd widths");
     // A sum is of products with one result.
     let (b, c) = (matrix(64), matrix(64));
     let back = Product { b, c, ..small };

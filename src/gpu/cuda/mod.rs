@@ -26,8 +26,8 @@ use staging::{Fetch, Piece, STAGING_LIMIT, Staging};
 /// `kernels/all.cu`, compiled by build.rs.
 const KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
-/// Dynamic shared memory that a kernel gets without asking.
-const SHARED: u32 = 48 << 10;
+/// Dynamic shared memory that any kernel gets without asking: what it has by itself comes from the same 48 KiB.
+const SHARED: u32 = 32 << 10;
 /// With less free memory than this, cuBLASLt may be unable to load a kernel.
 const ROOM_FOR_KERNELS: usize = 64 << 20;
 
@@ -266,23 +266,6 @@ impl Cuda {
             locked(&self.spare).push(events);
         }
         Ok(())
-    }
-}
-
-impl Drop for Cuda {
-    fn drop(&mut self) {
-        // Nothing can be done about errors here.
-        let _ = self.bind().and_then(|()| self.synchronize());
-        // SAFETY: all work is done, and nothing of this is used again.
-        unsafe {
-            let _ = lt::destroy_handle(self.lt);
-            let _ = result::free_sync(locked(&self.workspace).0);
-            let mut staging = locked(&self.staging);
-            let fetched: Vec<Piece> = staging.fetches.drain(..).flat_map(|fetch| fetch.pieces).collect();
-            for piece in fetched.into_iter().chain(std::mem::take(&mut staging.free)) {
-                let _ = result::free_host(piece.memory);
-            }
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::gpu::queue::Ticket;
 
 /// Smallest size of the pieces in which pinned memory is allocated.
 const STAGING: usize = 4 << 20;
-/// When more bytes than this would be under way, a copy to the device first waits for those before it.
+/// When more bytes than this would be under way since the last fetch, a copy to the device first waits for those before it.
 pub(super) const STAGING_LIMIT: usize = 64 << 20;
 
 /// Pinned memory.
@@ -28,6 +28,7 @@ pub(super) struct Staging {
     pub(super) filling: Vec<Piece>,
     /// Bytes used of the last piece of `filling`.
     pub(super) used: usize,
+    /// Bytes of copies since the last fetch.
     pub(super) under_way: usize,
     /// Copies to the host that were not asked for yet.
     pub(super) fetches: Vec<Fetch>,
@@ -62,10 +63,10 @@ impl Staging {
             None => {
                 let bytes = size.max(STAGING);
                 // SAFETY: it is written before it is read.
-                let memory = unsafe { result::malloc_host(bytes, 0) }.map_err(|error| {
-                    // This is not the GPU's memory, where smaller batches would help.
-                    Error::failure(format!("this machine has no memory left for copies to the GPU ({:?})", error.0))
-                        .help("stop other programs")
+                let memory = unsafe { result::malloc_host(bytes, 0) }.map_err(|_| {
+                    // Not with the driver's words: this is not the GPU's memory, where smaller batches would help.
+                    let error = Error::failure("this machine can pin no more of its memory for copies to the GPU");
+                    error.help("stop other programs, or raise the limit on locked memory (ulimit -l)")
                 })?;
                 Piece { memory, bytes }
             }

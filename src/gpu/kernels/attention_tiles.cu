@@ -95,6 +95,11 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
             add_tile(acc, x, values.after(start - begin));
         }
     }
+    if (visible == 0) {
+        // The results go through the queries' place, to which copies are still under way.
+        copies_done();
+        __syncthreads();
+    }
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -113,14 +113,19 @@ pub(super) fn work(p: &Product) -> Work {
 }
 
 impl Kernels {
-    /// Whether kernels take the product's layout: whole pieces of 16 bytes.
+    /// Whether kernels take the product's layout: whole pieces of 16 bytes. After a parameter of another width, biases and norms
+    /// would not begin at whole pairs either.
     fn has_small_form(&self, p: &Product) -> bool {
         let is_whole = |n: usize| n.is_multiple_of(8);
         let starts = [p.a.at, p.b.at, p.c.at].iter().all(|at| at.0.is_multiple_of(16));
         let strides = [p.a.stride, p.b.stride, p.c.stride].into_iter().all(is_whole);
         let rows_of_a = if p.a.transposed { p.m } else { p.k };
         let rows_of_b = if p.b.transposed { p.k } else { p.n };
-        p.number == Number::Bf16 && starts && strides && [rows_of_a, rows_of_b, p.n].into_iter().all(is_whole)
+        self.wide
+            && p.number == Number::Bf16
+            && starts
+            && strides
+            && [rows_of_a, rows_of_b, p.n].into_iter().all(is_whole)
     }
 
     fn is_small(&self, multiplications: usize) -> bool {
