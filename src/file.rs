@@ -55,8 +55,7 @@ pub(crate) fn new_beside(path: &Path) -> io::Result<(File, PathBuf)> {
 
 /// Removes the files of [`new_beside`] that nobody has locked. Where files cannot be locked, they stay.
 fn remove_left_by_kills(path: &Path, beginning: &str) {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(folder_of(path)).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix(beginning)?.strip_suffix(NEW));
         let is_ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
@@ -117,6 +116,11 @@ pub(crate) fn lock_or_wait(path: &Path, on_wait: impl FnOnce()) -> io::Result<Op
         }
         Attempt::NoLocks => Ok(None),
     }
+}
+
+/// The folder that a file is in: `.` of a bare name.
+pub(crate) fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The numbers of the file system of a path, which need not exist yet.

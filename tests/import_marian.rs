@@ -25,6 +25,7 @@ fn a_release_of_opus_mt() {
         ("model", "norm", "post".into()),
         ("model", "norm_eps", 1e-6.into()),
         ("model", "output_bias", true.into()),
+        ("model", "scale_embedding", true.into()),
         ("model", "tie", "all".into()),
         ("decode", "beam", 3.into()),
         ("decode", "length_penalty", 1.0.into()),
@@ -41,6 +42,9 @@ fn a_release_of_opus_mt() {
     succeeds(&project.mt(&["import", "opus", "--out", "model3"]));
     let bytes = |model: &str| std::fs::read(project.path(model).join("model.safetensors")).unwrap();
     assert_eq!(bytes("model3"), bytes("model"));
+    let mut from_its_folder = project.command(&["import", "model.npz", "--out", "../model4"]);
+    succeeds(&from_its_folder.current_dir(project.path("opus")).output().unwrap());
+    assert_eq!(bytes("model4"), bytes("model"));
     // It can be used like any other model.
     succeeds(&project.mt(&["quantize", "model", "--out", "int8"]));
     succeeds(&project.mt(&["export", "model", "--format", "ct2", "--out", "ct2"]));
@@ -66,6 +70,10 @@ fn arrays_are_turned_and_padding_added() {
     let embeddings = tensors["source_embedding.weight"].to_vec2::<f32>().unwrap();
     assert_eq!(embeddings.len(), npz::pieces().len() + 1);
     assert!(embeddings.last().unwrap().iter().all(|value| *value == 0.0));
+    // Nothing is ever translated into it.
+    let biases = tensors["output_projection.bias"].to_vec1::<f32>().unwrap();
+    let (padding, others) = biases.split_last().unwrap();
+    assert!(*padding == -30.0 && others.iter().all(|bias| bias.abs() < 100.0), "{padding}");
 }
 
 #[test]

@@ -188,9 +188,70 @@ fn files_that_were_removed_are_written_again() {
             std::fs::remove_file(run.join(name)).unwrap();
         }
     });
-    fails(&output, 143, &["the tokenizer of the run in runs/small had been removed", "the configuration of the run"]);
+    let again = "of the run in runs/small is written again";
+    let removed = ["the tokenizer, which had been removed or changed, ", "the configuration, which had been removed, "];
+    fails(&output, 143, &removed.map(|what| format!("{what}{again}")).each_ref().map(String::as_str));
     succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
     succeeds(&project.train(&["--resume", "--set", "train.max_updates=1"]));
+}
+
+/// A checkpoint would otherwise vouch for a tokenizer that is not its own.
+#[test]
+fn a_tokenizer_that_was_changed_is_written_again() {
+    let project = Project::new();
+    let path = project.path("runs/small/tokenizer.json");
+    let original = std::cell::RefCell::new(String::new());
+    let output = meddled_with(&project, |_| {
+        original.replace(std::fs::read_to_string(&path).unwrap());
+        std::fs::write(&path, original.borrow().replace("▁the", "▁teh")).unwrap();
+    });
+    fails(
+        &output,
+        143,
+        &["the tokenizer, which had been removed or changed, of the run in runs/small is written again"],
+    );
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), *original.borrow());
+    let resumed = project.train(&["--resume", "--set", "train.max_updates=1"]);
+    succeeds(&resumed);
+    assert!(!stderr(&resumed).contains("damaged"), "{}", stderr(&resumed));
+}
+
+/// A signal while the largest batch is tried: nothing of the run that would be replaced or continued is gone.
+#[test]
+fn a_signal_before_training_leaves_a_run_as_it_is() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let model = file(&project, "runs/small", "model.safetensors");
+    // Pairs so long that a batch of them takes seconds.
+    let [source, target] = ["en", "de"].map(|side| {
+        let text = String::from_utf8(file(&project, "", &format!("train.{side}"))).unwrap();
+        text.lines().map(|line| [line].repeat(24).join(" ") + "\n").collect::<String>()
+    });
+    project.write("long.en", source);
+    project.write("long.de", target);
+    let long = r#"data.train=[{source="long.en",target="long.de"}]"#;
+    let sets = [
+        long,
+        "data.max_length=200",
+        "train.batch_tokens=20000",
+        "model.d_model=256",
+        "model.d_ff=1024",
+        "model.encoder_layers=3",
+    ];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let mut child = project
+        .command(&[&["train", "--config", "small.toml", "--overwrite"], &sets[..]].concat())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with("model: ")));
+    send("-INT", &child);
+    let said: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("the run directory is as it was")), "{said:?}");
+    assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
 }
 
 /// If a lock was removed and taken by another process, the first process saves nothing over the other's files.
@@ -819,6 +880,24 @@ fn a_resume_without_an_update_changes_nothing_of_the_final_average() {
     let said = train(&["--resume", "--set", "train.save_every=5", "--set", "train.max_updates=20"]);
     // Those of updates 4, 8, 12, 15 and 20.
     assert!(said.contains("average of the last 5 checkpoints"), "{said}");
+}
+
+/// How work is divided among threads decides nothing.
+#[test]
+fn training_does_not_depend_on_the_number_of_threads() {
+    let project = Project::new();
+    for precision in ["f32", "bf16"] {
+        let model = |threads: &str| {
+            let run = format!("{precision}-{threads}");
+            let precision = format!("runtime.precision={precision}");
+            let sets = ["model.attention_dropout=0.1", "train.max_updates=6", "train.clip_norm=1", &precision];
+            let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+            succeeds(&project.train(&[&["--run-dir", &run, "--threads", threads], &sets[..]].concat()));
+            file(&project, &run, "model.safetensors")
+        };
+        let [one, three, seven] = ["1", "3", "7"].map(model);
+        assert!(one == three && one == seven, "{precision}");
+    }
 }
 
 /// The configuration of a run that is at its end says how it was trained, whatever a resume states.

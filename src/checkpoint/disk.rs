@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::FileEntry;
 use crate::error::{Error, Result};
-use crate::file::{file_system, is_left, is_out_of_files};
+use crate::file::{file_system, folder_of, is_left, is_out_of_files};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
@@ -189,7 +189,7 @@ pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Re
     refuse_existing(out)?;
     let name =
         out.file_name().ok_or_else(|| Error::usage("this is not the name of a directory").at(out))?.to_string_lossy();
-    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = folder_of(out);
     std::fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
     remove_left_by_kills(parent, &name);
     let temporary = parent.join(temporary_name(&format!("{name}.{}", std::process::id())));

@@ -164,18 +164,26 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
 /// None with warnings means that there are checkpoints, but all are damaged.
 ///
 /// # Errors
-/// The directory cannot be listed, or too many files are open.
+/// The directory cannot be listed; or a checkpoint cannot be opened, which says nothing about what it holds.
 pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
     let mut warnings = Vec::new();
     for (step, path) in directories(run)?.into_iter().rev() {
         match verify_holding(&path, &[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]) {
             Ok(_) => return Ok((Some((step, path)), warnings)),
-            // Of the process, and not of this checkpoint.
-            Err(error) if error.is_of_open_files() => return Err(error),
+            Err(error) if error.is_of_access() => return Err(not_opened(error)),
             Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &error)),
         }
     }
     Ok((None, warnings))
+}
+
+/// The error for a checkpoint that is not damaged as far as is known, but cannot be opened.
+pub fn not_opened(error: Error) -> Error {
+    // That of open files says what to do.
+    match error.is_of_open_files() {
+        true => error,
+        false => error.help("make the checkpoint readable for this user; or move it away, to go on without it"),
+    }
 }
 
 /// The checkpoints up to update `step` that were saved because `save_every` was due, and that of `step` itself; not those saved

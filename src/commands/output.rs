@@ -151,8 +151,7 @@ pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
     }
     // A file that does not exist yet, or a pipe: compare its directory and name.
     let place = |path: &Path| -> Option<PathBuf> {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(std::fs::canonicalize(parent).ok()?.join(path.file_name()?))
+        Some(std::fs::canonicalize(file::folder_of(path)).ok()?.join(path.file_name()?))
     };
     matches!((a.and_then(place), b.and_then(place)), (Some(a), Some(b)) if a == b)
 }

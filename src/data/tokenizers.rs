@@ -11,6 +11,7 @@ use super::lines::is_long;
 use super::tokenizer::{TextCounts, Tokenizer, TokenizerKind};
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
+use crate::file;
 
 /// File of a joint tokenizer.
 const JOINT: &str = "tokenizer.json";
@@ -106,6 +107,17 @@ impl Tokenizers {
             return Err(Error::failure("no tokenizer.json here").at(directory).help("name a run or model directory"));
         }
         Ok(Self { source: Arc::new(Tokenizer::load(&source)?), target: Arc::new(Tokenizer::load(&target)?) })
+    }
+
+    /// Whether a directory has these, as [`Self::save`] writes them.
+    pub fn are_in(&self, directory: &Path) -> bool {
+        let is = |tokenizer: &Tokenizer, name: &str| {
+            file::read(&directory.join(name)).is_ok_and(|bytes| bytes == tokenizer.json().as_bytes())
+        };
+        match self.is_joint() {
+            true => is(&self.source, JOINT),
+            false => is(&self.source, SEPARATE[0]) && is(&self.target, SEPARATE[1]),
+        }
     }
 
     /// Saves them in a directory.

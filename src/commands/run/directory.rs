@@ -280,17 +280,18 @@ fn remove_all(directory: &Path) -> Result<()> {
     }
 }
 
-/// Rewrites files that were removed from the run directory but are needed to use its checkpoints.
+/// Rewrites files that were removed from the run directory but are needed to use its checkpoints; and tokenizers that were
+/// changed there, which are not those of its parameters.
 pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
     let warn = |what: &str| {
-        message(format_args!("warning: {what} of the run in {} had been removed and is written again", run.display()));
+        message(format_args!("warning: {what} of the run in {} is written again", run.display()));
     };
     if !config::is_resolved(&run.join(CONFIG_FILE)) {
-        warn("the configuration");
+        warn("the configuration, which had been removed,");
         write_config(run, config)?;
     }
-    if !Tokenizers::exist(run) {
-        warn("the tokenizer");
+    if !tokenizers.are_in(run) {
+        warn("the tokenizer, which had been removed or changed,");
         tokenizers.save(run)?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! What the training loop needs: validation, checkpoints, signals, and the final model.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -166,6 +166,7 @@ impl RunHost<'_> {
     /// checkpoint and the last update. Returns which it is, and its validation.
     pub fn finish(&mut self, trainer: &mut Trainer<'_>) -> Result<(String, Option<Validation>)> {
         let (model, step) = (trainer.model, trainer.state.step);
+        self.lock.check(self.run)?;
         let of_last = self.validation_of_last(trainer)?;
         let Trainer { optimizer, log, .. } = &*trainer;
         let what = if self.config.train.average_last > 0 {
@@ -178,6 +179,7 @@ impl RunHost<'_> {
         } else {
             self.best_or_last(model, log, step)?
         };
+        self.lock.check(self.run)?;
         directory::restore_files(self.run, self.config, &self.data.tokenizers)?;
         on_host(model.parameters().values(), |values| {
             Ok(checkpoint::save_model(self.run, &named(self.parameters.entries(), values), None))
@@ -247,7 +249,7 @@ impl RunHost<'_> {
         let found = checkpoint::find(self.run, best)?;
         // If it is gone, its usual place is named.
         let directory = found.unwrap_or_else(|| checkpoint::directory_of(self.run, best));
-        if let Err(error) = self.refuse(&directory) {
+        if let Some(error) = self.why_unusable(&directory)? {
             log.damage(&format!("warning: the best checkpoint cannot be used, so the last one is used: {error}"));
             return Ok(last);
         }
@@ -255,28 +257,38 @@ impl RunHost<'_> {
         Ok(format!("best, update {best}"))
     }
 
-    /// Refuses a checkpoint that is damaged, or was trained as another model.
-    fn refuse(&self, directory: &Path) -> Result<()> {
-        checkpoint::verify(directory)?;
-        record::refuse_other_model(self.config, self.run, directory)
+    /// Why a checkpoint cannot be part of the final model: it is damaged, or was trained as another model.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn why_unusable(&self, directory: &Path) -> Result<Option<Error>> {
+        let checked = checkpoint::verify(directory);
+        match checked.and_then(|_| record::refuse_other_model(self.config, self.run, directory)) {
+            Err(error) if error.is_of_access() => Err(checkpoint::not_opened(error)),
+            checked => Ok(checked.err()),
+        }
     }
 
     /// Averages the last checkpoints into the model; damaged ones are reported and replaced by earlier ones.
     fn average(&self, model: &Transformer, log: &Log, step: u64) -> Result<String> {
-        let is_whole = |(number, path): &(u64, PathBuf)| match self.refuse(path) {
-            Ok(()) => true,
-            Err(error) => {
-                log.damage(&format!("warning: the checkpoint of update {number} is not part of the average: {error}"));
-                false
+        let mut directories = Vec::new();
+        for (number, path) in checkpoint::regular(self.run, self.config.train.save_every, step)?.into_iter().rev() {
+            if directories.len() == self.config.train.average_last {
+                break;
             }
-        };
-        let newest_first = checkpoint::regular(self.run, self.config.train.save_every, step)?.into_iter().rev();
-        let mut last: Vec<_> = newest_first.filter(is_whole).take(self.config.train.average_last).collect();
-        last.reverse();
-        if last.is_empty() {
+            match self.why_unusable(&path)? {
+                None => directories.push(path),
+                Some(why) => {
+                    log.damage(&format!(
+                        "warning: the checkpoint of update {number} is not part of the average: {why}"
+                    ));
+                }
+            }
+        }
+        directories.reverse();
+        if directories.is_empty() {
             return Ok(format!("last, update {step}"));
         }
-        let directories: Vec<PathBuf> = last.into_iter().map(|(_, path)| path).collect();
         let parameters = model.parameters();
         let slots = slots(parameters.entries());
         change_on_host(parameters.values(), |flat| checkpoint::average(&directories, &slots, flat))??;

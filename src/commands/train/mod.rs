@@ -104,14 +104,12 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
             state.health.rate
         ));
     }
-    if let Some(end) = signals.stop() {
-        let error = Error::stopped(end == End::Terminated, "stopped by a signal before training began");
-        return Err(error.help("run the same command again: the run directory is as it was"));
-    }
+    refuse_to_begin(&signals)?;
     info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
     let mut backend = super::model::training_backend(&model)?;
     // A run that is replaced stays until it is known that this one can be trained.
     let session = rehearsal(&mut *backend, &data, &config)?;
+    refuse_to_begin(&signals)?;
     if resumed {
         directory::resume(&run, &recorded, &state)?;
     } else {
@@ -119,6 +117,13 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     let prepared = Prepared { data, validator, model, backend, optimizer, state, changes, lock, session };
     train(&run, &config, args, common, prepared, signals)
+}
+
+/// Fails if a signal has asked to stop while nothing of a former run is touched.
+fn refuse_to_begin(signals: &Signals) -> Result<()> {
+    let Some(end) = signals.stop() else { return Ok(()) };
+    let error = Error::stopped(end == End::Terminated, "stopped by a signal before training began");
+    Err(error.help("run the same command again: the run directory is as it was"))
 }
 
 /// Tries the largest batch.

@@ -62,7 +62,7 @@ impl Snapshot {
         let averaged = checkpoint::regular(&self.run, self.config.save_every, self.step)?;
         let surplus = averaged.len().saturating_sub(self.config.average_last);
         protected.extend(averaged[surplus..].iter().map(|(step, _)| *step));
-        if let Err(error) = checkpoint::prune(&self.run, self.step, self.config.keep.max(1), &protected) {
+        if let Err(error) = checkpoint::prune(&self.run, self.step, self.config.keep, &protected) {
             // Nothing is lost by keeping too much.
             message(format_args!("warning: old checkpoints were not removed: {error}"));
         }

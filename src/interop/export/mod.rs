@@ -11,6 +11,8 @@
 pub mod ct2;
 pub mod hf_marian;
 
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 
 use crate::checkpoint::write_error;
@@ -97,10 +99,15 @@ fn pieces(tokenizer: &Tokenizer) -> Vec<&str> {
     (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.piece(id).unwrap_or_default()).collect()
 }
 
-/// Writes a small file.
+/// Writes a small file, and syncs it to disk: the folder is to be whole once it has its name.
 fn write_bytes(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let file = directory.join(name);
-    std::fs::write(&file, bytes).map_err(|error| write_error(&file, error))
+    let write = || {
+        let mut file = File::create(&file)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|error| write_error(&file, error))
 }
 
 /// As [`write_bytes`], of text.

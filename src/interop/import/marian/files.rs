@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::yaml::{self, Value};
 use crate::error::{Error, Result};
+use crate::file::folder_of;
 use crate::interop::import::read;
 
 /// The files of a model.
@@ -43,7 +44,7 @@ impl Files {
     pub(super) fn find(source: &Path) -> Result<Self> {
         let (weights, decoder, passed_over) =
             if source.is_file() { (source.to_path_buf(), decoder_of(source), Vec::new()) } else { in_folder(source)? };
-        let folder = weights.parent().unwrap_or(Path::new(""));
+        let folder = folder_of(&weights);
         let named = match &decoder {
             Some(file) => list(file, "vocabs")?,
             None => Vec::new(),
