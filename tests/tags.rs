@@ -256,6 +256,12 @@ fn every_part_of_a_line_begins_with_its_tag() {
     let steps: f64 = found["token_log_probs"].as_array().unwrap().iter().map(|step| step.as_f64().unwrap()).sum();
     // Log-probabilities of about a hundred tokens, in f32.
     assert!((score - log_prob).abs() < 1e-9 && (score - steps).abs() < 1e-4, "{json}");
+    // Nor in the order of several.
+    let (json, _) = translate(&["--json", "--prefix", "<x>", "--beam", "6", "--n-best", "6", &long]);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    let scores: Vec<f64> =
+        found["n_best"].as_array().unwrap().iter().map(|one| one["score"].as_f64().unwrap()).collect();
+    assert!(scores.len() > 1 && scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
 
     let (_, said) = translate(&["the cat", "<2fr> the dog", "<2de> a cat"]);
     assert!(

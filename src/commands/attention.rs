@@ -6,11 +6,13 @@ use super::output::Replacement;
 use crate::console::warning;
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
-use crate::report::attention::page;
+use crate::report::attention::{Sentence, page};
 use crate::report::picture::{Format, sentence};
 
-/// The most sentences on a page; each takes two bytes per weight.
+/// The most sentences on a page, …
 const MOST_ON_A_PAGE: usize = 100;
+/// … and their bytes, after which there are no more: browsers are slow to open larger pages.
+const MOST_BYTES: usize = 200 << 20;
 
 /// An open file.
 pub struct AttentionFile {
@@ -23,7 +25,7 @@ enum Form {
     /// A list with one entry for each line, written as they come.
     Json { is_empty: bool },
     /// A page to click through.
-    Page { sentences: Vec<Explanation>, left_out: usize },
+    Page { sentences: Vec<Sentence>, bytes: usize, left_out: usize },
     /// One sentence.
     Picture { format: Format, sentence: Option<Box<Explanation>> },
 }
@@ -35,7 +37,7 @@ impl Form {
             path.extension().is_some_and(|it| it.eq_ignore_ascii_case("html") || it.eq_ignore_ascii_case("htm"));
         match Format::of(path) {
             Some(format) => Self::Picture { format, sentence: None },
-            None if is_page => Self::Page { sentences: Vec::new(), left_out: 0 },
+            None if is_page => Self::Page { sentences: Vec::new(), bytes: 0, left_out: 0 },
             None => Self::Json { is_empty: true },
         }
     }
@@ -60,7 +62,8 @@ impl AttentionFile {
 
     /// Whether there is no room for another line.
     pub fn is_full(&self) -> bool {
-        matches!(&self.form, Form::Page { sentences, .. } if sentences.len() >= MOST_ON_A_PAGE)
+        let is_full = |sentences: usize, bytes: usize| sentences >= MOST_ON_A_PAGE || bytes >= MOST_BYTES;
+        matches!(&self.form, Form::Page { sentences, bytes, .. } if is_full(sentences.len(), *bytes))
     }
 
     /// Counts a line for which there is no room.
@@ -79,8 +82,10 @@ impl AttentionFile {
                     .map_err(|e| Error::failure("attention weights cannot be written as JSON").caused_by(e))?;
                 self.file.output().text(&json)
             }
-            Form::Page { sentences, .. } => {
-                sentences.push(explanation);
+            Form::Page { sentences, bytes, .. } => {
+                let sentence = Sentence::new(&explanation);
+                *bytes += sentence.bytes();
+                sentences.push(sentence);
                 Ok(())
             }
             Form::Picture { sentence: Some(_), .. } => Err(several(&self.path)),
@@ -95,12 +100,15 @@ impl AttentionFile {
     pub fn finish(mut self) -> Result<()> {
         match self.form {
             Form::Json { .. } => self.file.output().text("\n]\n")?,
-            Form::Page { sentences, left_out } => {
-                self.file.output().text(&page(&sentences))?;
+            Form::Page { sentences, left_out, .. } => {
+                let output = self.file.output();
+                page(&sentences, |part| output.text(part))?;
                 if left_out > 0 {
+                    let shown =
+                        if sentences.len() == 1 { "line".to_owned() } else { format!("{} lines", sentences.len()) };
                     warning(format_args!(
-                        "{} shows only the first {MOST_ON_A_PAGE} lines; {left_out} more would make it too \
-                         large (a .json file takes any number)",
+                        "{} shows only the first {shown}; {left_out} more would make it too large (a .json file takes any \
+                         number)",
                         self.path.display()
                     ));
                 }

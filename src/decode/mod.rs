@@ -77,15 +77,17 @@ pub trait StepModel {
     /// The tokens that may never be in a translation, such as `<pad>`, `<s>` and `<unk>`.
     fn forbidden(&self) -> &[u32];
 
-    /// As [`Self::log_probs`], but negative infinity for the [`Self::forbidden`] tokens.
+    /// As [`Self::log_probs`], but negative infinity for the [`Self::forbidden`] tokens that are not forced.
     ///
     /// # Errors
     /// As [`Self::step`].
     fn distributions(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
         self.log_probs(rows, log_probs)?;
         let vocabulary = log_probs.len() / rows.len();
-        for row in log_probs.chunks_exact_mut(vocabulary) {
-            self.forbidden().iter().for_each(|&token| row[token as usize] = f32::NEG_INFINITY);
+        for (row, log_probs) in log_probs.chunks_exact_mut(vocabulary).enumerate() {
+            let forced = rows.constraint(row).forced;
+            let forbidden = self.forbidden().iter().filter(|token| forced != Some(**token));
+            forbidden.for_each(|&token| log_probs[token as usize] = f32::NEG_INFINITY);
         }
         Ok(())
     }

@@ -61,8 +61,9 @@ impl Smooth {
 
     fn check(self) -> Result<()> {
         match self {
-            Self::Floor(value) | Self::AddK(value) if !value.is_finite() || value < 0.0 => {
-                Err(Error::usage(format!("smoothing value {value} is not a number from 0 upwards")))
+            // A precision of more would be no number.
+            Self::Floor(value) | Self::AddK(value) if !(0.0..=1e6).contains(&value) => {
+                Err(Error::usage(format!("smoothing value {value} is not a number from 0 to 1,000,000")))
             }
             _ => Ok(()),
         }

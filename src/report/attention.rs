@@ -11,18 +11,47 @@ const PAGE: &str = include_str!("assets/attention.html");
 /// Draws [`packed`] explanations.
 pub(super) const SCRIPT: &str = include_str!("assets/attention.js");
 
-/// A page of explained translations only.
-pub fn page(explanations: &[Explanation]) -> String {
-    let sentences: Vec<Value> = explanations.iter().map(packed).collect();
-    let data = json!({ "sentences": sentences, "temperatures": temperatures().collect::<Vec<_>>() });
-    let title = match explanations {
-        [one] => format!("{} → {}", one.text, one.translation),
+/// An explained translation as a page has it: two bytes for each weight, which in an [`Explanation`] takes four.
+pub struct Sentence {
+    title: String,
+    data: String,
+}
+
+impl Sentence {
+    /// Packs an explanation.
+    pub fn new(explanation: &Explanation) -> Self {
+        let title = format!("{} → {}", explanation.text, explanation.translation);
+        Self { title, data: embedded(&packed(explanation)) }
+    }
+
+    /// Its bytes on a page.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+}
+
+/// Writes a page of explained translations only, part by part, since it may be large.
+///
+/// # Errors
+/// Those of `write`.
+pub fn page<E>(sentences: &[Sentence], mut write: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+    let title = match sentences {
+        [one] => one.title.clone(),
         several => format!("{} translations", several.len()),
     };
-    PAGE.replace("@TITLE@", &escaped(&title))
+    let page = PAGE
+        .replace("@TITLE@", &escaped(&title))
         .replace("@STYLE@", STYLE)
-        .replace("@SCRIPT@", &format!("{COMMON_SCRIPT}{SCRIPT}"))
-        .replace("@DATA@", &embedded(&data))
+        .replace("@SCRIPT@", &format!("{COMMON_SCRIPT}{SCRIPT}"));
+    let (before, after) = page.split_once("@DATA@").unwrap_or((&page, ""));
+    write(before)?;
+    write(&format!("{{\"temperatures\":{},\"sentences\":[", json!(temperatures().collect::<Vec<_>>())))?;
+    for (number, sentence) in sentences.iter().enumerate() {
+        write(if number == 0 { "" } else { "," })?;
+        write(&sentence.data)?;
+    }
+    write("]}")?;
+    write(after)
 }
 
 /// An explanation in the script's compact format: weights are two hexadecimal digits, with 255 for 1.
@@ -52,4 +81,41 @@ fn map(weights: &Weights) -> Value {
         let _ = write!(hex, "{:02x}", (weight.clamp(0.0, 1.0) * 255.0).round() as u8);
     }
     json!({ "layers": weights.len(), "heads": weights.first().map_or(0, Vec::len), "hex": hex })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explanation::{SentenceAttention, Step};
+
+    #[test]
+    fn numbers_are_packed_as_the_script_reads_them() {
+        let step =
+            Step { log_prob: -0.123_456, rank: 2, candidates: vec![("a".into(), -0.5)], log_sums: vec![1.25; 20] };
+        let cross = vec![vec![vec![vec![0.0, 1.0], vec![0.5, 0.2]]]];
+        let explanation = Explanation {
+            text: "</script>".to_owned(),
+            attention: SentenceAttention { cross, ..SentenceAttention::default() },
+            steps: vec![step],
+            ..Explanation::default()
+        };
+        let packed = packed(&explanation);
+        assert_eq!(packed["maps"]["cross"], json!({ "layers": 1, "heads": 1, "hex": "00ff8033" }));
+        let step = &packed["steps"][0];
+        assert_eq!((&step["logProb"], &step["rank"], &step["sums"][19]), (&json!(-0.1235), &json!(2), &json!(1.25)));
+        assert_eq!(step["candidates"], json!([["a", -0.5]]));
+
+        let mut whole = String::new();
+        let sentence = Sentence::new(&explanation);
+        page(&[Sentence::new(&explanation), sentence], |part| -> Result<(), ()> {
+            whole += part;
+            Ok(())
+        })
+        .unwrap();
+        let data =
+            whole.split_once(r#"type="application/json" id="data">"#).unwrap().1.split_once("</script>").unwrap().0;
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["sentences"], json!([packed, packed]));
+        assert_eq!(data["temperatures"][0], 0.1);
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::ensemble::Ensemble;
 use super::neural::Neural;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
-use super::{Hypothesis, Prediction, StepModel, force, in_halves, predict};
+use super::{Hypothesis, Prediction, StepModel, Strategy, force, in_halves, predict};
 use crate::data::corpus::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
@@ -87,7 +87,11 @@ impl Translator {
         for ((source, hypotheses), source_cut) in sources.swap_remove(0).into_iter().zip(found).zip(is_cut) {
             let place = &mut translations[source.line];
             let candidate = |hypothesis| self.candidate(hypothesis, forced(&source));
-            let n_best: Vec<Candidate> = hypotheses.into_iter().map(candidate).collect();
+            let mut n_best: Vec<Candidate> = hypotheses.into_iter().map(candidate).collect();
+            // Without the forced tokens, another may be the best. Samples are in no order.
+            if forced(&source) > 0 && !matches!(options.strategy, Strategy::Sample(_)) {
+                n_best.sort_by(|a, b| b.score.total_cmp(&a.score));
+            }
             if n_best.is_empty() {
                 continue;
             }

@@ -37,7 +37,7 @@ function attentionView(parent, sentences, temperatures) {
   if (!sentences.length) { parent.append(make("p", { className: "soft", textContent: "There were no lines." })); return; }
   const state = { sentence: 0, kind: "cross", layer: 0, head: -1, token: 0, temperature: temperatures.indexOf(1) };
   const box = (className, ...children) => { const node = make("div", { className }, ...children); parent.append(node); return node; };
-  const select = make("select", {}, ...sentences.map((s, i) => make("option", { value: i, textContent: s.label ?? `${i + 1}: ${isolated(s.text)}` })));
+  const select = make("select", {}, ...sentences.map((s, i) => make("option", { value: i, textContent: `${i + 1}: ${isolated(s.text)}` })));
   select.setAttribute("aria-label", "sentence");
   select.addEventListener("change", () => { state.sentence = +select.value; begin(); });
   const kinds = make("span", { className: "group" });

@@ -17,9 +17,10 @@ function drawn(name, attributes, parent, text) {
 function short(value) {
   if (value == null || !isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 1e12) return value.toExponential(1);
-  if (size >= 1e9) return (value / 1e9).toPrecision(3) + "G";
-  if (size >= 1e6) return (value / 1e6).toPrecision(3) + "M";
+  /* Three digits of what is just below a unit are those of the unit. */
+  if (size >= 999.5e9) return value.toExponential(1);
+  if (size >= 999.5e6) return (value / 1e9).toPrecision(3) + "G";
+  if (size >= 999.5e3) return (value / 1e6).toPrecision(3) + "M";
   if (size >= 1e4) return (value / 1e3).toPrecision(3) + "k";
   if (size !== 0 && size < 1e-2) return value.toExponential(1);
   return String(+value.toPrecision(4));

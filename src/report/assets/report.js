@@ -306,10 +306,12 @@ function incidents() {
   const found = runs.flatMap(run => run.log.filter(e => words[e.event]).map(e => [run, e]));
   if (!found.length) return;
   const list = make("ul");
-  for (const [run, e] of found.slice(0, 200)) {
+  const MOST = 200;
+  for (const [run, e] of found.slice(0, MOST)) {
     const name = runs.length > 1 ? `${run.name}: ` : "";
     list.append(make("li", {}, name + words[e.event](e), make("span", { className: "soft", textContent: " " + lines(e).join("; ") })));
   }
+  if (found.length > MOST) list.append(make("li", {}, `${found.length - MOST} more are in log.jsonl`));
   parent.append(make("h2", { textContent: "Incidents" }), list);
 }
 

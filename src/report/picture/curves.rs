@@ -15,14 +15,14 @@ use crate::report::page::Run;
 const INK: RGBColor = RGBColor(29, 33, 38);
 const SOFT: RGBColor = RGBColor(93, 102, 112);
 const GRID: RGBColor = RGBColor(225, 228, 232);
-/// Colours of the runs, reused if there are more.
+/// Colours of the runs, reused if there are more: those of the page, `--c0` to `--c7` in report.css.
 const COLORS: [RGBColor; 8] = [
     RGBColor(37, 99, 176),
     RGBColor(194, 65, 12),
     RGBColor(21, 128, 61),
     RGBColor(126, 34, 206),
-    RGBColor(202, 138, 4),
-    RGBColor(34, 197, 224),
+    RGBColor(180, 83, 9),
+    RGBColor(14, 116, 144),
     RGBColor(190, 24, 93),
     RGBColor(77, 87, 97),
 ];
