@@ -156,7 +156,7 @@ fn products(criterion: &mut Criterion) {
         let (a, b, mut c) = (numbers(m * k), numbers(k * n), vec![0f32; m * n]);
         group.throughput(Throughput::Elements((2 * m * n * k) as u64));
         group.bench_function(BenchmarkId::new("small", format!("{m}x{n}x{k}")), |bench| {
-            bench.iter(|| matmul::fixed(m, n, k, Matrix::new(black_box(&a), m, k), &b, n, &mut c, n, false))
+            bench.iter(|| matmul::fixed(m, n, k, Matrix::new(black_box(&a), m, k), &b, n, &mut c, n))
         });
     }
     group.finish();

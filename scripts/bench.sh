@@ -26,9 +26,9 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# No validation and no averaging, so that only updates are timed.
+# No validation, no averaging and no checkpoint before the end, so that only updates are timed.
 if ! "$mt" train --config "$config" --run-dir "$folder/run" \
-    --set train.max_updates=100 --set train.log_every=20 --set train.average_last=0 --set valid.every=0 \
+    --set train.max_updates=100 --set train.log_every=20 --set train.average_last=0 --set valid.every=0 --set train.save_every=1000 \
     "$@" 2>"$folder/messages"; then
     cat "$folder/messages" >&2
     exit 1

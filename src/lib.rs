@@ -16,7 +16,7 @@
 //!
 //! Dependencies point one way: `main → commands → {interop, report} → {config, train, decode, metrics, checkpoint} →
 //! {infer, gpu} → {model, data} → {ops, hub, device} → rng`. Beside this order, [`cli`], with which [`commands`] and `main`
-//! read the command line, imports nothing of ours; [`metrics`], [`hub`], [`device`] and [`rng`] import nothing of ours but
+//! read the command line, imports only names of keys, from [`config`], to explain a flag that is none; [`metrics`], [`hub`], [`device`] and [`rng`] import nothing of ours but
 //! [`error`], [`console`], `file` and `choice`.
 //!
 //! The configuration is an exception to the order. The names that it may use for a thing (`choice`, which imports [`error`]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use candle_core::Device;
+use candle_core::{DType, Device};
 use common::{every_option, random_sequences, relative_error, small_model};
 use mt::config::{
     Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, Sinusoid, Tie,
@@ -42,6 +42,26 @@ fn pass(model: &Transformer, source: &[u32], target: &[u32], mode: &Mode) -> (f6
     let (loss, sums) = model.loss(&source, &target, &targets, mode).unwrap();
     loss.backward().unwrap();
     (sums.smoothed, model.parameters().gradients().to_vec1().unwrap())
+}
+
+/// Trained in bfloat16, a model is judged in float32.
+#[test]
+fn evaluation_does_not_depend_on_the_precision_of_training() {
+    let config = small_model();
+    let vocabulary = Vocabulary { source: SOURCE, target: SOURCE, source_padding: 0, target_padding: 0 };
+    let loss = |compute: DType, mode: &Mode| {
+        let model = Transformer::with_precision(&config, vocabulary, &Device::Cpu, compute).unwrap();
+        model.initialise(3).unwrap();
+        let sequences = |lengths: &[u32], name: &str| random_sequences(lengths, SOURCE, name);
+        let (source, target) = (sequences(&[7, 3, 1], "source"), sequences(&[2, 6, 1], "target"));
+        let targets = Targets { labels: sequences(&[2, 6, 1], "labels").ids, padding: 0, smoothing: 0.1 };
+        model.loss(&source, &target, &targets, mode).unwrap().1.smoothed
+    };
+    let of = |mode: &Mode| [DType::F32, DType::BF16].map(|compute| loss(compute, mode));
+    let [f32, bf16] = of(&Mode::INFERENCE);
+    assert_eq!(f32, bf16);
+    let [f32, bf16] = of(&Mode::training(1));
+    assert!(f32 != bf16 && (f32 - bf16).abs() < 0.05 * f32);
 }
 
 fn fused_equals_reference(config: &ModelConfig, source: &[u32], target: &[u32]) {

@@ -19,14 +19,14 @@ use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::{Sums, Targets};
 use mt::ops::optimizer::{AdamStep, Outcome};
-use mt::rng::Stream;
+use mt::rng::{self, Stream};
 use mt::train::backend::{Backend, Ceilings, Tape};
 use mt::train::evaluate::Evaluator;
 use mt::train::host::{Batches, Lines};
 use mt::train::log::Log;
 use mt::train::optimizer::Optimizer;
 use mt::train::state::TrainState;
-use mt::train::{Alone, End, Host, Pipeline, Session, Trainer, Validation};
+use mt::train::{Alone, End, Host, Pipeline, Session, Trainer, Validation, accumulate};
 use serde_json::Value;
 
 const V: usize = 40;
@@ -221,11 +221,16 @@ struct Trouble<'a> {
     unreadable: Option<u64>,
 }
 
-/// A run with at most `depth` updates under way, and how many there really were.
-fn run(depth: usize, config: &TrainConfig, trouble: Trouble<'_>) -> (Left, usize) {
+fn untrained() -> Transformer {
     let vocabulary = Vocabulary { source: V, target: V, source_padding: 0, target_padding: 0 };
     let model = Transformer::new(&ModelConfig { dropout: 0.1, ..small_model() }, vocabulary, &Device::Cpu).unwrap();
     model.initialise(1).unwrap();
+    model
+}
+
+/// A run with at most `depth` updates under way, and how many there really were.
+fn run(depth: usize, config: &TrainConfig, trouble: Trouble<'_>) -> (Left, usize) {
+    let model = untrained();
     let mut host = Surroundings {
         model: model.clone(),
         poisoned: trouble.poisoned.to_vec(),
@@ -300,11 +305,38 @@ fn the_run_is_that_of_one_update_at_a_time() {
     let lowered = want.saved.iter().find(|saved| saved.state.health.rate < 1.0).map(|saved| saved.state.step);
     let back = want.log.iter().find(|entry| entry["event"] == "back").and_then(|entry| entry["update"].as_u64());
     assert_eq!(lowered, back);
+    // And updates are made with it.
+    let rates = want.log.iter().skip_while(|entry| entry["event"] != "back").filter(|entry| entry["event"] == "train");
+    let rates: Vec<f64> = rates.map(|entry| entry["learning_rate"].as_f64().unwrap()).collect();
+    assert!(rates.len() > 10 && rates.iter().all(|rate| *rate == 0.005), "{rates:?}");
     for depth in [2, 3, 5] {
         let (got, most) = run(depth, &config(), trouble);
         assert!(most > 1 && most <= depth);
         assert_eq!(got, want);
     }
+}
+
+/// Of all its micro-batches, however many there are, each with dropout of its own.
+#[test]
+fn a_gradient_is_divided_by_the_target_tokens_of_its_update() {
+    let config = TrainConfig { accumulate: 3, max_updates: 2, ..config() };
+    let (left, _) = run(1, &config, Trouble::default());
+    let train: Vec<_> = left.log.iter().filter(|entry| entry["event"] == "train").collect();
+    let batches: Vec<Batch> = (0..3).map(|number| batch(number, false)).collect();
+    let tokens: usize = batches.iter().map(|batch| batch.target_tokens).sum();
+    let model = untrained();
+    let mut tape = Tape::new(&model);
+    let norm = |tape: &mut Tape, update: u64, passes: [u64; 3]| {
+        let mode =
+            |number: u64| Some(Mode::training(rng::key(config.seed, "dropout", &[update, passes[number as usize]])));
+        accumulate(tape, &batches, (0, config.label_smoothing), mode).unwrap();
+        tape.decide(1.0 / tokens as f64, 0.0).unwrap();
+        tape.outcome().unwrap().gradient_norm
+    };
+    let found = train[0]["gradient_norm"].as_f64().unwrap();
+    assert_eq!(norm(&mut tape, 1, [0, 1, 2]), found);
+    // With other dropout it would be another.
+    assert!(norm(&mut tape, 2, [0, 1, 2]) != found && norm(&mut tape, 1, [0, 0, 0]) != found);
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl Core {
         let (t, d_k) = (self.queries, self.d_k);
         simd::transpose_padded(heads.k, heads.ldkv, self.keys, d_k, &mut buffers.transposed, keys);
         let q = Matrix::strided(heads.q, t, d_k, heads.ldq, 1);
-        fixed(t, keys, d_k, q, &buffers.transposed, keys, &mut buffers.weights, keys, false);
+        fixed(t, keys, d_k, q, &buffers.transposed, keys, &mut buffers.weights, keys);
         let mask = self.mask.sentence(sentence);
         softmax_rows(&mut buffers.weights[..t * keys], keys, mask, 1.0 / (d_k as f32).sqrt());
     }
@@ -160,7 +160,7 @@ impl Core {
             drop_rows(&mut buffers.weights, keys, self.keys, self.dropout, self.mask_base(sentence, head));
         }
         let weights = Matrix::strided(&buffers.weights, self.queries, self.keys, keys, 1);
-        fixed(self.queries, self.d_v, self.keys, weights, heads.v, heads.ldkv, out, ldo, false);
+        fixed(self.queries, self.d_v, self.keys, weights, heads.v, heads.ldkv, out, ldo);
     }
 
     /// One head backward. `d_out` [T, d_v] rows `ldo` apart; writes dq, dk, dv with the strides of q and k/v.
@@ -176,7 +176,7 @@ impl Core {
         self.weights(place.0, heads, buffers);
         simd::transpose_padded(heads.v, heads.ldkv, s, self.d_v, &mut buffers.transposed, keys);
         let d_out_matrix = Matrix::strided(d_out, t, self.d_v, ldo, 1);
-        fixed(t, keys, self.d_v, d_out_matrix, &buffers.transposed, keys, &mut buffers.gradient, keys, false);
+        fixed(t, keys, self.d_v, d_out_matrix, &buffers.transposed, keys, &mut buffers.gradient, keys);
         let scale = 1.0 / (self.d_k as f32).sqrt();
         let base = self.mask_base(place.0, place.1);
         softmax_rows_backward(
@@ -190,10 +190,10 @@ impl Core {
             scale,
         );
         let dropped = Matrix::strided(&buffers.dropped, t, s, keys, 1).t();
-        fixed(s, self.d_v, t, dropped, d_out, ldo, grads.dv, self.d_v, false);
+        fixed(s, self.d_v, t, dropped, d_out, ldo, grads.dv, self.d_v);
         let gradient = Matrix::strided(&buffers.gradient, t, s, keys, 1);
-        fixed(t, self.d_k, s, gradient, heads.k, heads.ldkv, grads.dq, self.d_k, false);
-        fixed(s, self.d_k, t, gradient.t(), heads.q, heads.ldq, grads.dk, self.d_k, false);
+        fixed(t, self.d_k, s, gradient, heads.k, heads.ldkv, grads.dq, self.d_k);
+        fixed(s, self.d_k, t, gradient.t(), heads.q, heads.ldq, grads.dk, self.d_k);
     }
 
     /// The core in plain Candle operations. q: [B·T, H·K], k: [B·S, H·K], v: [B·S, H·d_v] → [B·T, H·d_v]. Products are

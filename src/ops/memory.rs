@@ -15,8 +15,8 @@ static POOL: Mutex<BTreeMap<usize, Vec<Vec<f32>>>> = Mutex::new(BTreeMap::new())
 /// Most bytes the pool keeps; what exceeds it goes back to the allocator.
 const POOL_LIMIT: usize = 2 << 30;
 
-/// A scratch buffer of `len` floats with arbitrary contents. It goes back to a pool when dropped, so that the steady
-/// state of training allocates nothing.
+/// A scratch buffer of `len` floats with arbitrary contents. It goes back to a pool when dropped, so that kernels
+/// allocate no scratch memory in the steady state of training.
 #[derive(Debug, Default)]
 pub struct Scratch {
     buffer: Vec<f32>,

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod optimizer;
 pub mod pipeline;
 pub mod profile;
+mod report;
 pub mod schedule;
 pub mod split;
 pub mod state;
@@ -35,12 +36,10 @@ use crate::ops::loss::Targets;
 use crate::ops::profile as counters;
 use backend::Backend;
 use evaluate::Evaluator;
-use health::Observed;
-use host::{Batches, Lines};
+use host::Batches;
 pub use host::{End, Host, Score, Validation};
-use log::{Log, Progress, Samples};
+use log::{Log, Progress};
 use optimizer::Optimizer;
-use pipeline::Update;
 pub use pipeline::{Pipeline, rehearse};
 use split::Limit;
 use state::{Best, TrainState, Window};
@@ -138,19 +137,6 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
         sequences(&batch.target_input, &batch.target_lengths, batch.target_length),
         Targets { labels: batch.labels.clone(), padding, smoothing: smoothing as f32 },
     )
-}
-
-/// Lines that a message names; the log names all.
-const NAMED: usize = 8;
-
-/// Some lines of files, as a message names them.
-fn in_words(lines: &[Lines]) -> String {
-    let all = |Lines { file, lines }: &Lines| {
-        let named: Vec<String> = lines.iter().take(NAMED).map(usize::to_string).collect();
-        let more = if lines.len() > NAMED { format!(", … ({} lines)", lines.len()) } else { String::new() };
-        format!("{}: {}{more}", file.display(), named.join(", "))
-    };
-    lines.iter().map(all).collect::<Vec<_>>().join("; ")
 }
 
 /// Begins an update and goes over batches, each in the mode that `mode` gives; ends early if it gives none.
@@ -294,25 +280,6 @@ impl Trainer<'_> {
         (is_due(self.valid.every), is_due(self.config.save_every))
     }
 
-    /// Takes note of an update that was not made.
-    fn skip(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
-        self.state.health.skip();
-        // A checkpoint of this step, if there is one, does not know of the skip.
-        self.session.saved_at = None;
-        let (step, skipped) = (self.state.step + 1, self.state.health.skipped);
-        let (loss, norm, lines) = (update.loss(), update.outcome.gradient_norm, host.lines(&update.pairs()));
-        self.log.line(&format!(
-            "warning: update {step} skipped: its loss is {loss} and the gradient's norm {norm}; it was computed from \
-             {}",
-            in_words(&lines)
-        ));
-        // JSON has no numbers for these.
-        self.log.entry(&json!({
-            "event": "skip", "update": step, "epoch": update.epoch() + 1, "loss": loss.to_string(),
-            "gradient_norm": norm.to_string(), "skipped": skipped, "lines": lines,
-        }))
-    }
-
     /// Goes on from the last sound checkpoint with a lower learning rate, once; returns the batches from there.
     ///
     /// # Errors
@@ -356,55 +323,6 @@ impl Trainer<'_> {
         host.batches(self.state.sampler)
     }
 
-    /// Progress after every update, and a line of the log every `log_every`.
-    fn report(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
-        let step = self.state.step;
-        let pairs = update.pairs();
-        let observed = Observed { loss: update.loss(), tokens: update.tokens(), pairs: pairs.len() };
-        if let Some(usual) = self.state.health.observe(observed) {
-            let (loss, lines) = (update.loss(), host.lines(&pairs));
-            self.log.line(&format!(
-                "note: the loss of update {step} is {loss:.3}, where {usual:.3} is usual for sentences of this length; it was \
-                 computed from {}",
-                in_words(&lines)
-            ));
-            self.log.entry(&json!({
-                "event": "spike", "update": step, "epoch": update.epoch() + 1, "loss": loss, "usual": usual,
-                "gradient_norm": update.outcome.gradient_norm, "lines": lines,
-            }))?;
-        }
-        let window = &mut self.state.window;
-        window.smoothed += update.outcome.sums.smoothed;
-        window.nll += update.outcome.sums.nll;
-        window.tokens += update.tokens();
-        let important = step.is_multiple_of(self.config.log_every);
-        let tokens = window.tokens as f64;
-        let (loss, perplexity) = (window.smoothed / tokens, (window.nll / tokens).exp());
-        let rate = tokens / (self.state.seconds - window.since).max(1e-9);
-        let text = format!(
-            "epoch {} loss {loss:.3} ppl {perplexity:.2} lr {:.2e} {rate:.0} tok/s",
-            update.epoch() + 1,
-            update.learning_rate()
-        );
-        self.log.progress(step, text, important);
-        if important {
-            self.log.entry(&json!({
-                "event": "train", "update": step, "epoch": update.epoch() + 1, "loss": loss, "perplexity": perplexity,
-                "learning_rate": update.learning_rate(), "gradient_norm": update.outcome.gradient_norm,
-                "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
-                "seconds": self.state.seconds, "saving_seconds": self.session.saving.as_secs_f64(),
-                "skipped": self.state.health.skipped,
-                "memory": crate::device::resident_memory(),
-            }))?;
-            self.begin_window();
-        }
-        Ok(())
-    }
-
-    fn begin_window(&mut self) {
-        self.state.window = Window { since: self.state.seconds, ..Window::default() };
-    }
-
     /// Validates, saves if it is the best so far, and says so.
     fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<Validated> {
         let step = self.state.step;
@@ -432,35 +350,11 @@ impl Trainer<'_> {
         } else {
             self.state.stale += 1;
         }
-        let note = match (better, self.valid.patience) {
-            (true, _) => " (best so far)".to_owned(),
-            (false, 0) => String::new(),
-            (false, patience) => format!(" (no better: {} of {patience})", self.state.stale),
-        };
-        let seconds = clock.seconds() - self.state.seconds;
-        self.state.seconds += seconds;
-        self.log.line(&format!("valid at {step}: {result}{note} [{seconds:.1} s]"));
-        for sample in &result.samples {
-            self.log.line(sample);
-        }
-        // A uniform distribution has as many as there are pieces.
-        let pieces = model.vocabulary().target as f64;
-        if result.perplexity > pieces * pieces {
-            self.log.line("note: this is far worse than guessing: the learning rate is probably too high");
-        }
+        self.tell_validation(&result, better, clock)?;
         if self.state.plateau.validated(&self.config.schedule, better) {
             let rate = self.learning_rate(step + 1);
             self.log.line(&format!("note: validation has not improved: the learning rate is lowered to {rate:.2e}"));
         }
-        self.log.samples(Samples { update: step, is_final: false, explained: &result.explained });
-        let more = json!({
-            "best": better, "stale": self.state.stale, "samples": result.samples, "seconds": self.state.seconds,
-            "validation_seconds": seconds,
-        });
-        self.log.entry(&result.entry("valid", step, more))?;
-        // The time for showing the samples is not counted in the next window.
-        self.state.seconds = clock.seconds();
-        self.begin_window();
         if better {
             self.save(host)?;
             return Ok(Validated::Saved);

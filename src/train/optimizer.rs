@@ -287,6 +287,38 @@ mod tests {
         }
     }
 
+    /// Without gradients nothing else moves a parameter.
+    #[test]
+    fn weights_decay_and_biases_and_norms_do_not() {
+        let model = model();
+        let config = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.5 };
+        let mut optimizer = Optimizer::new(&config, model.parameters(), 0.0).unwrap();
+        fill(model.parameters().values(), 2.0);
+        optimizer.step(1, 0.1, 1.0).unwrap();
+        let after: Vec<f32> = model.parameters().values().to_vec1().unwrap();
+        for entry in model.parameters().entries() {
+            let is_weight = entry.name.ends_with(".weight") && !entry.name.contains("norm");
+            let want = if is_weight { 2.0 * (1.0 - 0.1 * 0.5) } else { 2.0 };
+            assert!(after[entry.range()].iter().all(|value| *value == want), "{}", entry.name);
+        }
+    }
+
+    /// Validations and checkpoints have the average, training goes on with what it had.
+    #[test]
+    fn the_average_takes_the_parameters_place_for_a_while() {
+        let model = model();
+        let optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.9).unwrap();
+        let values = || model.parameters().values().to_vec1::<f32>().unwrap();
+        let average = values();
+        fill(model.parameters().values(), 3.0);
+        let trained = optimizer.begin_model_values().unwrap();
+        assert!(values() == average && trained.is_some());
+        optimizer.end_model_values(trained).unwrap();
+        assert!(values().iter().all(|value| *value == 3.0));
+        let without = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0).unwrap();
+        assert!(without.begin_model_values().unwrap().is_none());
+    }
+
     /// At first it follows the parameters closely, as in TensorFlow's `ExponentialMovingAverage` with `num_updates`:
     /// (1 + n) / (10 + n).
     #[test]

@@ -408,7 +408,7 @@ mod tests {
             if precision == Precision::F32 {
                 // The unpacked product sums in the same order.
                 let mut fixed_order = vec![0f32; m * n];
-                fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut fixed_order, n, false);
+                fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut fixed_order, n);
                 assert_eq!(fixed_order, all);
             }
         }

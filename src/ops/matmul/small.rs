@@ -6,21 +6,11 @@ use crate::ops::simd::vectorised;
 /// The most columns of B that the kernel takes at once; B is not packed, so its panels have nothing to do with these.
 const WIDEST: usize = 32;
 
-/// C = A·B (or +=) with one order of summation whatever the number of rows, on the calling thread.
+/// C = A·B with one order of summation whatever the number of rows, on the calling thread.
 ///
 /// `a`: [m, k] with any strides; `b`: [k, n], rows `ldb` apart; `c`: [m, n], rows `ldc` apart.
 #[allow(clippy::too_many_arguments)]
-pub fn fixed(
-    m: usize,
-    n: usize,
-    k: usize,
-    a: Matrix,
-    b: &[f32],
-    ldb: usize,
-    c: &mut [f32],
-    ldc: usize,
-    accumulate: bool,
-) {
+pub fn fixed(m: usize, n: usize, k: usize, a: Matrix, b: &[f32], ldb: usize, c: &mut [f32], ldc: usize) {
     if m == 0 || n == 0 {
         return;
     }
@@ -34,7 +24,6 @@ pub fn fixed(
             (a.data.as_ptr(), a.row_stride, a.column_stride),
             (b.as_ptr(), ldb),
             (c.as_mut_ptr(), ldc),
-            accumulate,
         )
     }
 }
@@ -48,33 +37,33 @@ type Output = (*mut f32, usize);
 
 /// # Safety
 /// All accesses of an [m, n, k] product must be in bounds.
-unsafe fn fixed_kernel(size: [usize; 3], a: Left, b: Right, c: Output, accumulate: bool) {
+unsafe fn fixed_kernel(size: [usize; 3], a: Left, b: Right, c: Output) {
     vectorised! {
-        fn run(size: [usize; 3], a: Left, b: Right, c: Output, accumulate: bool) {
+        fn run(size: [usize; 3], a: Left, b: Right, c: Output) {
             let [m, n, k] = size;
             let mut j = 0;
             // SAFETY: in bounds by the contract of `fixed_kernel`.
             unsafe {
                 while j + WIDEST <= n {
-                    panel::<WIDEST>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1), accumulate);
+                    panel::<WIDEST>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1));
                     j += WIDEST;
                 }
                 while j + 16 <= n {
-                    panel::<16>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1), accumulate);
+                    panel::<16>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1));
                     j += 16;
                 }
                 while j + 4 <= n {
-                    panel::<4>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1), accumulate);
+                    panel::<4>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1));
                     j += 4;
                 }
                 while j < n {
-                    panel::<1>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1), accumulate);
+                    panel::<1>(m, k, a, (b.0.add(j), b.1), (c.0.add(j), c.1));
                     j += 1;
                 }
             }
         }
     }
-    run(size, a, b, c, accumulate);
+    run(size, a, b, c);
 }
 
 /// All rows of one panel of `N` columns.
@@ -82,20 +71,20 @@ unsafe fn fixed_kernel(size: [usize; 3], a: Left, b: Right, c: Output, accumulat
 /// # Safety
 /// See [`fixed_kernel`].
 #[inline(always)]
-unsafe fn panel<const N: usize>(m: usize, k: usize, a: Left, b: Right, c: Output, accumulate: bool) {
+unsafe fn panel<const N: usize>(m: usize, k: usize, a: Left, b: Right, c: Output) {
     let mut i = 0;
     // SAFETY: rows i.. are in bounds by the contract.
     unsafe {
         while i + 8 <= m {
-            tile::<8, N>(k, (a.0.add(i * a.1), a.1, a.2), b, (c.0.add(i * c.1), c.1), accumulate);
+            tile::<8, N>(k, (a.0.add(i * a.1), a.1, a.2), b, (c.0.add(i * c.1), c.1));
             i += 8;
         }
         while i + 4 <= m {
-            tile::<4, N>(k, (a.0.add(i * a.1), a.1, a.2), b, (c.0.add(i * c.1), c.1), accumulate);
+            tile::<4, N>(k, (a.0.add(i * a.1), a.1, a.2), b, (c.0.add(i * c.1), c.1));
             i += 4;
         }
         while i < m {
-            tile::<1, N>(k, (a.0.add(i * a.1), a.1, a.2), b, (c.0.add(i * c.1), c.1), accumulate);
+            tile::<1, N>(k, (a.0.add(i * a.1), a.1, a.2), b, (c.0.add(i * c.1), c.1));
             i += 1;
         }
     }
@@ -106,7 +95,7 @@ unsafe fn panel<const N: usize>(m: usize, k: usize, a: Left, b: Right, c: Output
 /// # Safety
 /// See [`fixed_kernel`].
 #[inline(always)]
-unsafe fn tile<const M: usize, const N: usize>(k: usize, a: Left, b: Right, c: Output, accumulate: bool) {
+unsafe fn tile<const M: usize, const N: usize>(k: usize, a: Left, b: Right, c: Output) {
     let mut sums = [[0f32; N]; M];
     for p in 0..k {
         // SAFETY: p < k and the contract.
@@ -122,15 +111,7 @@ unsafe fn tile<const M: usize, const N: usize>(k: usize, a: Left, b: Right, c: O
     for (i, sum) in sums.iter().enumerate() {
         // SAFETY: row i of C has N columns here.
         unsafe {
-            let target = c.0.add(i * c.1).cast::<[f32; N]>();
-            let mut value = *sum;
-            if accumulate {
-                let old: [f32; N] = std::ptr::read_unaligned(target);
-                for z in 0..N {
-                    value[z] += old[z];
-                }
-            }
-            std::ptr::write_unaligned(target, value);
+            std::ptr::write_unaligned(c.0.add(i * c.1).cast::<[f32; N]>(), *sum);
         }
     }
 }
@@ -147,12 +128,11 @@ mod tests {
             let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
             let want = naive(Matrix::new(&a, m, k), Matrix::new(&b, k, n));
             let mut c = vec![1f32; m * n];
-            fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut c, n, false);
+            fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut c, n);
             close(&c, &want, Precision::F32);
             let at = transposed(&a, m, k);
-            fixed(m, n, k, Matrix::new(&at, k, m).t(), &b, n, &mut c, n, true);
-            let twice: Vec<(f64, f64)> = want.iter().map(|(w, size)| (2.0 * w, 2.0 * size)).collect();
-            close(&c, &twice, Precision::F32);
+            fixed(m, n, k, Matrix::new(&at, k, m).t(), &b, n, &mut c, n);
+            close(&c, &want, Precision::F32);
         }
     }
 
@@ -161,10 +141,10 @@ mod tests {
         let (m, n, k) = (150, 200, 96);
         let (a, b) = (numbers(m * k, 3), numbers(k * n, 4));
         let mut all = vec![0f32; m * n];
-        fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut all, n, false);
+        fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut all, n);
         for rows in [1, 2, 5, 9, 63] {
             let mut some = vec![0f32; rows * n];
-            fixed(rows, n, k, Matrix::new(&a[10 * k..], rows, k), &b, n, &mut some, n, false);
+            fixed(rows, n, k, Matrix::new(&a[10 * k..], rows, k), &b, n, &mut some, n);
             assert_eq!(some, all[10 * n..(10 + rows) * n]);
         }
     }
