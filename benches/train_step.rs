@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use candle_core::DType;
 use clap::{Parser, ValueEnum};
-use mt::commands::model::training_backend;
+use mt::commands::backend;
 use mt::config::{ModelConfig, Precision, Preset};
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
@@ -174,7 +174,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let vocabulary = Vocabulary { source: vocabulary, target: vocabulary, source_padding: 0, target_padding: 0 };
     let model = Transformer::with_precision(&config, vocabulary, &device, compute)?;
     model.initialise(1)?;
-    let mut backend = if args.library { library_backend(&model)? } else { training_backend(&model)? };
+    let mut backend = if args.library { library_backend(&model)? } else { backend::open(&model)? };
     let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0)?;
     let mut stream = Stream::new(1, "batches");
     let mut batch_of = || {

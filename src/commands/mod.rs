@@ -21,6 +21,7 @@ mod report;
 mod run;
 mod score;
 mod shortlist;
+mod signals;
 mod some_lines;
 mod tags;
 mod texts;
@@ -34,10 +35,11 @@ use crate::config::MOST_THREADS;
 use crate::device::DeviceName;
 use crate::error::{Error, Result};
 use crate::file;
+pub use run::backend;
 
 /// Runs the command line.
 pub fn run(cli: &Cli) -> Result<()> {
-    run::signals::end_the_first_process();
+    signals::end_the_first_process();
     file::fail_at_size_limits();
     let common = &cli.common;
     // Commands that need no device accept the flag too, but not a wrong value.
@@ -65,6 +67,6 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Tokenize(args) => tokenize::tokenize(args, common),
         Command::Detokenize(args) => tokenize::detokenize(args, common),
     };
-    run::signals::await_the_end();
+    signals::await_the_end();
     result
 }

@@ -6,9 +6,9 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::output::Output;
-use super::run::signals::Signals;
 use super::run::training_data::{self, Workplace};
 use super::run::{configuration, directory};
+use super::signals::Signals;
 use super::texts::Texts;
 use crate::cli::{Common, RunArgs};
 use crate::console::info;

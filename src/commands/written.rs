@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
-use super::run::signals;
+use super::signals;
 use crate::console::message;
 use crate::error::{Error, Result};
 

@@ -8,11 +8,27 @@ use super::ensemble::{Ensemble, EnsembleStep};
 use super::neural::Neural;
 use super::source::{self, Source};
 use super::translate::{Prefix, TranslateOptions};
-use super::{Hypothesis, Sentence, in_halves, search};
+use super::{Hypothesis, Sentence, search};
 use crate::error::{Error, Result};
 
 /// Batches that a device has at once: while it computes a step of one, the host ranks what the last step of the other found.
 const AT_ONCE: usize = 2;
+
+/// Runs `work` on a batch, or on its halves if the device's memory is too small; the results are in the batch's order.
+///
+/// # Errors
+/// Those of `work`; out of memory only if a single item is too large.
+pub fn in_halves<T, R>(batch: &[T], work: &impl Fn(&[T]) -> Result<Vec<R>>) -> Result<Vec<R>> {
+    match work(batch) {
+        Err(error) if error.is_out_of_memory() && batch.len() > 1 => {
+            let (first, second) = batch.split_at(batch.len() / 2);
+            let mut results = in_halves(first, work)?;
+            results.extend(in_halves(second, work)?);
+            Ok(results)
+        }
+        result => result,
+    }
+}
 
 /// Runs `work` on batches, [`AT_ONCE`] at a time, each on a thread of its own, and calls `finish` with each batch and its result,
 /// on the thread that calls. Returns the batches that there was not enough memory for beside another; nothing if `finish` said

@@ -29,6 +29,7 @@ mod tests;
 mod toy;
 pub mod translate;
 
+pub use batches::in_halves;
 pub use constraint::{Constraint, Sentence};
 pub use force::{Prediction, force, predict};
 pub use penalty::{LengthPenalty, PenaltyKind};
@@ -137,28 +138,6 @@ pub struct Continuation {
     pub log_prob: f32,
 }
 
-/// The error for a model whose output is not finite.
-fn not_a_number() -> Error {
-    Error::failure("the model's output is not a number")
-        .help("its weights are damaged or its training diverged: use an earlier checkpoint")
-}
-
-/// Runs `work` on a batch, or on its halves if the device's memory is too small; the results are in the batch's order.
-///
-/// # Errors
-/// Those of `work`; out of memory only if a single item is too large.
-pub fn in_halves<T, R>(batch: &[T], work: &impl Fn(&[T]) -> Result<Vec<R>>) -> Result<Vec<R>> {
-    match work(batch) {
-        Err(error) if error.is_out_of_memory() && batch.len() > 1 => {
-            let (first, second) = batch.split_at(batch.len() / 2);
-            let mut results = in_halves(first, work)?;
-            results.extend(in_halves(second, work)?);
-            Ok(results)
-        }
-        result => result,
-    }
-}
-
 impl Continuation {
     /// Fills up the answer for a row that has fewer possible tokens than were asked for.
     pub const IMPOSSIBLE: Self = Self { token: 0, log_prob: f32::NEG_INFINITY };
@@ -171,6 +150,12 @@ impl Continuation {
         }
         Ok((self.log_prob > f32::NEG_INFINITY).then(|| f64::from(self.log_prob.min(0.0))))
     }
+}
+
+/// The error for a model whose output is not finite.
+fn not_a_number() -> Error {
+    Error::failure("the model's output is not a number")
+        .help("its weights are damaged or its training diverged: use an earlier checkpoint")
 }
 
 /// How hypotheses are chosen.

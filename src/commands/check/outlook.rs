@@ -6,7 +6,8 @@ use candle_core::Device;
 use serde_json::json;
 
 use crate::commands::info::grouped;
-use crate::commands::model::{training_backend, training_type, vocabulary};
+use crate::commands::model::vocabulary;
+use crate::commands::run::backend;
 use crate::commands::run::batches;
 use crate::commands::run::plan::Plan;
 use crate::commands::run::training_data::Data;
@@ -71,7 +72,7 @@ impl Outlook {
 
     /// Tries the largest batch on a device.
     pub fn measure(&mut self, config: &Config, data: &Data, device: &Device) -> Result<()> {
-        let compute = training_type(config.runtime.precision, device);
+        let compute = backend::number_type(config.runtime.precision, device);
         let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), device, compute)?;
         model.initialise(config.train.seed)?;
         self.tokens_per_second = Some(speed(&model, data, config)?);
@@ -156,7 +157,7 @@ fn duration(seconds: f64) -> String {
 /// Target tokens per second in forward and backward passes over the largest batch.
 fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     let batch = batches::largest_batch(data, config);
-    let (mut backend, mut limit) = (training_backend(model)?, Limit::default());
+    let (mut backend, mut limit) = (backend::open(model)?, Limit::default());
     let tokens = batch.target_tokens as f64;
     let of_targets = (data.tokenizers.target.pad_id(), config.train.label_smoothing);
     let mut parts = vec![batch];

@@ -24,7 +24,6 @@ use crate::infer::{self, Engine};
 use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
-use crate::train::backend::{Backend, Tape};
 pub use find::{config_of, directory, not_a_directory, whole_path};
 
 /// A model that was found, with everything needed to use it. Its weights have not been read.
@@ -185,31 +184,6 @@ pub fn slots(entries: &[Entry]) -> Vec<Slot<'_>> {
 pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
     let parameters = model.parameters();
     change_on_host(parameters.values(), |flat| checkpoint::load_into(file, &slots(parameters.entries()), flat))?
-}
-
-/// The number type of matrix products in training on this device; says so if it is not the one asked for.
-pub fn training_type(precision: Precision, device: &Device) -> DType {
-    match precision {
-        Precision::F32 => DType::F32,
-        Precision::Bf16 if !device.is_cpu() || Precision::Bf16.is_native() => DType::BF16,
-        Precision::Bf16 => {
-            note(
-                "runtime.precision = \"bf16\", but this processor has no instructions for bfloat16 products: \
-                     computing in f32",
-            );
-            DType::F32
-        }
-    }
-}
-
-/// The backend that trains a model on its device, in the model's number type: the engine for GPUs if there is one.
-pub fn training_backend(model: &Transformer) -> Result<Box<dyn Backend>> {
-    #[cfg(feature = "cuda")]
-    if model.parameters().device().is_cuda() {
-        let (queue, compute) = (crate::gpu::cuda::Cuda::of(model.parameters().device())?, model.parameters().compute());
-        return Ok(Box::new(crate::gpu::Engine::new(model, queue, compute)?));
-    }
-    Ok(Box::new(Tape::new(model)))
 }
 
 /// The number type of matrix products in inference: always float32 on the processor.

@@ -10,8 +10,9 @@
 //! | [`untagged`] | lines of any of its text that lack a tag |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`resume`] | the state from which it goes on, with another configuration perhaps |
-//! | [`signals`] | signals that ask it to stop |
+//! | [`backend`] | what computes its updates |
 
+pub mod backend;
 pub mod batches;
 pub mod compare;
 pub mod configuration;
@@ -20,7 +21,6 @@ pub mod init;
 pub mod plan;
 pub mod restore;
 pub mod resume;
-pub mod signals;
 pub mod training_data;
 pub mod untagged;
 pub mod validator;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::init::Start;
-use super::signals::Signals;
 use super::untagged;
+use crate::commands::signals::Signals;
 use crate::commands::texts::Texts;
 use crate::config::{Config, DataConfig, TokenizerConfig};
 use crate::console::{Counted, Notice, progress_bar};

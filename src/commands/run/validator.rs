@@ -2,8 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-use super::signals::Signals;
 use super::untagged;
+use crate::commands::signals::Signals;
 use crate::commands::texts::Texts;
 use crate::config::{Config, ValidMetric};
 use crate::console::Notice;

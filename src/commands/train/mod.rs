@@ -15,10 +15,10 @@ use crate::commands::output::print;
 use crate::commands::run::directory::Lock;
 use crate::commands::run::init;
 use crate::commands::run::plan::Plan;
-use crate::commands::run::signals::Signals;
 use crate::commands::run::training_data::{self, Data, Workplace};
 use crate::commands::run::validator::Validator;
-use crate::commands::run::{batches, compare, configuration, directory, resume};
+use crate::commands::run::{backend, batches, compare, configuration, directory, resume};
+use crate::commands::signals::Signals;
 use crate::commands::texts::Texts;
 use crate::config::Config;
 use crate::console::{info, message, note, shell_word, warning};
@@ -83,7 +83,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let config = init::stating_tokenizers(config, old.as_ref(), &data.tokenizers);
     let validator = Validator::open(&config, &texts, &data.tokenizers, &info)?;
     let vocabulary = super::model::vocabulary(&data.tokenizers);
-    let compute = super::model::training_type(config.runtime.precision, &device);
+    let compute = backend::number_type(config.runtime.precision, &device);
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     let parameters = model.parameters().values().elem_count();
     Plan::new(&config, &data)?.warnings(&config, device.is_cpu()).for_each(warning);
@@ -106,7 +106,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     refuse_to_begin(&signals)?;
     info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
-    let mut backend = super::model::training_backend(&model)?;
+    let mut backend = backend::open(&model)?;
     // A run that is replaced stays until it is known that this one can be trained.
     let session = rehearsal(&mut *backend, &data, &config)?;
     refuse_to_begin(&signals)?;

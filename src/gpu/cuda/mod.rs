@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::ops::matmul::Precision;
 use crate::ops::profile::{self, Work};
 use product::{Call, LtResult, Shape, WORKSPACE, alignment, typical};
-use staging::{Fetch, Piece, STAGING_LIMIT, Staging};
+use staging::{Fetch, STAGING_LIMIT, Staging};
 
 /// `kernels/all.cu`, compiled by build.rs.
 const KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));

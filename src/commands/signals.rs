@@ -1,4 +1,5 @@
-//! Signals that ask training to stop.
+//! Signals: those that ask training to stop, which then saves; and those that end any other command, which then says how far it
+//! has come.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};

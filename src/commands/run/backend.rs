@@ -1,0 +1,34 @@
+//! What trains a model: the number type of its products, and the engine for its device.
+
+use candle_core::{DType, Device};
+
+use crate::console::note;
+use crate::error::Result;
+use crate::model::Transformer;
+use crate::ops::matmul::Precision;
+use crate::train::backend::{Backend, Tape};
+
+/// The number type of matrix products in training on this device; says so if it is not the one asked for.
+pub fn number_type(precision: Precision, device: &Device) -> DType {
+    match precision {
+        Precision::F32 => DType::F32,
+        Precision::Bf16 if !device.is_cpu() || Precision::Bf16.is_native() => DType::BF16,
+        Precision::Bf16 => {
+            note(
+                "runtime.precision = \"bf16\", but this processor has no instructions for bfloat16 products: \
+                     computing in f32",
+            );
+            DType::F32
+        }
+    }
+}
+
+/// The backend that trains a model on its device, in the model's number type: the engine for GPUs if there is one.
+pub fn open(model: &Transformer) -> Result<Box<dyn Backend>> {
+    #[cfg(feature = "cuda")]
+    if model.parameters().device().is_cuda() {
+        let (queue, compute) = (crate::gpu::cuda::Cuda::of(model.parameters().device())?, model.parameters().compute());
+        return Ok(Box::new(crate::gpu::Engine::new(model, queue, compute)?));
+    }
+    Ok(Box::new(Tape::new(model)))
+}
