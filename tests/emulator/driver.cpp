@@ -8,6 +8,7 @@
 #include "../../src/gpu/kernels/all.cu"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdarg>
 #include <functional>
@@ -18,7 +19,7 @@
 namespace {
 
 typedef int Status;
-constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 15, NOT_READY = 600;
+constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 15, NOT_READY = 600, ILLEGAL_ADDRESS = 700;
 
 [[noreturn]] void fail(const char* format, ...) {
     va_list arguments;
@@ -167,6 +168,14 @@ bool refuses(const char* what) {
     return refused != nullptr && std::strcmp(refused, what) == 0;
 }
 
+// With MT_EMULATED_FAILS_AFTER=N, the device fails at the kernel after N: as with a real one, that shows when something is
+// waited for or queued later, and then every time.
+std::atomic<long> launched{0};
+Status health() {
+    static const char* const last = std::getenv("MT_EMULATED_FAILS_AFTER");
+    return last != nullptr && launched > std::atol(last) ? ILLEGAL_ADDRESS : SUCCESS;
+}
+
 struct Function {
     std::string name;
     // The most dynamic shared memory that it may be given; it has to ask for more than 48 KiB.
@@ -296,7 +305,7 @@ Status cuStreamCreate(void** stream, unsigned) {
     std::lock_guard<std::mutex> lock(mutex);
     return *stream = new char, streams().insert(*stream), SUCCESS;
 }
-Status cuStreamSynchronize(void* stream) { return check_stream(stream), work().finish(), SUCCESS; }
+Status cuStreamSynchronize(void* stream) { return check_stream(stream), work().finish(), health(); }
 Status cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
 Status cuStreamIsCapturing(void*, int* status) { return *status = 0, SUCCESS; }
 Status cuStreamDestroy_v2(void* stream) {
@@ -305,9 +314,9 @@ Status cuStreamDestroy_v2(void* stream) {
     return streams().erase(stream), delete static_cast<char*>(stream), SUCCESS;
 }
 
-Status cuMemAlloc_v2(void** memory, size_t bytes) { return allocate(memory, bytes); }
+Status cuMemAlloc_v2(void** memory, size_t bytes) { return health() != SUCCESS ? health() : allocate(memory, bytes); }
 Status cuMemAllocAsync(void** memory, size_t bytes, void* stream) { return check_stream(stream), allocate(memory, bytes); }
-Status cuMemFree_v2(void* memory) { return work().finish(), release(memory); }
+Status cuMemFree_v2(void* memory) { return work().finish(), health() != SUCCESS ? health() : release(memory); }
 Status cuMemFreeAsync(void* memory, void* stream) {
     check_stream(stream);
     // Work queued from now on must not use it.
@@ -361,7 +370,7 @@ Status cuEventRecord(void* event, void* stream) {
     work().later([recorded = of.recorded] { recorded->time = std::chrono::steady_clock::now(); });
     return of.after = work().queued(), SUCCESS;
 }
-Status cuEventSynchronize(void* event) { return work().finish(static_cast<Event*>(event)->after), SUCCESS; }
+Status cuEventSynchronize(void* event) { return work().finish(static_cast<Event*>(event)->after), health(); }
 Status cuEventQuery(void* event) { return work().is_done(static_cast<Event*>(event)->after) ? SUCCESS : NOT_READY; }
 Status cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
     if (cuEventQuery(from) != SUCCESS || cuEventQuery(to) != SUCCESS) return NOT_READY;
@@ -382,6 +391,8 @@ Status cuFuncSetAttribute(void* function, int attribute, int value) {
 Status cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
                       unsigned shared, void* stream, void** arguments, void** extra) {
     check_stream(stream);
+    if (const Status status = health(); status != SUCCESS) return status;
+    launched++;
     const std::string& name = static_cast<Function*>(function)->name;
     if (x == 0 || y == 0 || z == 0 || extra != nullptr) return INVALID_VALUE;
     if (shared > static_cast<Function*>(function)->shared) return INVALID_VALUE;

@@ -103,7 +103,9 @@ fn driver_error(error: driver::DriverError) -> Error {
     if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
         return Error::out_of_memory().caused_by(error);
     }
-    Error::failure(format!("the GPU failed ({:?})", error.0)).caused_by(error)
+    let help = "a run goes on from its last checkpoint with --resume; with CUDA_LAUNCH_BLOCKING=1 in the environment, the message names \
+                the kernel that failed; of the hardware's faults, `nvidia-smi -q` and the kernel's log (`dmesg`) tell";
+    Error::failure(format!("the GPU failed ({:?})", error.0)).caused_by(error).help(help)
 }
 
 fn product_error(product: &Product, error: lt::CublasError) -> Error {
