@@ -236,8 +236,10 @@ impl Error {
     }
 }
 
+/// Of the process, or of the whole system.
 fn is_of_open_files(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error())
+    let errors = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+    errors.into_iter().any(|full| error.raw_os_error() == Some(full.raw_os_error()))
 }
 
 impl fmt::Display for Place {

@@ -240,7 +240,7 @@ fn a_signal_before_training_leaves_a_run_as_it_is() {
     ];
     let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
     let mut child = project
-        .command(&[&["train", "--config", "small.toml", "--overwrite"], &sets[..]].concat())
+        .command(&[&["train", "--config", "small.toml", "--overwrite", "--threads", "1"], &sets[..]].concat())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();

@@ -280,6 +280,7 @@ fn any(dir: &Path) -> Result<Located> {
     match best {
         Ok(Some(found)) => return Ok(Located { warnings, ..found }),
         Ok(None) => {}
+        Err(error) if error.is_of_access() => return Err(not_opened(error)),
         Err(error) => warnings.push(passed_over("the best checkpoint", &error)),
     }
     last(dir, warnings)
@@ -309,6 +310,7 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
     if let Some(step) = named_step {
         match checkpoint(dir, step, &named(Which::Last, step)) {
             Ok(found) => return Ok(Located { warnings, ..found }),
+            Err(error) if error.is_of_access() => return Err(not_opened(error)),
             Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &error)),
         }
     }

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::cache::{Cache, create_folder, is_key};
 use super::problem::{self, Refusal};
 use super::{Repo, RepoKind, place};
-use crate::console::{Counted, info, progress_bar};
+use crate::console::{Counted, info, progress_bar, shown};
 use crate::error::{Error, Result};
 
 /// Tries, and the pause after the first of them, which doubles.
@@ -319,7 +319,7 @@ impl Web {
             let size = size.map(|size| format!(", {}", indicatif::HumanBytes(size))).unwrap_or_default();
             info(format_args!("hub: fetching {}: {file}{size}", repo.name));
         } else {
-            bar.set_message(format!("{}: {file}", repo.name));
+            bar.set_message(shown(&format!("{}: {file}", repo.name)).into_owned());
         }
         bar
     }

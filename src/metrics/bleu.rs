@@ -62,8 +62,8 @@ impl Smooth {
     fn check(self) -> Result<()> {
         match self {
             // A precision of more would be no number.
-            Self::Floor(value) | Self::AddK(value) if !(0.0..=1e6).contains(&value) => {
-                Err(Error::usage(format!("smoothing value {value} is not a number from 0 to 1,000,000")))
+            Self::Floor(value) | Self::AddK(value) if !(0.0..=1e300).contains(&value) => {
+                Err(Error::usage(format!("smoothing value {value} is not a number from 0 to 1e300")))
             }
             _ => Ok(()),
         }

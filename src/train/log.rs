@@ -1,7 +1,7 @@
 //! What a run reports: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Read, Seek, Write};
+use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,8 @@ pub struct Samples<'a> {
 pub struct Log {
     file: BufWriter<File>,
     path: PathBuf,
+    /// The run directory; another may come to lie at its path.
+    directory: File,
     bar: Option<ProgressBar>,
     /// The last update, if it is known.
     total: Option<u64>,
@@ -93,9 +95,18 @@ impl Log {
         let path = run.join(LOG_FILE);
         let mut watchers: Vec<_> = watchers.into_iter().map(|watcher| Watched { watcher, has_failed: false }).collect();
         let file = cut(&path, resumed_at, &mut watchers)?;
+        let directory = File::open(run).map_err(|e| Error::io("open the run directory", run, e))?;
         // Where no bar can be drawn, there are plain lines.
         let bar = Some(bar(total, resumed_at.step)).filter(|bar| !bar.is_hidden());
-        Ok(Self { file: BufWriter::new(file), path, bar, total, began: (Instant::now(), resumed_at.step), watchers })
+        Ok(Self {
+            file: BufWriter::new(file),
+            path,
+            directory,
+            bar,
+            total,
+            began: (Instant::now(), resumed_at.step),
+            watchers,
+        })
     }
 
     /// Drops what came after `progress`: it will be done again.
@@ -117,22 +128,37 @@ impl Log {
         Ok(())
     }
 
-    /// If the log is not at its path any more, goes on with the file that is there or, if there is none, writes it there again.
+    /// If the log is not in the run directory any more, goes on with the file that is there or, if there is none, writes it there
+    /// again.
     fn follow(&mut self) -> Result<()> {
-        let has_run = self.path.parent().is_some_and(Path::is_dir);
-        // Where the whole run has gone, the next save tells of it.
-        if file::lies_at(self.file.get_ref(), &self.path) || !has_run {
+        // Where the run has gone, or another has come in its place, the next save tells of it; until then its log is the open file.
+        if file::lies_at(self.file.get_ref(), &self.path)
+            || !file::lies_at(&self.directory, file::folder_of(&self.path))
+        {
             return Ok(());
         }
-        let wrong = |e| Error::io("write the log", &self.path, e);
-        if !self.path.exists() {
-            let mut lines = Vec::new();
-            let file = self.file.get_mut();
-            file.rewind().and_then(|()| file.read_to_end(&mut lines)).map_err(wrong)?;
-            replace(&self.path, &lines)?;
-            message(format_args!("warning: {} was gone, and has been written again", self.path.display()));
+        match std::fs::metadata(&self.path) {
+            Ok(_) => {
+                self.file = BufWriter::new(open(&self.path)?);
+                let ends = ends_a_line(self.file.get_mut()).map_err(|e| Error::io("read the log", &self.path, e))?;
+                if !ends {
+                    // Otherwise the next entry would be lost with what is there.
+                    writeln!(self.file).map_err(|e| Error::io("write the log", &self.path, e))?;
+                }
+                self.line(&format!("note: {} was replaced: going on with the file that is there", self.path.display()));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let mut lines = Vec::new();
+                let file = self.file.get_mut();
+                let read = file.rewind().and_then(|()| file.read_to_end(&mut lines));
+                read.map_err(|e| Error::io("read the log", &self.path, e))?;
+                replace(&self.path, &lines)?;
+                self.file = BufWriter::new(open(&self.path)?);
+                self.damage(&format!("warning: {} was gone, and has been written again", self.path.display()));
+            }
+            // It may be there again when the next entry comes.
+            Err(_) => {}
         }
-        self.file = BufWriter::new(open(&self.path)?);
         Ok(())
     }
 
@@ -228,6 +254,17 @@ fn cut(path: &Path, progress: Progress, watchers: &mut [Watched]) -> Result<File
 fn replace(path: &Path, lines: &[u8]) -> Result<()> {
     let replaced = file::replace(path, &path.with_file_name(".log.jsonl.new"), lines);
     replaced.map_err(|e| Error::io("write the log", path, e))
+}
+
+/// Whether a file is empty or ends with a newline.
+fn ends_a_line(file: &mut File) -> std::io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(true);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
 }
 
 /// Opens a log to append to. It can be read, too.
@@ -340,15 +377,22 @@ mod tests {
         assert_eq!(updates(), [1, 2]);
         // Somebody has edited it.
         let edited = folder.path().join("edited");
-        std::fs::write(&edited, "{\"event\": \"train\", \"update\": 9}\n").unwrap();
+        std::fs::write(&edited, "{\"event\": \"train\", \"update\": 9}").unwrap();
         std::fs::rename(&edited, &path).unwrap();
         entry(3)?;
         entry(4)?;
         assert_eq!(updates(), [9, 3, 4]);
-        // A run that was removed as a whole does not come back.
-        std::fs::remove_dir_all(folder.path()).unwrap();
+        // A run that was moved takes its log along, and leaves that of a run in its place alone.
+        let moved = tempfile::tempdir().unwrap();
+        let place = moved.path().join("run");
+        std::fs::rename(folder.path(), &place).unwrap();
+        std::fs::create_dir(folder.path()).unwrap();
         entry(5)?;
-        assert!(!folder.path().exists());
+        assert!(!path.exists());
+        std::fs::write(&path, "another's").unwrap();
+        entry(6)?;
+        assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+        assert!(std::fs::read_to_string(place.join(LOG_FILE)).unwrap().ends_with("\"update\":6}\n"));
         Ok(())
     }
 

@@ -38,7 +38,7 @@ pub fn of(args: &RunArgs) -> Result<PathBuf> {
         return Ok(if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory.to_path_buf() });
     }
     // As the shell writes `<(command)`.
-    if let Some(file) = file.filter(|file| ["/dev", "/proc"].iter().any(|system| file.starts_with(system))) {
+    if let Some(file) = file.filter(|file| ["/dev/fd", "/dev/stdin", "/proc"].iter().any(|it| file.starts_with(it))) {
         let error = Error::usage("the configuration has no name that a run could be called after").at(file);
         return Err(error.help("name a run directory with --run-dir"));
     }

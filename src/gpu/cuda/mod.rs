@@ -99,13 +99,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What to do about a GPU that has failed.
+const FAILED_HELP: &str = "training goes on from its last checkpoint with --resume; with CUDA_LAUNCH_BLOCKING=1 in the environment, \
+                           the message names the kernel that failed; of faults of the hardware, `nvidia-smi -q` and `dmesg` tell";
+
 fn driver_error(error: driver::DriverError) -> Error {
     if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
         return Error::out_of_memory().caused_by(error);
     }
-    let help = "a run goes on from its last checkpoint with --resume; with CUDA_LAUNCH_BLOCKING=1 in the environment, the message names \
-                the kernel that failed; of the hardware's faults, `nvidia-smi -q` and the kernel's log (`dmesg`) tell";
-    Error::failure(format!("the GPU failed ({:?})", error.0)).caused_by(error).help(help)
+    Error::failure(format!("the GPU failed ({:?})", error.0)).caused_by(error).help(FAILED_HELP)
 }
 
 fn product_error(product: &Product, error: lt::CublasError) -> Error {
@@ -128,7 +130,8 @@ fn product_error(product: &Product, error: lt::CublasError) -> Error {
     });
     let what = format!("cuBLASLt failed at a product of {m}×{k} and {k}×{n} ({:?})", error.0);
     let which = format!("{number:?} to {result:?}; {}", matrices.join("; "));
-    Error::failure(format!("{what}: {which}")).caused_by(error)
+    let error = Error::failure(format!("{what}: {which}")).caused_by(error);
+    if says_little { error.help(FAILED_HELP) } else { error }
 }
 
 /// Whether cuBLASLt refused a product because the algorithm does not support it.

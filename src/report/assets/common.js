@@ -21,7 +21,7 @@ function short(value) {
   if (size >= 999.5e9) return value.toExponential(1);
   if (size >= 999.5e6) return (value / 1e9).toPrecision(3) + "G";
   if (size >= 999.5e3) return (value / 1e6).toPrecision(3) + "M";
-  if (size >= 1e4) return (value / 1e3).toPrecision(3) + "k";
+  if (size >= 9999.5) return (value / 1e3).toPrecision(3) + "k";
   if (size !== 0 && size < 1e-2) return value.toExponential(1);
   return String(+value.toPrecision(4));
 }

@@ -269,10 +269,11 @@ fn short(value: f64) -> String {
         format!("{text}{unit}")
     };
     match size {
-        _ if size >= 1e12 => format!("{value:.1e}"),
-        _ if size >= 1e9 => text(value / 1e9, 2, "G"),
-        _ if size >= 1e6 => text(value / 1e6, 2, "M"),
-        _ if size >= 1e4 => text(value / 1e3, 1, "k"),
+        // What is just below a unit is rounded to it.
+        _ if size >= 999.995e9 => format!("{value:.1e}"),
+        _ if size >= 999.995e6 => text(value / 1e9, 2, "G"),
+        _ if size >= 999.95e3 => text(value / 1e6, 2, "M"),
+        _ if size >= 9999.5 => text(value / 1e3, 1, "k"),
         _ if size >= 100.0 => text(value, 0, ""),
         _ if size < 1e-12 => "0".to_owned(),
         _ if size >= 0.01 => text(value, 3, ""),
@@ -288,6 +289,8 @@ mod tests {
     fn numbers_are_short() {
         let shown = [0.0, 1.0, 2.5, 250.0, 9999.0, 12_345.0, 7_000_000.0, 0.0004, -3.25, 1e45].map(short);
         assert_eq!(shown, ["0", "1", "2.5", "250", "9999", "12.3k", "7M", "4.0e-4", "-3.25", "1.0e45"]);
+        let below_a_unit = [9999.6, 999_960.0, 999_999_999.0, 999_999_999_999.0].map(short);
+        assert_eq!(below_a_unit, ["10k", "1M", "1G", "1.0e12"]);
     }
 
     #[test]
