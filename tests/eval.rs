@@ -102,6 +102,11 @@ fn lines_and_tables() {
     {
         assert!(latex.contains(words), "{words} in {latex}");
     }
+    let odd = r"a\b~c^d_e%f&g#h$i{j}";
+    std::fs::copy(project.path("good"), project.path(odd)).unwrap();
+    let latex = eval(&[odd, "--format", "latex", "--ter"]);
+    let escaped = r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d\_e\%f\&g\#h\$i\{j\} & 0.67 \\";
+    assert!(latex.lines().any(|line| line == escaped), "{latex}");
     let theirs: Value = serde_json::from_str(&eval(&["good", "--ter", "--format", "json", "--confidence"])).unwrap();
     assert_eq!((&theirs["name"], &theirs["score"], &theirs["bs"]), (&"TER".into(), &0.67.into(), &"1000".into()));
     assert!(theirs["confidence"].as_str().unwrap().starts_with("μ = 0."), "{theirs}");
@@ -288,6 +293,33 @@ fn flags_of_bleu_are_told_without_it() {
     assert_eq!(told(&["--chrf", "--report", "--tokenize", "char"]), "");
     assert!(told(&["--score-only", "--json"]).contains("--score-only is for text"));
     assert_eq!(told(&["--score-only", "--format", "text"]), "");
+}
+
+/// As sacrebleu says, and of the system that it is true of.
+#[test]
+fn text_that_bleu_does_not_fit_is_told() {
+    let project = Project::new();
+    project.write("plain", "It is late.\n".repeat(100));
+    project.write("tokenized", "It is late .\n".repeat(100));
+    project.write("chinese", "我今天在家里看书，明天再去学校。\n".repeat(100));
+    let told = |reference: &str, more: &[&str]| {
+        let args = ["eval", "--ref", reference, "--hyp", "plain", "tokenized"];
+        let output = project.mt(&[&args[..], more].concat());
+        succeeds(&output);
+        stderr(&output)
+    };
+    for metrics in [&[][..], &["--bleu", "--chrf"], &["--sentence-level", "--json"]] {
+        let said = told("plain", metrics);
+        assert!(said.starts_with("warning: tokenized: 100 lines end in a period with a space before it"), "{said}");
+        assert_eq!(said.matches("warning: ").count(), 1, "{said}");
+    }
+    let said = told("chinese", &[]);
+    assert!(said.contains("warning: tokenized: ") && said.contains("; give --tokenize zh or char"), "{said}");
+    for reference in ["plain", "chinese"] {
+        for silent in [&["--force"][..], &["--chrf"], &["-q"]] {
+            assert_eq!(told(reference, silent), "", "{silent:?}");
+        }
+    }
 }
 
 #[test]

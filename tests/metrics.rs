@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use mt::metrics::resample::{Interval, Systems, bootstrap, paired_bootstrap, paired_randomisation};
 use mt::metrics::tokenize::words;
 use mt::metrics::{
     BleuOptions, ChrfOptions, Metric, Smooth, Statistics, TerOptions, Tokenize, corpus_bleu, sentence_bleu, signature,
@@ -14,6 +15,8 @@ use serde_json::Value;
 
 /// Both sides compute in f64 and differ at most in the order in which they add four numbers.
 const GOLDEN_TOLERANCE: f64 = 1e-9;
+/// sacrebleu computes the scores of samples in f32.
+const RESAMPLED_TOLERANCE: f64 = 1e-4;
 /// The published table has ten decimals.
 const PUBLISHED_TOLERANCE: f64 = 1e-6;
 
@@ -106,6 +109,50 @@ fn golden_scores_are_equal() {
         let whole: Option<Vec<Vec<String>>> = streams.into_iter().map(|stream| stream.into_iter().collect()).collect();
         if let Some(whole) = whole {
             assert_eq!(Statistics::new(metric.as_ref(), &hypotheses, &whole).unwrap(), statistics, "{name}");
+        }
+    }
+}
+
+/// With its random numbers, samples are the same.
+#[test]
+fn golden_intervals_and_p_values_are_equal() {
+    let golden = golden("resampling.json");
+    let references = vec![strings(&golden["references"])];
+    let texts: Vec<Vec<String>> = golden["systems"].as_array().unwrap().iter().map(strings).collect();
+    let samples = golden["samples"].as_u64().unwrap() as usize;
+    let keys = ["bleu", "chrf", "ter"];
+    let metrics: [&dyn Metric; 3] = [&BleuOptions::default(), &ChrfOptions::default(), &TerOptions::default()];
+    let of_texts = |metric: &dyn Metric| -> Vec<Statistics> {
+        texts.iter().map(|lines| Statistics::new(metric, lines, &references).unwrap()).collect()
+    };
+    let statistics = metrics.map(of_texts);
+    let systems: Vec<Systems> =
+        metrics.iter().zip(&statistics).map(|(metric, statistics)| Systems { metric: *metric, statistics }).collect();
+    let cases = golden["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 4, "the golden file is incomplete");
+    for case in cases {
+        let seed = case["seed"].as_u64().unwrap();
+        let (scores, p_values) = match case["test"].as_str().unwrap() {
+            "bs" => {
+                let scores = bootstrap(&systems, samples, seed);
+                let p_values = paired_bootstrap(&systems, &scores);
+                (Some(scores), p_values)
+            }
+            _ => (None, paired_randomisation(&systems, samples, seed)),
+        };
+        for (metric, key) in keys.iter().enumerate() {
+            for (system, theirs) in case["results"][key].as_array().unwrap().iter().enumerate() {
+                let which = format!("{} with seed {seed}: {key} of system {system}", case["test"]);
+                let p_value = (system > 0).then(|| p_values[metric][system - 1]);
+                assert_eq!(p_value, theirs["p_value"].as_f64(), "{which}");
+                let interval = scores.as_ref().map(|scores| Interval::of(&scores[metric][system]));
+                let numbers = interval.map(|of| [of.mean, of.half_width]);
+                assert_eq!(numbers.is_some(), theirs["mean"].is_f64(), "{which}");
+                for (ours, what) in numbers.into_iter().flatten().zip(["mean", "interval"]) {
+                    let theirs = theirs[what].as_f64().unwrap();
+                    assert!((ours - theirs).abs() <= RESAMPLED_TOLERANCE, "{which}: {what} {ours} for {theirs}");
+                }
+            }
         }
     }
 }
