@@ -125,6 +125,71 @@ fn a_ctranslate2_model_has_all_weights() {
     assert_eq!(file(&project, "ct2", "tokenizer.json"), file(&project, "runs/small", "tokenizer.json"));
 }
 
+/// What CTranslate2 would compute with is where it looks for it: a wrong number or place is no error there.
+#[test]
+fn a_ctranslate2_model_says_how_it_computes() {
+    for (sets, [activation, is_pre, scales]) in [
+        (["activation=relu", "norm=post", "scale_embedding=true", "tie=all"], [0, 0, 1]),
+        (["activation=gelu", "norm=pre", "scale_embedding=false", "tie=none"], [3, 1, 0]),
+        (["activation=swish", "norm=pre", "scale_embedding=true", "tie=decoder"], [2, 1, 1]),
+    ] {
+        let sets = sets.map(|set| format!("model.{set}"));
+        let more = ["model.positions=learned", "model.final_norm=true", "model.max_length=50", "data.max_length=40"];
+        let sets = sets.iter().map(String::as_str).chain(more);
+        let project = trained(&sets.flat_map(|set| ["--set", set]).collect::<Vec<_>>());
+        succeeds(&project.mt(&["export", "runs/small", "-q", "--format", "ct2", "--out", "ct2"]));
+        let model = file(&project, "runs/small", "model.safetensors");
+        let model = SafeTensors::deserialize(&model).unwrap();
+        let (theirs, aliases) = variables(&file(&project, "ct2", "model.bin"));
+        let get =
+            |name: &str| &theirs.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no {name}")).1.2;
+        // Each of their names, and the parameter that it stands for.
+        let mut names = vec![("encoder/embeddings_0/weight".to_owned(), "source_embedding.weight".to_owned())];
+        for (to, from) in [("embeddings", "target_embedding"), ("projection", "output_projection")] {
+            if !aliases.iter().any(|(alias, _)| *alias == format!("decoder/{to}/weight")) {
+                names.push((format!("decoder/{to}/weight"), format!("{from}.weight")));
+            }
+        }
+        for stack in ["encoder", "decoder"] {
+            names.push((format!("{stack}/position_encodings/encodings"), format!("{stack}.positions.weight")));
+            let layers = [format!("{stack}/layer_0/"), format!("{stack}.layers.0.")];
+            let mut norms =
+                vec![("self_attention/layer_norm", "self_attn_norm"), ("ffn/layer_norm", "feed_forward_norm")];
+            let mut linears = vec![
+                ("self_attention/linear_1", "self_attn.out_proj"),
+                ("ffn/linear_0", "feed_forward.fc1"),
+                ("ffn/linear_1", "feed_forward.fc2"),
+            ];
+            if stack == "decoder" {
+                norms.push(("attention/layer_norm", "cross_attn_norm"));
+                linears.extend([
+                    ("attention/linear_0", "cross_attn.q_proj"),
+                    ("attention/linear_2", "cross_attn.out_proj"),
+                ]);
+            }
+            let of_layer = |(to, from): (&str, &str)| (layers[0].clone() + to, layers[1].clone() + from);
+            let last = (format!("{stack}/layer_norm"), format!("{stack}.norm"));
+            for (to, from) in norms.into_iter().map(of_layer).chain([last]) {
+                names.push((format!("{to}/gamma"), format!("{from}.weight")));
+                names.push((format!("{to}/beta"), format!("{from}.bias")));
+            }
+            for (to, from) in linears.into_iter().map(of_layer) {
+                names.extend(["weight", "bias"].map(|what| (format!("{to}/{what}"), format!("{from}.{what}"))));
+            }
+            assert_eq!(get(&format!("{stack}/activation")), &[activation], "{stack}");
+            assert_eq!(get(&format!("{stack}/pre_norm")), &[is_pre], "{stack}");
+            assert_eq!(get(&format!("{stack}/scale_embeddings")), &[scales], "{stack}");
+            assert_eq!(get(&format!("{stack}/num_heads")), &[2, 0], "{stack}");
+        }
+        for (to, from) in &names {
+            assert_eq!(get(to), model.tensor(from).unwrap().data(), "{to}");
+        }
+        // The others are q, k and v, or k and v, in one.
+        let others = theirs.iter().filter(|(name, (_, kind, _))| *kind == 0 && !names.iter().any(|(to, _)| to == name));
+        assert_eq!(others.count(), 6);
+    }
+}
+
 #[test]
 fn a_marian_folder_has_all_weights_with_its_positions_in_halves() {
     let project = trained(&["--set", "tokenizer.joint=false", "--set", "model.attention_bias=false"]);

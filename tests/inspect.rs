@@ -223,6 +223,22 @@ fn a_vector_of_a_line_beyond_the_positions_is_of_its_beginning() {
     }
 }
 
+#[test]
+fn of_many_lines_beyond_the_positions_only_the_first_are_named() {
+    let project = trained(&["--set", "model.max_length=40", "--set", "data.max_length=30"]);
+    for (many, more) in [(20, None), (23, Some("\n  and 3 more\n"))] {
+        // Lines are read in windows of two thousand.
+        project.write("long.txt", "\n".repeat(2000) + &format!("{}\n", "the cat ".repeat(40)).repeat(many));
+        let output = project.mt(&["embed", "--model", "runs/small", "--input", "long.txt"]);
+        succeeds(&output);
+        let said = stderr(&output);
+        assert!(said.contains(&format!("{many} of {} lines are longer", 2000 + many)), "{said}");
+        assert!(said.contains("--> long.txt:2001\n") && said.contains("--> long.txt:2020\n"), "{said}");
+        assert!(said.matches("--> ").count() == 20 && said.contains(" more\n") == more.is_some(), "{said}");
+        assert!(more.is_none_or(|more| said.contains(more)), "{said}");
+    }
+}
+
 /// If the new vectors cannot be written, or the input cannot be read, the old ones stay.
 #[test]
 fn a_tensor_of_vectors_is_replaced_whole_or_not_at_all() {

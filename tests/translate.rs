@@ -4,7 +4,8 @@ mod common;
 
 use std::io::{Read, Write};
 
-use common::project::{Project, fails, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, stderr, stdout, succeeds};
+use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 const INPUT: &str = "the cat sleeps\n\na dog runs and runs\nthe dog eats a cat\n";
@@ -114,7 +115,10 @@ fn extra_white_space_makes_no_difference_unless_it_is_kept() {
 #[test]
 fn constraints_are_kept() {
     let project = trained();
-    for strategy in [&["--beam", "1"][..], &["--beam", "4"], &["--beam", "4", "--beam-groups", "2"], &["--sample"]] {
+    let ensemble = &["--beam", "3", "--model", "runs/small"];
+    for strategy in
+        [&["--beam", "1"][..], &["--beam", "4"], &["--beam", "4", "--beam-groups", "2"], &["--sample"], ensemble]
+    {
         let with = |more: &[&str]| json(&translate(&project, &[&["--json"], strategy, more].concat()));
         for line in with(&["--prefix", "die Katze"]).iter().filter(|line| line["source"] != "") {
             assert!(line["translation"].as_str().unwrap().starts_with("die Katze"), "{strategy:?}: {line}");
@@ -159,6 +163,69 @@ fn samples_are_reproducible() {
     assert_eq!(translate(&project, &["--sample", "--top-k", "1"]), greedy);
     assert_eq!(translate(&project, &["--sample", "--top-p", "1e-9"]), greedy);
     assert_eq!(translate(&project, &["--sample", "--temperature", "1e-6"]), greedy);
+}
+
+/// A model of 40 positions, learned from lines of at most 30 tokens.
+fn trained_for_short_lines() -> Project {
+    let project = Project::new();
+    let sets = ["train.max_updates=4", "model.positions=learned", "model.max_length=40", "data.max_length=30"];
+    succeeds(&project.train(&sets.iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>()));
+    project
+}
+
+/// Lines are read in windows of two thousand; one may be translated in parts.
+#[test]
+fn no_two_lines_or_parts_draw_the_same() {
+    let project = trained_for_short_lines();
+    let translated = |search: &[&str], input: &str| {
+        let args = ["translate", "--model", "runs/small", "-q", "--json", "--max-length", "8"];
+        let output = project.mt_with_input(&[&args[..], search].concat(), input.as_bytes());
+        succeeds(&output);
+        json(&stdout(&output))
+    };
+    let sampled = |input: &str| translated(&["--sample", "--temperature", "2"], input);
+    let later = sampled(&("\n".repeat(2000) + INPUT));
+    let first = sampled(INPUT);
+    assert_eq!(later.len(), 2004);
+    assert!(first.iter().zip(&later[2000..]).any(|(first, later)| first["tokens"] != later["tokens"]), "{first:?}");
+
+    // Two equal parts, and a line that is like each of them.
+    let half = "the cat ".repeat(9);
+    let input = format!("{half}{half}\n{half}\n");
+    let texts = |lines: Vec<Value>| {
+        let tokens = |line: &Value| line["tokens"].as_array().unwrap().clone();
+        let joint = lines[0]["joints"][0].as_u64().unwrap() as usize;
+        assert_eq!(lines[0]["joints"].as_array().unwrap().len(), 1);
+        let (first, second) = (tokens(&lines[0])[..joint].to_vec(), tokens(&lines[0])[joint..].to_vec());
+        [first, second, tokens(&lines[1])]
+    };
+    let [first, second, line] = texts(translated(&["--beam", "1"], &input));
+    assert!(first == second && second == line, "{first:?} {second:?} {line:?}");
+    let [first, second, line] = texts(sampled(&input));
+    assert!(first != second && second != line && first != line, "{first:?} {second:?} {line:?}");
+}
+
+/// However much was read before it; of many pairs only the first are named.
+#[test]
+fn a_line_far_down_is_named_by_its_number() {
+    let project = trained_for_short_lines();
+    let [blank, long] = ["\n".repeat(2000), "the cat ".repeat(40)];
+    project.write("lines", format!("{blank}a cat\n{long}\na dog\n"));
+    let output = project.mt(&["translate", "--model", "runs/small", "-q", "--long", "error", "--input", "lines"]);
+    fails(&output, 1, &["lines:2002\n", "the lines before it are done"]);
+    assert_eq!(stdout(&output).lines().count(), 2001);
+
+    for (many, more) in [(20, None), (21, Some("1 more pair could")), (22, Some("2 more pairs could"))] {
+        project.write("source", format!("{blank}a cat\n{}", format!("{long}\n").repeat(many)));
+        project.write("target", format!("{blank}eine Katze\n{}", "ein Hund\n".repeat(many)));
+        let output = project.mt(&["score", "--model", "runs/small", "-q", "--src", "source", "--tgt", "target"]);
+        fails(&output, 1, &["source:2002\n", "source:2021\n"]);
+        let said = stderr(&output);
+        assert_eq!(said.matches("--> source:").count(), 20, "{said}");
+        assert_eq!(said.contains("could not be scored either"), more.is_some(), "{said}");
+        assert!(more.is_none_or(|more| said.contains(&format!("error: {more} not be scored either"))), "{said}");
+        assert_eq!(stdout(&output).lines().filter(|line| *line == "nan").count(), many);
+    }
 }
 
 #[test]
@@ -315,6 +382,26 @@ fn models_of_integers_translate_as_those_rounded_when_loaded() {
     let again = project.mt(&["quantize", "small-int8", "--out", "twice"]);
     fails(&again, 2, &["8-bit integers already"]);
     assert!(!project.path("twice").exists());
+}
+
+/// Nothing is multiplied by a table of positions: its rows are added.
+#[test]
+fn only_what_is_multiplied_becomes_integers() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=1", "--set", "model.positions=learned"]));
+    succeeds(&project.mt(&["quantize", "runs/small", "--out", "small-int8"]));
+    let [before, after] = ["runs/small", "small-int8"].map(|model| file(&project, model, "model.safetensors"));
+    let [before, after] = [&before, &after].map(|bytes| SafeTensors::deserialize(bytes).unwrap());
+    let mut positions = 0;
+    for (name, tensor) in before.tensors() {
+        let is_table = name.ends_with("positions.weight");
+        let is_matrix = tensor.shape().len() == 2 && !is_table;
+        let stored = after.tensor(&name).unwrap();
+        assert_eq!(stored.dtype(), if is_matrix { Dtype::I8 } else { Dtype::F32 }, "{name}");
+        assert!(is_matrix || stored.data() == tensor.data(), "{name}");
+        positions += usize::from(is_table);
+    }
+    assert_eq!(positions, 2);
 }
 
 #[test]

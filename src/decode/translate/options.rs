@@ -102,3 +102,35 @@ impl TranslateOptions {
         by_source.saturating_add(self.max_length_extra).max(least).min(self.max_length.unwrap_or(usize::MAX))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What has to be in a translation, and its end, fit whatever its source allows; `--max-length` is for all.
+    #[test]
+    fn a_limit_follows_the_source_but_leaves_room_for_what_is_asked_for() {
+        let of = |max_length_ratio, max_length_extra, min_length, max_length| TranslateOptions {
+            max_length_ratio,
+            max_length_extra,
+            min_length,
+            max_length,
+            ..TranslateOptions::of(&DecodeConfig::default())
+        };
+        for (options, source, prefix, limit) in [
+            (of(1.5, 10, 0, None), 7, 0, 20),
+            (of(2.0, 0, 0, None), 7, 0, 14),
+            (of(0.0, 5, 0, None), 7, 0, 5),
+            (of(0.0, 0, 0, None), 7, 0, 1),
+            (of(1.0, 0, 9, None), 3, 0, 10),
+            (of(1.0, 0, 0, None), 3, 6, 7),
+            (of(1.0, 0, 9, None), 3, 6, 10),
+            (of(1.0, 0, 5, None), 3, 6, 7),
+            (of(1.0, 50, 0, Some(4)), 3, 0, 4),
+            (of(1.0, 0, 9, Some(4)), 3, 6, 4),
+            (of(1.0, usize::MAX, usize::MAX, None), 3, 0, usize::MAX),
+        ] {
+            assert_eq!(options.limit(source, prefix), limit, "{options:?}, {source}, {prefix}");
+        }
+    }
+}
