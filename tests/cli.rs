@@ -2,7 +2,9 @@
 
 mod common;
 
-use std::process::Stdio;
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds, wait_for_log};
 use serde_json::{Value, json};
@@ -435,6 +437,79 @@ fn no_model_is_an_error_that_says_what_to_do() {
     fails(&project.mt(&["translate", "--model", "nowhere", "hello"]), 1, &["nowhere"]);
 }
 
+/// A run is as new as its final model or its last checkpoint, whichever is newer.
+#[test]
+fn without_a_model_the_newest_run_is_taken() {
+    let project = Project::new();
+    let runs = ["runs/a", "runs/b"];
+    for (run, seed) in runs.iter().zip(["train.seed=1", "train.seed=2"]) {
+        let args = ["--run-dir", run, "--set", "train.max_updates=2", "--set", "train.save_every=1", "--set", seed];
+        succeeds(&project.train(&args));
+    }
+    let translate = |more: &[&str]| project.command(&[&["translate", "--json", "a cat"], more].concat());
+    let answer = |mut command: Command| {
+        let output = command.output().unwrap();
+        succeeds(&output);
+        (stdout(&output), stderr(&output).contains("no --model given: taking the newest run"))
+    };
+    let answers = runs.map(|run| answer(translate(&["--model", run])).0);
+    assert_ne!(answers[0], answers[1]);
+    let names =
+        ["model.safetensors", "checkpoints/step-00000001/manifest.json", "checkpoints/step-00000002/manifest.json"];
+    let date = |run: &str, name: &str, hours: u64| {
+        let when = SystemTime::now() - Duration::from_secs(3600 * hours);
+        File::options().write(true).open(project.path(run).join(name)).unwrap().set_modified(when).unwrap();
+    };
+    for newest in [names[0], names[2]] {
+        for (run, answers_of_run) in runs.iter().zip(&answers) {
+            for (run, name) in runs.iter().flat_map(|run| names.map(|name| (run, name))) {
+                date(run, name, 2);
+            }
+            date(run, newest, 1);
+            assert_eq!(answer(translate(&[])), (answers_of_run.clone(), true), "{run}/{newest}");
+        }
+    }
+    // $MT_MODEL comes before the newest run, which is the second, and --model before both.
+    let with = |variable: &str, more: &[&str]| {
+        let mut command = translate(more);
+        command.env("MT_MODEL", variable);
+        command
+    };
+    assert_eq!(answer(with("runs/a", &[])), (answers[0].clone(), false));
+    assert_eq!(answer(with("runs/a", &["--model", "runs/b"])), (answers[1].clone(), false));
+    assert_eq!(answer(with("", &[])), (answers[1].clone(), true));
+    fails(&with("nowhere", &[]).output().unwrap(), 1, &["$MT_MODEL's directory does not exist", "nowhere"]);
+}
+
+#[test]
+fn a_profile_is_printed_if_it_is_asked_for() {
+    let project = Project::new();
+    let run = |more: &[&str]| {
+        let args = ["train", "--config", "small.toml", "--overwrite", "--set", "train.max_updates=5"];
+        let output = project.mt(&[&args[..], more].concat());
+        succeeds(&output);
+        (stdout(&output), stderr(&output))
+    };
+    assert_eq!(run(&[]).0, "");
+    let (text, _) = run(&["--profile"]);
+    assert!(text.starts_with("profile of 2 updates in "), "{text}");
+    let result: Value = serde_json::from_str(&run(&["--json", "--profile"]).0).unwrap();
+    assert_eq!(result["profile"]["updates"], 2, "{result}");
+    let (text, said) = run(&["--profile", "--set", "train.max_updates=3"]);
+    assert!(text.is_empty() && said.contains("nothing to profile"), "{text}{said}");
+}
+
+#[test]
+fn causes_of_an_error_are_told_if_they_are_asked_for() {
+    let project = Project::new();
+    let run = |more: &[&str]| project.mt(&[&["eval", "--hyp", "none.de", "--ref", "valid.de"], more].concat());
+    let [plain, verbose] = [run(&[]), run(&["-v"])];
+    fails(&plain, 1, &["none.de", "check the path"]);
+    fails(&verbose, 1, &["none.de", "check the path"]);
+    let cause = "  caused by: No such file or directory (os error 2)\n";
+    assert_eq!(stderr(&verbose), stderr(&plain) + cause);
+}
+
 #[test]
 fn an_output_that_is_an_input_is_refused() {
     let project = Project::new();
@@ -615,6 +690,32 @@ fn a_directory_with_something_else_is_refused_beforehand() {
     assert_eq!(std::fs::read_dir(project.path("foreign")).unwrap().count(), 1);
 }
 
+/// What is left of a run is not trained over, as if there had been none.
+#[test]
+fn a_run_that_has_lost_a_part_is_not_begun_again() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let config = file(&project, "runs/small", "config.toml");
+    std::fs::remove_file(project.path("runs/small/config.toml")).unwrap();
+    let model = file(&project, "runs/small", "model.safetensors");
+    for command in [&["train", "--resume"][..], &["train", "--overwrite"], &["train", "--dry-run"], &["check"]] {
+        let output = project.mt(&[command, &["--config", "small.toml"]].concat());
+        fails(
+            &output,
+            2,
+            &["has lost its configuration", "runs/small/config.toml", "bring the file back", "--run-dir"],
+        );
+    }
+    project.write("runs/small/config.toml", config);
+    std::fs::remove_dir_all(project.path("runs/small/checkpoints")).unwrap();
+    for update in ["train.max_updates=4", "train.max_updates=8"] {
+        let output = project.train(&["--resume", "--set", update]);
+        fails(&output, 1, &["has a final model but no checkpoint to continue from", "runs/small", "--overwrite"]);
+    }
+    assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
+    assert!(!project.path("runs/small/checkpoints").exists());
+}
+
 #[test]
 fn a_model_that_no_machine_holds_is_refused_by_check_too() {
     let project = Project::new();
@@ -673,14 +774,8 @@ fn stops_when_it_is_moved(validation: &str) {
     wait_for_log(&project.path("runs/small/log.jsonl"));
     std::fs::rename(project.path("runs/small"), project.path("runs/moved")).unwrap();
     let output = child.wait_with_output().unwrap();
-    // A checkpoint that was just being written fails earlier, without its directory.
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("runs/small"), "{said}");
-    if said.contains("moved or removed") {
-        assert!(said.contains("--resume") && !project.path("runs/small").exists(), "{said}");
-    }
-    std::fs::remove_dir_all(project.path("runs/small")).ok();
+    fails(&output, 1, &["the run directory was moved or removed", "runs/small", "move it back and give --resume"]);
+    assert!(!project.path("runs/small").exists());
     std::fs::rename(project.path("runs/moved"), project.path("runs/small")).unwrap();
     let resumed = project.train(&[
         "--resume",

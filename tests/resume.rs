@@ -2,7 +2,9 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -283,6 +285,32 @@ fn a_later_second_signal_ends_at_once() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(said.iter().any(|line| line.contains("stopped at once; --resume")), "{said:?}");
     assert!(!project.path("runs/small/checkpoints").exists(), "a batch of 6,000 pairs was over in 2 s");
+}
+
+/// SIGUSR1 and SIGXCPU say that another signal is to come: that one does not end at once what they have begun, nor do they
+/// themselves after another.
+#[test]
+fn an_announced_signal_ends_as_cleanly_as_the_announcement() {
+    let project = Project::new();
+    // The run ends by printing its result, which nobody reads where there is no room for it.
+    let (_reader, writer) = UnixStream::pair().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    while (&writer).write(&[b'\n'; 512]).is_ok() {}
+    writer.set_nonblocking(false).unwrap();
+    let mut command = project.command(&endless());
+    command.arg("--json").stdout(OwnedFd::from(writer)).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    wait_for_log(&project.path("runs/small/log.jsonl"));
+    for signal in ["-USR1", "-INT", "-XCPU"] {
+        send(signal, &child);
+        // Longer than signals count as the same one.
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(child.try_wait().unwrap().is_none(), "{signal} has ended it");
+    }
+    assert_eq!(std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap().count(), 1);
+    send("-INT", &child);
+    let output = child.wait_with_output().unwrap();
+    fails(&output, 130, &["stopping and saving", "stopped at once"]);
 }
 
 /// An update of many batches is abandoned, and made when the run is resumed.
