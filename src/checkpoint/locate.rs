@@ -170,19 +170,24 @@ pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
     for (step, path) in directories(run)?.into_iter().rev() {
         match verify_holding(&path, &[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]) {
             Ok(_) => return Ok((Some((step, path)), warnings)),
-            Err(error) if error.is_of_access() => return Err(not_opened(error)),
-            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &error)),
+            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &fault(error)?)),
         }
     }
     Ok((None, warnings))
 }
 
-/// The error for a checkpoint that is not damaged as far as is known, but cannot be opened.
-pub fn not_opened(error: Error) -> Error {
-    // That of open files says what to do.
-    match error.is_of_open_files() {
-        true => error,
-        false => error.help("make the checkpoint readable for this user; or move it away, to go on without it"),
+/// What is wrong with a checkpoint itself, so that another may be used in its place.
+///
+/// # Errors
+/// It is not damaged as far as is known, but cannot be opened.
+pub fn fault(error: Error) -> Result<Error> {
+    match error {
+        // It says what to do.
+        error if error.is_of_open_files() => Err(error),
+        error if error.is_of_access() => {
+            Err(error.help("make the checkpoint readable for this user; or move it away, to go on without it"))
+        }
+        error => Ok(error),
     }
 }
 
@@ -280,8 +285,7 @@ fn any(dir: &Path) -> Result<Located> {
     match best {
         Ok(Some(found)) => return Ok(Located { warnings, ..found }),
         Ok(None) => {}
-        Err(error) if error.is_of_access() => return Err(not_opened(error)),
-        Err(error) => warnings.push(passed_over("the best checkpoint", &error)),
+        Err(error) => warnings.push(passed_over("the best checkpoint", &fault(error)?)),
     }
     last(dir, warnings)
 }
@@ -310,8 +314,7 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
     if let Some(step) = named_step {
         match checkpoint(dir, step, &named(Which::Last, step)) {
             Ok(found) => return Ok(Located { warnings, ..found }),
-            Err(error) if error.is_of_access() => return Err(not_opened(error)),
-            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &error)),
+            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &fault(error)?)),
         }
     }
     let (newest, others) = newest_valid(dir)?;

@@ -148,9 +148,10 @@ impl<'a> Writer<'a> {
 
     /// Writes the translation of the next line, as it was given to the model.
     fn write(&mut self, line: &str, translation: &Translation, alignments: &[Alignment]) -> Result<()> {
-        let (number, n_best, of_tag) = (self.cut.lines(), self.args.n_best.is_some(), self.words_of_tag());
+        let (number, n_best) = (self.cut.lines(), self.args.n_best.is_some());
         let tag = self.args.tag.as_deref().map_or(String::new(), |tag| format!("{tag} "));
         let own = line.strip_prefix(&tag).unwrap_or(line);
+        let of_tag = if self.attention.is_some() { self.words_of_tag() } else { 0 };
         if let (Some((model, reader)), Some(file)) = (&self.explainer, &mut self.attention) {
             match file.is_full() {
                 true => file.leave_out(),

@@ -81,8 +81,8 @@ pub fn go_back(
         let state = match verified.and_then(TrainState::from_json) {
             Ok(state) if is_sound(&state) => state,
             Ok(_) => continue,
-            Err(error) if error.is_of_access() => return Err(checkpoint::not_opened(error)),
             Err(error) => {
+                let error = checkpoint::fault(error)?;
                 say(Notice::Warning(format!("the checkpoint of update {step} is skipped: {error}")));
                 continue;
             }

@@ -263,10 +263,8 @@ impl RunHost<'_> {
     /// It cannot be opened.
     fn why_unusable(&self, directory: &Path) -> Result<Option<Error>> {
         let checked = checkpoint::verify(directory);
-        match checked.and_then(|_| record::refuse_other_model(self.config, self.run, directory)) {
-            Err(error) if error.is_of_access() => Err(checkpoint::not_opened(error)),
-            checked => Ok(checked.err()),
-        }
+        let checked = checked.and_then(|_| record::refuse_other_model(self.config, self.run, directory));
+        checked.err().map(checkpoint::fault).transpose()
     }
 
     /// Averages the last checkpoints into the model; damaged ones are reported and replaced by earlier ones.
