@@ -53,9 +53,12 @@ bench-decode: ## Time translation beside CTranslate2 and Marian on the processor
 bench-eval: build ## Time scoring beside sacrebleu, on the text in MT_TEST_DATA
 	scripts/sacrebleu-python.sh benches/bench_eval.py $(ARGS)
 
-lint: ## Check formatting and lints
+# The fuzz targets are a crate of their own, which nothing else compiles.
+lint: ## Check formatting and lints, and that the fuzz targets compile
 	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --release --all-targets --locked -- -D warnings
+	$(CARGO) clippy --release --locked --manifest-path fuzz/Cargo.toml --target-dir target -- -D warnings
 
 deny: ## Check licences, duplicates, sources and advisories of the dependencies (cargo-deny; the last needs the network)
 	$(CARGO) deny check $(ARGS)

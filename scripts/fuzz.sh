@@ -11,6 +11,8 @@ targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
     targets=(configuration corpus tokenizer checkpoint import bleu translate)
 fi
+# So that reports name lines.
+export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
 if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
     echo "fuzz: needs rustup toolchain install nightly, and cargo install cargo-fuzz" >&2
     exit 1

@@ -13,13 +13,17 @@ fuzz_target!(|texts: (&str, &str)| {
     };
     for tokenize in Tokenize::NAMES.iter().filter_map(|name| Tokenize::named(name)) {
         for effective_order in [false, true] {
-            let options = BleuOptions { tokenize, lowercase: effective_order, effective_order, ..BleuOptions::default() };
+            let options =
+                BleuOptions { tokenize, lowercase: effective_order, effective_order, ..BleuOptions::default() };
             score(&options, 100.0);
         }
     }
     for word_order in [0, 2] {
         for eps_smoothing in [false, true] {
-            score(&ChrfOptions { word_order, eps_smoothing, whitespace: eps_smoothing, ..ChrfOptions::default() }, 100.0);
+            score(
+                &ChrfOptions { word_order, eps_smoothing, whitespace: eps_smoothing, ..ChrfOptions::default() },
+                100.0,
+            );
         }
     }
     for all in [false, true] {

@@ -9,10 +9,7 @@ fuzz_target!(|bytes: &[u8]| {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(checkpoint::MODEL_FILE);
     std::fs::write(&file, bytes).unwrap();
-    let layout = [
-        Slot { name: "a", shape: &[2, 3], offset: 0 },
-        Slot { name: "b", shape: &[4], offset: 6 },
-    ];
+    let layout = [Slot { name: "a", shape: &[2, 3], offset: 0 }, Slot { name: "b", shape: &[4], offset: 6 }];
     let mut flat = [0f32; 10];
     if checkpoint::load_into(&file, &layout, &mut flat).is_ok() {
         assert!(flat.iter().all(|value| value.is_finite()));
