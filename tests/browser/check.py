@@ -17,6 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ERRORS = """<script>window.errors = []; addEventListener("error", event => errors.push(event.message));
+addEventListener("unhandledrejection", event => errors.push(String(event.reason)));
 for (const name of ["error", "warn"]) console[name] = (...words) => errors.push(words.join(" "));</script>"""
 
 

@@ -59,9 +59,10 @@ def random_set(rng):
     references = [base] + [[disturbed(rng, line, words) if rng.random() < 0.9 else "" for line in base]
                            for _ in range(rng.choice([0, 0, 1, 2]))]
     systems = [[disturbed(rng, line, words) for line in base] for _ in range(2)]
+    smooth = rng.choice(["exp", "floor", "add-k", "none"])
     options = {
-        "bleu": {"tokenize": rng.choice(["13a", "intl", "char", "zh", "none"]), "lowercase": rng.random() < 0.3,
-                 "smooth_method": rng.choice(["exp", "floor", "add-k", "none"])},
+        "bleu": {"tokenize": rng.choice(["13a", "intl", "char", "zh", "none"]), "lowercase": rng.random() < 0.3, "smooth_method": smooth,
+                 "smooth_value": rng.choice([None, 0.01, 0.5, 2.0]) if smooth in ("floor", "add-k") else None},
         "chrf": {"char_order": rng.choice([6, 6, 1, 4]), "word_order": rng.choice([0, 2, 2, 3]), "beta": rng.choice([2, 2, 1, 3]),
                  "whitespace": rng.random() < 0.3, "lowercase": rng.random() < 0.3, "eps_smoothing": rng.random() < 0.3},
         "ter": {"normalized": rng.random() < 0.4, "no_punct": rng.random() < 0.4, "asian_support": rng.random() < 0.4,
@@ -74,6 +75,8 @@ def flags(options):
     out = ["--bleu", "--chrf", "--ter", "--force", "--json", "-q"]
     bleu = options["bleu"]
     out += ["--tokenize", bleu["tokenize"], "--smooth", bleu["smooth_method"]] + ["--lowercase"] * bleu["lowercase"]
+    if bleu["smooth_value"] is not None:
+        out += ["--smooth-value", str(bleu["smooth_value"])]
     for metric in ("chrf", "ter"):
         for key, value in options[metric].items():
             flag = f"--{metric}-{key.replace('_', '-')}"
