@@ -213,10 +213,10 @@ pub struct DecodeArgs {
     /// Never repeat a sequence of this many tokens in a translation, or in a part of one if the line is split; 0: no such limit
     #[arg(long, value_name = "N")]
     pub no_repeat_ngram: Option<usize>,
-    /// Minimum number of tokens of a translation; of each part of a line that is split
+    /// Minimum number of tokens of a translation, its end not counted; of each part of a line that is split
     #[arg(long, value_name = "N")]
     pub min_length: Option<usize>,
-    /// Maximum number of tokens of a translation; of each part of a line that is split
+    /// Maximum number of tokens of a translation, its end counted; of each part of a line that is split
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
     /// Maximum number of tokens of a translation, as a multiple of its source's
@@ -336,7 +336,7 @@ pub struct ScoreArgs {
 /// `mt quantize`
 #[derive(Args, Debug)]
 pub struct QuantizeArgs {
-    /// Model or run directory
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -350,7 +350,7 @@ pub struct QuantizeArgs {
 /// `mt export`
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// Model or run directory
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// ct2 for CTranslate2, or hf-marian for a MarianMT folder of Hugging Face transformers
@@ -382,7 +382,7 @@ pub struct ImportArgs {
 /// `mt shortlist`
 #[derive(Args, Debug)]
 pub struct ShortlistArgs {
-    /// Model or run directory
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// Source file to learn from [default: the training text that the model's configuration names]
@@ -437,7 +437,7 @@ pub struct EmbedArgs {
 /// `mt info`
 #[derive(Args, Debug)]
 pub struct InfoArgs {
-    /// A model or run directory, one of a run's checkpoints, or a configuration file
+    /// A model or run directory, one of a run's checkpoints, hf:ORG/NAME, or a configuration file
     #[arg(value_name = "MODEL_DIR|CONFIG")]
     pub path: PathBuf,
     /// Which checkpoint of a run: best, last, final or an update [default: the run as a whole]
@@ -455,7 +455,7 @@ pub struct AverageArgs {
     /// Run directory
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// Average this many of the last checkpoints
+    /// Average this many of the last checkpoints that train.save_every asked for, and the newest
     #[arg(long, value_name = "N")]
     pub last: Option<usize>,
     /// Average the checkpoints of these updates, separated by commas

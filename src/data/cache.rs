@@ -70,21 +70,21 @@ impl Cache {
     }
 
     /// The entry of the tokenizers learned from these corpora.
-    pub fn vocabulary(&self, corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Vocabulary {
+    pub fn tokenizers(&self, corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> TokenizersEntry {
         let texts: Vec<_> = corpora.iter().map(|corpus| hex(corpus.digest())).collect();
         // Dropout affects training only, not the learnt vocabulary.
         let config = TokenizerConfig { dropout: 0.0, ..config.clone() };
         let key = json!({ "format": FORMAT, "texts": texts, "tokenizer": config });
-        Vocabulary { directory: self.directory.join(named("vocabulary", &key)) }
+        TokenizersEntry { directory: self.directory.join(named("vocabulary", &key)) }
     }
 }
 
 /// Where tokenizers learned from a text lie, or will.
-pub struct Vocabulary {
+pub struct TokenizersEntry {
     directory: PathBuf,
 }
 
-impl Vocabulary {
+impl TokenizersEntry {
     /// The tokenizers, if they exist and are unchanged since they were saved.
     pub fn load(&self) -> Option<Tokenizers> {
         let digest = fs::read_to_string(self.directory.join(DIGEST)).ok()?;
@@ -366,30 +366,30 @@ mod tests {
         let swapped = Corpus::open(world.corpus.target().path(), world.corpus.source().path(), 1.0).unwrap();
         assert_ne!(entry, directory(cache.entry(&swapped, world.recipe(100), &world.tokenizers)));
         let corpora: Vec<Box<dyn PairSource>> = vec![Box::new(world.corpus.clone())];
-        let vocabulary = |config: TokenizerConfig| cache.vocabulary(&corpora, &config);
+        let entry = |config: TokenizerConfig| cache.tokenizers(&corpora, &config);
         let default = TokenizerConfig::default;
         let same = TokenizerConfig { dropout: 0.1, ..default() };
-        assert_eq!(vocabulary(default()).directory, vocabulary(same).directory);
+        assert_eq!(entry(default()).directory, entry(same).directory);
         let other = TokenizerConfig { lowercase: true, ..default() };
-        assert_ne!(vocabulary(default()).directory, vocabulary(other).directory);
+        assert_ne!(entry(default()).directory, entry(other).directory);
     }
 
     #[test]
-    fn a_vocabulary_is_taken_as_it_was_saved_or_not_at_all() {
+    fn tokenizers_are_taken_as_they_were_saved_or_not_at_all() {
         let world = World::new();
         let directory = world.directory.path().join("vocabulary");
-        let vocabulary = Vocabulary { directory: directory.clone() };
-        assert!(vocabulary.load().is_none());
-        vocabulary.save(&world.tokenizers).unwrap();
-        assert_eq!(vocabulary.load().unwrap().digest(), world.tokenizers.digest());
+        let entry = TokenizersEntry { directory: directory.clone() };
+        assert!(entry.load().is_none());
+        entry.save(&world.tokenizers).unwrap();
+        assert_eq!(entry.load().unwrap().digest(), world.tokenizers.digest());
         let file = directory.join("tokenizer.json");
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.replacen("Nummer", "Nummen", 1)).unwrap();
-        assert!(vocabulary.load().is_none());
+        assert!(entry.load().is_none());
         fs::write(&file, text).unwrap();
-        assert!(vocabulary.load().is_some());
+        assert!(entry.load().is_some());
         fs::remove_file(directory.join(DIGEST)).unwrap();
-        assert!(vocabulary.load().is_none());
+        assert!(entry.load().is_none());
     }
 
     fn other_tokenizer() -> std::sync::Arc<super::super::tokenizer::Tokenizer> {

@@ -235,13 +235,13 @@ fn learn(
     on_disk: bool,
     workplace: &Workplace<'_>,
 ) -> Result<Tokenizers> {
-    let vocabulary = cache.vocabulary(corpora, config);
-    let (tokenizers, how) = match vocabulary.load() {
+    let entry = cache.tokenizers(corpora, config);
+    let (tokenizers, how) = match entry.load() {
         Some(tokenizers) => (tokenizers, ", learned when the text was prepared"),
         None => {
             let tokenizers = Tokenizers::train(config, corpora)?;
             if on_disk {
-                vocabulary.save(&tokenizers)?;
+                entry.save(&tokenizers)?;
             }
             (tokenizers, "")
         }
