@@ -127,11 +127,12 @@ def fixed_length(shape: str, bench: Path, python: Path, rounds: int, folder: Pat
 
 
 def text(model: Path, data: Path, mt: Path, python: Path, arguments, folder: Path):
-    """A test set, from the start of the process to the last line."""
+    """A test set, from the start to the end of the process."""
     tokenizer, source = model / "tokenizer.json", data / "test_2016_flickr.en"
     converter = ROOT / "benches/ctranslate2_decode.py"
     run([python, converter, "--weights", model / "model.safetensors", "--tokenizer", tokenizer, "--save", folder / "ct2"])
-    marian = arguments.marian
+    # Commands run in another directory.
+    marian = arguments.marian and arguments.marian.resolve()
     if not marian and arguments.marian_updates:
         progress(f"training a model with Marian: {arguments.marian_updates} updates")
         tokens, marian = folder / "tokens", folder / "marian"
@@ -167,7 +168,7 @@ def text(model: Path, data: Path, mt: Path, python: Path, arguments, folder: Pat
             progress(f"round {number + 1}, text, {name}: {result.figure:.2f} s")
     words = {name: len((folder / f"{name}.de").read_text(encoding="utf-8").split()) for name in sides}
     lines = len(source.read_text(encoding="utf-8").splitlines())
-    print(f"\n**{lines} lines of text, beam 5, 2 threads: from process start to last line**\n")
+    print(f"\n**{lines} lines of text, beam 5, 2 threads: from the start to the end of the process**\n")
     print("| | seconds | lines/s | BLEU | words out | memory, MiB |\n|---|---:|---:|---:|---:|---:|")
     for name, results in runs.items():
         seconds = statistics.median(r.figure for r in results)

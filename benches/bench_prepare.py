@@ -150,7 +150,9 @@ def peers(mt, folder, pairs):
     import sentencepiece
     from tokenizers import Tokenizer
 
-    lines = (small / "train.en").read_text(encoding="utf-8").splitlines()
+    lines = (small / "train.en").read_text(encoding="utf-8").split("\n")[:-1]
+    # There may be fewer.
+    pairs = len(lines)
     sentencepiece.SentencePieceTrainer.train(
         input=str(small / "train.en"), model_prefix=str(small / "bpe"), vocab_size=32000, model_type="bpe",
         input_sentence_size=500_000, shuffle_input_sentence=True, minloglevel=2)

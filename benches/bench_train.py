@@ -33,7 +33,7 @@ import toolkits
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = [
     "torch==2.11.0",
-    "numpy",
+    "numpy==2.4.6",
     "pymarian==1.12.42",
     "ctranslate2==4.8.5",
     "safetensors==0.6.2",
@@ -134,7 +134,9 @@ def real(data: Path, mt: Path, python: Path, others: dict[str, Path], folder: Pa
     model, tokens = folder / "model", folder / "tokens"
     tokens.mkdir()
     first = [mt, "train", *config, *quiet, "--run-dir", model, "--set", "train.max_updates=1"]
-    subprocess.run(first, cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+    made = subprocess.run(first, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    if made.returncode != 0:
+        raise SystemExit(f"bench-train: mt train failed: {made.stderr}")
     for name in (f"{part}.{side}" for part in ("train", "valid") for side in ("en", "de")):
         with open(tokens / name, "w", encoding="utf-8") as file:
             subprocess.run([mt, "tokenize", "--model", model, "--input", data / name], check=True, stdout=file)
@@ -158,7 +160,7 @@ def real(data: Path, mt: Path, python: Path, others: dict[str, Path], folder: Pa
             "Marian",
             [python, ROOT / "benches/marian_train.py", *peer, "--updates", "50"],
             re.compile(r"([\d.]+) words/s"),
-            {},
+            HUGE_PAGES,
             warmup=1,
         ),
         ours("f32"),

@@ -18,7 +18,8 @@ before the clock starts, and the loss is read once every `--log-every` updates, 
 checks every update. The figure is the median over stretches of `--log-every` updates; the first stretch is warm-up.
 `--compile` applies torch.compile to the model; the warm-up must cover its compilation.
 
-`decode` uses `mt`'s weights and searches as `mt` does, so greedy translations are the same except for rounding. Keys and
+`decode` uses `mt`'s weights and searches as `mt translate --patience 0` does, so greedy translations are the same except
+for rounding. Keys and
 values are cached; the hypotheses of a sentence share those of the source; finished sentences leave the batch. One pass over
 the input is warm-up, `--repeat` more are timed, from token ids to token ids. torch.compile and CUDA graphs are not used.
 
@@ -81,6 +82,7 @@ def check_shape(shape: dict):
     """Ends the program if the model needs something that is not implemented here."""
     for key, value in (
         ("positions", ("sinusoidal", "learned")),
+        ("sinusoid", ("interleaved", "halves")),
         ("norm_kind", ("layer",)),
         ("attention_bias", (True,)),
     ):

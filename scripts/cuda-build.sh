@@ -121,7 +121,8 @@ lay_out_libraries
 if [ -z "${CUDA_COMPUTE_CAP:-}" ]; then
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '.' || true)
     # Without a driver, nvidia-smi says so on stdout.
-    [[ $capability =~ ^[0-9]+$ ]] || capability=80
+    # Nor is there a build for older GPUs than those.
+    [[ $capability =~ ^[0-9]+$ ]] && [ "$capability" -ge 80 ] || capability=80
     CUDA_COMPUTE_CAP=$capability
 fi
 export CUDA_COMPUTE_CAP

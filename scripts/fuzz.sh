@@ -27,6 +27,11 @@ seed configuration configs/*.toml
 seed bleu data/quickstart/README.md
 seed translate data/quickstart/README.md
 
+# Where the targets write; they leave something.
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+
 crashed=()
 for target in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$target"

@@ -10,7 +10,8 @@
 #   --device DEVICE     cpu, cuda (default) or cuda:N
 #   --binary FILE       mt (default: the newer of target/gpu-test/mt and target/cuda/release/mt; target/release/mt with
 #                       --device cpu); needs no Rust here
-#   --data DIR          folder with train, valid and test, .en and .de (default: data/quickstart)
+#   --data DIR          folder with train, valid and test (or test_2016_flickr), .en and .de (default:
+#                       data/quickstart)
 #   --config FILE       configuration to train (default: configs/quickstart.toml, but with the shape of transformer-base,
 #                       batches of 4,096 tokens and a suitable learning rate); its corpus is replaced by --data
 #   --updates N         updates over which training is measured (default: 300)
@@ -138,7 +139,10 @@ esac
 
 [ -n "$shapes" ] || [ -x "$binary" ] || fail "$binary is missing or cannot be run; build it with 'make cuda' (for --device cpu: 'make build'), or name one with --binary"
 "$python" -c 'import torch' 2>/dev/null || fail "$python has no torch; name another with --python"
-for file in {train,valid,test}.{en,de}; do
+# As Multi30k's is called.
+test=test
+[ -s "$data/test.en" ] || [ ! -s "$data/test_2016_flickr.en" ] || test=test_2016_flickr
+for file in {train,valid,"$test"}.{en,de}; do
     [ -s "$data/$file" ] || fail "$data/$file is missing or empty"
 done
 [ "$updates" -ge $((2 * log_every)) ] || fail "--updates must be at least $((2 * log_every))"
@@ -369,7 +373,7 @@ extends = '$config'
 root = '$data'
 train = [{ source = "train.en", target = "train.de" }]
 valid = { source = "valid.en", target = "valid.de" }
-test = { source = "test.en", target = "test.de" }
+test = { source = "$test.en", target = "$test.de" }
 
 [tokenizer]
 joint = true
@@ -399,7 +403,7 @@ END
 
 awk -v lines="$window" '
     { line[n++] = $0 }
-    END { for (i = 0; i < lines; i++) print line[i % n] }' "$data/test.en" >"$folder/sentences"
+    END { for (i = 0; i < lines; i++) print line[i % n] }' "$data/$test.en" >"$folder/sentences"
 for ((pass = 0; pass <= passes; pass++)); do cat "$folder/sentences"; done >"$folder/sentences-repeated"
 
 # rows TEXT NAME: the rows of mt and PyTorch

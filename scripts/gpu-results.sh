@@ -54,7 +54,7 @@ if [ "$device" != cpu ]; then
     # Where CUDA's libraries lie that came with Python's torch, if it is there.
     found=$("$root/scripts/gpu-test.sh" libraries)
     [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$found
-    export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
+    export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$root/.cuda/cache}
 fi
 
 # score NAME RUN PRECISION FLAG…: BLEU with two decimals.
@@ -80,12 +80,12 @@ for name in $wanted; do
         going_on=()
         [ ! -d "$run" ] || going_on=(--resume)
         status=0
-        ${limit:+timeout --signal=TERM "$limit"} "$binary" train --config "$config" --run-dir "$run" --device "$device" \
+        ${limit:+timeout --preserve-status --signal=TERM "$limit"} "$binary" train --config "$config" --run-dir "$run" --device "$device" \
             --set data.root="\"$(realpath "$data/$name")\"" --set runtime.precision="$precision" "${going_on[@]}" "$@" || status=$?
         case $status in
             0) ;;
-            124 | 143)
-                echo "$name: stopped after $limit s, saved; the same command goes on"
+            143)
+                echo "$name: stopped${limit:+ after $limit s}, saved; the same command goes on"
                 continue
                 ;;
             *) fail "$name: training ended with $status" ;;

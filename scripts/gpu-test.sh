@@ -130,7 +130,7 @@ run() {
         found=$(libraries)
         [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$found
         # The driver compiles only once, even without a home directory.
-        export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/mt-cuda-cache}
+        export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$PWD/.cuda/cache}
     fi
     [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
     # Says what is missing, once, instead of in every test.
