@@ -1,0 +1,77 @@
+//! `docs/json.md` names the keys that `--json` and `log.jsonl` have.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::project::Project;
+use serde_json::Value;
+
+/// The keys by the name in the first column, of the tables of the page before and after its part on the log.
+fn documented() -> [BTreeMap<String, BTreeSet<String>>; 2] {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/json.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (results, log) = page.split_once("## `log.jsonl`").unwrap();
+    let in_backticks = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    [results, log].map(|part| {
+        let rows = part.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+        rows.map(|(name, row)| (name.to_owned(), in_backticks(row.split(" | ").next().unwrap()))).collect()
+    })
+}
+
+fn keys(object: &Value) -> BTreeSet<String> {
+    object.as_object().unwrap_or_else(|| panic!("{object}")).keys().cloned().collect()
+}
+
+#[test]
+fn results_have_the_documented_keys() {
+    let project = Project::new();
+    let [results, log_entries] = documented();
+    let commands: &[(&str, &[&str])] = &[
+        ("train --dry-run", &["--config", "small.toml", "--run-dir", "runs/other"]),
+        ("train", &["--config", "small.toml", "--threads", "1"]),
+        ("check", &["--config", "small.toml", "--run-dir", "runs/other"]),
+        ("prepare", &["--config", "small.toml"]),
+        ("translate", &["--model", "runs/small", "the cat"]),
+        ("score", &["--model", "runs/small", "--src", "valid.en", "--tgt", "valid.de"]),
+        ("eval --bleu", &["--model", "runs/small"]),
+        ("eval --ppl", &["--model", "runs/small"]),
+        ("eval --report", &["--hyp", "valid.de", "--ref", "valid.de"]),
+        ("info", &["runs/small"]),
+        ("average", &["runs/small", "--last", "2", "--out", "averaged"]),
+        ("quantize", &["runs/small", "--out", "quantised"]),
+        ("export", &["runs/small", "--format", "hf-marian", "--out", "exported"]),
+        ("import", &["exported", "--out", "imported"]),
+        ("shortlist", &["runs/small", "--out", "shortlist"]),
+        ("report", &["runs/small"]),
+    ];
+    for (command, more) in commands {
+        let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).chain(["--json", "-q"]).collect();
+        let output = project.mt(&args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in text.lines() {
+            assert_eq!(keys(&serde_json::from_str(line).unwrap()), results[*command], "{command}: {line}");
+        }
+        assert!(!text.is_empty(), "{command}");
+    }
+    for (command, is_of_its_kind) in [
+        ("embed", Value::is_array as fn(&Value) -> bool),
+        ("tokenize", Value::is_array),
+        ("detokenize", Value::is_string),
+    ] {
+        let output = project.mt_with_input(&[command, "--model", "runs/small", "--json", "-q"], b"the cat\n");
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(is_of_its_kind(&serde_json::from_slice(&output.stdout).unwrap()), "{command}");
+    }
+    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
+    let mut seen = BTreeSet::new();
+    for entry in log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let event = entry["event"].as_str().unwrap().to_owned();
+        let mut keys = keys(&entry);
+        keys.remove("event");
+        assert_eq!(keys, log_entries[&event], "{entry}");
+        seen.insert(event);
+    }
+    assert_eq!(seen, ["final", "train", "valid"].map(str::to_owned).into());
+}
