@@ -110,18 +110,57 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    /// For a model that writes lower case, or one that does not: whether each metric ignores case, and the note.
-    fn cases(flags: &str, lowercase: bool) -> (Vec<String>, Option<String>) {
+    /// The metrics that flags ask for, of a model that writes lower case or of one that does not; and the note.
+    fn metrics_of(flags: &str, lowercase: bool) -> (Vec<Box<dyn Metric>>, Option<String>) {
         let command = format!("mt eval --model m {flags}");
         let words: Vec<std::ffi::OsString> = command.split_whitespace().map(Into::into).collect();
         let Command::Eval(args) = Cli::of(&words).unwrap().command else { panic!("{command}") };
         let unsaid = BleuOptions { lowercase, ..BleuOptions::default() };
         let metrics = chosen(&args.metrics, bleu(&args.metrics, false, &unsaid).unwrap(), &unsaid);
+        (metrics, case_note(&args.metrics, &unsaid, 1))
+    }
+
+    /// Whether each metric ignores case, and the note.
+    fn cases(flags: &str, lowercase: bool) -> (Vec<String>, Option<String>) {
+        let (metrics, note) = metrics_of(flags, lowercase);
         let case = |metric: &dyn Metric| {
             let case = metric.options().into_iter().find(|(key, _)| *key == "case");
             format!("{} {}", metric.key(), case.map(|(_, case)| case).unwrap_or_default())
         };
-        (metrics.iter().map(|metric| case(metric.as_ref())).collect(), case_note(&args.metrics, &unsaid, 1))
+        (metrics.iter().map(|metric| case(metric.as_ref())).collect(), note)
+    }
+
+    /// Every flag changes what it is named after, and nothing else.
+    #[test]
+    fn a_flag_sets_the_option_that_it_names() {
+        for (metric, flags, changed) in [
+            ("--bleu", "--tokenize char", &["tok:char"][..]),
+            ("--bleu", "--lowercase", &["case:lc"]),
+            ("--bleu", "--smooth floor", &["smooth:floor[0.10]"]),
+            ("--bleu", "--smooth floor --smooth-value 0.25", &["smooth:floor[0.25]"]),
+            ("--bleu", "--smooth add-k --smooth-value 2", &["smooth:add-k[2.00]"]),
+            ("--bleu", "--smooth none", &["smooth:none"]),
+            ("--chrf", "--chrf-char-order 4", &["nc:4"]),
+            ("--chrf", "--chrf-word-order 2", &["chrF2++", "nw:2"]),
+            ("--chrf", "--chrf-beta 3", &["chrF3"]),
+            ("--chrf", "--chrf-whitespace", &["space:yes"]),
+            ("--chrf", "--chrf-lowercase", &["case:lc"]),
+            ("--chrf", "--chrf-eps-smoothing", &["eff:no"]),
+            ("--ter", "--ter-normalized", &["norm:yes"]),
+            ("--ter", "--ter-no-punct", &["punct:no"]),
+            ("--ter", "--ter-asian-support", &["asian:yes"]),
+            ("--ter", "--ter-case-sensitive", &["case:mixed"]),
+        ] {
+            let settings = |flags: &str| -> Vec<String> {
+                let (metrics, _) = metrics_of(&format!("{metric} {flags}"), false);
+                assert_eq!(metrics.len(), 1, "{metric} {flags}");
+                let options = metrics[0].options().into_iter().map(|(key, value)| format!("{key}:{value}"));
+                std::iter::once(metrics[0].name()).chain(options).collect()
+            };
+            let (before, after) = (settings(""), settings(flags));
+            let differing: Vec<&String> = after.iter().filter(|setting| !before.contains(setting)).collect();
+            assert_eq!(differing, changed, "{flags}");
+        }
     }
 
     #[test]

@@ -10,8 +10,8 @@ use plain::{Plain, hypothesis};
 
 use super::toy::{END, Language, Toy};
 use super::{
-    Continuation, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Rows, Sampling, SearchOptions, Sentence,
-    StepModel, Strategy as Search, beam, force, greedy, search,
+    Continuation, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows, Sampling, SearchOptions,
+    Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
 };
 use crate::error::Result;
 
@@ -151,6 +151,30 @@ proptest! {
             prop_assert_eq!(forced.len(), n_best[0].tokens.len() + 1);
             let log_probs = &n_best[0].token_log_probs;
             prop_assert_eq!(&forced[..log_probs.len()], &log_probs[..]);
+        }
+    }
+
+    /// A token that the model would have chosen is one that no other is more probable than.
+    #[test]
+    fn predictions_compare_each_token_with_all_others(
+        language in languages(),
+        targets in prop::collection::vec(prop::collection::vec(0..7u32, 0..5), 1..5),
+    ) {
+        let words = |target: &Vec<u32>| target.iter().map(|word| 4 + word % language.words).collect();
+        let targets: Vec<Vec<u32>> = targets.iter().map(words).collect();
+        let keys: Vec<u64> = (0..targets.len() as u64).collect();
+        let slices: Vec<&[u32]> = targets.iter().map(Vec::as_slice).collect();
+        let predicted = predict(&mut Toy::new(&language, &keys), &slices).unwrap();
+        for ((target, key), predicted) in targets.iter().zip(keys).zip(predicted) {
+            let (mut first, mut log_prob) = (0, 0.0);
+            for (position, token) in target.iter().chain([&END]).enumerate() {
+                let all = language.after(key, &target[..position]);
+                let own = all.iter().find(|continuation| continuation.token == *token).unwrap().log_prob;
+                first += u64::from(all.iter().all(|continuation| continuation.log_prob <= own));
+                log_prob += f64::from(own);
+            }
+            let tokens = target.len() as u64 + 1;
+            prop_assert_eq!(predicted, Prediction { tokens, first, log_prob });
         }
     }
 
