@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::project::{Project, fails, file, stderr, stdout, succeeds, wait_for_log};
+use common::project::{Project, fails, file, floats, stderr, stdout, succeeds, wait_for_log};
 use safetensors::SafeTensors;
 
 #[test]
@@ -1209,15 +1209,7 @@ fn an_exponential_average_begins_with_the_model_that_training_begins_with() {
     let mut args = vec!["--run-dir", "tuned", "--set", "train.schedule.learning_rate=1e-6"];
     args.extend(sets.iter().flat_map(|set| ["--set", set]));
     succeeds(&project.train(&args));
-    let floats = |run: &str| -> Vec<f32> {
-        let bytes = file(&project, run, "model.safetensors");
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let mut named = tensors.tensors();
-        named.sort_by(|a, b| a.0.cmp(&b.0));
-        let bytes = named.iter().flat_map(|(_, view)| view.data().chunks_exact(4));
-        bytes.map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
-    };
-    let (before, after) = (floats("runs/small"), floats("tuned"));
+    let [before, after] = ["runs/small", "tuned"].map(|run| floats(&file(&project, run, "model.safetensors")));
     let furthest = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(furthest > 0.0 && furthest < 1e-5, "{furthest}");
 }

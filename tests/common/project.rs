@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 pub const SOURCE: &[&str] =
@@ -65,6 +66,17 @@ impl Project {
         names.filter(|other| other.starts_with(&format!(".{name}."))).collect()
     }
 
+    /// The entries of a run's log.
+    pub fn log(&self, run: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path(run).join("log.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The entries of an event in a run's log.
+    pub fn logged(&self, run: &str, event: &str) -> Vec<Value> {
+        self.log(run).into_iter().filter(|entry| entry["event"] == event).collect()
+    }
+
     /// Trains a few updates into runs/small.
     pub fn train(&self, more: &[&str]) -> Output {
         self.mt(&[&["train", "--config", "small.toml", "-q"], more].concat())
@@ -100,6 +112,11 @@ learning_rate = 0.003
 every = 6
 "#;
 
+/// Flags that set these keys.
+pub fn sets<'a>(keys: &[&'a str]) -> Vec<&'a str> {
+    keys.iter().flat_map(|key| ["--set", key]).collect()
+}
+
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -131,6 +148,15 @@ pub fn wait_for_log(path: &Path) {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     panic!("no update within 30 s");
+}
+
+/// All numbers of a safetensors file, tensor after tensor in the order of their names.
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
+    let tensors = safetensors::SafeTensors::deserialize(bytes).unwrap();
+    let mut named = tensors.tensors();
+    named.sort_by(|a, b| a.0.cmp(&b.0));
+    let bytes = named.iter().flat_map(|(_, view)| view.data().as_chunks::<4>().0);
+    bytes.map(|four| f32::from_le_bytes(*four)).collect()
 }
 
 /// A file of a run.
