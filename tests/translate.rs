@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 
-use common::project::{Project, fails, file, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, sets, stderr, stdout, succeeds};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -144,17 +144,72 @@ fn constraints_are_kept() {
         let said = stderr(&output);
         assert_eq!(said.contains(" fewer than 4 translations: "), fewer, "{said}");
     }
+    // The further apart they are kept, the less they share.
+    let lists = |more: &[&str]| {
+        let groups = ["--beam", "4", "--beam-groups", "2", "--n-best", "4"];
+        translate(&project, &[&groups, more].concat())
+    };
+    let [default, none, strong] = [&[][..], &["--diversity", "0"], &["--diversity", "3"]].map(lists);
+    assert!(default != none && default != strong && none != strong);
+}
+
+/// What flags do not say, the model's configuration does: in translation, and in validation, which has a beam of its own.
+#[test]
+fn the_search_is_that_of_the_configuration_where_flags_say_nothing() {
+    let project = trained();
+    type Search<'a> = (&'a str, &'a [(&'a str, &'a str)]);
+    let limits = [("max_length_ratio", "0"), ("max_length_extra", "7")];
+    let several = [
+        ("beam", "2"),
+        ("length_penalty", "3"),
+        ("length_penalty_kind", "power"),
+        ("patience", "0"),
+        ("no_repeat_ngram", "1"),
+        limits[0],
+        limits[1],
+    ];
+    // With a minimum that is the maximum too, patience makes no difference.
+    let least = [("min_length", "7"), limits[0], limits[1]];
+    let searches: [Search<'_>; 2] = [("runs/several", &several), ("runs/least", &least)];
+    for (run, search) in searches {
+        let keys: Vec<String> = search.iter().map(|(key, value)| format!("decode.{key}={value}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).chain(["train.max_updates=8"]).collect();
+        succeeds(&project.train(&[&["--run-dir", run][..], &sets(&keys)].concat()));
+        assert_eq!(file(&project, run, "model.safetensors"), file(&project, "runs/small", "model.safetensors"));
+        let translated = |model: &str, flags: &[String], more: &[&str]| {
+            let flags = flags.iter().map(String::as_str);
+            let args: Vec<&str> = ["translate", "-q", "--model", model].into_iter().chain(flags).collect();
+            let output = project.mt_with_input(&[&args[..], more].concat(), INPUT.as_bytes());
+            succeeds(&output);
+            stdout(&output)
+        };
+        let flags = |without: &str| -> Vec<String> {
+            let kept = search.iter().filter(|(key, _)| *key != without);
+            kept.flat_map(|(key, value)| [format!("--{}", key.replace('_', "-")), (*value).to_owned()]).collect()
+        };
+        let found = translated(run, &[], &["--json"]);
+        assert_eq!(found, translated("runs/small", &flags(""), &["--json"]), "{run}");
+        for (key, _) in search {
+            assert_ne!(found, translated("runs/small", &flags(key), &["--json"]), "{run}: {key} makes no difference");
+        }
+        let validated = |run: &str| String::from_utf8(file(&project, run, "validation/final.txt")).unwrap();
+        assert_eq!(validated(run), translated(run, &[], &["--beam", "1", "--input", "valid.en"]));
+        assert_ne!(validated(run), validated("runs/small"));
+    }
 }
 
 /// Samples depend on the seed and on the line with its number: not on batches, threads or other lines.
 #[test]
 fn samples_are_reproducible() {
-    let project = trained();
+    let project = Project::new();
+    succeeds(&project.train(&sets(&["train.max_updates=8", "train.seed=5"])));
     let sample =
         |more: &[&str]| translate(&project, &[&["--sample", "--n-best", "2", "--temperature", "2"], more].concat());
     let drawn = sample(&["--seed", "5"]);
     assert_eq!(drawn, sample(&["--seed", "5", "--batch-tokens", "1", "--threads", "1"]));
     assert_ne!(drawn, sample(&["--seed", "6"]));
+    // Without a flag it is the seed of the training.
+    assert_eq!(drawn, sample(&[]));
     assert_ne!(drawn, sample(&["--seed", "5", "--top-k", "1"]));
     // More than the vocabulary has means all.
     assert_eq!(drawn, sample(&["--seed", "5", "--top-k", "18446744073709551615"]));
