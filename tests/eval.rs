@@ -50,6 +50,25 @@ fn a_byte_order_mark_counts_in_what_is_scored() {
     }
 }
 
+/// Of five words the last is wrong in one reference: 4 of 5 words match, 3 of 4 pairs, 2 of 3 and 1 of 2.
+#[test]
+fn a_translation_may_be_like_any_reference() {
+    let project = Project::new();
+    for (name, text) in [("hyp", "a b c d e\n"), ("other", "a b c d x\n"), ("same", "a b c d e\n")] {
+        project.write(name, text);
+    }
+    let alone = 100.0 * (4.0 / 5.0 * 3.0 / 4.0 * 2.0 / 3.0 / 2.0f64).powf(0.25);
+    for (references, count, expected) in
+        [(&["other"][..], 1, alone), (&["other", "same"], 2, 100.0), (&["same", "other"], 2, 100.0)]
+    {
+        let output = project.mt(&[&["eval", "--hyp", "hyp", "--json", "--ref"], references].concat());
+        succeeds(&output);
+        let bleu = serde_json::from_str::<Value>(&stdout(&output)).unwrap()["bleu"].clone();
+        assert!((bleu["score"].as_f64().unwrap() - expected).abs() < 1e-9, "{references:?}: {bleu}");
+        assert!(bleu["signature"].as_str().unwrap().starts_with(&format!("nrefs:{count}|")), "{bleu}");
+    }
+}
+
 /// Two systems and a reference, of forty lines.
 fn systems() -> Project {
     let project = Project::new();
@@ -96,6 +115,12 @@ fn lines_and_tables() {
     for words in ["System", "BLEU", "TER", "good", "bad_1", "100.00", "BLEU|nrefs:1", "TER|nrefs:1"] {
         assert_eq!(table.contains(words), words != "100.00", "{words} in {table}");
     }
+    // A star marks a difference that chance hardly explains; none is marked between a system and itself.
+    let paired = eval(&["ref", "bad_1", "ref", "--ter", "--paired-bs"]);
+    let ends = |line: &str| line.trim_end_matches(['│', ' ']).rsplit_once(") ").map(|(_, p_value)| p_value.to_owned());
+    let rows: Vec<_> =
+        paired.lines().filter(|line| line.contains(" ± 0.00) ") || line.contains("bad_1")).map(ends).collect();
+    assert_eq!(rows, [None, Some("(p = 0.0010)*".to_owned()), Some("(p = 1.0000)".to_owned())], "{paired}");
     let latex = eval(&["good", "bad_1", "--format", "latex", "--paired-bs", "--ter"]);
     for words in
         ["\\begin{tabular}{rc}", "TER ($\\mu$ $\\pm$ 95\\% CI)", "Baseline: good & 0.67 (", "bad\\_1", "\\end{tabular}"]
@@ -207,6 +232,15 @@ fn models_are_compared_as_their_translations_are() {
         succeeds(&output);
         serde_json::from_str(&stdout(&output).replace("runs/a", "a.de").replace("runs/b", "b.de")).unwrap()
     };
+    let with_references = |of: &[&str]| -> Value {
+        let output = project.mt(&[&["eval", "-q", "--json", "--chrf", "--bleu"], of].concat());
+        succeeds(&output);
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let of_model = with_references(&["--model", "runs/a", "--src", "valid.en", "--ref", "valid.de", "b.de"]);
+    assert_eq!(of_model, with_references(&["--hyp", "a.de", "--ref", "valid.de", "b.de"]));
+    assert!(of_model["bleu"]["signature"].as_str().unwrap().starts_with("nrefs:2|"), "{of_model}");
+
     let models = ["--model", "runs/a", "--model", "runs/b"];
     let apart = compared(&["--src", "valid.en"], &models);
     assert_eq!(apart, compared(&[], &["--hyp", "a.de", "b.de"]));
