@@ -6,7 +6,7 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds, wait_for_log};
+use common::project::{CONFIG, Project, fails, file, sets, stderr, stdout, succeeds, wait_for_log};
 use serde_json::{Value, json};
 
 #[test]
@@ -428,6 +428,25 @@ fn tokenize_and_detokenize_are_inverse() {
     // But for extra white space.
     let odd = text.replace(' ', "\t ").replace('\n', "  \n");
     assert_eq!(project.mt_with_input(&["tokenize", "--model", "runs/small"], odd.as_bytes()).stdout, tokens.stdout);
+}
+
+/// If the two languages have no tokenizer in common.
+#[test]
+fn text_is_split_as_source_or_as_target() {
+    let project = Project::new();
+    succeeds(&project.train(&sets(&["train.max_updates=1", "tokenizer.joint=false"])));
+    let with = |command: &str, more: &[&str], input: &str| {
+        let args = [&[command, "--model", "runs/small", "-q"], more].concat();
+        let output = project.mt_with_input(&args, input.as_bytes());
+        succeeds(&output);
+        stdout(&output)
+    };
+    let words = "die Katze\n";
+    assert_eq!(with("tokenize", &["--target"], words), "▁die ▁Katze\n");
+    assert_ne!(with("tokenize", &[], words), "▁die ▁Katze\n");
+    for side in [&[][..], &["--target"]] {
+        assert_eq!(with("detokenize", side, &with("tokenize", side, words)), words, "{side:?}");
+    }
 }
 
 #[test]
@@ -939,6 +958,75 @@ fn a_checkpoint_is_no_model_but_tells_which_run_is() {
     fails(&named("small.toml", "last"), 2, &["--checkpoint is for runs"]);
     let output = project.train(&["--run-dir", "other", "--set", "train.init=nowhere"]);
     fails(&output, 1, &["there is no such directory", "nowhere"]);
+}
+
+/// `--checkpoint` does what the path of that checkpoint does, and something else than the final model.
+#[test]
+fn a_checkpoint_that_is_named_is_the_one_that_is_used() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let checkpoint = "runs/small/checkpoints/step-00000004";
+    let ways =
+        [("flag", "runs/small", &["--checkpoint", "4"][..]), ("path", checkpoint, &[]), ("final", "runs/small", &[])];
+    let written = |command: &[&str], file_name: &str| {
+        ways.map(|(name, model, more)| {
+            let out = format!("{}-{name}", command[0]);
+            succeeds(&project.mt(&[&[command[0], model, "-q", "--out", &out], &command[1..], more].concat()));
+            file(&project, &out, file_name)
+        })
+    };
+    let printed = |command: &[&str]| {
+        ways.map(|(_, model, more)| {
+            let models = ["--model", model].repeat(command.iter().filter(|word| **word == "--paired-bs").count() + 1);
+            let output = project.mt(&[command, &models, more].concat());
+            succeeds(&output);
+            stdout(&output).replace(checkpoint, "runs/small").into_bytes()
+        })
+    };
+    for (what, [flag, path, last]) in [
+        ("quantize", written(&["quantize"], "model.safetensors")),
+        ("export", written(&["export", "--format", "ct2"], "model.bin")),
+        ("embed", printed(&["embed", "-q", "a cat"])),
+        ("eval", printed(&["eval", "-q", "--chrf", "--json"])),
+        ("paired eval", printed(&["eval", "-q", "--chrf", "--json", "--paired-bs"])),
+    ] {
+        assert!(flag == path && flag != last, "{what}");
+    }
+}
+
+#[test]
+fn results_are_told_to_programs() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=1"]));
+    common::marian::write(&project.path("opus"), |_, _| ());
+    let result = |args: &[&str]| {
+        let output = project.mt_with_input(&[args, &["--json"]].concat(), b"the cat\n\na dog\n");
+        succeeds(&output);
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+    };
+    for (args, keys) in [
+        (&["quantize", "runs/small", "--out", "int8"][..], &["out", "bytes_before", "bytes_after"][..]),
+        (&["shortlist", "runs/small", "--out", "list"], &["out", "average_tokens", "pairs"]),
+        (&["export", "runs/small", "--format", "ct2", "--out", "ct2"], &["out", "format"]),
+        (&["import", "opus", "--out", "imported"], &["out", "parameters"]),
+    ] {
+        let found = result(args);
+        assert_eq!(found.len(), 1, "{args:?}: {found:?}");
+        assert_eq!(found[0].as_object().unwrap().keys().collect::<Vec<_>>(), keys, "{args:?}");
+        assert_eq!(found[0]["out"], args[args.len() - 1]);
+    }
+    // Of 120 pairs, every twelfth.
+    assert_eq!(result(&["shortlist", "runs/small", "--out", "short", "--sample-lines", "10"])[0]["pairs"], 10);
+    let of = |command: &str| result(&[command, "--model", "runs/small"]);
+    let is_list =
+        |value: &Value, is_item: fn(&Value) -> bool| value.as_array().is_some_and(|list| list.iter().all(is_item));
+    let tokens = of("tokenize");
+    assert!(tokens.len() == 3 && tokens.iter().all(|line| is_list(line, Value::is_string)), "{tokens:?}");
+    assert_eq!((&tokens[0][0], &tokens[1]), (&"▁the".into(), &json!([])));
+    assert_eq!(of("detokenize"), ["thecat", "", "adog"]);
+    let vectors = of("embed");
+    let has_width = |line: &Value| line.as_array().is_some_and(|line| line.len() == 32);
+    assert!(vectors.len() == 3 && vectors.iter().all(|line| has_width(line) && is_list(line, Value::is_number)));
 }
 
 /// A long file that is no configuration gives few messages, not one per line.
