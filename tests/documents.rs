@@ -1,7 +1,8 @@
-//! Files, links, targets of make, functions and types that the documents name exist, and flags that help names. Files of the
-//! project that have to agree do.
+//! Files, links, targets of make, commands, functions and types that the documents name exist, and flags that help names.
+//! Files of the project that have to agree do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -94,6 +95,57 @@ fn targets_of_make_that_documents_name_exist() {
     }
     assert!(named > 50, "only {named} targets found");
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// The commands of a line for a shell, word by word, without comments and redirections.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let mut commands = vec![Vec::new()];
+    let (mut word, mut quote) = (None::<String>, None);
+    // A space ends the last word.
+    for c in line.chars().chain([' ']) {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '"' | '\'') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, '#') if word.is_none() => break,
+            (None, ' ' | ';' | '|' | '&') => {
+                let word = word.take().filter(|word| !word.starts_with(['<', '>']));
+                commands.last_mut().unwrap().extend(word);
+                if c != ' ' {
+                    commands.push(Vec::new());
+                }
+            }
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    commands
+}
+
+/// Command lines in code blocks: their commands, flags and the values of these.
+#[test]
+fn commands_that_documents_show_are_understood() {
+    let (mut shown, mut wrong) = (0, Vec::new());
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let blocks = text.split("```").skip(1).step_by(2);
+        for line in blocks.flat_map(|block| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>()) {
+            for command in commands(&line) {
+                let command: Vec<OsString> =
+                    command.into_iter().skip_while(|word| word == "do").map(Into::into).collect();
+                if !command.first().is_some_and(|word| word == "mt" || Path::new(word).ends_with("release/mt")) {
+                    continue;
+                }
+                shown += 1;
+                if let Err(error) = Cli::of(&command) {
+                    wrong.push(format!("{}: {line}\n{error}", document.display()));
+                }
+            }
+        }
+    }
+    assert!(shown > 50, "only {shown} commands found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Otherwise `make fuzz` would change a file of the repository, and test other versions than those that are built.

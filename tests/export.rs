@@ -3,7 +3,7 @@
 mod common;
 
 use common::marian::{WORDS, sentencepiece};
-use common::project::{Project, fails, file, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, sets, stderr, stdout, succeeds};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
@@ -233,7 +233,8 @@ fn a_marian_folder_has_all_weights_with_its_positions_in_halves() {
 fn an_exported_marian_folder_can_be_imported() {
     for (joint, files) in [("true", &["tokenizer.json"][..]), ("false", &["tokenizer.src.json", "tokenizer.tgt.json"])]
     {
-        let project = trained(&["--set", &format!("tokenizer.joint={joint}"), "--set", r#"tokenizer.symbols=["<x>"]"#]);
+        let joint_key = format!("tokenizer.joint={joint}");
+        let project = trained(&sets(&[&joint_key, r#"tokenizer.symbols=["<x>"]"#, "decode.min_length=3"]));
         succeeds(&project.mt(&["export", "runs/small", "-q", "--format", "hf-marian", "--out", "hf"]));
         succeeds(&project.mt(&["import", "hf", "--out", "back"]));
         for name in files {
@@ -260,6 +261,8 @@ fn an_exported_marian_folder_can_be_imported() {
         let path = project.path("hf/generation_config.json");
         let mut search: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!((&search["num_beams"], &search["early_stopping"]), (&json!(4), &json!(true)));
+        // In transformers the start token counts, too.
+        assert_eq!(search["min_length"], 4);
         search["length_penalty"] = json!(0.7);
         std::fs::write(&path, search.to_string()).unwrap();
         succeeds(&project.mt(&["import", "hf", "--out", "changed"]));
@@ -267,6 +270,7 @@ fn an_exported_marian_folder_can_be_imported() {
             (&of("changed")[0]["length_penalty"], &of("changed")[0]["length_penalty_kind"]),
             (&json!(0.7), &json!("power"))
         );
+        assert_eq!(of("changed")[0]["min_length"], 3);
 
         let path = project.path("hf/config.json");
         let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

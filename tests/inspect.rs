@@ -4,9 +4,13 @@ mod common;
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use common::project::{Project, fails, stderr, stdout, succeeds};
+use mt::data::tokenizers::Tokenizers;
+use mt::model::{Sequences, Transformer};
+use mt::ops::Mode;
 use serde_json::Value;
 
 fn trained(more: &[&str]) -> Project {
@@ -17,6 +21,21 @@ fn trained(more: &[&str]) -> Project {
 
 fn vectors(text: &str) -> Vec<Vec<f32>> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The encoder's states of a line of a run's source language, its end included.
+fn states(project: &Project, line: &str) -> Vec<Vec<f32>> {
+    let run = project.path("runs/small");
+    let config = mt::config::load_resolved(run.join("config.toml")).unwrap();
+    let tokenizers = Tokenizers::load(&run).unwrap();
+    let model = Transformer::new(&config.model, mt::commands::model::vocabulary(&tokenizers), &Device::Cpu).unwrap();
+    mt::commands::model::load_parameters(&run.join("model.safetensors"), &model).unwrap();
+    let mut ids = tokenizers.source.encode(line);
+    ids.push(tokenizers.source.eos_id());
+    let length = ids.len();
+    let source = Sequences { ids, lengths: Arc::new(vec![length as u32]), length };
+    // [S, D]
+    model.encode(&source, &Mode::INFERENCE).unwrap().states.to_vec2().unwrap()
 }
 
 #[test]
@@ -175,6 +194,7 @@ fn sentence_vectors() {
         succeeds(&output);
         stdout(&output)
     };
+    let states = lines.map(|line| states(&project, line));
     let mut seen = Vec::new();
     for pool in ["mean", "max", "first"] {
         let together = vectors(&embed(&["--pool", pool, "--input", "lines.txt"]));
@@ -183,6 +203,19 @@ fn sentence_vectors() {
         // Batching, and so padding, does not change a vector.
         for (line, vector) in lines.iter().zip(&together) {
             assert_eq!(vectors(&embed(&["--pool", pool, line])), std::slice::from_ref(vector), "{pool} {line}");
+        }
+        for ((line, vector), states) in lines.iter().zip(&together).zip(&states) {
+            let of_component = |j: usize| {
+                let values = states.iter().map(|state| state[j]);
+                match pool {
+                    "mean" => values.sum::<f32>() / states.len() as f32,
+                    "max" => values.fold(f32::NEG_INFINITY, f32::max),
+                    _ => states[0][j],
+                }
+            };
+            let expected: Vec<f32> = (0..vector.len()).map(of_component).collect();
+            // Sums of float32 in another order.
+            assert!(common::relative_error(vector, &expected) < 1e-6, "{pool} {line}: {vector:?} {expected:?}");
         }
         embed(&["--pool", pool, "--input", "lines.txt", "--output", "all.safetensors"]);
         let tensors: HashMap<String, Tensor> =

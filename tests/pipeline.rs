@@ -396,24 +396,28 @@ fn an_error_comes_after_what_is_under_way() {
 /// A line of the log is about the updates since the line before, but a validation begins a new stretch.
 #[test]
 fn a_line_of_the_log_is_about_the_updates_since_the_last() {
-    let train = |log_every: u64| -> Vec<(u64, f64, f64)> {
+    let train = |log_every: u64| -> Vec<(u64, [f64; 2], f64)> {
         let (left, _) = run(1, &TrainConfig { log_every, ..config() }, Trouble::default());
         let entries = left.log.iter().filter(|entry| entry["event"] == "train");
         let number = |entry: &Value, key: &str| entry[key].as_f64().unwrap();
-        entries.map(|e| (number(e, "update") as u64, number(e, "loss"), number(e, "target_tokens"))).collect()
+        let losses = |e: &Value| [number(e, "loss"), number(e, "perplexity").ln()];
+        entries.map(|e| (number(e, "update") as u64, losses(e), number(e, "target_tokens"))).collect()
     };
     let (each, third) = (train(1), train(3));
     assert_eq!((each.len(), third.len()), (40, 13));
-    for (update, loss, _) in third {
+    for (update, losses, _) in third {
         // Validations are after every fourth.
         let first = (update - 2).max((update - 1) / 4 * 4 + 1);
-        let (mut sum, mut tokens) = (0.0, 0.0);
+        let (mut sums, mut tokens) = ([0.0; 2], 0.0);
         for i in first as usize..=update as usize {
             let before = if i == 1 { 0.0 } else { each[i - 2].2 };
-            sum += each[i - 1].1 * (each[i - 1].2 - before);
-            tokens += each[i - 1].2 - before;
+            let new = each[i - 1].2 - before;
+            sums.iter_mut().zip(each[i - 1].1).for_each(|(sum, loss)| *sum += loss * new);
+            tokens += new;
         }
-        assert!((loss - sum / tokens).abs() < 1e-9, "update {update}: {loss}, not {}", sum / tokens);
+        for (loss, sum) in losses.iter().zip(sums) {
+            assert!((loss - sum / tokens).abs() < 1e-9, "update {update}: {loss}, not {}", sum / tokens);
+        }
     }
 }
 
