@@ -3,12 +3,12 @@
 mod common;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::project::{Project, fails, stderr, stdout, succeeds};
 use mt::data::check::words::Sample;
-use mt::data::check::{Findings, Kind, Seen, check_lines};
-use mt::data::lines::RawLines;
+use mt::data::check::{Findings, Kind, PairCheck, Seen};
+use mt::data::raw::windows_of_files;
 use serde_json::Value;
 
 fn found(project: &Project) -> (Option<i32>, Value) {
@@ -464,10 +464,16 @@ fn a_run_that_is_there_already_is_looked_at() {
 
 /// What `mt check` finds in a folder's `NAME.en` and `NAME.de`, with their own languages.
 fn check(folder: &Path, name: &str, is_training: bool, seen: &mut Seen) -> Findings {
-    let sides = ["en", "de"].map(|side| RawLines::read(&folder.join(format!("{name}.{side}"))).unwrap());
+    let sides = ["en", "de"].map(|side| folder.join(format!("{name}.{side}")));
+    let paths = sides.each_ref().map(PathBuf::as_path);
     let mut sample = Sample::default();
-    sample.add(&sides[0], &sides[1]);
-    check_lines(&sides, is_training, seen, &sample.learn(false))
+    let mut sampler = sample.of_corpus();
+    windows_of_files(paths, |sides| sampler.add(&sides)).unwrap();
+    let scripts = sampler.scripts();
+    let words = sample.learn(false);
+    let mut check = PairCheck::new(scripts, &words, is_training, seen);
+    windows_of_files(paths, |sides| check.add(&sides)).unwrap();
+    check.finish()
 }
 
 /// The benchmark corpora have as many duplicates as `sort | uniq -d` counts, and next to nothing that looks untranslated.
@@ -578,4 +584,41 @@ fn a_stack_that_ends_without_a_norm_is_told() {
         "--length-penalty",
         "2",
     ]));
+}
+
+/// Text is read in windows of 65,536 lines, of which findings know nothing.
+#[test]
+fn findings_are_the_same_across_windows() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = 140_000;
+    let mut sides = ["en", "de"].map(|side| -> Vec<String> {
+        let length = |i: usize| 1 + (i * 7919) % 23;
+        (0..lines).map(|i| format!("{side}{i}") + &format!(" word{side}").repeat(length(i))).collect()
+    });
+    // Empty at the end of a window and at the beginning of the next, …
+    for line in [65_535, 65_536, 131_071] {
+        sides[0][line] = String::new();
+    }
+    // … a pair that has come two windows before, and a line lost in the second window.
+    sides.iter_mut().for_each(|side| side[139_000] = side[10].clone());
+    sides[1].remove(100_000);
+    for (side, name) in sides.iter().zip(["train.en", "train.de"]) {
+        std::fs::write(folder.path().join(name), side.join("\n") + "\n").unwrap();
+    }
+    let findings = check(folder.path(), "train", true, &mut Seen::default());
+    let places = |wanted: Kind| -> Vec<usize> {
+        let found = findings.iter().find(|(kind, _)| *kind == wanted);
+        found.map_or(Vec::new(), |(_, finding)| finding.places.iter().map(|place| place.line).collect())
+    };
+    assert_eq!(places(Kind::EmptyLine), [65_536, 65_537, 131_072]);
+    assert_eq!(places(Kind::LineCounts), [140_000]);
+    let [shift] = places(Kind::Shifted)[..] else { panic!("{:?}", places(Kind::Shifted)) };
+    assert!((99_900..=100_100).contains(&shift), "{shift}");
+    assert_eq!(findings.count(Kind::Duplicate), 0, "the pair's target is another since the line was lost");
+    sides[1].insert(100_000, "back".to_owned());
+    std::fs::write(folder.path().join("train.de"), sides[1].join("\n") + "\n").unwrap();
+    let findings = check(folder.path(), "train", true, &mut Seen::default());
+    assert_eq!((findings.count(Kind::Shifted), findings.count(Kind::LineCounts)), (0, 0));
+    let duplicates = findings.iter().find(|(kind, _)| *kind == Kind::Duplicate).unwrap().1;
+    assert_eq!((duplicates.count, duplicates.places[0].line), (1, 139_001));
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use mt::data::check::words::Sample;
-use mt::data::check::{Findings, Kind, Seen, check_lines};
+use mt::data::check::{Findings, Kind, PairCheck, Seen};
 use mt::data::corpus::{Corpus, PairSource, read_all};
-use mt::data::lines::RawLines;
+use mt::data::raw::windows_of_files;
 use mt::error::Result;
 
 fuzz_target!(|bytes: (&[u8], &[u8])| {
@@ -32,8 +32,13 @@ fuzz_target!(|bytes: (&[u8], &[u8])| {
 
 /// As `mt check` does.
 fn check(source: &Path, target: &Path) -> Result<Findings> {
-    let sides = [RawLines::read(source)?, RawLines::read(target)?];
     let mut sample = Sample::default();
-    sample.add(&sides[0], &sides[1]);
-    Ok(check_lines(&sides, true, &mut Seen::default(), &sample.learn(false)))
+    let mut sampler = sample.of_corpus();
+    windows_of_files([source, target], |sides| sampler.add(&sides))?;
+    let scripts = sampler.scripts();
+    let words = sample.learn(false);
+    let mut seen = Seen::default();
+    let mut check = PairCheck::new(scripts, &words, true, &mut seen);
+    windows_of_files([source, target], |sides| check.add(&sides))?;
+    Ok(check.finish())
 }

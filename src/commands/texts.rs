@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::cli::Common;
 use crate::config::{CorpusLocation, DataConfig};
 use crate::console::Notice;
-use crate::data::corpus::{Corpus, PairSource, Tagged};
+use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
-use crate::data::lines::RawLines;
+use crate::data::raw::{self, RawLines};
 use crate::data::text::Uneven;
 use crate::error::{Error, Result};
 use crate::hub::Hub;
@@ -62,21 +62,27 @@ impl Text {
         self.tag.as_deref()
     }
 
-    /// Both sides as bytes, without the tag, for finding mistakes in them. Calls `tell` with why a side cannot be read.
-    pub fn raw(&self, tell: &mut dyn FnMut(Error)) -> [Option<RawLines>; 2] {
-        let pairs = match &self.place {
+    /// Both sides as they are, without the tag, for finding mistakes in them: calls `each` with window after window.
+    pub fn windows(&self, mut each: impl FnMut([RawLines; 2])) -> Result<()> {
+        match &self.place {
             Place::Files { source, target } => {
-                let read =
-                    |file: &Path| must_exist(file, Some("text that is checked")).and_then(|()| RawLines::read(file));
-                let (source, target) = rayon::join(|| read(source), || read(target));
-                return [source, target].map(|side| side.map_err(&mut *tell).ok());
+                must_be_there(source)?;
+                must_be_there(target)?;
+                raw::windows_of_files([source, target], each)
             }
             Place::Tsv { file, columns } => {
-                must_exist(file, COLUMNS).and_then(|()| RawLines::read_columns(file, *columns))
+                must_exist(file, COLUMNS).and_then(|()| raw::windows_of_columns(file, *columns, each))
             }
-            Place::Hub(files) => files.open(1.0).and_then(|corpus| RawLines::of_pairs(&corpus)),
-        };
-        pairs.map_err(tell).map_or([None, None], |sides| sides.map(Some))
+            Place::Hub(files) => files.open(1.0).and_then(|corpus| raw::windows_of_pairs(&corpus, &mut each)),
+        }
+    }
+
+    /// As [`Text::windows`], but of one side alone; false if it is not a file of its own.
+    pub fn windows_of_side(&self, side: Side, each: impl FnMut(RawLines)) -> Result<bool> {
+        let Place::Files { source, target } = &self.place else { return Ok(false) };
+        let file = if side == Side::Source { source } else { target };
+        must_be_there(file).and_then(|()| raw::windows_of_file(file, each))?;
+        Ok(true)
     }
 
     /// Whether it can be read at once, and again: not from a pipe.
@@ -207,6 +213,11 @@ fn missing_files(location: &CorpusLocation) -> Vec<Error> {
 
 /// Who reads a file of columns twice.
 const COLUMNS: Option<&str> = Some("a file of columns");
+
+/// Fails if a file of text that is checked does not exist, or can be read only once.
+fn must_be_there(file: &Path) -> Result<()> {
+    must_exist(file, Some("text that is checked"))
+}
 
 /// Fails if a file does not exist, or cannot hold text; or if it can be read only once, but is `read_twice_by` somebody.
 fn must_exist(file: &Path, read_twice_by: Option<&str>) -> Result<()> {

@@ -5,10 +5,8 @@
 
 use std::io::{self, BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::compact::CompactVec;
-use super::corpus::{PairSource, Side};
 use super::packing::{open, read_bytes};
 use crate::error::{Error, Result};
 
@@ -138,121 +136,6 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
     }
     starts.shrink();
     starts
-}
-
-/// The lines of a file as bytes, valid UTF-8 or not: for checks of the text.
-pub struct RawLines {
-    /// The files they come from: the index of the first line of each stretch without gaps, the path of its file, and that line's
-    /// number there.
-    files: Vec<(usize, Arc<Path>, usize)>,
-    bytes: Vec<u8>,
-    /// Where each line starts, and the end.
-    starts: CompactVec,
-    /// Rows of a file of columns that have too few of them, from 1. They are none of the lines.
-    left_out: Vec<usize>,
-}
-
-impl RawLines {
-    /// Reads the file at `path`, unpacking it where it is compressed.
-    pub fn read(path: &Path) -> Result<Self> {
-        let (bytes, _) = read_bytes(path)?;
-        let starts = line_starts(&bytes);
-        Ok(Self { files: vec![(0, path.into(), 1)], bytes, starts, left_out: Vec::new() })
-    }
-
-    /// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out.
-    pub fn read_columns(path: &Path, columns: [usize; 2]) -> Result<[Self; 2]> {
-        let rows = Self::read(path)?;
-        let mut sides = [Vec::new(), Vec::new()];
-        if rows.byte_order_mark() {
-            sides[0].extend_from_slice(BYTE_ORDER_MARK);
-        }
-        let (mut files, mut left_out) = (rows.files.clone(), Vec::new());
-        for index in 0..rows.len() {
-            let row = rows.get(index);
-            let column = |number: usize| row.split(|byte| *byte == b'\t').nth(number - 1);
-            let [Some(source), Some(target)] = columns.map(column) else {
-                left_out.push(index + 1);
-                continue;
-            };
-            let lines = index - left_out.len();
-            // After a row that was left out.
-            if left_out.last() == Some(&index) {
-                files.push((lines, path.into(), index + 1));
-            }
-            for (bytes, column) in sides.iter_mut().zip([source, target]) {
-                bytes.extend_from_slice(column);
-                bytes.push(b'\n');
-            }
-        }
-        let of = |bytes: Vec<u8>| {
-            let starts = line_starts(&bytes);
-            Self { files: files.clone(), bytes, starts, left_out: left_out.clone() }
-        };
-        Ok(sides.map(of))
-    }
-
-    /// Both sides of a corpus.
-    pub fn of_pairs(corpus: &dyn PairSource) -> Result<[Self; 2]> {
-        let mut sides =
-            [Side::Source, Side::Target].map(|side| (side, Vec::<(usize, Arc<Path>, usize)>::new(), Vec::new()));
-        let mut index = 0;
-        for block in corpus.blocks()? {
-            let block = block?;
-            for (source, target) in (0..block.len()).map(|pair| block.get(pair)) {
-                for ((side, files, bytes), line) in sides.iter_mut().zip([source, target]) {
-                    bytes.extend_from_slice(line.as_bytes());
-                    bytes.push(b'\n');
-                    let (file, row) = corpus.origin(index, *side);
-                    let last = files.last();
-                    // Most lines are the next of their file.
-                    if last.is_none_or(|(first, path, line)| **path != *file || index - first + line != row) {
-                        let same = last.map(|(_, path, _)| path).filter(|path| ***path == *file).cloned();
-                        files.push((index, same.unwrap_or_else(|| file.into()), row));
-                    }
-                }
-                index += 1;
-            }
-        }
-        Ok(sides.map(|(_, files, bytes)| Self { files, starts: line_starts(&bytes), bytes, left_out: Vec::new() }))
-    }
-
-    /// Rows of a file of columns that have too few of them, from 1. They are none of the lines.
-    pub fn left_out(&self) -> &[usize] {
-        &self.left_out
-    }
-
-    /// The first file.
-    pub fn path(&self) -> &Path {
-        self.files.first().map_or(Path::new(""), |(_, path, _)| path)
-    }
-
-    /// The file and the line there, from 1, of line `index`, from 0.
-    pub fn place(&self, index: usize) -> (&Path, usize) {
-        let file = self.files.partition_point(|(first, ..)| *first <= index).saturating_sub(1);
-        self.files.get(file).map_or((Path::new(""), index + 1), |(first, path, line)| (path, index - first + line))
-    }
-
-    /// Number of lines; a last line without `\n` counts.
-    pub fn len(&self) -> usize {
-        self.starts.len() - 1
-    }
-
-    /// Whether there is no line.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether the file begins with a byte order mark, which is not part of the first line.
-    pub fn byte_order_mark(&self) -> bool {
-        self.starts.get(0) > 0
-    }
-
-    /// Line `index` (from 0) without its `\n`. Panics where `index` is not less than [`Self::len`].
-    pub fn get(&self, index: usize) -> &[u8] {
-        let line = &self.bytes[self.starts.get(index)..self.starts.get(index + 1)];
-        line.strip_suffix(b"\n").unwrap_or(line)
-    }
 }
 
 /// How much of a file comes before the part being checked, which starts at a line.

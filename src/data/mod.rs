@@ -18,6 +18,7 @@ pub mod lexicon;
 pub mod lines;
 pub mod packing;
 pub mod prefetch;
+pub mod raw;
 pub mod sampler;
 pub mod shard;
 pub mod statistics;

@@ -22,12 +22,13 @@ use super::output::Output;
 use super::run::training_data::{self, Data, Workplace};
 use super::run::validator::Validator;
 use super::run::{configuration, directory};
-use super::texts::Texts;
+use super::texts::{Text, Texts};
 use crate::cli::{Common, RunArgs};
 use crate::config::Config;
 use crate::console::Notice;
 use crate::data::check::words::Sample;
-use crate::data::check::{self, Seen, Severity};
+use crate::data::check::{PairCheck, Scripts, Seen, Severity, SideCheck};
+use crate::data::corpus::Side;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::train::memory;
@@ -90,21 +91,28 @@ impl<'a> Training<'a> {
         let held_out = || texts.valid.iter().chain(&texts.test).map(|text| (text, false));
         let all = || held_out().chain(texts.train.iter().map(|(text, _)| (text, true)));
         let mut sample = Sample::default();
-        for (text, _) in all() {
-            if let [Some(source), Some(target)] = text.raw(&mut |error| report.add(error)) {
-                sample.add(&source, &target);
-            }
-        }
+        // None for a text that cannot be read.
+        let scripts_of = |(text, _): (&Text, bool)| {
+            let mut sampler = sample.of_corpus();
+            report.keep(text.windows(|sides| sampler.add(&sides))).map(|()| sampler.scripts())
+        };
+        let scripts: Vec<Option<Scripts>> = all().map(scripts_of).collect();
         // With tags, pairs may be of any language direction.
         let words = sample.learn(!self.config.tokenizer.tags.is_empty());
         let mut seen = Seen::default();
-        for (text, is_training) in all() {
-            match text.raw(&mut |error| report.add(error)) {
-                [Some(source), Some(target)] => {
-                    let sides = [source, target];
-                    report.findings.merge(check::check_lines(&sides, is_training, &mut seen, &words));
+        for ((text, is_training), scripts) in all().zip(scripts) {
+            let Some(scripts) = scripts else {
+                for side in [Side::Source, Side::Target] {
+                    let mut check = SideCheck::default();
+                    if report.keep(text.windows_of_side(side, |window| check.add(&window))) == Some(true) {
+                        report.findings.merge(check.finish());
+                    }
                 }
-                sides => sides.iter().flatten().for_each(|side| report.findings.merge(check::check_side(side))),
+                continue;
+            };
+            let mut check = PairCheck::new(scripts, &words, is_training, &mut seen);
+            if report.keep(text.windows(|sides| check.add(&sides))).is_some() {
+                report.findings.merge(check.finish());
             }
         }
         if report.findings.iter().any(|(kind, _)| kind.severity() == Severity::Error) {

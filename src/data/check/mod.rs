@@ -1,13 +1,14 @@
 //! What is wrong, or odd, with a parallel corpus: every kind of finding counted, with its first places.
 //!
 //! ```text
-//! bytes of both files → lines → what one line shows  (`line`)
-//!                             → what a pair shows    (`pair`: lengths, script, language, copies)
-//!                             → what the corpus shows (`shift`; duplicates, pairs of the validation and test set)
+//! both files → windows of lines → what one line shows  (`line`)
+//!   (`raw`)                       → what a pair shows    (`pair`: lengths, script, language, copies)
+//!                                 → what the corpus shows (`shift`; duplicates, pairs of the validation and test set)
 //! ```
 //!
 //! Languages are learnt from the corpora themselves: which words are mostly on one side, and which on the other (`words`),
-//! over all corpora of a configuration, so that one with exchanged sides stands out.
+//! over all corpora of a configuration, so that one with exchanged sides stands out. So text is read twice; of a pair that has been
+//! looked at, only its hash and lengths are kept.
 
 mod line;
 mod pair;
@@ -22,9 +23,10 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::corpus::Side;
-use super::lines::RawLines;
+use super::raw::{Places, RawLines};
 use crate::choice::choice;
 use pair::Languages;
+pub use pair::Scripts;
 use words::Words;
 
 /// Places listed for each kind of finding.
@@ -271,82 +273,154 @@ impl Seen {
     }
 }
 
-/// Checks one side of a corpus, on its own.
-pub fn check_side(file: &RawLines) -> Findings {
-    let mut findings = Findings::default();
-    if file.is_empty() && file.left_out().is_empty() {
-        findings.add(Kind::EmptyFile, file.path(), 0);
-    }
-    if file.byte_order_mark() {
-        findings.add(Kind::ByteOrderMark, file.path(), 1);
-    }
-    in_chunks(file.len(), &mut findings, |index, findings| {
-        for kind in line::findings(file.get(index)) {
-            findings.add_at(kind, file.place(index));
-        }
-    });
-    findings
+/// Checks one side of a corpus on its own, window by window.
+#[derive(Default)]
+pub struct SideCheck {
+    findings: Findings,
+    lines: usize,
+    left_out: usize,
+    /// The first file.
+    path: PathBuf,
 }
 
-/// Checks two sides that are translations of each other line by line; `words` tells the languages apart. `seen` holds the pairs
-/// of earlier corpora, to find duplicates and held-out pairs in training text; the pairs of this one are added to it.
-pub fn check_lines([source, target]: &[RawLines; 2], is_training: bool, seen: &mut Seen, words: &Words) -> Findings {
-    let mut findings = check_side(source);
-    let is_same_file = source.path() == target.path();
-    if !(is_same_file && source.is_empty()) {
-        findings.merge(check_side(target));
-    }
-    // Both sides have the same rows.
-    source.left_out().iter().for_each(|row| findings.add(Kind::Columns, source.path(), *row));
-    if source.len() != target.len() {
-        let longer = if source.len() > target.len() { source } else { target };
-        // The first line without a counterpart.
-        findings.add_at(Kind::LineCounts, longer.place(source.len().min(target.len())));
-        let describe = |file: &RawLines| {
-            let s = if file.len() == 1 { "" } else { "s" };
-            format!("{} has {} line{s}", file.path().display(), file.len())
-        };
-        findings.detail(Kind::LineCounts, format!("{}, but {}", describe(source), describe(target)));
-    }
-    let pairs = source.len().min(target.len());
-    let lengths = |file: &RawLines| -> Vec<usize> {
-        let characters = |index| file.get(index).iter().filter(|byte| !(0x80..0xC0).contains(*byte)).count();
-        (0..file.len()).into_par_iter().with_min_len(CHUNK).map(characters).collect()
-    };
-    for shift in shift::shifts(&lengths(source), &lengths(target)) {
-        let (path, line) = source.place(shift.start);
-        let kind = if shift.offset.is_some() { Kind::Shifted } else { Kind::Unrelated };
-        findings.add_many(kind, path, line, shift.end - shift.start);
-    }
-    let languages = Languages::of(source, target, words);
-    in_chunks(pairs, &mut findings, |index, findings| {
-        for (kind, side) in languages.findings(source.get(index), target.get(index)) {
-            let file = if side == Side::Source { source } else { target };
-            findings.add_at(kind, file.place(index));
+impl SideCheck {
+    /// Checks the next lines.
+    pub fn add(&mut self, window: &RawLines) {
+        if self.path.as_os_str().is_empty() {
+            self.path = window.path().to_path_buf();
         }
-    });
-    let mut held_out = HashSet::new();
-    for index in 0..pairs {
-        let hash = seen.hash(source.get(index), target.get(index));
-        if source.get(index).trim_ascii().is_empty() {
-            continue;
+        if window.byte_order_mark {
+            self.findings.add(Kind::ByteOrderMark, window.path(), 1);
         }
-        if !is_training {
-            if seen.held_out.contains(&hash) {
-                findings.add_at(Kind::HeldOutTwice, source.place(index));
+        in_chunks(window.len(), &mut self.findings, |index, findings| {
+            for kind in line::findings(window.get(index)) {
+                findings.add_at(kind, window.place(index));
             }
-            held_out.insert(hash);
-        } else {
-            if seen.held_out.contains(&hash) {
-                findings.add_at(Kind::Overlap, source.place(index));
+        });
+        self.lines += window.len();
+        self.left_out += window.left_out.len();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines == 0 && self.left_out == 0
+    }
+
+    /// What was found, if all lines have been added.
+    pub fn finish(mut self) -> Findings {
+        if self.is_empty() {
+            self.findings.add(Kind::EmptyFile, &self.path, 0);
+        }
+        self.findings
+    }
+}
+
+/// Checks two sides that are translations of each other line by line, window by window.
+pub struct PairCheck<'c> {
+    languages: Languages<'c>,
+    is_training: bool,
+    seen: &'c mut Seen,
+    sides: [SideCheck; 2],
+    /// What pairs show.
+    findings: Findings,
+    /// Where source lines come from.
+    places: Places,
+    /// Characters of every line, for both sides.
+    lengths: [Vec<u32>; 2],
+    /// The first line without a counterpart.
+    alone: Option<(PathBuf, usize)>,
+    held_out: HashSet<u64>,
+}
+
+impl<'c> PairCheck<'c> {
+    /// `scripts` are those of the corpus, and `words` tells the languages apart. `seen` holds the pairs of earlier corpora, to find
+    /// duplicates and held-out pairs in training text; the pairs of this one are added to it.
+    pub fn new(scripts: Scripts, words: &'c Words, is_training: bool, seen: &'c mut Seen) -> Self {
+        Self {
+            languages: Languages { scripts, words },
+            is_training,
+            seen,
+            sides: Default::default(),
+            findings: Findings::default(),
+            places: Places::default(),
+            lengths: Default::default(),
+            alone: None,
+            held_out: HashSet::new(),
+        }
+    }
+
+    /// Checks the next lines of both sides; they are as many, until one side ends.
+    pub fn add(&mut self, windows: &[RawLines; 2]) {
+        let [source, target] = windows;
+        self.places.extend(self.sides[0].lines, source);
+        for ((check, lengths), window) in self.sides.iter_mut().zip(&mut self.lengths).zip(windows) {
+            check.add(window);
+            let characters = |index| window.get(index).iter().filter(|byte| !(0x80..0xC0).contains(*byte)).count();
+            lengths.par_extend(
+                (0..window.len()).into_par_iter().with_min_len(CHUNK).map(|index| characters(index) as u32),
+            );
+        }
+        // Both sides have the same rows.
+        source.left_out.iter().for_each(|row| self.findings.add(Kind::Columns, source.path(), *row));
+        let pairs = source.len().min(target.len());
+        if source.len() != target.len() && self.alone.is_none() {
+            let longer = if source.len() > target.len() { source } else { target };
+            let (path, line) = longer.place(pairs);
+            self.alone = Some((path.to_path_buf(), line));
+        }
+        in_chunks(pairs, &mut self.findings, |index, findings| {
+            for (kind, side) in self.languages.findings(source.get(index), target.get(index)) {
+                let window = if side == Side::Source { source } else { target };
+                findings.add_at(kind, window.place(index));
             }
-            if !seen.pairs.insert(hash) {
-                findings.add_at(Kind::Duplicate, source.place(index));
+        });
+        for index in (0..pairs).filter(|index| !source.get(*index).trim_ascii().is_empty()) {
+            let hash = self.seen.hash(source.get(index), target.get(index));
+            let is_held_out = self.seen.held_out.contains(&hash);
+            let kind = match self.is_training {
+                false => {
+                    self.held_out.insert(hash);
+                    is_held_out.then_some(Kind::HeldOutTwice)
+                }
+                true => {
+                    if is_held_out {
+                        self.findings.add_at(Kind::Overlap, source.place(index));
+                    }
+                    (!self.seen.pairs.insert(hash)).then_some(Kind::Duplicate)
+                }
+            };
+            if let Some(kind) = kind {
+                self.findings.add_at(kind, source.place(index));
             }
         }
     }
-    seen.held_out.extend(held_out);
-    findings
+
+    /// What was found, if all lines have been added.
+    pub fn finish(mut self) -> Findings {
+        let pairs = &mut self.findings;
+        if let Some((path, line)) = self.alone {
+            pairs.add(Kind::LineCounts, &path, line);
+            let [source, target] = self.sides.each_ref().map(|side| {
+                let s = if side.lines == 1 { "" } else { "s" };
+                format!("{} has {} line{s}", side.path.display(), side.lines)
+            });
+            pairs.detail(Kind::LineCounts, format!("{source}, but {target}"));
+        }
+        for shift in shift::shifts(&self.lengths[0], &self.lengths[1]) {
+            let (path, line) = self.places.of(shift.start);
+            let kind = if shift.offset.is_some() { Kind::Shifted } else { Kind::Unrelated };
+            pairs.add_many(kind, path, line, shift.end - shift.start);
+        }
+        self.seen.held_out.extend(self.held_out);
+        let [source, target] = self.sides;
+        let is_same_file = source.path == target.path;
+        let is_empty = source.is_empty();
+        let mut findings = source.finish();
+        if !(is_same_file && is_empty) {
+            findings.merge(target.finish());
+        }
+        findings.merge(self.findings);
+        findings
+    }
 }
 
 /// Looks at every index on all threads; findings stay in order.

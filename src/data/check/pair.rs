@@ -7,10 +7,7 @@ use unicode_script::{Script, UnicodeScript};
 use super::Kind;
 use super::words::Words;
 use crate::data::corpus::Side;
-use crate::data::lines::RawLines;
 
-/// Lines that a script is learnt from.
-const LEARNT: usize = 200_000;
 /// A side more than this many times longer than the other, in characters, is no translation …
 const RATIO: usize = 9;
 /// … if it has at least this many characters: short lines differ by chance.
@@ -24,18 +21,17 @@ const WORDS: usize = 4;
 /// … and the mean log-odds that it needs, in nats.
 const CLEAR: f64 = 1.5;
 
+/// The script that nearly all lines of a side are mostly in, if there is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scripts(pub(super) [Option<Script>; 2]);
+
 /// The scripts of a corpus, and the words of each side.
 pub(super) struct Languages<'w> {
-    scripts: [Option<Script>; 2],
-    words: &'w Words,
+    pub(super) scripts: Scripts,
+    pub(super) words: &'w Words,
 }
 
-impl<'w> Languages<'w> {
-    /// Learns the scripts from the corpus itself.
-    pub(super) fn of(source: &RawLines, target: &RawLines, words: &'w Words) -> Self {
-        Self { scripts: [source, target].map(usual_script), words }
-    }
-
+impl Languages<'_> {
     /// What is odd about a pair, and on which side it shows.
     pub(super) fn findings(&self, source: &[u8], target: &[u8]) -> Vec<(Kind, Side)> {
         let (Ok(source), Ok(target)) = (std::str::from_utf8(source), std::str::from_utf8(target)) else {
@@ -60,11 +56,12 @@ impl<'w> Languages<'w> {
         }
         let sides = [(Side::Source, source), (Side::Target, target)];
         let [a, b] = sides.map(|(_, text)| script(text));
-        if a.is_some() && b.is_some() && self.scripts == [b, a] && a != b {
+        let Scripts(usual) = self.scripts;
+        if a.is_some() && b.is_some() && usual == [b, a] && a != b {
             found.push((Kind::Swapped, Side::Source));
             return found;
         }
-        for ((side, _), (found_in, usual)) in sides.iter().zip([a, b].into_iter().zip(self.scripts)) {
+        for ((side, _), (found_in, usual)) in sides.iter().zip([a, b].into_iter().zip(usual)) {
             if found_in.is_some() && usual.is_some() && found_in != usual {
                 found.push((Kind::Script, *side));
             }
@@ -81,19 +78,17 @@ impl<'w> Languages<'w> {
     }
 }
 
-/// The script that nearly all lines of a file are mostly in.
-fn usual_script(file: &RawLines) -> Option<Script> {
-    let step = file.len().div_ceil(LEARNT).max(1);
-    let texts = (0..file.len()).step_by(step).filter_map(|index| std::str::from_utf8(file.get(index)).ok());
+/// The script of nearly all of these lines.
+pub(super) fn usual_script(of_lines: impl Iterator<Item = Script>) -> Option<Script> {
     let mut lines_of: HashMap<Script, usize> = HashMap::new();
-    texts.filter_map(script).for_each(|script| *lines_of.entry(script).or_default() += 1);
+    of_lines.for_each(|script| *lines_of.entry(script).or_default() += 1);
     let lines: usize = lines_of.values().sum();
     let usual = lines_of.into_iter().max_by_key(|(script, lines)| (*lines, script.full_name()));
     usual.filter(|(_, of)| *of as f64 >= USUAL * lines as f64).map(|(script, _)| script)
 }
 
 /// The script of most letters. Japanese mixes three, which count as one.
-fn script(text: &str) -> Option<Script> {
+pub(super) fn script(text: &str) -> Option<Script> {
     let mut counts: HashMap<Script, usize> = HashMap::new();
     for c in text.chars().filter(|c| c.is_alphabetic()) {
         let script = match c.script() {
@@ -111,6 +106,7 @@ fn script(text: &str) -> Option<Script> {
 mod tests {
     use super::*;
     use crate::data::check::words::Sample;
+    use crate::data::raw;
 
     const ENGLISH: [&str; 6] = [
         "the dog runs over the green grass",
@@ -129,18 +125,18 @@ mod tests {
         "die Katze schläft unter dem Küchentisch",
     ];
 
-    fn lines(text: &[&str]) -> (tempfile::TempDir, RawLines) {
+    /// The words and scripts of these pairs, each twenty times.
+    fn learnt(source: &[&str], target: &[&str]) -> (Words, Scripts) {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("text");
-        std::fs::write(&path, text.repeat(20).join("\n")).unwrap();
-        let lines = RawLines::read(&path).unwrap();
-        (folder, lines)
-    }
-
-    fn learnt(source: &RawLines, target: &RawLines) -> Words {
+        let paths = ["source", "target"].map(|name| folder.path().join(name));
+        for (path, text) in paths.iter().zip([source, target]) {
+            std::fs::write(path, text.repeat(20).join("\n")).unwrap();
+        }
         let mut sample = Sample::default();
-        sample.add(source, target);
-        sample.learn(false)
+        let mut sampler = sample.of_corpus();
+        raw::windows_of_files(paths.each_ref().map(|path| path.as_path()), |sides| sampler.add(&sides)).unwrap();
+        let scripts = sampler.scripts();
+        (sample.learn(false), scripts)
     }
 
     fn found(languages: &Languages, source: &str, target: &str) -> Vec<Kind> {
@@ -149,9 +145,8 @@ mod tests {
 
     #[test]
     fn languages_of_one_script_are_told_apart_by_their_words() {
-        let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&GERMAN));
-        let words = learnt(&source, &target);
-        let languages = Languages::of(&source, &target, &words);
+        let (words, scripts) = learnt(&ENGLISH, &GERMAN);
+        let languages = Languages { scripts, words: &words };
         for (english, german) in ENGLISH.iter().zip(GERMAN) {
             assert_eq!(found(&languages, english, german), []);
             assert_eq!(found(&languages, german, english), [Kind::Swapped]);
@@ -167,9 +162,8 @@ mod tests {
     #[test]
     fn scripts_other_than_the_file_s_are_told() {
         let russian = ["собака бежит по траве", "женщина читает книгу в парке"];
-        let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&russian));
-        let words = learnt(&source, &target);
-        let languages = Languages::of(&source, &target, &words);
+        let (words, scripts) = learnt(&ENGLISH, &russian);
+        let languages = Languages { scripts, words: &words };
         assert_eq!(found(&languages, ENGLISH[0], russian[0]), []);
         assert_eq!(found(&languages, russian[0], ENGLISH[0]), [Kind::Swapped]);
         assert_eq!(
@@ -183,9 +177,8 @@ mod tests {
 
     #[test]
     fn lengths_that_no_translation_has_are_told() {
-        let ((_a, source), (_b, target)) = (lines(&ENGLISH), lines(&GERMAN));
-        let words = learnt(&source, &target);
-        let languages = Languages::of(&source, &target, &words);
+        let (words, scripts) = learnt(&ENGLISH, &GERMAN);
+        let languages = Languages { scripts, words: &words };
         assert_eq!(found(&languages, "ja", &"zzzz ".repeat(10)), [Kind::Ratio]);
         // At 30 characters and more, and more than nine times as long.
         for (shorter, longer, is_told) in [(4, 36, false), (4, 37, true), (3, 29, false), (3, 30, true)] {

@@ -39,7 +39,7 @@ pub(super) struct Shift {
 }
 
 /// The shifts in a corpus, given the lengths of both sides' lines in characters.
-pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
+pub(super) fn shifts(source: &[u32], target: &[u32]) -> Vec<Shift> {
     let lengths = Lengths::new(source, target);
     let pairs = source.len().min(target.len());
     let mut found: Vec<Shift> = Vec::new();
@@ -91,18 +91,18 @@ pub(super) fn shifts(source: &[usize], target: &[usize]) -> Vec<Shift> {
 
 /// Logarithms of lengths, of which those far from the median are clipped: otherwise a few blank or enormous lines would
 /// decide a block's correlation.
-fn clipped_logarithms(lengths: &[usize]) -> Vec<f64> {
+fn clipped_logarithms(lengths: &[u32]) -> Vec<f32> {
     /// Of as many standard deviations of a normal distribution, …
-    const WIDEST: f64 = 2.5;
+    const WIDEST: f32 = 2.5;
     /// … which is as many times the median distance from the median; …
-    const DEVIATIONS: f64 = 1.4826;
+    const DEVIATIONS: f32 = 1.4826;
     /// … but lengths up to √e times the median are not clipped where most are equal.
-    const LEAST_WIDTH: f64 = 0.5;
-    let median = |mut values: Vec<f64>| {
+    const LEAST_WIDTH: f32 = 0.5;
+    let median = |mut values: Vec<f32>| {
         let middle = values.len() / 2;
-        if values.is_empty() { 0.0 } else { *values.select_nth_unstable_by(middle, f64::total_cmp).1 }
+        if values.is_empty() { 0.0 } else { *values.select_nth_unstable_by(middle, f32::total_cmp).1 }
     };
-    let logarithms: Vec<f64> = lengths.iter().map(|length| (1.0 + *length as f64).ln()).collect();
+    let logarithms: Vec<f32> = lengths.iter().map(|length| (1.0 + f64::from(*length)).ln() as f32).collect();
     let middle = median(logarithms.clone());
     let spread = median(logarithms.iter().map(|value| (value - middle).abs()).collect());
     let width = (WIDEST * DEVIATIONS * spread).max(LEAST_WIDTH);
@@ -111,16 +111,16 @@ fn clipped_logarithms(lengths: &[usize]) -> Vec<f64> {
 
 /// Clipped logarithms of lengths.
 struct Lengths {
-    source: Vec<f64>,
-    target: Vec<f64>,
+    source: Vec<f32>,
+    target: Vec<f32>,
     /// How much longer source lines are on average.
     usual: f64,
 }
 
 impl Lengths {
-    fn new(source: &[usize], target: &[usize]) -> Self {
+    fn new(source: &[u32], target: &[u32]) -> Self {
         let [source, target] = [source, target].map(clipped_logarithms);
-        let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len() as f64;
+        let mean = |side: &[f32]| side.iter().copied().map(f64::from).sum::<f64>() / side.len() as f64;
         let usual = mean(&source) - mean(&target);
         Self { source, target, usual }
     }
@@ -161,10 +161,11 @@ impl Lengths {
 
     /// Whether the lengths differ enough, on both sides, to tell lines apart: by a third, typically.
     fn varies(&self, run: &Range<usize>) -> bool {
-        let spread = |side: &[f64]| {
+        let spread = |side: &[f32]| {
             let lines = side.get(run.clone()).unwrap_or_default();
-            let mean = lines.iter().sum::<f64>() / lines.len() as f64;
-            (lines.iter().map(|length| (length - mean).powi(2)).sum::<f64>() / lines.len() as f64).sqrt()
+            let mean = lines.iter().copied().map(f64::from).sum::<f64>() / lines.len() as f64;
+            let squares = lines.iter().map(|length| (f64::from(*length) - mean).powi(2));
+            (squares.sum::<f64>() / lines.len() as f64).sqrt()
         };
         spread(&self.source) > 0.3 && spread(&self.target) > 0.3
     }
@@ -172,7 +173,8 @@ impl Lengths {
     /// Pearson's correlation of a block's lines with those `offset` lines further on, and the number of lines compared.
     fn correlation(&self, start: usize, end: usize, offset: isize) -> Option<(f64, usize)> {
         let opposite = |i: usize| i.checked_add_signed(offset).and_then(|j| self.target.get(j));
-        let pairs: Vec<(f64, f64)> = (start..end).filter_map(|i| Some((self.source[i], *opposite(i)?))).collect();
+        let both = |i: usize| Some((f64::from(self.source[i]), f64::from(*opposite(i)?)));
+        let pairs: Vec<(f64, f64)> = (start..end).filter_map(both).collect();
         let count = pairs.len() as f64;
         if pairs.len() < LEAST {
             return None;
@@ -204,7 +206,7 @@ impl Lengths {
     /// How much more than usual line i of the source and line i + offset of the target differ in length; 0 if there is none.
     fn difference(&self, i: usize, offset: isize) -> f64 {
         let opposite = i.checked_add_signed(offset).and_then(|j| self.target.get(j));
-        opposite.map_or(0.0, |target| (self.source[i] - target - self.usual).abs())
+        opposite.map_or(0.0, |target| (f64::from(self.source[i]) - f64::from(*target) - self.usual).abs())
     }
 }
 
@@ -226,10 +228,10 @@ mod tests {
     use crate::rng::key;
 
     /// Lengths of lines, and of translations that are 90 to 129 % as long.
-    fn lengths(lines: usize) -> (Vec<usize>, Vec<usize>) {
+    fn lengths(lines: usize) -> (Vec<u32>, Vec<u32>) {
         let draw = |what: &str, i: usize, range: u64| key(3, what, &[i as u64]) % range;
-        let source: Vec<usize> = (0..lines).map(|i| 10 + draw("length", i, 120) as usize).collect();
-        let target = source.iter().enumerate().map(|(i, length)| length * (90 + draw("times", i, 40) as usize) / 100);
+        let source: Vec<u32> = (0..lines).map(|i| 10 + draw("length", i, 120) as u32).collect();
+        let target = source.iter().enumerate().map(|(i, length)| length * (90 + draw("times", i, 40) as u32) / 100);
         let target = target.collect();
         (source, target)
     }
@@ -318,10 +320,10 @@ mod tests {
     fn other_texts_are_not_shifted() {
         // No translation of each other at all; equal lengths; sorted by length; hardly any.
         let (source, _) = lengths(500);
-        let other: Vec<usize> = (0..500).map(|i| 10 + (key(4, "other", &[i]) % 120) as usize).collect();
+        let other: Vec<u32> = (0..500).map(|i| 10 + (key(4, "other", &[i]) % 120) as u32).collect();
         assert_eq!(shifts(&source, &other), []);
         assert_eq!(shifts(&[20; 300], &[30; 300]), []);
-        let sorted: Vec<usize> = (0..300).collect();
+        let sorted: Vec<u32> = (0..300).collect();
         assert_eq!(shifts(&sorted, &sorted), []);
         assert_eq!(shifts(&source[..20], &source[1..21]), []);
         assert_eq!(shifts(&[], &source), []);

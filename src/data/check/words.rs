@@ -5,9 +5,12 @@
 
 use std::collections::HashMap;
 
-use crate::data::lines::RawLines;
+use unicode_script::Script;
 
-/// Pairs of a corpus that words are learnt from.
+use super::pair::{self, Scripts};
+use crate::data::raw::RawLines;
+
+/// The most pairs of a corpus that words and scripts are learnt from.
 const LEARNT: usize = 100_000;
 /// Words seen less often say nothing about a language.
 const OFTEN: u32 = 5;
@@ -20,40 +23,81 @@ const ROUNDS: usize = 8;
 /// If a larger share of the pairs seems exchanged, both directions are taken to be intended.
 const EXCHANGED: f64 = 0.35;
 
-/// Pairs of all corpora, as the numbers of their words.
+/// Pairs of all corpora.
 #[derive(Default)]
 pub struct Sample {
     numbers: HashMap<String, u32>,
-    pairs: Vec<[Box<[u32]>; 2]>,
+    pairs: Vec<[Sampled; 2]>,
 }
 
-impl Sample {
-    /// Adds pairs of a corpus, spread over its length.
-    pub fn add(&mut self, source: &RawLines, target: &RawLines) {
-        let count = source.len().min(target.len());
-        for index in (0..count).step_by(count.div_ceil(LEARNT).max(1)) {
-            let texts = [source, target].map(|file| std::str::from_utf8(file.get(index)));
-            if let [Ok(source), Ok(target)] = texts {
-                let pair = [source, target].map(|text| self.numbered(text));
-                self.pairs.push(pair);
+/// A line of the sample: the numbers of its words, and its script. Both are empty for one that is not UTF-8.
+#[derive(Default)]
+struct Sampled {
+    words: Box<[u32]>,
+    script: Option<Script>,
+}
+
+/// Takes pairs of one corpus into a sample, spread over its length: one in so many that there is room.
+pub struct Sampler<'s> {
+    sample: &'s mut Sample,
+    /// Pairs of the corpora before.
+    before: usize,
+    /// Pairs of this one so far.
+    seen: usize,
+    /// One in so many is taken.
+    step: usize,
+}
+
+impl Sampler<'_> {
+    /// Takes pairs of a window.
+    pub fn add(&mut self, sides: &[RawLines; 2]) {
+        let [source, target] = sides;
+        for index in 0..source.len().min(target.len()) {
+            if self.seen.is_multiple_of(self.step) {
+                let texts = [source, target].map(|side| std::str::from_utf8(side.get(index)));
+                let pair = match texts {
+                    [Ok(source), Ok(target)] => [source, target].map(|text| self.sample.sampled(text)),
+                    _ => Default::default(),
+                };
+                self.sample.pairs.push(pair);
+            }
+            self.seen += 1;
+            if self.sample.pairs.len() - self.before > LEARNT {
+                let taken = self.sample.pairs.split_off(self.before);
+                self.sample.pairs.extend(taken.into_iter().step_by(2));
+                self.step *= 2;
             }
         }
     }
 
-    fn numbered(&mut self, text: &str) -> Box<[u32]> {
+    /// The scripts of the corpus.
+    pub fn scripts(self) -> Scripts {
+        let pairs = &self.sample.pairs[self.before..];
+        Scripts([0, 1].map(|side| pair::usual_script(pairs.iter().filter_map(|pair| pair[side].script))))
+    }
+}
+
+impl Sample {
+    /// Begins with a corpus.
+    pub fn of_corpus(&mut self) -> Sampler<'_> {
+        let before = self.pairs.len();
+        Sampler { sample: self, before, seen: 0, step: 1 }
+    }
+
+    fn sampled(&mut self, text: &str) -> Sampled {
         let number = |word| {
             let next = self.numbers.len() as u32;
             *self.numbers.entry(word).or_insert(next)
         };
-        words(text).take(OF_A_LINE).map(number).collect()
+        Sampled { words: words(text).take(OF_A_LINE).map(number).collect(), script: pair::script(text) }
     }
 
     /// How often each word is on either side, where some pairs are turned round.
     fn counts(&self, is_turned: &[bool]) -> Vec<[u32; 2]> {
         let mut counts = vec![[0; 2]; self.numbers.len()];
         for (pair, turned) in self.pairs.iter().zip(is_turned) {
-            for (side, words) in pair.iter().enumerate() {
-                words.iter().for_each(|&word| counts[word as usize][side ^ usize::from(*turned)] += 1);
+            for (side, line) in pair.iter().enumerate() {
+                line.words.iter().for_each(|&word| counts[word as usize][side ^ usize::from(*turned)] += 1);
             }
         }
         counts
@@ -61,7 +105,7 @@ impl Sample {
 
     /// Which pairs seem exchanged.
     fn exchanged(&self, odds: &[f64]) -> Vec<bool> {
-        let sum = |words: &[u32]| words.iter().map(|&word| odds[word as usize]).sum::<f64>();
+        let sum = |line: &Sampled| line.words.iter().map(|&word| odds[word as usize]).sum::<f64>();
         self.pairs.iter().map(|[source, target]| sum(source) < sum(target)).collect()
     }
 
@@ -131,7 +175,7 @@ mod tests {
                 };
                 (0..8).map(|_| word()).collect()
             };
-            let mut pair = [line("in"), line("out")].map(|text| sample.numbered(&text));
+            let mut pair = [line("in"), line("out")].map(|text| sample.sampled(&text));
             if i % 100 < exchanged {
                 pair.reverse();
             }

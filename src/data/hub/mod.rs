@@ -427,7 +427,7 @@ fn listed(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lines::RawLines;
+    use super::super::raw::windows_of_pairs;
     use super::*;
 
     /// The files of a split, which lie in a folder.
@@ -463,7 +463,9 @@ mod tests {
             (Format::Text, &[("t.en", "a\nc\n"), ("t.de", "b\nd\n")], at("t.de", &[1, 2])),
         ] {
             let corpus = files(&folder, format, contents).open(1.0).unwrap();
-            let [_, lines] = RawLines::of_pairs(&corpus).unwrap();
+            let mut windows = Vec::new();
+            windows_of_pairs(&corpus, |[_, target]| windows.push(target)).unwrap();
+            let [lines] = &windows[..] else { panic!("{} windows", windows.len()) };
             assert_eq!((corpus.len(), lines.len()), (expected.len(), expected.len()));
             for (index, (name, line)) in expected.iter().enumerate() {
                 assert_eq!(corpus.origin(index, Side::Target), (name.into(), *line), "{index}");

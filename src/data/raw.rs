@@ -1,0 +1,349 @@
+//! Text as it is, valid UTF-8 or not, in windows of lines: for checks, whose memory must not grow with the corpus.
+
+use std::io::{BufRead, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::corpus::{PairSource, Side};
+use super::lines::{BYTE_ORDER_MARK, TOO_LONG_HELP, read_line};
+use super::packing::{Packing, open_packed};
+use crate::error::{Error, Result};
+
+/// The most lines of a window, …
+const LINES: usize = 1 << 16;
+/// … and the bytes of one side after which it ends.
+const BYTES: usize = 16 << 20;
+
+/// Where consecutive lines come from.
+#[derive(Clone, Debug, Default)]
+pub struct Places(Vec<Stretch>);
+
+/// Lines of a file without gaps.
+#[derive(Clone, Debug)]
+struct Stretch {
+    /// The index of the first.
+    first: usize,
+    file: Arc<Path>,
+    /// The number of the first in the file, from 1.
+    line: usize,
+}
+
+impl Places {
+    /// Line `index`, which follows those that are known, is line `line` of a file.
+    fn push(&mut self, index: usize, file: &Path, line: usize) {
+        // One that has no line after all.
+        self.0.pop_if(|last| last.first == index && (*last.file != *file || last.line != line));
+        let last = self.0.last();
+        if last.is_none_or(|last| *last.file != *file || index - last.first + last.line != line) {
+            let same = last.map(|last| &last.file).filter(|same| ***same == *file).cloned();
+            self.0.push(Stretch { first: index, file: same.unwrap_or_else(|| file.into()), line });
+        }
+    }
+
+    /// The lines of `window` follow, of which the first has this index.
+    pub fn extend(&mut self, index: usize, window: &RawLines) {
+        window.places.0.iter().for_each(|stretch| self.push(index + stretch.first, &stretch.file, stretch.line));
+    }
+
+    /// The file and the line there, from 1, of line `index`, from 0.
+    pub fn of(&self, index: usize) -> (&Path, usize) {
+        let after = self.0.partition_point(|stretch| stretch.first <= index);
+        let stretch = after.checked_sub(1).and_then(|last| self.0.get(last));
+        stretch.map_or((Path::new(""), index + 1), |it| (&it.file, index - it.first + it.line))
+    }
+}
+
+/// Consecutive lines of one side of a corpus, as bytes.
+pub struct RawLines {
+    places: Places,
+    bytes: Vec<u8>,
+    /// Where each line starts, and the end.
+    starts: Vec<usize>,
+    /// Whether a byte order mark came before the first line.
+    pub byte_order_mark: bool,
+    /// Rows of a file of columns, from 1, that have too few of them. They are none of the lines.
+    pub left_out: Vec<usize>,
+}
+
+impl RawLines {
+    /// No lines, of which the next is line `line` of a file.
+    fn new(file: &Path, line: usize) -> Self {
+        let mut places = Places::default();
+        places.push(0, file, line);
+        Self { places, bytes: Vec::new(), starts: vec![0], byte_order_mark: false, left_out: Vec::new() }
+    }
+
+    /// Adds a line without its end.
+    fn push(&mut self, line: &[u8]) {
+        self.bytes.extend_from_slice(line);
+        self.starts.push(self.bytes.len());
+    }
+
+    /// The first file.
+    pub fn path(&self) -> &Path {
+        self.places.of(0).0
+    }
+
+    /// The file and the line there, from 1, of line `index`, from 0.
+    pub fn place(&self, index: usize) -> (&Path, usize) {
+        self.places.of(index)
+    }
+
+    /// Number of lines; a last line without `\n` counts.
+    pub fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Whether there is no line.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Line `index` (from 0) without its `\n`. Panics where `index` is not less than [`Self::len`].
+    pub fn get(&self, index: usize) -> &[u8] {
+        &self.bytes[self.starts[index]..self.starts[index + 1]]
+    }
+}
+
+/// A file being read.
+struct Reader<'p> {
+    path: &'p Path,
+    stream: Box<dyn BufRead + Send>,
+    packing: Packing,
+    /// Lines read so far.
+    lines: usize,
+}
+
+impl<'p> Reader<'p> {
+    fn open(path: &'p Path) -> Result<Self> {
+        let (stream, packing) = open_packed(path)?;
+        Ok(Self { path, stream, packing, lines: 0 })
+    }
+
+    /// The next `most` lines, or fewer if they are long and that `may_end`; none at the end of the file.
+    fn window(&mut self, most: usize, may_end: bool) -> Result<RawLines> {
+        let mut window = RawLines::new(self.path, self.lines + 1);
+        let mut line = Vec::new();
+        while window.len() < most && !(may_end && window.bytes.len() >= BYTES) {
+            line.clear();
+            if read_line(&mut self.stream, &mut line).map_err(|error| self.failed(error))? == 0 {
+                break;
+            }
+            let mut text = line.strip_suffix(b"\n").unwrap_or(&line);
+            if self.lines == 0
+                && let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK)
+            {
+                window.byte_order_mark = true;
+                // Nothing but the mark is no line.
+                if rest.is_empty() {
+                    break;
+                }
+                text = rest.strip_suffix(b"\n").unwrap_or(rest);
+            }
+            window.push(text);
+            self.lines += 1;
+        }
+        Ok(window)
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        if error.kind() != ErrorKind::FileTooLarge {
+            return self.packing.failed(self.path, error);
+        }
+        let error = Error::failure(error.to_string()).at_line(self.path, self.lines + 1, 0);
+        self.packing.inside(error.help(TOO_LONG_HELP))
+    }
+}
+
+/// Reads a file. At least one window comes, which may have no line.
+pub fn windows_of_file(path: &Path, mut each: impl FnMut(RawLines)) -> Result<()> {
+    let mut reader = Reader::open(path)?;
+    loop {
+        let window = reader.window(LINES, true)?;
+        let is_last = window.is_empty();
+        if !is_last || reader.lines == 0 {
+            each(window);
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads two files. Windows of both have as many lines, until one file ends. At least one window comes.
+pub fn windows_of_files(paths: [&Path; 2], mut each: impl FnMut([RawLines; 2])) -> Result<()> {
+    let [mut source, mut target] = [Reader::open(paths[0])?, Reader::open(paths[1])?];
+    let mut is_first = true;
+    loop {
+        let window = source.window(LINES, true)?;
+        let opposite = match window.len() {
+            0 => target.window(LINES, true)?,
+            lines => target.window(lines, false)?,
+        };
+        let is_last = window.is_empty() && opposite.is_empty();
+        if !is_last || is_first {
+            each([window, opposite]);
+        }
+        is_first = false;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out. At least one
+/// window comes.
+pub fn windows_of_columns(path: &Path, columns: [usize; 2], mut each: impl FnMut([RawLines; 2])) -> Result<()> {
+    windows_of_file(path, |rows| {
+        let mut sides = [(); 2].map(|()| RawLines::new(path, rows.place(0).1));
+        sides[0].byte_order_mark = rows.byte_order_mark;
+        for index in 0..rows.len() {
+            let row = rows.get(index);
+            let column = |number: usize| row.split(|byte| *byte == b'\t').nth(number - 1);
+            let (_, number) = rows.place(index);
+            let [Some(source), Some(target)] = columns.map(column) else {
+                sides.iter_mut().for_each(|side| side.left_out.push(number));
+                continue;
+            };
+            for (side, column) in sides.iter_mut().zip([source, target]) {
+                side.places.push(side.len(), path, number);
+                side.push(column);
+            }
+        }
+        each(sides);
+    })
+}
+
+/// Reads the pairs of a corpus.
+pub fn windows_of_pairs(corpus: &dyn PairSource, mut each: impl FnMut([RawLines; 2])) -> Result<()> {
+    let mut read = 0;
+    for block in corpus.blocks()? {
+        let block = block?;
+        let mut sides = [Side::Source, Side::Target].map(|side| {
+            let (file, line) = corpus.origin(read, side);
+            (side, RawLines::new(&file, line))
+        });
+        for (source, target) in (0..block.len()).map(|pair| block.get(pair)) {
+            for ((side, lines), text) in sides.iter_mut().zip([source, target]) {
+                let (file, line) = corpus.origin(read, *side);
+                lines.places.push(lines.len(), &file, line);
+                lines.push(text.as_bytes());
+            }
+            read += 1;
+        }
+        each(sides.map(|(_, lines)| lines));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::read_lines;
+    use super::*;
+
+    fn write(folder: &tempfile::TempDir, name: &str, text: &str) -> std::path::PathBuf {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn numbered(lines: usize) -> String {
+        (1..=lines).map(|line| format!("{line}\n")).collect()
+    }
+
+    #[test]
+    fn lines_are_those_that_training_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in
+            ["", "\n", "a", "a\n", "a\n\nb", "a\u{2028}b\u{85}c\n", "\u{FEFF}a\n\u{FEFF}b\n", "\u{FEFF}\n", "\u{FEFF}"]
+        {
+            let path = write(&folder, "text", text);
+            let mut windows = Vec::new();
+            windows_of_file(&path, |window| windows.push(window)).unwrap();
+            let [window] = &windows[..] else { panic!("{text:?}: {} windows", windows.len()) };
+            let expected = read_lines(&path).unwrap();
+            let found: Vec<_> = (0..window.len()).map(|i| std::str::from_utf8(window.get(i)).unwrap()).collect();
+            assert_eq!(found, expected.iter().collect::<Vec<_>>(), "{text:?}");
+            assert_eq!(window.byte_order_mark, expected.byte_order_mark, "{text:?}");
+            assert_eq!(window.path(), path);
+        }
+        // Not valid, and with a carriage return.
+        std::fs::write(folder.path().join("text"), b"a\xFF\r\nb").unwrap();
+        windows_of_file(&folder.path().join("text"), |window| assert_eq!(window.get(0), b"a\xFF\r")).unwrap();
+    }
+
+    #[test]
+    fn windows_of_two_files_stay_aligned() {
+        let folder = tempfile::tempdir().unwrap();
+        for (source, target) in [(LINES + 9, LINES + 9), (LINES + 9, LINES + 4), (5, LINES + 4), (0, 3), (3, 0), (0, 0)]
+        {
+            let paths = [("s", source), ("t", target)].map(|(name, lines)| write(&folder, name, &numbered(lines)));
+            let (mut read, mut windows) = ([0, 0], 0);
+            windows_of_files([&paths[0], &paths[1]], |sides| {
+                let all_equal_before = read[0] == read[1];
+                assert!(all_equal_before || sides.iter().any(RawLines::is_empty));
+                for ((side, path), read) in sides.iter().zip(&paths).zip(&mut read) {
+                    for index in 0..side.len() {
+                        *read += 1;
+                        assert_eq!(side.get(index), read.to_string().as_bytes());
+                        assert_eq!(side.place(index), (path.as_path(), *read));
+                    }
+                }
+                windows += 1;
+            })
+            .unwrap();
+            assert_eq!((read, windows > 0), ([source, target], true));
+        }
+    }
+
+    #[test]
+    fn a_window_of_long_lines_ends_early() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = "x".repeat(BYTES / 4) + "\n";
+        let path = write(&folder, "long", &line.repeat(10));
+        let mut lengths = Vec::new();
+        windows_of_files([&path, &path], |[source, target]| {
+            assert_eq!(source.len(), target.len());
+            lengths.push(source.len());
+        })
+        .unwrap();
+        assert_eq!(lengths, [4, 4, 2]);
+    }
+
+    #[test]
+    fn columns_keep_the_numbers_of_their_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let short = [1, 4, LINES, LINES + 1, LINES + 3];
+        let row = |i: usize| if short.contains(&i) { "no tab\n".to_owned() } else { format!("s{i}\tx\tt{i}\n") };
+        let path = write(&folder, "table", &(1..=LINES + 5).map(row).collect::<String>());
+        let (mut left_out, mut rows, mut places, mut total) = (Vec::new(), Vec::new(), Places::default(), 0);
+        windows_of_columns(&path, [1, 3], |[source, target]| {
+            assert_eq!(source.left_out, target.left_out);
+            left_out.extend(source.left_out.clone());
+            places.extend(total, &source);
+            total += source.len();
+            for index in 0..source.len() {
+                let (_, number) = source.place(index);
+                assert_eq!(source.get(index), format!("s{number}").as_bytes());
+                assert_eq!(target.get(index), format!("t{number}").as_bytes());
+                assert_eq!(target.place(index).1, number);
+                rows.push(number);
+            }
+        })
+        .unwrap();
+        assert_eq!(left_out, short);
+        assert_eq!(rows, (1..=LINES + 5).filter(|row| !short.contains(row)).collect::<Vec<_>>());
+        // The numbers of all lines, too.
+        assert!((0..total).all(|index| places.of(index).1 == rows[index]));
+        assert_eq!(places.0.len(), 4);
+    }
+
+    #[test]
+    fn a_line_without_end_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path =
+            write(&folder, "endless", &("a\n".to_owned() + &"x".repeat(super::super::lines::LONGEST as usize + 1)));
+        let error = windows_of_file(&path, |_| ()).unwrap_err().to_string();
+        assert!(error.contains("longer than 64 MiB") && error.contains("endless:2"), "{error}");
+    }
+}
