@@ -74,14 +74,15 @@ def transformers(directory, lines, beam, penalty, stopping=True):
     target = directory / "tokenizer.tgt.json"
     target = Tokenizer.from_file(str(target if target.exists() else directory / "tokenizer.json"))
     tokenizer, model = AutoTokenizer.from_pretrained(directory), MarianMTModel.from_pretrained(directory).eval()
-    found = []
+    # Of logits, because greedy search's scores share out the probability of the padding.
+    found, pad = [], model.config.pad_token_id
     for start in range(0, len(lines), 50):
         batch = tokenizer(lines[start : start + 50], return_tensors="pt", padding=True)
         with torch.no_grad():
             output = model.generate(**batch, num_beams=beam, length_penalty=penalty, max_length=61, early_stopping=stopping,
-                                    return_dict_in_generate=True, output_scores=True)
+                                    return_dict_in_generate=True, output_scores=True, output_logits=True)
             scores = output.sequences_scores if beam > 1 else model.compute_transition_scores(
-                output.sequences, output.scores, normalize_logits=True).nan_to_num(neginf=0).sum(1)
+                output.sequences, output.logits, normalize_logits=True).where(output.sequences[:, 1:] != pad, 0).sum(1)
         found += zip(target.decode_batch(output.sequences.tolist()), scores.tolist())
     return found
 

@@ -111,14 +111,15 @@ def lines_of(command, text):
 
 
 def generate(model, tokenizer, lines, beam, penalty, stopping):
-    found = []
+    # Of logits, because greedy search's scores share out the probability of the padding.
+    found, pad = [], model.config.pad_token_id
     for start in range(0, len(lines), 50):
         batch = tokenizer(lines[start : start + 50], return_tensors="pt", padding=True)
         with torch.no_grad():
             output = model.generate(**batch, num_beams=beam, length_penalty=penalty, max_length=NEW_TOKENS + 1, early_stopping=stopping,
-                                    return_dict_in_generate=True, output_scores=True)
+                                    return_dict_in_generate=True, output_scores=True, output_logits=True)
             scores = output.sequences_scores if beam > 1 else model.compute_transition_scores(
-                output.sequences, output.scores, normalize_logits=True).nan_to_num(neginf=0).sum(1)
+                output.sequences, output.logits, normalize_logits=True).where(output.sequences[:, 1:] != pad, 0).sum(1)
         for tokens, score in zip(output.sequences.tolist(), scores.tolist()):
             tokens = tokens[1:]
             if 0 in tokens:
