@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use common::project::{Project, fails, stderr, stdout, succeeds};
+use common::datasets::gzip;
+use common::project::{Project, fails, sets, stderr, stdout, succeeds};
 use mt::data::check::words::Sample;
 use mt::data::check::{Findings, Kind, PairCheck, Seen};
 use mt::data::raw::windows_of_files;
@@ -135,15 +135,14 @@ fn text_that_is_not_there_is_told_as_json() {
 fn updates_of_more_than_an_epoch_are_warned_of() {
     let project = Project::new();
     let output = project.mt(&["check", "--config", "small.toml", "--set", "train.accumulate=5000"]);
+    succeeds(&output);
     assert!(
         stdout(&output).contains("train.accumulate = 5000 makes one update of more than an epoch"),
         "{}",
         stdout(&output)
     );
-    let sets = ["train.accumulate=200", "train.max_updates=1", "valid.every=0"];
-    let mut args = vec!["train", "--config", "small.toml"];
-    args.extend(sets.iter().flat_map(|set| ["--set", set]));
-    let trained = project.mt(&args);
+    let keys = ["train.accumulate=200", "train.max_updates=1", "valid.every=0"];
+    let trained = project.mt(&[&["train", "--config", "small.toml"], &sets(&keys)[..]].concat());
     succeeds(&trained);
     let said = stderr(&trained);
     assert!(said.contains("warning: train.accumulate = 200 makes one update of more than an epoch"), "{said}");
@@ -152,10 +151,10 @@ fn updates_of_more_than_an_epoch_are_warned_of() {
 #[test]
 fn what_would_happen_only_after_the_end_is_warned_of() {
     let project = Project::new();
-    let said = |sets: [&str; 3]| {
-        let args = sets.iter().flat_map(|set| ["--set", set]);
-        let args: Vec<&str> = ["check", "--config", "small.toml"].into_iter().chain(args).collect();
-        stdout(&project.mt(&args))
+    let said = |keys: [&str; 3]| {
+        let output = project.mt(&[&["check", "--config", "small.toml"], &sets(&keys)[..]].concat());
+        succeeds(&output);
+        stdout(&output)
     };
     let warmup =
         "training ends at update 12, within `train.schedule.warmup` = 12: the learning rate never gets to its peak";
@@ -267,9 +266,8 @@ fn what_training_refuses_is_an_error_in_the_same_words() {
 }
 
 /// What `mt check` says in words (stdout, stderr) and as JSON; its exit code is this one for both.
-fn checked(project: &Project, code: i32, sets: &[&str]) -> (String, String, Value) {
-    let sets = sets.iter().flat_map(|set| ["--set", set]);
-    let args: Vec<&str> = ["check", "--config", "small.toml"].into_iter().chain(sets).collect();
+fn checked(project: &Project, code: i32, keys: &[&str]) -> (String, String, Value) {
+    let args = [&["check", "--config", "small.toml"], &sets(keys)[..]].concat();
     let words = project.mt(&args);
     fails(&words, code, &[]);
     let json = project.mt(&[&args[..], &["--json"]].concat());
@@ -343,9 +341,7 @@ fn missing_text_hides_nothing() {
 #[test]
 fn damaged_text_hides_nothing() {
     let project = with_wrong_corpora();
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    encoder.write_all(&std::fs::read(project.path("train.de")).unwrap()).unwrap();
-    let whole = encoder.finish().unwrap();
+    let whole = gzip(&std::fs::read(project.path("train.de")).unwrap());
     project.write("cut.de.gz", &whole[..whole.len() / 2]);
     let train =
         r#"data.train=[{ source = "train.en", target = "short.de" }, { source = "latin.en", target = "cut.de.gz" }]"#;

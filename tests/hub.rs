@@ -162,7 +162,9 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     bench.hub.dataset("o/table", &[("train.csv", table.as_bytes())]);
     let of_table = format!("[data]\ntrain = [{{ hub = \"o/table\", split = \"train\", {EN_DE} }}]\n");
     bench.project.write("table.toml", format!("extends = \"small.toml\"\n{of_table}"));
-    let findings = stdout(&bench.mt(&["check", "--config", "table.toml"]));
+    let checked = bench.mt(&["check", "--config", "table.toml"]);
+    succeeds(&checked);
+    let findings = stdout(&checked);
     assert!(findings.contains("--> hub:o/table train.csv:22\n"), "{findings}");
     let dry = bench.mt(&["train", "--config", "hub.toml", "--dry-run"]);
     succeeds(&dry);
@@ -456,10 +458,12 @@ fn a_revision_stays_what_it_is() {
     assert!(sums[0] != sums[1] && sums[1] == sums[2]);
     // When `main` moves on, the new state is fetched, but --offline still uses the previous one.
     bench.hub.revision("o/set", "main", &[("train.jsonl", &json_lines(&all[..30], false))]);
-    let output = bench.train(SET, &["--offline", "--dry-run"]);
-    assert!(stdout(&output).contains("# data: 120 pairs"), "{}", stdout(&output));
-    let output = bench.train(SET, &["--dry-run"]);
-    assert!(stdout(&output).contains("# data: 30 pairs"), "{}", stdout(&output));
+    for (more, pairs) in [(&["--offline", "--dry-run"][..], "# data: 120 pairs"), (&["--dry-run"], "# data: 30 pairs")]
+    {
+        let output = bench.train(SET, more);
+        succeeds(&output);
+        assert!(stdout(&output).contains(pairs), "{}", stdout(&output));
+    }
     let output = bench.train(&format!("{SET}, revision = \"v2\""), &[]);
     fails(&output, 1, &["the data set `o/set` has no revision `v2`", "/datasets/o/set/commits/main"]);
 }

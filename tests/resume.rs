@@ -525,8 +525,9 @@ fn what_is_frozen_stays_when_a_run_goes_back() {
         "train.max_skipped=0",
         "train.save_every=1",
     ]);
-    // It diverges again, after another update 5.
+    // There is another update 5. Whether update 6 is finite then, last bits decide.
     let output = project.mt(&[&["train", "--config", "small.toml", "--resume", "--force"], &more[..]].concat());
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{:?}: {}", output.status, stderr(&output));
     assert!(stderr(&output).contains("going on from the checkpoint of update 4"), "{}", stderr(&output));
     let update = file(&project, "runs/small", "checkpoints/step-00000005/model.safetensors");
     let [before, after] = [&before, &update].map(|bytes| SafeTensors::deserialize(bytes).unwrap());
@@ -915,6 +916,9 @@ fn a_resume_without_an_update_changes_nothing_of_the_final_average() {
 fn training_does_not_depend_on_the_number_of_threads() {
     let project = Project::new();
     for precision in ["f32", "bf16"] {
+        if common::lacks(precision, "training_does_not_depend_on_the_number_of_threads") {
+            continue;
+        }
         let model = |threads: &str| {
             let run = format!("{precision}-{threads}");
             let precision = format!("runtime.precision={precision}");

@@ -15,7 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
+use mt::config::{
+    Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Precision, Sinusoid, Tie,
+};
 use mt::decode::neural::SpecialTokens;
 use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::rng::{Stream, mix64};
@@ -31,6 +33,16 @@ pub fn is_ignored(signal: i32) -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+/// Whether a test of several precisions has to leave one out, which it then reports: where the processor has no bf16, `mt`
+/// computes in f32, which such a test tries anyway.
+pub fn lacks(precision: &str, test: &str) -> bool {
+    let lacks = precision == "bf16" && !Precision::Bf16.is_native();
+    if lacks {
+        skipped(test, "of bf16, for which this processor has no instructions");
+    }
+    lacks
 }
 
 /// max|a-b| / max|b|.
