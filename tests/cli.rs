@@ -791,8 +791,8 @@ fn stops_when_it_is_moved(validation: &str) {
     let endless = [&endless[..], &["--set", "valid.patience=0"]].concat();
     let run = ["train", "--config", "small.toml", "-q"];
     let mut command = project.command(&[&run[..], &endless].concat());
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for_log(&project.path("runs/small/log.jsonl"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
     std::fs::rename(project.path("runs/small"), project.path("runs/moved")).unwrap();
     let output = child.wait_with_output().unwrap();
     fails(&output, 1, &["the run directory was moved or removed", "runs/small", "move it back and give --resume"]);

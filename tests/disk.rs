@@ -13,10 +13,12 @@ use mt::checkpoint;
 const ENDLESS: &str = "--set train.max_updates=100000 --set train.save_every=3 --set train.keep=2 --set \
                        valid.every=0 --set train.log_every=1000000";
 
-/// Runs a shell command in a project; `mt` in it stands for the binary.
+/// Runs a shell command in a project; `mt` in it stands for the binary, whose path may have spaces.
 fn shell(project: &Project, line: &str) -> Output {
-    let line = line.replace("mt ", &format!("{} ", env!("CARGO_BIN_EXE_mt")));
-    Command::new("sh").args(["-c", &line]).current_dir(project.folder.path()).env("NO_COLOR", "1").output().unwrap()
+    let line = line.replace("mt ", "\"$MT\" ");
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).current_dir(project.folder.path()).env("NO_COLOR", "1");
+    command.env("MT", env!("CARGO_BIN_EXE_mt")).output().unwrap()
 }
 
 /// The newest checkpoint is valid, no partial one is next to it, and training resumes from it.

@@ -671,8 +671,8 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
     bench.project.write("full.sh", line);
     let run = |words: &[&str]| {
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).current_dir(bench.project.folder.path()).env("NO_COLOR", "1").env("NO_PROXY", "*");
-        command.env("HF_ENDPOINT", &bench.hub.address).env("HF_HOME", bench.project.path("hf")).env_remove("HF_TOKEN");
+        command.args(&words[1..]).current_dir(bench.project.folder.path()).env("NO_COLOR", "1");
+        bench.connect(&mut command);
         command.output().unwrap()
     };
     let full = run(&["unshare", "-rm", "sh", "full.sh"]);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::project::{Project, fails, file, floats, stderr, stdout, succeeds, wait_for_log};
+use common::project::{Project, fails, file, floats, send, sets, stderr, stdout, succeeds, wait_for_log};
 use safetensors::SafeTensors;
 
 #[test]
@@ -98,16 +98,10 @@ fn text_may_move_but_not_change_before_a_resume() {
     succeeds(&project.mt(&[&own[..], &["--set", "train.max_updates=7"]].concat()));
 }
 
-fn send(signal: &str, child: &Child) {
-    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
-}
-
 /// The arguments of a training run that only a signal ends.
 fn endless() -> Vec<&'static str> {
-    let sets = ["train.max_updates=1000000", "valid.every=0", "train.save_every=1000000"];
-    let mut args = vec!["train", "--config", "small.toml"];
-    args.extend(sets.iter().flat_map(|set| ["--set", set]));
-    args
+    let keys = ["train.max_updates=1000000", "valid.every=0", "train.save_every=1000000"];
+    [&["train", "--config", "small.toml"], &sets(&keys)[..]].concat()
 }
 
 /// Each signal is sent twice, as `timeout` and impatient users do; the second must not prevent saving.
@@ -119,8 +113,8 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
         }
         let project = Project::new();
         let args = endless();
-        let child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
-        wait_for_log(&project.path("runs/small/log.jsonl"));
+        let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
         let id = child.id().to_string();
         for second in ["--resume", "--overwrite"] {
             fails(&project.train(&[second]), 2, &["runs/small", &id, "--run-dir"]);
@@ -144,8 +138,8 @@ fn the_command_that_continues_a_stopped_run_works() {
     let project = Project::new();
     let mut args = endless();
     args.extend(["--run-dir", "runs/it's a run", "--json"]);
-    let child = project.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for_log(&project.path("runs/it's a run/log.jsonl"));
+    let mut child = project.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log(&mut child, &project.path("runs/it's a run/log.jsonl"));
     send("-INT", &child);
     let output = child.wait_with_output().unwrap();
     fails(&output, 130, &["continue with `mt train --config "]);
@@ -161,10 +155,9 @@ fn the_command_that_continues_a_stopped_run_works() {
     assert!(stderr(&output).contains("resuming at update "), "{line}: {}", stderr(&output));
 }
 
-/// A training run that has just begun its first update.
-fn begun(project: &Project, sets: &[&str]) -> (Child, impl Iterator<Item = String>) {
-    let mut args = vec!["train", "--config", "small.toml"];
-    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+/// A training run that has just begun its first update, with one thread, so that it takes long on any machine.
+fn begun(project: &Project, keys: &[&str]) -> (Child, impl Iterator<Item = String>) {
+    let args = [&["train", "--config", "small.toml", "--threads", "1"], &sets(keys)[..]].concat();
     let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     // This is the last message before the first update; a signal before it would end the run without an update.
@@ -175,8 +168,8 @@ fn begun(project: &Project, sets: &[&str]) -> (Child, impl Iterator<Item = Strin
 
 /// Starts an endless run, calls `meddle` on its directory after some updates, then stops it and returns its output.
 fn meddled_with(project: &Project, meddle: impl Fn(&Path)) -> Output {
-    let child = project.command(&endless()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for_log(&project.path("runs/small/log.jsonl"));
+    let mut child = project.command(&endless()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
     meddle(&project.path("runs/small"));
     send("-TERM", &child);
     child.wait_with_output().unwrap()
@@ -274,7 +267,7 @@ fn a_later_second_signal_ends_at_once() {
     let project = Project::new();
     for name in ["train.en", "train.de"] {
         let text = std::fs::read_to_string(project.path(name)).unwrap();
-        project.write(name, text.repeat(50));
+        project.write(name, text.repeat(20));
     }
     let (mut child, lines) = begun(&project, &["train.batch_tokens=1000000", "model.d_ff=4096"]);
     for _ in 0..2 {
@@ -284,7 +277,7 @@ fn a_later_second_signal_ends_at_once() {
     let said: Vec<String> = lines.collect();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(said.iter().any(|line| line.contains("stopped at once; --resume")), "{said:?}");
-    assert!(!project.path("runs/small/checkpoints").exists(), "a batch of 6,000 pairs was over in 2 s");
+    assert!(!project.path("runs/small/checkpoints").exists(), "a batch of 2,400 pairs was over in 2 s");
 }
 
 /// SIGUSR1 and SIGXCPU say that another signal is to come: that one does not end at once what they have begun, nor do they
@@ -300,7 +293,7 @@ fn an_announced_signal_ends_as_cleanly_as_the_announcement() {
     let mut command = project.command(&endless());
     command.arg("--json").stdout(OwnedFd::from(writer)).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    wait_for_log(&project.path("runs/small/log.jsonl"));
+    wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
     for signal in ["-USR1", "-INT", "-XCPU"] {
         send(signal, &child);
         // Longer than signals count as the same one.
@@ -333,7 +326,7 @@ fn a_closed_terminal_is_nothing_under_nohup() {
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", binary]).args(endless());
     let mut child = command.current_dir(project.folder.path()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for_log(&project.path("runs/small/log.jsonl"));
+    wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
     send("-HUP", &child);
     std::thread::sleep(Duration::from_secs(1));
     // Without `nohup` it would have saved and ended within milliseconds.
@@ -983,20 +976,18 @@ fn a_dry_run_compares_the_text_of_a_run_that_goes_on() {
 #[test]
 fn a_validation_that_was_cut_short_is_made_up_for() {
     let project = Project::new();
-    let set = ["valid.every=2", "valid.beam=150", "decode.batch_tokens=1", "train.max_updates=4", "train.keep=3"];
-    let run = |name: &str| {
-        let mut args = vec!["train", "--config", "small.toml", "--run-dir", name];
-        args.extend(set.iter().flat_map(|set| ["--set", set]));
-        args.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    let keys = ["valid.every=2", "valid.beam=300", "decode.batch_tokens=1", "train.max_updates=4", "train.keep=3"];
+    let command = |name: &str| {
+        project.command(&[&["train", "--config", "small.toml", "--run-dir", name], &sets(&keys)[..]].concat())
     };
-    let command = |name: &str| project.command(&run(name).iter().map(String::as_str).collect::<Vec<_>>());
     succeeds(&command("whole").output().unwrap());
-    let child = command("cut").stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command("cut").stderr(Stdio::piped()).spawn().unwrap();
     let log = |name: &str| std::fs::read_to_string(project.path(name).join("log.jsonl")).unwrap_or_default();
     while log("cut").lines().count() < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended without an update");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    send("-INT", &child);
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
     assert!(!log("cut").contains("\"valid\""), "the validation should have been cut short");
     succeeds(&command("cut").arg("--resume").output().unwrap());

@@ -4,7 +4,8 @@ mod common;
 
 use std::io::{Read, Write};
 
-use common::project::{Project, fails, file, sets, stderr, stdout, succeeds};
+use common::datasets::gzip;
+use common::project::{Project, fails, file, send, sets, stderr, stdout, succeeds};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -223,8 +224,8 @@ fn samples_are_reproducible() {
 /// A model of 40 positions, learned from lines of at most 30 tokens.
 fn trained_for_short_lines() -> Project {
     let project = Project::new();
-    let sets = ["train.max_updates=4", "model.positions=learned", "model.max_length=40", "data.max_length=30"];
-    succeeds(&project.train(&sets.iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>()));
+    let keys = ["train.max_updates=4", "model.positions=learned", "model.max_length=40", "data.max_length=30"];
+    succeeds(&project.train(&sets(&keys)));
     project
 }
 
@@ -594,9 +595,7 @@ fn translations_of_an_evaluation_are_written_whole_or_not_at_all() {
 #[test]
 fn compressed_text_comes_through_a_pipe_too() {
     let project = trained();
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(INPUT.as_bytes()).unwrap();
-    let packed = gzip.finish().unwrap();
+    let packed = gzip(INPUT.as_bytes());
     let args = ["translate", "--model", "runs/small", "-q", "--max-length", "8"];
     assert_eq!(stdout(&project.mt_with_input(&args, &packed)), translate(&project, &[]));
     let cut = project.mt_with_input(&args, &packed[..packed.len() - 9]);
@@ -716,9 +715,7 @@ fn arguments_that_are_not_utf8_are_read_like_lines() {
 fn damage_in_the_middle_costs_what_comes_after_it() {
     let project = trained();
     let lines: Vec<String> = (0..3000).map(|i| format!("a cat {} sleeps {}", i * 7919 % 1000, i * i % 997)).collect();
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all((lines.join("\n") + "\n").as_bytes()).unwrap();
-    let packed = gzip.finish().unwrap();
+    let packed = gzip((lines.join("\n") + "\n").as_bytes());
     project.write("cut.gz", &packed[..packed.len() / 2]);
     let mut readable = Vec::new();
     flate2::read::GzDecoder::new(&packed[..packed.len() / 2]).read_to_end(&mut readable).unwrap_err();
@@ -728,9 +725,7 @@ fn damage_in_the_middle_costs_what_comes_after_it() {
     fails(&output, 1, &["cut.gz", &format!(":{}", whole + 1), "the lines before it are done", "gzip -t"]);
 
     // What there is to say of the lines before is said, and their explanations are written.
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(format!("a cat\n{}\n", "a dog ".repeat(200)).as_bytes()).unwrap();
-    let packed = gzip.finish().unwrap();
+    let packed = gzip(format!("a cat\n{}\n", "a dog ".repeat(200)).as_bytes());
     project.write("cut.gz", [&packed[..], &packed[..12]].concat());
     let args = ["--input", "cut.gz", "--max-length", "4", "--attention", "weights.json"];
     let output = project.mt(&[&["translate", "--model", "runs/small"], &args[..]].concat());
@@ -851,8 +846,7 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
 #[test]
 fn inputs_and_outputs_may_be_named_pipes() {
     let project = trained();
-    let path = project.path("pipe");
-    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let path = project.mkfifo("pipe");
     let expected = translate(&project, &[]);
     // Instead of waiting for ever, a command that hangs is stopped.
     let run = |args: &[&str], other: std::thread::JoinHandle<String>| {
@@ -945,8 +939,7 @@ fn what_is_interrupted_says_how_much_is_done() {
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         assert_eq!(lines(), all, "{args:?}");
-        let kill = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
-        assert!(kill.unwrap().success());
+        send(&format!("-{signal}"), &child);
         let stdin = (!input_ends).then_some(stdin);
         let output = child.wait_with_output().unwrap();
         drop(stdin);

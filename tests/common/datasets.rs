@@ -29,13 +29,24 @@ impl Bench {
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.project.command(args);
-        for variable in
-            ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "http_proxy"]
-        {
+        self.connect(&mut command);
+        command
+    }
+
+    /// Lets a command know this hub and this cache, and nothing of the user's.
+    pub fn connect(&self, command: &mut Command) {
+        for variable in [
+            "HF_TOKEN",
+            "HF_TOKEN_PATH",
+            "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+            "HF_HUB_CACHE",
+            "HUGGINGFACE_HUB_CACHE",
+            "HF_HUB_OFFLINE",
+            "http_proxy",
+        ] {
             command.env_remove(variable);
         }
         command.env("HF_ENDPOINT", &self.hub.address).env("HF_HOME", self.project.path("hf")).env("NO_PROXY", "*");
-        command
     }
 
     pub fn mt(&self, args: &[&str]) -> Output {

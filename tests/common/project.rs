@@ -1,7 +1,7 @@
 //! A project in a temporary directory, and the binary run in it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -64,6 +64,14 @@ impl Project {
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|other| other.starts_with(&format!(".{name}."))).collect()
+    }
+
+    /// Makes a named pipe, in place of a file of that name if there is one.
+    pub fn mkfifo(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        let _ = std::fs::remove_file(&path);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        path
     }
 
     /// The entries of a run's log.
@@ -139,15 +147,22 @@ pub fn succeeds(output: &Output) {
     assert!(output.status.success(), "{:?}\n{}", output.status, stderr(output));
 }
 
-/// Waits until a run has logged an update.
-pub fn wait_for_log(path: &Path) {
-    for _ in 0..600 {
+/// Sends a signal, such as `-INT`.
+pub fn send(signal: &str, child: &Child) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Waits until a run that is under way has logged updates, however busy the machine is.
+pub fn wait_for_log(child: &mut Child, path: &Path) {
+    for _ in 0..12_000 {
         if std::fs::read_to_string(path).is_ok_and(|text| text.lines().count() > 3) {
             return;
         }
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "it has ended before four lines of {}: {ended:?}", path.display());
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    panic!("no update within 30 s");
+    panic!("it does not log updates in {}", path.display());
 }
 
 /// All numbers of a safetensors file, tensor after tensor in the order of their names.
