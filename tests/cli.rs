@@ -6,6 +6,7 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use common::datasets::gzip;
 use common::project::{CONFIG, Project, fails, file, sets, stderr, stdout, succeeds, wait_for_log};
 use serde_json::{Value, json};
 
@@ -117,7 +118,7 @@ fn a_directory_may_have_any_name() {
 #[test]
 fn what_is_no_directory_is_not_said_to_be_missing() {
     let project = Project::new();
-    assert!(std::process::Command::new("mkfifo").arg(project.path("pipe")).status().unwrap().success());
+    project.mkfifo("pipe");
     let _socket = std::os::unix::net::UnixListener::bind(project.path("socket")).unwrap();
     for (name, what) in
         [("pipe", "a pipe"), ("socket", "a socket"), ("/dev/null", "a device"), ("small.toml", "a file")]
@@ -158,12 +159,7 @@ fn too_few_open_files_are_told_from_damage() {
 fn files_of_a_run_that_are_no_regular_ones_are_not_read() {
     let project = Project::new();
     succeeds(&project.train(&[]));
-    let mkfifo = |path: &std::path::Path| {
-        std::fs::remove_file(path).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
-    };
-    let log = project.path("runs/small/log.jsonl");
-    mkfifo(&log);
+    let log = project.mkfifo("runs/small/log.jsonl");
     let info = project.mt(&["info", "runs/small"]);
     succeeds(&info);
     assert!(stderr(&info).contains("log.jsonl: not a regular file"), "{}", stderr(&info));
@@ -172,7 +168,7 @@ fn files_of_a_run_that_are_no_regular_ones_are_not_read() {
     std::os::unix::fs::symlink("/dev/zero", &log).unwrap();
     succeeds(&project.mt(&["info", "runs/small"]));
     fails(&project.mt(&["report", "runs/small"]), 1, &["log.jsonl", "not a regular file"]);
-    mkfifo(&project.path("runs/small/model.safetensors"));
+    project.mkfifo("runs/small/model.safetensors");
     let info = project.mt(&["info", "runs/small"]);
     succeeds(&info);
     assert!(stderr(&info).contains("model.safetensors is damaged: it is not a regular file"), "{}", stderr(&info));
@@ -182,13 +178,8 @@ fn files_of_a_run_that_are_no_regular_ones_are_not_read() {
 #[test]
 fn only_a_configuration_of_the_user_may_be_a_pipe() {
     let project = Project::new();
-    let pipe = |name: &str| {
-        let path = project.path(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        path
-    };
-    pipe("model/config.toml");
+    std::fs::create_dir(project.path("model")).unwrap();
+    project.mkfifo("model/config.toml");
     for args in [
         &["info", "model"][..],
         &["translate", "--model", "model", "the cat"],
@@ -199,13 +190,13 @@ fn only_a_configuration_of_the_user_may_be_a_pipe() {
     // A run directory that holds one is somebody else's.
     fails(&project.mt(&["train", "--config", "small.toml", "--run-dir", "model"]), 2, &["not a run", "--run-dir"]);
 
-    let (path, text) = (pipe("piped.toml"), std::fs::read_to_string(project.path("small.toml")).unwrap());
+    let (path, text) = (project.mkfifo("piped.toml"), std::fs::read_to_string(project.path("small.toml")).unwrap());
     let writer = std::thread::spawn(move || std::fs::write(path, text));
     succeeds(&project.mt(&["train", "--config", "piped.toml", "--dry-run", "--json"]));
     writer.join().unwrap().unwrap();
     let nameless = ["train", "--config", "small.toml", "--config", "/dev/stdin"];
     fails(&project.mt(&nameless), 2, &["/dev/stdin", "no name", "--run-dir"]);
-    pipe("text.en");
+    project.mkfifo("text.en");
     let set = ["--set", "data.train=[{source=\"text.en\",target=\"train.de\"}]"];
     fails(&project.mt(&[&["check", "--config", "small.toml"], &set[..]].concat()), 1, &["read only once", "text.en"]);
 }
@@ -218,10 +209,9 @@ fn a_run_trains_evaluates_and_translates() {
     for file in ["config.toml", "tokenizer.json", "log.jsonl", "model.safetensors", "manifest.json", "best", "last"] {
         assert!(run.join(file).exists(), "{file}");
     }
-    let log = std::fs::read_to_string(run.join("log.jsonl")).unwrap();
-    let events: Vec<serde_json::Value> = log.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let updates = |event: &str| {
-        events.iter().filter(|e| e["event"] == event).map(|e| e["update"].as_u64().unwrap()).collect::<Vec<_>>()
+        let entries = project.logged("runs/small", event);
+        entries.iter().map(|entry| entry["update"].as_u64().unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(updates("train"), (1..=12).collect::<Vec<_>>());
     assert_eq!(updates("valid"), [6, 12]);
@@ -340,9 +330,7 @@ fn an_output_is_emptied_only_when_there_is_input() {
     assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
 
     // Compressed and with a byte order mark, the text gives the same result.
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    std::io::Write::write_all(&mut packed, "\u{FEFF}the cat sleeps\na dog\n".as_bytes()).unwrap();
-    project.write("in.gz", packed.finish().unwrap());
+    project.write("in.gz", gzip("\u{FEFF}the cat sleeps\na dog\n".as_bytes()));
     project.write("in.txt", "the cat sleeps\na dog\n");
     succeeds(&translate(&["--input", "in.gz", "--output", "a"]));
     succeeds(&translate(&["--input", "in.txt", "--output", "b"]));
@@ -650,12 +638,10 @@ fn diverged_training_ends_where_it_diverged_and_can_go_on() {
             "--resume",
         ],
     );
-    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
-    let entries: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of = |event: &str| entries.iter().filter(|entry| entry["event"] == event).collect::<Vec<_>>();
+    let [skips, returns] = ["skip", "back"].map(|event| project.logged("runs/small", event));
     // Those from before going back are still in the log.
-    assert_eq!((of("skip").len(), of("back").len()), (22, 1));
-    let lines = of("skip")[0]["lines"][0]["lines"].as_array().unwrap();
+    assert_eq!((skips.len(), returns.len()), (22, 1));
+    let lines = skips[0]["lines"][0]["lines"].as_array().unwrap();
     assert!(lines.iter().all(|line| (1..=120).contains(&line.as_u64().unwrap())), "{lines:?}");
     let config = std::fs::read_to_string(project.path("runs/small/config.toml")).unwrap();
     assert!(config.contains("learning_rate = 1e+30"), "{config}");
@@ -871,9 +857,7 @@ fn one_model_has_one_bleu() {
         succeeds(&output);
         serde_json::from_str(&stdout(&output)).unwrap()
     };
-    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
-    let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let validated = entries.filter(|entry| entry["event"] == "valid").map(|entry| entry["bleu"].as_f64().unwrap());
+    let validated = project.logged("runs/small", "valid").into_iter().map(|entry| entry["bleu"].as_f64().unwrap());
     let best = validated.fold(f64::NEG_INFINITY, f64::max);
     let scored = bleu(&[]);
     assert_eq!(scored["bleu"]["score"].as_f64(), Some(best), "{scored}");
@@ -1070,14 +1054,11 @@ fn a_jump_of_the_loss_is_told_with_its_lines() {
         project.write(name, lines.map(|line| line.to_owned() + "\n").collect::<String>());
     }
     // One or two pairs per update; the first hundred updates establish what is usual.
-    let sets =
+    let keys =
         ["train.batch_tokens=32", "train.max_updates=300", "valid.every=0", "train.save_every=300", "model.dropout=0"];
-    let sets = sets.iter().flat_map(|set| ["--set", set]);
-    let output = project.mt(&["train", "--config", "small.toml"].into_iter().chain(sets).collect::<Vec<_>>());
+    let output = project.mt(&[&["train", "--config", "small.toml"], &sets(&keys)[..]].concat());
     succeeds(&output);
-    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
-    let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let jumps: Vec<Value> = entries.filter(|entry| entry["event"] == "spike").collect();
+    let jumps = project.logged("runs/small", "spike");
     assert!(!jumps.is_empty());
     for jump in &jumps {
         assert!(jump["lines"][0]["lines"].as_array().unwrap().contains(&60.into()), "{jump}");
@@ -1182,8 +1163,7 @@ fn info_shows_parameters_and_modules_of_a_configuration() {
 fn what_cannot_be_is_refused_before_any_work() {
     let project = Project::new();
     let huge = ["model.d_model=1048576", "model.d_ff=1048576", "model.encoder_layers=1000", "model.heads=1"];
-    let sets: Vec<&str> = huge.iter().flat_map(|set| ["--set", set]).collect();
-    fails(&project.train(&sets), 2, &["GiB of memory", "this machine has"]);
+    fails(&project.train(&sets(&huge)), 2, &["GiB of memory", "this machine has"]);
     assert!(!project.path("runs").exists());
     // If validation text is too long, its file and line are named.
     project.write("valid.en", format!("a cat\n{}\n", "a dog ".repeat(20)));

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use common::{assert_every_choice_is_there, small_model};
+use common::{assert_every_choice_is_there, small_model, special};
 use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
@@ -18,10 +18,6 @@ use mt::ops::Mode;
 use mt::rng::Stream;
 
 const VOCABULARY: usize = 71;
-
-fn special() -> SpecialTokens {
-    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
-}
 
 /// Models that together cover every option that matters to decoding.
 fn models() -> Vec<Transformer> {

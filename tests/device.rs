@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::{assert_same_gradients, every_option, random_sequences, relative_error, small_model, special};
+use common::{assert_same_gradients, every_option, random_sequences, relative_error, reversals, small_model, special};
 use mt::config::{ModelConfig, OptimizerConfig, ScheduleConfig};
 use mt::data::batch::{Batch, SpecialIds};
 use mt::decode::neural::Neural;
@@ -165,16 +165,6 @@ fn attention_weights_are_the_processor_s() {
     }
 }
 
-/// Random sequences of symbols and their reverses.
-fn reversals(count: usize, stream: &mut Stream) -> Vec<(Vec<u32>, Vec<u32>)> {
-    let mut pair = || {
-        let source: Vec<u32> = (0..2 + stream.below(4)).map(|_| 4 + stream.below(6) as u32).collect();
-        let target = source.iter().rev().copied().collect();
-        (source, target)
-    };
-    (0..count).map(|_| pair()).collect()
-}
-
 /// A small model learns to reverse sequences of two to five symbols, with f32 and with bf16 products.
 #[test]
 fn learns_to_reverse() {
@@ -188,7 +178,7 @@ fn learns_to_reverse() {
         let rates = ScheduleConfig::InverseSqrt { learning_rate: 4e-3, warmup: 60, initial: 0.0 };
         let mut stream = Stream::new(17, "reverse");
         for step in 1..=350 {
-            let batch = Batch::new(&reversals(48, &mut stream), &IDS);
+            let batch = Batch::new(&reversals(48, 6, 5, &mut stream), &IDS);
             let (source, target, targets) = inputs(&batch, 0, 0.1);
             model.parameters().clear_gradients().unwrap();
             let mode = Mode { training: Some(key(17, "dropout", &[step])), implementation: Implementation::Reference };
@@ -197,7 +187,7 @@ fn learns_to_reverse() {
             let rate = schedule::learning_rate(&rates, config.d_model, step, 0);
             optimizer.step(step, rate, 1.0 / batch.target_tokens as f64).unwrap();
         }
-        let pairs = reversals(200, &mut stream);
+        let pairs = reversals(200, 6, 5, &mut stream);
         let sources: Vec<&[u32]> = pairs.iter().map(|(s, _)| s.as_slice()).collect();
         let batch = Batch::source_only(&sources, &IDS);
         let source =

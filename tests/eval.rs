@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{Project, fails, file, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, sets, stderr, stdout, succeeds};
 use serde_json::Value;
 
 #[test]
@@ -194,11 +194,10 @@ fn models_with_and_without_tags_are_compared() {
     let project = Project::new();
     succeeds(&project.train(&["--run-dir", "runs/a", "--set", "valid.tokenize=char"]));
     let tagged = |text: &str| format!("data.{text}={{source=\"{text}.en\", target=\"{text}.de\", tag=\"<2de>\"}}");
-    let sets = [tagged("valid"), tagged("valid").replace("data.valid", "data.test")];
+    let tagged_sets = [tagged("valid"), tagged("valid").replace("data.valid", "data.test")];
     let train = r#"data.train=[{source="train.en", target="train.de", tag="<2de>"}]"#;
-    let sets: Vec<&str> =
-        [train, "tokenizer.tags=['<2de>']", &sets[0], &sets[1]].iter().flat_map(|set| ["--set", set]).collect();
-    succeeds(&project.train(&[&["--run-dir", "runs/b"], &sets[..]].concat()));
+    let keys = [train, "tokenizer.tags=['<2de>']", &tagged_sets[0], &tagged_sets[1]];
+    succeeds(&project.train(&[&["--run-dir", "runs/b"], &sets(&keys)[..]].concat()));
     let output = project.mt(&["eval", "--model", "runs/a", "--model", "runs/b", "--paired-bs", "--bleu"]);
     succeeds(&output);
     assert!(stderr(&output).contains("runs/b counts 13a words (`valid.tokenize`): here BLEU is of char words"));
@@ -369,9 +368,7 @@ fn what_is_no_text_is_not_scored() {
 fn perplexity_is_that_of_training() {
     let project = Project::new();
     succeeds(&project.train(&[]));
-    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
-    let mut entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let expected = entries.rfind(|entry| entry["event"] == "final").unwrap()["perplexity"].as_f64().unwrap();
+    let expected = project.logged("runs/small", "final")[0]["perplexity"].as_f64().unwrap();
     let output = project.mt(&["eval", "--model", "runs/small", "--ppl", "--json", "-q"]);
     succeeds(&output);
     let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -413,9 +410,7 @@ fn perplexity_is_of_the_pairs_that_validation_counts() {
         format!("\u{FEFF}die Katze schläft\n\nein Hund\nkurz\nder Hund frisst \t\n{long}\nHund\n \u{200A}\n"),
     );
     succeeds(&project.train(&["--set", "model.max_length=80", "--set", "data.max_length=60"]));
-    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
-    let mut entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let expected = entries.rfind(|entry| entry["event"] == "final").unwrap()["perplexity"].as_f64().unwrap();
+    let expected = project.logged("runs/small", "final")[0]["perplexity"].as_f64().unwrap();
     let near = |found: f64| assert!((found / expected - 1.0).abs() < 1e-4, "{found} {expected}");
     let eval = |more: &[&str]| {
         let output = project.mt(&[&["eval", "--model", "runs/small", "--ppl"], more].concat());

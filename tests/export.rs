@@ -394,8 +394,7 @@ fn what_saving_again_loses_is_restored() {
     let more = ["model.sinusoid=tensor2tensor", "tokenizer.joint=true", "model.tie=decoder"];
     let search = ["decode.length_penalty=-0.5", "decode.no_repeat_ngram=100000000"];
     let text = ["tokenizer.lowercase=true", "tokenizer.normalization=nfc", "tokenizer.remove_extra_whitespaces=false"];
-    let sets: Vec<&str> = more.iter().chain(&search).chain(&text).flat_map(|set| ["--set", set]).collect();
-    let project = trained(&sets);
+    let project = trained(&sets(&[&more[..], &search, &text].concat()));
     let output = project.mt(&["export", "runs/small", "--json", "--format", "hf-marian", "--out", "hf"]);
     succeeds(&output);
     assert!(stderr(&output).contains("`transformers` does not save positions"), "{}", stderr(&output));

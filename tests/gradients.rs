@@ -4,7 +4,7 @@
 mod common;
 
 use candle_core::{DType, Device};
-use common::{every_option, random_sequences, relative_error, small_model};
+use common::{every_option, random_sequences, relative_error, small_model, with_dropouts};
 use mt::config::{
     Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, Sinusoid, Tie,
 };
@@ -82,19 +82,15 @@ fn fused_equals_reference(config: &ModelConfig, source: &[u32], target: &[u32]) 
     }
 }
 
-fn with_dropout(config: ModelConfig) -> ModelConfig {
-    ModelConfig { dropout: 0.2, embedding_dropout: 0.1, attention_dropout: 0.15, activation_dropout: 0.25, ..config }
-}
-
 #[test]
 fn post_norm_with_dropout() {
-    fused_equals_reference(&with_dropout(small_model()), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+    fused_equals_reference(&with_dropouts(), &[7, 3, 1, 5], &[2, 6, 1, 4]);
 }
 
 #[test]
 fn pre_norm_with_dropout() {
-    let config = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..small_model() };
-    fused_equals_reference(&with_dropout(config), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+    let config = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..with_dropouts() };
+    fused_equals_reference(&config, &[7, 3, 1, 5], &[2, 6, 1, 4]);
 }
 
 #[test]
@@ -116,44 +112,45 @@ fn odd_sizes_and_options() {
         tie: Tie::None,
         output_bias: true,
         attention_bias: false,
-        ..small_model()
+        ..with_dropouts()
     };
-    fused_equals_reference(&with_dropout(config), &[1], &[1]);
+    fused_equals_reference(&config, &[1], &[1]);
 }
 
 #[test]
 fn swish_and_decoder_tie_without_scaling() {
     let config =
-        ModelConfig { activation: Activation::Swish, tie: Tie::Decoder, scale_embedding: false, ..small_model() };
-    fused_equals_reference(&with_dropout(config), &[17, 2, 16], &[16, 17, 1]);
+        ModelConfig { activation: Activation::Swish, tie: Tie::Decoder, scale_embedding: false, ..with_dropouts() };
+    fused_equals_reference(&config, &[17, 2, 16], &[16, 17, 1]);
 }
 
 #[test]
 fn std_norm_before_and_after() {
     for norm in [NormPlacement::Post, NormPlacement::Pre] {
-        let config = ModelConfig { norm, norm_kind: NormKind::Std, norm_eps: 1e-9, final_norm: true, ..small_model() };
-        fused_equals_reference(&with_dropout(config), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+        let config =
+            ModelConfig { norm, norm_kind: NormKind::Std, norm_eps: 1e-9, final_norm: true, ..with_dropouts() };
+        fused_equals_reference(&config, &[7, 3, 1, 5], &[2, 6, 1, 4]);
     }
 }
 
 #[test]
 fn learned_positions() {
-    let config = ModelConfig { positions: PositionKind::Learned, max_length: 7, ..small_model() };
-    fused_equals_reference(&with_dropout(config), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+    let config = ModelConfig { positions: PositionKind::Learned, max_length: 7, ..with_dropouts() };
+    fused_equals_reference(&config, &[7, 3, 1, 5], &[2, 6, 1, 4]);
 }
 
 #[test]
 fn rotary_positions() {
     for sinusoid in [Sinusoid::Interleaved, Sinusoid::Halves] {
-        let config = ModelConfig { positions: PositionKind::Rotary, sinusoid, d_k: 6, ..small_model() };
-        fused_equals_reference(&with_dropout(config), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+        let config = ModelConfig { positions: PositionKind::Rotary, sinusoid, d_k: 6, ..with_dropouts() };
+        fused_equals_reference(&config, &[7, 3, 1, 5], &[2, 6, 1, 4]);
     }
 }
 
 #[test]
 fn masked_queries() {
-    let config = ModelConfig { padding_mask: PaddingMask::KeysAndQueries, ..small_model() };
-    fused_equals_reference(&with_dropout(config), &[7, 3, 1, 5], &[2, 6, 1, 4]);
+    let config = ModelConfig { padding_mask: PaddingMask::KeysAndQueries, ..with_dropouts() };
+    fused_equals_reference(&config, &[7, 3, 1, 5], &[2, 6, 1, 4]);
 }
 
 #[test]
@@ -167,7 +164,7 @@ fn every_option_of_a_model() {
 #[test]
 fn many_rows() {
     let lengths: Vec<u32> = (0..150).map(|i| 1 + (i * 7) % 19).collect();
-    fused_equals_reference(&with_dropout(small_model()), &lengths, &lengths);
+    fused_equals_reference(&with_dropouts(), &lengths, &lengths);
 }
 
 #[test]

@@ -191,10 +191,8 @@ fn fine_tuning_begins_with_the_weights() {
     let output = train(&[]);
     succeeds(&output);
     assert!(stderr(&output).contains("beginning with the weights of"), "{}", stderr(&output));
-    let log = String::from_utf8(file(&project, "runs/tune", "log.jsonl")).unwrap();
-    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let losses: Vec<f64> =
-        events.filter(|event| event["event"] == "train").filter_map(|event| event["loss"].as_f64()).collect();
+    let entries = project.logged("runs/tune", "train");
+    let losses: Vec<f64> = entries.iter().filter_map(|entry| entry["loss"].as_f64()).collect();
     // Each batch has all pairs, so losses are comparable.
     assert!(losses.len() == 8 && losses.is_sorted_by(|a, b| a > b), "{losses:?}");
     assert_eq!(file(&project, "runs/tune", "tokenizer.src.json"), file(&project, "model", "tokenizer.src.json"));

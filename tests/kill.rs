@@ -65,8 +65,7 @@ fn kill(child: &mut Child, run: &Path, saving: bool, delay: Duration) -> Option<
 
 /// The entries of a log without their timings.
 fn entries(project: &Project, run: &str) -> Vec<Value> {
-    let log = String::from_utf8(file(project, run, "log.jsonl")).unwrap();
-    let mut entries: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut entries = project.log(run);
     for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
         for field in ["seconds", "tokens_per_second", "saving_seconds", "validation_seconds", "memory"] {
             entry.remove(field);

@@ -4,12 +4,12 @@
 mod common;
 
 use candle_core::Device;
-use common::small_model;
+use common::{reversals, small_model, special};
 use mt::config::{
     Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PositionKind, ScheduleConfig, Tie,
 };
 use mt::data::batch::{Batch, SpecialIds};
-use mt::decode::neural::{Neural, SpecialTokens};
+use mt::decode::neural::Neural;
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
 use mt::model::{Transformer, Vocabulary};
 use mt::ops::Mode;
@@ -19,23 +19,14 @@ use mt::train::{inputs, schedule};
 
 const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 2, pad_target: 0, bos_target: 1, eos_target: 2 };
 
-/// Random sequences of symbols and their reverses.
+/// Sequences of two to seven of eight symbols and their reverses.
 fn pairs(count: usize, stream: &mut Stream) -> Vec<(Vec<u32>, Vec<u32>)> {
-    let sequence = |stream: &mut Stream| -> Vec<u32> {
-        let length = 2 + stream.below(6);
-        (0..length).map(|_| 4 + stream.below(8) as u32).collect()
-    };
-    let pair = |source: Vec<u32>| {
-        let target = source.iter().rev().copied().collect();
-        (source, target)
-    };
-    (0..count).map(|_| pair(sequence(stream))).collect()
+    reversals(count, 8, 7, stream)
 }
 
 fn accuracy(model: &Transformer, stream: &mut Stream) -> f64 {
     let pairs = pairs(200, stream);
-    let special = SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] };
-    let neural = Neural::new(model, special).unwrap();
+    let neural = Neural::new(model, special()).unwrap();
     let sources: Vec<Vec<u32>> = pairs.iter().map(|(source, _)| [&source[..], &[2]].concat()).collect();
     let mut step = neural.begin(&sources.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
     let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.0 };

@@ -13,11 +13,6 @@ fn data(page: &str) -> Value {
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
 
-fn log(project: &Project, run: &str) -> Vec<Value> {
-    let log = String::from_utf8(file(project, run, "log.jsonl")).unwrap();
-    log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn a_run_has_a_page_that_tells_its_log() {
     let project = Project::new();
@@ -30,7 +25,7 @@ fn a_run_has_a_page_that_tells_its_log() {
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
     let data = data(&page);
     let of_run = &data["runs"][0];
-    assert_eq!(of_run["log"].as_array().unwrap(), &log(&project, "runs/small"));
+    assert_eq!(of_run["log"].as_array().unwrap(), &project.log("runs/small"));
     assert_eq!((&of_run["name"], &of_run["config"]["model.d_ff"]), (&"small".into(), &"64".into()));
     // Data that the log lacks: the training text, and the attention of the samples.
     assert_eq!((&of_run["corpus"]["pairs"], &of_run["corpus"]["corpora"][0]["pairs"]), (&120.into(), &120.into()));
@@ -55,10 +50,10 @@ fn a_run_has_a_page_that_tells_its_log() {
     // The page follows when the run is resumed, and when it is replaced.
     succeeds(&project.train(&["--resume", "--set", "train.max_updates=18"]));
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
-    assert_eq!(self::data(&page)["runs"][0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
+    assert_eq!(self::data(&page)["runs"][0]["log"].as_array().unwrap(), &project.log("runs/small"));
     succeeds(&project.train(&["--overwrite", "--set", "valid.every=0"]));
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
-    assert_eq!(self::data(&page)["runs"][0]["log"].as_array().unwrap(), &log(&project, "runs/small"));
+    assert_eq!(self::data(&page)["runs"][0]["log"].as_array().unwrap(), &project.log("runs/small"));
     // Nothing is left of the previous run.
     assert_eq!(self::data(&page)["runs"][0]["attention"], Value::Null);
     assert!(!project.path("runs/small/validation/best.txt").exists());
@@ -69,7 +64,7 @@ fn a_run_has_a_page_that_tells_its_log() {
 fn a_run_keeps_its_translations_of_the_validation_set() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=40", "--set", "valid.every=10"]));
-    let log = log(&project, "runs/small");
+    let log = project.log("runs/small");
     let best = log.iter().rfind(|entry| entry["best"] == true).unwrap();
     let last = log.iter().find(|entry| entry["event"] == "final").unwrap();
     for (name, entry) in [("best", best), ("final", last)] {
@@ -103,7 +98,7 @@ fn a_run_keeps_its_translations_of_the_validation_set() {
     let losses = |log: Vec<Value>| -> Vec<Value> {
         log.into_iter().filter(|entry| entry["event"] == "valid").map(|entry| entry["loss"].clone()).collect()
     };
-    assert_eq!(losses(self::log(&project, "runs/small")), losses(log));
+    assert_eq!(losses(project.log("runs/small")), losses(log));
 }
 
 /// Runs are compared by the tokenizer and case of the first run's validation: without spaces between words, they decide which
@@ -308,5 +303,5 @@ fn a_run_goes_on_where_its_pictures_cannot_be_written() {
     {
         assert!(stderr(&output).contains(words), "{words} in {}", stderr(&output));
     }
-    assert_eq!(log(&project, "runs/small").iter().filter(|entry| entry["event"] == "train").count(), 12);
+    assert_eq!(project.log("runs/small").iter().filter(|entry| entry["event"] == "train").count(), 12);
 }

@@ -31,12 +31,8 @@ fn resumed_training_equals_uninterrupted_training() {
             );
         }
         let losses = |run: &str| -> Vec<(u64, String)> {
-            let log = String::from_utf8(file(&project, run, "log.jsonl")).unwrap();
-            let entries = log.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
-            entries
-                .filter(|e| e["event"] == "train")
-                .map(|e| (e["update"].as_u64().unwrap(), e["loss"].to_string()))
-                .collect()
+            let entries = project.logged(run, "train").into_iter();
+            entries.map(|e| (e["update"].as_u64().unwrap(), e["loss"].to_string())).collect()
         };
         assert_eq!(losses("whole"), losses(&run));
     }
@@ -225,7 +221,7 @@ fn a_signal_before_training_leaves_a_run_as_it_is() {
     project.write("long.en", source);
     project.write("long.de", target);
     let long = r#"data.train=[{source="long.en",target="long.de"}]"#;
-    let sets = [
+    let keys = [
         long,
         "data.max_length=200",
         "train.batch_tokens=20000",
@@ -233,9 +229,8 @@ fn a_signal_before_training_leaves_a_run_as_it_is() {
         "model.d_ff=1024",
         "model.encoder_layers=3",
     ];
-    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
     let mut child = project
-        .command(&[&["train", "--config", "small.toml", "--overwrite", "--threads", "1"], &sets[..]].concat())
+        .command(&[&["train", "--config", "small.toml", "--overwrite", "--threads", "1"], &sets(&keys)[..]].concat())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -365,8 +360,7 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     assert_eq!(stderr(&output), "");
     // Nothing was trained in another way, so nothing else is recorded; what the final model is made of is.
     let other = ["train.schedule.learning_rate=0.3", "train.average_last=1", "decode.beam=3"];
-    let other: Vec<&str> = other.iter().flat_map(|set| ["--set", set]).collect();
-    succeeds(&project.mt(&[&resume[..], &other].concat()));
+    succeeds(&project.mt(&[&resume[..], &sets(&other)].concat()));
     let changed = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
     assert!(changed.contains("average_last = 1") && changed.contains("beam = 3"), "{changed}");
     let trained = |config: &str| -> Vec<String> {
@@ -386,16 +380,10 @@ fn the_best_model_is_the_best_by_the_metric_of_now() {
     let project = Project::new();
     let sets = ["--set", "valid.every=10", "--set", "train.max_updates=60"];
     succeeds(&project.train(&[&sets[..], &["--set", "valid.metric=chrf"]].concat()));
-    let log = || -> Vec<serde_json::Value> {
-        let text = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
-        text.lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .filter(|e: &serde_json::Value| e["event"] == "valid")
-            .collect()
-    };
+    let validations = || project.logged("runs/small", "valid");
     let number = |entry: &serde_json::Value, key: &str| entry[key].as_f64().unwrap();
     let mut best: Option<(f64, f64)> = None;
-    for entry in log() {
+    for entry in validations() {
         let now = (number(&entry, "chrf"), -number(&entry, "loss"));
         assert_eq!(entry["best"], best.is_none_or(|best| now > best), "{entry}");
         best = if entry["best"] == true { Some(now) } else { best };
@@ -408,7 +396,7 @@ fn the_best_model_is_the_best_by_the_metric_of_now() {
     let output = project.mt(&[&["train", "--config", "small.toml"], &other[..], &["--force"]].concat());
     succeeds(&output);
     assert!(stderr(&output).contains("was not chosen by loss"), "{}", stderr(&output));
-    let last = log().pop().unwrap();
+    let last = validations().pop().unwrap();
     assert_eq!((&last["update"], &last["best"]), (&70.into(), &true.into()));
     assert!(info().contains(&format!("best validation: loss {:.4} at update 70", number(&last, "loss"))), "{}", info());
 }
@@ -433,17 +421,13 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
     for updates in ["19", "33", "60"] {
         train("parts", updates, if updates == "19" { &[] } else { &["--resume"] });
     }
-    let log = |run: &str| -> Vec<serde_json::Value> {
-        let text = String::from_utf8(file(&project, run, "log.jsonl")).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
     let rates = |run: &str| -> Vec<(u64, f64)> {
-        let train = log(run).into_iter().filter(|entry| entry["event"] == "train");
+        let train = project.logged(run, "train").into_iter();
         train.map(|e| (e["update"].as_u64().unwrap(), e["learning_rate"].as_f64().unwrap())).collect()
     };
     // Recomputed from the log: the rate falls after two validations in a row without a new best, then the count starts again.
     let (mut rate, mut stale, mut since_best, mut wanted) = (0.1, 0, 0, Vec::new());
-    for entry in log("whole") {
+    for entry in project.log("whole") {
         if entry["event"] == "train" {
             wanted.push((entry["update"].as_u64().unwrap(), rate));
         } else if entry["event"] == "valid" {
@@ -470,15 +454,15 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
 fn what_is_frozen_stays_as_it_is() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=8"]));
-    let sets = [
+    let keys = [
         "train.init=runs/small",
         "train.optimizer.weight_decay=0.1",
         "train.freeze=['encoder', 'decoder.layers.0.cross_attn']",
     ];
     let train = |run: &str, updates: &str, more: &[&str]| {
         let updates = format!("train.max_updates={updates}");
-        let sets = sets.iter().chain([&updates.as_str()]).flat_map(|set| ["--set", set]).collect::<Vec<_>>();
-        succeeds(&project.train(&[&["--run-dir", run], &sets[..], more].concat()));
+        let keys = sets(&[&keys[..], &[&updates]].concat());
+        succeeds(&project.train(&[&["--run-dir", run], &keys[..], more].concat()));
     };
     train("tuned", "12", &[]);
     train("parts", "5", &[]);
@@ -506,7 +490,6 @@ fn what_is_frozen_stays_as_it_is() {
 #[test]
 fn what_is_frozen_stays_when_a_run_goes_back() {
     let project = Project::new();
-    let sets = |sets: &[&'static str]| sets.iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>();
     succeeds(&project.train(&sets(&["train.max_updates=4", "train.average_last=0", "valid.every=0"])));
     let before = file(&project, "runs/small", "model.safetensors");
     let more = sets(&[
@@ -535,12 +518,9 @@ fn what_is_frozen_stays_when_a_run_goes_back() {
 fn what_is_frozen_does_not_count_in_the_norm() {
     let project = Project::new();
     let norm = |freeze: &str| {
-        let sets = ["train.max_updates=1", "valid.every=0", "model.output_bias=false", freeze];
-        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
-        succeeds(&project.train(&[&["--overwrite"], &sets[..]].concat()));
-        let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
-        let entry: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
-        entry["gradient_norm"].as_f64().unwrap()
+        let keys = ["train.max_updates=1", "valid.every=0", "model.output_bias=false", freeze];
+        succeeds(&project.train(&[&["--overwrite"], &sets(&keys)[..]].concat()));
+        project.log("runs/small")[0]["gradient_norm"].as_f64().unwrap()
     };
     let all = norm("train.freeze=[]");
     let [encoder, others] = ["train.freeze=['source_embedding', 'decoder']", "train.freeze=['encoder']"].map(norm);
@@ -553,8 +533,7 @@ fn what_is_frozen_does_not_count_in_the_norm() {
 #[test]
 fn training_ends_when_validations_bring_no_improvement() {
     let project = Project::new();
-    let sets = ["valid.every=1", "valid.metric=loss", "valid.patience=3", "train.schedule.learning_rate=0.1"];
-    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let sets = sets(&["valid.every=1", "valid.metric=loss", "valid.patience=3", "train.schedule.learning_rate=0.1"]);
     let train = |run: &str, updates: &str, more: &[&str]| {
         let args = ["train", "--config", "small.toml", "--run-dir", run, "--set", updates];
         let output = project.mt(&[&args, &sets[..], more].concat());
@@ -564,11 +543,12 @@ fn training_ends_when_validations_bring_no_improvement() {
     let said = train("whole", "train.max_updates=1000", &[]);
     assert!(said.contains("3 validations without an improvement"), "{said}");
     let log = |run: &str| -> Vec<(u64, u64, bool)> {
-        let text = String::from_utf8(file(&project, run, "log.jsonl")).unwrap();
-        let entries = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let number = |e: &serde_json::Value, key: &str| e[key].as_u64().unwrap();
-        let valid = entries.filter(|entry| entry["event"] == "valid");
-        valid.map(|e| (number(&e, "update"), number(&e, "stale"), e["best"] == true)).collect()
+        project
+            .logged(run, "valid")
+            .into_iter()
+            .map(|e| (number(&e, "update"), number(&e, "stale"), e["best"] == true))
+            .collect()
     };
     let validations = log("whole");
     let mut since_best = 0;
@@ -660,12 +640,11 @@ fn a_shape_edited_in_the_configuration_is_named() {
 #[test]
 fn a_signal_ends_the_reading_of_text_at_once() {
     let project = Project::new();
-    std::fs::remove_file(project.path("train.en")).unwrap();
-    assert!(Command::new("mkfifo").arg(project.path("train.en")).status().unwrap().success());
+    let pipe = project.mkfifo("train.en");
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
         let child = project.command(&["train", "--config", "small.toml"]).stderr(Stdio::piped()).spawn().unwrap();
         // The other end opens only when it is about to read; it reads on until this one is closed.
-        let writer = std::fs::File::create(project.path("train.en")).unwrap();
+        let writer = std::fs::File::create(&pipe).unwrap();
         send(signal, &child);
         fails(&child.wait_with_output().unwrap(), code, &["stopped"]);
         drop(writer);
@@ -676,13 +655,10 @@ fn a_signal_ends_the_reading_of_text_at_once() {
 #[test]
 fn the_last_update_may_be_the_final_model() {
     let project = Project::new();
-    let sets = ["valid.metric=loss", "valid.every=6", "train.average_last=0", "train.max_updates=14"];
-    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let sets = sets(&["valid.metric=loss", "valid.every=6", "train.average_last=0", "train.max_updates=14"]);
     let finals = |more: &[&str]| -> serde_json::Value {
         succeeds(&project.train(&[&sets[..], more].concat()));
-        let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
-        let last = log.lines().rfind(|line| line.contains("\"event\":\"final\"")).unwrap();
-        serde_json::from_str(last).unwrap()
+        project.logged("runs/small", "final").pop().unwrap()
     };
     let last = finals(&[]);
     assert_eq!(last["model"], "last, update 14", "{last}");
@@ -727,11 +703,7 @@ fn a_forced_change_without_an_update_can_be_taken_back() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.average_last=0"]));
     let resume = ["--resume", "--set", "train.average_last=2"];
-    let final_model = || {
-        let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
-        let last: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
-        last["model"].as_str().unwrap().to_owned()
-    };
+    let final_model = || project.log("runs/small").pop().unwrap()["model"].as_str().unwrap().to_owned();
     succeeds(&project.train(&[&resume[..], &["--force", "--set", "model.activation=swish"]].concat()));
     assert_eq!(final_model(), "last, update 12");
     fails(&project.train(&[&resume[..], &["--set", "model.activation=swish"]].concat()), 2, &["up to update 12"]);
@@ -762,9 +734,7 @@ fn a_better_checkpoint_than_the_final_model_is_named() {
 fn what_changes_on_resume_is_in_the_log() {
     let project = Project::new();
     let changes = || -> Vec<(u64, String)> {
-        let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
-        let entries = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-        let changes = entries.filter(|entry| entry["event"] == "change");
+        let changes = project.logged("runs/small", "change").into_iter();
         changes.map(|entry| (entry["update"].as_u64().unwrap(), entry["changes"].to_string())).collect()
     };
     succeeds(&project.train(&["--set", "train.max_updates=4"]));
@@ -915,9 +885,8 @@ fn training_does_not_depend_on_the_number_of_threads() {
         let model = |threads: &str| {
             let run = format!("{precision}-{threads}");
             let precision = format!("runtime.precision={precision}");
-            let sets = ["model.attention_dropout=0.1", "train.max_updates=6", "train.clip_norm=1", &precision];
-            let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
-            succeeds(&project.train(&[&["--run-dir", &run, "--threads", threads], &sets[..]].concat()));
+            let keys = ["model.attention_dropout=0.1", "train.max_updates=6", "train.clip_norm=1", &precision];
+            succeeds(&project.train(&[&["--run-dir", &run, "--threads", threads], &sets(&keys)[..]].concat()));
             file(&project, &run, "model.safetensors")
         };
         let [one, three, seven] = ["1", "3", "7"].map(model);
@@ -1051,10 +1020,8 @@ fn the_learning_rate_falls_until_the_last_update() {
     let says = "`train.schedule.total` = 12: from that update on the learning rate is 0, but `train.max_updates` = 14";
     assert!(stated.contains(says), "{stated}");
     said(&[]);
-    let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
-    let entries = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let rate = |entry: &serde_json::Value| (entry["update"] == 13).then(|| entry["learning_rate"].as_f64()).flatten();
-    let rate = entries.filter(|entry| entry["event"] == "train").find_map(|entry| rate(&entry)).unwrap();
+    let update = project.logged("runs/small", "train").into_iter().find(|entry| entry["update"] == 13).unwrap();
+    let rate = update["learning_rate"].as_f64().unwrap();
     assert!((rate - 0.003 / 12.0).abs() < 1e-9, "{rate}");
 }
 
@@ -1098,7 +1065,7 @@ fn weights_are_those_of_the_checkpoint() {
 fn going_back_after_a_forced_change_finds_a_place() {
     let project = Project::new();
     succeeds(&project.train(&[]));
-    let sets = [
+    let keys = [
         "train.batch_tokens=2000",
         "train.max_updates=400",
         "train.save_every=1000",
@@ -1106,9 +1073,7 @@ fn going_back_after_a_forced_change_finds_a_place() {
         "train.schedule.learning_rate=1e36",
         "train.max_skipped=2",
     ];
-    let mut args = vec!["train", "--config", "small.toml", "--resume", "--force"];
-    args.extend(sets.iter().flat_map(|set| ["--set", set]));
-    let output = project.mt(&args);
+    let output = project.mt(&[&["train", "--config", "small.toml", "--resume", "--force"], &sets(&keys)[..]].concat());
     fails(&output, 1, &["going on from the checkpoint of update 12", "training has diverged"]);
     assert!(!stderr(&output).contains("the data has no batch"), "{}", stderr(&output));
 }
@@ -1199,11 +1164,10 @@ fn one_of_several_makes_a_model() {
 fn an_exponential_average_begins_with_the_model_that_training_begins_with() {
     let project = Project::new();
     succeeds(&project.train(&[]));
-    let sets =
+    let keys =
         ["train.init=runs/small", "train.exponential_average=0.9", "train.average_last=0", "train.max_updates=1"];
-    let mut args = vec!["--run-dir", "tuned", "--set", "train.schedule.learning_rate=1e-6"];
-    args.extend(sets.iter().flat_map(|set| ["--set", set]));
-    succeeds(&project.train(&args));
+    let tuned = ["--run-dir", "tuned", "--set", "train.schedule.learning_rate=1e-6"];
+    succeeds(&project.train(&[&tuned[..], &sets(&keys)].concat()));
     let [before, after] = ["runs/small", "tuned"].map(|run| floats(&file(&project, run, "model.safetensors")));
     let furthest = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(furthest > 0.0 && furthest < 1e-5, "{furthest}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{CONFIG, Project, SOURCE, TARGET, fails, file, stderr, stdout, succeeds};
+use common::project::{CONFIG, Project, SOURCE, TARGET, fails, file, sets, stderr, stdout, succeeds};
 use serde_json::Value;
 
 const TAGS: &str = r#"tokenizer.tags=["<2de>", "<2en>"]"#;
@@ -68,14 +68,14 @@ fn the_tag_of_a_corpus_is_put_in_front_of_its_lines() {
     }
     let train = |run: &str, corpora: [&str; 3]| {
         let [german, english, valid] = corpora;
-        let sets = [
+        let keys = [
             format!("data.train=[{{ {german}, target = \"plain.de\" }}, {{ {english}, target = \"plain.en\" }}]"),
             format!("data.valid={{ {valid}, target = \"valid.de\" }}"),
             format!("data.test={{ {valid}, target = \"valid.de\" }}"),
             TAGS.to_owned(),
         ];
-        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
-        project.mt(&[&["train", "--config", "small.toml", "--run-dir", run], &sets[..]].concat())
+        let keys = keys.each_ref().map(String::as_str);
+        project.mt(&[&["train", "--config", "small.toml", "--run-dir", run], &sets(&keys)[..]].concat())
     };
     let inline = ["source = \"with.en\"", "source = \"copy.en\"", "source = \"valid.en\""];
     let stated = [
@@ -432,8 +432,7 @@ fn tags_can_be_added_when_a_model_is_tuned() {
 fn a_tuned_model_records_the_tokenizers_that_it_has() {
     let project = Project::new();
     let separate = ["tokenizer.joint=false", "tokenizer.lowercase=true", "tokenizer.normalization=nfc"];
-    let sets: Vec<&str> = separate.iter().flat_map(|set| ["--set", set]).collect();
-    succeeds(&project.mt(&[&["train", "--config", "small.toml", "-q"], &sets[..]].concat()));
+    succeeds(&project.train(&sets(&separate)));
     project.write("tune.toml", CONFIG.replace("vocab_size = 320\n", ""));
     let train = |config: &str, run: &str, more: &[&str]| {
         let start = ["train", "-q", "--config", config, "--run-dir", run, "--set", "train.init=runs/small"];

@@ -198,10 +198,7 @@ fn text_that_is_split_already_is_joined_again() {
     let log_prob = scored["log_prob"].as_f64().unwrap();
     assert!((perplexity.ln() * tokens + log_prob).abs() < 1e-4, "{found} {scored}");
     assert!(tokens >= 4.0, "{found}");
-    let log = String::from_utf8(file(&project, "runs/small", "log.jsonl")).unwrap();
-    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let bleu =
-        events.iter().filter(|event| event["event"] == "valid").filter_map(|event| event["bleu"].as_f64()).next_back();
+    let bleu = project.logged("runs/small", "valid").pop().unwrap()["bleu"].as_f64();
     // The model has learnt the text by heart; BLEU can only be so high if the references are joined.
     assert!(bleu.unwrap() > 90.0, "{bleu:?}");
     let output = project.mt(&["translate", "the cat sle@@ eps and@@ er@@ swo .", "--model", "runs/small", "-q"]);

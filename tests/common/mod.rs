@@ -188,6 +188,16 @@ pub fn assert_every_choice_is_there(models: &[ModelConfig]) {
     }
 }
 
+/// Random sequences of `symbols` symbols, from two long to `longest`, and their reverses.
+pub fn reversals(count: usize, symbols: u64, longest: u64, stream: &mut Stream) -> Vec<(Vec<u32>, Vec<u32>)> {
+    let mut pair = || {
+        let source: Vec<u32> = (0..2 + stream.below(longest - 1)).map(|_| 4 + stream.below(symbols) as u32).collect();
+        let target = source.iter().rev().copied().collect();
+        (source, target)
+    };
+    (0..count).map(|_| pair()).collect()
+}
+
 /// The special tokens of a small model.
 pub fn special() -> SpecialTokens {
     SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
