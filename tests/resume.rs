@@ -945,7 +945,7 @@ fn a_dry_run_compares_the_text_of_a_run_that_goes_on() {
 #[test]
 fn a_validation_that_was_cut_short_is_made_up_for() {
     let project = Project::new();
-    let keys = ["valid.every=2", "valid.beam=300", "decode.batch_tokens=1", "train.max_updates=4", "train.keep=3"];
+    let keys = ["valid.every=2", "valid.beam=300", "decode.batch_tokens=1", "train.max_updates=3", "train.keep=3"];
     let command = |name: &str| {
         project.command(&[&["train", "--config", "small.toml", "--run-dir", name], &sets(&keys)[..]].concat())
     };
