@@ -19,9 +19,9 @@ checks every update. The figure is the median over stretches of `--log-every` up
 `--compile` applies torch.compile to the model; the warm-up must cover its compilation.
 
 `decode` uses `mt`'s weights and searches as `mt translate --patience 0` does, so greedy translations are the same except
-for rounding. Keys and
-values are cached; the hypotheses of a sentence share those of the source; finished sentences leave the batch. One pass over
-the input is warm-up, `--repeat` more are timed, from token ids to token ids. torch.compile and CUDA graphs are not used.
+for rounding. Keys and values are cached; the hypotheses of a sentence share those of the source; finished sentences leave
+the batch. One pass over the input is warm-up, `--repeat` more are timed, from token ids to token ids. torch.compile and
+CUDA graphs are not used.
 
 With `--precision bf16`, `train` computes products and attention in bfloat16, as torch.autocast chooses; `decode` has its
 weights and activations in that type, rounded once, so that nothing is converted on the way. With `f32`, TF32 is off.

@@ -121,7 +121,7 @@ lay_out_libraries
 if [ -z "${CUDA_COMPUTE_CAP:-}" ]; then
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '.' || true)
     # Without a driver, nvidia-smi says so on stdout.
-    # Nor is there a build for older GPUs than those.
+    # And there is no build for a compute capability below 8.0.
     [[ $capability =~ ^[0-9]+$ ]] && [ "$capability" -ge 80 ] || capability=80
     CUDA_COMPUTE_CAP=$capability
 fi

@@ -455,7 +455,7 @@ pub struct AverageArgs {
     /// Run directory
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// Average this many of the last checkpoints that train.save_every asked for, and the newest
+    /// Average this many of the checkpoints that train.save_every asked for, the last ones; the newest counts as one
     #[arg(long, value_name = "N")]
     pub last: Option<usize>,
     /// Average the checkpoints of these updates, separated by commas

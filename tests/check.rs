@@ -618,3 +618,59 @@ fn findings_are_the_same_across_windows() {
     let duplicates = findings.iter().find(|(kind, _)| *kind == Kind::Duplicate).unwrap().1;
     assert_eq!((duplicates.count, duplicates.places[0].line), (1, 139_001));
 }
+
+/// Pairs of two languages whose direction alternates.
+fn alternating(pairs: usize) -> [Vec<Vec<u8>>; 2] {
+    let line = |language: &str, i: usize| -> Vec<u8> {
+        let words = (0..6).map(|word| format!("{language}{} ", char::from(b'a' + ((i * 7 + word * 3) % 20) as u8)));
+        words.collect::<String>().into_bytes()
+    };
+    let side = |first: &'static str, second: &'static str| {
+        (0..pairs).map(move |i| line(if i % 2 == 0 { first } else { second }, i)).collect()
+    };
+    [side("in", "out"), side("out", "in")]
+}
+
+fn write_sides(folder: &Path, sides: &[Vec<Vec<u8>>; 2]) {
+    for (side, name) in sides.iter().zip(["train.en", "train.de"]) {
+        std::fs::write(folder.join(name), side.join(&b'\n')).unwrap();
+    }
+}
+
+/// Both directions are intended then. Words are learnt from a part of large corpora, and not from pairs that cannot be read.
+#[test]
+fn corpora_of_both_directions_are_not_swapped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sides = alternating(220_000);
+    write_sides(folder.path(), &sides);
+    let swapped = || check(folder.path(), "train", true, &mut Seen::default()).count(Kind::Swapped);
+    assert_eq!(swapped(), 0);
+    sides.iter_mut().for_each(|side| side.truncate(20_000));
+    // Of the others, half are either way.
+    sides[1].chunks_mut(4).for_each(|lines| lines[..2].iter_mut().for_each(|line| line.push(0xFF)));
+    write_sides(folder.path(), &sides);
+    assert_eq!(swapped(), 0);
+}
+
+/// However much of it comes before the damage.
+#[test]
+fn words_are_not_learnt_from_text_that_is_damaged() {
+    let project = Project::new();
+    let sides = alternating(150_000);
+    let of = |side: usize, kind: usize| sides[side].iter().skip(kind).step_by(2).cloned().collect::<Vec<_>>();
+    let good = [of(0, 0), of(1, 0)].map(|side| side[..5_000].join(&b'\n'));
+    let bad = [of(0, 1), of(1, 1)].map(|side| side.join(&b'\n'));
+    for (name, text) in [("good.en", &good[0]), ("good.de", &good[1]), ("bad.en", &bad[0])] {
+        project.write(name, text);
+    }
+    let packed = gzip(&bad[1]);
+    project.write("bad.de.gz", &packed[..packed.len() - 100]);
+    let train =
+        r#"data.train=[{ source = "good.en", target = "good.de" }, { source = "bad.en", target = "bad.de.gz" }]"#;
+    let output = project.mt(&["check", "--config", "small.toml", "--json", "-q", "--set", train]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(report["errors"].to_string().contains("bad.de.gz"), "{report}");
+    let kinds: Vec<_> = report["findings"].as_array().unwrap().iter().map(|finding| &finding["kind"]).collect();
+    assert!(!kinds.iter().any(|kind| *kind == "swapped" || *kind == "language"), "{kinds:?}");
+}

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::project::Project;
+use common::project::{Project, sets, succeeds};
 use serde_json::Value;
 
 /// The keys by the name in the first column, of the tables of the page before and after its part on the log.
@@ -48,7 +48,7 @@ fn results_have_the_documented_keys() {
     for (command, more) in commands {
         let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).chain(["--json", "-q"]).collect();
         let output = project.mt(&args);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        succeeds(&output);
         let text = String::from_utf8(output.stdout).unwrap();
         for line in text.lines() {
             assert_eq!(keys(&serde_json::from_str(line).unwrap()), results[*command], "{command}: {line}");
@@ -61,17 +61,24 @@ fn results_have_the_documented_keys() {
         ("detokenize", Value::is_string),
     ] {
         let output = project.mt_with_input(&[command, "--model", "runs/small", "--json", "-q"], b"the cat\n");
-        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        succeeds(&output);
         assert!(is_of_its_kind(&serde_json::from_slice(&output.stdout).unwrap()), "{command}");
     }
-    let log = std::fs::read_to_string(project.path("runs/small/log.jsonl")).unwrap();
     let mut seen = BTreeSet::new();
-    for entry in log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
-        let event = entry["event"].as_str().unwrap().to_owned();
-        let mut keys = keys(&entry);
-        keys.remove("event");
-        assert_eq!(keys, log_entries[&event], "{entry}");
-        seen.insert(event);
-    }
-    assert_eq!(seen, ["final", "train", "valid"].map(str::to_owned).into());
+    let mut look_at_log = || {
+        for entry in project.log("runs/small") {
+            let event = entry["event"].as_str().unwrap().to_owned();
+            let mut keys = keys(&entry);
+            keys.remove("event");
+            assert_eq!(keys, log_entries[&event], "{entry}");
+            seen.insert(event);
+        }
+    };
+    look_at_log();
+    // What else a log can say: an update that is not finite, a run that goes back, another configuration.
+    let hot =
+        ["train.save_every=1", "train.max_skipped=0", "train.schedule.learning_rate=1e30", "train.max_updates=16"];
+    project.train(&[&["--resume", "--force"], &sets(&hot)[..]].concat());
+    look_at_log();
+    assert_eq!(seen, ["back", "change", "final", "skip", "train", "valid"].map(str::to_owned).into());
 }

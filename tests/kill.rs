@@ -126,7 +126,7 @@ fn kill_and_resume(kills: u64, updates: u64) {
                 break;
             }
             let draw = |what: &str, range: u64| key(1, what, &[done]) % range;
-            let aimed = done % 2 == 0;
+            let aimed = done % 2 == 0 || done >= kills;
             // Starting takes about 100 ms, an update about 5, a save about 10.
             let latest = if done < kills { 12_000 } else { 1 };
             let delay = Duration::from_micros(if aimed { draw("save", latest) } else { draw("any", 600_000) });
@@ -153,11 +153,7 @@ fn kill_and_resume(kills: u64, updates: u64) {
         "{done} kills, {in_saves} of them in a save; {number} runs; at most {most_repeated} updates repeated; {unseen} kills lost \
          more than an interval, and met no save"
     );
-    assert!(in_saves > 0, "none of {done} kills met a save");
-    if in_saves * 4 < kills {
-        let why = format!("only {in_saves} of {done} kills met a save, as the machine is busy");
-        common::skipped("kills in saves", &why);
-    }
+    assert!(in_saves * 4 >= kills, "only {in_saves} of {done} kills met a save");
 }
 
 /// The last update in a log.

@@ -66,8 +66,11 @@ impl Text {
     pub fn windows(&self, mut each: impl FnMut([RawLines; 2])) -> Result<()> {
         match &self.place {
             Place::Files { source, target } => {
-                must_be_there(source)?;
-                must_be_there(target)?;
+                let missing: Vec<Error> =
+                    [source, target].into_iter().filter_map(|file| must_be_there(file).err()).collect();
+                if !missing.is_empty() {
+                    return Err(Error::many(missing));
+                }
                 raw::windows_of_files([source, target], each)
             }
             Place::Tsv { file, columns } => {
@@ -155,7 +158,7 @@ impl Texts {
     }
 
     /// As [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors say why.
-    /// Files may be missing: [`Text::raw`] tells which.
+    /// Files may be missing: [`Text::windows`] tells which.
     pub fn gather(config: &DataConfig, common: &Common) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
         let is_hub = config.locations().any(|location| matches!(location, CorpusLocation::Hub(_)));

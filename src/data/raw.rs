@@ -1,4 +1,4 @@
-//! Text as it is, valid UTF-8 or not, in windows of lines: for checks, whose memory must not grow with the corpus.
+//! Text as it is, valid UTF-8 or not, in windows of lines: for checks, which must not hold the text of a corpus.
 
 use std::io::{BufRead, ErrorKind};
 use std::path::Path;
@@ -9,9 +9,9 @@ use super::lines::{BYTE_ORDER_MARK, TOO_LONG_HELP, read_line};
 use super::packing::{Packing, open_packed};
 use crate::error::{Error, Result};
 
-/// The most lines of a window, …
+/// The most lines of a window on a side, …
 const LINES: usize = 1 << 16;
-/// … and the bytes of one side after which it ends.
+/// … and the bytes of a side after which it ends.
 const BYTES: usize = 16 << 20;
 
 /// Where consecutive lines come from.
@@ -99,6 +99,10 @@ impl RawLines {
         self.len() == 0
     }
 
+    fn is_full(&self) -> bool {
+        self.len() >= LINES || self.bytes.len() >= BYTES
+    }
+
     /// Line `index` (from 0) without its `\n`. Panics where `index` is not less than [`Self::len`].
     pub fn get(&self, index: usize) -> &[u8] {
         &self.bytes[self.starts[index]..self.starts[index + 1]]
@@ -112,38 +116,42 @@ struct Reader<'p> {
     packing: Packing,
     /// Lines read so far.
     lines: usize,
+    /// The last of them.
+    line: Vec<u8>,
 }
 
 impl<'p> Reader<'p> {
     fn open(path: &'p Path) -> Result<Self> {
         let (stream, packing) = open_packed(path)?;
-        Ok(Self { path, stream, packing, lines: 0 })
+        Ok(Self { path, stream, packing, lines: 0, line: Vec::new() })
     }
 
-    /// The next `most` lines, or fewer if they are long and that `may_end`; none at the end of the file.
-    fn window(&mut self, most: usize, may_end: bool) -> Result<RawLines> {
-        let mut window = RawLines::new(self.path, self.lines + 1);
-        let mut line = Vec::new();
-        while window.len() < most && !(may_end && window.bytes.len() >= BYTES) {
-            line.clear();
-            if read_line(&mut self.stream, &mut line).map_err(|error| self.failed(error))? == 0 {
-                break;
+    /// A window for the next lines.
+    fn window(&self) -> RawLines {
+        RawLines::new(self.path, self.lines + 1)
+    }
+
+    /// Adds the next line to a window; false at the end of the file.
+    fn read(&mut self, window: &mut RawLines) -> Result<bool> {
+        self.line.clear();
+        let read = read_line(&mut self.stream, &mut self.line);
+        let mut line = match read.map_err(|error| self.failed(error))? {
+            0 => return Ok(false),
+            _ => &self.line[..],
+        };
+        if self.lines == 0
+            && let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK)
+        {
+            window.byte_order_mark = true;
+            // Nothing but the mark is no line.
+            if rest.is_empty() {
+                return Ok(false);
             }
-            let mut text = line.strip_suffix(b"\n").unwrap_or(&line);
-            if self.lines == 0
-                && let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK)
-            {
-                window.byte_order_mark = true;
-                // Nothing but the mark is no line.
-                if rest.is_empty() {
-                    break;
-                }
-                text = rest.strip_suffix(b"\n").unwrap_or(rest);
-            }
-            window.push(text);
-            self.lines += 1;
+            line = rest;
         }
-        Ok(window)
+        window.push(line.strip_suffix(b"\n").unwrap_or(line));
+        self.lines += 1;
+        Ok(true)
     }
 
     fn failed(&self, error: std::io::Error) -> Error {
@@ -155,36 +163,39 @@ impl<'p> Reader<'p> {
     }
 }
 
-/// Reads a file. At least one window comes, which may have no line.
+/// Reads a file. At least one window comes, which may have no line. If reading fails, what was read before has come.
 pub fn windows_of_file(path: &Path, mut each: impl FnMut(RawLines)) -> Result<()> {
-    let mut reader = Reader::open(path)?;
-    loop {
-        let window = reader.window(LINES, true)?;
-        let is_last = window.is_empty();
-        if !is_last || reader.lines == 0 {
-            each(window);
-        }
-        if is_last {
-            return Ok(());
-        }
+    windows([Reader::open(path)?], |[window]| each(window))
+}
+
+/// Reads two files line by line, so that windows of both have as many lines, until one file ends. At least one window comes.
+pub fn windows_of_files(paths: [&Path; 2], each: impl FnMut([RawLines; 2])) -> Result<()> {
+    match paths.map(Reader::open) {
+        [Ok(source), Ok(target)] => windows([source, target], each),
+        sides => Err(Error::many(sides.into_iter().filter_map(Result::err).collect())),
     }
 }
 
-/// Reads two files. Windows of both have as many lines, until one file ends. At least one window comes.
-pub fn windows_of_files(paths: [&Path; 2], mut each: impl FnMut([RawLines; 2])) -> Result<()> {
-    let [mut source, mut target] = [Reader::open(paths[0])?, Reader::open(paths[1])?];
+fn windows<const N: usize>(mut readers: [Reader; N], mut each: impl FnMut([RawLines; N])) -> Result<()> {
     let mut is_first = true;
     loop {
-        let window = source.window(LINES, true)?;
-        let opposite = match window.len() {
-            0 => target.window(LINES, true)?,
-            lines => target.window(lines, false)?,
-        };
-        let is_last = window.is_empty() && opposite.is_empty();
-        if !is_last || is_first {
-            each([window, opposite]);
+        let mut sides = readers.each_ref().map(Reader::window);
+        let mut is_last = false;
+        let mut read = Ok(());
+        while !is_last && read.is_ok() && !sides.iter().any(RawLines::is_full) {
+            is_last = true;
+            for (reader, side) in readers.iter_mut().zip(&mut sides) {
+                match reader.read(side) {
+                    Ok(has_line) => is_last &= !has_line,
+                    Err(error) => read = Err(error),
+                }
+            }
+        }
+        if is_first || !sides.iter().all(RawLines::is_empty) {
+            each(sides);
         }
         is_first = false;
+        read?;
         if is_last {
             return Ok(());
         }
@@ -280,8 +291,8 @@ mod tests {
             let paths = [("s", source), ("t", target)].map(|(name, lines)| write(&folder, name, &numbered(lines)));
             let (mut read, mut windows) = ([0, 0], 0);
             windows_of_files([&paths[0], &paths[1]], |sides| {
-                let all_equal_before = read[0] == read[1];
-                assert!(all_equal_before || sides.iter().any(RawLines::is_empty));
+                // As many of both, until one ends.
+                assert!(read[0] == read[1] || sides.iter().any(RawLines::is_empty));
                 for ((side, path), read) in sides.iter().zip(&paths).zip(&mut read) {
                     for index in 0..side.len() {
                         *read += 1;
@@ -299,15 +310,17 @@ mod tests {
     #[test]
     fn a_window_of_long_lines_ends_early() {
         let folder = tempfile::tempdir().unwrap();
-        let line = "x".repeat(BYTES / 4) + "\n";
-        let path = write(&folder, "long", &line.repeat(10));
-        let mut lengths = Vec::new();
-        windows_of_files([&path, &path], |[source, target]| {
-            assert_eq!(source.len(), target.len());
-            lengths.push(source.len());
-        })
-        .unwrap();
-        assert_eq!(lengths, [4, 4, 2]);
+        let long = write(&folder, "long", &("x".repeat(BYTES / 4) + "\n").repeat(10));
+        let short = write(&folder, "short", &numbered(10));
+        for paths in [[&*long, &long], [&long, &short], [&short, &long]] {
+            let mut lengths = Vec::new();
+            windows_of_files(paths, |[source, target]| {
+                assert_eq!(source.len(), target.len());
+                lengths.push(source.len());
+            })
+            .unwrap();
+            assert_eq!(lengths, [4, 4, 2]);
+        }
     }
 
     #[test]
@@ -343,7 +356,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path =
             write(&folder, "endless", &("a\n".to_owned() + &"x".repeat(super::super::lines::LONGEST as usize + 1)));
-        let error = windows_of_file(&path, |_| ()).unwrap_err().to_string();
+        let mut read = 0;
+        let error = windows_of_file(&path, |window| read += window.len()).unwrap_err().to_string();
+        assert_eq!(read, 1);
         assert!(error.contains("longer than 64 MiB") && error.contains("endless:2"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! `mt check`: finds everything that can be known to be wrong before training, in one pass.
+//! `mt check`: finds everything that can be known to be wrong before training, in one run.
 //!
 //! ```text
 //! configuration → run directory → text (`data::check`) → the run that is there (`existing`) → vocabulary and prepared text
@@ -94,7 +94,13 @@ impl<'a> Training<'a> {
         // None for a text that cannot be read.
         let scripts_of = |(text, _): (&Text, bool)| {
             let mut sampler = sample.of_corpus();
-            report.keep(text.windows(|sides| sampler.add(&sides))).map(|()| sampler.scripts())
+            match report.keep(text.windows(|sides| sampler.add(&sides))) {
+                Some(()) => Some(sampler.scripts()),
+                None => {
+                    sampler.discard();
+                    None
+                }
+            }
         };
         let scripts: Vec<Option<Scripts>> = all().map(scripts_of).collect();
         // With tags, pairs may be of any language direction.
@@ -104,8 +110,10 @@ impl<'a> Training<'a> {
             let Some(scripts) = scripts else {
                 for side in [Side::Source, Side::Target] {
                     let mut check = SideCheck::default();
-                    if report.keep(text.windows_of_side(side, |window| check.add(&window))) == Some(true) {
-                        report.findings.merge(check.finish());
+                    match report.keep(text.windows_of_side(side, |window| check.add(&window))) {
+                        Some(true) => report.findings.merge(check.finish()),
+                        Some(false) => {}
+                        None => report.findings.merge(check.break_off()),
                     }
                 }
                 continue;

@@ -21,11 +21,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds an error, unless it is known: a file may be named, and is read, more than once.
+    /// Adds an error, or several held in one, unless they are known: a file may be named, and is read, more than once.
     pub fn add(&mut self, error: Error) {
-        let text = error.to_string();
-        if self.errors.iter().all(|known| known.to_string() != text) {
-            self.errors.push(error);
+        for error in error.into_all() {
+            let text = error.to_string();
+            if self.errors.iter().all(|known| known.to_string() != text) {
+                self.errors.push(error);
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! Languages are learnt from the corpora themselves: which words are mostly on one side, and which on the other (`words`),
 //! over all corpora of a configuration, so that one with exchanged sides stands out. So text is read twice; of a pair that has been
-//! looked at, only its hash and lengths are kept.
+//! looked at, only its hash and its lengths are kept.
 
 mod line;
 mod pair;
@@ -310,6 +310,11 @@ impl SideCheck {
         if self.is_empty() {
             self.findings.add(Kind::EmptyFile, &self.path, 0);
         }
+        self.findings
+    }
+
+    /// What was found in a file that cannot be read to its end.
+    pub fn break_off(self) -> Findings {
         self.findings
     }
 }

@@ -9,6 +9,7 @@ use unicode_script::Script;
 
 use super::pair::{self, Scripts};
 use crate::data::raw::RawLines;
+use crate::rng::mix64;
 
 /// The most pairs of a corpus that words and scripts are learnt from.
 const LEARNT: usize = 100_000;
@@ -27,25 +28,32 @@ const EXCHANGED: f64 = 0.35;
 #[derive(Default)]
 pub struct Sample {
     numbers: HashMap<String, u32>,
-    pairs: Vec<[Sampled; 2]>,
+    pairs: Vec<Pair>,
 }
 
-/// A line of the sample: the numbers of its words, and its script. Both are empty for one that is not UTF-8.
-#[derive(Default)]
+/// A pair of the sample.
+struct Pair {
+    /// A random number of its own.
+    lot: u64,
+    sides: [Sampled; 2],
+}
+
+/// A line of the sample: the numbers of its words, and its script.
 struct Sampled {
     words: Box<[u32]>,
     script: Option<Script>,
 }
 
-/// Takes pairs of one corpus into a sample, spread over its length: one in so many that there is room.
+/// Takes pairs of one corpus into a sample: all, or those with the lowest lots. (One in every so many would be of one kind where kinds
+/// of lines alternate.)
 pub struct Sampler<'s> {
     sample: &'s mut Sample,
     /// Pairs of the corpora before.
     before: usize,
     /// Pairs of this one so far.
-    seen: usize,
-    /// One in so many is taken.
-    step: usize,
+    seen: u64,
+    /// The highest lot that is taken.
+    highest: u64,
 }
 
 impl Sampler<'_> {
@@ -53,27 +61,33 @@ impl Sampler<'_> {
     pub fn add(&mut self, sides: &[RawLines; 2]) {
         let [source, target] = sides;
         for index in 0..source.len().min(target.len()) {
-            if self.seen.is_multiple_of(self.step) {
-                let texts = [source, target].map(|side| std::str::from_utf8(side.get(index)));
-                let pair = match texts {
-                    [Ok(source), Ok(target)] => [source, target].map(|text| self.sample.sampled(text)),
-                    _ => Default::default(),
-                };
-                self.sample.pairs.push(pair);
-            }
+            let lot = mix64(self.seen);
             self.seen += 1;
+            if lot > self.highest {
+                continue;
+            }
+            if let [Ok(source), Ok(target)] = [source, target].map(|side| std::str::from_utf8(side.get(index))) {
+                let sides = [source, target].map(|text| self.sample.sampled(text));
+                self.sample.pairs.push(Pair { lot, sides });
+            }
             if self.sample.pairs.len() - self.before > LEARNT {
-                let taken = self.sample.pairs.split_off(self.before);
-                self.sample.pairs.extend(taken.into_iter().step_by(2));
-                self.step *= 2;
+                self.highest /= 2;
+                let mut taken = self.sample.pairs.split_off(self.before);
+                taken.retain(|pair| pair.lot <= self.highest);
+                self.sample.pairs.append(&mut taken);
             }
         }
+    }
+
+    /// Leaves out the corpus: it cannot be read.
+    pub fn discard(self) {
+        self.sample.pairs.truncate(self.before);
     }
 
     /// The scripts of the corpus.
     pub fn scripts(self) -> Scripts {
         let pairs = &self.sample.pairs[self.before..];
-        Scripts([0, 1].map(|side| pair::usual_script(pairs.iter().filter_map(|pair| pair[side].script))))
+        Scripts([0, 1].map(|side| pair::usual_script(pairs.iter().filter_map(|pair| pair.sides[side].script))))
     }
 }
 
@@ -81,7 +95,7 @@ impl Sample {
     /// Begins with a corpus.
     pub fn of_corpus(&mut self) -> Sampler<'_> {
         let before = self.pairs.len();
-        Sampler { sample: self, before, seen: 0, step: 1 }
+        Sampler { sample: self, before, seen: 0, highest: u64::MAX }
     }
 
     fn sampled(&mut self, text: &str) -> Sampled {
@@ -96,7 +110,7 @@ impl Sample {
     fn counts(&self, is_turned: &[bool]) -> Vec<[u32; 2]> {
         let mut counts = vec![[0; 2]; self.numbers.len()];
         for (pair, turned) in self.pairs.iter().zip(is_turned) {
-            for (side, line) in pair.iter().enumerate() {
+            for (side, line) in pair.sides.iter().enumerate() {
                 line.words.iter().for_each(|&word| counts[word as usize][side ^ usize::from(*turned)] += 1);
             }
         }
@@ -106,7 +120,7 @@ impl Sample {
     /// Which pairs seem exchanged.
     fn exchanged(&self, odds: &[f64]) -> Vec<bool> {
         let sum = |line: &Sampled| line.words.iter().map(|&word| odds[word as usize]).sum::<f64>();
-        self.pairs.iter().map(|[source, target]| sum(source) < sum(target)).collect()
+        self.pairs.iter().map(|Pair { sides: [source, target], .. }| sum(source) < sum(target)).collect()
     }
 
     /// Learns the words of each side. If the corpora have both directions (`has_both`), no pair counts as exchanged.
@@ -175,11 +189,11 @@ mod tests {
                 };
                 (0..8).map(|_| word()).collect()
             };
-            let mut pair = [line("in"), line("out")].map(|text| sample.sampled(&text));
+            let mut sides = [line("in"), line("out")].map(|text| sample.sampled(&text));
             if i % 100 < exchanged {
-                pair.reverse();
+                sides.reverse();
             }
-            sample.pairs.push(pair);
+            sample.pairs.push(Pair { lot: 0, sides });
         }
         sample
     }
