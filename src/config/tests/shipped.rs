@@ -75,6 +75,7 @@ const TABLE_3: &[(&str, &[(&str, &str)])] = &[
             ("model.preset", "\"transformer-big\""),
             ("train.average_last", "20"),
             ("train.max_updates", "300000"),
+            ("train.save_every", "600"),
         ],
     ),
     ("c-d1024", &[("model.d_k", "128"), ("model.d_model", "1024"), ("model.d_v", "128")]),
