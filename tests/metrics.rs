@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use common::project::succeeds;
 use mt::metrics::resample::{Interval, Systems, bootstrap, paired_bootstrap, paired_randomisation};
 use mt::metrics::tokenize::words;
 use mt::metrics::{
@@ -186,7 +187,7 @@ fn published_systems_score_as_in_sacrebleu() {
     command.args(["eval", "--json", "--ref"]).arg(folder.join("ref.txt")).arg("--hyp");
     command.args(rows.iter().map(|(system, _)| folder.join(format!("{system}.txt"))));
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    succeeds(&output);
     let results: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(results.len(), rows.len());
     for ((system, expected), result) in rows.iter().zip(results) {

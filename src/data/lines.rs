@@ -7,7 +7,7 @@ use std::io::{self, BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::compact::CompactVec;
-use super::packing::{open, read_bytes};
+use super::packing::{Packing, open, read_bytes};
 use crate::error::{Error, Result};
 
 /// A line with more characters is not a sentence.
@@ -32,6 +32,14 @@ pub fn read_line(reader: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io
         return Err(io::Error::new(ErrorKind::FileTooLarge, "the line is longer than 64 MiB"));
     }
     Ok(read)
+}
+
+/// The error for a line, numbered from 1, that [`read_line`] has failed to read.
+pub(super) fn not_read(path: &Path, packing: Packing, line: usize, error: io::Error) -> Error {
+    if error.kind() != ErrorKind::FileTooLarge {
+        return packing.failed(path, error);
+    }
+    packing.inside(Error::failure(error.to_string()).at_line(path, line, 0).help(TOO_LONG_HELP))
 }
 
 /// U+FEFF in UTF-8.

@@ -1,11 +1,11 @@
 //! Text as it is, valid UTF-8 or not, in windows of lines: for checks, which must not hold the text of a corpus.
 
-use std::io::{BufRead, ErrorKind};
+use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::corpus::{PairSource, Side};
-use super::lines::{BYTE_ORDER_MARK, TOO_LONG_HELP, read_line};
+use super::lines::{BYTE_ORDER_MARK, not_read, read_line};
 use super::packing::{Packing, open_packed};
 use crate::error::{Error, Result};
 
@@ -135,7 +135,7 @@ impl<'p> Reader<'p> {
     fn read(&mut self, window: &mut RawLines) -> Result<bool> {
         self.line.clear();
         let read = read_line(&mut self.stream, &mut self.line);
-        let mut line = match read.map_err(|error| self.failed(error))? {
+        let mut line = match read.map_err(|error| not_read(self.path, self.packing, self.lines + 1, error))? {
             0 => return Ok(false),
             _ => &self.line[..],
         };
@@ -152,14 +152,6 @@ impl<'p> Reader<'p> {
         window.push(line.strip_suffix(b"\n").unwrap_or(line));
         self.lines += 1;
         Ok(true)
-    }
-
-    fn failed(&self, error: std::io::Error) -> Error {
-        if error.kind() != ErrorKind::FileTooLarge {
-            return self.packing.failed(self.path, error);
-        }
-        let error = Error::failure(error.to_string()).at_line(self.path, self.lines + 1, 0);
-        self.packing.inside(error.help(TOO_LONG_HELP))
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`TextFile::scan`] reads it once, finds what is wrong with it and learns what later stages need beforehand: how many
 //! lines it has, and the checksum that identifies its text.
 
-use std::io::{self, BufRead, ErrorKind};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -236,7 +236,7 @@ impl LineReader {
         let length = match lines::read_line(&mut self.reader, line) {
             Ok(0) => return Ok(false),
             Ok(length) => length,
-            Err(error) => return Err(self.failed(error)),
+            Err(error) => return Err(lines::not_read(&self.path, self.packing, self.read.lines + 1, error)),
         };
         self.last = self.read;
         self.read.lines += 1;
@@ -245,15 +245,6 @@ impl LineReader {
             columns.append(&self.path, self.last, buffer).map_err(|error| self.packing.inside(error))?;
         }
         Ok(true)
-    }
-
-    /// Reading the next line failed.
-    fn failed(&self, error: io::Error) -> Error {
-        if error.kind() != ErrorKind::FileTooLarge {
-            return self.packing.failed(&self.path, error);
-        }
-        let error = Error::failure(error.to_string()).at_line(&self.path, self.read.lines + 1, 0);
-        self.packing.inside(error.help(lines::TOO_LONG_HELP))
     }
 
     /// Fails where `chunk`, which begins with a line, is not UTF-8.
