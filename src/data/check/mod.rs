@@ -381,20 +381,18 @@ impl<'c> PairCheck<'c> {
         for index in (0..pairs).filter(|index| !source.get(*index).trim_ascii().is_empty()) {
             let hash = self.seen.hash(source.get(index), target.get(index));
             let is_held_out = self.seen.held_out.contains(&hash);
-            let kind = match self.is_training {
-                false => {
-                    self.held_out.insert(hash);
-                    is_held_out.then_some(Kind::HeldOutTwice)
+            if !self.is_training {
+                if is_held_out {
+                    self.findings.add_at(Kind::HeldOutTwice, source.place(index));
                 }
-                true => {
-                    if is_held_out {
-                        self.findings.add_at(Kind::Overlap, source.place(index));
-                    }
-                    (!self.seen.pairs.insert(hash)).then_some(Kind::Duplicate)
-                }
-            };
-            if let Some(kind) = kind {
-                self.findings.add_at(kind, source.place(index));
+                self.held_out.insert(hash);
+                continue;
+            }
+            if is_held_out {
+                self.findings.add_at(Kind::Overlap, source.place(index));
+            }
+            if !self.seen.pairs.insert(hash) {
+                self.findings.add_at(Kind::Duplicate, source.place(index));
             }
         }
     }
