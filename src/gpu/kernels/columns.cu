@@ -114,7 +114,7 @@ __device__ void activate_backward(T* g, float* partial, const T* u, Dropout drop
 
 // Stage two, of many sums at once: adds the columns of `partial` [blocks, Σ widths] to two targets, either of which may be
 // missing. There are hundreds of blocks but few columns, so each warp loads several rows at a time.
-constexpr unsigned PARTIAL_WARPS = 32;
+constexpr unsigned PARTIAL_WARPS = 32, LOADS = 8;
 // The same as in src/gpu/launch/columns.rs.
 constexpr unsigned MOST_PARTIAL_SUMS = 48;
 
@@ -133,21 +133,28 @@ struct PartialSums {
 
 KERNEL_OF(PARTIAL_WARPS * WARP) add_partial_sums(GRID_CONSTANT const PartialSums all) {
     __shared__ float sums[PARTIAL_WARPS * WARP];
-    unsigned which = 0, begin = 0;
-    for (; blockIdx.x >= all.each[which].end; which++) begin = all.each[which].end;
+    const unsigned which = part_of(all.each, blockIdx.x), begin = which > 0 ? all.each[which - 1].end : 0;
     const PartialSum& sum = all.each[which];
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = (blockIdx.x - begin) * WARP + lane;
     const unsigned first_width = sum.widths[0], width = first_width + sum.widths[1];
     float total = 0;
     if (j < width) {
-#pragma unroll 8
-        for (unsigned b = warp; b < sum.blocks; b += PARTIAL_WARPS) total += sum.partial[size_t(b) * width + j];
+        for (unsigned b = warp; b < sum.blocks; b += LOADS * PARTIAL_WARPS) {
+            float x[LOADS];
+#pragma unroll
+            for (unsigned i = 0; i < LOADS; i++) {
+                const unsigned row = b + i * PARTIAL_WARPS;
+                x[i] = row < sum.blocks ? sum.partial[size_t(row) * width + j] : 0.0f;
+            }
+#pragma unroll
+            for (unsigned i = 0; i < LOADS; i++) total += x[i];
+        }
     }
     sums[warp * WARP + lane] = total;
     __syncthreads();
     if (warp == 0 && j < width) {
         total = 0;
-#pragma unroll 8
+#pragma unroll
         for (unsigned w = 0; w < PARTIAL_WARPS; w++) total += sums[w * WARP + lane];
         float* target = sum.targets[j < first_width ? 0 : 1];
         if (target != nullptr) target[j < first_width ? j : j - first_width] += total;

@@ -180,6 +180,18 @@ __device__ inline float keep(const Dropout& dropout, unsigned index) {
     return x >= dropout.threshold ? dropout.scale : 0.0f;
 }
 
+// Which of the parts of a launch a block works on: each ends at a block, and those that are not there beyond the grid.
+template <unsigned COUNT, class Part> __device__ inline unsigned part_of(const Part (&each)[COUNT], unsigned block) {
+    static_assert(COUNT < 64, "six steps");
+    // How many parts end before the block.
+    unsigned which = 0;
+#pragma unroll
+    for (unsigned half = 32; half > 0; half /= 2) {
+        if (which + half <= COUNT && each[which + half - 1].end <= block) which += half;
+    }
+    return which;
+}
+
 // Kernels over rows exist for both number types, with wide accesses (all widths multiples of eight) and without.
 #define FOR_NUMBERS(DEFINE) DEFINE(float, f32) DEFINE(bf16, bf16)
 #define FOR_NUMBERS_AND_WIDTHS(DEFINE) \

@@ -1,6 +1,7 @@
 // Label-smoothed cross-entropy of rows of logits: src/ops/loss.rs. One block per row.
 #include "common.cuh"
 
+// At most: a short row needs fewer, and more blocks fit at a time, of which some read while others write.
 constexpr unsigned LOSS_WARPS = 16;
 
 // The largest of all threads' numbers or, with ADD, their sum; all threads get it. No other call may use the same `parts`.
@@ -8,9 +9,9 @@ template <bool ADD> __device__ inline float of_block(float (&parts)[LOSS_WARPS],
     x = ADD ? warp_sum(x) : warp_max(x);
     if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP] = x;
     __syncthreads();
-    x = parts[0];
-#pragma unroll
-    for (unsigned w = 1; w < LOSS_WARPS; w++) x = ADD ? x + parts[w] : fmaxf(x, parts[w]);
+    const unsigned lane = threadIdx.x % WARP;
+    x = lane < blockDim.x / WARP ? parts[lane] : ADD ? 0.0f : -INFINITY;
+    x = ADD ? warp_sum(x) : warp_max(x);
     return x;
 }
 
@@ -57,7 +58,8 @@ __device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& r
     store<LOGITS>(to + j, x);
 }
 
-// A thread keeps up to this many times eight bf16 logits in registers, so that a row is read only once.
+// A thread keeps up to this many times eight bf16 logits in registers, so that a row is read only once: the same as in
+// src/gpu/launch/loss.rs.
 constexpr int HELD = 8;
 
 __device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsigned label, float smoothing,

@@ -10,45 +10,42 @@ template <class B, class End> __device__ inline void finish(const B& block, unsi
     float* sums_at = nullptr;
     if constexpr (End::SUMS) sums_at = block.first_column + column_of(0, 0) == 0 ? end.sums : nullptr;
     constexpr int LINES = End::OF_ROWS ? 2 : 1;
-    float2 read[LINES][LINES][4];
-    float sum[2][2] = {};
+    float2 read[LINES][4];
+    float sum[2] = {};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned r = block.row_at(i, half);
-            if (i < LINES && half < LINES) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const unsigned c = block.column_at(j);
-                    const bool is_there = c < n && (r < m || !End::OF_ROWS);
-                    read[i][half][j] = is_there ? end.read(r, c) : float2{0.0f, 0.0f};
-                }
-            }
-            if (sums_at != nullptr && r < m) sum[i][half] = sums_at[r];
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned r = block.row_at(i, half);
-            if (r >= m) continue;
+    for (int half = 0; half < 2; half++) {
+        const unsigned r = block.row_at(half);
+        if (half < LINES) {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float2 x = {block.acc[i][j][2 * half], block.acc[i][j][2 * half + 1]};
                 const unsigned c = block.column_at(j);
-                if (c < n) end.write(r, c, x, read[i % LINES][half % LINES][j]);
+                const bool is_there = c < n && (r < m || !End::OF_ROWS);
+                read[half][j] = is_there ? end.read(r, c) : float2{0.0f, 0.0f};
             }
-            if (sums_at != nullptr) sums_at[r] = sum[i][half] + block.sums[i][2 * half];
         }
+        if (sums_at != nullptr && r < m) sum[half] = sums_at[r];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const unsigned r = block.row_at(half);
+        if (r >= m) continue;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float2 x = {block.acc[j][2 * half], block.acc[j][2 * half + 1]};
+            const unsigned c = block.column_at(j);
+            if (c < n) end.write(r, c, x, read[half % LINES][j]);
+        }
+        if (sums_at != nullptr) sums_at[r] = sum[half] + block.sums[2 * half];
     }
 }
 
-template <bool TERMS_LAST_A, bool TERMS_LAST_B, class End>
+template <bool TERMS_LAST_A, bool TERMS_LAST_B, unsigned GROUPS, class End>
 __device__ inline void multiply(const SmallProduct& p, unsigned number, const End& end) {
-    Block<64, 64, TERMS_LAST_A, TERMS_LAST_B> block(p, number);
-    block.multiply(p, End::SUMS && block.first_column == 0);
+    Block<64, 64, TERMS_LAST_A, TERMS_LAST_B, GROUPS> block(p, number);
+    block.begin(p);
+    const bool sums_up = End::SUMS && block.first_column == 0;
+    block.multiply(sums_up);
+    block.join(sums_up);
     finish(block, p.m, p.n, end);
 }
 
@@ -82,7 +79,7 @@ template <class T> struct Projected {
     KERNEL_OF(PRODUCT_THREADS) multiply_##name(SmallProduct p, unsigned relu, Dropout dropout, const unsigned* padded) { \
         const Projected<T> end = {static_cast<T*>(p.c), static_cast<const T*>(p.bias), p.c_stride, relu != 0,           \
                                   dropout,              padded,                        p.n};                            \
-        multiply<true, true>(p, blockIdx.x, end);                                                                       \
+        multiply<true, true, 1>(p, blockIdx.x, end);                                                                       \
     }                                                                                                                   \
     LAUNCHABLE(multiply_##name)
 FOR_NUMBERS(DEFINE)
@@ -97,12 +94,7 @@ struct SmallProducts {
 
 // The product that a block belongs to. `block` becomes its number among that product's.
 __device__ inline SmallProduct product_of(const SmallProducts& all, unsigned& block) {
-    // How many products end before this block; those that are not there end beyond the grid.
-    unsigned which = 0;
-#pragma unroll
-    for (unsigned half = 32; half > 0; half /= 2) {
-        if (which + half <= MOST_SMALL_PRODUCTS && all.each[which + half - 1].end <= block) which += half;
-    }
+    const unsigned which = part_of(all.each, block);
     if (which > 0) block -= all.each[which - 1].end;
     return all.each[which];
 }
@@ -112,7 +104,7 @@ KERNEL_OF(PRODUCT_THREADS) multiply_all(GRID_CONSTANT const SmallProducts all) {
     unsigned block = blockIdx.x;
     const SmallProduct p = product_of(all, block);
     const Projected<bf16> end = {static_cast<bf16*>(p.c), static_cast<const bf16*>(p.bias), p.c_stride, false, {}, nullptr, p.n};
-    multiply<true, true>(p, block, end);
+    multiply<true, true, 1>(p, block, end);
 }
 LAUNCHABLE(multiply_all)
 
@@ -132,7 +124,7 @@ struct Back {
 
 KERNEL_OF(PRODUCT_THREADS) multiply_back(SmallProduct p, unsigned accumulate) {
     const Back end = {static_cast<bf16*>(p.c), p.c_stride, accumulate != 0};
-    multiply<true, false>(p, blockIdx.x, end);
+    multiply<true, false, 1>(p, blockIdx.x, end);
 }
 LAUNCHABLE(multiply_back)
 
@@ -140,12 +132,15 @@ LAUNCHABLE(multiply_back)
 KERNEL_OF(PRODUCT_THREADS) multiply_back_sum(GRID_CONSTANT const SmallProducts all, unsigned count) {
     const SmallProduct& first = all.each[0];
     Block<64, 64, true, false> block(first, blockIdx.x);
-    block.multiply(first);
+    block.begin(first);
+    block.multiply();
     for (unsigned which = 1; which < count; which++) {
         // All have read the last factors.
         __syncthreads();
-        block.multiply(all.each[which]);
+        block.begin(all.each[which]);
+        block.multiply();
     }
+    block.join();
     finish(block, first.m, first.n, Back{static_cast<bf16*>(first.c), first.c_stride, false});
 }
 LAUNCHABLE(multiply_back_sum)
@@ -166,7 +161,7 @@ struct BackThroughRelu {
 
 KERNEL_OF(PRODUCT_THREADS) multiply_back_relu(SmallProduct p, float scale) {
     const BackThroughRelu end = {static_cast<bf16*>(p.c), static_cast<const bf16*>(p.bias), p.c_stride, scale};
-    multiply<true, false>(p, blockIdx.x, end);
+    multiply<true, false, 1>(p, blockIdx.x, end);
 }
 LAUNCHABLE(multiply_back_relu)
 
@@ -186,6 +181,6 @@ KERNEL_OF(PRODUCT_THREADS) multiply_weights(GRID_CONSTANT const SmallProducts al
     unsigned block = blockIdx.x;
     const SmallProduct p = product_of(all, block);
     const AddedToWeights end = {static_cast<float*>(p.c), p.c_stride, static_cast<float*>(p.bias)};
-    multiply<false, false>(p, block, end);
+    multiply<false, false, 2>(p, block, end);
 }
 LAUNCHABLE(multiply_weights)

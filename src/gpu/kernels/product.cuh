@@ -6,7 +6,8 @@
 // Terms of the sums that are in shared memory at a time, and how many times that there is room for, at most: the same as in
 // src/gpu/launch/product.rs.
 constexpr unsigned DEPTH = 32, MOST_STAGES = 4, SHARED_BYTES = 48 << 10;
-constexpr unsigned PRODUCT_THREADS = 4 * WARP;
+// A block's warps are many and do little: what a small product takes is the time of its instructions one after the other.
+constexpr unsigned PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP;
 
 // c [m, n] = a [m, k] · b [k, n], or added to c.
 struct SmallProduct {
@@ -28,7 +29,8 @@ struct SmallProduct {
 template <unsigned LINES, bool TERMS_LAST> struct Part {
     static constexpr unsigned ROWS = TERMS_LAST ? LINES : DEPTH, COLUMNS = TERMS_LAST ? DEPTH : LINES;
     static constexpr unsigned STRIDE = COLUMNS + 8, SIZE = ROWS * STRIDE;
-    static constexpr unsigned PIECES = COLUMNS / 8, COPIES = ROWS * PIECES / PRODUCT_THREADS;
+    static constexpr unsigned PIECES = COLUMNS / 8, ALL = ROWS * PIECES, COPIES = (ALL + PRODUCT_THREADS - 1) / PRODUCT_THREADS;
+    static_assert(COPIES == 1 || ALL % PRODUCT_THREADS == 0, "either all threads copy as much or the first ones one piece each");
 
     // The thread's pieces of eight numbers: where the next ones come from, and where they go.
     const bf16* from[COPIES];
@@ -38,8 +40,8 @@ template <unsigned LINES, bool TERMS_LAST> struct Part {
     size_t step;
 
     // The lines of a matrix from `first` on, of `lines`, with sums of `count` terms.
-    __device__ Part(const bf16* matrix, size_t stride, unsigned first, unsigned lines, unsigned count)
-        : step(TERMS_LAST ? DEPTH : DEPTH * stride) {
+    __device__ void begin(const bf16* matrix, size_t stride, unsigned first, unsigned lines, unsigned count) {
+        step = TERMS_LAST ? DEPTH : DEPTH * stride;
 #pragma unroll
         for (unsigned n = 0; n < COPIES; n++) {
             const unsigned i = n * PRODUCT_THREADS + threadIdx.x, row = i / PIECES, column = i % PIECES * 8;
@@ -51,10 +53,11 @@ template <unsigned LINES, bool TERMS_LAST> struct Part {
         }
     }
 
-    // Begins to copy the next DEPTH terms; what is beyond the matrix becomes zero.
+    // Starts to copy the next DEPTH terms; what is beyond the matrix becomes zero.
     __device__ void fetch(bf16* part) {
 #pragma unroll
         for (unsigned n = 0; n < COPIES; n++) {
+            if (ALL < PRODUCT_THREADS && threadIdx.x >= ALL) return;
             copy_async(part + to[n], from[n], terms[n] > 0);
             from[n] += step;
             terms[n] -= int(DEPTH);
@@ -88,67 +91,123 @@ __device__ inline float2 load_pair(const bf16* from) {
 __device__ inline void store_pair(float* to, float2 x) { *reinterpret_cast<float2*>(to) = x; }
 __device__ inline void store_pair(bf16* to, float2 x) { *reinterpret_cast<unsigned*>(to) = pair_of(x.x, x.y); }
 
-// A block of a product: ROWS×COLUMNS numbers, each of its four warps 32×32 of them, over DEPTH terms of the sums at a time;
-// meanwhile the factors of the next terms are on their way to shared memory.
-template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST> struct Block {
+// A block of a product: ROWS×COLUMNS numbers, each of its eight warps 16×32 of them, over DEPTH terms of the sums at a time;
+// meanwhile the factors of the next terms are on their way to shared memory. With two GROUPS of warps, for long sums, each adds
+// up half of the terms of twice the rows, so that fewer warps load the same factors from shared memory.
+template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST, unsigned GROUPS = 1> struct Block {
     typedef Part<ROWS, A_TERMS_LAST> A;
     typedef Part<COLUMNS, B_TERMS_LAST> B;
     static constexpr unsigned SIZE = A::SIZE + B::SIZE, ROOM = SHARED_BYTES / sizeof(bf16) / SIZE;
     static constexpr unsigned STAGES = ROOM < MOST_STAGES ? ROOM : MOST_STAGES, ACROSS = COLUMNS / 32;
-    static_assert(ROWS * COLUMNS == 4 * 32 * 32, "four warps");
+    static constexpr unsigned GROUP = PRODUCT_THREADS / GROUPS;
+    static_assert(ROWS * COLUMNS == PRODUCT_WARPS * 16 * 32 && GROUP / WARP % ACROSS == 0, "all warps");
+    static_assert(GROUPS == 1 || (GROUPS == 2 && STAGES * SIZE * sizeof(bf16) >= 20 * PRODUCT_THREADS * sizeof(float)), "room for `join`");
 
     // Where the warp's numbers begin, in the block and in the result.
     unsigned row, column, first_row, first_column;
     // The numbers, 16×8 at a time as `multiply_add` has them, and if they are asked for the sums of a's rows.
-    float acc[2][4][4] = {}, sums[2][4] = {};
+    float acc[4][4], sums[4];
+
+    A a;
+    B b;
+    unsigned steps;
+    // The same over the group's terms.
+    float parts[GROUPS][4][4] = {}, parts_of_sums[GROUPS][4] = {};
 
     __device__ Block(const SmallProduct& p, unsigned block)
-        : row(threadIdx.x / WARP / ACROSS * 32),
-          column(threadIdx.x / WARP % ACROSS * 32),
-          first_row(block / p.across * ROWS + row),
-          first_column(block % p.across * COLUMNS + column) {}
+        : row((threadIdx.x % GROUP / WARP / ACROSS * GROUPS + threadIdx.x / GROUP) * 16), column(threadIdx.x / WARP % ACROSS * 32) {
+        // A division takes as long as twenty other instructions.
+        const unsigned down = p.across == 1 ? block : block / p.across;
+        first_row = down * ROWS + row;
+        first_column = (block - down * p.across) * COLUMNS + column;
+    }
 
     // Rows and columns of the thread's numbers in the result.
-    __device__ unsigned row_at(int i, int half) const { return first_row + 16 * i + row_of(2 * half); }
+    __device__ unsigned row_at(int half) const { return first_row + row_of(2 * half); }
     __device__ unsigned column_at(int j) const { return first_column + column_of(j, 0); }
 
-    __device__ void multiply(const SmallProduct& p, bool sums_up = false) {
+    // Starts to copy a product's factors. What else a kernel reads is best read between this and `multiply`.
+    __device__ void begin(const SmallProduct& p) {
+        steps = (p.k + DEPTH - 1) / DEPTH;
+        a.begin(p.a, p.a_stride, first_row - row, p.m, p.k);
+        b.begin(p.b, p.b_stride, first_column - column, p.n, p.k);
+        for (unsigned step = 0; step < STAGES; step++) fetch(step);
+    }
+
+    __device__ void fetch(unsigned step) {
         DYNAMIC_SHARED(bf16, shared);
-        const unsigned steps = (p.k + DEPTH - 1) / DEPTH;
-        A a(p.a, p.a_stride, first_row - row, p.m, p.k);
-        B b(p.b, p.b_stride, first_column - column, p.n, p.k);
-        const auto fetch = [&](unsigned step) {
-            bf16* const to = shared + step % STAGES * SIZE;
-            if (step < steps) {
-                a.fetch(to);
-                b.fetch(to + A::SIZE);
-            }
-            end_group_of_copies();
-        };
-        for (unsigned step = 0; step < STAGES - 1; step++) fetch(step);
+        bf16* const to = shared + step % STAGES * SIZE;
+        if (step < steps) {
+            a.fetch(to);
+            b.fetch(to + A::SIZE);
+        }
+        end_group_of_copies();
+    }
+
+    // Adds the product that has begun.
+    __device__ void multiply(bool sums_up = false) {
+        DYNAMIC_SHARED(bf16, shared);
+        const unsigned group = threadIdx.x / GROUP, top = row - group * 16;
         for (unsigned step = 0; step < steps; step++) {
             groups_done_but<STAGES - 2>();
-            // All copies of this step are there, and nobody reads the part that the next ones overwrite.
+            // All copies of this step are there, and nobody reads the part of the last one any more.
             __syncthreads();
-            fetch(step + STAGES - 1);
+            if (step > 0) fetch(step + STAGES - 1);
             const bf16 *const of_a = shared + step % STAGES * SIZE, *const of_b = of_a + A::SIZE;
 #pragma unroll
-            for (unsigned term = 0; term < DEPTH; term += 16) {
-                unsigned left[2][4], right[2][4];
+            for (unsigned n = 0; n < DEPTH / 16 / GROUPS; n++) {
+                const unsigned term = (n * GROUPS + group) * 16;
+                unsigned left[GROUPS][4], right[2][4];
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    A::left(left[i], of_a, row + 16 * i, term);
-                    B::right(right[i], of_b, column + 16 * i, term);
-                }
+                for (int i = 0; i < GROUPS; i++) A::left(left[i], of_a, top + 16 * i, term);
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
+                for (int i = 0; i < 2; i++) B::right(right[i], of_b, column + 16 * i, term);
+#pragma unroll
+                for (int i = 0; i < GROUPS; i++) {
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
-                        multiply_add(acc[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+                        multiply_add(parts[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
                     }
                     // Times ones.
-                    if (sums_up) multiply_add(sums[i], left[i], 0x3f803f80u, 0x3f803f80u);
+                    if (sums_up) multiply_add(parts_of_sums[i], left[i], 0x3f803f80u, 0x3f803f80u);
                 }
+            }
+        }
+    }
+
+    // After the last product: the sums of all groups.
+    __device__ void join(bool sums_up = false) {
+        if constexpr (GROUPS == 1) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) acc[j][k] = parts[0][j][k];
+                sums[k] = parts_of_sums[0][k];
+            }
+        } else {
+            // Each warp gives the other group's warp the rows that this one keeps.
+            DYNAMIC_SHARED(float, given);
+            float* const mine = given + threadIdx.x;
+            const float* const others = given + (threadIdx.x ^ GROUP);
+            const bool keeps_first = threadIdx.x < GROUP;
+            // All have read the last factors.
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    mine[(4 * j + k) * PRODUCT_THREADS] = keeps_first ? parts[1][j][k] : parts[0][j][k];
+                    acc[j][k] = keeps_first ? parts[0][j][k] : parts[1][j][k];
+                }
+                if (sums_up) mine[(16 + k) * PRODUCT_THREADS] = keeps_first ? parts_of_sums[1][k] : parts_of_sums[0][k];
+                sums[k] = keeps_first ? parts_of_sums[0][k] : parts_of_sums[1][k];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) acc[j][k] += others[(4 * j + k) * PRODUCT_THREADS];
+                if (sums_up) sums[k] += others[(16 + k) * PRODUCT_THREADS];
             }
         }
     }

@@ -38,12 +38,13 @@ struct PartialSumArgument {
     partial: Address,
     widths: [u32; 2],
     blocks: u32,
-    /// Number of thread blocks for this sum and all before it.
+    /// Number of thread blocks for this sum and all before it. Of one that is not there, beyond every grid.
     end: u32,
 }
 
 impl PartialSumArgument {
-    const NONE: Self = Self { targets: [Address::NONE; 2], partial: Address::NONE, widths: [0; 2], blocks: 0, end: 0 };
+    const NONE: Self =
+        Self { targets: [Address::NONE; 2], partial: Address::NONE, widths: [0; 2], blocks: 0, end: u32::MAX };
 }
 
 /// What `add_partial_sums` takes.

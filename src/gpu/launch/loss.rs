@@ -7,6 +7,9 @@ use crate::error::Result;
 use crate::gpu::queue::{Address, Launch};
 use crate::ops::profile::Work;
 
+/// Logits that a warp of `smoothed_loss` keeps in registers.
+const HELD_BY_WARP: usize = 8 * 8 * WARP as usize;
+
 impl Kernels {
     /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted.
     pub fn smoothed_loss(
@@ -18,6 +21,7 @@ impl Kernels {
     ) -> Result<()> {
         let bytes = self.number.bytes(rows * vocabulary) * (1 + usize::from(gradient));
         let kernel = self.typed("smoothed_loss");
+        let warps = if vocabulary <= 8 * HELD_BY_WARP { 8 } else { 16 };
         let (rows, vocabulary, stride, gradient) = (rows as u32, vocabulary as u32, stride as u32, u32::from(gradient));
         let arguments = arguments![logits, losses, labels, smoothing, vocabulary, stride, gradient];
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
@@ -27,7 +31,7 @@ impl Kernels {
                     kernel: &kernel,
                     name: "loss",
                     grid: [rows, 1, 1],
-                    threads: 16 * WARP,
+                    threads: warps * WARP,
                     shared: 0,
                     work: Work::bytes(bytes),
                 },

@@ -24,7 +24,7 @@ const SQUARE: [usize; 2] = [64, 64];
 const DEPTH: usize = 32;
 const MOST_STAGES: usize = 4;
 const SHARED_BYTES: usize = 48 << 10;
-pub(super) const THREADS: u32 = 4 * WARP;
+pub(super) const THREADS: u32 = 8 * WARP;
 
 /// A product as kernels take it.
 #[derive(Clone, Copy)]
