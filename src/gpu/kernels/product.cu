@@ -2,56 +2,47 @@
 // half the time, and many weight gradients as one.
 #include "product.cuh"
 
-// Writes a block that has been computed. `end` says what becomes of it: `end.read(row, column)` gives what two neighbours of the
-// result need, which does not depend on the row unless END::OF_ROWS, and `end.write(row, column, x, read)` writes them. Everything is
-// read before anything is written: otherwise each load would wait for the store before it. With END::SUMS, also the sums of a's
-// rows are added to those at `end.sums`, where there are any.
-template <class B, class End> __device__ inline void finish(const B& block, unsigned m, unsigned n, const End& end) {
-    float* sums_at = nullptr;
-    if constexpr (End::SUMS) sums_at = block.first_column + column_of(0, 0) == 0 ? end.sums : nullptr;
-    constexpr int LINES = End::OF_ROWS ? 2 : 1;
-    float2 read[LINES][4];
-    float sum[2] = {};
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const unsigned r = block.row_at(half);
-        if (half < LINES) {
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const unsigned c = block.column_at(j);
-                const bool is_there = c < n && (r < m || !End::OF_ROWS);
-                read[half][j] = is_there ? end.read(r, c) : float2{0.0f, 0.0f};
-            }
-        }
-        if (sums_at != nullptr && r < m) sum[half] = sums_at[r];
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const unsigned r = block.row_at(half);
-        if (r >= m) continue;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float2 x = {block.acc[j][2 * half], block.acc[j][2 * half + 1]};
-            const unsigned c = block.column_at(j);
-            if (c < n) end.write(r, c, x, read[half % LINES][j]);
-        }
-        if (sums_at != nullptr) sums_at[r] = sum[half] + block.sums[2 * half];
-    }
-}
+struct NoMore {
+    template <class B> __device__ void operator()(B&) const {}
+};
 
-template <bool TERMS_LAST_A, bool TERMS_LAST_B, unsigned GROUPS, class End>
-__device__ inline void multiply(const SmallProduct& p, unsigned number, const End& end) {
-    Block<64, 64, TERMS_LAST_A, TERMS_LAST_B, GROUPS> block(p, number);
+// Computes a block. `end` says what becomes of it: `end.need(row, column)` is what a piece of the result needs besides the product,
+// read while the factors are on their way, and `end.write(row, column, x, needed)` writes it. With END::SUMS, also the sums of a's
+// rows are added to those at `end.sums`, if there are any. `more(block)` adds further products.
+template <bool TERMS_LAST_A, bool TERMS_LAST_B, unsigned GROUPS = 1, class End, class More = NoMore>
+__device__ inline void multiply(const SmallProduct& p, unsigned number, const End& end, const More& more = {}) {
+    typedef Block<64, 64, TERMS_LAST_A, TERMS_LAST_B, GROUPS> B;
+    B block(p, number);
     block.begin(p);
+    const unsigned column = block.column_of_pieces();
+    typename End::Needed needed[B::ROUNDS];
+#pragma unroll
+    for (unsigned i = 0; i < B::ROUNDS; i++) {
+        if (column < p.n && block.row_of_piece(i) < p.m) needed[i] = end.need(block.row_of_piece(i), column);
+    }
     const bool sums_up = End::SUMS && block.first_column == 0;
-    block.multiply(sums_up);
-    block.join(sums_up);
-    finish(block, p.m, p.n, end);
+    block.multiply(sums_up && block.column == 0);
+    more(block);
+    block.put(sums_up && block.column == 0);
+#pragma unroll
+    for (unsigned i = 0; i < B::ROUNDS; i++) {
+        float x[PIECE];
+        block.get(x, i);
+        if (column < p.n && block.row_of_piece(i) < p.m) end.write(block.row_of_piece(i), column, x, needed[i]);
+    }
+    if constexpr (End::SUMS) {
+        const unsigned row = block.first_row + threadIdx.x;
+        if (sums_up && end.sums != nullptr && threadIdx.x < 64 && row < p.m) end.sums[row] += block.result()[B::SUMS + threadIdx.x];
+    }
 }
 
 // c = a·bᵀ + bias, or dropout(max(0, c)) of that if `relu`: b lies [n, k].
 template <class T> struct Projected {
-    static constexpr bool OF_ROWS = false, SUMS = false;
+    static constexpr bool SUMS = false;
+    struct Needed {
+        Raw<T> bias;
+        unsigned padded;
+    };
     T* c;
     const T* bias;
     size_t stride;
@@ -59,19 +50,26 @@ template <class T> struct Projected {
     Dropout dropout;
     const unsigned* padded;
     unsigned width;
-    __device__ float2 read(unsigned, unsigned column) const {
-        return bias != nullptr ? load_pair(bias + column) : float2{0.0f, 0.0f};
+    __device__ Needed need(unsigned row, unsigned column) const {
+        Needed needed = {};
+        if (bias != nullptr) needed.bias = Raw<T>(bias + column);
+        if (relu && dropout.threshold > 0) needed.padded = padded[row];
+        return needed;
     }
-    __device__ void write(unsigned row, unsigned column, float2 x, float2 bias) const {
-        x.x += bias.x, x.y += bias.y;
-        if (relu) {
-            x.x = positive_part(x.x), x.y = positive_part(x.y);
-            if (dropout.threshold > 0) {
-                const unsigned at = padded[row] * width + column;
-                x.x *= keep(dropout, at), x.y *= keep(dropout, at + 1);
-            }
+    __device__ void write(unsigned row, unsigned column, float (&x)[PIECE], const Needed& needed) const {
+        const unsigned at = needed.padded * width + column;
+        float bias[PIECE];
+        needed.bias.get(bias);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) {
+            x[i] += bias[i];
+            if (relu) x[i] = positive_part(x[i]);
         }
-        store_pair(c + row * stride + column, x);
+        if (relu && dropout.threshold > 0) {
+#pragma unroll
+            for (int i = 0; i < PIECE; i++) x[i] *= keep(dropout, at + i);
+        }
+        store<PIECE>(c + row * stride + column, x);
     }
 };
 
@@ -79,7 +77,7 @@ template <class T> struct Projected {
     KERNEL_OF(PRODUCT_THREADS) multiply_##name(SmallProduct p, unsigned relu, Dropout dropout, const unsigned* padded) { \
         const Projected<T> end = {static_cast<T*>(p.c), static_cast<const T*>(p.bias), p.c_stride, relu != 0,           \
                                   dropout,              padded,                        p.n};                            \
-        multiply<true, true, 1>(p, blockIdx.x, end);                                                                       \
+        multiply<true, true>(p, blockIdx.x, end);                                                                       \
     }                                                                                                                   \
     LAUNCHABLE(multiply_##name)
 FOR_NUMBERS(DEFINE)
@@ -104,76 +102,88 @@ KERNEL_OF(PRODUCT_THREADS) multiply_all(GRID_CONSTANT const SmallProducts all) {
     unsigned block = blockIdx.x;
     const SmallProduct p = product_of(all, block);
     const Projected<bf16> end = {static_cast<bf16*>(p.c), static_cast<const bf16*>(p.bias), p.c_stride, false, {}, nullptr, p.n};
-    multiply<true, true, 1>(p, block, end);
+    multiply<true, true>(p, block, end);
 }
 LAUNCHABLE(multiply_all)
 
 // c = a·b, or c += a·b.
 struct Back {
-    static constexpr bool OF_ROWS = true, SUMS = false;
+    static constexpr bool SUMS = false;
+    typedef Raw<bf16> Needed;
     bf16* c;
     size_t stride;
     bool accumulate;
-    __device__ float2 read(unsigned row, unsigned column) const {
-        return accumulate ? load_pair(c + row * stride + column) : float2{0.0f, 0.0f};
+    __device__ Needed need(unsigned row, unsigned column) const {
+        return accumulate ? Needed(c + row * stride + column) : Needed();
     }
-    __device__ void write(unsigned row, unsigned column, float2 x, float2 before) const {
-        store_pair(c + row * stride + column, float2{x.x + before.x, x.y + before.y});
+    __device__ void write(unsigned row, unsigned column, float (&x)[PIECE], const Needed& needed) const {
+        float before[PIECE];
+        needed.get(before);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) x[i] += before[i];
+        store<PIECE>(c + row * stride + column, x);
     }
 };
 
 KERNEL_OF(PRODUCT_THREADS) multiply_back(SmallProduct p, unsigned accumulate) {
     const Back end = {static_cast<bf16*>(p.c), p.c_stride, accumulate != 0};
-    multiply<true, false, 1>(p, blockIdx.x, end);
+    multiply<true, false>(p, blockIdx.x, end);
 }
 LAUNCHABLE(multiply_back)
 
 // c = Σ a·b of products of the same size.
 KERNEL_OF(PRODUCT_THREADS) multiply_back_sum(GRID_CONSTANT const SmallProducts all, unsigned count) {
     const SmallProduct& first = all.each[0];
-    Block<64, 64, true, false> block(first, blockIdx.x);
-    block.begin(first);
-    block.multiply();
-    for (unsigned which = 1; which < count; which++) {
-        // All have read the last factors.
-        __syncthreads();
-        block.begin(all.each[which]);
-        block.multiply();
-    }
-    block.join();
-    finish(block, first.m, first.n, Back{static_cast<bf16*>(first.c), first.c_stride, false});
+    const Back end = {static_cast<bf16*>(first.c), first.c_stride, false};
+    multiply<true, false>(first, blockIdx.x, end, [&](auto& block) {
+        for (unsigned which = 1; which < count; which++) {
+            // All have read the last factors.
+            __syncthreads();
+            block.begin(all.each[which]);
+            block.multiply();
+        }
+    });
 }
 LAUNCHABLE(multiply_back_sum)
 
 // c = scale·a·b where relu was positive, else 0: `p.bias` is the hidden layer, which lies like c.
 struct BackThroughRelu {
-    static constexpr bool OF_ROWS = true, SUMS = false;
+    static constexpr bool SUMS = false;
+    typedef Raw<bf16> Needed;
     bf16* c;
     const bf16* hidden;
     size_t stride;
     float scale;
-    __device__ float2 read(unsigned row, unsigned column) const { return load_pair(hidden + row * stride + column); }
-    __device__ void write(unsigned row, unsigned column, float2 x, float2 hidden) const {
-        const float2 factor = {hidden.x > 0.0f ? scale : 0.0f, hidden.y > 0.0f ? scale : 0.0f};
-        store_pair(c + row * stride + column, float2{x.x * factor.x, x.y * factor.y});
+    __device__ Needed need(unsigned row, unsigned column) const { return Needed(hidden + row * stride + column); }
+    __device__ void write(unsigned row, unsigned column, float (&x)[PIECE], const Needed& needed) const {
+        float of_hidden[PIECE];
+        needed.get(of_hidden);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) x[i] *= of_hidden[i] > 0.0f ? scale : 0.0f;
+        store<PIECE>(c + row * stride + column, x);
     }
 };
 
 KERNEL_OF(PRODUCT_THREADS) multiply_back_relu(SmallProduct p, float scale) {
     const BackThroughRelu end = {static_cast<bf16*>(p.c), static_cast<const bf16*>(p.bias), p.c_stride, scale};
-    multiply<true, false, 1>(p, blockIdx.x, end);
+    multiply<true, false>(p, blockIdx.x, end);
 }
 LAUNCHABLE(multiply_back_relu)
 
 // c += aᵀ·b in float32, of many products: a lies [k, m].
 struct AddedToWeights {
-    static constexpr bool OF_ROWS = true, SUMS = true;
+    static constexpr bool SUMS = true;
+    typedef Raw<float> Needed;
     float* c;
     size_t stride;
     float* sums;
-    __device__ float2 read(unsigned row, unsigned column) const { return load_pair(c + row * stride + column); }
-    __device__ void write(unsigned row, unsigned column, float2 x, float2 before) const {
-        store_pair(c + row * stride + column, float2{x.x + before.x, x.y + before.y});
+    __device__ Needed need(unsigned row, unsigned column) const { return Needed(c + row * stride + column); }
+    __device__ void write(unsigned row, unsigned column, float (&x)[PIECE], const Needed& needed) const {
+        float before[PIECE];
+        needed.get(before);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) x[i] += before[i];
+        store<PIECE>(c + row * stride + column, x);
     }
 };
 

@@ -6,6 +6,8 @@
 // Terms of the sums that are in shared memory at a time, and how many times that there is room for, at most: the same as in
 // src/gpu/launch/product.rs.
 constexpr unsigned DEPTH = 32, MOST_STAGES = 4, SHARED_BYTES = 48 << 10;
+// Neighbours in memory that a thread reads or writes at once.
+constexpr int PIECE = 8;
 // A block's warps are many and do little: what a small product takes is the time of its instructions one after the other.
 constexpr unsigned PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP;
 
@@ -81,19 +83,12 @@ template <unsigned LINES, bool TERMS_LAST> struct Part {
     }
 };
 
-// Neighbours in memory.
-__device__ inline float2 load_pair(const float* from) { return *reinterpret_cast<const float2*>(from); }
-__device__ inline float2 load_pair(const bf16* from) {
-    Pair pair;
-    pair.bits = *reinterpret_cast<const unsigned*>(from);
-    return float2{to_float(pair.half[0]), to_float(pair.half[1])};
-}
-__device__ inline void store_pair(float* to, float2 x) { *reinterpret_cast<float2*>(to) = x; }
-__device__ inline void store_pair(bf16* to, float2 x) { *reinterpret_cast<unsigned*>(to) = pair_of(x.x, x.y); }
-
 // A block of a product: ROWS×COLUMNS numbers, each of its eight warps 16×32 of them, over DEPTH terms of the sums at a time;
 // meanwhile the factors of the next terms are on their way to shared memory. With two GROUPS of warps, for long sums, each adds
 // up half of the terms of twice the rows, so that fewer warps load the same factors from shared memory.
+//
+// A kernel calls `begin`, reads what else it needs, calls `multiply` and `put`, and then takes the result in pieces of eight
+// neighbours, a row by neighbouring threads: so all it reads and writes are whole pieces of 16 bytes, side by side.
 template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST, unsigned GROUPS = 1> struct Block {
     typedef Part<ROWS, A_TERMS_LAST> A;
     typedef Part<COLUMNS, B_TERMS_LAST> B;
@@ -101,36 +96,33 @@ template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST,
     static constexpr unsigned STAGES = ROOM < MOST_STAGES ? ROOM : MOST_STAGES, ACROSS = COLUMNS / 32;
     static constexpr unsigned GROUP = PRODUCT_THREADS / GROUPS;
     static_assert(ROWS * COLUMNS == PRODUCT_WARPS * 16 * 32 && GROUP / WARP % ACROSS == 0, "all warps");
-    static_assert(GROUPS == 1 || (GROUPS == 2 && STAGES * SIZE * sizeof(bf16) >= 20 * PRODUCT_THREADS * sizeof(float)), "room for `join`");
+    // Of the result in shared memory, of which eight rows lie in different banks; behind it are the sums of a's rows.
+    static constexpr unsigned STRIDE = COLUMNS + 8, SUMS = ROWS * STRIDE;
+    static_assert(STAGES * SIZE * sizeof(bf16) >= (SUMS + ROWS) * sizeof(float), "room for the result");
+    // Pieces of a row, and of a thread.
+    static constexpr unsigned PIECES = COLUMNS / PIECE, ROUNDS = ROWS * PIECES / PRODUCT_THREADS;
 
-    // Where the warp's numbers begin, in the block and in the result.
-    unsigned row, column, first_row, first_column;
-    // The numbers, 16×8 at a time as `multiply_add` has them, and if they are asked for the sums of a's rows.
-    float acc[4][4], sums[4];
-
+    // Where the block begins in the result, and the warp in the block.
+    unsigned first_row, first_column, row, column;
     A a;
     B b;
     unsigned steps;
-    // The same over the group's terms.
-    float parts[GROUPS][4][4] = {}, parts_of_sums[GROUPS][4] = {};
+    // The warp's numbers, 16×8 at a time as `multiply_add` has them, over its group's terms; if asked for, the sums of a's rows.
+    float acc[GROUPS][4][4] = {}, sums[GROUPS][4] = {};
 
     __device__ Block(const SmallProduct& p, unsigned block)
-        : row((threadIdx.x % GROUP / WARP / ACROSS * GROUPS + threadIdx.x / GROUP) * 16), column(threadIdx.x / WARP % ACROSS * 32) {
+        : row(threadIdx.x % GROUP / WARP / ACROSS * 16 * GROUPS), column(threadIdx.x / WARP % ACROSS * 32) {
         // A division takes as long as twenty other instructions.
         const unsigned down = p.across == 1 ? block : block / p.across;
-        first_row = down * ROWS + row;
-        first_column = (block - down * p.across) * COLUMNS + column;
+        first_row = down * ROWS;
+        first_column = (block - down * p.across) * COLUMNS;
     }
 
-    // Rows and columns of the thread's numbers in the result.
-    __device__ unsigned row_at(int half) const { return first_row + row_of(2 * half); }
-    __device__ unsigned column_at(int j) const { return first_column + column_of(j, 0); }
-
-    // Starts to copy a product's factors. What else a kernel reads is best read between this and `multiply`.
+    // Starts to copy a product's factors.
     __device__ void begin(const SmallProduct& p) {
         steps = (p.k + DEPTH - 1) / DEPTH;
-        a.begin(p.a, p.a_stride, first_row - row, p.m, p.k);
-        b.begin(p.b, p.b_stride, first_column - column, p.n, p.k);
+        a.begin(p.a, p.a_stride, first_row, p.m, p.k);
+        b.begin(p.b, p.b_stride, first_column, p.n, p.k);
         for (unsigned step = 0; step < STAGES; step++) fetch(step);
     }
 
@@ -147,7 +139,7 @@ template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST,
     // Adds the product that has begun.
     __device__ void multiply(bool sums_up = false) {
         DYNAMIC_SHARED(bf16, shared);
-        const unsigned group = threadIdx.x / GROUP, top = row - group * 16;
+        const unsigned group = threadIdx.x / GROUP;
         for (unsigned step = 0; step < steps; step++) {
             groups_done_but<STAGES - 2>();
             // All copies of this step are there, and nobody reads the part of the last one any more.
@@ -159,56 +151,70 @@ template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST,
                 const unsigned term = (n * GROUPS + group) * 16;
                 unsigned left[GROUPS][4], right[2][4];
 #pragma unroll
-                for (int i = 0; i < GROUPS; i++) A::left(left[i], of_a, top + 16 * i, term);
+                for (int i = 0; i < GROUPS; i++) A::left(left[i], of_a, row + 16 * i, term);
 #pragma unroll
                 for (int i = 0; i < 2; i++) B::right(right[i], of_b, column + 16 * i, term);
 #pragma unroll
                 for (int i = 0; i < GROUPS; i++) {
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
-                        multiply_add(parts[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+                        multiply_add(acc[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
                     }
                     // Times ones.
-                    if (sums_up) multiply_add(parts_of_sums[i], left[i], 0x3f803f80u, 0x3f803f80u);
+                    if (sums_up) multiply_add(sums[i], left[i], 0x3f803f80u, 0x3f803f80u);
                 }
             }
         }
     }
 
-    // After the last product: the sums of all groups.
-    __device__ void join(bool sums_up = false) {
-        if constexpr (GROUPS == 1) {
+    // Where the result is in shared memory.
+    __device__ float* result() const {
+        DYNAMIC_SHARED(float, shared);
+        return shared;
+    }
+
+    // The result goes to shared memory, after the last product.
+    __device__ void put(bool sums_up = false) {
+        float* const result = this->result();
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) acc[j][k] = parts[0][j][k];
-                sums[k] = parts_of_sums[0][k];
-            }
-        } else {
-            // Each warp gives the other group's warp the rows that this one keeps.
-            DYNAMIC_SHARED(float, given);
-            float* const mine = given + threadIdx.x;
-            const float* const others = given + (threadIdx.x ^ GROUP);
-            const bool keeps_first = threadIdx.x < GROUP;
-            // All have read the last factors.
+        for (unsigned group = 0; group < GROUPS; group++) {
+            // All have read the last factors, and the group before has put its part.
             __syncthreads();
+            if (threadIdx.x / GROUP != group) continue;
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
+            for (int i = 0; i < 2 * GROUPS; i++) {
+                const unsigned r = row + 16 * (i / 2) + row_of(i % 2 * 2);
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    mine[(4 * j + k) * PRODUCT_THREADS] = keeps_first ? parts[1][j][k] : parts[0][j][k];
-                    acc[j][k] = keeps_first ? parts[0][j][k] : parts[1][j][k];
+                    float2& at = *reinterpret_cast<float2*>(result + r * STRIDE + column + column_of(j, 0));
+                    const float *const x = acc[i / 2][j] + i % 2 * 2, before[2] = {group > 0 ? at.x : 0.0f, group > 0 ? at.y : 0.0f};
+                    at = float2{before[0] + x[0], before[1] + x[1]};
                 }
-                if (sums_up) mine[(16 + k) * PRODUCT_THREADS] = keeps_first ? parts_of_sums[1][k] : parts_of_sums[0][k];
-                sums[k] = keeps_first ? parts_of_sums[0][k] : parts_of_sums[1][k];
-            }
-            __syncthreads();
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) acc[j][k] += others[(4 * j + k) * PRODUCT_THREADS];
-                if (sums_up) sums[k] += others[(16 + k) * PRODUCT_THREADS];
+                if (sums_up && threadIdx.x % 4 == 0) {
+                    result[SUMS + r] = (group > 0 ? result[SUMS + r] : 0.0f) + sums[i / 2][i % 2 * 2];
+                }
             }
         }
+        __syncthreads();
     }
+
+    // The column of the thread's pieces in the result, and the row of each.
+    __device__ unsigned column_of_pieces() const { return first_column + threadIdx.x % PIECES * PIECE; }
+    __device__ unsigned row_of_piece(unsigned i) const { return first_row + (i * PRODUCT_THREADS + threadIdx.x) / PIECES; }
+
+    // A piece of the result.
+    __device__ void get(float (&x)[PIECE], unsigned i) const {
+        load<PIECE>(result() + (row_of_piece(i) - first_row) * STRIDE + threadIdx.x % PIECES * PIECE, x);
+    }
+};
+
+// A piece as it comes from memory: whatever is computed with it can wait until it is there.
+template <class T> struct Raw {
+    uint4 bits[sizeof(T) * PIECE / sizeof(uint4)];
+    __device__ Raw() : bits{} {}
+    __device__ explicit Raw(const T* from) {
+#pragma unroll
+        for (unsigned i = 0; i < sizeof(bits) / sizeof(uint4); i++) bits[i] = reinterpret_cast<const uint4*>(from)[i];
+    }
+    __device__ void get(float (&x)[PIECE]) const { load<PIECE>(reinterpret_cast<const T*>(bits), x); }
 };
