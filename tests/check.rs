@@ -8,7 +8,7 @@ use common::datasets::gzip;
 use common::project::{Project, fails, sets, stderr, stdout, succeeds};
 use mt::data::check::words::Sample;
 use mt::data::check::{Findings, Kind, PairCheck, Seen};
-use mt::data::raw::windows_of_files;
+use mt::data::text::raw::windows_of_files;
 use serde_json::Value;
 
 fn found(project: &Project) -> (Option<i32>, Value) {

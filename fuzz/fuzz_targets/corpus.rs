@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use mt::data::check::words::Sample;
 use mt::data::check::{Findings, Kind, PairCheck, Seen};
 use mt::data::corpus::{Corpus, PairSource, read_all};
-use mt::data::raw::windows_of_files;
+use mt::data::text::raw::windows_of_files;
 use mt::error::Result;
 
 fuzz_target!(|bytes: (&[u8], &[u8])| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::some_lines::SomeLines;
 use crate::console::{is_watched, prompt, shell_word, warning};
 use crate::data::corpus::tagged;
-use crate::data::{lines, packing};
+use crate::data::text::{lines, packing};
 use crate::decode::source::BeyondPositions;
 use crate::error::{Error, Result};
 

@@ -7,8 +7,8 @@ use crate::config::{CorpusLocation, DataConfig};
 use crate::console::Notice;
 use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
-use crate::data::raw::{self, RawLines};
-use crate::data::text::Uneven;
+use crate::data::text::file::Uneven;
+use crate::data::text::raw::{self, RawLines};
 use crate::error::{Error, Result};
 use crate::hub::Hub;
 

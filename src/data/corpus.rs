@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::text::{LineReader, TextFile};
+use super::text::file::{LineReader, TextFile};
 use crate::error::{Error, Result};
 
 /// Most pairs of a block.
@@ -316,7 +316,7 @@ impl Blocks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::text::Uneven;
+    use crate::data::text::file::Uneven;
 
     fn open(source: &str, target: &str, weight: f64) -> (tempfile::TempDir, Result<Corpus>) {
         let directory = tempfile::tempdir().unwrap();
@@ -417,7 +417,7 @@ mod tests {
         for text in ["a\n\nb\n", "a\rb\r\n\r\r\nc", "\u{FEFF}\n\u{FEFF}x", "x\u{2028}y\u{85}\u{0C}z", "\n", "ü\nß🙂\r"]
         {
             let (directory, corpus) = open(text, text, 1.0);
-            let expected = super::super::lines::read_lines(directory.path().join("t.en")).unwrap();
+            let expected = super::super::text::lines::read_lines(directory.path().join("t.en")).unwrap();
             let corpus = corpus.unwrap();
             let read: Vec<String> = pairs(&corpus).into_iter().map(|(source, _)| source).collect();
             assert_eq!(read, expected.iter().collect::<Vec<_>>(), "{text:?}");

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
-use super::lines::is_long;
+use super::text::lines::is_long;
 use super::tokenizer::{TextCounts, Tokenizer, TokenizerKind};
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};

@@ -16,7 +16,7 @@ use super::texts;
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::config::CorpusLocation;
 use crate::console::{note, warning};
-use crate::data::lines::{LineFile, read_lines};
+use crate::data::text::lines::{LineFile, read_lines};
 use crate::data::tokenizer::Tokenizer;
 use crate::device;
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! What one line shows.
 
 use super::Kind;
-use crate::data::lines::is_long;
+use crate::data::text::lines::is_long;
 use crate::data::tokenizer::INVISIBLE;
 
 /// What is odd about a line, given without its `\n`.

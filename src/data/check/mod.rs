@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::corpus::Side;
-use super::raw::{Places, RawLines};
+use super::text::raw::{Places, RawLines};
 use crate::choice::choice;
 use pair::Languages;
 pub use pair::Scripts;

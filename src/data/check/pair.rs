@@ -106,7 +106,7 @@ pub(super) fn script(text: &str) -> Option<Script> {
 mod tests {
     use super::*;
     use crate::data::check::words::Sample;
-    use crate::data::raw;
+    use crate::data::text::raw;
 
     const ENGLISH: [&str; 6] = [
         "the dog runs over the green grass",

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use unicode_script::Script;
 
 use super::pair::{self, Scripts};
-use crate::data::raw::RawLines;
+use crate::data::text::raw::RawLines;
 use crate::rng::mix64;
 
 /// The most pairs of a corpus that words and scripts are learnt from.

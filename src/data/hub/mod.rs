@@ -427,7 +427,7 @@ fn listed(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::raw::windows_of_pairs;
+    use super::super::text::raw::windows_of_pairs;
     use super::*;
 
     /// The files of a split, which lie in a folder.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
-use crate::data::text::LineReader;
+use crate::data::text::file::LineReader;
 use crate::error::{Error, Result};
 
 /// What to do about text that cannot be read.

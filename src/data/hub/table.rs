@@ -7,7 +7,7 @@
 use super::rows::{CORRECT, Lines};
 use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
-use crate::data::lines::LONGEST;
+use crate::data::text::lines::LONGEST;
 use crate::error::{Error, Result};
 
 /// The rows of a table.

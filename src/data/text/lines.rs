@@ -6,7 +6,7 @@
 use std::io::{self, BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use super::compact::CompactVec;
+use super::super::compact::CompactVec;
 use super::packing::{Packing, open, read_bytes};
 use crate::error::{Error, Result};
 
@@ -19,7 +19,7 @@ pub fn is_long(line: &str) -> bool {
 }
 
 /// A line with more bytes is not read: no sentence is so long, and memory is bounded.
-pub(super) const LONGEST: u64 = 64 << 20;
+pub(in crate::data) const LONGEST: u64 = 64 << 20;
 
 /// What to do about a line that is longer than can be read.
 pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines?";

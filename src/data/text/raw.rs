@@ -4,7 +4,7 @@ use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::corpus::{PairSource, Side};
+use super::super::corpus::{PairSource, Side};
 use super::lines::{BYTE_ORDER_MARK, not_read, read_line};
 use super::packing::{Packing, open_packed};
 use crate::error::{Error, Result};

@@ -241,7 +241,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::data::lines::read_lines;
+    use crate::data::text::lines::read_lines;
 
     fn write(directory: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
         let path = directory.path().join(name);

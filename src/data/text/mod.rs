@@ -1,0 +1,12 @@
+//! How text is read, in three ways:
+//!
+//! - [`lines`]: a whole file as its lines, where it is small or all of it is needed;
+//! - [`file`]: from beginning to end as often as wanted, in little memory: what training is prepared from;
+//! - [`raw`]: as it is, valid or not, in windows of lines: what `mt check` looks at.
+//!
+//! All of them read compressed files ([`packing`]).
+
+pub mod file;
+pub mod lines;
+pub mod packing;
+pub mod raw;
