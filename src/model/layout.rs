@@ -92,6 +92,7 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
     if config.tie == Tie::None {
         layout.add("output_projection.weight", &[vocabulary.target, d], Kind::Weight);
     }
+    // The last one, as its width is any: all before it begin at multiples of eight where d_model and d_ff are.
     if config.output_bias {
         layout.add("output_projection.bias", &[vocabulary.target], Kind::Vector);
     }

@@ -114,7 +114,7 @@ __device__ void activate_backward(T* g, float* partial, const T* u, Dropout drop
 
 // Stage two, of many sums at once: adds the columns of `partial` [blocks, Σ widths] to two targets, either of which may be
 // missing. There are hundreds of blocks but few columns, so each warp loads several rows at a time.
-constexpr unsigned PARTIAL_WARPS = 32, LOADS = 8;
+constexpr unsigned PARTIAL_WARPS = 32, PARTIAL_LOADS = 8;
 // The same as in src/gpu/launch/columns.rs.
 constexpr unsigned MOST_PARTIAL_SUMS = 48;
 
@@ -133,21 +133,21 @@ struct PartialSums {
 
 KERNEL_OF(PARTIAL_WARPS * WARP) add_partial_sums(GRID_CONSTANT const PartialSums all) {
     __shared__ float sums[PARTIAL_WARPS * WARP];
-    const unsigned which = part_of(all.each, blockIdx.x), begin = which > 0 ? all.each[which - 1].end : 0;
-    const PartialSum& sum = all.each[which];
-    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = (blockIdx.x - begin) * WARP + lane;
+    unsigned block = blockIdx.x;
+    const PartialSum& sum = all.each[part_of(all.each, block)];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = block * WARP + lane;
     const unsigned first_width = sum.widths[0], width = first_width + sum.widths[1];
     float total = 0;
     if (j < width) {
-        for (unsigned b = warp; b < sum.blocks; b += LOADS * PARTIAL_WARPS) {
-            float x[LOADS];
+        for (unsigned b = warp; b < sum.blocks; b += PARTIAL_LOADS * PARTIAL_WARPS) {
+            float x[PARTIAL_LOADS];
 #pragma unroll
-            for (unsigned i = 0; i < LOADS; i++) {
+            for (unsigned i = 0; i < PARTIAL_LOADS; i++) {
                 const unsigned row = b + i * PARTIAL_WARPS;
                 x[i] = row < sum.blocks ? sum.partial[size_t(row) * width + j] : 0.0f;
             }
 #pragma unroll
-            for (unsigned i = 0; i < LOADS; i++) total += x[i];
+            for (unsigned i = 0; i < PARTIAL_LOADS; i++) total += x[i];
         }
     }
     sums[warp * WARP + lane] = total;

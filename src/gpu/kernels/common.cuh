@@ -12,7 +12,7 @@
 typedef __nv_bfloat16 bf16;
 
 #define KERNEL extern "C" __global__ void
-// For blocks of more than 256 threads: limits the registers so that a block (or a given number of them) fits.
+// For blocks of many threads: limits the registers so that a block (or a given number of them) fits.
 #define KERNEL_OF(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 // The emulator keeps a table of kernels; CUDA finds them by name.
 #define LAUNCHABLE(name)
@@ -180,8 +180,9 @@ __device__ inline float keep(const Dropout& dropout, unsigned index) {
     return x >= dropout.threshold ? dropout.scale : 0.0f;
 }
 
-// Which of the parts of a launch a block works on: each ends at a block, and those that are not there beyond the grid.
-template <unsigned COUNT, class Part> __device__ inline unsigned part_of(const Part (&each)[COUNT], unsigned block) {
+// Which of the parts of a launch a block works on: each ends at a block, and those that are not there beyond the grid. `block`
+// becomes its number among that part's.
+template <unsigned COUNT, class Part> __device__ inline unsigned part_of(const Part (&each)[COUNT], unsigned& block) {
     static_assert(COUNT < 64, "six steps");
     // How many parts end before the block.
     unsigned which = 0;
@@ -189,6 +190,7 @@ template <unsigned COUNT, class Part> __device__ inline unsigned part_of(const P
     for (unsigned half = 32; half > 0; half /= 2) {
         if (which + half <= COUNT && each[which + half - 1].end <= block) which += half;
     }
+    if (which > 0) block -= each[which - 1].end;
     return which;
 }
 

@@ -1,7 +1,7 @@
 // Label-smoothed cross-entropy of rows of logits: src/ops/loss.rs. One block per row.
 #include "common.cuh"
 
-// At most: a short row needs fewer, and more blocks fit at a time, of which some read while others write.
+// Warps of a block, at most, and below what a thread keeps: the same as in src/gpu/launch/loss.rs.
 constexpr unsigned LOSS_WARPS = 16;
 
 // The largest of all threads' numbers or, with ADD, their sum; all threads get it. No other call may use the same `parts`.
@@ -58,8 +58,7 @@ __device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& r
     store<LOGITS>(to + j, x);
 }
 
-// A thread keeps up to this many times eight bf16 logits in registers, so that a row is read only once: the same as in
-// src/gpu/launch/loss.rs.
+// A thread keeps up to this many times eight bf16 logits in registers, so that a row is read only once.
 constexpr int HELD = 8;
 
 __device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsigned label, float smoothing,

@@ -6,9 +6,10 @@ struct NoMore {
     template <class B> __device__ void operator()(B&) const {}
 };
 
-// Computes a block. `end` says what becomes of it: `end.need(row, column)` is what a piece of the result needs besides the product,
-// read while the factors are on their way, and `end.write(row, column, x, needed)` writes it. With END::SUMS, also the sums of a's
-// rows are added to those at `end.sums`, if there are any. `more(block)` adds further products.
+// Computes a block. `end` says what becomes of it: `end.need(row, column, is_there)` is what a piece of the result needs besides
+// the product, read while the factors are on their way or, if End::LATE, after long sums; `end.write(row, column, x, needed)` writes
+// it. With End::SUMS, also the sums of a's rows are added to those at `end.sums`, if there are any. `more(block)` adds further
+// products.
 template <bool TERMS_LAST_A, bool TERMS_LAST_B, unsigned GROUPS = 1, class End, class More = NoMore>
 __device__ inline void multiply(const SmallProduct& p, unsigned number, const End& end, const More& more = {}) {
     typedef Block<64, 64, TERMS_LAST_A, TERMS_LAST_B, GROUPS> B;
@@ -16,19 +17,25 @@ __device__ inline void multiply(const SmallProduct& p, unsigned number, const En
     block.begin(p);
     const unsigned column = block.column_of_pieces();
     typename End::Needed needed[B::ROUNDS];
+    const auto read = [&] {
 #pragma unroll
-    for (unsigned i = 0; i < B::ROUNDS; i++) {
-        if (column < p.n && block.row_of_piece(i) < p.m) needed[i] = end.need(block.row_of_piece(i), column);
-    }
+        for (unsigned i = 0; i < B::ROUNDS; i++) {
+            const unsigned row = block.row_of_piece(i);
+            needed[i] = end.need(row, column, row < p.m && column < p.n);
+        }
+    };
+    if (!End::LATE) read();
     const bool sums_up = End::SUMS && block.first_column == 0;
     block.multiply(sums_up && block.column == 0);
     more(block);
+    if (End::LATE) read();
     block.put(sums_up && block.column == 0);
 #pragma unroll
     for (unsigned i = 0; i < B::ROUNDS; i++) {
+        const unsigned row = block.row_of_piece(i);
         float x[PIECE];
         block.get(x, i);
-        if (column < p.n && block.row_of_piece(i) < p.m) end.write(block.row_of_piece(i), column, x, needed[i]);
+        if (row < p.m && column < p.n) end.write(row, column, x, needed[i]);
     }
     if constexpr (End::SUMS) {
         const unsigned row = block.first_row + threadIdx.x;
@@ -38,7 +45,7 @@ __device__ inline void multiply(const SmallProduct& p, unsigned number, const En
 
 // c = a·bᵀ + bias, or dropout(max(0, c)) of that if `relu`: b lies [n, k].
 template <class T> struct Projected {
-    static constexpr bool SUMS = false;
+    static constexpr bool SUMS = false, LATE = false;
     struct Needed {
         Raw<T> bias;
         unsigned padded;
@@ -50,11 +57,8 @@ template <class T> struct Projected {
     Dropout dropout;
     const unsigned* padded;
     unsigned width;
-    __device__ Needed need(unsigned row, unsigned column) const {
-        Needed needed = {};
-        if (bias != nullptr) needed.bias = Raw<T>(bias + column);
-        if (relu && dropout.threshold > 0) needed.padded = padded[row];
-        return needed;
+    __device__ Needed need(unsigned row, unsigned column, bool is_there) const {
+        return {Raw<T>(bias + column, bias != nullptr && is_there), relu && dropout.threshold > 0 && is_there ? padded[row] : 0};
     }
     __device__ void write(unsigned row, unsigned column, float (&x)[PIECE], const Needed& needed) const {
         const unsigned at = needed.padded * width + column;
@@ -90,31 +94,25 @@ struct SmallProducts {
     SmallProduct each[MOST_SMALL_PRODUCTS];
 };
 
-// The product that a block belongs to. `block` becomes its number among that product's.
-__device__ inline SmallProduct product_of(const SmallProducts& all, unsigned& block) {
-    const unsigned which = part_of(all.each, block);
-    if (which > 0) block -= all.each[which - 1].end;
-    return all.each[which];
-}
-
 // c = a·bᵀ + bias, of many products.
 KERNEL_OF(PRODUCT_THREADS) multiply_all(GRID_CONSTANT const SmallProducts all) {
     unsigned block = blockIdx.x;
-    const SmallProduct p = product_of(all, block);
+    const SmallProduct p = all.each[part_of(all.each, block)];
     const Projected<bf16> end = {static_cast<bf16*>(p.c), static_cast<const bf16*>(p.bias), p.c_stride, false, {}, nullptr, p.n};
     multiply<true, true>(p, block, end);
 }
 LAUNCHABLE(multiply_all)
 
-// c = a·b, or c += a·b.
-struct Back {
-    static constexpr bool SUMS = false;
-    typedef Raw<bf16> Needed;
-    bf16* c;
+// c = a·b, or c += a·b; gradients OF_WEIGHTS have long sums, and also take the sums of a's rows.
+template <class T, bool OF_WEIGHTS> struct Added {
+    static constexpr bool SUMS = OF_WEIGHTS, LATE = OF_WEIGHTS;
+    typedef Raw<T> Needed;
+    T* c;
     size_t stride;
     bool accumulate;
-    __device__ Needed need(unsigned row, unsigned column) const {
-        return accumulate ? Needed(c + row * stride + column) : Needed();
+    float* sums;
+    __device__ Needed need(unsigned row, unsigned column, bool is_there) const {
+        return Needed(c + row * stride + column, accumulate && is_there);
     }
     __device__ void write(unsigned row, unsigned column, float (&x)[PIECE], const Needed& needed) const {
         float before[PIECE];
@@ -124,9 +122,11 @@ struct Back {
         store<PIECE>(c + row * stride + column, x);
     }
 };
+typedef Added<bf16, false> Back;
+typedef Added<float, true> AddedToWeights;
 
 KERNEL_OF(PRODUCT_THREADS) multiply_back(SmallProduct p, unsigned accumulate) {
-    const Back end = {static_cast<bf16*>(p.c), p.c_stride, accumulate != 0};
+    const Back end = {static_cast<bf16*>(p.c), p.c_stride, accumulate != 0, nullptr};
     multiply<true, false>(p, blockIdx.x, end);
 }
 LAUNCHABLE(multiply_back)
@@ -134,7 +134,7 @@ LAUNCHABLE(multiply_back)
 // c = Σ a·b of products of the same size.
 KERNEL_OF(PRODUCT_THREADS) multiply_back_sum(GRID_CONSTANT const SmallProducts all, unsigned count) {
     const SmallProduct& first = all.each[0];
-    const Back end = {static_cast<bf16*>(first.c), first.c_stride, false};
+    const Back end = {static_cast<bf16*>(first.c), first.c_stride, false, nullptr};
     multiply<true, false>(first, blockIdx.x, end, [&](auto& block) {
         for (unsigned which = 1; which < count; which++) {
             // All have read the last factors.
@@ -148,13 +148,15 @@ LAUNCHABLE(multiply_back_sum)
 
 // c = scale·a·b where relu was positive, else 0: `p.bias` is the hidden layer, which lies like c.
 struct BackThroughRelu {
-    static constexpr bool SUMS = false;
+    static constexpr bool SUMS = false, LATE = false;
     typedef Raw<bf16> Needed;
     bf16* c;
     const bf16* hidden;
     size_t stride;
     float scale;
-    __device__ Needed need(unsigned row, unsigned column) const { return Needed(hidden + row * stride + column); }
+    __device__ Needed need(unsigned row, unsigned column, bool is_there) const {
+        return Needed(hidden + row * stride + column, is_there);
+    }
     __device__ void write(unsigned row, unsigned column, float (&x)[PIECE], const Needed& needed) const {
         float of_hidden[PIECE];
         needed.get(of_hidden);
@@ -171,26 +173,10 @@ KERNEL_OF(PRODUCT_THREADS) multiply_back_relu(SmallProduct p, float scale) {
 LAUNCHABLE(multiply_back_relu)
 
 // c += aᵀ·b in float32, of many products: a lies [k, m].
-struct AddedToWeights {
-    static constexpr bool SUMS = true;
-    typedef Raw<float> Needed;
-    float* c;
-    size_t stride;
-    float* sums;
-    __device__ Needed need(unsigned row, unsigned column) const { return Needed(c + row * stride + column); }
-    __device__ void write(unsigned row, unsigned column, float (&x)[PIECE], const Needed& needed) const {
-        float before[PIECE];
-        needed.get(before);
-#pragma unroll
-        for (int i = 0; i < PIECE; i++) x[i] += before[i];
-        store<PIECE>(c + row * stride + column, x);
-    }
-};
-
 KERNEL_OF(PRODUCT_THREADS) multiply_weights(GRID_CONSTANT const SmallProducts all) {
     unsigned block = blockIdx.x;
-    const SmallProduct p = product_of(all, block);
-    const AddedToWeights end = {static_cast<float*>(p.c), p.c_stride, static_cast<float*>(p.bias)};
+    const SmallProduct p = all.each[part_of(all.each, block)];
+    const AddedToWeights end = {static_cast<float*>(p.c), p.c_stride, true, static_cast<float*>(p.bias)};
     multiply<false, false, 2>(p, block, end);
 }
 LAUNCHABLE(multiply_weights)

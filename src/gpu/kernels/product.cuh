@@ -3,19 +3,19 @@
 #pragma once
 #include "tiles.cuh"
 
-// Terms of the sums that are in shared memory at a time, and how many times that there is room for, at most: the same as in
-// src/gpu/launch/product.rs.
+// Terms of the sums that are in shared memory at a time, how many times that at most, and the bytes that there are for them: the
+// same as in src/gpu/launch/product.rs.
 constexpr unsigned DEPTH = 32, MOST_STAGES = 4, SHARED_BYTES = 48 << 10;
 // Neighbours in memory that a thread reads or writes at once.
 constexpr int PIECE = 8;
-// A block's warps are many and do little: what a small product takes is the time of its instructions one after the other.
 constexpr unsigned PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP;
 
 // c [m, n] = a [m, k] · b [k, n], or added to c.
 struct SmallProduct {
     const bf16 *a, *b;
     void* c;
-    // May be missing: what is added to every row of c; of weight gradients, what the sums of their left factor's rows are added to.
+    // May be missing. What is added to every row of c; of weight gradients, what the sums of their left factor's rows are added to;
+    // some kernels take another matrix here.
     void* bias;
     unsigned m, n, k;
     // From one row to the next, as the matrices lie.
@@ -95,8 +95,8 @@ template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST,
     static constexpr unsigned SIZE = A::SIZE + B::SIZE, ROOM = SHARED_BYTES / sizeof(bf16) / SIZE;
     static constexpr unsigned STAGES = ROOM < MOST_STAGES ? ROOM : MOST_STAGES, ACROSS = COLUMNS / 32;
     static constexpr unsigned GROUP = PRODUCT_THREADS / GROUPS;
-    static_assert(ROWS * COLUMNS == PRODUCT_WARPS * 16 * 32 && GROUP / WARP % ACROSS == 0, "all warps");
-    // Of the result in shared memory, of which eight rows lie in different banks; behind it are the sums of a's rows.
+    static_assert(ROWS * COLUMNS == PRODUCT_WARPS * 16 * 32 && GROUP / WARP % ACROSS == 0 && DEPTH / 16 % GROUPS == 0, "all warps");
+    // Of the result in shared memory: four rows of a warp's numbers lie in different banks. Behind it are the sums of a's rows.
     static constexpr unsigned STRIDE = COLUMNS + 8, SUMS = ROWS * STRIDE;
     static_assert(STAGES * SIZE * sizeof(bf16) >= (SUMS + ROWS) * sizeof(float), "room for the result");
     // Pieces of a row, and of a thread.
@@ -112,7 +112,7 @@ template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST,
 
     __device__ Block(const SmallProduct& p, unsigned block)
         : row(threadIdx.x % GROUP / WARP / ACROSS * 16 * GROUPS), column(threadIdx.x / WARP % ACROSS * 32) {
-        // A division takes as long as twenty other instructions.
+        // A division of integers takes as long as twenty other instructions.
         const unsigned down = p.across == 1 ? block : block / p.across;
         first_row = down * ROWS;
         first_column = (block - down * p.across) * COLUMNS;
@@ -200,21 +200,38 @@ template <unsigned ROWS, unsigned COLUMNS, bool A_TERMS_LAST, bool B_TERMS_LAST,
 
     // The column of the thread's pieces in the result, and the row of each.
     __device__ unsigned column_of_pieces() const { return first_column + threadIdx.x % PIECES * PIECE; }
-    __device__ unsigned row_of_piece(unsigned i) const { return first_row + (i * PRODUCT_THREADS + threadIdx.x) / PIECES; }
+    __device__ unsigned row_of_piece(unsigned i) const { return first_row + threadIdx.x / PIECES + i * (PRODUCT_THREADS / PIECES); }
 
     // A piece of the result.
     __device__ void get(float (&x)[PIECE], unsigned i) const {
-        load<PIECE>(result() + (row_of_piece(i) - first_row) * STRIDE + threadIdx.x % PIECES * PIECE, x);
+        const unsigned of_block = threadIdx.x / PIECES + i * (PRODUCT_THREADS / PIECES);
+        load<PIECE>(result() + of_block * STRIDE + threadIdx.x % PIECES * PIECE, x);
     }
 };
 
-// A piece as it comes from memory: whatever is computed with it can wait until it is there.
+// A piece as it comes from memory, zeros if it is not there: whatever is computed with it can wait until it is.
 template <class T> struct Raw {
     uint4 bits[sizeof(T) * PIECE / sizeof(uint4)];
     __device__ Raw() : bits{} {}
-    __device__ explicit Raw(const T* from) {
+    __device__ Raw(const T* from, bool is_there) : bits{} {
+        if (!is_there) return;
 #pragma unroll
         for (unsigned i = 0; i < sizeof(bits) / sizeof(uint4); i++) bits[i] = reinterpret_cast<const uint4*>(from)[i];
     }
-    __device__ void get(float (&x)[PIECE]) const { load<PIECE>(reinterpret_cast<const T*>(bits), x); }
+    __device__ void get(float (&x)[PIECE]) const;
 };
+template <> __device__ inline void Raw<bf16>::get(float (&x)[PIECE]) const {
+    const unsigned words[4] = {bits[0].x, bits[0].y, bits[0].z, bits[0].w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = __uint_as_float(words[i] << 16);
+        x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+template <> __device__ inline void Raw<float>::get(float (&x)[PIECE]) const {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        x[4 * i] = __uint_as_float(bits[i].x), x[4 * i + 1] = __uint_as_float(bits[i].y);
+        x[4 * i + 2] = __uint_as_float(bits[i].z), x[4 * i + 3] = __uint_as_float(bits[i].w);
+    }
+}

@@ -16,16 +16,6 @@ __device__ inline float sum_of_row(float x) {
     return x;
 }
 
-// Eight numbers of a vector from a column on; zeros if there is no vector or no column.
-__device__ inline Raw<float> of_columns(const float* vector, unsigned column, unsigned n) {
-    return vector != nullptr && column < n ? Raw<float>(vector + column) : Raw<float>();
-}
-
-// A piece of a matrix; zeros if it is not there.
-__device__ inline Raw<bf16> of_matrix(const bf16* matrix, unsigned at, bool is_there) {
-    return matrix != nullptr && is_there ? Raw<bf16>(matrix + at) : Raw<bf16>();
-}
-
 // Multiplies a piece by its part of the mask.
 __device__ inline void drop(float (&x)[PIECE], const Dropout& dropout, unsigned at) {
     if (dropout.threshold == 0) return;
@@ -41,52 +31,66 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
     RowsBlock<true> block(p, blockIdx.x);
     block.begin(p);
     const unsigned column = block.column_of_pieces();
-    const Raw<float> of_bias = of_columns(static_cast<const float*>(p.bias), column, n);
-    const Raw<float> of_gamma = of_columns(y != nullptr ? norm.gamma : nullptr, column, n);
-    const Raw<float> of_beta = of_columns(y != nullptr ? norm.beta : nullptr, column, n);
+    const float* const all_bias = static_cast<const float*>(p.bias);
+    const Raw<float> of_bias(all_bias + column, all_bias != nullptr && column < n);
+    const Raw<float> of_gamma(norm.gamma + column, y != nullptr && column < n), of_beta(norm.beta + column, y != nullptr && column < n);
     Raw<bf16> of_x[ROW_ROUNDS];
     unsigned places[ROW_ROUNDS] = {};
+    bool is_there[ROW_ROUNDS];
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {
         const unsigned row = block.row_of_piece(i);
-        of_x[i] = of_matrix(x, row * n + column, row < m && column < n);
-        if (dropout.threshold > 0 && row < m) places[i] = padded[row];
+        is_there[i] = row < m && column < n;
+        of_x[i] = Raw<bf16>(x + row * n + column, is_there[i]);
+        if (dropout.threshold > 0 && is_there[i]) places[i] = padded[row] * n + column;
     }
     block.multiply();
     block.put();
-    float bias[PIECE], gamma[PIECE], beta[PIECE];
-    of_bias.get(bias), of_gamma.get(gamma), of_beta.get(beta);
-    // A division takes as long as ten multiplications.
-    const float share = 1.0f / n;
+    float v[ROW_ROUNDS][PIECE], sums[ROW_ROUNDS] = {}, squares[ROW_ROUNDS] = {}, bias[PIECE];
+    of_bias.get(bias);
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {
-        const unsigned row = block.row_of_piece(i);
-        const bool is_there = row < m && column < n;
-        float v[PIECE], residual[PIECE], sum = 0, squares = 0;
-        block.get(v, i);
+        float residual[PIECE];
+        block.get(v[i], i);
         of_x[i].get(residual);
 #pragma unroll
-        for (int k = 0; k < PIECE; k++) v[k] += bias[k];
-        drop(v, dropout, places[i] * n + column);
+        for (int k = 0; k < PIECE; k++) v[i][k] += bias[k];
+        drop(v[i], dropout, places[i]);
 #pragma unroll
         for (int k = 0; k < PIECE; k++) {
             // Rounded as it is stored, so that backward sees the same. In columns that are not there, zero.
-            v[k] = rounded<bf16>(residual[k] + v[k]);
-            sum += v[k];
+            v[i][k] = rounded<bf16>(residual[k] + v[i][k]);
+            sums[i] += v[i][k];
         }
-        if (is_there) store<PIECE>(static_cast<bf16*>(p.c) + row * n + column, v);
-        if (y == nullptr) continue;
-        const float mean = sum_of_row(sum) * share;
+        if (is_there[i]) store<PIECE>(static_cast<bf16*>(p.c) + block.row_of_piece(i) * n + column, v[i]);
+    }
+    if (y == nullptr) return;
+    float gamma[PIECE], beta[PIECE];
+    of_gamma.get(gamma), of_beta.get(beta);
+    // A division of floats takes as long as ten multiplications.
+    const float share = 1.0f / n;
+    // All rows step by step: what one waits for, another one does.
+#pragma unroll
+    for (unsigned i = 0; i < ROW_ROUNDS; i++) sums[i] = sum_of_row(sums[i]) * share;
+#pragma unroll
+    for (unsigned i = 0; i < ROW_ROUNDS; i++) {
 #pragma unroll
         for (int k = 0; k < PIECE; k++) {
-            v[k] -= mean;
-            squares += v[k] * v[k];
+            v[i][k] -= sums[i];
+            squares[i] += v[i][k] * v[i][k];
         }
-        const float factor = norm.factor(sum_of_row(column < n ? squares : 0.0f), n);
+    }
 #pragma unroll
-        for (int k = 0; k < PIECE; k++) v[k] = v[k] * factor * gamma[k] + beta[k];
-        if (is_there) store<PIECE>(y + row * n + column, v);
-        if (is_there && column == 0) reinterpret_cast<float2*>(statistics)[row] = float2{mean, factor};
+    for (unsigned i = 0; i < ROW_ROUNDS; i++) squares[i] = sum_of_row(column < n ? squares[i] : 0.0f);
+#pragma unroll
+    for (unsigned i = 0; i < ROW_ROUNDS; i++) {
+        const unsigned row = block.row_of_piece(i);
+        const float factor = norm.factor(squares[i], n);
+#pragma unroll
+        for (int k = 0; k < PIECE; k++) v[i][k] = v[i][k] * factor * gamma[k] + beta[k];
+        if (!is_there[i]) continue;
+        store<PIECE>(y + row * n + column, v[i]);
+        if (column == 0) reinterpret_cast<float2*>(statistics)[row] = float2{sums[i], factor};
     }
 }
 LAUNCHABLE(multiply_add_norm)
@@ -101,55 +105,61 @@ multiply_norm_backward(SmallProduct p, bf16* dh, float* partial, const bf16* add
     RowsBlock<false> block(p, blockIdx.x);
     block.begin(p);
     const unsigned column = block.column_of_pieces();
-    const Raw<float> of_gamma = of_columns(norm.gamma, column, n);
+    const bf16* const all_before = static_cast<const bf16*>(p.bias);
+    const Raw<float> of_gamma(norm.gamma + column, column < n);
     Raw<bf16> of_before[ROW_ROUNDS], of_s[ROW_ROUNDS], of_addend[ROW_ROUNDS];
     // Mean and factor of the rows. Of rows and columns that are not there, all is zero.
     float2 of_rows[ROW_ROUNDS] = {};
     unsigned places[ROW_ROUNDS] = {};
+    bool is_there[ROW_ROUNDS];
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {
         const unsigned row = block.row_of_piece(i), at = row * n + column;
-        const bool is_there = row < m && column < n;
-        of_before[i] = of_matrix(static_cast<const bf16*>(p.bias), at, is_there);
-        of_s[i] = of_matrix(s, at, is_there);
-        of_addend[i] = of_matrix(addend, at, is_there);
-        if (is_there) of_rows[i] = reinterpret_cast<const float2*>(statistics)[row];
-        if (dropout.threshold > 0 && row < m) places[i] = padded[row];
+        is_there[i] = row < m && column < n;
+        of_s[i] = Raw<bf16>(s + at, is_there[i]);
+        of_before[i] = Raw<bf16>(all_before + at, all_before != nullptr && is_there[i]);
+        of_addend[i] = Raw<bf16>(addend + at, addend != nullptr && is_there[i]);
+        if (is_there[i]) of_rows[i] = reinterpret_cast<const float2*>(statistics)[row];
+        if (dropout.threshold > 0 && is_there[i]) places[i] = padded[row] * n + column;
     }
     block.multiply();
     block.put();
-    float gamma[PIECE], sums[3][PIECE] = {};
+    float g[ROW_ROUNDS][PIECE], normal[ROW_ROUNDS][PIECE], means[ROW_ROUNDS][2] = {}, gamma[PIECE], sums[3][PIECE] = {};
     float(&d_gamma)[PIECE] = sums[0], (&d_beta)[PIECE] = sums[1], (&d_bias)[PIECE] = sums[2];
     of_gamma.get(gamma);
     const float share = 1.0f / n;
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {
-        const unsigned row = block.row_of_piece(i);
-        const bool is_there = row < m && column < n;
-        const float mean = of_rows[i].x, factor = of_rows[i].y;
-        float g[PIECE], normal[PIECE], out[PIECE], sum = 0, sum_of_products = 0;
-        {
-            float before[PIECE];
-            block.get(g, i);
-            of_before[i].get(before), of_s[i].get(normal), of_addend[i].get(out);
+        float before[PIECE];
+        block.get(g[i], i);
+        of_before[i].get(before), of_s[i].get(normal[i]);
 #pragma unroll
-            for (int k = 0; k < PIECE; k++) {
-                g[k] += before[k];
-                normal[k] = (normal[k] - mean) * factor;
-                d_beta[k] += g[k];
-                d_gamma[k] += g[k] * normal[k];
-                g[k] *= gamma[k];
-                sum += g[k];
-                sum_of_products += g[k] * normal[k];
-            }
+        for (int k = 0; k < PIECE; k++) {
+            g[i][k] += before[k];
+            normal[i][k] = (normal[i][k] - of_rows[i].x) * of_rows[i].y;
+            d_beta[k] += g[i][k];
+            d_gamma[k] += g[i][k] * normal[i][k];
+            g[i][k] *= gamma[k];
+            means[i][0] += g[i][k];
+            means[i][1] += g[i][k] * normal[i][k];
         }
-        const float mean_g = sum_of_row(sum) * share;
-        const float mean_product = sum_of_row(sum_of_products) * (norm.kind == 0 ? share : 1.0f / norm.divisor(factor, n));
+    }
+    // All rows step by step: what one waits for, another one does.
 #pragma unroll
-        for (int k = 0; k < PIECE; k++) out[k] += factor * (g[k] - mean_g - normal[k] * mean_product);
-        if (is_there) store<PIECE>(static_cast<bf16*>(p.c) + row * n + column, out);
-        drop(out, dropout, places[i] * n + column);
-        if (is_there && dh != nullptr) store<PIECE>(dh + row * n + column, out);
+    for (unsigned i = 0; i < ROW_ROUNDS; i++) {
+        means[i][0] = sum_of_row(means[i][0]) * share;
+        means[i][1] = sum_of_row(means[i][1]) * (norm.kind == 0 ? share : 1.0f / norm.divisor(of_rows[i].y, n));
+    }
+#pragma unroll
+    for (unsigned i = 0; i < ROW_ROUNDS; i++) {
+        const unsigned at = block.row_of_piece(i) * n + column;
+        float out[PIECE];
+        of_addend[i].get(out);
+#pragma unroll
+        for (int k = 0; k < PIECE; k++) out[k] += of_rows[i].y * (g[i][k] - means[i][0] - normal[i][k] * means[i][1]);
+        if (is_there[i]) store<PIECE>(static_cast<bf16*>(p.c) + at, out);
+        drop(out, dropout, places[i]);
+        if (is_there[i] && dh != nullptr) store<PIECE>(dh + at, out);
 #pragma unroll
         for (int k = 0; k < PIECE; k++) d_bias[k] += out[k];
     }

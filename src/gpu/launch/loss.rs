@@ -7,8 +7,12 @@ use crate::error::Result;
 use crate::gpu::queue::{Address, Launch};
 use crate::ops::profile::Work;
 
-/// Logits that a warp of `smoothed_loss` keeps in registers.
-const HELD_BY_WARP: usize = 8 * 8 * WARP as usize;
+/// Warps of a block of `smoothed_loss` at most, and for rows that half as many can keep in registers, in bf16: then more blocks fit
+/// at a time, of which some read while others write.
+const WARPS: u32 = 16;
+/// Logits that a thread takes at once, and how many times that it keeps.
+const LOGITS: usize = 8;
+const HELD: usize = 8;
 
 impl Kernels {
     /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted.
@@ -21,7 +25,8 @@ impl Kernels {
     ) -> Result<()> {
         let bytes = self.number.bytes(rows * vocabulary) * (1 + usize::from(gradient));
         let kernel = self.typed("smoothed_loss");
-        let warps = if vocabulary <= 8 * HELD_BY_WARP { 8 } else { 16 };
+        let held_by_half = HELD * LOGITS * (WARPS / 2 * WARP) as usize;
+        let warps = if vocabulary <= held_by_half { WARPS / 2 } else { WARPS };
         let (rows, vocabulary, stride, gradient) = (rows as u32, vocabulary as u32, stride as u32, u32::from(gradient));
         let arguments = arguments![logits, losses, labels, smoothing, vocabulary, stride, gradient];
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.

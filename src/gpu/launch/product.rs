@@ -113,8 +113,8 @@ pub(super) fn work(p: &Product) -> Work {
 }
 
 impl Kernels {
-    /// Whether kernels take the product's layout: whole pieces of 16 bytes. After a parameter of another width, biases and norms
-    /// would not begin at whole pairs either.
+    /// Whether kernels take the product's layout: whole pieces of 16 bytes. Norms joined with it begin at such if all widths are
+    /// multiples of eight.
     fn has_small_form(&self, p: &Product) -> bool {
         let is_whole = |n: usize| n.is_multiple_of(8);
         let starts = [p.a.at, p.b.at, p.c.at].iter().all(|at| at.0.is_multiple_of(16));
@@ -123,6 +123,7 @@ impl Kernels {
         let rows_of_b = if p.b.transposed { p.k } else { p.n };
         self.wide
             && p.number == Number::Bf16
+            && p.epilogue.is_aligned()
             && starts
             && strides
             && [rows_of_a, rows_of_b, p.n].into_iter().all(is_whole)
