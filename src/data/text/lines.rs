@@ -174,16 +174,11 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
 
 #[cfg(test)]
 mod tests {
+    use super::super::write;
     use super::*;
 
     fn lines(text: &str) -> LineFile {
         LineFile::from_bytes("t.txt", text.as_bytes().to_vec()).unwrap()
-    }
-
-    fn write(directory: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = directory.path().join(name);
-        std::fs::write(&path, bytes).unwrap();
-        path
     }
 
     #[test]

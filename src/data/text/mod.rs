@@ -10,3 +10,11 @@ pub mod file;
 pub mod lines;
 pub mod packing;
 pub mod raw;
+
+/// A new file in a folder.
+#[cfg(test)]
+fn write(folder: &tempfile::TempDir, name: &str, bytes: &(impl AsRef<[u8]> + ?Sized)) -> std::path::PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}

@@ -238,16 +238,10 @@ fn next_member<R: BufRead>(mut reader: R) -> std::io::Result<Option<R>> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::path::PathBuf;
 
+    use super::super::write;
     use super::*;
     use crate::data::text::lines::read_lines;
-
-    fn write(directory: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = directory.path().join(name);
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
 
     #[test]
     fn reads_every_packing_with_several_members_under_any_name() {

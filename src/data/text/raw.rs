@@ -242,13 +242,8 @@ pub fn windows_of_pairs(corpus: &dyn PairSource, mut each: impl FnMut([RawLines;
 #[cfg(test)]
 mod tests {
     use super::super::lines::read_lines;
+    use super::super::write;
     use super::*;
-
-    fn write(folder: &tempfile::TempDir, name: &str, text: &str) -> std::path::PathBuf {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
 
     fn numbered(lines: usize) -> String {
         (1..=lines).map(|line| format!("{line}\n")).collect()

@@ -182,7 +182,7 @@ __device__ inline float keep(const Dropout& dropout, unsigned index) {
 
 // Which of the parts of a launch a block works on: each ends at a block, and those that are not there beyond the grid. `block`
 // becomes its number among that part's.
-template <unsigned COUNT, class Part> __device__ inline unsigned part_of(const Part (&each)[COUNT], unsigned& block) {
+template <unsigned COUNT, class T> __device__ inline unsigned part_of(const T (&each)[COUNT], unsigned& block) {
     static_assert(COUNT < 64, "six steps");
     // How many parts end before the block.
     unsigned which = 0;

@@ -2,6 +2,9 @@
 // half the time, and many weight gradients as one.
 #include "product.cuh"
 
+// Rows and columns of the result that a block computes.
+constexpr unsigned SQUARE = 64;
+
 struct NoMore {
     template <class B> __device__ void operator()(B&) const {}
 };
@@ -12,7 +15,7 @@ struct NoMore {
 // products.
 template <bool TERMS_LAST_A, bool TERMS_LAST_B, unsigned GROUPS = 1, class End, class More = NoMore>
 __device__ inline void multiply(const SmallProduct& p, unsigned number, const End& end, const More& more = {}) {
-    typedef Block<64, 64, TERMS_LAST_A, TERMS_LAST_B, GROUPS> B;
+    typedef Block<SQUARE, SQUARE, TERMS_LAST_A, TERMS_LAST_B, GROUPS> B;
     B block(p, number);
     block.begin(p);
     const unsigned column = block.column_of_pieces();
@@ -39,7 +42,7 @@ __device__ inline void multiply(const SmallProduct& p, unsigned number, const En
     }
     if constexpr (End::SUMS) {
         const unsigned row = block.first_row + threadIdx.x;
-        if (sums_up && end.sums != nullptr && threadIdx.x < 64 && row < p.m) end.sums[row] += block.result()[B::SUMS + threadIdx.x];
+        if (sums_up && end.sums != nullptr && threadIdx.x < SQUARE && row < p.m) end.sums[row] += block.result()[B::SUMS + threadIdx.x];
     }
 }
 

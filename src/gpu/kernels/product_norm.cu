@@ -46,7 +46,7 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
     }
     block.multiply();
     block.put();
-    float v[ROW_ROUNDS][PIECE], sums[ROW_ROUNDS] = {}, squares[ROW_ROUNDS] = {}, bias[PIECE];
+    float v[ROW_ROUNDS][PIECE], means[ROW_ROUNDS] = {}, squares[ROW_ROUNDS] = {}, bias[PIECE];
     of_bias.get(bias);
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {
@@ -60,7 +60,7 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
         for (int k = 0; k < PIECE; k++) {
             // Rounded as it is stored, so that backward sees the same. In columns that are not there, zero.
             v[i][k] = rounded<bf16>(residual[k] + v[i][k]);
-            sums[i] += v[i][k];
+            means[i] += v[i][k];
         }
         if (is_there[i]) store<PIECE>(static_cast<bf16*>(p.c) + block.row_of_piece(i) * n + column, v[i]);
     }
@@ -71,12 +71,12 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
     const float share = 1.0f / n;
     // All rows step by step: what one waits for, another one does.
 #pragma unroll
-    for (unsigned i = 0; i < ROW_ROUNDS; i++) sums[i] = sum_of_row(sums[i]) * share;
+    for (unsigned i = 0; i < ROW_ROUNDS; i++) means[i] = sum_of_row(means[i]) * share;
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {
 #pragma unroll
         for (int k = 0; k < PIECE; k++) {
-            v[i][k] -= sums[i];
+            v[i][k] -= means[i];
             squares[i] += v[i][k] * v[i][k];
         }
     }
@@ -90,7 +90,7 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
         for (int k = 0; k < PIECE; k++) v[i][k] = v[i][k] * factor * gamma[k] + beta[k];
         if (!is_there[i]) continue;
         store<PIECE>(y + row * n + column, v[i]);
-        if (column == 0) reinterpret_cast<float2*>(statistics)[row] = float2{sums[i], factor};
+        if (column == 0) reinterpret_cast<float2*>(statistics)[row] = float2{means[i], factor};
     }
 }
 LAUNCHABLE(multiply_add_norm)
