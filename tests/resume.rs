@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::project::{Project, fails, file, floats, send, sets, stderr, stdout, succeeds, wait_for_log};
+use common::project::{CONFIG, Project, fails, file, floats, send, sets, stderr, stdout, succeeds, wait_for_log};
 use safetensors::SafeTensors;
 
 #[test]
@@ -63,9 +63,38 @@ fn resumed_training_equals_uninterrupted_training() {
     fails(&project.mt(&[&resume[..], &sets].concat()), 2, &["train.batch_tokens", "valid.max_sentences"]);
     let forced = project.mt(&[&resume[..], &sets, &["--force"]].concat());
     succeeds(&forced);
-    for note in ["`train.batch_tokens` was", "the validation text has changed", "the epoch begins again"] {
+    for note in
+        ["`train.batch_tokens` was", "the validation text has changed since the run began\n", "the epoch begins again"]
+    {
         assert!(stderr(&forced).contains(note), "{}", stderr(&forced));
     }
+    // Other filters leave other text.
+    let sets = [&sets[..4], &["--set", "data.max_length=5", "--set", "train.max_updates=16", "--force"]].concat();
+    let forced = project.mt(&[&resume[..], &sets].concat());
+    succeeds(&forced);
+    let note = "the training text has changed since the run began, or only what `data.max_length` leaves of it\n";
+    assert!(stderr(&forced).contains(note), "{}", stderr(&forced));
+}
+
+/// The place is where the user states the value now, or could: not the record of the old one.
+#[test]
+fn a_refused_change_is_shown_where_it_is_stated() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let resume = |more: &[&str]| project.train(&[&["--resume", "--set", "train.max_updates=4"], more].concat());
+    fails(&resume(&["--set", "model.dropout=0.2"]), 2, &["--> --set model.dropout=0.2\n"]);
+    fails(&resume(&["--seed", "7"]), 2, &["`train.seed` was 1", "--> --set train.seed=7\n"]);
+    project.write("small.toml", CONFIG.replace("heads = 2\n", "heads = 4\n").replace("batch_tokens = 200\n", ""));
+    let refused = resume(&["--set", "model.preset=transformer-small"]);
+    // What no one states comes from a preset, or could be stated in its section.
+    let says = [
+        "`model.heads` was 2 up to update 2 and is 4 now\n  --> small.toml:12:1\n",
+        "`train.batch_tokens` was 200 up to update 2 and is 4096 now\n  --> small.toml:16:2\n",
+    ];
+    fails(&refused, 2, &says);
+    assert!(!stderr(&refused).contains("runs/small/config.toml"), "{}", stderr(&refused));
+    let check = stdout(&project.mt(&["check", "--config", "small.toml"]));
+    assert!(check.contains("--> small.toml:12:1"), "{check}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub use aliases::{instead_of, keys_called};
 use check::Report;
 use computed::ResolvedLayer;
 pub use corpus::{CorpusConfig, CorpusLocation, SetConfig};
-use document::{Origin, Source, Table, Value};
+use document::{Origin, Source, Table, Value, get};
 pub use dump::{differences, differences_of, is_resolved, to_toml, values};
 pub use init::idle_key;
 pub use model::{
@@ -86,6 +86,21 @@ pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
     load(&[path.to_path_buf()], &[])
 }
 
+/// Adds to an error about a key where its value comes from: where it is stated; else the preset that decides it, its section, or
+/// the last file, where it could be stated. `files` and `sets` are as for [`load`].
+pub fn locate(error: Error, key: &str, files: &[PathBuf], sets: &[String]) -> Error {
+    let mut loader = Loader::default();
+    let merged = loader.read(files, sets).ok().and_then(|()| loader.merged()).unwrap_or_default();
+    let sections = key.rmatch_indices('.').map(|(end, _)| &key[..end]);
+    let preset = key.starts_with("model.").then_some("model.preset");
+    let stated = [key].into_iter().chain(preset).chain(sections).find_map(|key| get(&merged, key));
+    match (stated, files.last()) {
+        (Some(entry), _) => entry.key.locate(error),
+        (None, Some(file)) => error.at(file),
+        (None, None) => error,
+    }
+}
+
 /// Gathers the layers of a configuration, lowest first.
 #[derive(Default)]
 struct Loader {
@@ -96,7 +111,7 @@ struct Loader {
     /// Sources read so far.
     sources: usize,
     /// Absolute paths of the files already among the layers.
-    read: Vec<PathBuf>,
+    files: Vec<PathBuf>,
     /// The position among the sources of the last file named on the command line, …
     named: usize,
     /// … and its folder.
@@ -108,12 +123,18 @@ struct Loader {
 
 impl Loader {
     fn load(mut self, files: &[PathBuf], sets: &[String]) -> Result<Config> {
+        self.read(files, sets)?;
+        self.finish()
+    }
+
+    /// Adds all layers.
+    fn read(&mut self, files: &[PathBuf], sets: &[String]) -> Result<()> {
         self.working = std::env::current_dir().map_err(|error| Error::io("find the working directory", ".", error))?;
         for file in files {
             self.file(file, None, &mut Vec::new());
         }
         self.overrides(sets);
-        self.finish()
+        Ok(())
     }
 
     /// Adds a file, after what it extends. `chain` holds the files that led here by `extends`, and `from` is the position of
@@ -127,7 +148,7 @@ impl Loader {
                 self.layers.push(None);
                 return;
             }
-            if self.read.contains(&path) {
+            if self.files.contains(&path) {
                 return;
             }
         }
@@ -154,7 +175,7 @@ impl Loader {
             }
         };
         self.layers.push(layer);
-        self.read.push(path);
+        self.files.push(path);
     }
 
     fn source(&mut self, name: PathBuf, text: String, directory: PathBuf, extended: usize) -> Rc<Source> {
@@ -224,12 +245,12 @@ impl Loader {
         self.layers.extend(layers.into_iter().map(Some));
     }
 
-    /// Checks the layers, lays them over one another and resolves the result.
-    fn finish(mut self) -> Result<Config> {
+    /// Checks the layers and lays them over one another. `None` if one could not be read: it may state what seems missing.
+    fn merged(&mut self) -> Option<Table> {
         let mut merged = Table::new();
         let mut resolved = Vec::new();
         let mut all_read = true;
-        for layer in self.layers {
+        for layer in std::mem::take(&mut self.layers) {
             match layer {
                 Some(mut layer) => {
                     self.report.check_layer(&mut layer, all_read.then_some(&merged));
@@ -240,10 +261,12 @@ impl Loader {
             }
         }
         resolved.iter().for_each(|layer| layer.release(&mut merged));
-        if !all_read {
-            // An unreadable file may state what seems missing, so do not look for missing keys.
-            return Err(self.report.into_error());
-        }
+        all_read.then_some(merged)
+    }
+
+    /// Resolves what the layers state.
+    fn finish(mut self) -> Result<Config> {
+        let Some(mut merged) = self.merged() else { return Err(self.report.into_error()) };
         corpus::check(&merged, &mut self.report);
         self.report.require(&mut merged);
         let directory = self.directory.as_deref().unwrap_or(&self.working);

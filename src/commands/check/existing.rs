@@ -28,14 +28,15 @@ pub struct Existing {
 }
 
 impl Existing {
-    /// The run in a directory, if there is one. What is wrong with it is among what is refused.
-    pub fn find(run: &Path, config: &Config) -> Option<Self> {
+    /// The run in a directory, if there is one. What is wrong with it is among what is refused, with the place of each key by
+    /// `locate`.
+    pub fn find(run: &Path, config: &Config, locate: &dyn Fn(Error, &str) -> Error) -> Option<Self> {
         let config_file = run.join(CONFIG_FILE);
         if !config::is_resolved(&config_file) {
             return None;
         }
         let Comparison { notes, mut refused, impossible } = match config::load_resolved(&config_file) {
-            Ok(old) => compare::configurations(&config_file, &old, config),
+            Ok(old) => compare::configurations(&config_file, &old, config, locate),
             Err(error) => Comparison { refused: vec![error], ..Comparison::default() },
         };
         refused.extend(impossible);
@@ -63,7 +64,7 @@ impl Existing {
         let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(false) };
         let valid = Validator::open(config, texts, &data.tokenizers, &|_| ())?;
         let text = compare::checksums(&data.corpus, valid.as_ref());
-        let compared = compare::text(&state.text, &text, &config.data);
+        let compared = compare::text(state, &text, config);
         self.refused.extend(compared.err().into_iter().flat_map(Error::into_all));
         Ok(!self.refused.is_empty())
     }

@@ -74,14 +74,15 @@ struct Training<'a> {
     config: Config,
     /// The run directory.
     run: PathBuf,
+    args: &'a RunArgs,
     common: &'a Common,
 }
 
 impl<'a> Training<'a> {
-    fn load(args: &RunArgs, common: &'a Common) -> Result<Self> {
+    fn load(args: &'a RunArgs, common: &'a Common) -> Result<Self> {
         let config = configuration::load(args, common)?;
         let run = directory::of(args)?;
-        Ok(Self { config, run, common })
+        Ok(Self { config, run, args, common })
     }
 
     /// Checks every corpus as far as it can be read, first those that must not be trained on.
@@ -132,7 +133,9 @@ impl<'a> Training<'a> {
 
     /// Checks the run that is there already, the vocabulary, the device and the memory, and looks at what training will take.
     fn check_prospects(&self, texts: &Texts, report: &mut Report) {
-        report.existing = Existing::find(&self.run, &self.config);
+        report.existing = Existing::find(&self.run, &self.config, &|error, key| {
+            configuration::locate(error, key, self.args, self.common)
+        });
         let prepared = self.prepare(texts, report);
         let device = report.keep(configuration::device(&self.config));
         // Only the processor uses the machine's memory; `cpu` and `auto` can always be opened.

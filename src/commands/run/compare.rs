@@ -5,13 +5,13 @@ use std::path::Path;
 use super::init;
 use super::validator::Validator;
 use crate::commands::record::{self, Values};
-use crate::config::{self, Config, CorpusLocation, DataConfig, Decides, ModelConfig, OnResume};
+use crate::config::{self, Config, CorpusLocation, Decides, ModelConfig, OnResume};
 use crate::console::shell_word;
 use crate::data::encoded::EncodedCorpus;
 use crate::error::{Error, Result};
 use crate::model::layout::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
-use crate::train::state::TextChecksums;
+use crate::train::state::{TextChecksums, TrainState};
 
 /// A checkpoint holds other tensors if this is 0.
 const AVERAGE: &str = "train.exponential_average";
@@ -54,8 +54,14 @@ pub struct Comparison {
 }
 
 /// Compares the configuration of a run, stored in `config_file`, with the one to continue it with. What its newest checkpoint
-/// records counts for more than the file, which may have been changed since.
-pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Comparison {
+/// records counts for more than the file, which may have been changed since. `locate` adds to an error where the new value of a
+/// key is stated.
+pub fn configurations(
+    config_file: &Path,
+    old: &Config,
+    new: &Config,
+    locate: &dyn Fn(Error, &str) -> Error,
+) -> Comparison {
     let newest = config_file.parent().and_then(record::of_newest);
     let has_parameters = newest.is_some();
     let (step, record) = newest.unwrap_or_default();
@@ -83,27 +89,27 @@ pub fn configurations(config_file: &Path, old: &Config, new: &Config) -> Compari
                 init.display(),
                 shell_word(config_file)
             );
-            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
+            comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if meaning == OnResume::NoEffect {
             let help =
                 "a run keeps the vocabulary that it began with: restore the value, or start another run with --run-dir";
-            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
+            comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if meaning == OnResume::AtStart && has_parameters {
             let help = "a run that has a checkpoint goes on with its own parameters: restore the value, or start another run with \
                         --run-dir";
-            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
+            comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if is_other_shape && config::decides(&key, Decides::Shape) {
             let help =
                 "the run's parameters do not fit another shape: restore the value, or start another run with --run-dir";
-            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
+            comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if key == AVERAGE && is_off(&before) != is_off(&now) {
             let help = "a run has its exponential average from the beginning or not at all: restore the value, or start \
                         another run from this one's model with train.init";
-            comparison.impossible.push(Error::usage(what).at(config_file).help(help));
+            comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if matches!(meaning, OnResume::Refused | OnResume::AtStart) {
             let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
                         with --force";
-            comparison.refused.push(Error::usage(what).at(config_file).help(help));
+            comparison.refused.push(locate(Error::usage(what), &key).help(help));
         }
     }
     comparison
@@ -149,24 +155,43 @@ pub fn checksums(corpus: &EncodedCorpus, validator: Option<&Validator>) -> TextC
 }
 
 /// Refuses to continue a run with other text than it began with.
-pub fn text(old: &TextChecksums, new: &TextChecksums, config: &DataConfig) -> Result<()> {
+pub fn text(state: &TrainState, new: &TextChecksums, config: &Config) -> Result<()> {
+    let (old, filters) = (&state.text, other_filters(&state.configuration, config));
+    let config = &config.data;
     let valid = old.valid.is_some() && new.valid.is_some() && old.valid != new.valid;
     let is_known = old.corpora.len() == config.train.len() && new.corpora.len() == config.train.len();
     let is_other = |number: &usize| !is_known || old.corpora[*number] != new.corpora[*number];
     let other: Vec<_> = (0..config.train.len()).filter(is_other).map(|number| &config.train[number].location).collect();
     let mut errors = Vec::new();
     if old.train != new.train {
-        errors.push(changed("training", &other, is_known));
+        errors.push(changed("training", &filters, &other, is_known));
     }
     if valid {
-        errors.push(changed("validation", &config.valid.iter().map(|set| &set.location).collect::<Vec<_>>(), true));
+        errors.push(changed(
+            "validation",
+            &[],
+            &config.valid.iter().map(|set| &set.location).collect::<Vec<_>>(),
+            true,
+        ));
     }
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
-/// The error for text that has changed: all of `texts` or, if it is not known which, some of them.
-fn changed(what: &str, texts: &[&CorpusLocation], is_known: bool) -> Error {
-    let what = format!("the {what} text has changed since the run began");
+/// The filters of training text that are others now. The checksums are of what they leave of it.
+fn other_filters(before: &Values, config: &Config) -> Vec<String> {
+    let now = record::values(config);
+    let filters = config::that_decide(Decides::Batches).filter(|key| key.starts_with("data.max_"));
+    filters.filter(|key| before.get(key).is_some_and(|before| now.get(key) != Some(before))).collect()
+}
+
+/// The error for text that has changed: all of `texts` or, if it is not known which, some of them. With other `filters`, it may
+/// be the same.
+fn changed(what: &str, filters: &[String], texts: &[&CorpusLocation], is_known: bool) -> Error {
+    let or = match filters {
+        [] => String::new(),
+        keys => format!(", or only what `{}` leaves of it", keys.join("` and `")),
+    };
+    let what = format!("the {what} text has changed since the run began{or}");
     let error = match texts {
         [] => Error::usage(what),
         [text] => Error::usage(what).at(text.to_string()),
@@ -185,7 +210,7 @@ fn changed(what: &str, texts: &[&CorpusLocation], is_known: bool) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::CorpusConfig;
+    use crate::config::{CorpusConfig, DataConfig};
 
     #[test]
     fn a_corpus_that_was_added_is_told_from_another_weight() {
@@ -208,7 +233,8 @@ mod tests {
             ),
             (&[1.0, 1.0], &[1.0, 2.0], "`data.train.weight` was [1.0, 1.0] before and is [1.0, 2.0] now"),
         ] {
-            let refused = configurations(Path::new("none/config.toml"), &config(old), &config(new)).refused;
+            let refused =
+                configurations(Path::new("none/config.toml"), &config(old), &config(new), &|error, _| error).refused;
             assert_eq!(refused.len(), 1);
             assert!(refused[0].what().starts_with(says), "{}", refused[0]);
         }
@@ -225,21 +251,22 @@ mod tests {
             tag: None,
             weight: 1.0,
         });
-        let data = DataConfig { train: train.to_vec(), ..config.data };
+        let config = Config { data: DataConfig { train: train.to_vec(), ..config.data }, ..Config::default() };
         let checksums = |corpora: &[&str]| TextChecksums {
             train: corpora.concat(),
             corpora: corpora.iter().map(|&digest| digest.to_owned()).collect(),
             valid: None,
         };
         let old = checksums(&["1", "2", "3"]);
-        text(&old, &old, &data).unwrap();
+        let state = |text: &TextChecksums| TrainState { text: text.clone(), ..TrainState::default() };
+        text(&state(&old), &old, &config).unwrap();
         let older = TextChecksums { corpora: Vec::new(), ..old.clone() };
         for (old, new, named) in [
             (&old, ["1", "5", "3"], &["b"][..]),
             (&old, ["1", "5", "6"], &["b", "c"]),
             (&older, ["1", "5", "3"], &["a", "b", "c"]),
         ] {
-            let error = text(old, &checksums(&new), &data).unwrap_err().to_string();
+            let error = text(&state(old), &checksums(&new), &config).unwrap_err().to_string();
             let found = ["a", "b", "c"].into_iter().filter(|name| error.contains(&format!("{name}.en")));
             assert_eq!(found.collect::<Vec<_>>(), named, "{error}");
         }

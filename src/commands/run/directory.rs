@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use same_file::Handle;
 
 use super::compare::{self, Comparison};
+use super::configuration;
 use crate::checkpoint::{self, BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
-use crate::cli::{RunArgs, TrainArgs};
+use crate::cli::{Common, RunArgs, TrainArgs};
 use crate::config::{self, Config};
 use crate::console::{message, note, warning};
 use crate::data::tokenizers::{self, Tokenizers};
@@ -121,7 +122,7 @@ impl Lock {
 
 /// Makes sure that the directory can hold a run and that no other process trains in it. Returns the run to be continued, if
 /// any. Does not change a run in it.
-pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Continued>, Lock)> {
+pub fn open(run: &Path, args: &TrainArgs, common: &Common, config: &Config) -> Result<(Option<Continued>, Lock)> {
     let config_file = run.join(CONFIG_FILE);
     let exists = config::is_resolved(&config_file);
     if exists && !args.resume && !args.overwrite {
@@ -132,7 +133,7 @@ pub fn open(run: &Path, args: &TrainArgs, config: &Config) -> Result<(Option<Con
     }
     if exists && args.resume {
         let lock = lock(run)?;
-        return Ok((continued(run, args, config)?, lock));
+        return Ok((continued(run, args, common, config)?, lock));
     }
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
     Ok((None, lock(run)?))
@@ -150,13 +151,16 @@ pub struct Continued {
 ///
 /// # Errors
 /// It may not be continued with `config`; all reasons are named.
-pub fn continued(run: &Path, args: &TrainArgs, config: &Config) -> Result<Option<Continued>> {
+pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config) -> Result<Option<Continued>> {
     let config_file = run.join(CONFIG_FILE);
     if !args.resume || !config::is_resolved(&config_file) {
         return Ok(None);
     }
     let old = config::load_resolved(&config_file)?;
-    let Comparison { mut notes, mut refused, impossible } = compare::configurations(&config_file, &old, config);
+    let Comparison { mut notes, mut refused, impossible } =
+        compare::configurations(&config_file, &old, config, &|error, key| {
+            configuration::locate(error, key, &args.run, common)
+        });
     if args.force {
         notes.extend(refused.drain(..).map(|error| error.what().to_owned()));
     }

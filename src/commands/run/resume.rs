@@ -44,7 +44,7 @@ pub fn begin(
 
 /// Refuses to continue with other text than the state's or, if `force` insists, notes it.
 pub fn check_text(state: &TrainState, text: &TextChecksums, config: &Config, force: bool) -> Result<()> {
-    match compare::text(&state.text, text, &config.data) {
+    match compare::text(state, text, config) {
         Err(error) if force => {
             error.all().for_each(|one| note(one.what()));
             Ok(())

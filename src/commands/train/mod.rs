@@ -65,12 +65,12 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     directory::refuse_unusable(&run, &config)?;
     config.train.schedule.idle_end(config.train.max_updates).into_iter().for_each(warning);
     if args.dry_run {
-        let old = directory::continued(&run, args, &config)?.map(|continued| continued.config);
+        let old = directory::continued(&run, args, common, &config)?.map(|continued| continued.config);
         let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
         return dry_run::print(&run, &config, &texts, saved, args, &device, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
-    let (continued, lock) = directory::open(&run, args, &config)?;
+    let (continued, lock) = directory::open(&run, args, common, &config)?;
     let (old, changes) = continued.map(|continued| (continued.config, continued.changes)).unzip();
     let changes = changes.unwrap_or_default();
     let resumed = old.is_some();
