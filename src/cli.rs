@@ -57,10 +57,17 @@ pub struct Common {
     #[arg(long, global = true, help_heading = "Every command")]
     pub json: bool,
     /// Print only results, errors, and warnings about files that are damaged or cannot be written
-    #[arg(short, long, global = true, help_heading = "Every command")]
+    #[arg(short, long, global = true, help_heading = "Every command", overrides_with = "quiet")]
     pub quiet: bool,
     /// Print more: the causes of errors; in mt info, every tensor
-    #[arg(short, long, global = true, help_heading = "Every command", conflicts_with = "quiet")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        help_heading = "Every command",
+        overrides_with = "verbose",
+        conflicts_with = "quiet"
+    )]
     pub verbose: bool,
     /// When to colour messages and help
     #[arg(long, global = true, help_heading = "Every command", value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
@@ -226,7 +233,7 @@ pub struct DecodeArgs {
     #[arg(long, value_name = "N")]
     pub max_length_extra: Option<usize>,
     /// Sample tokens at random instead of searching for the best translation
-    #[arg(long, conflicts_with_all = ["beam", "beam_groups", "patience"])]
+    #[arg(long, conflicts_with_all = ["beam_groups", "patience"])]
     pub sample: bool,
     /// Divide logits by this before sampling: below 1, the distribution is sharper, above 1 flatter
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
@@ -287,7 +294,7 @@ pub struct TranslateArgs {
     /// Append ` ||| ` and the word alignment to each translation: pairs of a source and a target word, from 0
     ///
     /// Words are what any white space separates, no-break spaces too. The alignment is found from the attention of the (first)
-    /// model. With --n-best and --json, each translation has its own.
+    /// model. With --n-best, each translation has its own, between text and LogProb.
     #[arg(long)]
     pub alignment: bool,
     /// Write this many translations per line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`; lines are numbered from 0

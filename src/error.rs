@@ -13,7 +13,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::file::is_out_of_files;
+use crate::file::{is_out_of_files, may_pass};
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -112,6 +112,7 @@ impl Error {
             std::io::ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),
             std::io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place"),
             _ if is_of_open_files(&source) => Some("raise the limit on open files (ulimit -n), then run again"),
+            std::io::ErrorKind::BrokenPipe => Some("its reader has gone away"),
             std::io::ErrorKind::IsADirectory => Some("there is a directory of this name; a file is needed"),
             _ => None,
         };
@@ -173,6 +174,13 @@ impl Error {
     pub fn is_of_access(&self) -> bool {
         let is_denied = |it: &std::io::Error| it.kind() == std::io::ErrorKind::PermissionDenied;
         self.is_of_open_files() || self.all().any(|error| error.is_caused_by(is_denied))
+    }
+
+    /// Whether what failed may succeed a moment later: on a network file system, or in a directory that was just removed or is a
+    /// link to one (then it exists and cannot be made).
+    pub fn may_pass(&self) -> bool {
+        use std::io::ErrorKind::{AlreadyExists, NotFound};
+        self.is_caused_by(|it| matches!(it.kind(), NotFound | AlreadyExists) || may_pass(it))
     }
 
     fn is_caused_by(&self, is_it: impl Fn(&std::io::Error) -> bool) -> bool {

@@ -4,6 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{StatVfs, statvfs};
 
@@ -75,6 +76,22 @@ fn remove_left_by_kills(path: &Path, beginning: &str) {
 /// put another in its place.
 pub(crate) fn is_left(file: &File, path: &Path) -> bool {
     file.try_lock().is_ok() && lies_at(file, path)
+}
+
+/// Whether an error may be gone a moment later, as those of a network file system.
+pub(crate) fn may_pass(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| [libc::EIO, libc::ESTALE, libc::ETIMEDOUT, libc::ENFILE].contains(&code))
+}
+
+/// Tries again, some moments later, what failed for a reason that may pass.
+pub(crate) fn patiently<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    for pause in [100, 1000] {
+        match attempt() {
+            Err(error) if may_pass(&error) => std::thread::sleep(Duration::from_millis(pause)),
+            result => return result,
+        }
+    }
+    attempt()
 }
 
 /// Whether an open file or directory is what lies at a path.
@@ -174,6 +191,22 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_pass_is_tried_again() {
+        let tried = |errors: &[i32]| {
+            let count = std::cell::Cell::new(0);
+            let result = patiently(|| {
+                let number = count.replace(count.get() + 1);
+                errors.get(number).map_or(Ok(number), |code| Err(io::Error::from_raw_os_error(*code)))
+            });
+            (result.ok(), count.get())
+        };
+        assert_eq!(tried(&[]), (Some(0), 1));
+        assert_eq!(tried(&[libc::ESTALE, libc::EIO]), (Some(2), 3));
+        assert_eq!(tried(&[libc::EIO; 3]), (None, 3));
+        assert_eq!(tried(&[libc::ENOENT]), (None, 1));
+    }
 
     #[test]
     fn nothing_is_left_of_what_fails() {

@@ -405,7 +405,7 @@ fn neither_text_nor_device_hides_what_cannot_be() {
 fn an_unusable_run_directory_hides_nothing() {
     let project = with_wrong_corpora();
     std::fs::create_dir_all(project.path("runs/small")).unwrap();
-    project.write("runs/small/notes.txt", "mine");
+    project.write("runs/small/log.jsonl", "mine");
     let (_, said, report) = checked(&project, 2, &[UNEVEN, "tokenizer.path=nope.json"]);
     let foreign = "the run directory holds something that is not a run";
     assert_errors(&report, &said, &[foreign, REFUSAL, "`tokenizer.path`: cannot read the tokenizer"]);

@@ -420,6 +420,28 @@ fn tokenize_and_detokenize_are_inverse() {
     assert_eq!(project.mt_with_input(&["tokenize", "--model", "runs/small"], odd.as_bytes()).stdout, tokens.stdout);
 }
 
+/// With other merges, there would be pieces that the model has never seen in such text.
+#[test]
+fn a_damaged_tokenizer_splits_nothing() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=1"]));
+    let mut tokenizer: Value = serde_json::from_slice(&file(&project, "runs/small", "tokenizer.json")).unwrap();
+    tokenizer["model"]["merges"].as_array_mut().unwrap().pop();
+    project.write("runs/small/tokenizer.json", tokenizer.to_string());
+    // The final model has a manifest, and so has the last checkpoint.
+    for gone in ["none", "manifest.json"] {
+        let _ = std::fs::remove_file(project.path("runs/small").join(gone));
+        for command in ["tokenize", "detokenize"] {
+            let output = project.mt_with_input(&[command, "--model", "runs/small"], b"the cat\n");
+            fails(&output, 1, &["tokenizer.json is damaged"]);
+            assert_eq!(stdout(&output), "");
+        }
+    }
+    // A directory that holds nothing but a tokenizer says nothing about it.
+    std::fs::remove_dir_all(project.path("runs/small/checkpoints")).unwrap();
+    succeeds(&project.mt_with_input(&["tokenize", "--model", "runs/small"], b"the cat\n"));
+}
+
 /// If the two languages have no tokenizer in common.
 #[test]
 fn text_is_split_as_source_or_as_target() {
@@ -688,13 +710,51 @@ fn a_run_directory_that_cannot_be_made_is_refused_beforehand() {
 #[test]
 fn a_directory_with_something_else_is_refused_beforehand() {
     let project = Project::new();
-    std::fs::create_dir_all(project.path("foreign")).unwrap();
-    project.write("foreign/notes.txt", "mine");
-    for command in [&["train", "--overwrite"][..], &["train", "--dry-run"], &["check"]] {
+    std::fs::create_dir_all(project.path("foreign/checkpoints")).unwrap();
+    for command in [&["train", "--overwrite"][..], &["train", "--resume"], &["train", "--dry-run"], &["check"]] {
         let output = project.mt(&[command, &["--config", "small.toml", "--run-dir", "foreign"]].concat());
-        fails(&output, 2, &["foreign", "holds something that is not a run", "--run-dir"]);
+        let says = ["holds something that is not a run", "--> foreign/checkpoints", "--run-dir"];
+        fails(&output, 2, &says);
     }
     assert_eq!(std::fs::read_dir(project.path("foreign")).unwrap().count(), 1);
+}
+
+/// A script's log of the run, for example. Nothing of it is touched.
+#[test]
+fn a_run_begins_beside_other_files_if_asked_to() {
+    let project = Project::new();
+    let begin =
+        |flag: &[&str], run: &str| project.train(&[flag, &["--run-dir", run, "--set", "train.max_updates=2"]].concat());
+    std::fs::create_dir_all(project.path("job")).unwrap();
+    project.write("job/train.log", "mine");
+    for more in [&[][..], &["--dry-run"], &["--overwrite"]] {
+        let says = ["holds something that is not a run\n", "beside what is there with --resume"];
+        fails(&begin(more, "job"), 2, &says);
+    }
+    succeeds(&project.mt(&["check", "--config", "small.toml", "--run-dir", "job"]));
+    for more in [&["--resume", "--dry-run"][..], &["--resume"], &["--resume"], &["--overwrite"]] {
+        succeeds(&begin(more, "job"));
+        assert_eq!(file(&project, "job", "train.log"), b"mine");
+    }
+}
+
+/// The line at the top of its configuration is a comment, which other programs do not keep.
+#[test]
+fn a_run_is_known_without_the_first_line_of_its_configuration() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    let (first, rest) = config.split_once('\n').unwrap();
+    assert!(first.starts_with('#'), "{first}");
+    project.write("runs/small/config.toml", rest);
+    fails(&project.train(&[]), 2, &["the run directory already exists"]);
+    let again = ["train", "--config", "runs/small/config.toml", "--resume", "-q", "--set", "train.max_updates=4"];
+    let check = ["check", "--config", "small.toml"];
+    assert!(stdout(&project.mt(&check)).contains("there is a run in runs/small, at update 2"));
+    succeeds(&project.mt(&again));
+    assert_eq!(project.logged("runs/small", "train").last().unwrap()["update"], 4);
+    assert!(!project.path("runs/config").exists());
+    assert!(file(&project, "runs/small", "config.toml").starts_with(first.as_bytes()));
 }
 
 /// What is left of a run is not trained over, as if there had been none.
@@ -852,6 +912,10 @@ fn one_model_has_one_bleu() {
     let output = project.mt(&[&["train", "--config", "small.toml"], &sets[..]].concat());
     succeeds(&output);
     assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
+    let nfkc = ["--run-dir", "nfkc", "--set", "train.max_updates=1"];
+    succeeds(&project.train(&nfkc));
+    let said = stderr(&project.mt(&["eval", "--model", "nfkc", "--max-length", "2"]));
+    assert!(said.contains("warning: 6 of 6 references are not in the form that tokenizer.normalization"), "{said}");
     let bleu = |more: &[&str]| -> Value {
         let output = project.mt(&[&["eval", "--model", "runs/small", "--beam", "1", "--json"], more].concat());
         succeeds(&output);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::project::{Project, fails, stderr, succeeds};
+use common::project::{Project, fails, file, stderr, succeeds};
 use mt::checkpoint;
 
 /// Many updates, with a checkpoint every third one.
@@ -87,6 +87,33 @@ fn a_limit_on_file_sizes_ends_the_run_and_loses_nothing() {
         succeeds(&shell(&project, &format!("mt {command} -q && mt translate -q --model new the cat && rm -r new")));
     }
     goes_on(&project, "runs/small");
+}
+
+/// What was written of lines that are not told of is removed, so that both can be put together.
+#[test]
+fn translations_that_found_no_room_go_on_where_they_ended() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=3"]));
+    project.write("lines.en", "the cat sleeps\na dog\n".repeat(3500));
+    let translate = "mt translate --model runs/small -q --min-length 3 --max-length 4 --beam 1";
+    succeeds(&shell(&project, &format!("{translate} --input lines.en --output all")));
+    let all = String::from_utf8(file(&project, ".", "all")).unwrap();
+    // In blocks of 512 bytes: some of the lines.
+    let blocks = all.len() / 512 * 3 / 4;
+    let output = shell(&project, &format!("ulimit -f {blocks}; {translate} --input lines.en --output part"));
+    fails(&output, 1, &["os error 27", "ulimit -f", "the results of "]);
+    let part = String::from_utf8(file(&project, ".", "part")).unwrap();
+    let lines = part.lines().count();
+    assert!(lines > 0 && all.starts_with(&part) && part.ends_with('\n'), "{lines}");
+    let says = format!("the results of {lines} lines are there: to go on, begin with line {} of the input", lines + 1);
+    assert!(stderr(&output).contains(&says), "{}", stderr(&output));
+    // What others have opened is theirs to cut.
+    let output = shell(&project, &format!("ulimit -f {blocks}; {translate} --input lines.en >part"));
+    fails(
+        &output,
+        1,
+        &[&format!("the results of {lines} lines are there: to go on, remove what follows them and begin")],
+    );
 }
 
 /// Until the largest batch has been tried.

@@ -48,6 +48,28 @@ fn a_byte_order_mark_counts_in_what_is_scored() {
         let score = score(hyp, reference);
         assert!((score - expected).abs() < 1e-9, "{hyp} {reference}: {score}");
     }
+    let said = stderr(&project.mt(&["eval", "--hyp", "marked", "--ref", "plain"]));
+    assert!(said.contains("warning: marked begins with a byte order mark") && !said.contains("plain begins"), "{said}");
+}
+
+/// As in validation, a byte order mark is no part of a model's test set.
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_test_set() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let text = std::fs::read_to_string(project.path("valid.de")).unwrap();
+    project.write("marked.de", format!("\u{FEFF}{text}"));
+    let score = |reference: &str| -> Value {
+        let args =
+            ["eval", "--model", "runs/small", "--src", "valid.en", "--ref", reference, "--chrf", "--bleu", "--json"];
+        let output = project.mt(&args);
+        succeeds(&output);
+        assert!(!stderr(&output).contains("byte order mark"), "{}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let plain = score("valid.de");
+    assert!(plain["chrf"]["score"].as_f64().unwrap() > 0.0, "{plain}");
+    assert_eq!(score("marked.de"), plain);
 }
 
 /// Of five words the last is wrong in one reference: 4 of 5 words match, 3 of 4 pairs, 2 of 3 and 1 of 2.
@@ -488,6 +510,8 @@ fn a_report_tells_where_translations_fail() {
     ] {
         assert!(text.contains(words), "{words} in {text}");
     }
+    let same = project.mt(&["eval", "--ref", "ref", "-q", "--report", "--hyp", "good", "good"]);
+    assert!(stdout(&same).ends_with("words of one alone\n  no line differs\n"), "{}", stdout(&same));
     let with_src = project.mt(&["eval", "--ref", "ref", "--hyp", "good", "--src", "src"]);
     fails(&with_src, 2, &["--src", "--report"]);
 }

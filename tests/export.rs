@@ -74,6 +74,9 @@ fn a_ctranslate2_model_has_all_weights() {
     };
     succeeds(&export("ct2", &[]));
     succeeds(&export("int8", &["--quantization", "int8"]));
+    let said = stderr(&project.mt(&["export", "runs/small", "--format", "ct2", "--out", "again"]));
+    let call = "translate_batch(…, beam_size=4, min_decoding_length=0); but its length penalty is never gnmt";
+    assert!(said.contains(call), "{said}");
     let model = file(&project, "runs/small", "model.safetensors");
     let model = SafeTensors::deserialize(&model).unwrap();
     let tensor = |name: &str| floats(model.tensor(name).unwrap().data());

@@ -776,6 +776,7 @@ fn what_changes_on_resume_is_in_the_log() {
         succeeds(&project.train(&[&slower[..], &["train.max_updates=10"]].concat()));
         // As if it had been killed before this checkpoint.
         std::fs::remove_dir_all(project.path("runs/small/checkpoints/step-00000010")).unwrap();
+        std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
     }
     let found = changes();
     assert_eq!((found.len(), found[0].0), (1, 8), "{found:?}");
@@ -903,6 +904,103 @@ fn a_resume_without_an_update_changes_nothing_of_the_final_average() {
     assert!(said.contains("average of the last 5 checkpoints"), "{said}");
 }
 
+/// A job that is queued again, perhaps after its checkpoints were tidied up: what they made would be another model.
+#[test]
+fn a_run_that_has_ended_keeps_its_final_model() {
+    let project = Project::new();
+    let train = |more: &[&str]| project.mt(&[&["train", "--config", "small.toml", "--json"], more].concat());
+    let first = train(&[]);
+    succeeds(&first);
+    let model = || file(&project, "runs/small", "model.safetensors");
+    let (made, log) = (model(), file(&project, "runs/small", "log.jsonl"));
+    for step in ["step-00000004", "step-00000008"] {
+        let again = train(&["--resume"]);
+        succeeds(&again);
+        let says = "the run has ended at update 12: train.max_updates reached; its final model stays as it is";
+        assert!(stderr(&again).contains(says), "{}", stderr(&again));
+        assert_eq!(stdout(&again), stdout(&first));
+        assert!(model() == made && file(&project, "runs/small", "log.jsonl") == log);
+        let _ = std::fs::remove_dir_all(project.path("runs/small/checkpoints").join(step));
+    }
+    // It goes on if there is something to do: an average of other checkpoints, or more updates.
+    let said = stderr(&train(&["--resume", "--set", "train.average_last=1"]));
+    assert!(
+        said.contains("the final model of the run is removed") && said.contains("average of one checkpoint"),
+        "{said}"
+    );
+    succeeds(&train(&["--resume", "--set", "train.max_updates=16"]));
+    // Not from an earlier checkpoint, which would take the final model away.
+    std::fs::remove_dir_all(project.path("runs/small/checkpoints/step-00000016")).unwrap();
+    let made = model();
+    let resume = ["--resume", "--set", "train.max_updates=16"];
+    fails(&train(&resume), 1, &["the checkpoint of update 16, the last, is gone", "from update 12", "train.init"]);
+    assert!(model() == made);
+    std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
+    let output = project.mt(&[&["train", "--config", "small.toml", "-q"], &resume[..]].concat());
+    succeeds(&output);
+    assert!(stderr(&output).contains("warning: the checkpoint of update 16, the last, is gone"), "{}", stderr(&output));
+    assert!(model() == made);
+}
+
+#[test]
+fn a_run_that_has_lost_its_checkpoints_is_not_begun_again() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
+    let log = file(&project, "runs/small", "log.jsonl");
+    std::fs::remove_dir_all(project.path("runs/small/checkpoints")).unwrap();
+    let says =
+        ["the run has lost its checkpoints: `last` names that of update 4", "runs/small/checkpoints", "--overwrite"];
+    for more in [&["--resume"][..], &["--resume", "--dry-run"]] {
+        fails(&project.train(more), 1, &says);
+    }
+    assert!(stdout(&project.mt(&["check", "--config", "small.toml"])).contains(says[0]));
+    assert_eq!(file(&project, "runs/small", "log.jsonl"), log);
+    succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=4"]));
+}
+
+/// As if a file system had gone away for a moment.
+#[test]
+fn a_checkpoint_that_cannot_be_written_is_tried_again() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    let [checkpoints, elsewhere, away] = ["runs/small/checkpoints", "elsewhere", "away"].map(|name| project.path(name));
+    std::fs::rename(&checkpoints, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &checkpoints).unwrap();
+    let keys = ["train.max_updates=100000", "train.save_every=100", "valid.every=0", "train.keep=2"];
+    let args = [&["train", "--config", "small.toml", "--resume", "-q"], &sets(&keys)[..]].concat();
+    let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let wait_for = |update: u64| {
+        let last = || {
+            std::fs::read_to_string(project.path("runs/small/last")).ok()?.trim().strip_prefix("step-")?.parse().ok()
+        };
+        let is_there = || last().is_some_and(|step: u64| step >= update);
+        assert!(
+            (0..2400).any(|_| is_there() || {
+                std::thread::sleep(Duration::from_millis(50));
+                false
+            }),
+            "{update}"
+        );
+    };
+    wait_for(100);
+    std::fs::rename(&elsewhere, &away).unwrap();
+    let again = said.find(|line| {
+        let line = line.as_ref().unwrap();
+        assert!(!line.starts_with("error"), "{line}");
+        line.contains("is tried again")
+    });
+    let again = again.unwrap().unwrap();
+    std::fs::rename(&away, &elsewhere).unwrap();
+    let update = again.split_whitespace().find_map(|word| word.parse::<u64>().ok()).unwrap();
+    wait_for(update + 200);
+    send("-TERM", &child);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let all: Vec<String> = said.map(Result::unwrap).collect();
+    assert!(all.iter().all(|line| !line.contains("cannot")), "{all:?}");
+}
+
 /// How work is divided among threads decides nothing.
 #[test]
 fn training_does_not_depend_on_the_number_of_threads() {
@@ -951,8 +1049,11 @@ fn another_beginning_is_refused_even_with_force() {
         fails(&output, 2, &[&format!("`{key}` was"), "goes on with its own parameters", "--run-dir"]);
     }
     assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
+    // As before its first checkpoint.
     std::fs::remove_dir_all(project.path("runs/small/checkpoints")).unwrap();
-    std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
+    for name in ["model.safetensors", "last"] {
+        std::fs::remove_file(project.path("runs/small").join(name)).unwrap();
+    }
     let again = ["--resume", "--set", "train.max_updates=2", "--set", "model.init=normal"];
     fails(&project.train(&again), 2, &["`model.init` was", "--force"]);
     succeeds(&project.train(&[&again[..], &["--force"]].concat()));

@@ -140,6 +140,41 @@ fn the_tag_of_a_corpus_is_put_in_front_of_its_lines() {
     }
 }
 
+/// The model has never seen two.
+#[test]
+fn a_second_tag_is_told() {
+    let project = trained();
+    let warned = |args: &[&str], says: &str| {
+        let output = project.mt(&[args, &["--model", "runs/small"]].concat());
+        succeeds(&output);
+        let said = stderr(&output);
+        assert_eq!(said.contains("in front of it the model reads two"), !says.is_empty(), "{args:?}: {said}");
+        assert!(said.contains(says), "{args:?}: {said}");
+    };
+    project.write("hyp", "Katze\nHund\n");
+    project.write("two.en", "<2en> the cat\nthe dog\n");
+    project.write("none.en", "the <2en> cat\n<x> dog\n");
+    let says = "(line 1) begins with a tag (<2en>), and with <2de> in front of it";
+    for args in [
+        &["translate"][..],
+        &["translate", "--json"],
+        &["embed"],
+        &["score", "--tgt", "hyp"],
+        &["eval", "--ref", "hyp", "--max-length", "3"],
+        &["eval", "--ref", "hyp", "--ppl"],
+    ] {
+        let input = if ["score", "eval"].contains(&args[0]) { "--src" } else { "--input" };
+        warned(&[args, &["--tag", "<2de>", input, "two.en"]].concat(), says);
+        warned(&[args, &["--tag", "<2de>", input, "none.en"]].concat(), "");
+        warned(&[args, &[input, "two.en"]].concat(), "");
+    }
+    let tagged = "data.train=[{ source = \"none.en\", target = \"hyp\", tag = \"<2de>\" }, { source = \"two.en\", target = \"hyp\", tag = \"<2de>\" }]";
+    let check =
+        stdout(&project.mt(&["check", "--config", "small.toml", "--run-dir", "other", "--set", tagged, "--set", TAGS]));
+    let says = "about 25 % of the source lines begin with a tag, and the `tag` of their corpus puts another in front";
+    assert!(check.contains(says) && check.contains("two.en:1"), "{check}");
+}
+
 /// A model without tags reads one as text, which spoils the translation.
 #[test]
 fn a_tag_for_a_model_that_has_none_is_told() {

@@ -293,7 +293,7 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--beam", "5", "--beam-groups", "2"], "--beam-groups"),
         (&["--sample", "--temperature", "0"], "temperature"),
         (&["--sample", "--top-p", "0"], "top-p"),
-        (&["--sample", "--beam", "3"], "--beam"),
+        (&["--sample", "--beam", "3"], "--sample draws translations, and --beam 3"),
         (&["--top-k", "3"], "--sample"),
         (&["--length-penalty-kind", "wrong"], "gnmt, power, average"),
         (&["--min-length", "9", "--max-length", "8"], "--max-length"),
@@ -310,7 +310,6 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--sample", "--patience", "2"], "--patience"),
         (&["--attention", "a.json", "--long", "split"], "--long truncate"),
         (&["--output", "runs/small/model.safetensors"], "same file as the input"),
-        (&["--n-best", "2", "--alignment"], "--json"),
         (&["--precision", "f16"], "f32, bf16, int8, auto"),
     ] {
         fails(&translate(flags), 2, &[mentioned]);
@@ -904,6 +903,19 @@ fn a_shortlist_that_cannot_be_written_is_refused_first() {
     assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("list")));
 }
 
+/// Unlike that of standard output, whose end is wanted (`mt … | head`).
+#[test]
+fn the_reader_of_a_named_output_does_not_go_away_unnoticed() {
+    let project = trained();
+    let pipe = project.mkfifo("pipe");
+    let args = ["translate", "--model", "runs/small", "-q", "--output", "pipe", "--max-length", "4"];
+    let lines = "the cat\n".repeat(30_000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(std::fs::File::open(&pipe).unwrap()));
+        fails(&project.mt_with_input(&args, lines.as_bytes()), 1, &["--> pipe", "its reader has gone away"]);
+    });
+}
+
 /// A signal ends it between two lines, and how many are done is said; also if the input ends at the same time, as it does where
 /// Ctrl-C ends its writer too.
 #[test]
@@ -915,8 +927,10 @@ fn what_is_interrupted_says_how_much_is_done() {
         (&["translate", "--beam", "2"], &["--n-best", "2", "--output", "out"], "TERM", libc::SIGTERM, 143),
         (&["embed"], &["--output", "out"], "HUP", libc::SIGHUP, 143),
         (&["score", "--src", "-", "--tgt", "train.de"], &["--output", "out"], "INT", libc::SIGINT, 130),
+        (&["score", "--src", "-", "--tgt", "train.de"], &["--output", "out"], "USR1", libc::SIGUSR1, 143),
+        (&["translate"], &["--output", "out"], "XCPU", libc::SIGXCPU, 143),
     ];
-    let ends = [false, true, true, true];
+    let ends = [false, true, true];
     for (input_ends, (command, more, signal, number, code)) in
         ends.into_iter().flat_map(|ends| runs.map(|run| (ends, run)))
     {
@@ -978,6 +992,20 @@ fn every_translation_of_a_list_is_aligned() {
         assert_eq!(aligned(&[], &format!("{text}\n"))[0]["alignment"], line["alignment"]);
     }
     assert!(different > 0, "{together:?}");
+    // As text, between the translation and its log-probability.
+    let args = ["--max-length", "8", "--beam", "4", "--n-best", "4", "--alignment"];
+    let output =
+        project.mt_with_input(&[&["translate", "--model", "runs/small"], &args[..]].concat(), INPUT.as_bytes());
+    let text = stdout(&output);
+    let all = together.iter().enumerate().flat_map(|(number, line)| {
+        line["n_best"].as_array().unwrap().iter().map(move |one| {
+            let [text, pairs] = ["translation", "alignment"].map(|key| one[key].as_str().unwrap());
+            format!("{number} ||| {text} ||| {pairs} ||| LogProb= {:.6} |||", one["log_prob"].as_f64().unwrap())
+        })
+    });
+    let all: Vec<_> = all.collect();
+    assert_eq!(text.lines().count(), all.len());
+    text.lines().zip(&all).for_each(|(line, begins)| assert!(line.starts_with(begins), "{line}: {begins}"));
 }
 
 /// Neither batches nor threads nor the order of lines change any bit of the result.

@@ -138,7 +138,18 @@ pub(super) fn or_gone(dir: &Path, error: Error) -> Error {
     Error::failure("the checkpoint is gone").at(dir).help(REMOVED)
 }
 
-fn check(dir: &Path, required: &[&str]) -> Result<Manifest> {
+/// Checks the files of these names that `manifest.json` in `dir` lists, and no others.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_among(dir: &Path, names: &[&str]) -> Result<()> {
+    let manifest = read(dir)?;
+    let is_named = |entry: &FileEntry| names.contains(&entry.name.as_str());
+    let problems = damaged_files(dir, &manifest, is_named);
+    if problems.is_empty() { Ok(()) } else { Err(Error::many(problems)) }
+}
+
+fn read(dir: &Path) -> Result<Manifest> {
     let path = dir.join(MANIFEST_FILE);
     if let Err(error) = std::fs::metadata(&path) {
         return Err(if error.kind() == ErrorKind::NotFound {
@@ -149,14 +160,28 @@ fn check(dir: &Path, required: &[&str]) -> Result<Manifest> {
     }
     let bytes =
         file::read_at_most(&path, MAX_MANIFEST_BYTES).map_err(|error| Error::io("read the manifest", &path, error))?;
-    let manifest = Manifest::parse(&bytes, &path)?;
-    let mut problems: Vec<Error> =
-        manifest.files.iter().filter_map(|entry| check_file(dir, entry, &path).err()).collect();
+    Manifest::parse(&bytes, &path)
+}
+
+/// The errors of the files that are damaged, among those wanted.
+fn damaged_files(dir: &Path, manifest: &Manifest, is_wanted: impl Fn(&FileEntry) -> bool) -> Vec<Error> {
+    let path = dir.join(MANIFEST_FILE);
+    let check = |dir: &Path, files: &[FileEntry]| -> Vec<Error> {
+        files.iter().filter(|entry| is_wanted(entry)).filter_map(|entry| check_file(dir, entry, &path).err()).collect()
+    };
+    let mut problems = check(dir, &manifest.files);
     if let Some(run) = dir.parent().and_then(Path::parent) {
-        problems.extend(manifest.run_files.iter().filter_map(|entry| check_file(run, entry, &path).err()));
+        problems.extend(check(run, &manifest.run_files));
     }
+    problems
+}
+
+fn check(dir: &Path, required: &[&str]) -> Result<Manifest> {
+    let manifest = read(dir)?;
+    let mut problems = damaged_files(dir, &manifest, |_| true);
     for name in required {
         if !manifest.files.iter().any(|entry| entry.name == *name) {
+            let path = dir.join(MANIFEST_FILE);
             problems.push(Error::failure(format!("the manifest does not list {name}")).at(&path));
         }
     }

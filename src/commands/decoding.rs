@@ -98,6 +98,11 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
         ("--batch-tokens", Some(options.batch_tokens)),
         ("--n-best", Some(n_best)),
     ];
+    // Other toolkits ask for samples with a beam of 1.
+    if let (true, Some(beam @ 2..)) = (args.sample, args.beam) {
+        let error = Error::usage(format!("--sample draws translations, and --beam {beam} searches for the best"));
+        return Err(error.help("leave one of them out; --n-best says how many translations to draw"));
+    }
     if let Some((flag, _)) = counts.into_iter().find(|(_, value)| *value == Some(0)) {
         return Err(Error::usage(format!("{flag} must be at least 1")));
     }

@@ -46,7 +46,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     };
     // Floats as a tensor's file has them.
     let mut all: Vec<u8> = Vec::new();
-    let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded.tokenizers.source));
+    let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded.tokenizers.source, args.tag.as_deref()));
     let mut refused = None;
     while !window.is_empty() && !output.as_ref().is_some_and(Output::is_closed) {
         let (vectors, are_cut) = embed(&encoder, &reader, &window, pooling, batch_tokens)?;

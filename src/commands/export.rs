@@ -46,11 +46,13 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     }
     let target = &loaded.tokenizers.target;
     // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
-    if format == Format::Ct2 && !target.has_dropout() && target.forbidden().contains(&target.unk_id()) {
-        note(
-            "mt never puts <unk> into a translation; CTranslate2 must be told not to either: \
-             translate_batch(…, disable_unk=True)",
-        );
+    let must_disable_unk = !target.has_dropout() && target.forbidden().contains(&target.unk_id());
+    if format == Format::Ct2 {
+        let (arguments, differences) = marian_search::of_ctranslate2(&loaded.config.decode, must_disable_unk);
+        let but = if differences.is_empty() { String::new() } else { format!("; but {}", differences.join(", and ")) };
+        note(format_args!(
+            "CTranslate2 keeps no search settings: to search as mt does, call translate_batch(…, {arguments}){but}"
+        ));
     }
     Ok(())
 }

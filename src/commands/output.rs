@@ -10,11 +10,19 @@ use same_file::Handle;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// Where results go. If the reader goes away (`mt … | head`), that is not an error: further output is dropped.
+/// What messages call standard output.
+const STDOUT: &str = "stdout";
+
+/// Where results go. If the reader of standard output goes away (`mt … | head`), that is not an error: further output is dropped.
 pub struct Output {
     writer: BufWriter<Box<dyn Write>>,
     name: String,
     closed: bool,
+    /// The regular file that is written from its beginning, if it is one.
+    file: Option<File>,
+    /// Bytes written, and how many of them there were at the last flush.
+    written: u64,
+    flushed: u64,
 }
 
 impl Output {
@@ -24,10 +32,17 @@ impl Output {
             Some(path) if path != Path::new("-") => {
                 refuse_packing(path)?;
                 let file = File::create(path).map_err(|e| not_created(path, e))?;
-                Ok(Self { writer: BufWriter::new(Box::new(file)), name: path.display().to_string(), closed: false })
+                let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+                let regular = if is_regular { file.try_clone().ok() } else { None };
+                Ok(Self { file: regular, ..Self::new(file, path.display().to_string()) })
             }
-            _ => Ok(Self { writer: BufWriter::new(Box::new(io::stdout())), name: "stdout".to_owned(), closed: false }),
+            _ => Ok(Self::new(io::stdout(), STDOUT.to_owned())),
         }
+    }
+
+    fn new(writer: impl Write + 'static, name: String) -> Self {
+        let writer = BufWriter::new(Box::new(writer) as Box<dyn Write>);
+        Self { writer, name, closed: false, file: None, written: 0, flushed: 0 }
     }
 
     /// Whether the reader has gone away.
@@ -43,30 +58,38 @@ impl Output {
     /// Bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let result = self.writer.write_all(bytes);
+        self.written += bytes.len() as u64;
         self.check(result)
     }
 
     /// One line.
     pub fn line(&mut self, text: &str) -> Result<()> {
         let result = writeln!(self.writer, "{text}");
+        self.written += text.len() as u64 + 1;
         self.check(result)
     }
 
-    /// Hands everything to the system.
+    /// Hands everything to the system. If anything fails later, a file is cut back to what it holds now.
     pub fn flush(&mut self) -> Result<()> {
         let result = self.writer.flush();
-        self.check(result)
+        self.check(result)?;
+        self.flushed = self.written;
+        Ok(())
     }
 
     fn check(&mut self, result: io::Result<()>) -> Result<()> {
-        match result {
-            Ok(()) => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
-                self.closed = true;
-                Ok(())
-            }
-            Err(e) => Err(Error::io("write", &self.name, e)),
+        let Err(error) = result else { return Ok(()) };
+        if error.kind() == io::ErrorKind::BrokenPipe && self.name == STDOUT {
+            self.closed = true;
+            return Ok(());
         }
+        if let Some(file) = &self.file {
+            // What is still in memory is not to be written behind the end.
+            drop(std::mem::replace(&mut self.writer, BufWriter::new(Box::new(io::sink()))).into_parts());
+            // If this fails too, a torn line stays.
+            let _ = file.set_len(self.flushed);
+        }
+        Err(Error::io("write", &self.name, error))
     }
 }
 
@@ -97,7 +120,7 @@ impl Replacement {
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let (file, new) = file::new_beside(&target).map_err(|error| not_created(path, error))?;
         let same = file.try_clone().map_err(|error| Error::io("write", path, error))?;
-        let output = Output { writer: BufWriter::new(Box::new(file)), name: path.display().to_string(), closed: false };
+        let output = Output::new(file, path.display().to_string());
         Ok(Self { output, rename: Some((same, new, target)) })
     }
 

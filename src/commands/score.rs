@@ -35,7 +35,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;
     tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
-    let mut tags = Tags::new(&first.tokenizers.source);
+    let mut tags = Tags::new(&first.tokenizers.source, args.tag.as_deref());
     let refused = loop {
         let (sources, targets, refused) = match pairs.read() {
             Ok((sources, targets, refused)) => (with_tag(args.tag.as_deref(), sources), targets, refused),

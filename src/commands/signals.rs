@@ -101,14 +101,15 @@ impl Signals {
     }
 }
 
-/// Calls `tell` with whether it is another one than SIGINT when SIGINT, SIGTERM or SIGHUP arrives, on a thread of its own, and then
-/// ends the process.
+/// Calls `tell` with whether it is another one than SIGINT when SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU arrives, on a thread of
+/// its own, and then ends the process.
 /// A signal that is ignored, as SIGINT is in the background of a script, stays so.
 ///
 /// The command may be over at the same time, as when Ctrl-C also ends who writes its input: see [`await_the_end`].
 pub fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
     let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
-    let wanted: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
+    let wanted: Vec<i32> =
+        [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU].into_iter().filter(|signal| !is_ignored(*signal)).collect();
     if let Some(ends) = ENDS.get() {
         ends.store(false, Ordering::Relaxed);
     }

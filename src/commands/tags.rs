@@ -2,6 +2,7 @@
 
 use super::some_lines::SomeLines;
 use crate::console::warning;
+use crate::data::corpus::tagged;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 
@@ -33,27 +34,35 @@ pub fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
     Err(error.help(format!("it knows {}", listed(&known))))
 }
 
-/// Lines without a tag, or with one that the model does not know.
+/// Lines without a tag, with one that the model does not know, or with one of their own behind that of `--tag`.
 pub struct Tags<'t> {
     tokenizer: &'t Tokenizer,
+    /// What `--tag` has put in front of each line, with the space behind it; empty without it.
+    added: String,
     known: Vec<&'t str>,
     lines: usize,
     missing: SomeLines,
     unknown: SomeLines,
     /// The first unknown tag.
     unknown_tag: String,
+    second: SomeLines,
+    /// The first tag behind that of `--tag`.
+    second_tag: String,
 }
 
 impl<'t> Tags<'t> {
-    /// For lines read by this tokenizer.
-    pub fn new(tokenizer: &'t Tokenizer) -> Self {
+    /// For lines read by this tokenizer, with this `--tag` in front.
+    pub fn new(tokenizer: &'t Tokenizer, tag: Option<&str>) -> Self {
         Self {
             tokenizer,
+            added: tag.map_or_else(String::new, |tag| tagged(Some(tag), ".").trim_end_matches('.').to_owned()),
             known: tokenizer.language_tags(),
             lines: 0,
             missing: SomeLines::default(),
             unknown: SomeLines::default(),
             unknown_tag: String::new(),
+            second: SomeLines::default(),
+            second_tag: String::new(),
         }
     }
 
@@ -63,8 +72,17 @@ impl<'t> Tags<'t> {
         if self.known.is_empty() || line.trim().is_empty() {
             return;
         }
+        let is_known =
+            |tag: &str| self.known.contains(&tag) || self.known.contains(&self.tokenizer.normalise(tag).as_str());
+        let own = line.strip_prefix(&self.added).filter(|_| !self.added.is_empty());
+        if let Some(tag) = own.and_then(|own| self.tokenizer.language_tag(own)).filter(|tag| is_known(tag)) {
+            self.second.add(self.lines);
+            if self.second_tag.is_empty() {
+                tag.clone_into(&mut self.second_tag);
+            }
+        }
         match self.tokenizer.language_tag(line) {
-            Some(tag) if self.known.contains(&tag) || self.known.contains(&self.tokenizer.normalise(tag).as_str()) => {}
+            Some(tag) if is_known(tag) => {}
             Some(tag) => {
                 self.unknown.add(self.lines);
                 if self.unknown_tag.is_empty() {
@@ -80,6 +98,12 @@ impl<'t> Tags<'t> {
     /// Prints the warnings.
     pub fn warn(&self) {
         let known = listed(&self.known);
+        if let Some(lines_begin) = self.second.subject(self.lines, "line", ["begins", "begin"]) {
+            let (tag, added) = (&self.second_tag, self.added.trim_end());
+            warning(format_args!(
+                "{lines_begin} with a tag ({tag}), and with {added} in front of it the model reads two: leave out one of them"
+            ));
+        }
         if let Some(lines_begin) = self.unknown.subject(self.lines, "line", ["begins", "begin"]) {
             let tag = &self.unknown_tag;
             warning(format_args!("{lines_begin} with a tag that the model does not know ({tag}); it knows {known}"));

@@ -65,6 +65,7 @@ fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<(Arc<Tokenizer>, Ve
     if args.model.is_none() {
         info(format_args!("tokenizer: of {}", directory.display()));
     }
+    model::verify_tokenizers(directory)?;
     let both = Tokenizers::load(directory)?;
     let model = directory.join(checkpoint::MODEL_FILE);
     let files = model::text_files(directory).into_iter().chain([model]).collect();

@@ -28,7 +28,7 @@ use crate::model::Transformer;
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
-    check(args, common)?;
+    check(args)?;
     let (first, others) = model::load_all(&args.models, common)?;
     let mut options = decoding::translate_options(&args.decode, args.n_best, (&first, &others), common)?;
     options.prefix = args.prefix.as_deref().map(|text| input::text_of("--prefix", text)).unwrap_or_default();
@@ -124,7 +124,7 @@ impl<'a> Writer<'a> {
             output: Output::open(args.output.as_deref())?,
             attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
             cut: CutLines::default(),
-            tags: Tags::new(&model.tokenizers.source),
+            tags: Tags::new(&model.tokenizers.source, args.tag.as_deref()),
             fewer: SomeLines::default(),
         })
     }
@@ -167,8 +167,10 @@ impl<'a> Writer<'a> {
         if self.common.json {
             output.line(&json(&self.model.tokenizers.target, own, translation, alignments, n_best).to_string())?;
         } else if n_best {
+            let mut alignments = alignments.iter();
             for Candidate { text, log_prob, score, .. } in &translation.n_best {
-                output.line(&format!("{number} ||| {text} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
+                let alignment = alignments.next().map(|alignment| format!(" ||| {alignment}")).unwrap_or_default();
+                output.line(&format!("{number} ||| {text}{alignment} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
             }
         } else if let Some(alignment) = alignments.first() {
             output.line(&format!("{} ||| {alignment}", translation.best().text))?;
@@ -210,7 +212,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Refuses flags that do not go together.
-fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
+fn check(args: &TranslateArgs) -> Result<()> {
     if let Some(file) = &args.attention {
         let help = "give --attention a file of its own";
         if file == Path::new("-") {
@@ -224,9 +226,6 @@ fn check(args: &TranslateArgs, common: &Common) -> Result<()> {
         let error =
             Error::usage("--attention and --long split do not go together: attention weights belong to one sequence");
         return Err(error.help("give --long truncate or --long error"));
-    }
-    if args.alignment && args.n_best.is_some() && !common.json {
-        return Err(Error::usage("--alignment and --n-best go together only with --json").help("give --json as well"));
     }
     Ok(())
 }

@@ -20,18 +20,24 @@ pub struct Written {
     lines: Arc<AtomicUsize>,
     /// Held while results are written.
     writing: Arc<Mutex<()>>,
+    /// Whether an output that fails is cut back to its last whole results: [`Output`] does so with a file.
+    ///
+    /// [`Output`]: super::output::Output
+    is_cut_back: bool,
 }
 
 impl Written {
-    /// Begins to count. SIGINT, SIGTERM or SIGHUP now end the process between two writings, and how many lines `output` holds the
+    /// Begins to count. SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU now end the process between two writings, and how many lines `output` holds the
     /// results of is said.
     ///
     /// # Errors
     /// The system does not let the process listen for signals.
     pub fn watch(output: Option<&Path>, progress: ProgressBar) -> Result<Self> {
-        let written = Self::default();
+        let file = output.filter(|path| *path != Path::new("-"));
+        let is_cut_back = file.is_some_and(|path| std::fs::metadata(path).map_or(true, |metadata| metadata.is_file()));
+        let written = Self { is_cut_back, ..Self::default() };
         let watched = written.clone();
-        let output = output.filter(|path| *path != Path::new("-")).unwrap_or(Path::new("stdout")).to_path_buf();
+        let output = file.unwrap_or(Path::new("stdout")).to_path_buf();
         signals::at_the_end(move |is_terminated| {
             let since = Instant::now();
             // Once it has the lock it keeps it, so that nothing more is written.
@@ -56,10 +62,13 @@ impl Written {
     pub fn write(&self, lines: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         write().map_err(|error| match self.lines.load(Ordering::Relaxed) {
-            before if error.is_of_disk() && before > 0 => error.more_help(&format!(
-                "the results of at least {before} lines are there: to go on, begin with line {} of the input",
-                before + 1
-            )),
+            before if error.is_of_disk() && before > 0 => {
+                let remove = if self.is_cut_back { "" } else { "remove what follows them and " };
+                let next = before + 1;
+                error.more_help(&format!(
+                    "the results of {before} lines are there: to go on, {remove}begin with line {next} of the input"
+                ))
+            }
             _ => error,
         })?;
         self.lines.fetch_add(lines, Ordering::Relaxed);
@@ -76,8 +85,10 @@ fn stopped(is_terminated: bool, lines: usize, is_between: bool, output: &Path) -
         1 => format!("{how} after the result of 1 line was written"),
         _ => format!("{how} after the results of {lines} lines were written"),
     };
-    let next = lines + 1;
-    Error::stopped(is_terminated, what).at(output).help(format!("to go on, begin with line {next} of the input"))
+    let (next, remove) = (lines + 1, if is_between { "" } else { "remove what follows them and " });
+    Error::stopped(is_terminated, what)
+        .at(output)
+        .help(format!("to go on, {remove}begin with line {next} of the input"))
 }
 
 #[cfg(test)]

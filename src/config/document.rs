@@ -148,10 +148,14 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     }
     /// The most errors to report: in a file of another format, every line is wrong.
     const NAMED: usize = 10;
-    let mut errors: Vec<(usize, String)> = errors
-        .into_iter()
-        .map(|error| (error.span().map_or(0, |span| span.start.min(text.len())), error.message().to_owned()))
-        .collect();
+    let described = |error: toml::de::Error| {
+        let span = error.span().unwrap_or_default();
+        // Which key, the parser does not say.
+        let key = Some(error.message()).filter(|what| *what == "duplicate key").and_then(|_| text.get(span.clone()));
+        let what = key.map_or_else(|| error.message().to_owned(), |key| format!("duplicate key `{key}`"));
+        (span.start.min(text.len()), what)
+    };
+    let mut errors: Vec<(usize, String)> = errors.into_iter().map(described).collect();
     errors.sort_by_key(|(offset, _)| *offset);
     // Keep the first of each line.
     let mut line_end = None;

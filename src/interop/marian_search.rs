@@ -1,4 +1,5 @@
-//! Search options of a MarianMT model in the `generation_config.json` of `transformers`, for import and export.
+//! Search options of a MarianMT model in the `generation_config.json` of `transformers`, for import and export; and those of
+//! CTranslate2.
 
 use serde_json::{Map, Value, json};
 
@@ -70,6 +71,34 @@ fn longest(decode: &DecodeConfig, max_length: usize) -> usize {
     }
 }
 
+/// The arguments that make CTranslate2's `translate_batch` search as we do, and where it differs all the same. Its models keep
+/// no search settings.
+pub fn of_ctranslate2(decode: &DecodeConfig, disable_unk: bool) -> (String, Vec<String>) {
+    let &DecodeConfig { beam, patience, no_repeat_ngram, min_length, .. } = decode;
+    let mut arguments = vec![format!("beam_size={beam}"), format!("min_decoding_length={min_length}")];
+    let mut differences = Vec::new();
+    if beam > 1 {
+        match length_penalty(decode) {
+            Some(alpha) => arguments.push(format!("length_penalty={alpha}")),
+            None => differences.push(format!("its length penalty is never gnmt {}", decode.length_penalty)),
+        }
+        match patience {
+            0.0 => {
+                differences.push("it always stops when as many translations have ended as its beam is wide".to_owned())
+            }
+            1.0 => {}
+            patience => arguments.push(format!("patience={patience}")),
+        }
+    }
+    if no_repeat_ngram > 0 {
+        arguments.push(format!("no_repeat_ngram_size={no_repeat_ngram}"));
+    }
+    if disable_unk {
+        arguments.push("disable_unk=True".to_owned());
+    }
+    (arguments.join(", "), differences)
+}
+
 /// The exponent α of the divisor `length^α` in `transformers`, if our penalty has that form.
 fn length_penalty(decode: &DecodeConfig) -> Option<f64> {
     match decode.length_penalty_kind {
@@ -83,6 +112,27 @@ fn length_penalty(decode: &DecodeConfig) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ctranslate2_is_told_what_it_can_do() {
+        let of = |kind, patience, beam| {
+            let decode = DecodeConfig {
+                length_penalty_kind: kind,
+                length_penalty: 0.6,
+                patience,
+                beam,
+                ..DecodeConfig::default()
+            };
+            of_ctranslate2(&decode, beam == 2)
+        };
+        let (gnmt, differs) = of(PenaltyKind::Gnmt, 0.0, 4);
+        assert_eq!(gnmt, "beam_size=4, min_decoding_length=0");
+        assert_eq!(differs.len(), 2, "{differs:?}");
+        let power = "beam_size=2, min_decoding_length=0, length_penalty=0.6, patience=2, disable_unk=True";
+        assert_eq!(of(PenaltyKind::Power, 2.0, 2), (power.to_owned(), Vec::new()));
+        assert_eq!(of(PenaltyKind::Average, 1.0, 3).0, "beam_size=3, min_decoding_length=0, length_penalty=1");
+        assert_eq!(of(PenaltyKind::Gnmt, 0.0, 1), ("beam_size=1, min_decoding_length=0".to_owned(), Vec::new()));
+    }
 
     #[test]
     fn lengths_are_limited_as_ours_are_where_that_can_be_said() {

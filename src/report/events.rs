@@ -217,6 +217,17 @@ impl Events {
         Ok(())
     }
 
+    /// Fails if the file was removed: what is written into it would be lost.
+    fn refuse_removed(&self) -> Result<()> {
+        let is_removed = |(file, path): &&(BufWriter<File>, PathBuf)| !file::lies_at(file.get_ref(), path);
+        match self.file.as_ref().filter(is_removed) {
+            Some((_, path)) => {
+                Err(Error::failure("TensorBoard's events were removed while training was under way").at(path))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn write(&mut self, event: &Event) -> Result<()> {
         let Some((file, path)) = &mut self.file else { return Ok(()) };
         let written = record(file, &event.encode_to_vec());
@@ -250,6 +261,7 @@ impl Watcher for Events {
     }
 
     fn samples(&mut self, Samples { update, is_final, explained }: Samples) -> Result<()> {
+        self.refuse_removed()?;
         let image = |(i, explanation): (usize, &Explanation)| -> Result<Tagged> {
             let tag = format!("{}{ATTENTION}{}", if is_final { "final/" } else { "" }, i + 1);
             Ok(Tagged::image(&tag, picture::png(&picture::sentence::maps(explanation)?)?.0))
@@ -265,6 +277,7 @@ impl Watcher for Events {
     }
 
     fn entry(&mut self, entry: &Value) -> Result<()> {
+        self.refuse_removed()?;
         self.add(entry)?;
         self.flush()
     }
@@ -466,6 +479,23 @@ mod tests {
     }
 
     /// The checksum of "123456789" in CRC-32C is e3069283.
+    #[test]
+    fn a_file_that_was_removed_is_told_and_written_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = Events::new(folder.path());
+        let entry = |update: u64| json!({ "event": "train", "update": update, "loss": 3.0 });
+        file.begin(&[entry(1)]).unwrap();
+        file.entry(&entry(2)).unwrap();
+        std::fs::remove_dir_all(folder.path().join(DIRECTORY)).unwrap();
+        let error = file.entry(&entry(3)).unwrap_err().to_string();
+        assert!(error.contains("were removed"), "{error}");
+        // As the log does at the next validation.
+        file.begin(&[entry(1), entry(2), entry(3)]).unwrap();
+        file.entry(&entry(4)).unwrap();
+        let steps: Vec<i64> = events(&folder.path().join(DIRECTORY)).iter().map(|event| event.step).collect();
+        assert_eq!(steps, [0, 0, 1, 2, 3, 4]);
+    }
+
     #[test]
     fn checksums_are_masked() {
         assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);

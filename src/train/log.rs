@@ -311,7 +311,10 @@ fn bar(total: Option<u64>, start: u64) -> ProgressBar {
     let bar = progress_bar(Counted::Updates, total);
     bar.set_position(start);
     bar.reset_eta();
-    bar.enable_steady_tick(Duration::from_millis(500));
+    // It ticks on a thread of its own, and panics if the system allows no more of them.
+    if !bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok()) {
+        bar.enable_steady_tick(Duration::from_millis(500));
+    }
     bar
 }
 

@@ -32,7 +32,7 @@ impl Existing {
     /// `locate`.
     pub fn find(run: &Path, config: &Config, locate: &dyn Fn(Error, &str) -> Error) -> Option<Self> {
         let config_file = run.join(CONFIG_FILE);
-        if !config::is_resolved(&config_file) {
+        if !directory::is_run(run) {
             return None;
         }
         let Comparison { notes, mut refused, impossible } = match config::load_resolved(&config_file) {

@@ -52,7 +52,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     };
     device::set_threads(training.config.runtime.threads)?;
     let mut report = Report::default();
-    report.keep(directory::refuse_unusable(&training.run, &training.config));
+    report.keep(directory::refuse_unusable(&training.run, &training.config, true));
     let texts = training.check_text(&mut report);
     if !common.json {
         // The rest may take long.

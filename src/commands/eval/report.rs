@@ -200,6 +200,9 @@ impl<'a> Report<'a> {
             text += &format!(
                 "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one alone\n"
             );
+            if self.differences.is_empty() {
+                text += "  no line differs\n";
+            }
             for (line, gain) in self.differences.iter().take(SHOWN) {
                 let [first, second] = marked(&shown(&first.1[*line]), &shown(&second.1[*line]), &self.bleu);
                 text += &format!(

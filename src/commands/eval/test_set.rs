@@ -16,8 +16,8 @@ use crate::commands::run::validator;
 use crate::commands::tags::{self, Tags};
 use crate::commands::texts;
 use crate::config::{CorpusLocation, SetConfig};
-use crate::console::{Counted, info, note, progress_bar};
-use crate::data::corpus::read_all;
+use crate::console::{Counted, info, note, progress_bar, warning};
+use crate::data::corpus::{read_all, tagged};
 use crate::data::text::lines::{LineFile, read_lines};
 use crate::data::text::packing;
 use crate::data::tokenizer::Tokenizer;
@@ -54,12 +54,23 @@ pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report"));
     }
-    let references = args.reference.iter().map(|path| Ok(as_scored(&read_file(path)?))).collect::<Result<Vec<_>>>()?;
+    let read = |path: &PathBuf| {
+        let file = read_file(path)?;
+        if file.byte_order_mark {
+            let name = shown_name(path).display();
+            warning(format_args!(
+                "{name} begins with a byte order mark, which counts as a part of its first word, as it does in sacrebleu: \
+                 remove it"
+            ));
+        }
+        Ok(as_scored(&file))
+    };
+    let references = args.reference.iter().map(read).collect::<Result<Vec<_>>>()?;
     if let (Some(file), Some([])) = (args.reference.first(), references.first().map(Vec::as_slice)) {
         return Err(nothing_to_score(file));
     }
     let read_aligned = |path: &PathBuf| -> Result<Vec<String>> {
-        let lines = as_scored(&read_file(path)?);
+        let lines = read(path)?;
         check_counts(path, lines.len(), &args.reference, &references)?;
         Ok(lines)
     };
@@ -201,6 +212,7 @@ impl Task {
         };
         let mut systems = Vec::new();
         if translations_wanted {
+            validator::of_normalisation(&model.config, &model.tokenizers, "", &text.predicted).iter().for_each(warning);
             systems.push(("model".to_owned(), translations(&translator, &tagged, &options, args)?));
         }
         Ok(TestSet {
@@ -253,7 +265,9 @@ impl Text {
             CorpusLocation::Files { .. } => {
                 let files = reference.iter().map(|path| read_file(path)).collect::<Result<Vec<_>>>()?;
                 let predicted = files.first().map(as_trained).unwrap_or_default();
-                (as_trained(&read_file(&source)?), files.iter().map(as_scored).collect(), predicted)
+                // As in validation, a byte order mark is no part of the text.
+                let references = files.iter().map(|file| file.iter().map(trimmed).collect());
+                (as_trained(&read_file(&source)?), references.collect(), predicted)
             }
             CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
                 let text = texts::find_one(&location, common)?.open(1.0, &info)?;
@@ -263,11 +277,9 @@ impl Text {
         };
         let tokenizer = &model.tokenizers.source;
         tags::check_flag(args.tag.as_deref(), tokenizer)?;
-        if tag.is_none() {
-            let mut tags = Tags::new(tokenizer);
-            sources.iter().for_each(|line| tags.count(line));
-            tags.warn();
-        }
+        let mut tags = Tags::new(tokenizer, tag.as_deref());
+        sources.iter().for_each(|line| tags.count(&tagged(tag.as_deref(), line)));
+        tags.warn();
         check_counts(&source, sources.len(), &reference, &references)?;
         if sources.is_empty() {
             return Err(nothing_to_score(&source));

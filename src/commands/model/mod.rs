@@ -160,6 +160,19 @@ pub fn text_files(directory: &Path) -> Vec<PathBuf> {
     names.map(|name| directory.join(name)).collect()
 }
 
+/// Makes sure that the tokenizers in a model's directory are those that it was trained with, as far as a manifest says: its own
+/// or, in a run without a final model, that of the newest checkpoint.
+pub fn verify_tokenizers(directory: &Path) -> Result<()> {
+    let own = directory.join(checkpoint::MANIFEST_FILE).exists().then(|| directory.to_path_buf());
+    let newest = || Some(checkpoint::list(directory).ok()?.pop()?.1);
+    let Some(verified) = own.or_else(newest) else { return Ok(()) };
+    match checkpoint::verify_among(&verified, tokenizers::FILES) {
+        // Training removes its older checkpoints.
+        Err(_) if !verified.exists() => Ok(()),
+        result => result,
+    }
+}
+
 /// The files of models, which no output may replace.
 pub fn files_of(first: &ModelFiles, others: &[ModelFiles]) -> Vec<PathBuf> {
     std::iter::once(first).chain(others).flat_map(ModelFiles::files).collect()

@@ -1,6 +1,7 @@
 //! The run directory: finding and locking it, and starting, replacing and continuing a run in it.
 
-use std::io::Write;
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use same_file::Handle;
@@ -14,7 +15,7 @@ use crate::console::{message, note, warning};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::file::{self, Attempt};
-use crate::report::{self, events, files, page};
+use crate::report::{events, files, page};
 use crate::train::log::LOG_FILE;
 use crate::train::state::TrainState;
 
@@ -25,18 +26,29 @@ const NEW_CONFIG: &str = ".config.toml.new";
 /// The checkpoints of a run that is being replaced.
 const OLD_CHECKPOINTS: &str = ".checkpoints.old";
 
-/// `--run-dir`; else, if the last configuration file is the resolved one of a run, that run; else `runs/<name of the file>`.
+/// Whether there is a run in this directory: a configuration that `mt` wrote, or, if another program has written it since, one
+/// beside the tokenizers and the log or the checkpoints.
+pub fn is_run(directory: &Path) -> bool {
+    let config = directory.join(CONFIG_FILE);
+    config::is_resolved(&config) || (config.is_file() && Tokenizers::exist(directory) && has_trained(directory))
+}
+
+/// Whether there is what a run that has begun leaves.
+fn has_trained(directory: &Path) -> bool {
+    [LOG_FILE, CHECKPOINTS].iter().any(|name| directory.join(name).exists())
+}
+
+/// `--run-dir`; else, if the last configuration file is that of a run, that run; else `runs/<name of the file>`.
 pub fn of(args: &RunArgs) -> Result<PathBuf> {
     if let Some(directory) = &args.run_dir {
         return Ok(directory.clone());
     }
     let file = args.config.last();
-    if let Some(file) = file.filter(|file| file.ends_with(CONFIG_FILE))
-        && let Some(directory) = file.parent()
-        && config::is_resolved(file)
-        && [LOG_FILE, CHECKPOINTS].iter().any(|name| directory.join(name).exists())
-    {
-        return Ok(if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory.to_path_buf() });
+    if let Some(directory) = file.filter(|file| file.ends_with(CONFIG_FILE)).and_then(|file| file.parent()) {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        if is_run(directory) && has_trained(directory) {
+            return Ok(directory.to_path_buf());
+        }
     }
     // As the shell writes `<(command)`.
     if let Some(file) = file.filter(|file| ["/dev/fd", "/dev/stdin", "/proc"].iter().any(|it| file.starts_with(it))) {
@@ -50,18 +62,26 @@ pub fn of(args: &RunArgs) -> Result<PathBuf> {
     Ok(Path::new("runs").join(name))
 }
 
-/// Refuses an unusable run directory: it cannot be created or written into, or holds something else.
-pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
+/// Refuses an unusable run directory: it cannot be created or written into, or holds something else. Files that no run has may
+/// be there if they `may_stay`.
+pub fn refuse_unusable(run: &Path, config: &Config, may_stay: bool) -> Result<()> {
     refuse_models(run, config)?;
-    if run.is_dir() && !config::is_resolved(&run.join(CONFIG_FILE)) && holds_something_else(run)? {
+    if run.is_dir() && !is_run(run) {
         if run.join(LOG_FILE).exists() && run.join(CHECKPOINTS).exists() {
             let error = Error::usage("the run in this directory has lost its configuration").at(run.join(CONFIG_FILE));
             return Err(
                 error.help("bring the file back from a copy of the run, or name another directory with --run-dir")
             );
         }
-        let error = Error::usage("the run directory holds something that is not a run").at(run);
-        return Err(error.help("name another with --run-dir"));
+        let others = others(run)?;
+        if let Some(name) = others.iter().find(|name| is_own(name)) {
+            let what = "the run directory holds something that is not a run, but has the name of a run's file";
+            return Err(Error::usage(what).at(run.join(name)).help("name another directory with --run-dir"));
+        }
+        if !others.is_empty() && !may_stay {
+            let error = Error::usage("the run directory holds something that is not a run").at(run);
+            return Err(error.help("name another with --run-dir; or begin the run beside what is there with --resume"));
+        }
     }
     let there = run.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
     // A link that leads nowhere is there, too.
@@ -85,7 +105,7 @@ pub fn refuse_unusable(run: &Path, config: &Config) -> Result<()> {
 fn try_directory(parent: &Path) -> std::io::Result<()> {
     let trial = parent.join(format!(".mt-{}.tmp", std::process::id()));
     match std::fs::create_dir(&trial) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => {
             // If it cannot be removed, an empty directory stays.
             let _ = std::fs::remove_dir(&trial);
@@ -109,11 +129,17 @@ impl Lock {
     /// Makes sure that this is still the directory that was locked (files written into another one of that name would not make
     /// a run), and that no other process trains there because the lock file was removed.
     pub fn check(&self, run: &Path) -> Result<()> {
-        if Handle::from_path(run).is_ok_and(|now| now == self.directory) {
-            return match (&self.file, Handle::from_path(run.join(LOCK))) {
-                (Some(locked), Ok(now)) if now != *locked => Err(held(&run.join(LOCK), run)),
-                _ => Ok(()),
-            };
+        match file::patiently(|| Handle::from_path(run)) {
+            Ok(now) if now == self.directory => {
+                return match (&self.file, Handle::from_path(run.join(LOCK))) {
+                    (Some(locked), Ok(now)) if now != *locked => Err(held(&run.join(LOCK), run)),
+                    _ => Ok(()),
+                };
+            }
+            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Err(Error::io("look at the run directory", run, error));
+            }
+            _ => {}
         }
         let error = Error::failure("the run directory was moved or removed while training was under way").at(run);
         Err(error.help("move it back and give --resume: it goes on from its last checkpoint"))
@@ -123,8 +149,7 @@ impl Lock {
 /// Makes sure that the directory can hold a run and that no other process trains in it. Returns the run to be continued, if
 /// any. Does not change a run in it.
 pub fn open(run: &Path, args: &TrainArgs, common: &Common, config: &Config) -> Result<(Option<Continued>, Lock)> {
-    let config_file = run.join(CONFIG_FILE);
-    let exists = config::is_resolved(&config_file);
+    let exists = is_run(run);
     if exists && !args.resume && !args.overwrite {
         let error = Error::usage("the run directory already exists").at(run);
         return Err(
@@ -153,7 +178,7 @@ pub struct Continued {
 /// It may not be continued with `config`; all reasons are named.
 pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config) -> Result<Option<Continued>> {
     let config_file = run.join(CONFIG_FILE);
-    if !args.resume || !config::is_resolved(&config_file) {
+    if !args.resume || !is_run(run) {
         return Ok(None);
     }
     let old = config::load_resolved(&config_file)?;
@@ -197,7 +222,11 @@ fn lock(run: &Path) -> Result<Lock> {
     let write_error = |error| Error::io("write into the run directory", run, error);
     let file = match file::try_lock(&path).map_err(write_error)? {
         Attempt::Locked(mut file) => {
-            let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+            // The machine, if the system tells: others may share the file system.
+            let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let on = if machine.trim().is_empty() { "" } else { " on " };
+            let who = format!("{}{on}{}", std::process::id(), machine.trim());
+            let written = file.set_len(0).and_then(|()| writeln!(file, "{who}"));
             Some(written.and_then(|()| Handle::from_file(file)).map_err(write_error)?)
         }
         Attempt::Held(_) => return Err(held(&path, run)),
@@ -239,14 +268,26 @@ pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
     Tokenizers::load(run).map_err(|error| if error.is_of_access() { error } else { error.help(help) })
 }
 
-/// Whether a directory that is not a run holds anything but the files that a run killed at its very start leaves.
-fn holds_something_else(directory: &Path) -> Result<bool> {
+/// The files that a run has in its directory, besides its checkpoints and its lock; the configuration, which makes it a run, last.
+fn own_files() -> Vec<&'static str> {
+    let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, LOG_FILE, page::FILE];
+    [&files[..], &files::ALL, tokenizers::FILES, &[CONFIG_FILE]].concat()
+}
+
+/// Whether a name in a run's directory is one of its own.
+fn is_own(name: &OsStr) -> bool {
+    own_files().iter().chain(&[CHECKPOINTS, files::VALIDATION, events::DIRECTORY]).any(|own| name == *own)
+}
+
+/// The names in a directory that is not a run, but for what a run killed at its very start leaves.
+fn others(directory: &Path) -> Result<Vec<OsString>> {
     let entries = std::fs::read_dir(directory).map_err(|e| Error::io("read the run directory", directory, e))?;
-    let left = [LOCK, NEW_CONFIG, OLD_CHECKPOINTS, files::VALIDATION, events::DIRECTORY];
     // Left by a start that was killed before it wrote a configuration; without a lock, they are the user's.
-    let tokenizers = if directory.join(LOCK).exists() { tokenizers::FILES } else { &[] };
-    let ours = |name: std::ffi::OsString| tokenizers.iter().chain(&left).any(|file| name == *file);
-    Ok(entries.flatten().any(|entry| !ours(entry.file_name())))
+    let beside_lock = [tokenizers::FILES, &[files::VALIDATION, events::DIRECTORY]].concat();
+    let beside_lock = if directory.join(LOCK).exists() { &beside_lock[..] } else { &[] };
+    let is_left =
+        |name: &OsString| beside_lock.iter().chain(&[LOCK, NEW_CONFIG, OLD_CHECKPOINTS]).any(|left| *name == **left);
+    Ok(entries.flatten().map(|entry| entry.file_name()).filter(|name| !is_left(name)).collect())
 }
 
 /// Begins a run, after all data have been read. If it replaces a run, only files that `mt` writes are removed: the directory
@@ -254,8 +295,7 @@ fn holds_something_else(directory: &Path) -> Result<bool> {
 pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
     // At once, so that a process that is killed from here on leaves no part of the old run to be continued.
     let old = set_aside(run)?;
-    let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, LOG_FILE, page::FILE];
-    remove(run, files.iter().chain(&report::files::ALL).chain(tokenizers::FILES).chain([&CONFIG_FILE]))?;
+    remove(run, &own_files())?;
     tokenizers.save(run)?;
     write_config(run, config)?;
     remove_all(&old)
@@ -279,7 +319,7 @@ fn set_aside(run: &Path) -> Result<PathBuf> {
 /// Removes a directory, if it is there.
 fn remove_all(directory: &Path) -> Result<()> {
     match std::fs::remove_dir_all(directory) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove the old run", directory, e)),
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::io("remove the old run", directory, e)),
         _ => Ok(()),
     }
 }
@@ -304,6 +344,9 @@ pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Re
 /// Continues a run at `state`: stores the present configuration, sets `best` to that of the state (they may differ if the run
 /// was killed between saving the two), and removes the final model, since a new one is made at the end.
 pub fn resume(run: &Path, config: &Config, state: &TrainState) -> Result<()> {
+    if run.join(MODEL_FILE).exists() {
+        note("the final model of the run is removed: another one is made when training ends");
+    }
     write_config(run, config)?;
     match &state.best {
         Some(best) if checkpoint::find(run, best.step)?.is_some() => {
@@ -311,14 +354,14 @@ pub fn resume(run: &Path, config: &Config, state: &TrainState) -> Result<()> {
         }
         _ => remove(run, [&BEST])?,
     }
-    remove(run, [&MANIFEST_FILE, &MODEL_FILE, &report::files::FINAL])
+    remove(run, [&MANIFEST_FILE, &MODEL_FILE, &files::FINAL])
 }
 
 fn remove<'a>(run: &Path, names: impl IntoIterator<Item = &'a &'a str>) -> Result<()> {
     for name in names {
         let file = run.join(name);
         match std::fs::remove_file(&file) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
                 return Err(Error::io("remove a file of the old run", &file, e));
             }
             _ => {}

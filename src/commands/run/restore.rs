@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint;
+use crate::checkpoint::{self, LAST};
 use crate::commands::model::load_parameters;
 use crate::console::Notice;
 use crate::error::{Error, Result};
@@ -34,12 +34,35 @@ pub fn newest(run: &Path, say: &dyn Fn(Notice)) -> Result<Option<(TrainState, Pa
             let error = Error::failure("this run has a final model but no checkpoint to continue from").at(run);
             return Err(error.help("start again with --overwrite, or name another run with --run-dir"));
         }
+        if let Some(step) = last(run) {
+            let what = format!("the run has lost its checkpoints: `{LAST}` names that of update {step}, which is gone");
+            let help = "bring them back from a copy of the run, or start again with --overwrite or another --run-dir";
+            return Err(Error::failure(what).at(run.join(checkpoint::CHECKPOINTS)).help(help));
+        }
         return Ok(None);
     };
     for warning in warnings {
         say(Notice::Warning(warning));
     }
+    let step = newest.0.step;
+    if let Some(last) = last(run).filter(|last| *last > step)
+        && checkpoint::find(run, last)?.is_none()
+    {
+        let what = format!("the checkpoint of update {last}, the last, is gone");
+        if run.join(checkpoint::MODEL_FILE).exists() {
+            let error = Error::failure(format!("{what}: going on from update {step} would end this run's final model"));
+            return Err(error.at(run).help(
+                "start another run from it with train.init and --run-dir; or move model.safetensors away to go on all the same",
+            ));
+        }
+        say(Notice::Warning(format!("{what}: the newest is that of update {step}")));
+    }
     Ok(Some(newest))
+}
+
+/// The update that `last` names; that there was such a checkpoint is certain.
+fn last(run: &Path) -> Option<u64> {
+    checkpoint::pointer(run, LAST).ok().flatten()
 }
 
 fn state_of(checkpoint: &Path) -> Result<TrainState> {

@@ -176,7 +176,8 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
     (workplace.say)(Notice::Info(format!("data: {report}")));
     let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
-    let untagged = untagged::of_training(&data).into_iter().chain(untagged::of_test_set(texts, &data.tokenizers));
+    let untagged = untagged::of_training(&data).into_iter().chain(untagged::with_two(&data, &config.data));
+    let untagged = untagged.chain(untagged::of_test_set(texts, &data.tokenizers));
     unknown(&data).into_iter().chain(untagged).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
     Ok(data)
 }

@@ -1,10 +1,11 @@
-//! Source lines without a tag, where the vocabulary has tags, and corpora with one that it does not have.
+//! Source lines without a tag, where the vocabulary has tags, or with one too many; and corpora with one that it does not have.
 
 use std::path::PathBuf;
 
 use super::training_data::{Data, about, sampled};
 use crate::commands::tags::{listed, unknown_word};
 use crate::commands::texts::Texts;
+use crate::config::{CorpusConfig, DataConfig};
 use crate::data::corpus::{PairSource, Side, read_all};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
@@ -51,6 +52,12 @@ impl Tags {
         line.iter().take(FIRST).any(|id| self.ids.contains(id))
     }
 
+    /// How many a line begins with; `between` may stand before each.
+    fn count(&self, line: &[u32], between: &[u32]) -> usize {
+        let at_beginning = line.iter().take_while(|id| self.ids.contains(id) || between.contains(id));
+        at_beginning.filter(|id| self.ids.contains(id)).count()
+    }
+
     /// The warning about the lines `without` a tag, of `all` that were looked at; `origin` tells where they are.
     fn warning(
         &self,
@@ -72,6 +79,29 @@ pub fn of_training(data: &Data) -> Option<String> {
     let tags = Tags::of(&data.tokenizers.source)?;
     let without: Vec<usize> = sampled(data).filter(|index| !tags.begin(&data.ids(*index).0)).collect();
     tags.warning((&without, sampled(data).count()), "", |index| data.corpus.origin(index, Side::Source))
+}
+
+/// A warning if sampled pairs of the training text have one already, and the `tag` of their corpus puts another in front.
+pub fn with_two(data: &Data, config: &DataConfig) -> Option<String> {
+    let tokenizer = &data.tokenizers.source;
+    let tags = Tags::of(tokenizer)?;
+    // A tag may have a space in front that is a piece of its own.
+    let between = tokenizer.ids_of(&[&["▁"][..], &tokenizer.symbols()].concat());
+    let count = |line: &[u32]| tags.count(line, &between);
+    let added = |corpus: &CorpusConfig| corpus.tag.as_ref().map_or(0, |tag| count(&tokenizer.encode(tag)));
+    let added: Vec<usize> = config.train.iter().map(added).collect();
+    let has_two = |index: &usize| {
+        let corpus = data.corpus.ranges().iter().position(|corpus| corpus.range.contains(index));
+        let added = corpus.and_then(|corpus| added.get(corpus).copied()).unwrap_or(0);
+        added > 0 && count(&data.ids(*index).0) > added
+    };
+    let two: Vec<usize> = sampled(data).filter(has_two).collect();
+    let (path, line) = data.corpus.origin(*two.first()?, Side::Source);
+    let (share, path) = (about(two.len(), sampled(data).count()), path.display());
+    Some(format!(
+        "{share} of the source lines begin with a tag, and the `tag` of their corpus puts another in front; the first found is \
+         {path}:{line}"
+    ))
 }
 
 /// A warning if sampled pairs of a validation or test set lack one: its scores would say little.

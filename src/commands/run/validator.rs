@@ -40,9 +40,9 @@ fn of_spaces(config: &Config, references: &[String]) -> Option<String> {
     spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""))
 }
 
-/// A warning if the tokenizer changes many references: no translation can equal those. They are as in the file: text that is
-/// split already is encoded so, and only translations are joined.
-fn of_normalisation(config: &Config, tokenizers: &Tokenizers, references: &[String]) -> Option<String> {
+/// A warning if the tokenizer changes many `references` of a `set` ("validation "): no translation can equal those. They are as
+/// in the file: text that is split already is encoded so, and only translations are joined.
+pub fn of_normalisation(config: &Config, tokenizers: &Tokenizers, set: &str, references: &[String]) -> Option<String> {
     let target = &tokenizers.target;
     let words = |line: &str| -> Vec<String> {
         let line = if target.lowers_case() { line.to_lowercase() } else { line.to_owned() };
@@ -64,12 +64,12 @@ fn of_normalisation(config: &Config, tokenizers: &Tokenizers, references: &[Stri
         };
         let keeping = if keeps(Normalization::Nfc) { "\"nfc\" or \"none\"" } else { "\"none\"" };
         Some(format!(
-            "{changed} of {all} validation references are not in the form that tokenizer.normalization = \"{form}\" \
+            "{changed} of {all} {set}references are not in the form that tokenizer.normalization = \"{form}\" \
              brings text into: no translation can equal them; {keeping} keeps them as they are"
         ))
     } else {
         Some(format!(
-            "{changed} of {all} validation references are changed by the target's tokenizer, which normalises them or \
+            "{changed} of {all} {set}references are changed by the target's tokenizer, which normalises them or \
              lacks some of their characters: no translation can equal them"
         ))
     }
@@ -144,7 +144,7 @@ impl Validator {
             [source, "\n", target, "\n"].iter().for_each(|text| hash.update(text));
         }
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
-        let changed = of_normalisation(config, tokenizers, &references);
+        let changed = of_normalisation(config, tokenizers, "validation ", &references);
         let plain = |line: String| tokenizers.target.plain(&line).into_owned();
         let references: Vec<String> = references.into_iter().map(plain).collect();
         of_spaces(config, &references).into_iter().chain(changed).for_each(warn);

@@ -5,14 +5,13 @@ use std::path::Path;
 use candle_core::Device;
 use serde_json::json;
 
-use crate::checkpoint;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::info;
 use crate::commands::output::Output;
 use crate::commands::run::plan::Plan;
 use crate::commands::run::training_data::{self, Workplace};
 use crate::commands::run::validator::Validator;
-use crate::commands::run::{compare, init, restore, resume};
+use crate::commands::run::{compare, directory, init, restore, resume};
 use crate::commands::texts::Texts;
 use crate::config::{self, Config};
 use crate::console::Notice;
@@ -79,7 +78,7 @@ pub fn print(
         *target_tokens as f64 / pairs
     ));
     lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
-    let exists = match config::is_resolved(&run.join(checkpoint::CONFIG_FILE)) {
+    let exists = match directory::is_run(run) {
         true if old.is_some() => "; its run would go on",
         true if args.overwrite => "; its run would be replaced",
         true => "; it exists: --resume or --overwrite will be needed",

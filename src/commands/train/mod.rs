@@ -7,9 +7,9 @@ mod saver;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::checkpoint::CONFIG_FILE;
+use crate::checkpoint::{self, CONFIG_FILE};
 use crate::cli::{Common, TrainArgs};
 use crate::commands::output::print;
 use crate::commands::run::directory::Lock;
@@ -20,7 +20,7 @@ use crate::commands::run::validator::Validator;
 use crate::commands::run::{backend, batches, compare, configuration, directory, resume};
 use crate::commands::signals::Signals;
 use crate::commands::texts::Texts;
-use crate::config::Config;
+use crate::config::{self, Config, ValidConfig};
 use crate::console::{info, message, note, shell_word, warning};
 use crate::data::statistics::Statistics;
 use crate::device;
@@ -62,7 +62,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         memory::refuse_the_impossible(&config)?;
     }
     let run = directory::of(&args.run)?;
-    directory::refuse_unusable(&run, &config)?;
+    directory::refuse_unusable(&run, &config, args.resume)?;
     config.train.schedule.idle_end(config.train.max_updates).into_iter().for_each(warning);
     if args.dry_run {
         let old = directory::continued(&run, args, common, &config)?.map(|continued| continued.config);
@@ -105,6 +105,10 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         ));
     }
     refuse_to_begin(&signals)?;
+    let is_as_before = old.as_ref().is_some_and(|old| config::differences(old, &recorded).is_empty());
+    if is_as_before && is_over(&run, &config, &state, common)? {
+        return Ok(());
+    }
     info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
     let mut backend = backend::open(&model)?;
     // A run that is replaced stays until it is known that this one can be trained.
@@ -166,12 +170,12 @@ fn train(
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::model::vocabulary(&data.tokenizers);
     let statistics = Statistics::new(&data.corpus, &data.report, &config.data, [vocabulary.source, vocabulary.target]);
-    if let Err(error) = files::replace(run, files::CORPUS, &serde_json::json!(statistics).to_string()) {
+    if let Err(error) = files::replace(run, files::CORPUS, &json!(statistics).to_string()) {
         message(format_args!("warning: {error}"));
     }
     let mut log = Log::open(run, state.progress(), total, watchers)?;
     if !changes.is_empty() && state.end(&config.train, &config.valid).is_none() {
-        let entry = serde_json::json!({ "event": "change", "update": state.step, "changes": changes });
+        let entry = json!({ "event": "change", "update": state.step, "changes": changes });
         // It is there already if the run was killed before its next checkpoint.
         if !log::entries(&run.join(LOG_FILE)).is_ok_and(|entries| entries.contains(&entry)) {
             log.entry(&entry)?;
@@ -214,6 +218,44 @@ fn train(
     conclude(end, &mut trainer, &mut host, args, common)
 }
 
+/// The command that goes on with a run.
+fn resuming(run: &Path) -> String {
+    format!("`mt train --config {} --resume`", shell_word(&run.join(CONFIG_FILE)))
+}
+
+/// Why training has ended, in words.
+fn why(end: End, valid: &ValidConfig) -> String {
+    match end {
+        End::Updates => "train.max_updates reached".to_owned(),
+        End::Epochs => "train.max_epochs reached".to_owned(),
+        End::Patience if valid.patience == 1 => "a validation without an improvement".to_owned(),
+        End::Patience => format!("{} validations without an improvement", valid.patience),
+        End::Interrupted | End::Terminated => "a signal".to_owned(),
+    }
+}
+
+/// Says that a run has ended already, if there is nothing left to do: `state` is where it ends, its final model is whole and was
+/// validated. The model stays as it is: making it anew would need all checkpoints that it was made of.
+fn is_over(run: &Path, config: &Config, state: &TrainState, common: &Common) -> Result<bool> {
+    let Some(end) = state.end(&config.train, &config.valid) else { return Ok(false) };
+    let entries = log::entries(&run.join(LOG_FILE)).unwrap_or_default();
+    let is_final = |entry: &&Value| entry["event"] == "final" && entry["update"] == state.step;
+    let Some(entry) = entries.iter().rfind(is_final).filter(|_| checkpoint::verify(run).is_ok()) else {
+        return Ok(false);
+    };
+    let why = why(end, &config.valid);
+    info(format_args!("the run has ended at update {}: {why}; its final model stays as it is", state.step));
+    if common.json {
+        let mut valid = entry.clone();
+        if let Some(entry) = valid.as_object_mut() {
+            entry.retain(|key, _| !["event", "update", "model"].contains(&key.as_str()));
+        }
+        let run = run.display().to_string();
+        print(json!({ "run_dir": run, "update": state.step, "ended": why, "model": entry["model"], "valid": valid }))?;
+    }
+    Ok(true)
+}
+
 /// Reports how training has ended, and makes the final model unless it was ended by a signal.
 fn conclude(
     end: End,
@@ -240,30 +282,26 @@ fn conclude(
                 0 => "stopped by a signal before the first update".to_owned(),
                 _ => format!("stopped by a signal at update {step}; everything is saved"),
             };
-            let config = shell_word(&host.run.join(CONFIG_FILE));
-            let help = format!("continue with `mt train --config {config} --resume`");
+            let help = format!("continue with {}", resuming(host.run));
             if common.json {
-                print(serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null }))?;
+                print(json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null }))?;
             }
             return Err(Error::stopped(end == End::Terminated, what).help(help));
         }
-        End::Updates => "train.max_updates reached".to_owned(),
-        End::Epochs => "train.max_epochs reached".to_owned(),
-        End::Patience if trainer.valid.patience == 1 => "a validation without an improvement".to_owned(),
-        End::Patience => format!("{} validations without an improvement", trainer.valid.patience),
+        End::Updates | End::Epochs | End::Patience => why(end, &host.config.valid),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
     let (made, validation) = host.finish(trainer)?;
     if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.signals.stop()) {
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
-        let help = format!("evaluate it with --resume --run-dir {}", shell_word(host.run));
+        let help = format!("evaluate it with {}", resuming(host.run));
         if common.json {
-            print(serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made }))?;
+            print(json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made }))?;
         }
         return Err(Error::stopped(signal == End::Terminated, what).help(help));
     }
     if common.json {
-        let mut result = serde_json::json!({ "run_dir": run.to_string(), "update": step, "ended": why, "model": made });
+        let mut result = json!({ "run_dir": run.to_string(), "update": step, "ended": why, "model": made });
         if let Some(validation) = validation {
             result["valid"] = validation.numbers().into();
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -15,6 +16,9 @@ use crate::config::TrainConfig;
 use crate::console::message;
 use crate::error::{Error, Result};
 use crate::ops::params::Parameters;
+
+/// How long to wait before another attempt to write a checkpoint.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// One checkpoint, in memory.
 pub struct Snapshot {
@@ -40,10 +44,19 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Writes the checkpoint, updates the pointers, and only then removes checkpoints that are no longer needed.
+    ///
+    /// Tries again where the reason may pass: what the checkpoint holds would be lost.
     fn write(&self) -> Result<()> {
         self.lock.check(&self.run)?;
-        // If the directory is moved away just now, that says more than the file which cannot be written.
-        self.write_in_place().map_err(|error| self.lock.check(&self.run).err().unwrap_or(error))
+        let mut pauses = PAUSES.into_iter();
+        loop {
+            let Err(error) = self.write_in_place() else { return Ok(()) };
+            // If the directory is moved away just now, that says more than the file which cannot be written.
+            self.lock.check(&self.run)?;
+            let Some(pause) = pauses.next().filter(|_| error.may_pass()) else { return Err(error) };
+            message(format_args!("warning: the checkpoint of update {} is tried again: {error}", self.step));
+            std::thread::sleep(pause);
+        }
     }
 
     fn write_in_place(&self) -> Result<()> {

@@ -345,7 +345,7 @@ fn syntax_errors_have_a_place_and_do_not_hide_other_files() {
     let problems = folder.problems(&["bad.toml", "twice.toml", "other.toml"], &[]);
     assert_eq!(problems.len(), 3, "{problems:#?}");
     assert_mentions(&problems[0], &["bad.toml:2:", "not valid TOML"]);
-    assert_mentions(&problems[1], &["twice.toml:3:1", "duplicate key"]);
+    assert_mentions(&problems[1], &["twice.toml:3:1", "duplicate key `heads`"]);
     // The file that could not be read may state the schedule's kind: nothing is reported about `learning_rate`.
     assert_mentions(&problems[2], &["other.toml:2:1", "`haeds`"]);
     // The parser finds seven errors, most of which follow from others.
