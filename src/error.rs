@@ -176,11 +176,9 @@ impl Error {
         self.is_of_open_files() || self.all().any(|error| error.is_caused_by(is_denied))
     }
 
-    /// Whether what failed may succeed a moment later: on a network file system, or in a directory that was just removed or is a
-    /// link to one (then it exists and cannot be made).
+    /// Whether what failed may succeed a moment later: on a network file system, or in a directory that was just removed.
     pub fn may_pass(&self) -> bool {
-        use std::io::ErrorKind::{AlreadyExists, NotFound};
-        self.is_caused_by(|it| matches!(it.kind(), NotFound | AlreadyExists) || may_pass(it))
+        self.is_caused_by(|it| it.kind() == std::io::ErrorKind::NotFound || may_pass(it))
     }
 
     fn is_caused_by(&self, is_it: impl Fn(&std::io::Error) -> bool) -> bool {

@@ -738,6 +738,21 @@ fn a_run_begins_beside_other_files_if_asked_to() {
     }
 }
 
+/// Nothing of another program's folder is taken for a run, or replaced.
+#[test]
+fn a_folder_with_a_configuration_and_checkpoints_of_others_is_no_run() {
+    let project = Project::new();
+    std::fs::create_dir_all(project.path("checkpoints/epoch-1")).unwrap();
+    project.write("config.toml", CONFIG);
+    project.write("tokenizer.json", "{}");
+    succeeds(&project.mt(&["train", "--config", "config.toml", "-q", "--set", "train.max_updates=1"]));
+    assert!(project.path("runs/config/model.safetensors").exists());
+    for flag in ["--overwrite", "--resume"] {
+        fails(&project.train(&["--run-dir", ".", flag]), 2, &["holds something that is not a run"]);
+    }
+    assert!(project.path("checkpoints/epoch-1").exists() && file(&project, ".", "config.toml") == CONFIG.as_bytes());
+}
+
 /// The line at the top of its configuration is a comment, which other programs do not keep.
 #[test]
 fn a_run_is_known_without_the_first_line_of_its_configuration() {
@@ -775,10 +790,8 @@ fn a_run_that_has_lost_a_part_is_not_begun_again() {
     }
     project.write("runs/small/config.toml", config);
     std::fs::remove_dir_all(project.path("runs/small/checkpoints")).unwrap();
-    for update in ["train.max_updates=4", "train.max_updates=8"] {
-        let output = project.train(&["--resume", "--set", update]);
-        fails(&output, 1, &["has a final model but no checkpoint to continue from", "runs/small", "--overwrite"]);
-    }
+    let output = project.train(&["--resume", "--set", "train.max_updates=8"]);
+    fails(&output, 1, &["has a final model but no checkpoint to continue from", "runs/small", "--overwrite"]);
     assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
     assert!(!project.path("runs/small/checkpoints").exists());
 }

@@ -75,8 +75,13 @@ fn a_ctranslate2_model_has_all_weights() {
     succeeds(&export("ct2", &[]));
     succeeds(&export("int8", &["--quantization", "int8"]));
     let said = stderr(&project.mt(&["export", "runs/small", "--format", "ct2", "--out", "again"]));
-    let call = "translate_batch(…, beam_size=4, min_decoding_length=0); but its length penalty is never gnmt";
-    assert!(said.contains(call), "{said}");
+    let call = "translate_batch(…, beam_size=4, min_decoding_length=0, max_decoding_length=";
+    assert!(
+        said.contains(call)
+            && said.contains("; but its limit on the length")
+            && said.contains("its length penalty is never gnmt 0.6"),
+        "{said}"
+    );
     let model = file(&project, "runs/small", "model.safetensors");
     let model = SafeTensors::deserialize(&model).unwrap();
     let tensor = |name: &str| floats(model.tensor(name).unwrap().data());

@@ -209,7 +209,10 @@ fn files_that_were_removed_are_written_again() {
         }
     });
     let again = "of the run in runs/small is written again";
-    let removed = ["the tokenizer, which had been removed or changed, ", "the configuration, which had been removed, "];
+    let removed = [
+        "the tokenizer, which had been removed or changed, ",
+        "the configuration, which had been removed or changed, ",
+    ];
     fails(&output, 143, &removed.map(|what| format!("{what}{again}")).each_ref().map(String::as_str));
     succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
     succeeds(&project.train(&["--resume", "--set", "train.max_updates=1"]));
@@ -913,15 +916,20 @@ fn a_run_that_has_ended_keeps_its_final_model() {
     succeeds(&first);
     let model = || file(&project, "runs/small", "model.safetensors");
     let (made, log) = (model(), file(&project, "runs/small", "log.jsonl"));
-    for step in ["step-00000004", "step-00000008"] {
-        let again = train(&["--resume"]);
+    let kept = project.path("kept");
+    std::fs::create_dir(&kept).unwrap();
+    for step in ["step-00000004", "step-00000008", "step-00000012", ""] {
+        let again = train(&["--resume", "--threads", "1"]);
         succeeds(&again);
-        let says = "the run has ended at update 12: train.max_updates reached; its final model stays as it is";
+        let says = "the run in runs/small has ended at update 12: its final model stays as it is";
         assert!(stderr(&again).contains(says), "{}", stderr(&again));
         assert_eq!(stdout(&again), stdout(&first));
         assert!(model() == made && file(&project, "runs/small", "log.jsonl") == log);
-        let _ = std::fs::remove_dir_all(project.path("runs/small/checkpoints").join(step));
+        if !step.is_empty() {
+            std::fs::rename(project.path("runs/small/checkpoints").join(step), kept.join(step)).unwrap();
+        }
     }
+    std::fs::rename(kept.join("step-00000012"), project.path("runs/small/checkpoints/step-00000012")).unwrap();
     // It goes on if there is something to do: an average of other checkpoints, or more updates.
     let said = stderr(&train(&["--resume", "--set", "train.average_last=1"]));
     assert!(
@@ -933,7 +941,9 @@ fn a_run_that_has_ended_keeps_its_final_model() {
     std::fs::remove_dir_all(project.path("runs/small/checkpoints/step-00000016")).unwrap();
     let made = model();
     let resume = ["--resume", "--set", "train.max_updates=16"];
-    fails(&train(&resume), 1, &["the checkpoint of update 16, the last, is gone", "from update 12", "train.init"]);
+    succeeds(&train(&resume));
+    let longer = ["--resume", "--set", "train.max_updates=20"];
+    fails(&train(&longer), 1, &["the checkpoint of update 16, the last, is gone", "from update 12", "train.init"]);
     assert!(model() == made);
     std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
     let output = project.mt(&[&["train", "--config", "small.toml", "-q"], &resume[..]].concat());
@@ -998,7 +1008,9 @@ fn a_checkpoint_that_cannot_be_written_is_tried_again() {
     send("-TERM", &child);
     assert_eq!(child.wait().unwrap().code(), Some(143));
     let all: Vec<String> = said.map(Result::unwrap).collect();
-    assert!(all.iter().all(|line| !line.contains("cannot")), "{all:?}");
+    let errors: Vec<_> =
+        all.iter().filter(|line| line.starts_with("error") && !line.contains("stopped by a signal")).collect();
+    assert!(errors.is_empty(), "{errors:?}");
 }
 
 /// How work is divided among threads decides nothing.
@@ -1271,6 +1283,8 @@ fn a_run_that_ends_with_a_useless_model_fails() {
         1,
         &["training has diverged", "average of the last 2 checkpoints", "--checkpoint best"],
     );
+    // Again, it has not become a success.
+    fails(&project.train(&spoilt), 1, &["training has diverged"]);
     succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "best", "a dog"]));
 }
 

@@ -910,10 +910,12 @@ fn the_reader_of_a_named_output_does_not_go_away_unnoticed() {
     let pipe = project.mkfifo("pipe");
     let args = ["translate", "--model", "runs/small", "-q", "--output", "pipe", "--max-length", "4"];
     let lines = "the cat\n".repeat(30_000);
-    std::thread::scope(|scope| {
-        scope.spawn(|| drop(std::fs::File::open(&pipe).unwrap()));
-        fails(&project.mt_with_input(&args, lines.as_bytes()), 1, &["--> pipe", "its reader has gone away"]);
-    });
+    let mut reader = std::process::Command::new("head").args(["-c", "1"]).arg(&pipe).spawn().unwrap();
+    let output = project.mt_with_input(&args, lines.as_bytes());
+    // It waits for ever if nobody has opened the pipe.
+    let _ = reader.kill();
+    reader.wait().unwrap();
+    fails(&output, 1, &["--> pipe", "its reader has gone away"]);
 }
 
 /// A signal ends it between two lines, and how many are done is said; also if the input ends at the same time, as it does where

@@ -138,15 +138,13 @@ pub(super) fn or_gone(dir: &Path, error: Error) -> Error {
     Error::failure("the checkpoint is gone").at(dir).help(REMOVED)
 }
 
-/// Checks the files of these names that `manifest.json` in `dir` lists, and no others.
+/// Checks the files of these names that `manifest.json` in `dir` lists, and no others. Returns an error for each that is damaged.
 ///
 /// # Errors
-/// As [`verify`].
-pub fn verify_among(dir: &Path, names: &[&str]) -> Result<()> {
+/// The manifest cannot be read.
+pub fn damaged_among(dir: &Path, names: &[&str]) -> Result<Vec<Error>> {
     let manifest = read(dir)?;
-    let is_named = |entry: &FileEntry| names.contains(&entry.name.as_str());
-    let problems = damaged_files(dir, &manifest, is_named);
-    if problems.is_empty() { Ok(()) } else { Err(Error::many(problems)) }
+    Ok(damaged_files(dir, &manifest, |entry| names.contains(&entry.name.as_str())))
 }
 
 fn read(dir: &Path) -> Result<Manifest> {

@@ -55,10 +55,13 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         window.iter().for_each(|line| tags.count(line));
         match &mut output {
             None => all.extend(vectors.into_iter().flatten().flat_map(f32::to_le_bytes)),
-            Some(output) => written.write(vectors.len(), || {
-                vectors.iter().try_for_each(|vector| output.line(&serde_json::json!(vector).to_string()))?;
-                output.flush()
-            })?,
+            Some(output) => {
+                let result = written.write(vectors.len(), || {
+                    vectors.iter().try_for_each(|vector| output.line(&serde_json::json!(vector).to_string()))?;
+                    output.flush()
+                });
+                result.map_err(|error| written.how_far(error, output.cut_back()))?;
+            }
         }
         window = lines.next().unwrap_or_else(|error| {
             refused = Some(error);

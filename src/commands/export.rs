@@ -48,7 +48,8 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
     let must_disable_unk = !target.has_dropout() && target.forbidden().contains(&target.unk_id());
     if format == Format::Ct2 {
-        let (arguments, differences) = marian_search::of_ctranslate2(&loaded.config.decode, must_disable_unk);
+        let (arguments, differences) =
+            marian_search::of_ctranslate2(&loaded.config.decode, loaded.config.model.max_length, must_disable_unk);
         let but = if differences.is_empty() { String::new() } else { format!("; but {}", differences.join(", and ")) };
         note(format_args!(
             "CTranslate2 keeps no search settings: to search as mt does, call translate_batch(…, {arguments}){but}"

@@ -10,13 +10,11 @@ use same_file::Handle;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// What messages call standard output.
-const STDOUT: &str = "stdout";
-
 /// Where results go. If the reader of standard output goes away (`mt … | head`), that is not an error: further output is dropped.
 pub struct Output {
     writer: BufWriter<Box<dyn Write>>,
     name: String,
+    is_stdout: bool,
     closed: bool,
     /// The regular file that is written from its beginning, if it is one.
     file: Option<File>,
@@ -33,16 +31,21 @@ impl Output {
                 refuse_packing(path)?;
                 let file = File::create(path).map_err(|e| not_created(path, e))?;
                 let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-                let regular = if is_regular { file.try_clone().ok() } else { None };
-                Ok(Self { file: regular, ..Self::new(file, path.display().to_string()) })
+                let same = file.try_clone().ok();
+                let regular = if is_regular { same } else { None };
+                // As `/dev/stdout` is.
+                let of_file = || Handle::from_file(file.try_clone()?);
+                let is_stdout =
+                    !is_regular && of_file().and_then(|file| Ok(file == Handle::stdout()?)).unwrap_or(false);
+                Ok(Self { file: regular, is_stdout, ..Self::new(file, path.display().to_string()) })
             }
-            _ => Ok(Self::new(io::stdout(), STDOUT.to_owned())),
+            _ => Ok(Self { is_stdout: true, ..Self::new(io::stdout(), "stdout".to_owned()) }),
         }
     }
 
     fn new(writer: impl Write + 'static, name: String) -> Self {
         let writer = BufWriter::new(Box::new(writer) as Box<dyn Write>);
-        Self { writer, name, closed: false, file: None, written: 0, flushed: 0 }
+        Self { writer, name, is_stdout: false, closed: false, file: None, written: 0, flushed: 0 }
     }
 
     /// Whether the reader has gone away.
@@ -69,7 +72,7 @@ impl Output {
         self.check(result)
     }
 
-    /// Hands everything to the system. If anything fails later, a file is cut back to what it holds now.
+    /// Hands everything to the system.
     pub fn flush(&mut self) -> Result<()> {
         let result = self.writer.flush();
         self.check(result)?;
@@ -77,19 +80,22 @@ impl Output {
         Ok(())
     }
 
+    /// Takes back what was written since the last flush, if this is a regular file. Returns whether it was taken back; then nothing
+    /// more is written.
+    pub fn cut_back(&mut self) -> bool {
+        let Some(file) = &self.file else { return false };
+        // What is still in memory is not to be written behind the end.
+        drop(std::mem::replace(&mut self.writer, BufWriter::new(Box::new(io::sink()))).into_parts());
+        file.set_len(self.flushed).is_ok()
+    }
+
     fn check(&mut self, result: io::Result<()>) -> Result<()> {
-        let Err(error) = result else { return Ok(()) };
-        if error.kind() == io::ErrorKind::BrokenPipe && self.name == STDOUT {
-            self.closed = true;
-            return Ok(());
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.is_stdout => self.closed = true,
+            Err(error) => return Err(Error::io("write", &self.name, error)),
+            Ok(()) => {}
         }
-        if let Some(file) = &self.file {
-            // What is still in memory is not to be written behind the end.
-            drop(std::mem::replace(&mut self.writer, BufWriter::new(Box::new(io::sink()))).into_parts());
-            // If this fails too, a torn line stays.
-            let _ = file.set_len(self.flushed);
-        }
-        Err(Error::io("write", &self.name, error))
+        Ok(())
     }
 }
 

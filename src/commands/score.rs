@@ -58,13 +58,14 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
         let scores = translator.score(&scored(&sources), &scored(&targets), batch_tokens)?;
         sources.iter().for_each(|line| tags.count(line));
         let mut scores = scores.iter();
-        written.write(sources.len(), || {
+        let result = written.write(sources.len(), || {
             for ((source, target), is_scored) in sources.iter().zip(&targets).zip(is_scored) {
                 let score = if is_scored { scores.next() } else { None };
                 output.line(&shown(&translator, [source, target], score, args, common))?;
             }
             output.flush()
-        })?;
+        });
+        result.map_err(|error| written.how_far(error, output.cut_back()))?;
         if refused.is_some() || sources.is_empty() || output.is_closed() {
             break refused;
         }

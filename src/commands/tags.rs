@@ -101,7 +101,7 @@ impl<'t> Tags<'t> {
         if let Some(lines_begin) = self.second.subject(self.lines, "line", ["begins", "begin"]) {
             let (tag, added) = (&self.second_tag, self.added.trim_end());
             warning(format_args!(
-                "{lines_begin} with a tag ({tag}), and with {added} in front of it the model reads two: leave out one of them"
+                "{lines_begin} with a tag ({tag}), and with {added} in front of it the model reads two tags"
             ));
         }
         if let Some(lines_begin) = self.unknown.subject(self.lines, "line", ["begins", "begin"]) {

@@ -84,12 +84,13 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         let translations = translator
             .translate(window, &options, |done| progress.set_position((options.lines_before + done) as u64))?;
         let alignments = writer.alignments(window, &translations, &translator.later_prefix(&options))?;
-        written.write(window.len(), || {
+        let result = written.write(window.len(), || {
             for ((line, translation), alignments) in window.iter().zip(&translations).zip(&alignments) {
                 writer.write(line, translation, alignments)?;
             }
             writer.output.flush()
-        })?;
+        });
+        result.map_err(|error| written.how_far(error, writer.output.cut_back()))?;
     }
     progress.finish_and_clear();
     lines.warn();

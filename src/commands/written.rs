@@ -20,10 +20,6 @@ pub struct Written {
     lines: Arc<AtomicUsize>,
     /// Held while results are written.
     writing: Arc<Mutex<()>>,
-    /// Whether an output that fails is cut back to its last whole results: [`Output`] does so with a file.
-    ///
-    /// [`Output`]: super::output::Output
-    is_cut_back: bool,
 }
 
 impl Written {
@@ -33,11 +29,9 @@ impl Written {
     /// # Errors
     /// The system does not let the process listen for signals.
     pub fn watch(output: Option<&Path>, progress: ProgressBar) -> Result<Self> {
-        let file = output.filter(|path| *path != Path::new("-"));
-        let is_cut_back = file.is_some_and(|path| std::fs::metadata(path).map_or(true, |metadata| metadata.is_file()));
-        let written = Self { is_cut_back, ..Self::default() };
+        let written = Self::default();
         let watched = written.clone();
-        let output = file.unwrap_or(Path::new("stdout")).to_path_buf();
+        let output = output.filter(|path| *path != Path::new("-")).unwrap_or(Path::new("stdout")).to_path_buf();
         signals::at_the_end(move |is_terminated| {
             let since = Instant::now();
             // Once it has the lock it keeps it, so that nothing more is written.
@@ -58,21 +52,30 @@ impl Written {
     /// Writes the results of this many more lines, and hands them to the system.
     ///
     /// # Errors
-    /// As `write`; if the disk is full, with the number of lines whose results were written before.
+    /// As `write`.
     pub fn write(&self, lines: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        write().map_err(|error| match self.lines.load(Ordering::Relaxed) {
-            before if error.is_of_disk() && before > 0 => {
-                let remove = if self.is_cut_back { "" } else { "remove what follows them and " };
-                let next = before + 1;
-                error.more_help(&format!(
-                    "the results of {before} lines are there: to go on, {remove}begin with line {next} of the input"
-                ))
-            }
-            _ => error,
-        })?;
+        write()?;
         self.lines.fetch_add(lines, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Adds to an error of [`Self::write`] how far it came. Results of further lines may have been written, unless they were
+    /// `taken_back`.
+    pub fn how_far(&self, error: Error, taken_back: bool) -> Error {
+        let lines = self.lines.load(Ordering::Relaxed);
+        let next = lines + 1;
+        match (lines, taken_back) {
+            (0, _) => error,
+            (_, true) => error.more_help(&format!(
+                "the results of {lines} lines are there: to go on, begin with line {next} of the input"
+            )),
+            (_, false) if error.is_of_disk() => error.more_help(&format!(
+                "the results of {lines} lines are there: to go on, remove what follows them and begin with line {next} of the \
+                 input"
+            )),
+            (_, false) => error,
+        }
     }
 }
 
@@ -100,12 +103,16 @@ mod tests {
     #[test]
     fn a_full_disk_tells_how_far_it_came() {
         let written = Written::default();
-        let fails = |kind: ErrorKind| {
+        let says = |kind: ErrorKind, taken_back: bool| {
             let error = written.write(5, || Err(Error::io("write", "out.de", kind.into()))).unwrap_err();
-            error.to_string().contains("begin with line 2001 of the input")
+            let error = written.how_far(error, taken_back).to_string();
+            [" begin with line 2001 of the input", "remove what follows"].map(|says| error.contains(says))
         };
-        assert!(!fails(ErrorKind::StorageFull));
+        assert_eq!(says(ErrorKind::StorageFull, true), [false, false]);
         written.write(2000, || Ok(())).unwrap();
-        assert!(fails(ErrorKind::StorageFull) && !fails(ErrorKind::PermissionDenied));
+        assert_eq!(says(ErrorKind::StorageFull, true), [true, false]);
+        assert_eq!(says(ErrorKind::StorageFull, false), [true, true]);
+        assert_eq!(says(ErrorKind::PermissionDenied, true), [true, false]);
+        assert_eq!(says(ErrorKind::PermissionDenied, false), [false, false]);
     }
 }

@@ -89,6 +89,10 @@ pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
 /// Adds to an error about a key where its value comes from: where it is stated; else the preset that decides it, its section, or
 /// the last file, where it could be stated. `files` and `sets` are as for [`load`].
 pub fn locate(error: Error, key: &str, files: &[PathBuf], sets: &[String]) -> Error {
+    // A pipe cannot be read again.
+    if let Some(pipe) = files.iter().find(|file| !file.is_file()) {
+        return error.at(pipe);
+    }
     let mut loader = Loader::default();
     let merged = loader.read(files, sets).ok().and_then(|()| loader.merged()).unwrap_or_default();
     let sections = key.rmatch_indices('.').map(|(end, _)| &key[..end]);

@@ -73,10 +73,27 @@ fn longest(decode: &DecodeConfig, max_length: usize) -> usize {
 
 /// The arguments that make CTranslate2's `translate_batch` search as we do, and where it differs all the same. Its models keep
 /// no search settings.
-pub fn of_ctranslate2(decode: &DecodeConfig, disable_unk: bool) -> (String, Vec<String>) {
-    let &DecodeConfig { beam, patience, no_repeat_ngram, min_length, .. } = decode;
-    let mut arguments = vec![format!("beam_size={beam}"), format!("min_decoding_length={min_length}")];
-    let mut differences = Vec::new();
+pub fn of_ctranslate2(decode: &DecodeConfig, max_length: usize, disable_unk: bool) -> (String, Vec<String>) {
+    // All by name, so that none is lost without a word.
+    let &DecodeConfig {
+        beam,
+        patience,
+        no_repeat_ngram,
+        min_length,
+        max_length_ratio,
+        max_length_extra,
+        // In `length_penalty`.
+        length_penalty: _,
+        length_penalty_kind: _,
+        // It changes no translation.
+        batch_tokens: _,
+    } = decode;
+    let most = if max_length_ratio > 0.0 { max_length } else { max_length.min(max_length_extra) };
+    let lengths = format!("min_decoding_length={min_length}, max_decoding_length={most}");
+    let (mut arguments, mut differences) = (vec![format!("beam_size={beam}"), lengths], Vec::new());
+    if max_length_ratio > 0.0 {
+        differences.push("its limit on the length does not depend on the source's".to_owned());
+    }
     if beam > 1 {
         match length_penalty(decode) {
             Some(alpha) => arguments.push(format!("length_penalty={alpha}")),
@@ -121,17 +138,23 @@ mod tests {
                 length_penalty: 0.6,
                 patience,
                 beam,
+                max_length_ratio: 0.0,
                 ..DecodeConfig::default()
             };
-            of_ctranslate2(&decode, beam == 2)
+            let (arguments, differences) = of_ctranslate2(&decode, 256, beam == 2);
+            let (lengths, rest) =
+                arguments.split_at("beam_size=4, min_decoding_length=0, max_decoding_length=50".len());
+            assert_eq!(lengths, format!("beam_size={beam}, min_decoding_length=0, max_decoding_length=50"));
+            (rest.to_owned(), differences.len())
         };
-        let (gnmt, differs) = of(PenaltyKind::Gnmt, 0.0, 4);
-        assert_eq!(gnmt, "beam_size=4, min_decoding_length=0");
-        assert_eq!(differs.len(), 2, "{differs:?}");
-        let power = "beam_size=2, min_decoding_length=0, length_penalty=0.6, patience=2, disable_unk=True";
-        assert_eq!(of(PenaltyKind::Power, 2.0, 2), (power.to_owned(), Vec::new()));
-        assert_eq!(of(PenaltyKind::Average, 1.0, 3).0, "beam_size=3, min_decoding_length=0, length_penalty=1");
-        assert_eq!(of(PenaltyKind::Gnmt, 0.0, 1), ("beam_size=1, min_decoding_length=0".to_owned(), Vec::new()));
+        assert_eq!(of(PenaltyKind::Gnmt, 0.0, 4), (String::new(), 2));
+        let power = ", length_penalty=0.6, patience=2, disable_unk=True";
+        assert_eq!(of(PenaltyKind::Power, 2.0, 2), (power.to_owned(), 0));
+        assert_eq!(of(PenaltyKind::Average, 1.0, 3), (", length_penalty=1".to_owned(), 0));
+        assert_eq!(of(PenaltyKind::Gnmt, 0.0, 1), (String::new(), 0));
+        let longer = DecodeConfig { max_length_ratio: 1.5, ..DecodeConfig::default() };
+        let (arguments, differences) = of_ctranslate2(&longer, 256, false);
+        assert!(arguments.contains("max_decoding_length=256") && differences.len() == 2, "{arguments} {differences:?}");
     }
 
     #[test]

@@ -219,7 +219,10 @@ impl Events {
 
     /// Fails if the file was removed: what is written into it would be lost.
     fn refuse_removed(&self) -> Result<()> {
-        let is_removed = |(file, path): &&(BufWriter<File>, PathBuf)| !file::lies_at(file.get_ref(), path);
+        // If the system cannot say what is there, nothing is known.
+        let is_removed = |(file, path): &&(BufWriter<File>, PathBuf)| {
+            !file::lies_at(file.get_ref(), path) && path.try_exists().is_ok()
+        };
         match self.file.as_ref().filter(is_removed) {
             Some((_, path)) => {
                 Err(Error::failure("TensorBoard's events were removed while training was under way").at(path))
@@ -478,7 +481,6 @@ mod tests {
         assert_eq!(images(), 1);
     }
 
-    /// The checksum of "123456789" in CRC-32C is e3069283.
     #[test]
     fn a_file_that_was_removed_is_told_and_written_again() {
         let folder = tempfile::tempdir().unwrap();
@@ -496,6 +498,7 @@ mod tests {
         assert_eq!(steps, [0, 0, 1, 2, 3, 4]);
     }
 
+    /// The checksum of "123456789" in CRC-32C is e3069283.
     #[test]
     fn checksums_are_masked() {
         assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);

@@ -35,7 +35,7 @@ impl Existing {
         if !directory::is_run(run) {
             return None;
         }
-        let Comparison { notes, mut refused, impossible } = match config::load_resolved(&config_file) {
+        let Comparison { notes, mut refused, impossible, .. } = match config::load_resolved(&config_file) {
             Ok(old) => compare::configurations(&config_file, &old, config, locate),
             Err(error) => Comparison { refused: vec![error], ..Comparison::default() },
         };

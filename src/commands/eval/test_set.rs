@@ -54,7 +54,7 @@ pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report"));
     }
-    let read = |path: &PathBuf| {
+    let scored = |path: &PathBuf| {
         let file = read_file(path)?;
         if file.byte_order_mark {
             let name = shown_name(path).display();
@@ -65,18 +65,18 @@ pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
         }
         Ok(as_scored(&file))
     };
-    let references = args.reference.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let references = args.reference.iter().map(scored).collect::<Result<Vec<_>>>()?;
     if let (Some(file), Some([])) = (args.reference.first(), references.first().map(Vec::as_slice)) {
         return Err(nothing_to_score(file));
     }
-    let read_aligned = |path: &PathBuf| -> Result<Vec<String>> {
-        let lines = read(path)?;
+    let aligned = |path: &PathBuf, lines: Vec<String>| -> Result<Vec<String>> {
         check_counts(path, lines.len(), &args.reference, &references)?;
         Ok(lines)
     };
-    let system = |path: &PathBuf| Ok((path.display().to_string(), read_aligned(path)?));
+    let system = |path: &PathBuf| Ok((path.display().to_string(), aligned(path, scored(path)?)?));
+    let source = |path: &PathBuf| aligned(path, as_scored(&read_file(path)?));
     Ok(TestSet {
-        sources: args.src.as_ref().map(read_aligned).transpose()?,
+        sources: args.src.as_ref().map(source).transpose()?,
         systems: args.hyp.iter().map(system).collect::<Result<_>>()?,
         references,
         perplexity: None,

@@ -166,11 +166,9 @@ pub fn verify_tokenizers(directory: &Path) -> Result<()> {
     let own = directory.join(checkpoint::MANIFEST_FILE).exists().then(|| directory.to_path_buf());
     let newest = || Some(checkpoint::list(directory).ok()?.pop()?.1);
     let Some(verified) = own.or_else(newest) else { return Ok(()) };
-    match checkpoint::verify_among(&verified, tokenizers::FILES) {
-        // Training removes its older checkpoints.
-        Err(_) if !verified.exists() => Ok(()),
-        result => result,
-    }
+    // A manifest that cannot be read, or is gone with its checkpoint by now, says nothing of the tokenizers.
+    let damaged = checkpoint::damaged_among(&verified, tokenizers::FILES).unwrap_or_default();
+    if damaged.is_empty() { Ok(()) } else { Err(Error::many(damaged)) }
 }
 
 /// The files of models, which no output may replace.

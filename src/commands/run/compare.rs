@@ -42,6 +42,12 @@ fn model_of(values: &Values) -> Option<ModelConfig> {
     toml::from_str(&lines.collect::<String>()).ok()
 }
 
+/// Whether a key only says where something is computed or lies.
+fn is_of_place(key: &str) -> bool {
+    let of_text = ["data.root", "data.cache_dir", "data.cache_above", "data.test"];
+    key.starts_with("runtime.") || of_text.iter().any(|place| key.starts_with(place))
+}
+
 /// How the configuration of a run differs from the one to continue it with.
 #[derive(Default)]
 pub struct Comparison {
@@ -49,6 +55,8 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// Changes that would make it a different training, and need `--force`.
     pub refused: Vec<Error>,
+    /// Whether nothing has changed that decides what is trained or made of it; where it is computed and where text lies does not.
+    pub is_same: bool,
     /// Changes that even `--force` cannot allow: they would have no effect, or the parameters would have another shape.
     pub impossible: Vec<Error>,
 }
@@ -69,7 +77,11 @@ pub fn configurations(
     let gone = new.train.init.as_deref().filter(|init| !init.exists());
     let (before, now) = (record::before(old, &record), record::values(&with_text_of(new, old)));
     let is_other_shape = is_other_shape(&model_of(&before).unwrap_or_else(|| old.model.clone()), &new.model);
+    // The record of a checkpoint does not have all keys, and the file may have others than it.
+    let in_file = config::differences_of(&record::values(old), &now);
+    comparison.is_same = in_file.iter().all(|(key, ..)| is_of_place(key));
     for (key, before, now) in config::differences_of(&before, &now) {
+        comparison.is_same &= is_of_place(&key);
         let until = if record.contains_key(&key) { format!("up to update {step}") } else { "before".to_owned() };
         let what = match (corpora(&before), corpora(&now)) {
             (old, new) if key == record::WEIGHTS && old != new => {

@@ -27,15 +27,11 @@ const NEW_CONFIG: &str = ".config.toml.new";
 const OLD_CHECKPOINTS: &str = ".checkpoints.old";
 
 /// Whether there is a run in this directory: a configuration that `mt` wrote, or, if another program has written it since, one
-/// beside the tokenizers and the log or the checkpoints.
+/// beside the tokenizers and checkpoints of `mt`.
 pub fn is_run(directory: &Path) -> bool {
     let config = directory.join(CONFIG_FILE);
-    config::is_resolved(&config) || (config.is_file() && Tokenizers::exist(directory) && has_trained(directory))
-}
-
-/// Whether there is what a run that has begun leaves.
-fn has_trained(directory: &Path) -> bool {
-    [LOG_FILE, CHECKPOINTS].iter().any(|name| directory.join(name).exists())
+    let has_checkpoints = || checkpoint::list(directory).is_ok_and(|checkpoints| !checkpoints.is_empty());
+    config::is_resolved(&config) || (config.is_file() && Tokenizers::exist(directory) && has_checkpoints())
 }
 
 /// `--run-dir`; else, if the last configuration file is that of a run, that run; else `runs/<name of the file>`.
@@ -46,7 +42,7 @@ pub fn of(args: &RunArgs) -> Result<PathBuf> {
     let file = args.config.last();
     if let Some(directory) = file.filter(|file| file.ends_with(CONFIG_FILE)).and_then(|file| file.parent()) {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        if is_run(directory) && has_trained(directory) {
+        if is_run(directory) && [LOG_FILE, CHECKPOINTS].iter().any(|name| directory.join(name).exists()) {
             return Ok(directory.to_path_buf());
         }
     }
@@ -170,6 +166,8 @@ pub struct Continued {
     pub config: Config,
     /// What will be different from now on, as the user was told.
     pub changes: Vec<String>,
+    /// Whether nothing has changed that decides what is trained or made of it.
+    pub is_same: bool,
 }
 
 /// The run in the directory, if there is one to be continued.
@@ -182,7 +180,7 @@ pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config)
         return Ok(None);
     }
     let old = config::load_resolved(&config_file)?;
-    let Comparison { mut notes, mut refused, impossible } =
+    let Comparison { mut notes, mut refused, is_same, impossible } =
         compare::configurations(&config_file, &old, config, &|error, key| {
             configuration::locate(error, key, &args.run, common)
         });
@@ -194,7 +192,7 @@ pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config)
         return Err(Error::many(refused));
     }
     notes.iter().for_each(note);
-    Ok(Some(Continued { config: old, changes: notes }))
+    Ok(Some(Continued { config: old, changes: notes, is_same }))
 }
 
 /// Refuses a directory whose model was not made by a run in it, and the directory of the model that training begins with:
@@ -293,7 +291,9 @@ fn others(directory: &Path) -> Result<Vec<OsString>> {
 /// Begins a run, after all data have been read. If it replaces a run, only files that `mt` writes are removed: the directory
 /// may be a link or a mounted disk, and other files in it are the user's.
 pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
-    // At once, so that a process that is killed from here on leaves no part of the old run to be continued.
+    // A process that is killed from here on leaves no part of the old run to be continued: first what says that there were
+    // checkpoints, then these, at once.
+    remove(run, &[LAST])?;
     let old = set_aside(run)?;
     remove(run, &own_files())?;
     tokenizers.save(run)?;
@@ -331,7 +331,7 @@ pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Re
         message(format_args!("warning: {what} of the run in {} is written again", run.display()));
     };
     if !config::is_resolved(&run.join(CONFIG_FILE)) {
-        warn("the configuration, which had been removed,");
+        warn("the configuration, which had been removed or changed,");
         write_config(run, config)?;
     }
     if !tokenizers.are_in(run) {

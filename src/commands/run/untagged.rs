@@ -85,7 +85,7 @@ pub fn of_training(data: &Data) -> Option<String> {
 pub fn with_two(data: &Data, config: &DataConfig) -> Option<String> {
     let tokenizer = &data.tokenizers.source;
     let tags = Tags::of(tokenizer)?;
-    // A tag may have a space in front that is a piece of its own.
+    // A tag may have a space in front that is a piece of its own, and other symbols, which are no tags, may come before it.
     let between = tokenizer.ids_of(&[&["▁"][..], &tokenizer.symbols()].concat());
     let count = |line: &[u32]| tags.count(line, &between);
     let added = |corpus: &CorpusConfig| corpus.tag.as_ref().map_or(0, |tag| count(&tokenizer.encode(tag)));

@@ -17,10 +17,10 @@ use crate::commands::run::init;
 use crate::commands::run::plan::Plan;
 use crate::commands::run::training_data::{self, Data, Workplace};
 use crate::commands::run::validator::Validator;
-use crate::commands::run::{backend, batches, compare, configuration, directory, resume};
+use crate::commands::run::{backend, batches, compare, configuration, directory, restore, resume};
 use crate::commands::signals::Signals;
 use crate::commands::texts::Texts;
-use crate::config::{self, Config, ValidConfig};
+use crate::config::Config;
 use crate::console::{info, message, note, shell_word, warning};
 use crate::data::statistics::Statistics;
 use crate::device;
@@ -43,6 +43,9 @@ const ON_SIGNALS: [&str; 2] = [
     "stopping and saving; a second signal stops at once",
     "stopped at once; --resume continues from the last checkpoint, or starts again where there is none",
 ];
+
+/// Why most runs end.
+const UPDATES_REACHED: &str = "train.max_updates reached";
 
 /// Trains a model.
 pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
@@ -71,6 +74,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     let signals = Signals::register(ON_SIGNALS)?;
     let (continued, lock) = directory::open(&run, args, common, &config)?;
+    let is_same = continued.as_ref().is_some_and(|continued| continued.is_same) && !args.force;
     let (old, changes) = continued.map(|continued| (continued.config, continued.changes)).unzip();
     let changes = changes.unwrap_or_default();
     let resumed = old.is_some();
@@ -82,6 +86,16 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let data = training_data::prepare(&config, &texts, saved, &workplace)?;
     let config = init::stating_tokenizers(config, old.as_ref(), &data.tokenizers);
     let validator = Validator::open(&config, &texts, &data.tokenizers, &info)?;
+    let text = compare::checksums(&data.corpus, validator.as_ref());
+    if is_same {
+        // If no checkpoint is left, it is not known what the text was.
+        if let Ok(Some((state, _))) = restore::newest(&run, &|_| ()) {
+            resume::check_text(&state, &text, &config, false)?;
+        }
+        if is_over(&run, &config, args, common)? {
+            return Ok(());
+        }
+    }
     let vocabulary = super::model::vocabulary(&data.tokenizers);
     let compute = backend::number_type(config.runtime.precision, &device);
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
@@ -89,7 +103,6 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     Plan::new(&config, &data)?.warnings(&config, device.is_cpu()).for_each(warning);
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
-    let text = compare::checksums(&data.corpus, validator.as_ref());
     let begun = resume::begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text)?;
     optimizer.freeze(&config.train.freeze)?;
     if optimizer.frozen_count() > 0 {
@@ -105,10 +118,6 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         ));
     }
     refuse_to_begin(&signals)?;
-    let is_as_before = old.as_ref().is_some_and(|old| config::differences(old, &recorded).is_empty());
-    if is_as_before && is_over(&run, &config, &state, common)? {
-        return Ok(());
-    }
     info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
     let mut backend = backend::open(&model)?;
     // A run that is replaced stays until it is known that this one can be trained.
@@ -223,35 +232,34 @@ fn resuming(run: &Path) -> String {
     format!("`mt train --config {} --resume`", shell_word(&run.join(CONFIG_FILE)))
 }
 
-/// Why training has ended, in words.
-fn why(end: End, valid: &ValidConfig) -> String {
-    match end {
-        End::Updates => "train.max_updates reached".to_owned(),
-        End::Epochs => "train.max_epochs reached".to_owned(),
-        End::Patience if valid.patience == 1 => "a validation without an improvement".to_owned(),
-        End::Patience => format!("{} validations without an improvement", valid.patience),
-        End::Interrupted | End::Terminated => "a signal".to_owned(),
-    }
-}
-
-/// Says that a run has ended already, if there is nothing left to do: `state` is where it ends, its final model is whole and was
-/// validated. The model stays as it is: making it anew would need all checkpoints that it was made of.
-fn is_over(run: &Path, config: &Config, state: &TrainState, common: &Common) -> Result<bool> {
-    let Some(end) = state.end(&config.train, &config.valid) else { return Ok(false) };
+/// Says that a run has ended already, if there is nothing left to do: nothing that decides its final model has changed, and that
+/// is whole and was validated. It stays as it is: making it anew would need all checkpoints that it was made of.
+fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Result<bool> {
     let entries = log::entries(&run.join(LOG_FILE)).unwrap_or_default();
-    let is_final = |entry: &&Value| entry["event"] == "final" && entry["update"] == state.step;
-    let Some(entry) = entries.iter().rfind(is_final).filter(|_| checkpoint::verify(run).is_ok()) else {
+    // When a run goes on, this entry is removed.
+    let made = entries.last().filter(|entry| entry["event"] == "final" && entry["loss"].is_number());
+    let is_validated = config.valid.every > 0 && config.data.valid.is_some();
+    if (is_validated && made.is_none()) || checkpoint::verify(run).is_err() {
         return Ok(false);
-    };
-    let why = why(end, &config.valid);
-    info(format_args!("the run has ended at update {}: {why}; its final model stays as it is", state.step));
+    }
+    let update = entries.iter().rev().find_map(|entry| entry["update"].as_u64());
+    let at = update.map(|update| format!(" at update {update}")).unwrap_or_default();
+    info(format_args!("the run in {} has ended{at}: its final model stays as it is", run.display()));
+    if args.profile {
+        note("nothing to profile: there were no updates");
+    }
     if common.json {
-        let mut valid = entry.clone();
-        if let Some(entry) = valid.as_object_mut() {
-            entry.retain(|key, _| !["event", "update", "model"].contains(&key.as_str()));
+        // Why a run ended otherwise, its log does not say.
+        let is_reached = update.is_some_and(|update| (1..=update).contains(&config.train.max_updates));
+        let why = if is_reached { UPDATES_REACHED } else { "the run had ended before" };
+        let mut result = json!({ "run_dir": run.to_string_lossy(), "update": update, "ended": why });
+        result["model"] = made.map_or(Value::Null, |entry| entry["model"].clone());
+        if let Some(Value::Object(numbers)) = made {
+            let is_number = |key: &str| !["event", "update", "model"].contains(&key);
+            let numbers = numbers.iter().filter(|(key, _)| is_number(key));
+            result["valid"] = numbers.map(|(key, value)| (key.clone(), value.clone())).collect();
         }
-        let run = run.display().to_string();
-        print(json!({ "run_dir": run, "update": state.step, "ended": why, "model": entry["model"], "valid": valid }))?;
+        print(result)?;
     }
     Ok(true)
 }
@@ -288,7 +296,10 @@ fn conclude(
             }
             return Err(Error::stopped(end == End::Terminated, what).help(help));
         }
-        End::Updates | End::Epochs | End::Patience => why(end, &host.config.valid),
+        End::Updates => UPDATES_REACHED.to_owned(),
+        End::Epochs => "train.max_epochs reached".to_owned(),
+        End::Patience if trainer.valid.patience == 1 => "a validation without an improvement".to_owned(),
+        End::Patience => format!("{} validations without an improvement", trainer.valid.patience),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
     let (made, validation) = host.finish(trainer)?;

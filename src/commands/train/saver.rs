@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::checkpoint::{self, BEST, Elements, LAST, NamedTensor};
+use crate::checkpoint::{self, BEST, CHECKPOINTS, Elements, LAST, NamedTensor};
 use crate::commands::model::named;
 use crate::commands::run::directory::Lock;
 use crate::config::TrainConfig;
@@ -47,13 +47,15 @@ impl Snapshot {
     ///
     /// Tries again where the reason may pass: what the checkpoint holds would be lost.
     fn write(&self) -> Result<()> {
-        self.lock.check(&self.run)?;
         let mut pauses = PAUSES.into_iter();
         loop {
-            let Err(error) = self.write_in_place() else { return Ok(()) };
             // If the directory is moved away just now, that says more than the file which cannot be written.
-            self.lock.check(&self.run)?;
-            let Some(pause) = pauses.next().filter(|_| error.may_pass()) else { return Err(error) };
+            let why = |error| self.lock.check(&self.run).err().unwrap_or(error);
+            let written = self.lock.check(&self.run).and_then(|()| self.write_in_place().map_err(why));
+            let Err(error) = written else { return Ok(()) };
+            // What a link leads to may be another file system.
+            let may_pass = error.may_pass() || (self.run.join(CHECKPOINTS).is_symlink() && !error.is_of_disk());
+            let Some(pause) = pauses.next().filter(|_| may_pass) else { return Err(error) };
             message(format_args!("warning: the checkpoint of update {} is tried again: {error}", self.step));
             std::thread::sleep(pause);
         }
