@@ -44,8 +44,7 @@ fn model_of(values: &Values) -> Option<ModelConfig> {
 
 /// Whether a key only says where something is computed or lies.
 fn is_of_place(key: &str) -> bool {
-    let of_text = ["data.root", "data.cache_dir", "data.cache_above", "data.test"];
-    key.starts_with("runtime.") || of_text.iter().any(|place| key.starts_with(place))
+    ["runtime.device", "runtime.threads", "data.root", "data.cache_dir", "data.cache_above"].contains(&key)
 }
 
 /// How the configuration of a run differs from the one to continue it with.
