@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{FormattedDuration, ProgressBar};
 use serde_json::Value;
 
-use crate::console::{Counted, info, message, progress_bar, shown};
+use crate::console::{Counted, info, message, progress_bar};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::file;
@@ -181,7 +181,8 @@ impl Log {
     /// Shows one line to the user, above the progress bar, unless the program is to be quiet.
     pub fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(shown(text)),
+            // With line breaks: the bar pads lines to the width of the terminal instead.
+            Some(bar) => bar.suspend(|| info(text)),
             None => info(text),
         }
     }
@@ -189,7 +190,7 @@ impl Log {
     /// Shows a line about what is lost, such as a damaged file or updates that are undone; also if the program is to be quiet.
     pub fn damage(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(shown(text)),
+            Some(bar) => bar.suspend(|| message(text)),
             None => message(text),
         }
     }
