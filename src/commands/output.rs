@@ -31,12 +31,10 @@ impl Output {
                 refuse_packing(path)?;
                 let file = File::create(path).map_err(|e| not_created(path, e))?;
                 let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-                let same = file.try_clone().ok();
-                let regular = if is_regular { same } else { None };
+                let regular = if is_regular { file.try_clone().ok() } else { None };
                 // As `/dev/stdout` is.
-                let of_file = || Handle::from_file(file.try_clone()?);
-                let is_stdout =
-                    !is_regular && of_file().and_then(|file| Ok(file == Handle::stdout()?)).unwrap_or(false);
+                let same = file.try_clone().and_then(Handle::from_file);
+                let is_stdout = !is_regular && same.and_then(|file| Ok(file == Handle::stdout()?)).unwrap_or(false);
                 Ok(Self { file: regular, is_stdout, ..Self::new(file, path.display().to_string()) })
             }
             _ => Ok(Self { is_stdout: true, ..Self::new(io::stdout(), "stdout".to_owned()) }),

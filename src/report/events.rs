@@ -13,6 +13,7 @@ use prost::Message;
 use serde_json::Value;
 
 use super::picture;
+use super::records::{record, records};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::file;
@@ -339,35 +340,6 @@ fn markdown(sample: &Value) -> Option<String> {
     Some(sample.as_str()?.lines().map(|line| format!("    {}\n", line.trim_start())).collect())
 }
 
-/// Writes a record.
-fn record(out: &mut impl Write, data: &[u8]) -> std::io::Result<()> {
-    let length = (data.len() as u64).to_le_bytes();
-    out.write_all(&length)?;
-    out.write_all(&masked_checksum(&length).to_le_bytes())?;
-    out.write_all(data)?;
-    out.write_all(&masked_checksum(data).to_le_bytes())
-}
-
-/// The records of a file, up to its end or the first damaged one.
-fn records(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        let (length, behind) = rest.split_first_chunk::<8>()?;
-        let (length_checksum, behind) = behind.split_first_chunk::<4>()?;
-        let (data, behind) = behind.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-        let (checksum, behind) = behind.split_first_chunk::<4>()?;
-        let is_whole = u32::from_le_bytes(*length_checksum) == masked_checksum(length)
-            && u32::from_le_bytes(*checksum) == masked_checksum(data);
-        rest = behind;
-        is_whole.then_some(data)
-    })
-}
-
-/// TFRecord's checksum, masked because a plain CRC of data that contain their own CRC is problematic.
-fn masked_checksum(data: &[u8]) -> u32 {
-    crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
@@ -496,12 +468,5 @@ mod tests {
         file.entry(&entry(4)).unwrap();
         let steps: Vec<i64> = events(&folder.path().join(DIRECTORY)).iter().map(|event| event.step).collect();
         assert_eq!(steps, [0, 0, 1, 2, 3, 4]);
-    }
-
-    /// The checksum of "123456789" in CRC-32C is e3069283.
-    #[test]
-    fn checksums_are_masked() {
-        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(masked_checksum(b"123456789"), 0xe306_9283u32.rotate_right(15).wrapping_add(0xa282_ead8));
     }
 }

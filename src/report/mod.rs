@@ -12,3 +12,4 @@ pub mod events;
 pub mod files;
 pub mod page;
 pub mod picture;
+mod records;
