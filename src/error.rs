@@ -178,7 +178,17 @@ impl Error {
 
     /// Whether what failed may succeed a moment later: on a network file system, or in a directory that was just removed.
     pub fn may_pass(&self) -> bool {
-        self.is_caused_by(|it| it.kind() == std::io::ErrorKind::NotFound || may_pass(it))
+        self.all().any(|error| error.is_caused_by(|it| it.kind() == std::io::ErrorKind::NotFound || may_pass(it)))
+    }
+
+    /// Says that a file is whole, but of a version that this one does not read.
+    pub fn of_version(self) -> Self {
+        self.caused_by(std::io::Error::from(std::io::ErrorKind::Unsupported))
+    }
+
+    /// Whether a file is of another version, whatever it holds.
+    pub fn is_of_version(&self) -> bool {
+        self.all().any(|error| error.is_caused_by(|it| it.kind() == std::io::ErrorKind::Unsupported))
     }
 
     fn is_caused_by(&self, is_it: impl Fn(&std::io::Error) -> bool) -> bool {

@@ -918,8 +918,19 @@ fn a_run_that_has_ended_keeps_its_final_model() {
     let (made, log) = (model(), file(&project, "runs/small", "log.jsonl"));
     let kept = project.path("kept");
     std::fs::create_dir(&kept).unwrap();
-    for step in ["step-00000004", "step-00000008", "step-00000012", ""] {
-        let again = train(&["--resume", "--threads", "1"]);
+    let moved = project.path("moved");
+    std::fs::create_dir(&moved).unwrap();
+    for name in ["train.en", "train.de", "valid.en", "valid.de"] {
+        std::fs::copy(project.path(name), moved.join(name)).unwrap();
+    }
+    let shown = ["train.log_every=2", "train.keep=1", "train.save_every=2", "valid.samples=0"];
+    for (step, more) in [
+        ("step-00000004", vec!["--threads", "1"]),
+        ("step-00000008", sets(&shown)),
+        ("step-00000012", sets(&["data.root=moved"])),
+        ("", vec![]),
+    ] {
+        let again = train(&[&["--resume"], &more[..]].concat());
         succeeds(&again);
         let says = "the run in runs/small has ended at update 12: its final model stays as it is";
         assert!(stderr(&again).contains(says), "{}", stderr(&again));
@@ -929,6 +940,11 @@ fn a_run_that_has_ended_keeps_its_final_model() {
             std::fs::rename(project.path("runs/small/checkpoints").join(step), kept.join(step)).unwrap();
         }
     }
+    let away = project.path("log.jsonl");
+    std::fs::rename(project.path("runs/small/log.jsonl"), &away).unwrap();
+    succeeds(&train(&["--resume"]));
+    assert!(model() == made);
+    std::fs::rename(&away, project.path("runs/small/log.jsonl")).unwrap();
     std::fs::rename(kept.join("step-00000012"), project.path("runs/small/checkpoints/step-00000012")).unwrap();
     // It goes on if there is something to do: an average of other checkpoints, or more updates.
     let said = stderr(&train(&["--resume", "--set", "train.average_last=1"]));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -102,8 +102,15 @@ pub type Saved = (u64, PathBuf);
 /// # Errors
 /// The directory cannot be read. A run without checkpoints is not an error.
 pub fn list(run: &Path) -> Result<Vec<Saved>> {
-    let all = directories(run)?.into_iter();
-    Ok(all.filter(|(_, path)| path.join(MANIFEST_FILE).exists()).collect())
+    let mut found = Vec::new();
+    for (step, path) in directories(run)? {
+        let manifest = path.join(MANIFEST_FILE);
+        // Not known is not the same as not there.
+        if manifest.try_exists().map_err(|error| Error::io("look into the checkpoint", &path, error))? {
+            found.push((step, path));
+        }
+    }
+    Ok(found)
 }
 
 /// The directory of the checkpoint of this step, whole or not, if there is one.
@@ -127,7 +134,10 @@ pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     for entry in entries {
         let entry = entry.map_err(read_error)?;
         let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|_| entry.path().is_dir()) else { continue };
+        let Some(name) = name.to_str() else { continue };
+        if !is_directory(&entry).map_err(|error| Error::io("look at the checkpoint", &entry.path(), error))? {
+            continue;
+        }
         if let Some(step) = parse_step_name(name) {
             found.insert(step, entry.path());
         } else if let Some(step) = name.strip_prefix(REPLACED).and_then(parse_step_name) {
@@ -136,6 +146,19 @@ pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// Whether an entry is a directory, or a link to one. One that is gone by now is none.
+fn is_directory(entry: &fs::DirEntry) -> io::Result<bool> {
+    let kind = entry.file_type()?;
+    if !kind.is_symlink() {
+        return Ok(kind.is_dir());
+    }
+    match fs::metadata(entry.path()) {
+        Ok(metadata) => Ok(metadata.is_dir()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The step that the pointer `name` ([`BEST`] or [`LAST`]) of a run names; `None` if there is no such file.
@@ -164,29 +187,33 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
 /// None with warnings means that there are checkpoints, but all are damaged.
 ///
 /// # Errors
-/// The directory cannot be listed; or a checkpoint cannot be opened, which says nothing about what it holds.
+/// The directory cannot be listed; or a checkpoint cannot be read, which says nothing about what it holds.
 pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
     let mut warnings = Vec::new();
     for (step, path) in directories(run)?.into_iter().rev() {
         match verify_holding(&path, &[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]) {
             Ok(_) => return Ok((Some((step, path)), warnings)),
-            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &fault(error)?)),
+            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &known_damage(error)?)),
         }
     }
     Ok((None, warnings))
 }
 
-/// What is wrong with a checkpoint itself, so that another may be used in its place.
+/// What is wrong with a checkpoint itself, so that another may be used in its place, and this one be removed later.
 ///
 /// # Errors
-/// It is not damaged as far as is known, but cannot be opened.
-pub fn fault(error: Error) -> Result<Error> {
+/// It is not damaged as far as is known, but cannot be read now, or by this version.
+pub fn known_damage(error: Error) -> Result<Error> {
     match error {
         // It says what to do.
         error if error.is_of_open_files() => Err(error),
         error if error.is_of_access() => {
             Err(error.help("make the checkpoint readable for this user; or move it away, to go on without it"))
         }
+        error if error.may_pass() => {
+            Err(error.help("try again, since this may be over; or move the checkpoint away, to go on without it"))
+        }
+        error if error.is_of_version() => Err(error.more_help("or move the checkpoint away, to go on without it")),
         error => Ok(error),
     }
 }
@@ -285,7 +312,7 @@ fn any(dir: &Path) -> Result<Located> {
     match best {
         Ok(Some(found)) => return Ok(Located { warnings, ..found }),
         Ok(None) => {}
-        Err(error) => warnings.push(passed_over("the best checkpoint", &fault(error)?)),
+        Err(error) => warnings.push(passed_over("the best checkpoint", &known_damage(error)?)),
     }
     last(dir, warnings)
 }
@@ -314,7 +341,7 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
     if let Some(step) = named_step {
         match checkpoint(dir, step, &named(Which::Last, step)) {
             Ok(found) => return Ok(Located { warnings, ..found }),
-            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &fault(error)?)),
+            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &known_damage(error)?)),
         }
     }
     let (newest, others) = newest_valid(dir)?;

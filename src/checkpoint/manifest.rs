@@ -112,7 +112,7 @@ fn other_version(format: u64, intact: bool) -> Error {
     let advice = if format > u64::from(FORMAT_VERSION) { "update mt" } else { "use the mt that wrote it" };
     let error =
         Error::failure(format!("written in format {format}, but this mt reads format {FORMAT_VERSION}; {advice}"));
-    if intact { error } else { error.help("or the manifest is damaged: its digest does not match") }
+    if intact { error.of_version() } else { error.help("or the manifest is damaged: its digest does not match") }
 }
 
 /// Checks `manifest.json` in `dir` (format version, its own digest) and the size and SHA-256 of every file it lists.
@@ -149,15 +149,15 @@ pub fn damaged_among(dir: &Path, names: &[&str]) -> Result<Vec<Error>> {
 
 fn read(dir: &Path) -> Result<Manifest> {
     let path = dir.join(MANIFEST_FILE);
-    if let Err(error) = std::fs::metadata(&path) {
+    if let Err(error) = file::patiently(|| std::fs::metadata(&path)) {
         return Err(if error.kind() == ErrorKind::NotFound {
             not_complete(dir)
         } else {
             Error::io("read the manifest", &path, error)
         });
     }
-    let bytes =
-        file::read_at_most(&path, MAX_MANIFEST_BYTES).map_err(|error| Error::io("read the manifest", &path, error))?;
+    let bytes = file::patiently(|| file::read_at_most(&path, MAX_MANIFEST_BYTES));
+    let bytes = bytes.map_err(|error| Error::io("read the manifest", &path, error))?;
     Manifest::parse(&bytes, &path)
 }
 
@@ -203,7 +203,7 @@ fn check_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<()> {
     }
     let path = dir.join(name);
     let damaged = |why: String| Error::failure(format!("{name} is damaged: {why}")).at(&path);
-    let metadata = match std::fs::metadata(&path) {
+    let metadata = match file::patiently(|| std::fs::metadata(&path)) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(Error::failure(format!("{name} is missing")).at(&path));
@@ -216,9 +216,8 @@ fn check_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<()> {
     if metadata.len() != *size {
         return Err(damaged(format!("it has {} bytes, but its manifest says {size}", metadata.len())));
     }
-    let found = File::open(&path)
-        .and_then(|mut file| disk::digest(&mut file))
-        .map_err(|error| Error::io("read a file of the model", &path, error))?;
+    let found = file::patiently(|| disk::digest(&mut File::open(&path)?));
+    let found = found.map_err(|error| Error::io("read a file of the model", &path, error))?;
     if found != (*size, sha256.clone()) {
         return Err(damaged("its SHA-256 differs from the manifest's".into()));
     }

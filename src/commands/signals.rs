@@ -74,7 +74,10 @@ impl Signals {
                     }
                     Some((_, since)) if is_announcement(signal) || since.elapsed() < SAME_WISH => {}
                     // The signal that was announced: a clean stop is already under way.
-                    Some((before, _)) if is_announcement(before) => since = Some((signal, Instant::now())),
+                    Some((before, _)) if is_announcement(before) => {
+                        since = Some((signal, Instant::now()));
+                        shared.store(signal, Ordering::Relaxed);
+                    }
                     Some(_) => {
                         message(second_says);
                         signal_hook::low_level::exit(exit_code(signal));

@@ -211,6 +211,8 @@ impl Trainer<'_> {
         if outcome.is_made {
             self.state.step = queued.step;
             self.state.regular = None;
+            // It was of the update before.
+            self.state.validation_due = false;
             self.state.target_tokens += queued.tokens;
         } else {
             self.backend.forget()?;

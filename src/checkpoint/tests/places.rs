@@ -1,3 +1,5 @@
+use std::io;
+
 use super::*;
 
 fn damage(run: &Path, step: u64) {
@@ -40,6 +42,51 @@ fn checkpoints_are_listed_by_step() {
     }
     fs::write(run.path().join("checkpoints/step-00000008"), "a file").unwrap();
     assert_eq!(steps(run.path()), [3, 200, 1000, 123_456_789]);
+}
+
+/// What cannot be looked at is not taken for something that is not there, which a resume would overwrite.
+#[test]
+fn a_checkpoint_that_cannot_be_looked_at_is_an_error() {
+    let run = tempfile::tempdir().unwrap();
+    save_step(run.path(), 5);
+    let checkpoints = run.path().join("checkpoints");
+    let link = |name: &str| {
+        let link = checkpoints.join(name);
+        std::os::unix::fs::symlink(&link, &link).unwrap();
+        link
+    };
+    // A loop of links, as a checkpoint and as its manifest.
+    let loops = link("step-00000007");
+    for error in [list(run.path()).unwrap_err(), newest_valid(run.path()).unwrap_err()] {
+        assert_says(&error, &["cannot look at the checkpoint", "step-00000007"]);
+    }
+    fs::remove_file(&loops).unwrap();
+    fs::create_dir(&loops).unwrap();
+    link(&format!("step-00000007/{MANIFEST_FILE}"));
+    assert_says(&list(run.path()).unwrap_err(), &["cannot look into the checkpoint", "step-00000007"]);
+    // A link to nowhere is none.
+    fs::remove_dir_all(&loops).unwrap();
+    std::os::unix::fs::symlink("nowhere", &loops).unwrap();
+    assert_eq!(steps(run.path()), [5]);
+}
+
+#[test]
+fn what_is_known_to_be_damaged_is_told_from_what_cannot_be_read() {
+    let path = Path::new("checkpoints/step-00000007/model.safetensors");
+    let of_system = |code| Error::io("read a file of the model", path, io::Error::from_raw_os_error(code));
+    for (error, help) in [
+        (of_system(libc::EIO), "try again"),
+        (of_system(libc::ESTALE), "try again"),
+        (of_system(libc::EACCES), "make the checkpoint readable"),
+        (of_system(libc::EMFILE), "files"),
+        (Error::many(vec![Error::failure("damaged"), of_system(libc::EIO)]), "try again"),
+        (Error::failure("written in format 2; update mt").of_version(), "move the checkpoint away"),
+    ] {
+        assert_says(&known_damage(error).unwrap_err(), &[help]);
+    }
+    for error in [Error::failure("its SHA-256 differs"), of_system(libc::EISDIR)] {
+        known_damage(error).unwrap();
+    }
 }
 
 #[test]

@@ -42,9 +42,14 @@ fn model_of(values: &Values) -> Option<ModelConfig> {
     toml::from_str(&lines.collect::<String>()).ok()
 }
 
-/// Whether a key only says where something is computed or lies.
-fn is_of_place(key: &str) -> bool {
-    ["runtime.device", "runtime.threads", "data.root", "data.cache_dir", "data.cache_above"].contains(&key)
+/// Whether the final model of a run that has ended does not depend on a key: it says where something is computed or lies, what is
+/// shown, or what is kept on the way.
+fn decides_nothing_after_the_end(key: &str) -> bool {
+    const PLACES: &[&str] =
+        &["runtime.device", "runtime.threads", "data.root", "data.cache_dir", "data.cache_above", "decode.batch_tokens"];
+    const ON_THE_WAY: &[&str] =
+        &["train.log_every", "train.save_every", "train.keep", "train.max_skipped", "valid.samples"];
+    PLACES.contains(&key) || ON_THE_WAY.contains(&key)
 }
 
 /// How the configuration of a run differs from the one to continue it with.
@@ -78,9 +83,9 @@ pub fn configurations(
     let is_other_shape = is_other_shape(&model_of(&before).unwrap_or_else(|| old.model.clone()), &new.model);
     // The record of a checkpoint does not have all keys, and the file may have others than it.
     let in_file = config::differences_of(&record::values(old), &now);
-    comparison.is_same = in_file.iter().all(|(key, ..)| is_of_place(key));
+    comparison.is_same = in_file.iter().all(|(key, ..)| decides_nothing_after_the_end(key));
     for (key, before, now) in config::differences_of(&before, &now) {
-        comparison.is_same &= is_of_place(&key);
+        comparison.is_same &= decides_nothing_after_the_end(&key);
         let until = if record.contains_key(&key) { format!("up to update {step}") } else { "before".to_owned() };
         let what = match (corpora(&before), corpora(&now)) {
             (old, new) if key == record::WEIGHTS && old != new => {
@@ -135,6 +140,11 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     if let (Some(new), Some(old)) = (&mut config.data.valid, &old.data.valid) {
         *new = old.clone();
     }
+    if let (Some(new), Some(old)) = (&mut config.data.test, &old.data.test)
+        && is_moved(&new.location, &old.location)
+    {
+        *new = old.clone();
+    }
     // A run that fine-tunes a model has recorded its tokenizers with all symbols, whether the user stated them or not.
     if config.train.init.is_some() && old.train.init.is_some() {
         let init = init::config_of_init(&config).map(|init| init.tokenizer);
@@ -154,6 +164,13 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
         }
     }
     config
+}
+
+/// Whether two texts are of the same names, which is all that is known of a test set. `mt eval` finds it by the run's record.
+fn is_moved(new: &CorpusLocation, old: &CorpusLocation) -> bool {
+    let CorpusLocation::Files { source, target } = new else { return false };
+    let CorpusLocation::Files { source: old_source, target: old_target } = old else { return false };
+    source.file_name() == old_source.file_name() && target.file_name() == old_target.file_name()
 }
 
 /// The checksums of a run's text.

@@ -105,7 +105,7 @@ pub fn go_back(
             Ok(state) if is_sound(&state) => state,
             Ok(_) => continue,
             Err(error) => {
-                let error = checkpoint::fault(error)?;
+                let error = checkpoint::known_damage(error)?;
                 say(Notice::Warning(format!("the checkpoint of update {step} is skipped: {error}")));
                 continue;
             }

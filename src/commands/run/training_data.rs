@@ -150,6 +150,7 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     named.iter().try_for_each(|tokenizers| untagged::refuse_unknown(texts, &tokenizers.source))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
     workplace.end_at_once(true);
+    workplace.stop()?;
     let open = texts.train.iter().map(|(text, weight)| text.open(*weight, workplace.say));
     let corpora = open.collect::<Result<Vec<_>>>()?;
     let bytes: u64 = corpora.iter().map(|corpus| corpus.text_bytes()).sum();

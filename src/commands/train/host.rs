@@ -264,7 +264,7 @@ impl RunHost<'_> {
     fn why_unusable(&self, directory: &Path) -> Result<Option<Error>> {
         let checked = checkpoint::verify(directory);
         let checked = checked.and_then(|_| record::refuse_other_model(self.config, self.run, directory));
-        checked.err().map(checkpoint::fault).transpose()
+        checked.err().map(checkpoint::known_damage).transpose()
     }
 
     /// Averages the last checkpoints into the model; damaged ones are reported and replaced by earlier ones.

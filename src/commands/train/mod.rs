@@ -4,6 +4,7 @@ mod dry_run;
 mod host;
 mod saver;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -234,12 +235,26 @@ fn resuming(run: &Path) -> String {
 
 /// Says that a run has ended already, if there is nothing left to do: nothing that decides its final model has changed, and that
 /// is whole and was validated. It stays as it is: making it anew would need all checkpoints that it was made of.
+///
+/// # Errors
+/// The final model or the log is there, but cannot be read.
 fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Result<bool> {
-    let entries = log::entries(&run.join(LOG_FILE)).unwrap_or_default();
+    if let Err(error) = checkpoint::verify(run) {
+        checkpoint::known_damage(error)?;
+        return Ok(false);
+    }
+    let path = run.join(LOG_FILE);
+    let entries = match log::entries(&path) {
+        Ok(entries) => Some(entries),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(Error::io("read the log", &path, error)),
+    };
+    // Without a log, nothing says whether the model was validated; it is whole, which counts for more.
+    let is_validated = entries.is_some() && config.valid.every > 0 && config.data.valid.is_some();
+    let entries = entries.unwrap_or_default();
     // When a run goes on, this entry is removed.
     let made = entries.last().filter(|entry| entry["event"] == "final" && entry["loss"].is_number());
-    let is_validated = config.valid.every > 0 && config.data.valid.is_some();
-    if (is_validated && made.is_none()) || checkpoint::verify(run).is_err() {
+    if is_validated && made.is_none() {
         return Ok(false);
     }
     let update = entries.iter().rev().find_map(|entry| entry["update"].as_u64());

@@ -368,7 +368,7 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
     let (d_model, heads) =
         (keys.size("d_model", None), keys.shared_size(["encoder_attention_heads", "decoder_attention_heads"]));
     let file = keys.config_file();
-    if heads == 0 || d_model % (2 * heads.max(1)) != 0 && (d_model % heads.max(1) != 0 || d_model % 2 != 0) {
+    if heads == 0 || d_model % heads != 0 || d_model % 2 != 0 {
         keys.problem(format!("a width of {d_model} is odd, or {heads} heads cannot share it evenly"), file);
     }
     let dropout = keys.fraction("dropout");
