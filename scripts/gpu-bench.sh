@@ -46,7 +46,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 
 turns=3
 log_every=20
-# WINDOW in src/commands/input.rs.
+# WINDOW in src/commands/shared/input.rs.
 window=2000
 
 device=cuda

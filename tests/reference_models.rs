@@ -10,8 +10,7 @@ use std::path::Path;
 
 use candle_core::Device;
 use common::parity::{self, TOLERANCE, flat, real};
-use common::{Golden, relative_error};
-use mt::interop::import;
+use common::{Golden, relative_error, torch};
 use mt::model::{AttentionWeights, Transformer};
 use mt::ops::memory::with_slice_mut;
 use mt::ops::{Implementation, Mode};
@@ -55,7 +54,7 @@ cases! {
 /// A `torch.nn.Transformer` state dict, read under its own names, gives the same model.
 #[test]
 fn e_torch_state_dict_is_imported() {
-    let names = import::torch::Names {
+    let names = torch::Names {
         transformer: "transformer",
         source_embedding: "source_embedding",
         target_embedding: "target_embedding",
@@ -68,16 +67,15 @@ fn e_torch_state_dict_is_imported() {
         let parameters = model.parameters();
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(format!("tests/golden/reference_models/{case}.state_dict.safetensors"));
-        let load = |names: &import::torch::Names| {
+        let load = |names: &torch::Names| {
             let slots = mt::commands::model::slots(parameters.entries());
-            with_slice_mut(parameters.values(), |flat| import::torch::load_transformer(&file, &slots, names, flat))
-                .unwrap()
+            with_slice_mut(parameters.values(), |flat| torch::load_transformer(&file, &slots, names, flat)).unwrap()
         };
         load(&names).unwrap();
         assert_eq!(parameters.values().to_vec1::<f32>().unwrap(), flat(expected.parameters().values()));
         parity::check(&format!("{case}.small"), &golden, &model, Implementation::Fused);
 
-        let error = load(&import::torch::Names { output: "head", ..names }).unwrap_err().to_string();
+        let error = load(&torch::Names { output: "head", ..names }).unwrap_err().to_string();
         assert!(error.contains("head.weight") && error.contains("generator.weight"), "{error}");
     }
 }

@@ -193,7 +193,9 @@ pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
     for (step, path) in directories(run)?.into_iter().rev() {
         match verify_holding(&path, &[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]) {
             Ok(_) => return Ok((Some((step, path)), warnings)),
-            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &known_damage(error)?)),
+            Err(error) => {
+                warnings.push(passed_over(&format!("the checkpoint of update {step}"), &known_damage(error)?))
+            }
         }
     }
     Ok((None, warnings))
@@ -341,7 +343,9 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
     if let Some(step) = named_step {
         match checkpoint(dir, step, &named(Which::Last, step)) {
             Ok(found) => return Ok(Located { warnings, ..found }),
-            Err(error) => warnings.push(passed_over(&format!("the checkpoint of update {step}"), &known_damage(error)?)),
+            Err(error) => {
+                warnings.push(passed_over(&format!("the checkpoint of update {step}"), &known_damage(error)?))
+            }
         }
     }
     let (newest, others) = newest_valid(dir)?;

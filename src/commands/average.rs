@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::model::{config_of, named, slots, vocabulary, write_model};
-use super::output::print;
-use super::record::refuse_other_model;
+use super::shared::model::{config_of, named, slots, vocabulary, write_model};
+use super::shared::output::print;
+use super::shared::run::record::refuse_other_model;
 use crate::checkpoint;
 use crate::cli::{AverageArgs, Common};
 use crate::config::Config;

@@ -6,11 +6,11 @@ use indicatif::ProgressBar;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
 
-use super::input::Lines;
-use super::model;
-use super::output::{Output, Replacement, refuse_inputs, refuse_unwritable};
-use super::tags::{self, Tags};
-use super::written::Written;
+use super::shared::input::Lines;
+use super::shared::model;
+use super::shared::output::{Output, Replacement, refuse_inputs, refuse_unwritable};
+use super::shared::tags::{self, Tags};
+use super::shared::written::Written;
 use crate::cli::{Common, EmbedArgs};
 use crate::console::warning;
 use crate::decode::encode::Encoder;

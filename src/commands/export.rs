@@ -1,13 +1,13 @@
 //! `mt export`
 
-use super::model;
-use super::output::print;
+use super::shared::model;
+use super::shared::output::print;
 use crate::checkpoint;
 use crate::cli::{Common, ExportArgs};
 use crate::console::{info, note};
 use crate::error::{Error, Result};
 use crate::interop::export::{Format, Model, ct2, hf_marian};
-use crate::interop::marian_search;
+use crate::interop::search;
 
 /// Writes a model in the format of another program.
 pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
@@ -36,7 +36,7 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     }
     if format == Format::HfMarian {
         hf_marian::notes(&loaded.config.model, &loaded.tokenizers).into_iter().for_each(note);
-        let lost = marian_search::lost(&loaded.config.decode);
+        let lost = search::lost(&loaded.config.decode);
         if !lost.is_empty() {
             let lost = lost.join("; ");
             note(format_args!(
@@ -49,7 +49,7 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     let must_disable_unk = !target.has_dropout() && target.forbidden().contains(&target.unk_id());
     if format == Format::Ct2 {
         let (arguments, differences) =
-            marian_search::of_ctranslate2(&loaded.config.decode, loaded.config.model.max_length, must_disable_unk);
+            search::of_ctranslate2(&loaded.config.decode, loaded.config.model.max_length, must_disable_unk);
         let but = if differences.is_empty() { String::new() } else { format!("; but {}", differences.join(", and ")) };
         note(format_args!(
             "CTranslate2 keeps no search settings: to search as mt does, call translate_batch(…, {arguments}){but}"

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::hub_model;
-use super::model::{named, write_model};
-use super::output::print;
+use super::shared::hub_model;
+use super::shared::model::{named, write_model};
+use super::shared::output::print;
 use crate::checkpoint;
 use crate::cli::{Common, ImportArgs};
 use crate::console::{info, note};

@@ -1,41 +1,30 @@
-//! The commands: wiring of the other modules.
+//! The commands: wiring of the other modules. Each has a file or a folder here; [`shared`] is what several of them need.
 
-mod attention;
 mod average;
 mod check;
-mod cut;
-mod decoding;
 mod embed;
 mod eval;
 mod export;
-mod hub_model;
 mod import;
 mod info;
-mod input;
-pub mod model;
-mod output;
 mod prepare;
 mod quantize;
-mod record;
 mod report;
-mod run;
 mod score;
+mod shared;
 mod shortlist;
-mod signals;
-mod some_lines;
-mod tags;
-mod texts;
 mod tokenize;
 mod train;
 mod translate;
-mod written;
 
 use crate::cli::{Cli, Command};
 use crate::config::MOST_THREADS;
 use crate::device::DeviceName;
 use crate::error::{Error, Result};
 use crate::file;
-pub use run::backend;
+pub use shared::model;
+pub use shared::run::backend;
+use shared::signals;
 
 /// Runs the command line.
 pub fn run(cli: &Cli) -> Result<()> {

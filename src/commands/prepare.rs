@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::output::Output;
-use super::run::training_data::{self, Workplace};
-use super::run::{configuration, directory};
-use super::signals::Signals;
-use super::texts::Texts;
+use super::shared::output::Output;
+use super::shared::run::training_data::{self, Workplace};
+use super::shared::run::{configuration, directory};
+use super::shared::signals::Signals;
+use super::shared::texts::Texts;
 use crate::cli::{Common, RunArgs};
 use crate::console::info;
 use crate::device;

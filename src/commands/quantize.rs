@@ -1,7 +1,7 @@
 //! `mt quantize`
 
-use super::model::{self, write_model};
-use super::output::print;
+use super::shared::model::{self, write_model};
+use super::shared::output::print;
 use crate::checkpoint::{Elements, NamedTensor, refuse_existing, scale_name};
 use crate::cli::{Common, QuantizeArgs};
 use crate::console::info;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::eval::results::{Results, Test};
-use super::model;
-use super::output::{Output, Replacement};
-use super::run::validator;
+use super::shared::model;
+use super::shared::output::{Output, Replacement};
+use super::shared::run::validator;
 use crate::cli::{Common, ReportArgs};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};

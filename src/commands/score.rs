@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::decoding::translator;
-use super::input::{Input, shown_name, with_tag};
-use super::model;
-use super::output::{Output, refuse_inputs};
-use super::tags::{self, Tags};
-use super::written::Written;
+use super::shared::decoding::translator;
+use super::shared::input::{Input, shown_name, with_tag};
+use super::shared::model;
+use super::shared::output::{Output, refuse_inputs};
+use super::shared::tags::{self, Tags};
+use super::shared::written::Written;
 use crate::cli::{Common, ScoreArgs};
 use crate::data::corpus::Side;
 use crate::decode::translate::{Fit, Translator};

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::hub_model;
-use super::model;
-use super::output::{Replacement, print, refuse_inputs, refuse_unwritable};
-use super::run::training_data::{self, Workplace};
-use super::texts::Texts;
+use super::shared::hub_model;
+use super::shared::model;
+use super::shared::output::{Replacement, print, refuse_inputs, refuse_unwritable};
+use super::shared::run::training_data::{self, Workplace};
+use super::shared::texts::Texts;
 use crate::cli::{Common, ShortlistArgs};
 use crate::config::{CorpusConfig, CorpusLocation, DataConfig};
 use crate::console::info;

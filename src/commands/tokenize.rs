@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::input::Input;
-use super::model;
-use super::output::{Output, refuse_inputs};
+use super::shared::input::Input;
+use super::shared::model;
+use super::shared::output::{Output, refuse_inputs};
 use crate::checkpoint;
 use crate::cli::{Common, TokenizeArgs};
 use crate::console::info;

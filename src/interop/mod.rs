@@ -1,6 +1,7 @@
-//! Exchanges models with other programs: [`import`] reads theirs, [`export`] writes ours for them.
+//! Exchanges models with other programs: [`import`] reads theirs, [`export`] writes ours for them; [`search`] says what
+//! of a search they have.
 
 pub mod export;
 pub mod import;
 mod marian_names;
-pub mod marian_search;
+pub mod search;

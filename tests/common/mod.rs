@@ -8,6 +8,7 @@ pub mod marian;
 pub mod npz;
 pub mod parity;
 pub mod project;
+pub mod torch;
 
 use std::collections::HashMap;
 use std::io::Write;

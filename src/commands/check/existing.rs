@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::checkpoint::CONFIG_FILE;
-use crate::commands::run::compare::{self, Comparison};
-use crate::commands::run::directory;
-use crate::commands::run::restore;
-use crate::commands::run::training_data::Data;
-use crate::commands::run::validator::Validator;
-use crate::commands::texts::Texts;
+use crate::commands::shared::run::compare::{self, Comparison};
+use crate::commands::shared::run::directory;
+use crate::commands::shared::run::restore;
+use crate::commands::shared::run::training_data::Data;
+use crate::commands::shared::run::validator::Validator;
+use crate::commands::shared::texts::Texts;
 use crate::config::{self, Config};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};

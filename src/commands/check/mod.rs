@@ -18,11 +18,11 @@ use std::path::PathBuf;
 use candle_core::Device;
 use serde_json::json;
 
-use super::output::Output;
-use super::run::training_data::{self, Data, Workplace};
-use super::run::validator::Validator;
-use super::run::{configuration, directory};
-use super::texts::{Text, Texts};
+use super::shared::output::Output;
+use super::shared::run::training_data::{self, Data, Workplace};
+use super::shared::run::validator::Validator;
+use super::shared::run::{configuration, directory};
+use super::shared::texts::{Text, Texts};
 use crate::cli::{Common, RunArgs};
 use crate::config::Config;
 use crate::console::Notice;

@@ -6,11 +6,11 @@ use candle_core::Device;
 use serde_json::json;
 
 use crate::commands::info::grouped;
-use crate::commands::model::vocabulary;
-use crate::commands::run::backend;
-use crate::commands::run::batches;
-use crate::commands::run::plan::Plan;
-use crate::commands::run::training_data::Data;
+use crate::commands::shared::model::vocabulary;
+use crate::commands::shared::run::backend;
+use crate::commands::shared::run::batches;
+use crate::commands::shared::run::plan::Plan;
+use crate::commands::shared::run::training_data::Data;
 use crate::config::{Config, NormPlacement, TokenizerConfig};
 use crate::data::batch::Batch;
 use crate::error::Result;

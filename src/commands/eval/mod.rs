@@ -11,8 +11,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::output::Output;
-use super::texts;
+use super::shared::output::Output;
+use super::shared::texts;
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::config::CorpusLocation;
 use crate::console::{note, warning};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::cli::{DecodeArgs, EvalArgs};
-use crate::commands::input::shown_name;
+use crate::commands::shared::input::shown_name;
 use crate::console::warning;
 use crate::data::corpus::Side;
 use crate::decode::Prediction;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::hub_model;
-use super::model::{config_of, slots, vocabulary, whole_path};
-use super::output::Output;
-use super::run::init::Start;
+use super::shared::hub_model;
+use super::shared::model::{config_of, slots, vocabulary, whole_path};
+use super::shared::output::Output;
+use super::shared::run::init::Start;
 use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config, NormKind, TokenizerConfig, ValidMetric};

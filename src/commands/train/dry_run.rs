@@ -7,12 +7,12 @@ use serde_json::json;
 
 use crate::cli::{Common, TrainArgs};
 use crate::commands::info;
-use crate::commands::output::Output;
-use crate::commands::run::plan::Plan;
-use crate::commands::run::training_data::{self, Workplace};
-use crate::commands::run::validator::Validator;
-use crate::commands::run::{compare, directory, init, restore, resume};
-use crate::commands::texts::Texts;
+use crate::commands::shared::output::Output;
+use crate::commands::shared::run::plan::Plan;
+use crate::commands::shared::run::training_data::{self, Workplace};
+use crate::commands::shared::run::validator::Validator;
+use crate::commands::shared::run::{compare, directory, init, restore, resume};
+use crate::commands::shared::texts::Texts;
 use crate::config::{self, Config};
 use crate::console::Notice;
 use crate::data::tokenizers::Tokenizers;

@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::{self, CONFIG_FILE};
 use crate::cli::{Common, TrainArgs};
-use crate::commands::output::print;
-use crate::commands::run::directory::Lock;
-use crate::commands::run::init;
-use crate::commands::run::plan::Plan;
-use crate::commands::run::training_data::{self, Data, Workplace};
-use crate::commands::run::validator::Validator;
-use crate::commands::run::{backend, batches, compare, configuration, directory, restore, resume};
-use crate::commands::signals::Signals;
-use crate::commands::texts::Texts;
+use crate::commands::shared::output::print;
+use crate::commands::shared::run::directory::Lock;
+use crate::commands::shared::run::init;
+use crate::commands::shared::run::plan::Plan;
+use crate::commands::shared::run::training_data::{self, Data, Workplace};
+use crate::commands::shared::run::validator::Validator;
+use crate::commands::shared::run::{backend, batches, compare, configuration, directory, restore, resume};
+use crate::commands::shared::signals::Signals;
+use crate::commands::shared::texts::Texts;
 use crate::config::Config;
 use crate::console::{info, message, note, shell_word, warning};
 use crate::data::statistics::Statistics;
@@ -97,7 +97,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
             return Ok(());
         }
     }
-    let vocabulary = super::model::vocabulary(&data.tokenizers);
+    let vocabulary = super::shared::model::vocabulary(&data.tokenizers);
     let compute = backend::number_type(config.runtime.precision, &device);
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     let parameters = model.parameters().values().elem_count();
@@ -178,7 +178,7 @@ fn train(
     let Prepared { data, validator, model, backend, optimizer, state, changes, lock, session } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
-    let vocabulary = super::model::vocabulary(&data.tokenizers);
+    let vocabulary = super::shared::model::vocabulary(&data.tokenizers);
     let statistics = Statistics::new(&data.corpus, &data.report, &config.data, [vocabulary.source, vocabulary.target]);
     if let Err(error) = files::replace(run, files::CORPUS, &json!(statistics).to_string()) {
         message(format_args!("warning: {error}"));

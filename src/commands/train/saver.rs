@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::checkpoint::{self, BEST, CHECKPOINTS, Elements, LAST, NamedTensor};
-use crate::commands::model::named;
-use crate::commands::run::directory::Lock;
+use crate::commands::shared::model::named;
+use crate::commands::shared::run::directory::Lock;
 use crate::config::TrainConfig;
 use crate::console::message;
 use crate::error::{Error, Result};

@@ -17,7 +17,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
-use crate::interop::marian_search::{self, OURS};
+use crate::interop::search::{self, OURS};
 use crate::model::positions::sinusoidal;
 
 /// The ε of norms in `transformers`.
@@ -186,7 +186,7 @@ fn generation(model: &Model) -> Value {
         "bad_words_ids": target.forbidden().into_iter().map(|id| [id]).collect::<Vec<_>>(),
     });
     if let Some(keys) = keys.as_object_mut() {
-        keys.extend(marian_search::keys(&config.decode, config.model.max_length));
+        keys.extend(search::keys(&config.decode, config.model.max_length));
     }
     keys
 }

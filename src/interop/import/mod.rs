@@ -5,7 +5,6 @@
 
 pub mod hf_marian;
 pub mod marian;
-pub mod torch;
 
 use std::path::Path;
 

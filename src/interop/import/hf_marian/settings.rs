@@ -9,7 +9,7 @@ use crate::config::{Activation, Config, DecodeConfig, ModelConfig, Sinusoid, Tie
 use crate::decode::translate::TranslateOptions;
 use crate::decode::{MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
-use crate::interop::marian_search::{self, OURS};
+use crate::interop::search::{self, OURS};
 
 /// Keys of `config.json` that change nothing we do, whatever they say; so do all that begin with an underscore.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -312,7 +312,7 @@ impl Settings {
         self.target_tokenizer = ours["target_tokenizer"].as_str().map(str::to_owned);
         let decode = serde_json::from_value::<DecodeConfig>(ours["decode"].clone()).ok();
         let Some(decode) = decode.filter(|decode| TranslateOptions::of(decode).check().is_ok()) else { return };
-        let written = marian_search::keys(&decode, self.config.model.max_length);
+        let written = search::keys(&decode, self.config.model.max_length);
         let nowhere = Path::new("");
         let mut keys = Keys::new(Some((nowhere, &written)), (nowhere, config));
         let now = self.config.decode.clone();

@@ -1,4 +1,4 @@
-//! The parts of a training run, for the commands that make, prepare, check or resume one.
+//! The parts of a training run, for the commands that make, prepare, check, resume or read one.
 //!
 //! | | |
 //! |---|---|
@@ -7,20 +7,22 @@
 //! | [`compare`] | whether a run may continue with another configuration or other text |
 //! | [`training_data`], [`batches`], [`plan`] | its encoded text; its batches; how many there are and what they need |
 //! | [`validator`] | its validation set |
-//! | [`untagged`] | lines of any of its text that lack a tag |
+//! | [`corpus_tags`] | lines of any of its text that lack a tag, or have one too many |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`resume`] | the state from which it goes on, with another configuration perhaps |
+//! | [`record`] | what a checkpoint records of the configuration that it was trained with |
 //! | [`backend`] | what computes its updates |
 
 pub mod backend;
 pub mod batches;
 pub mod compare;
 pub mod configuration;
+pub mod corpus_tags;
 pub mod directory;
 pub mod init;
 pub mod plan;
+pub mod record;
 pub mod restore;
 pub mod resume;
 pub mod training_data;
-pub mod untagged;
 pub mod validator;

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::corpus_tags;
 use super::init::Start;
-use super::untagged;
-use crate::commands::signals::Signals;
-use crate::commands::texts::Texts;
+use crate::commands::shared::signals::Signals;
+use crate::commands::shared::texts::Texts;
 use crate::config::{Config, DataConfig, TokenizerConfig};
 use crate::console::{Counted, Notice, progress_bar};
 use crate::data::cache::{Cache, Entry};
@@ -147,7 +147,7 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notic
 /// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
 pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
     let named = tokenizers(config, saved, workplace.say)?;
-    named.iter().try_for_each(|tokenizers| untagged::refuse_unknown(texts, &tokenizers.source))?;
+    named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
     workplace.end_at_once(true);
     workplace.stop()?;
@@ -177,9 +177,9 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
     (workplace.say)(Notice::Info(format!("data: {report}")));
     let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
-    let untagged = untagged::of_training(&data).into_iter().chain(untagged::with_two(&data, &config.data));
-    let untagged = untagged.chain(untagged::of_test_set(texts, &data.tokenizers));
-    unknown(&data).into_iter().chain(untagged).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
+    let corpus_tags = corpus_tags::of_training(&data).into_iter().chain(corpus_tags::with_two(&data, &config.data));
+    let corpus_tags = corpus_tags.chain(corpus_tags::of_test_set(texts, &data.tokenizers));
+    unknown(&data).into_iter().chain(corpus_tags).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
     Ok(data)
 }
 

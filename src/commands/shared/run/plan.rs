@@ -2,7 +2,7 @@
 
 use super::batches;
 use super::training_data::Data;
-use crate::commands::model::vocabulary;
+use crate::commands::shared::model::vocabulary;
 use crate::config::Config;
 use crate::data::sampler::Sampler;
 use crate::error::Result;

@@ -2,9 +2,9 @@
 
 use sha2::{Digest, Sha256};
 
-use super::untagged;
-use crate::commands::signals::Signals;
-use crate::commands::texts::Texts;
+use super::corpus_tags;
+use crate::commands::shared::signals::Signals;
+use crate::commands::shared::texts::Texts;
 use crate::config::{Config, ValidMetric};
 use crate::console::Notice;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
@@ -97,7 +97,7 @@ impl Validator {
     /// is called with their number, about sources without a tag, about text for which BLEU is not meaningful, and as
     /// [`Text::open`] does.
     ///
-    /// [`Text::open`]: crate::commands::texts::Text::open
+    /// [`Text::open`]: crate::commands::shared::texts::Text::open
     pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, say: &dyn Fn(Notice)) -> Result<Option<Self>> {
         let Some(valid) = texts.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
         let corpus = valid.open(1.0, say)?;
@@ -121,7 +121,7 @@ impl Validator {
                 format!("no pair is left to validate on: all {left_out} are empty or longer than {most} subwords");
             return Err(Error::failure(what).at(valid.name()).help("check data.valid and model.max_length"));
         }
-        untagged::of_set("validation", tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
+        corpus_tags::of_set("validation", tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
         if let Some(first) = first_left_out {
             let (path, line) = corpus.origin(first, Side::Source);
             let (path, all) = (path.display(), pairs.len());

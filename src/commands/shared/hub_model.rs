@@ -5,9 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::import;
 use crate::checkpoint;
 use crate::cli::Common;
+use crate::commands::import;
 use crate::console::info;
 use crate::error::{Error, Result};
 use crate::file;

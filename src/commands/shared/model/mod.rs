@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use candle_core::{DType, Device};
 
-use super::record::refuse_other_model;
+use super::run::record::refuse_other_model;
 use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};

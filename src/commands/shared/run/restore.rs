@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, LAST};
-use crate::commands::model::load_parameters;
+use crate::commands::shared::model::load_parameters;
 use crate::console::Notice;
 use crate::error::{Error, Result};
 use crate::model::Transformer;

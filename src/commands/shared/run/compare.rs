@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::init;
 use super::validator::Validator;
-use crate::commands::record::{self, Values};
+use crate::commands::shared::run::record::{self, Values};
 use crate::config::{self, Config, CorpusLocation, Decides, ModelConfig, OnResume};
 use crate::console::shell_word;
 use crate::data::encoded::EncodedCorpus;
@@ -45,8 +45,14 @@ fn model_of(values: &Values) -> Option<ModelConfig> {
 /// Whether the final model of a run that has ended does not depend on a key: it says where something is computed or lies, what is
 /// shown, or what is kept on the way.
 fn decides_nothing_after_the_end(key: &str) -> bool {
-    const PLACES: &[&str] =
-        &["runtime.device", "runtime.threads", "data.root", "data.cache_dir", "data.cache_above", "decode.batch_tokens"];
+    const PLACES: &[&str] = &[
+        "runtime.device",
+        "runtime.threads",
+        "data.root",
+        "data.cache_dir",
+        "data.cache_above",
+        "decode.batch_tokens",
+    ];
     const ON_THE_WAY: &[&str] =
         &["train.log_every", "train.save_every", "train.keep", "train.max_skipped", "valid.samples"];
     PLACES.contains(&key) || ON_THE_WAY.contains(&key)

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot};
-use crate::commands::model::{config_of, not_a_directory, vocabulary};
-use crate::commands::record::refuse_other_model;
+use crate::commands::shared::model::{config_of, not_a_directory, vocabulary};
+use crate::commands::shared::run::record::refuse_other_model;
 use crate::config::{self, Config, Decides, ModelConfig, PositionKind, Preset, Tie, TokenizerConfig};
 use crate::console::note;
 use crate::data::tokenizer::Tokenizer;

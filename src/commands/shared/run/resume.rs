@@ -8,7 +8,7 @@ use std::path::Path;
 use super::init::Start;
 use super::training_data::Data;
 use super::{batches, compare, restore};
-use crate::commands::record::{self, Values};
+use crate::commands::shared::run::record::{self, Values};
 use crate::config::{Config, TrainConfig};
 use crate::console::{Notice, info, message, note};
 use crate::error::Result;

@@ -90,7 +90,7 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
 mod tests {
     use super::super::training_data::{self, Workplace};
     use super::*;
-    use crate::commands::texts::{Text, Texts};
+    use crate::commands::shared::texts::{Text, Texts};
     use crate::config::{ModelConfig, Preset};
 
     /// What two hundred pairs give, with this probability of leaving out a merge.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::training_data::{Data, about, sampled};
-use crate::commands::tags::{listed, unknown_word};
-use crate::commands::texts::Texts;
+use crate::commands::shared::tags::{listed, unknown_word};
+use crate::commands::shared::texts::Texts;
 use crate::config::{CorpusConfig, DataConfig};
 use crate::data::corpus::{PairSource, Side, read_all};
 use crate::data::tokenizer::Tokenizer;

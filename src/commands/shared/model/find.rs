@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint;
 use crate::cli::Common;
-use crate::commands::hub_model;
+use crate::commands::shared::hub_model;
 use crate::config::{self, Config};
 use crate::console::{info, shell_word};
 use crate::error::{Error, Result};

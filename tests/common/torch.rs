@@ -1,13 +1,12 @@
-//! A PyTorch module around `torch.nn.Transformer`, from its `state_dict` saved as safetensors. Only for tests that compare our
-//! models with hand-written PyTorch ones (docs/parity.md); `mt import` does not offer it.
+//! A PyTorch module around `torch.nn.Transformer`, from its `state_dict` saved as safetensors (docs/parity.md).
 //!
 //! PyTorch has queries, keys and values in one matrix `in_proj_weight` [3·D, D]; ours are adjacent and in the same order, so
 //! the matrix can be copied as it is. Norms are numbered by their order in the layer.
 
 use std::path::Path;
 
-use crate::checkpoint::{Slot, load_into};
-use crate::error::{Error, Result};
+use mt::checkpoint::{Slot, load_into};
+use mt::error::{Error, Result};
 
 /// What a module calls its parts: prefixes of names in its `state_dict`, without the last dot.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,26 @@
+//! What several commands share.
+//!
+//! | | |
+//! |---|---|
+//! | [`run`] | the parts of a training run, for those that make, prepare, check, resume or read one |
+//! | [`model`], [`hub_model`] | finding and loading a model; models of the Hugging Face hub |
+//! | [`texts`] | the text that a configuration names |
+//! | [`input`], [`output`], [`written`] | lines in, results out, and how far a command has come |
+//! | [`decoding`] | a translator and its options, from flags |
+//! | [`attention`] | the file of `--attention` |
+//! | [`cut`], [`tags`], [`some_lines`] | warnings about lines of the input |
+//! | [`signals`] | those that stop training, and those that end a command |
+
+pub mod attention;
+pub mod cut;
+pub mod decoding;
+pub mod hub_model;
+pub mod input;
+pub mod model;
+pub mod output;
+pub mod run;
+pub mod signals;
+pub mod some_lines;
+pub mod tags;
+pub mod texts;
+pub mod written;
