@@ -159,7 +159,7 @@ pub struct RunArgs {
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Run directory; it need not exist [default: runs/<configuration name>; with a run's own config.toml, that run]
+    /// Run directory; it need not exist [default: runs/<name of the configuration, of several the last>; with a run's own config.toml, that run]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }

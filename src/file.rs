@@ -94,6 +94,20 @@ pub(crate) fn patiently<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T>
     attempt()
 }
 
+/// Does something with a descriptor, as often as it would block: some programs share pipes that do not.
+pub(crate) fn waiting<T>(descriptor: i32, events: i16, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut poll = libc::pollfd { fd: descriptor, events, revents: 0 };
+                // SAFETY: one entry, which lives until the call returns. Whatever it says, the next attempt shows.
+                unsafe { libc::poll(&raw mut poll, 1, -1) };
+            }
+            result => return result,
+        }
+    }
+}
+
 /// Whether an open file or directory is what lies at a path.
 pub(crate) fn lies_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -99,6 +99,8 @@ pub(crate) enum Range {
     RateOr0,
     /// 0 < x < 1.
     Factor,
+    /// 0 < x ≤ 1.
+    Share,
     /// 0 < x ≤ 10⁶: how often an epoch draws a pair.
     Weight,
     /// x ≥ 0.
@@ -124,6 +126,7 @@ impl Range {
             Self::Rate => RATES.contains(&x),
             Self::RateOr0 => x == 0.0 || RATES.contains(&x),
             Self::Factor => x > 0.0 && x < 1.0,
+            Self::Share => x > 0.0 && x <= 1.0,
             Self::Weight => x > 0.0 && x <= 1e6,
             Self::NonNegative => x >= 0.0,
             Self::OffOrRatio => x == 0.0 || x >= 1.0,
@@ -140,6 +143,7 @@ impl Range {
             Self::Rate => "at least 1e-38 and at most 1e38 (a float32)",
             Self::RateOr0 => "0, or at least 1e-38 and at most 1e38 (a float32)",
             Self::Factor => "above 0 and below 1",
+            Self::Share => "above 0 and at most 1",
             Self::Weight => "above 0 and at most 1000000",
             Self::NonNegative => "at least 0",
             Self::OffOrRatio => "0 (off), or at least 1",

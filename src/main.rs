@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&error, &cli);
+            mt::commands::end_if_interrupted(&error);
             ExitCode::from(error.exit_code())
         }
     }

@@ -412,6 +412,20 @@ fn an_unusable_run_directory_hides_nothing() {
     assert_eq!(finding(&report, "line_counts").1, 1, "{report}");
 }
 
+#[test]
+fn training_without_an_end_is_told() {
+    let project = Project::new();
+    let says = |keys: &[&str]| {
+        let (said, ..) = checked(&project, 0, keys);
+        said.contains("training has no end")
+    };
+    let endless = ["train.max_updates=0", "train.max_epochs=0"];
+    assert!(!says(&["train.max_updates=0", "train.max_epochs=1"]));
+    assert!(!says(&[&endless[..], &["valid.every=5", "valid.patience=3"]].concat()));
+    assert!(says(&[&endless[..], &["valid.every=5", "valid.patience=0"]].concat()));
+    assert!(says(&[&endless[..], &["valid.every=0", "valid.patience=3"]].concat()));
+}
+
 /// What `mt check` reports about the run in runs/small: its update, and what `--resume` would refuse.
 fn of_the_run(project: &Project, more: &[&str]) -> (Option<u64>, String) {
     let output = project.mt(&[&["check", "--config", "small.toml", "--json", "-q"], more].concat());
@@ -428,6 +442,8 @@ fn a_run_that_is_there_already_is_looked_at() {
     succeeds(&project.train(&[]));
     assert_eq!(of_the_run(&project, &[]), (Some(12), String::new()));
     let text = stdout(&project.mt(&["check", "--config", "small.toml"]));
+    assert!(text.contains("there is a run in runs/small, at update 12: it has ended, and --resume leaves"), "{text}");
+    let text = stdout(&project.mt(&["check", "--config", "small.toml", "--set", "train.max_updates=14"]));
     assert!(text.contains("there is a run in runs/small, at update 12: continue it with --resume"), "{text}");
 
     let refuses = |more: &[&str], what: &str| {

@@ -925,7 +925,7 @@ fn a_run_that_has_ended_keeps_its_final_model() {
     }
     let shown = ["train.log_every=2", "train.keep=1", "train.save_every=2", "valid.samples=0"];
     for (step, more) in [
-        ("step-00000004", vec!["--threads", "1"]),
+        ("step-00000004", sets(&["runtime.threads=1", "runtime.device=cpu"])),
         ("step-00000008", sets(&shown)),
         ("step-00000012", sets(&["data.root=moved"])),
         ("", vec![]),

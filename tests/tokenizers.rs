@@ -143,7 +143,20 @@ fn what_a_file_cannot_do_is_refused() {
     );
     let output = foreign.mt(&["train", "--config", "small.toml", "--set", "train.max_updates=1"]);
     succeeds(&output);
-    assert!(stderr(&output).contains("100 % of the source tokens are unknown to the tokenizer"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("100 % of the source tokens of the training text are unknown to the tokenizer"),
+        "{}",
+        stderr(&output)
+    );
+    // So they are when the model is used.
+    let unknown = |side: &str| format!("100 % of the {side} tokens are unknown to the model");
+    let said = stderr(&foreign.mt(&["translate", "--model", "runs/small", "the cat"]));
+    assert!(said.contains(&unknown("source")), "{said}");
+    let said = stderr(&foreign.mt(&["score", "--model", "runs/small", "--src", "valid.en", "--tgt", "valid.de"]));
+    assert!(said.contains(" % of the target tokens are unknown to the model"), "{said}");
+    foreign.write("bpe.codes", "#version: 0.2\nt h\nth e</w>\n");
+    let output = foreign.mt(&["train", "--config", "small.toml", "--set", "tokenizer.path=bpe.codes", "--overwrite"]);
+    assert!(stderr(&output).contains("set tokenizer.kind = \"subword-nmt\"\n"), "{}", stderr(&output));
     let empty = project("path = \"empty.model\"");
     empty.write("empty.model", "");
     fails(&empty.train(&[]), 1, &["empty.model", "it is empty"]);

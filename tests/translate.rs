@@ -964,6 +964,75 @@ fn what_is_interrupted_says_how_much_is_done() {
     }
 }
 
+#[test]
+fn what_is_interrupted_warns_of_the_lines_that_are_done() {
+    let project = trained();
+    for command in [&["translate"][..], &["embed"], &["score", "--src", "-", "--tgt", "train.de"]] {
+        let args = [command, &["--model", "runs/small", "--output", "out"]].concat();
+        let mut child = project.command(&args);
+        child.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"the cat sleeps\na \xff dog\n").unwrap();
+        let lines = || std::fs::read_to_string(project.path("out")).unwrap_or_default().lines().count();
+        for _ in 0..600 {
+            if lines() == 2 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        send("-TERM", &child);
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        fails(&output, 143, &["were read as U+FFFD, in line 2 of ", "the results of 2 lines"]);
+        std::fs::remove_file(project.path("out")).unwrap();
+    }
+}
+
+/// Some programs share pipes with their children that do not block.
+#[test]
+fn pipes_that_do_not_block_are_waited_for() {
+    use std::os::fd::AsRawFd;
+    let project = trained();
+    let ((input, mut to), (mut from, output)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    for descriptor in [input.as_raw_fd(), output.as_raw_fd()] {
+        // SAFETY: this only sets a flag of an open descriptor.
+        assert_eq!(unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+    }
+    let mut command = project.command(&["translate", "--model", "runs/small", "-q", "--json", "--max-length", "4"]);
+    let mut child = command.stdin(input).stdout(output).spawn().unwrap();
+    // Holds the other ends.
+    drop(command);
+    // First there is nothing to read, then no room to write: these are more than a pipe holds.
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(300));
+    pause();
+    let writer = std::thread::spawn(move || to.write_all("the cat\n".repeat(1000).as_bytes()).unwrap());
+    pause();
+    let mut text = String::new();
+    from.read_to_string(&mut text).unwrap();
+    writer.join().unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(text.len() > 1 << 17 && json(&text).len() == 1000, "{}", text.len());
+}
+
+#[test]
+fn neither_a_removed_directory_nor_what_a_file_holds_is_in_the_way() {
+    let project = trained();
+    let (mt, model) = (env!("CARGO_BIN_EXE_mt"), project.path("runs/small"));
+    let shell = |script: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script, "sh", mt]).arg(&model).current_dir(project.path(".")).env_remove("MT_MODEL");
+        shell.output().unwrap()
+    };
+    let output = shell("mkdir gone && cd gone && rmdir ../gone && exec \"$1\" translate -q --model \"$2\" 'the cat'");
+    succeeds(&output);
+    assert_eq!(stdout(&output).lines().count(), 1);
+    // The shell's `>>` appends.
+    succeeds(&shell("echo kept >out && \"$1\" translate -q --model \"$2\" --output /dev/stdout 'the cat' >>out"));
+    let text = std::fs::read_to_string(project.path("out")).unwrap();
+    assert!(text.starts_with("kept\n") && text.lines().count() == 2, "{text}");
+}
+
 /// Each of several translations has its own alignment, however many are computed together.
 #[test]
 fn every_translation_of_a_list_is_aligned() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -97,20 +97,13 @@ impl Located {
 /// A checkpoint of a run: its step and its directory.
 pub type Saved = (u64, PathBuf);
 
-/// All checkpoints of a run that have a manifest, ascending by step. They are not verified.
+/// All checkpoints of a run in which there is a manifest to be seen, ascending by step. They are not verified.
 ///
 /// # Errors
 /// The directory cannot be read. A run without checkpoints is not an error.
 pub fn list(run: &Path) -> Result<Vec<Saved>> {
-    let mut found = Vec::new();
-    for (step, path) in directories(run)? {
-        let manifest = path.join(MANIFEST_FILE);
-        // Not known is not the same as not there.
-        if manifest.try_exists().map_err(|error| Error::io("look into the checkpoint", &path, error))? {
-            found.push((step, path));
-        }
-    }
-    Ok(found)
+    let all = directories(run)?.into_iter();
+    Ok(all.filter(|(_, path)| path.join(MANIFEST_FILE).exists()).collect())
 }
 
 /// The directory of the checkpoint of this step, whole or not, if there is one.
@@ -134,10 +127,7 @@ pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     for entry in entries {
         let entry = entry.map_err(read_error)?;
         let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        if !is_directory(&entry).map_err(|error| Error::io("look at the checkpoint", &entry.path(), error))? {
-            continue;
-        }
+        let Some(name) = name.to_str().filter(|_| may_be_directory(&entry)) else { continue };
         if let Some(step) = parse_step_name(name) {
             found.insert(step, entry.path());
         } else if let Some(step) = name.strip_prefix(REPLACED).and_then(parse_step_name) {
@@ -148,16 +138,15 @@ pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     Ok(found)
 }
 
-/// Whether an entry is a directory, or a link to one. One that is gone by now is none.
-fn is_directory(entry: &fs::DirEntry) -> io::Result<bool> {
-    let kind = entry.file_type()?;
-    if !kind.is_symlink() {
-        return Ok(kind.is_dir());
-    }
-    match fs::metadata(entry.path()) {
-        Ok(metadata) => Ok(metadata.is_dir()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+/// Whether an entry is a directory or a link to one, or cannot be looked at, as in a directory without permission: then it is
+/// there, and whoever needs it will be told what is wrong.
+fn may_be_directory(entry: &fs::DirEntry) -> bool {
+    match entry.file_type() {
+        Ok(kind) if !kind.is_symlink() => kind.is_dir(),
+        _ => match fs::metadata(entry.path()) {
+            Ok(metadata) => metadata.is_dir(),
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        },
     }
 }
 
@@ -218,6 +207,11 @@ pub fn known_damage(error: Error) -> Result<Error> {
         error if error.is_of_version() => Err(error.more_help("or move the checkpoint away, to go on without it")),
         error => Ok(error),
     }
+}
+
+/// Whether an error says what is wrong with a checkpoint or model itself; otherwise it may be whole.
+pub fn is_known_damage(error: &Error) -> bool {
+    !(error.is_of_access() || error.may_pass() || error.is_of_version())
 }
 
 /// The checkpoints up to update `step` that were saved because `save_every` was due, and that of `step` itself; not those saved
@@ -291,7 +285,7 @@ fn any(dir: &Path) -> Result<Located> {
             Err(error) if !dir.join(MANIFEST_FILE).exists() => warnings.push(passed_over("the final model", &error)),
             // Falling back to a checkpoint would silently give a worse model.
             Err(error) => {
-                if error.is_of_access() {
+                if !is_known_damage(&error) {
                     return Err(error);
                 }
                 // Checkpoints need the same tokenizer, so naming one would not help.

@@ -27,7 +27,10 @@ pub use average::average;
 pub(crate) use disk::write_error;
 pub use disk::{refuse_existing, whole_directory};
 pub use format::{Elements, NamedTensor, Slot, TensorFile, load_into, scale_name};
-pub use locate::{Located, Saved, Which, find, known_damage, list, locate, look_again, newest_valid, pointer, regular};
+pub use locate::{
+    Located, Saved, Which, find, is_known_damage, known_damage, list, locate, look_again, newest_valid, pointer,
+    regular,
+};
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, damaged_among, verify};
 pub use save::{prune, remove_after, save, save_model, set_pointer};
 

@@ -47,7 +47,9 @@ fn key_as_option(error: Error, command: &Command, arguments: &[OsString]) -> Err
         return error;
     }
     let sets: Vec<String> = keys_called(name).iter().map(|key| format!("`--set {key}=VALUE`")).collect();
-    let help = match instead_of(name) {
+    // What other commands call a file that this one takes by itself.
+    let by_itself = (name == "config").then_some("name the file without --config: `mt info FILE`");
+    let help = match by_itself.or_else(|| instead_of(name)) {
         Some(instead) => instead.to_owned(),
         None if sets.is_empty() => return error,
         None => format!("for a key of the configuration, give {}", sets.join(" or ")),
@@ -92,6 +94,7 @@ mod tests {
             let help = format!("for a key of the configuration, give {help}");
             assert_eq!(said, format!("error: unexpected argument {option}\n  help: {help}\n"));
         }
+        assert!(said("mt info --config a.toml").ends_with("help: name the file without --config: `mt info FILE`\n"));
         assert!(said("mt train --save-dir x").ends_with("on the command line: `--run-dir DIR`\n"));
         // Where there is no `--set`, and what is no key.
         for line in ["mt translate --lr 3", "mt train --config a.toml --nothing"] {

@@ -58,6 +58,8 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
             Some(output) => {
                 let result = written.write(vectors.len(), || {
                     vectors.iter().try_for_each(|vector| output.line(&serde_json::json!(vector).to_string()))?;
+                    let of_cut = of_cut(&cut, count, lines.name());
+                    written.note([lines.warnings(), tags.warnings(), of_cut.into_iter().collect()].concat());
                     output.flush()
                 });
                 result.map_err(|error| written.how_far(error, output.cut_back()))?;
@@ -73,25 +75,25 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         file.output().bytes(&tensor(&all, loaded.config.model.d_model)?)?;
         file.finish()?;
     }
-    lines.warn();
-    tags.warn();
-    warn_of_cut(&cut, count, lines.name());
+    lines.warnings().into_iter().for_each(warning);
+    tags.warnings().into_iter().for_each(warning);
+    of_cut(&cut, count, lines.name()).into_iter().for_each(warning);
     refused.map_or(Ok(()), Err)
 }
 
-/// Warns of lines that were cut, out of `all` lines of an input.
-fn warn_of_cut(cut: &[usize], all: usize, name: &Path) {
+/// A warning about lines that were cut, out of `all` lines of an input.
+fn of_cut(cut: &[usize], all: usize, name: &Path) -> Option<String> {
     /// The most that are named.
     const MOST: usize = 20;
     let lines_are = match (cut.len(), all) {
-        (0, _) => return,
+        (0, _) => return None,
         (_, 1) => "the line is".to_owned(),
         (1, _) => format!("1 of {all} lines is"),
         (n, _) => format!("{n} of {all} lines are"),
     };
     let places: String = cut.iter().take(MOST).map(|line| format!("\n  --> {}:{line}", name.display())).collect();
     let more = if cut.len() > MOST { format!("\n  and {} more", cut.len() - MOST) } else { String::new() };
-    warning(format_args!("{lines_are} longer than model.max_length: only the beginning was used{places}{more}"));
+    Some(format!("{lines_are} longer than model.max_length: only the beginning was used{places}{more}"))
 }
 
 /// Vectors of lines, in order, and the indices of the lines that were cut.

@@ -25,6 +25,7 @@ use crate::file;
 pub use shared::model;
 pub use shared::run::backend;
 use shared::signals;
+pub use shared::signals::end_if_interrupted;
 
 /// Runs the command line.
 pub fn run(cli: &Cli) -> Result<()> {

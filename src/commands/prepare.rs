@@ -12,7 +12,6 @@ use super::shared::signals::Signals;
 use super::shared::texts::Texts;
 use crate::cli::{Common, RunArgs};
 use crate::console::info;
-use crate::device;
 use crate::error::Result;
 
 /// Messages at the first signal, and at a second one.
@@ -22,7 +21,7 @@ const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let config = configuration::load(args, common)?;
     let texts = Texts::find(&config.data, common)?;
-    device::set_threads(config.runtime.threads)?;
+    configuration::set_threads(&config, common)?;
     let run = directory::of(args)?;
     let signals = Signals::register(ON_SIGNALS)?;
     let mut workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);

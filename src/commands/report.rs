@@ -80,27 +80,37 @@ fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
     let (mut systems, mut notes) = (Vec::new(), Vec::new());
     let mut reference: Option<(&String, Vec<String>)> = None;
     let mut scoring: Option<BleuOptions> = None;
+    let mut with_case = Vec::new();
     for (run, name) in runs.iter().zip(names) {
         let found = match translations(run) {
             Ok(found) => found,
             Err(why) => {
-                notes.push(format!("{name} {why}"));
+                notes.push(format!("Not compared: {name} {why}."));
                 continue;
             }
         };
         let (baseline, lines) = reference.get_or_insert((name, found.reference.clone()));
         if *lines != found.reference {
-            notes.push(format!("{name} was validated on another text than {baseline}"));
+            notes.push(format!("Not compared: {name} was validated on another text than {baseline}."));
             continue;
         }
         let bleu = scoring.get_or_insert(found.scoring);
         if bleu.tokenize != found.scoring.tokenize {
             let [here, there] = [bleu.tokenize, found.scoring.tokenize].map(Tokenize::name);
-            notes.push(format!("{name} was validated by BLEU of {there} words: here it is of {here} words"));
+            notes.push(format!("{name} was validated by BLEU of {there} words; here it is of {here} words."));
         }
         // A model that writes lower case can only be compared by ignoring case.
         bleu.lowercase |= found.scoring.lowercase;
+        with_case.push((name, !found.scoring.lowercase));
         systems.push((format!("{name} ({})", found.which), found.lines));
+    }
+    let lower: Vec<&str> = with_case.iter().filter(|(_, has_case)| !has_case).map(|(name, _)| name.as_str()).collect();
+    if !lower.is_empty() && lower.len() < with_case.len() {
+        let write = if lower.len() == 1 { "writes" } else { "write" };
+        let lower = lower.join(", ");
+        notes.push(format!(
+            "Here all scores ignore case, because {lower} {write} lower case; above, each run has its own."
+        ));
     }
     let (Some((_, reference)), true) = (reference, systems.len() > 1) else { return Ok(json!({ "notes": notes })) };
     let bleu = scoring.unwrap_or_default();

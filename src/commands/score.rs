@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::shared::cut::of_unknown;
 use super::shared::decoding::translator;
 use super::shared::input::{Input, shown_name, with_tag};
 use super::shared::model;
@@ -12,6 +13,7 @@ use super::shared::output::{Output, refuse_inputs};
 use super::shared::tags::{self, Tags};
 use super::shared::written::Written;
 use crate::cli::{Common, ScoreArgs};
+use crate::console::warning;
 use crate::data::corpus::Side;
 use crate::decode::translate::{Fit, Translator};
 use crate::error::{Error, Result};
@@ -36,6 +38,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let mut output = None;
     tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
     let mut tags = Tags::new(&first.tokenizers.source, args.tag.as_deref());
+    let (mut unknown, mut all) = (0, 0);
     let refused = loop {
         let (sources, targets, refused) = match pairs.read() {
             Ok((sources, targets, refused)) => (with_tag(args.tag.as_deref(), sources), targets, refused),
@@ -57,12 +60,17 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
         };
         let scores = translator.score(&scored(&sources), &scored(&targets), batch_tokens)?;
         sources.iter().for_each(|line| tags.count(line));
+        for (tokens, _) in &scores {
+            unknown += tokens.iter().filter(|token| **token == translator.target().unk_id()).count();
+            all += tokens.len();
+        }
         let mut scores = scores.iter();
         let result = written.write(sources.len(), || {
             for ((source, target), is_scored) in sources.iter().zip(&targets).zip(is_scored) {
                 let score = if is_scored { scores.next() } else { None };
                 output.line(&shown(&translator, [source, target], score, args, common))?;
             }
+            written.note(pairs.inputs.iter().flat_map(Input::warnings).chain(tags.warnings()).collect());
             output.flush()
         });
         result.map_err(|error| written.how_far(error, output.cut_back()))?;
@@ -70,8 +78,8 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
             break refused;
         }
     };
-    pairs.inputs.iter().for_each(Input::warn);
-    tags.warn();
+    pairs.inputs.iter().flat_map(Input::warnings).for_each(warning);
+    tags.warnings().into_iter().chain(of_unknown("target", unknown, all)).for_each(warning);
     let errors: Vec<Error> = unscored.errors().chain(refused).collect();
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }

@@ -10,7 +10,7 @@ use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use crate::checkpoint;
 use crate::cli::{Common, TokenizeArgs};
-use crate::console::info;
+use crate::console::{info, warning};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
@@ -51,7 +51,7 @@ fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) 
         output.flush()?;
         lines = input.lines(WINDOW)?;
     }
-    input.warn();
+    input.warnings().into_iter().for_each(warning);
     output.flush()
 }
 

@@ -16,7 +16,7 @@ use super::shared::some_lines::SomeLines;
 use super::shared::tags::{self, Tags};
 use super::shared::written::Written;
 use crate::cli::{Common, TranslateArgs};
-use crate::console::{Counted, is_watched, note, progress_bar};
+use crate::console::{Counted, is_watched, note, progress_bar, warning};
 use crate::data::tokenizer::Tokenizer;
 use crate::decode::alignment::{Alignment, align};
 use crate::decode::explain::explain;
@@ -88,12 +88,13 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
             for ((line, translation), alignments) in window.iter().zip(&translations).zip(&alignments) {
                 writer.write(line, translation, alignments)?;
             }
+            written.note([lines.warnings(), writer.warnings()].concat());
             writer.output.flush()
         });
         result.map_err(|error| written.how_far(error, writer.output.cut_back()))?;
     }
     progress.finish_and_clear();
-    lines.warn();
+    lines.warnings().into_iter().for_each(warning);
     writer.map_or(Ok(()), Writer::finish)?;
     refused.map_or(Ok(()), Err)
 }
@@ -124,7 +125,7 @@ impl<'a> Writer<'a> {
             explainer: if explains { Some((model.transformer_on_processor()?, model.reader())) } else { None },
             output: Output::open(args.output.as_deref())?,
             attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
-            cut: CutLines::default(),
+            cut: CutLines::new(&model.tokenizers.source),
             tags: Tags::new(&model.tokenizers.source, args.tag.as_deref()),
             fewer: SomeLines::default(),
         })
@@ -193,13 +194,17 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Warnings about the lines so far.
+    fn warnings(&self) -> Vec<String> {
+        [self.cut.warnings(), self.tags.warnings()].concat()
+    }
+
     /// Closes the files, and warns.
     fn finish(mut self) -> Result<()> {
-        if let Some(file) = self.attention {
+        if let Some(file) = self.attention.take() {
             file.finish()?;
         }
-        self.cut.warn();
-        self.tags.warn();
+        self.warnings().into_iter().for_each(warning);
         if let (Some(lines_have), Some(wanted)) =
             (self.fewer.subject(self.cut.lines(), "line", ["has", "have"]), self.args.n_best)
         {
@@ -250,6 +255,7 @@ fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, alignments
     let all_alignments = alignments.iter().map(Some).chain(std::iter::repeat(None));
     let mut json = candidate((translation.best(), alignments.first()));
     json["source"] = line.into();
+    json["source_cut"] = translation.source_cut.into();
     if n_best {
         json["n_best"] = translation.n_best.iter().zip(all_alignments).map(candidate).collect();
     }

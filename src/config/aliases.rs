@@ -130,7 +130,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("decode.length_penalty_kind", &["length_penalty_type"]),
     ("decode.max_length_ratio", &["max_len_a", "max_length_factor"]),
     ("decode.max_length_extra", &["max_len_b"]),
-    ("runtime.device", &["devices", "device_ids", "gpu", "gpus", "gpu_ranks", "num_gpus"]),
+    ("runtime.device", &["gpu"]),
     ("runtime.threads", &["cpu_threads", "num_threads"]),
 ];
 
@@ -187,6 +187,19 @@ const NO_KEY: &[(&[&str], &str)] = &[
     ),
     (&["resume", "continue_training", "reload_model", "restore"], "a run goes on with `mt train --resume`"),
     (&["overwrite"], "a run is replaced with `mt train --overwrite`"),
+    (
+        &["devices", "device_ids", "gpus", "gpu_ranks", "num_gpus", "world_size", "distributed_world_size"],
+        "a run uses one device, which `runtime.device` names, such as \"cuda:1\"; several GPUs train several runs",
+    ),
+    (
+        &["codes", "bpe_codes", "bpe_codes_path", "vocabulary_threshold", "threshold"],
+        "mt does not apply the merges of subword-nmt: split the text with them and set `tokenizer.kind = \"subword-nmt\"`",
+    ),
+    (&["right_left", "right_to_left"], "there is no training from right to left"),
+    (
+        &["factors", "factors_combine", "source_factors"],
+        "there are no factors: tags can stand before a line (`tokenizer.tags`)",
+    ),
 ];
 
 /// Names that mean something else in some tables than elsewhere, or something only there: tables, our key, others' names.

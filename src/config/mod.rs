@@ -133,7 +133,12 @@ impl Loader {
 
     /// Adds all layers.
     fn read(&mut self, files: &[PathBuf], sets: &[String]) -> Result<()> {
-        self.working = std::env::current_dir().map_err(|error| Error::io("find the working directory", ".", error))?;
+        self.working = match std::env::current_dir() {
+            Ok(working) => working,
+            // It may have been removed; nothing is relative to it.
+            Err(_) if sets.is_empty() && files.iter().all(|file| file.is_absolute()) => PathBuf::from("/"),
+            Err(error) => return Err(Error::io("find the working directory", ".", error)),
+        };
         for file in files {
             self.file(file, None, &mut Vec::new());
         }

@@ -101,6 +101,7 @@ impl Together<'_> {
                 "remove_extra_whitespaces",
                 "lowercase",
                 "max_piece_length",
+                "character_coverage",
                 "sample_lines",
             ];
             // These can be added to the tokenizer of a model that is fine-tuned.
@@ -118,12 +119,14 @@ impl Together<'_> {
             return;
         }
         if tokenizer.kind == TokenizerKind::SubwordNmt && tokenizer.path.is_none() {
+            let default = TokenizerConfig::default();
             for (key, is_set) in [
                 ("dropout", tokenizer.dropout > 0.0),
                 ("normalization", tokenizer.normalization != Normalization::Nfkc),
                 ("remove_extra_whitespaces", !tokenizer.remove_extra_whitespaces),
                 ("lowercase", tokenizer.lowercase),
-                ("max_piece_length", tokenizer.max_piece_length != TokenizerConfig::default().max_piece_length),
+                ("max_piece_length", tokenizer.max_piece_length != default.max_piece_length),
+                ("character_coverage", tokenizer.character_coverage != default.character_coverage),
                 ("tags", !tokenizer.tags.is_empty()),
                 ("symbols", !tokenizer.symbols.is_empty()),
             ] {

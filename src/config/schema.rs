@@ -86,6 +86,7 @@ const TOKENIZER: &[Key] = &[
     key("remove_extra_whitespaces", Kind::Boolean),
     key("lowercase", Kind::Boolean),
     key("max_piece_length", POSITIVE),
+    key("character_coverage", Kind::Number(Range::Share)),
     key("tags", Kind::Texts),
     key("symbols", Kind::Texts),
     key("sample_lines", COUNT),

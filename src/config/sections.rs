@@ -110,6 +110,8 @@ pub struct TokenizerConfig {
     pub lowercase: bool,
     /// The longest piece learned, in characters.
     pub max_piece_length: usize,
+    /// Share of the text's characters that get pieces of their own; the rarest beyond it are spelt in bytes.
+    pub character_coverage: f64,
     /// Every source line begins with one of these, such as the `<2de>` of a multilingual model; each is one piece.
     pub tags: Vec<String>,
     /// Other strings that are one piece wherever they occur.
@@ -131,6 +133,7 @@ impl Default for TokenizerConfig {
             remove_extra_whitespaces: true,
             lowercase: false,
             max_piece_length: 16,
+            character_coverage: 0.9999,
             tags: Vec::new(),
             symbols: Vec::new(),
             sample_lines: 2_000_000,
@@ -161,6 +164,7 @@ impl TokenizerConfig {
             vocab_size: self.vocab_size,
             form: self.form(),
             max_piece_length: self.max_piece_length,
+            character_coverage: self.character_coverage,
             tags: self.tags.clone(),
             symbols: self.symbols.clone(),
         }

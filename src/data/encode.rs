@@ -25,7 +25,7 @@ pub trait Encode: Sync {
     fn encode(&self, side: Side, line: &str) -> Vec<u32>;
 
     /// The form of the line that encoding works on: it has the same ids.
-    fn normalise(&self, side: Side, line: &str) -> String;
+    fn encoded_form(&self, side: Side, line: &str) -> String;
 }
 
 impl Encode for Tokenizers {
@@ -33,8 +33,8 @@ impl Encode for Tokenizers {
         self.of(side).encode(line)
     }
 
-    fn normalise(&self, side: Side, line: &str) -> String {
-        self.of(side).normalise(line)
+    fn encoded_form(&self, side: Side, line: &str) -> String {
+        self.of(side).encoded_form(line)
     }
 }
 
@@ -135,7 +135,7 @@ fn beginning<'l>(line: &'l str, side: Side, recipe: Recipe<'_>) -> &'l str {
 fn encode_pair((source, target): (&str, &str), recipe: Recipe<'_>) -> Encoded {
     let [source, target] = [(source, Side::Source), (target, Side::Target)].map(|(l, side)| beginning(l, side, recipe));
     let normalise = |side, line| match recipe.elements {
-        Elements::Text => recipe.encoder.normalise(side, line),
+        Elements::Text => recipe.encoder.encoded_form(side, line),
         _ => String::new(),
     };
     let texts = [normalise(Side::Source, source), normalise(Side::Target, target)];
@@ -172,7 +172,7 @@ mod tests {
             line.split_whitespace().map(|word| word.len() as u32).collect()
         }
 
-        fn normalise(&self, _: Side, line: &str) -> String {
+        fn encoded_form(&self, _: Side, line: &str) -> String {
             line.to_owned()
         }
     }

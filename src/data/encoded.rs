@@ -215,9 +215,9 @@ mod tests {
 
     impl Encode for Bytes {
         fn encode(&self, side: Side, line: &str) -> Vec<u32> {
-            self.normalise(side, line).bytes().map(u32::from).collect()
+            self.encoded_form(side, line).bytes().map(u32::from).collect()
         }
-        fn normalise(&self, side: Side, line: &str) -> String {
+        fn encoded_form(&self, side: Side, line: &str) -> String {
             if side == Side::Target { line.to_uppercase() } else { line.to_owned() }
         }
     }

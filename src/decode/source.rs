@@ -188,14 +188,15 @@ impl Reader {
 ///
 /// Most models have learnt from single sentences: given several at once, they tend to translate only one. A sentence that is
 /// too long is halved, repeatedly, near its middle: at an end of a sentence, a semicolon or colon, else after a comma, else at
-/// white space, else anywhere.
+/// white space or a zero-width space, else between any two characters that readers see.
 pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t str> {
     let is_taken = |text: &str| {
         let whole = if leading.is_empty() { Cow::from(text) } else { format!("{leading}{text}").into() };
         readers.iter().all(|reader| reader.takes(&whole))
     };
     let mut parts = Vec::new();
-    let mut rest: Vec<&str> = sentences(text).map(str::trim).filter(|text| !text.is_empty()).collect();
+    let mut rest: Vec<&str> =
+        sentences(text).map(|text| text.trim_matches(is_space)).filter(|text| !text.is_empty()).collect();
     rest.reverse();
     while let Some(text) = rest.pop() {
         let mut after = text.chars();
@@ -206,7 +207,11 @@ pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t st
             continue;
         }
         let (first, second) = text.split_at(middle(text));
-        rest.extend([second.trim_start(), first.trim_end()].into_iter().filter(|half| !half.is_empty()));
+        rest.extend(
+            [second.trim_start_matches(is_space), first.trim_end_matches(is_space)]
+                .into_iter()
+                .filter(|half| !half.is_empty()),
+        );
     }
     parts
 }
@@ -245,6 +250,11 @@ fn is_abbreviated(text: &str) -> bool {
     }
 }
 
+/// Whether a character stands between words: white space or, in Khmer and the like, U+200B.
+fn is_space(c: char) -> bool {
+    c.is_whitespace() || c == '\u{200B}'
+}
+
 /// Where to halve a text of at least two characters.
 fn middle(text: &str) -> usize {
     let centre = text.len() / 2;
@@ -259,7 +269,7 @@ fn middle(text: &str) -> usize {
         let before = text[..place].trim_end_matches(closes);
         before.chars().next_back().is_some_and(ends) && !is_abbreviated(before)
     };
-    let spaces = || text.char_indices().filter(|(place, c)| *place > 0 && c.is_whitespace()).map(|(place, _)| place);
+    let spaces = || text.char_indices().filter(|(place, c)| *place > 0 && is_space(*c)).map(|(place, _)| place);
     // After the last of the marks and quotes that follow a wide one.
     let mut follows_wide = false;
     let after_wide = text.char_indices().filter_map(|(place, c)| {
@@ -277,6 +287,7 @@ fn middle(text: &str) -> usize {
     nearest(sentences)
         .or_else(|| nearest(commas))
         .or_else(|| nearest(&mut spaces()))
+        .or_else(|| nearest(&mut text.grapheme_indices(true).map(|(place, _)| place).filter(|place| *place > 0)))
         .or_else(|| nearest(&mut text.char_indices().map(|(place, _)| place).filter(|place| *place > 0)))
         .unwrap_or(centre)
 }
@@ -391,6 +402,8 @@ mod tests {
             ("一二三四五六七八九。。。", "一二三四五六"),
             ("一二三四五六七八九。」", "一二三四五"),
             ("日本語文", "日本"),
+            ("กขค\u{200B}งจฉชซ", "กขค"),
+            ("a\u{301}a\u{301}a\u{301}", "a\u{301}"),
         ] {
             assert_eq!(text[..middle(text)].trim_end(), first);
         }

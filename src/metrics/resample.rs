@@ -72,8 +72,8 @@ pub fn bootstrap(systems: &[Systems], samples: usize, seed: u64) -> Scores {
 }
 
 /// How likely so large a difference from the first system would be by chance, by paired bootstrap: by metric, and by system
-/// after the first. `scores` are those of [`bootstrap`]. If two systems have the same statistics for every line, the p-value
-/// is 1, whereas sacrebleu gives its smallest one.
+/// after the first. `scores` are those of [`bootstrap`]. If two systems have the same statistics for every line, or
+/// the same score in all and in every sample, the p-value is 1, whereas sacrebleu gives its smallest one.
 pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
     let of_metric = |(systems, scores): (&Systems, &Vec<Vec<f64>>)| {
         let actual = systems.scores();
@@ -82,6 +82,9 @@ pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
                 return 1.0;
             }
             let differences: Vec<f64> = scores[system].iter().zip(&scores[0]).map(|(a, b)| (a - b).abs()).collect();
+            if actual[0] == actual[system] && differences.iter().all(|difference| *difference == 0.0) {
+                return 1.0;
+            }
             let mean = differences.iter().sum::<f64>() / differences.len() as f64;
             let larger =
                 differences.iter().filter(|difference| **difference - mean > (actual[0] - actual[system]).abs());
@@ -102,8 +105,8 @@ pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Ve
     let actual: Vec<Vec<f64>> = systems.iter().map(Systems::scores).collect();
     let sums: Vec<Vec<Vec<f64>>> =
         systems.iter().map(|of| of.statistics.iter().map(Statistics::sum).collect()).collect();
-    // By metric and system: whether the shuffled systems differ by more than the actual ones.
-    let of_trial = |swapped: &[u32]| -> Vec<Vec<bool>> {
+    // By metric and system: how much more the shuffled systems differ than the actual ones; `None`: neither does.
+    let of_trial = |swapped: &[u32]| -> Vec<Vec<Option<f64>>> {
         let of_metric = |((of, sums), actual): ((&Systems, &Vec<Vec<f64>>), &Vec<f64>)| {
             let drawn = || swapped.iter().map(|line| *line as usize);
             let baseline = of.statistics[0].sum_of(drawn());
@@ -114,7 +117,9 @@ pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Ve
                     one[i] += baseline - ours;
                     other[i] += ours - baseline;
                 }
-                (of.metric.score(&one) - of.metric.score(&other)).abs() > (actual[0] - actual[system]).abs() + ROUNDING
+                let shuffled = (of.metric.score(&one) - of.metric.score(&other)).abs();
+                let actual = (actual[0] - actual[system]).abs();
+                (shuffled.max(actual) > ROUNDING).then_some(shuffled - actual)
             };
             (1..actual.len()).map(of_system).collect()
         };
@@ -125,7 +130,11 @@ pub fn paired_randomisation(systems: &[Systems], trials: usize, seed: u64) -> Ve
         if systems[metric].statistics[system] == systems[metric].statistics[0] {
             return 1.0;
         }
-        p_value(by_trial.iter().filter(|larger| larger[metric][system - 1]).count(), trials)
+        let by_trial = || by_trial.iter().map(|trial| trial[metric][system - 1]);
+        if by_trial().all(|larger| larger.is_none()) {
+            return 1.0;
+        }
+        p_value(by_trial().flatten().filter(|larger| *larger > ROUNDING).count(), trials)
     };
     let of_metric = |metric: usize| (1..actual[metric].len()).map(|system| of_system(metric, system)).collect();
     (0..systems.len()).map(of_metric).collect()

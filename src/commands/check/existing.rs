@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::checkpoint::CONFIG_FILE;
 use crate::commands::shared::run::compare::{self, Comparison};
 use crate::commands::shared::run::directory;
+use crate::commands::shared::run::ended::Ended;
 use crate::commands::shared::run::restore;
 use crate::commands::shared::run::training_data::Data;
 use crate::commands::shared::run::validator::Validator;
@@ -25,6 +26,10 @@ pub struct Existing {
     state: Option<TrainState>,
     notes: Vec<String>,
     refused: Vec<Error>,
+    /// Why nothing may train there now.
+    held: Option<Error>,
+    /// Whether there is nothing left to do, unless the text has changed.
+    ended: Option<Ended>,
 }
 
 impl Existing {
@@ -35,7 +40,7 @@ impl Existing {
         if !directory::is_run(run) {
             return None;
         }
-        let Comparison { notes, mut refused, impossible, .. } = match config::load_resolved(&config_file) {
+        let Comparison { notes, mut refused, impossible, is_same, .. } = match config::load_resolved(&config_file) {
             Ok(old) => compare::configurations(&config_file, &old, config, locate),
             Err(error) => Comparison { refused: vec![error], ..Comparison::default() },
         };
@@ -55,7 +60,15 @@ impl Existing {
                 None
             }
         };
-        Some(Self { directory: run.to_path_buf(), tokenizers, state, notes: notes.into_inner(), refused })
+        let held = directory::refused_by_another(run);
+        let ended = match Ended::find(run, config) {
+            Ok(ended) => ended.filter(|_| is_same),
+            Err(error) => {
+                refused.push(error);
+                None
+            }
+        };
+        Some(Self { directory: run.to_path_buf(), tokenizers, state, notes: notes.into_inner(), refused, held, ended })
     }
 
     /// Compares the text with that of the run, unless the run cannot be continued anyway. Returns whether it is refused. The
@@ -74,11 +87,20 @@ impl Existing {
         self.state.as_ref().map(|state| state.step)
     }
 
+    /// Why `--resume` would be refused.
+    fn refused(&self) -> impl Iterator<Item = &Error> {
+        self.refused.iter().chain(&self.held)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.is_some() && self.refused().next().is_none()
+    }
+
     /// As JSON.
     pub fn json(&self) -> serde_json::Value {
         json!({
             "directory": self.directory.to_string_lossy(), "update": self.update(), "notes": self.notes,
-            "refused": self.refused.iter().map(Error::to_string).collect::<Vec<_>>(),
+            "refused": self.refused().map(Error::to_string).collect::<Vec<_>>(), "ended": self.has_ended(),
         })
     }
 
@@ -86,12 +108,21 @@ impl Existing {
     pub fn in_words(&self) -> Vec<String> {
         let update = self.update().map(|update| format!(", at update {update}")).unwrap_or_default();
         let directory = self.directory.display();
-        let ways = if self.refused.is_empty() { "continue it with --resume, replace" } else { "replace" };
-        let mut lines = vec![format!(
-            "note: there is a run in {directory}{update}: {ways} it with --overwrite, or name another with --run-dir"
-        )];
+        let ways = if self.has_ended() {
+            "it has ended, and --resume leaves its final model as it is; replace"
+        } else if self.refused().next().is_none() {
+            "continue it with --resume, replace"
+        } else {
+            "replace"
+        };
+        let mut lines = vec![match &self.held {
+            Some(_) => format!("note: there is a run in {directory}{update}: name another with --run-dir"),
+            None => format!(
+                "note: there is a run in {directory}{update}: {ways} it with --overwrite, or name another with --run-dir"
+            ),
+        }];
         lines.extend(self.notes.iter().cloned());
-        lines.extend(self.refused.iter().map(|error| format!("warning: --resume would refuse it: {error}")));
+        lines.extend(self.refused().map(|error| format!("warning: --resume would refuse it: {error}")));
         lines
     }
 }

@@ -29,7 +29,6 @@ use crate::console::Notice;
 use crate::data::check::words::Sample;
 use crate::data::check::{PairCheck, Scripts, Seen, Severity, SideCheck};
 use crate::data::corpus::Side;
-use crate::device;
 use crate::error::{Error, Result};
 use crate::train::memory;
 use existing::Existing;
@@ -50,7 +49,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
             return Err(error);
         }
     };
-    device::set_threads(training.config.runtime.threads)?;
+    configuration::set_threads(&training.config, common)?;
     let mut report = Report::default();
     report.keep(directory::refuse_unusable(&training.run, &training.config, true));
     let texts = training.check_text(&mut report);
@@ -137,7 +136,7 @@ impl<'a> Training<'a> {
             configuration::locate(error, key, self.args, self.common)
         });
         let prepared = self.prepare(texts, report);
-        let device = report.keep(configuration::device(&self.config));
+        let device = report.keep(configuration::device(&self.config, self.common));
         // Only the processor uses the machine's memory; `cpu` and `auto` can always be opened.
         let is_host = device.as_ref().is_some_and(Device::is_cpu);
         let is_possible = !is_host || report.keep(memory::refuse_the_impossible(&self.config)).is_some();

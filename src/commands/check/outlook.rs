@@ -150,7 +150,8 @@ fn duration(seconds: f64) -> String {
         _ if seconds < 1.5 => "a second".to_owned(),
         _ if seconds < 120.0 => format!("{seconds:.0} seconds"),
         _ if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
-        _ => format!("{:.1} hours", seconds / 3600.0),
+        _ if seconds < 3.0 * 86400.0 => format!("{:.1} hours", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86400.0),
     }
 }
 

@@ -255,7 +255,7 @@ impl Text {
             }
             (None, Some(test)) => test.clone(),
             (None, None) => {
-                let error = Error::usage("the model's configuration names no test set");
+                let error = Error::usage("the model's configuration names no test set").at(model.directory());
                 return Err(error.help("give --src FILE and --ref FILE"));
             }
         };
@@ -279,7 +279,7 @@ impl Text {
         tags::check_flag(args.tag.as_deref(), tokenizer)?;
         let mut tags = Tags::new(tokenizer, tag.as_deref());
         sources.iter().for_each(|line| tags.count(&tagged(tag.as_deref(), line)));
-        tags.warn();
+        tags.warnings().into_iter().for_each(warning);
         check_counts(&source, sources.len(), &reference, &references)?;
         if sources.is_empty() {
             return Err(nothing_to_score(&source));
@@ -300,7 +300,7 @@ fn translations(
     bar.finish_and_clear();
     let mut cut = CutLines::default();
     translations.iter().for_each(|translation| cut.count(translation));
-    cut.warn();
+    cut.warnings().into_iter().for_each(warning);
     let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
     if let Some(path) = &args.output {
         let mut file = Replacement::open(path)?;

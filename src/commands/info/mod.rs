@@ -129,7 +129,8 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
         }
     }
     let look = || {
-        let (newest, warnings) = checkpoint::newest_valid(path)?;
+        // What cannot be read now does not hide the rest.
+        let (newest, warnings) = checkpoint::newest_valid(path).unwrap_or_else(|error| (None, vec![error.to_string()]));
         let training = newest.map(|(step, directory)| of_training(step, &directory)).transpose()?;
         Ok((training, warnings))
     };

@@ -1,11 +1,19 @@
-//! Warnings about lines that are too long for a model, and about translations that were cut.
+//! Warnings about lines that are too long for a model, and about translations that were cut or are damaged.
 
 use super::some_lines::SomeLines;
-use crate::console::warning;
+use crate::data::tokenizer::Tokenizer;
 use crate::decode::Ending;
 use crate::decode::translate::Translation;
 
-/// The lines that were cut.
+/// A warning about the unknown tokens among all of a side, if they are many.
+pub fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
+    let share = 100 * unknown / all.max(1);
+    (share >= MANY_UNKNOWN).then(|| {
+        format!("{share} % of the {side} tokens are unknown to the model: it may have been trained on text that was split in another way")
+    })
+}
+
+/// The lines that were cut, or whose translation is damaged.
 #[derive(Default)]
 pub struct CutLines {
     lines: usize,
@@ -14,9 +22,20 @@ pub struct CutLines {
     whole: SomeLines,
     stuck: SomeLines,
     translations: SomeLines,
+    broken: SomeLines,
+    /// The id of what the source's vocabulary lacks, and how many of all tokens are that.
+    unknown: (Option<u32>, usize, usize),
 }
 
+/// Warn from this per cent of unknown tokens on.
+const MANY_UNKNOWN: usize = 10;
+
 impl CutLines {
+    /// For sources of this tokenizer.
+    pub fn new(source: &Tokenizer) -> Self {
+        Self { unknown: (Some(source.unk_id()), 0, 0), ..Self::default() }
+    }
+
     /// How many lines have been counted.
     pub fn lines(&self) -> usize {
         self.lines
@@ -29,8 +48,16 @@ impl CutLines {
         if translation.source_cut {
             self.sources.add(line);
         }
+        let (unk, unknown, all) = &mut self.unknown;
+        for part in &translation.parts {
+            *unknown += part.ids.iter().filter(|id| Some(**id) == *unk).count();
+            *all += part.ids.len();
+        }
         if translation.parts.len() > 1 {
             self.split.add(line);
+        }
+        if translation.best().text.contains('\u{FFFD}') {
+            self.broken.add(line);
         }
         match translation.best().ending {
             Ending::End => {}
@@ -44,36 +71,41 @@ impl CutLines {
         self.whole.add(self.lines);
     }
 
-    /// Prints the warnings.
-    pub fn warn(&self) {
+    /// Warnings about them.
+    pub fn warnings(&self) -> Vec<String> {
         let lines = |some: SomeLines| some.subject(self.lines, "line", ["is", "are"]);
         let translations = |some: SomeLines, verbs| some.subject(self.lines, "translation", verbs);
-        if let Some(lines_are) = lines(self.sources) {
-            warning(format_args!("{lines_are} longer than model.max_length: only the beginning was translated"));
-        }
-        if let Some(lines_are) = lines(self.split) {
-            warning(format_args!(
-                "{lines_are} longer than data.max_length, which the model was trained on, or model.max_length: \
-                 translated in parts (--long)"
-            ));
-        }
-        if let Some(lines_are) = lines(self.whole) {
-            warning(format_args!(
-                "{lines_are} longer than data.max_length, which the model was trained on: --attention needs a \
-                 line in one part; without it, a long line is translated in several parts, which is better"
-            ));
-        }
-        if let Some(translations_ended) = translations(self.stuck, ["ended", "ended"]) {
-            warning(format_args!(
-                "{translations_ended} early because no further token was allowed (--no-repeat-ngram, \
-                 --min-length, --prefix, --shortlist)"
-            ));
-        }
-        if let Some(translations_were) = translations(self.translations, ["was", "were"]) {
-            warning(format_args!(
-                "{translations_were} cut at the maximum length (--max-length, --max-length-extra; at most \
-                 model.max_length)"
-            ));
-        }
+        [
+            lines(self.sources)
+                .map(|are| format!("{are} longer than model.max_length: only the beginning was translated")),
+            lines(self.split).map(|are| {
+                format!(
+                    "{are} longer than data.max_length, which the model was trained on, or model.max_length: \
+                     translated in parts (--long)"
+                )
+            }),
+            lines(self.whole).map(|are| {
+                format!(
+                    "{are} longer than data.max_length, which the model was trained on: --attention needs a \
+                     line in one part; without it, a long line is translated in several parts, which is better"
+                )
+            }),
+            translations(self.stuck, ["ended", "ended"]).map(|ended| {
+                format!(
+                    "{ended} early because no further token was allowed (--no-repeat-ngram, --min-length, --prefix, \
+                     --shortlist)"
+                )
+            }),
+            translations(self.translations, ["was", "were"]).map(|were| {
+                format!("{were} cut at the maximum length (--max-length, --max-length-extra; at most model.max_length)")
+            }),
+            translations(self.broken, ["contains", "contain"]).map(|contain| {
+                format!("{contain} U+FFFD: the source has it, or the model wrote bytes that spell no character")
+            }),
+            of_unknown("source", self.unknown.1, self.unknown.2),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 }

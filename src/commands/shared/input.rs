@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, BufReader, Chain, Cursor, IsTerminal, Read, Stdin};
+use std::io::{self, BufRead, BufReader, Chain, Cursor, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::some_lines::SomeLines;
 use crate::console::{is_watched, prompt, shell_word, warning};
@@ -11,9 +12,15 @@ use crate::data::corpus::tagged;
 use crate::data::text::{lines, packing};
 use crate::decode::source::BeyondPositions;
 use crate::error::{Error, Result};
+use crate::file;
 
 /// Lines processed together: enough to batch by length, few enough to answer soon and to bound memory.
 const WINDOW: usize = 2000;
+/// From stdin, at first only this many, so that the first of a hundred lines does not wait for the last; twice as many each time,
+/// as long as lines come without a pause.
+const FIRST_WINDOW: usize = 64;
+/// Having waited longer than this for a line is a pause.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Bytes of stdin read at once: more than a pipe holds.
 const STDIN_BUFFER: usize = 1 << 18;
@@ -32,9 +39,17 @@ pub struct Lines {
 }
 
 enum Source {
-    Arguments { lines: Vec<String>, oddities: Oddities },
+    Arguments {
+        lines: Vec<String>,
+        oddities: Oddities,
+    },
     File(Input),
-    Stdin { input: Input, interactive: bool },
+    /// `most` is how many lines to take next.
+    Stdin {
+        input: Input,
+        interactive: bool,
+        most: usize,
+    },
 }
 
 impl Lines {
@@ -48,7 +63,7 @@ impl Lines {
             Some(path) => (Source::File(Input::open(named)?), path),
             None => {
                 let interactive = io::stdin().is_terminal() && is_watched();
-                (Source::Stdin { input: Input::open(None)?, interactive }, Path::new("stdin"))
+                (Source::Stdin { input: Input::open(None)?, interactive, most: FIRST_WINDOW }, Path::new("stdin"))
             }
         };
         Ok(Self { source, name: name.to_path_buf(), tag: tag.map(str::to_owned), before: 0, window: 0 })
@@ -86,11 +101,21 @@ impl Lines {
     pub fn next(&mut self) -> Result<Vec<String>> {
         let lines = match &mut self.source {
             Source::Arguments { lines, .. } => std::mem::take(lines),
-            Source::Stdin { input, interactive: true } => {
+            Source::Stdin { input, interactive: true, .. } => {
                 prompt("> ");
                 input.lines(1)?
             }
-            Source::File(input) | Source::Stdin { input, .. } => input.lines(WINDOW)?,
+            Source::Stdin { input, most, .. } => {
+                let began = Instant::now();
+                input.wait()?;
+                if began.elapsed() > PAUSE {
+                    *most = FIRST_WINDOW;
+                }
+                let lines = input.lines(*most)?;
+                *most = (*most * 2).min(WINDOW);
+                lines
+            }
+            Source::File(input) => input.lines(WINDOW)?,
         };
         self.before += std::mem::replace(&mut self.window, lines.len());
         Ok(with_tag(self.tag.as_deref(), lines))
@@ -108,11 +133,11 @@ impl Lines {
         (&window[..beyond.line], Some(error.help("split the line; the lines before it are done")))
     }
 
-    /// Prints warnings about the input.
-    pub fn warn(&self) {
+    /// Warnings about the input, as far as it has been read.
+    pub fn warnings(&self) -> Vec<String> {
         match &self.source {
-            Source::Arguments { oddities, .. } => oddities.warn(self.before + self.window, "the arguments"),
-            Source::File(input) | Source::Stdin { input, .. } => input.warn(),
+            Source::Arguments { oddities, .. } => oddities.warnings(self.before + self.window, "the arguments"),
+            Source::File(input) | Source::Stdin { input, .. } => input.warnings(),
         }
     }
 }
@@ -135,6 +160,9 @@ impl Source {
 /// Warns of a text that is also the name of a file or directory.
 fn warn_of_path(text: &OsStr) {
     let path = Path::new(text);
+    if text == "-" {
+        return warning("the text - is taken as it is (stdin is read where there is no text, and with --input -)");
+    }
     let (kind, flag) = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => ("directory", "name a model with --model"),
         Ok(_) => ("file", "read it with --input"),
@@ -189,9 +217,9 @@ impl Oddities {
         }
     }
 
-    /// Warns of the lines of a file, out of `all`, that there are.
-    fn warn(self, all: usize, file: &str) {
-        for (lines, what, hint) in [
+    /// Warnings about the lines of a file, out of `all`, that there are.
+    fn warnings(self, all: usize, file: &str) -> Vec<String> {
+        let kinds = [
             (self.invalid, "bytes that are not UTF-8 were read as U+FFFD, in", ""),
             (self.zeros, "there are zero bytes in", " (UTF-16 must be converted: iconv -f UTF-16LE -t UTF-8)"),
             (
@@ -199,11 +227,11 @@ impl Oddities {
                 "there are carriage returns within",
                 " (only a newline ends a line: tr '\\r' '\\n' makes them line ends)",
             ),
-        ] {
-            if let Some(place) = lines.place(all, file) {
-                warning(format_args!("{what} {place}{hint}"));
-            }
-        }
+        ];
+        let warning = |(lines, what, hint): (SomeLines, &str, &str)| {
+            lines.place(all, file).map(|place| format!("{what} {place}{hint}"))
+        };
+        kinds.into_iter().filter_map(warning).collect()
     }
 }
 
@@ -212,6 +240,7 @@ impl Oddities {
 pub struct Input {
     reader: Reader,
     name: String,
+    /// Whether it is known if the input is compressed, which shows at its beginning.
     started: bool,
     /// Lines read.
     count: usize,
@@ -220,10 +249,19 @@ pub struct Input {
     oddities: Oddities,
 }
 
+/// Standard input, waited for even if the program that started this one has made it one that does not block.
+struct StandardInput;
+
+impl Read for StandardInput {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        file::waiting(libc::STDIN_FILENO, libc::POLLIN, || io::stdin().read(bytes))
+    }
+}
+
 enum Reader {
     File(Box<dyn BufRead + Send>),
     /// What was read to see whether it is compressed, and the rest.
-    Stdin(BufReader<Chain<Cursor<Vec<u8>>, Stdin>>),
+    Stdin(BufReader<Chain<Cursor<Vec<u8>>, StandardInput>>),
 }
 
 impl Reader {
@@ -235,14 +273,14 @@ impl Reader {
     }
 
     /// Standard input, of which `head` has been read.
-    fn stdin(head: Vec<u8>) -> BufReader<Chain<Cursor<Vec<u8>>, Stdin>> {
-        BufReader::with_capacity(STDIN_BUFFER, Cursor::new(head).chain(io::stdin()))
+    fn stdin(head: Vec<u8>) -> BufReader<Chain<Cursor<Vec<u8>>, StandardInput>> {
+        BufReader::with_capacity(STDIN_BUFFER, Cursor::new(head).chain(StandardInput))
     }
 
     /// If stdin is compressed, replaces it with its decompressed contents. Call it once, before anything is read.
     fn unpack(&mut self) -> io::Result<()> {
         if let Self::Stdin(_) = self {
-            let head = packing::read_head(&mut io::stdin())?;
+            let head = packing::read_head(&mut StandardInput)?;
             let is_packed = packing::is_packed(&head);
             let stdin = Self::stdin(head);
             *self = if is_packed { Self::File(packing::unpack(stdin)?) } else { Self::Stdin(stdin) };
@@ -272,6 +310,7 @@ impl Input {
         const MOST_BYTES: usize = 4 << 20;
         if !self.started {
             self.reader.unpack().map_err(|e| Error::io("read", &self.name, e))?;
+            self.started = true;
         }
         let mut lines = Vec::new();
         let (mut bytes, mut total) = (Vec::new(), 0);
@@ -290,7 +329,7 @@ impl Input {
                 }
             }
             total += bytes.len();
-            let is_first = !std::mem::replace(&mut self.started, true);
+            let is_first = self.count == 0;
             if is_first {
                 packing::refuse_foreign(&bytes, Path::new(&self.name))?;
             }
@@ -316,8 +355,22 @@ impl Input {
         self.reader.may_wait()
     }
 
-    /// Warns of lines that may be something else than was meant.
-    pub fn warn(&self) {
-        self.oddities.warn(self.count, &self.name);
+    /// Waits until there is something to read, or the end.
+    fn wait(&mut self) -> Result<()> {
+        if !self.started {
+            self.reader.unpack().map_err(|e| Error::io("read", &self.name, e))?;
+            self.started = true;
+        }
+        match &mut self.reader {
+            // An error comes again, with the number of its line.
+            Reader::Stdin(reader) => drop(reader.fill_buf()),
+            Reader::File(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Warnings about lines that may be something else than was meant, as far as they have been read.
+    pub fn warnings(&self) -> Vec<String> {
+        self.oddities.warnings(self.count, &self.name)
     }
 }

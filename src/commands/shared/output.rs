@@ -27,17 +27,17 @@ impl Output {
     /// Standard output, or a file.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         match path {
-            Some(path) if path != Path::new("-") => {
+            Some(path) if path != Path::new("-") && !is_stdout(path) => {
                 refuse_packing(path)?;
                 let file = File::create(path).map_err(|e| not_created(path, e))?;
                 let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
                 let regular = if is_regular { file.try_clone().ok() } else { None };
-                // As `/dev/stdout` is.
+                // As a terminal's name may be.
                 let same = file.try_clone().and_then(Handle::from_file);
                 let is_stdout = !is_regular && same.and_then(|file| Ok(file == Handle::stdout()?)).unwrap_or(false);
                 Ok(Self { file: regular, is_stdout, ..Self::new(file, path.display().to_string()) })
             }
-            _ => Ok(Self { is_stdout: true, ..Self::new(io::stdout(), "stdout".to_owned()) }),
+            _ => Ok(Self { is_stdout: true, ..Self::new(StandardOutput, "stdout".to_owned()) }),
         }
     }
 
@@ -97,6 +97,24 @@ impl Output {
     }
 }
 
+/// Standard output, waited for even if the program that started this one has made it one that does not block.
+struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        file::waiting(libc::STDOUT_FILENO, libc::POLLOUT, || io::stdout().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        file::waiting(libc::STDOUT_FILENO, libc::POLLOUT, || io::stdout().flush())
+    }
+}
+
+/// Whether a path is a name of standard output. Opening it would empty the file that the shell appends to.
+fn is_stdout(path: &Path) -> bool {
+    ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
+}
+
 /// A line on standard output.
 pub fn print(text: impl Display) -> Result<()> {
     let mut output = Output::open(None)?;
@@ -115,7 +133,8 @@ pub struct Replacement {
 impl Replacement {
     /// A replacement of a file; `-` is standard output.
     pub fn open(path: &Path) -> Result<Self> {
-        let is_special = path == Path::new("-") || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        let is_stream = path == Path::new("-") || is_stdout(path);
+        let is_special = is_stream || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         if is_special || path.file_name().is_none() {
             return Ok(Self { output: Output::open(Some(path))?, rename: None });
         }

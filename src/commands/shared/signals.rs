@@ -1,6 +1,7 @@
 //! Signals: those that ask training to stop, which then saves; and those that end any other command, which then says how far it
 //! has come.
 
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
 
 use crate::console::message;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::train::End;
 
 /// Signals this soon after the first count as the same request: `timeout` sends two, and so do nervous fingers.
@@ -65,7 +66,7 @@ impl Signals {
                 match since {
                     None if ends.load(Ordering::Relaxed) => {
                         message(second_says);
-                        signal_hook::low_level::exit(exit_code(signal));
+                        end_by(signal);
                     }
                     None => {
                         since = Some((signal, Instant::now()));
@@ -80,7 +81,7 @@ impl Signals {
                     }
                     Some(_) => {
                         message(second_says);
-                        signal_hook::low_level::exit(exit_code(signal));
+                        end_by(signal);
                     }
                 }
             }
@@ -124,7 +125,7 @@ pub fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
     let listen = move || {
         if let Some(signal) = signals.forever().next() {
             tell(signal != SIGINT);
-            signal_hook::low_level::exit(exit_code(signal));
+            end_by(signal);
         }
     };
     start(listen)
@@ -142,6 +143,28 @@ pub fn await_the_end() {
     let since = Instant::now();
     while ARRIVED.get().is_some_and(|arrived| arrived.load(Ordering::Relaxed)) && since.elapsed() < LAST_WORDS {
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Ends the process as this signal asks, at once. On a terminal, Ctrl-C ends it by the signal itself: a shell then also ends
+/// the loop that it is part of, which it would go on with after an exit code. Elsewhere, whoever waits for the process gets the code.
+pub fn end_by(signal: i32) -> ! {
+    if signal == SIGINT && is_on_a_terminal() {
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+    signal_hook::low_level::exit(exit_code(signal))
+}
+
+/// Whether Ctrl-C is to end the process by the signal. The first process of a container is not ended by signals.
+fn is_on_a_terminal() -> bool {
+    std::io::stderr().is_terminal() && std::process::id() != 1
+}
+
+/// Ends the process as [`end_by`] where this is the error of a command that Ctrl-C has stopped on a terminal.
+pub fn end_if_interrupted(error: &Error) {
+    if error.kind() == ErrorKind::Interrupted && is_on_a_terminal() {
+        let _ = std::io::stdout().flush();
+        end_by(SIGINT);
     }
 }
 

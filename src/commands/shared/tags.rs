@@ -18,7 +18,7 @@ pub fn listed(tags: &[&str]) -> String {
 /// The first word of a corpus's tag, or of `--tag`, that is neither a tag nor another symbol of the vocabulary.
 pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> {
     let known: Vec<&str> = tokenizer.language_tags().into_iter().chain(tokenizer.symbols()).collect();
-    let is_known = |word: &str| known.contains(&word) || known.contains(&tokenizer.normalise(word).as_str());
+    let is_known = |word: &str| known.contains(&word) || known.contains(&tokenizer.encoded_form(word).as_str());
     tag.split_whitespace().find(|word| !is_known(word))
 }
 
@@ -26,6 +26,10 @@ pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> 
 pub fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
     let Some(word) = tag.and_then(|tag| unknown_word(tag, tokenizer)) else { return Ok(()) };
     let known = tokenizer.language_tags();
+    // A piece that another program was told of.
+    if known.is_empty() && tokenizer.pieces(word).iter().any(|piece| piece == word) {
+        return Ok(());
+    }
     if known.is_empty() {
         warning(format_args!("--tag: the model's vocabulary has no tags, so {word} is read as text like any other"));
         return Ok(());
@@ -73,7 +77,7 @@ impl<'t> Tags<'t> {
             return;
         }
         let is_known =
-            |tag: &str| self.known.contains(&tag) || self.known.contains(&self.tokenizer.normalise(tag).as_str());
+            |tag: &str| self.known.contains(&tag) || self.known.contains(&self.tokenizer.encoded_form(tag).as_str());
         let own = line.strip_prefix(&self.added).filter(|_| !self.added.is_empty());
         if let Some(tag) = own.and_then(|own| self.tokenizer.language_tag(own)).filter(|tag| is_known(tag)) {
             self.second.add(self.lines);
@@ -95,21 +99,21 @@ impl<'t> Tags<'t> {
         }
     }
 
-    /// Prints the warnings.
-    pub fn warn(&self) {
-        let known = listed(&self.known);
-        if let Some(lines_begin) = self.second.subject(self.lines, "line", ["begins", "begin"]) {
+    /// Warnings about them.
+    pub fn warnings(&self) -> Vec<String> {
+        let (lines, known) = (self.lines, listed(&self.known));
+        let second = self.second.subject(lines, "line", ["begins", "begin"]).map(|begin| {
             let (tag, added) = (&self.second_tag, self.added.trim_end());
-            warning(format_args!(
-                "{lines_begin} with a tag ({tag}), and with {added} in front of it the model reads two tags"
-            ));
-        }
-        if let Some(lines_begin) = self.unknown.subject(self.lines, "line", ["begins", "begin"]) {
+            format!("{begin} with a tag ({tag}), and with {added} in front of it the model reads two tags")
+        });
+        let unknown = self.unknown.subject(lines, "line", ["begins", "begin"]).map(|begin| {
             let tag = &self.unknown_tag;
-            warning(format_args!("{lines_begin} with a tag that the model does not know ({tag}); it knows {known}"));
-        }
-        if let Some(lines_do) = self.missing.subject(self.lines, "line", ["does", "do"]) {
-            warning(format_args!("{lines_do} not begin with a tag for the target language; the model knows {known}"));
-        }
+            format!("{begin} with a tag that the model does not know ({tag}); it knows {known}")
+        });
+        let missing = self
+            .missing
+            .subject(lines, "line", ["does", "do"])
+            .map(|do_| format!("{do_} not begin with a tag for the target language; the model knows {known}"));
+        [second, unknown, missing].into_iter().flatten().collect()
     }
 }

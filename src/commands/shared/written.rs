@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 
 use super::signals;
-use crate::console::message;
+use crate::console::{message, warning};
 use crate::error::{Error, Result};
 
 /// How long a signal waits for results that are being written: a reader that does not read must not stop it.
@@ -20,6 +20,8 @@ pub struct Written {
     lines: Arc<AtomicUsize>,
     /// Held while results are written.
     writing: Arc<Mutex<()>>,
+    /// Warnings about those lines, which a signal would otherwise lose.
+    warnings: Arc<Mutex<Vec<String>>>,
 }
 
 impl Written {
@@ -43,6 +45,8 @@ impl Written {
                 }
             }
             progress.finish_and_clear();
+            let warnings = watched.warnings.lock().map(|mut warnings| std::mem::take(&mut *warnings));
+            warnings.unwrap_or_default().into_iter().for_each(warning);
             let lines = watched.lines.load(Ordering::Relaxed);
             message(format_args!("error: {}", stopped(is_terminated, lines, is_between, &output)));
         })?;
@@ -60,12 +64,20 @@ impl Written {
         Ok(())
     }
 
+    /// Notes what to warn of if a signal ends the process after these results. To be called while they are written.
+    pub fn note(&self, warnings: Vec<String>) {
+        *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
+    }
+
     /// Adds to an error of [`Self::write`] how far it came. Results of further lines may have been written, unless they were
     /// `taken_back`.
     pub fn how_far(&self, error: Error, taken_back: bool) -> Error {
         let lines = self.lines.load(Ordering::Relaxed);
         let next = lines + 1;
         match (lines, taken_back) {
+            (0, false) if error.is_of_disk() => {
+                error.more_help("the results are not complete: to go on, remove them and begin anew")
+            }
             (0, _) => error,
             (_, true) => error.more_help(&format!(
                 "the results of {lines} lines are there: to go on, begin with line {next} of the input"
@@ -109,6 +121,8 @@ mod tests {
             [" begin with line 2001 of the input", "remove what follows"].map(|says| error.contains(says))
         };
         assert_eq!(says(ErrorKind::StorageFull, true), [false, false]);
+        let error = written.how_far(Error::io("write", "stdout", ErrorKind::StorageFull.into()), false);
+        assert!(error.to_string().contains("remove them and begin anew"), "{error}");
         written.write(2000, || Ok(())).unwrap();
         assert_eq!(says(ErrorKind::StorageFull, true), [true, false]);
         assert_eq!(says(ErrorKind::StorageFull, false), [true, true]);

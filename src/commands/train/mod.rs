@@ -4,7 +4,6 @@ mod dry_run;
 mod host;
 mod saver;
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use crate::checkpoint::{self, CONFIG_FILE};
 use crate::cli::{Common, TrainArgs};
 use crate::commands::shared::output::print;
 use crate::commands::shared::run::directory::Lock;
+use crate::commands::shared::run::ended::Ended;
 use crate::commands::shared::run::init;
 use crate::commands::shared::run::plan::Plan;
 use crate::commands::shared::run::training_data::{self, Data, Workplace};
@@ -60,8 +60,8 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
 fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let config = configuration::load(&args.run, common)?;
     let texts = Texts::find(&config.data, common)?;
-    device::set_threads(config.runtime.threads)?;
-    let device = configuration::device(&config)?;
+    configuration::set_threads(&config, common)?;
+    let device = configuration::device(&config, common)?;
     if device.is_cpu() {
         memory::refuse_the_impossible(&config)?;
     }
@@ -74,8 +74,9 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         return dry_run::print(&run, &config, &texts, saved, args, &device, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
-    let (continued, lock) = directory::open(&run, args, common, &config)?;
+    let (mut continued, lock) = directory::open(&run, args, common, &config)?;
     let is_same = continued.as_ref().is_some_and(|continued| continued.is_same) && !args.force;
+    let left = continued.as_mut().map(|continued| std::mem::take(&mut continued.left)).unwrap_or_default();
     let (old, changes) = continued.map(|continued| (continued.config, continued.changes)).unzip();
     let changes = changes.unwrap_or_default();
     let resumed = old.is_some();
@@ -89,11 +90,20 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let validator = Validator::open(&config, &texts, &data.tokenizers, &info)?;
     let text = compare::checksums(&data.corpus, validator.as_ref());
     if is_same {
-        // If no checkpoint is left, it is not known what the text was.
-        if let Ok(Some((state, _))) = restore::newest(&run, &|_| ()) {
-            resume::check_text(&state, &text, &config, false)?;
+        match restore::newest(&run, &|_| ()) {
+            Ok(Some((state, _))) => resume::check_text(&state, &text, &config, false)?,
+            Ok(None) => {}
+            // If no checkpoint is left, it is not known what the text was.
+            Err(error) if checkpoint::is_known_damage(&error) => {}
+            Err(error) => return Err(error),
         }
         if is_over(&run, &config, args, common)? {
+            if !left.is_empty() {
+                let keys = left.join("`, `");
+                note(format_args!(
+                    "`{keys}`: not taken over, since there is nothing to do; the run's config.toml has its own"
+                ));
+            }
             return Ok(());
         }
     }
@@ -180,7 +190,10 @@ fn train(
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::shared::model::vocabulary(&data.tokenizers);
     let statistics = Statistics::new(&data.corpus, &data.report, &config.data, [vocabulary.source, vocabulary.target]);
-    if let Err(error) = files::replace(run, files::CORPUS, &json!(statistics).to_string()) {
+    let mut of_run = json!(statistics);
+    of_run["parameters"] = model.parameters().values().elem_count().into();
+    of_run["tokenizers"] = data.tokenizers.digest().into();
+    if let Err(error) = files::replace(run, files::CORPUS, &of_run.to_string()) {
         message(format_args!("warning: {error}"));
     }
     let mut log = Log::open(run, state.progress(), total, watchers)?;
@@ -228,38 +241,19 @@ fn train(
     conclude(end, &mut trainer, &mut host, args, common)
 }
 
-/// The command that goes on with a run.
-fn resuming(run: &Path) -> String {
-    format!("`mt train --config {} --resume`", shell_word(&run.join(CONFIG_FILE)))
+/// The command that goes on with a run, on the same device.
+fn resuming(run: &Path, common: &Common) -> String {
+    let device = common.device.as_ref().map(|device| format!(" --device {device}")).unwrap_or_default();
+    let threads = common.threads.map(|threads| format!(" --threads {threads}")).unwrap_or_default();
+    format!("`mt train --config {} --resume{device}{threads}`", shell_word(&run.join(CONFIG_FILE)))
 }
 
 /// Says that a run has ended already, if there is nothing left to do: nothing that decides its final model has changed, and that
 /// is whole and was validated. It stays as it is: making it anew would need all checkpoints that it was made of.
-///
-/// # Errors
-/// The final model or the log is there, but cannot be read.
 fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Result<bool> {
-    if let Err(error) = checkpoint::verify(run) {
-        checkpoint::known_damage(error)?;
-        return Ok(false);
-    }
-    let path = run.join(LOG_FILE);
-    let entries = match log::entries(&path) {
-        Ok(entries) => Some(entries),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(Error::io("read the log", &path, error)),
-    };
-    // Without a log, nothing says whether the model was validated; it is whole, which counts for more.
-    let is_validated = entries.is_some() && config.valid.every > 0 && config.data.valid.is_some();
-    let entries = entries.unwrap_or_default();
-    // When a run goes on, this entry is removed.
-    let made = entries.last().filter(|entry| entry["event"] == "final" && entry["loss"].is_number());
-    if is_validated && made.is_none() {
-        return Ok(false);
-    }
-    let update = entries.iter().rev().find_map(|entry| entry["update"].as_u64());
-    let at = update.map(|update| format!(" at update {update}")).unwrap_or_default();
-    info(format_args!("the run in {} has ended{at}: its final model stays as it is", run.display()));
+    let Some(ended) = Ended::find(run, config)? else { return Ok(false) };
+    info(format_args!("the run in {} has ended{}: its final model stays as it is", run.display(), ended.at()));
+    let Ended { update, made } = ended;
     if args.profile {
         note("nothing to profile: there were no updates");
     }
@@ -268,7 +262,8 @@ fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Re
         let is_reached = update.is_some_and(|update| (1..=update).contains(&config.train.max_updates));
         let why = if is_reached { UPDATES_REACHED } else { "the run had ended before" };
         let mut result = json!({ "run_dir": run.to_string_lossy(), "update": update, "ended": why });
-        result["model"] = made.map_or(Value::Null, |entry| entry["model"].clone());
+        result["model"] = made.as_ref().map_or(Value::Null, |entry| entry["model"].clone());
+        result["valid"] = Value::Null;
         if let Some(Value::Object(numbers)) = made {
             let is_number = |key: &str| !["event", "update", "model"].contains(&key);
             let numbers = numbers.iter().filter(|(key, _)| is_number(key));
@@ -305,9 +300,11 @@ fn conclude(
                 0 => "stopped by a signal before the first update".to_owned(),
                 _ => format!("stopped by a signal at update {step}; everything is saved"),
             };
-            let help = format!("continue with {}", resuming(host.run));
+            let help = format!("continue with {}", resuming(host.run, common));
             if common.json {
-                print(json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null }))?;
+                print(
+                    json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null, "valid": null }),
+                )?;
             }
             return Err(Error::stopped(end == End::Terminated, what).help(help));
         }
@@ -320,17 +317,15 @@ fn conclude(
     let (made, validation) = host.finish(trainer)?;
     if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.signals.stop()) {
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
-        let help = format!("evaluate it with {}", resuming(host.run));
+        let help = format!("evaluate it with {}", resuming(host.run, common));
         if common.json {
-            print(json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made }))?;
+            print(json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made, "valid": null }))?;
         }
         return Err(Error::stopped(signal == End::Terminated, what).help(help));
     }
     if common.json {
         let mut result = json!({ "run_dir": run.to_string(), "update": step, "ended": why, "model": made });
-        if let Some(validation) = validation {
-            result["valid"] = validation.numbers().into();
-        }
+        result["valid"] = validation.map_or(Value::Null, |validation| validation.numbers().into());
         if let Some(profile) = profile {
             result["profile"] = profile.json();
         }

@@ -53,6 +53,9 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     if text.contains(INVISIBLE) {
         found.push(Kind::Invisible);
     }
+    if text.contains(is_direction) {
+        found.push(Kind::Direction);
+    }
     if has_entity(text) {
         found.push(Kind::Entity);
     }
@@ -60,6 +63,11 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
         found.push(Kind::Mojibake);
     }
     found
+}
+
+/// Whether a character only says in which direction text runs.
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{200E}' | '\u{200F}' | '\u{61C}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Whether there is an `&name;`, `&#number;` or `&#xnumber;`.
@@ -150,7 +158,9 @@ mod tests {
             ("a\u{2028}b".as_bytes(), vec![Kind::LineBreak]),
             ("a\u{FFFD}b".as_bytes(), vec![Kind::Replacement]),
             ("a\u{200B}b co\u{AD}op".as_bytes(), vec![Kind::Invisible]),
-            ("نمی\u{200C}خواهم \u{200F}".as_bytes(), vec![]),
+            ("\u{200F}القط".as_bytes(), vec![Kind::Direction]),
+            ("می\u{200C}خواهم".as_bytes(), vec![]),
+            ("نمی\u{200C}خواهم \u{200F}".as_bytes(), vec![Kind::Direction]),
             (b"AT&amp;T", vec![Kind::Entity]),
             (b"it &#39;s &#x27;", vec![Kind::Entity]),
             (b"R&D; a && b &; x & y; &#; &#x;", vec![]),

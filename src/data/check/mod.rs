@@ -91,6 +91,8 @@ choice! {
         Entity = "entity",
         /// Zero-width characters that belong to no word.
         Invisible = "invisible",
+        /// Marks of the direction of text.
+        Direction = "direction",
         /// Source and target are the same.
         Identical = "identical",
         /// One side is many times longer.
@@ -120,6 +122,7 @@ impl Kind {
             | Self::Spacing
             | Self::Entity
             | Self::Invisible
+            | Self::Direction
             | Self::Duplicate
             | Self::HeldOutTwice => Severity::Note,
             _ => Severity::Warning,
@@ -171,6 +174,11 @@ impl Kind {
             Self::Invisible => {
                 "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): mt's own subwords are without them, \
                  unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep them"
+            }
+            Self::Direction => {
+                "marks of direction in the line (U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069): readers do not see them, but \
+                 the model learns to write them, and scores count them: remove those that the text does not need, from \
+                 references too"
             }
             Self::Identical => "source and target are the same: not translated",
             Self::Ratio => {

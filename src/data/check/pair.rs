@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 
 use unicode_script::{Script, UnicodeScript};
+use unicode_width::UnicodeWidthChar;
 
 use super::Kind;
 use super::words::Words;
 use crate::data::corpus::Side;
 
-/// A side more than this many times longer than the other, in characters, is no translation …
+/// A side more than this many times longer than the other, in letters, is no translation …
 const RATIO: usize = 9;
-/// … if it has at least this many characters: short lines differ by chance.
+/// … if it has at least this many letters: short lines differ by chance.
 const RATIO_FROM: usize = 30;
+/// A wide character (Han, kana, Hangul) says about as much as this many letters.
+const WIDE: usize = 3;
 /// A line with fewer letters has no script of its own.
 const LETTERS: usize = 5;
 /// Share of a file's lines that must be mostly in one script for it to be the file's.
@@ -47,7 +50,7 @@ impl Languages<'_> {
             found.push((Kind::Identical, Side::Source));
         }
         let [shorter, longer] = {
-            let mut lengths = [source, target].map(|text| text.chars().count());
+            let mut lengths = [source, target].map(letters);
             lengths.sort_unstable();
             lengths
         };
@@ -76,6 +79,11 @@ impl Languages<'_> {
         }
         found
     }
+}
+
+/// How long a text is in letters; a wide character counts as several.
+fn letters(text: &str) -> usize {
+    text.chars().map(|c| if c.width() == Some(2) { WIDE } else { 1 }).sum()
 }
 
 /// The script of nearly all of these lines.
@@ -186,5 +194,8 @@ mod tests {
             assert_eq!(found(&languages, &shorter, &longer) == [Kind::Ratio], is_told, "{shorter} {longer}");
         }
         assert_eq!(found(&languages, "I", "zzzz zzzz zzzz"), []);
+        // Four Han characters are a sentence.
+        let han = |text| found(&languages, "He kept on going no matter what happened.", text).contains(&Kind::Ratio);
+        assert!(!han("百折不撓") && han("不"));
     }
 }

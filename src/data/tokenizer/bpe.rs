@@ -46,7 +46,7 @@ impl Bpe {
         let mut symbols = self.pipeline.symbols().clone();
         for (stated, own) in [(tags, &mut symbols.tags), (others, &mut symbols.others)] {
             for stated in stated {
-                own.push(symbols::checked(stated, self.normalise(stated))?);
+                own.push(symbols::checked(stated, self.pipeline.normalise(stated))?);
             }
         }
         let symbols = Symbols::new(symbols.tags, symbols.others)?;
@@ -163,11 +163,11 @@ impl Engine for Bpe {
     }
 
     fn decode(&self, ids: &[u32]) -> String {
-        detokenise::ids_to_text(&self.vocabulary, ids)
+        self.pipeline.finish(detokenise::ids_to_text(&self.vocabulary, ids))
     }
 
     fn decode_pieces(&self, line: &str) -> String {
-        detokenise::pieces_to_text(&self.vocabulary, line.split_whitespace())
+        self.pipeline.finish(detokenise::pieces_to_text(&self.vocabulary, line.split_whitespace()))
     }
 
     fn language_tags(&self) -> Vec<&str> {
@@ -179,18 +179,22 @@ impl Engine for Bpe {
     }
 
     fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
-        self.pipeline.symbols().tag_of(line, |word| self.normalise(word))
+        self.pipeline.symbols().tag_of(line, |word| self.pipeline.normalise(word))
     }
 
     fn leading<'t>(&self, line: &'t str) -> &'t str {
-        self.pipeline.symbols().leading(line, |word| self.normalise(word))
+        self.pipeline.symbols().leading(line, |word| self.pipeline.normalise(word))
     }
 
     fn lowers_case(&self) -> bool {
         self.pipeline.form().lowercase
     }
 
-    fn normalise(&self, line: &str) -> String {
+    fn encoded_form(&self, line: &str) -> String {
         self.pipeline.normalise(line)
+    }
+
+    fn normalise(&self, line: &str) -> String {
+        self.pipeline.finish(self.pipeline.normalise(line))
     }
 }

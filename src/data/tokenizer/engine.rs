@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::pipeline::SPACE;
 use super::{TextForm, TokenizerKind};
 
 /// BPE-dropout of one line.
@@ -61,6 +62,11 @@ pub(super) trait Engine: Send + Sync {
         self.decode(&self.encode(line))
     }
 
+    /// The form of a line that is split: it has the same ids.
+    fn encoded_form(&self, line: &str) -> String {
+        self.normalise(line)
+    }
+
     /// A line of a corpus as a reader would see it.
     fn plain<'t>(&self, line: &'t str) -> Cow<'t, str> {
         Cow::Borrowed(line)
@@ -71,9 +77,11 @@ pub(super) trait Engine: Send + Sync {
         ids.iter().map(|&id| self.piece(id).unwrap_or_default().to_owned()).collect()
     }
 
-    /// Whether output is lower-case: no unbracketed piece has a capital, and most pieces with letters are in a cased script.
+    /// Whether output is lower-case: no piece has a capital, but for those between brackets or the like (`<unk>`, `⟨NUM⟩`), and most
+    /// pieces with letters are in a cased script.
     fn lowers_case(&self) -> bool {
-        let is_bracketed = |piece: &str| piece.starts_with(['<', '[']) && piece.ends_with(['>', ']']);
+        let is_sign = |c: char| !c.is_alphanumeric() && c != SPACE;
+        let is_bracketed = |piece: &str| piece.starts_with(is_sign) && piece.ends_with(is_sign);
         let pieces = (0..self.len() as u32).filter_map(|id| self.piece(id)).filter(|piece| !is_bracketed(piece));
         let (mut with_letters, mut with_case) = (0, 0);
         for piece in pieces {

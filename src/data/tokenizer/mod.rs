@@ -31,6 +31,7 @@ mod detokenise;
 mod engine;
 mod library;
 mod merge;
+mod normalise;
 mod pipeline;
 mod sentencepiece;
 mod symbols;
@@ -57,7 +58,7 @@ use words::Words;
 /// Far more than any vocabulary takes.
 const MOST_BYTES: u64 = 1 << 28;
 
-pub use pipeline::INVISIBLE;
+pub use normalise::INVISIBLE;
 pub use sentencepiece::OwnIds;
 pub use train::{TextCounts, TrainOptions};
 
@@ -115,7 +116,7 @@ impl TextForm {
 
     /// Text in this form.
     pub fn apply(self, text: &str) -> String {
-        pipeline::normalise(text, self)
+        normalise::normalise(text, self)
     }
 }
 
@@ -168,7 +169,10 @@ impl Tokenizer {
         let bytes =
             file::read_at_most(path, MOST_BYTES).map_err(|error| Error::io("read the tokenizer", path, error))?;
         let help = "name a tokenizer.json, a SentencePiece .model, or what mt wrote";
-        Self::from_bytes(bytes).map_err(|error| error.at(path).help(help))
+        Self::from_bytes(bytes).map_err(|error| match error.helps() {
+            Some(_) => error.at(path),
+            None => error.at(path).help(help),
+        })
     }
 
     /// Reads the contents of a file; see [`Tokenizer::load`].
@@ -185,6 +189,12 @@ impl Tokenizer {
                 Error::failure("this is not a tokenizer.json: it is not UTF-8 text").caused_by(error)
             })?;
             return Self::from_json(json);
+        }
+        if bytes.starts_with(b"#version:") {
+            let error = Error::failure("these are the merges of subword-nmt, which mt does not apply");
+            return Err(
+                error.help("split the text with them, leave `path` out and set tokenizer.kind = \"subword-nmt\"")
+            );
         }
         let engine = SentencePiece::from_file(&bytes)?;
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
@@ -328,7 +338,12 @@ impl Tokenizer {
 
     /// Whether an id is a byte piece: every vocabulary with byte fallback has all of them, however rare.
     pub fn is_byte(&self, id: u32) -> bool {
-        self.piece(id).is_some_and(|piece| vocabulary::byte_of_piece(piece).is_some())
+        self.byte(id).is_some()
+    }
+
+    /// The byte of a byte piece.
+    pub fn byte(&self, id: u32) -> Option<u8> {
+        self.piece(id).and_then(vocabulary::byte_of_piece)
     }
 
     /// The ids of these pieces, ascending; pieces that are not in the vocabulary are left out.
@@ -352,6 +367,12 @@ impl Tokenizer {
     /// What decoding a line's ids gives back: with our own engine, the line in its [`TextForm`].
     pub fn normalise(&self, text: &str) -> String {
         self.engine.normalise(text)
+    }
+
+    /// The form of a line that is split: it has the same ids. Differs from what [`Tokenizer::normalise`] gives in letters whose form
+    /// depends on what follows (ς).
+    pub fn encoded_form(&self, text: &str) -> String {
+        self.engine.encoded_form(text)
     }
 
     /// A line of a corpus as a reader would see it, which is what translations are scored against: without the `@@ ` of text

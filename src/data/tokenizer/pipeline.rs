@@ -2,7 +2,7 @@
 //!
 //! | step | in the file | what it does |
 //! |---|---|---|
-//! | normalise | `Replace` ([`INVISIBLE`]); `NFKC` or `NFC`; `Replace` ([`EXTRA`]), `Strip`; `Lowercase`; all optional | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
+//! | normalise | `Replace` (`INVISIBLE`); `NFKC` or `NFC`; `Replace` (`EXTRA`), `Strip`; `Lowercase`; all optional: [`super::normalise`] | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
 //! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
 //! | prefix | `Prepend ▁` | the first word of a line looks like any other |
 //! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
@@ -24,10 +24,7 @@ use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence as DecoderSequence;
 use tokenizers::decoders::strip::Strip;
-use tokenizers::normalizers::replace::ReplacePattern;
-use tokenizers::normalizers::{
-    Lowercase, NFC, NFKC, Prepend, Replace, Sequence as NormalizerSequence, Strip as StripText,
-};
+use tokenizers::normalizers::Replace;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizerSequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -36,8 +33,9 @@ use tokenizers::{
     PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior,
 };
 
+use super::TextForm;
+use super::normalise::{normalise, normalizer, with_final_sigmas};
 use super::symbols::Symbols;
-use super::{Normalization, TextForm};
 use crate::error::{Error, Result};
 
 /// The marker of a space, U+2581.
@@ -47,18 +45,9 @@ pub(super) const SPACE_PIECE: &str = "\u{2581}";
 /// Begins every escaped pair.
 pub(super) const ESCAPE: char = '\u{FDD0}';
 /// What a U+FDD0 of the text becomes.
-const ESCAPED_ESCAPE: &str = "\u{FDD0}\u{FDD1}";
+pub(super) const ESCAPED_ESCAPE: &str = "\u{FDD0}\u{FDD1}";
 /// What a `▁` of the text becomes.
-const ESCAPED_SPACE: &str = "\u{FDD0}\u{FDD2}";
-
-/// Characters without width that belong to no word, and are removed: soft hyphen, zero-width space, word joiner, byte order
-/// mark. Joiners and marks of direction are not among them: Persian, Indic scripts, Arabic and Hebrew need them.
-pub const INVISIBLE: [char; 4] = ['\u{AD}', '\u{200B}', '\u{2060}', '\u{FEFF}'];
-
-/// The extra white space that becomes U+0020, or nothing at the ends of a line: several characters of white space in a row,
-/// and any control character, line and paragraph separator. Other single spaces (U+00A0, U+3000, …) stay
-/// where the form of Unicode has left them.
-const EXTRA: &str = r"[\p{Z}\p{Cc}]{2,}|[\p{Zl}\p{Zp}\p{Cc}]";
+pub(super) const ESCAPED_SPACE: &str = "\u{FDD0}\u{FDD2}";
 
 /// The scripts whose letters are kept apart from each other; letters of all other scripts form one more group. Han and
 /// kana are one group, as in SentencePiece: Japanese words mix them. Only names that every regular-expression engine
@@ -99,6 +88,9 @@ const SCRIPTS: [&str; 30] = [
 /// Letters and marks, with the Han numerals (〇, 〡) that belong to words.
 const LETTER: &str = r"[\p{L}\p{M}[\p{Nl}&&\p{Han}]]";
 
+/// The zero-width joiner and non-joiner, which stand inside words of Persian, Sinhala and other languages.
+const JOINERS: &str = "\u{200C}\u{200D}";
+
 /// What [`border_pattern`] begins with where there are no symbols.
 const WORD: &str = "\u{2581}?(?:";
 
@@ -107,14 +99,20 @@ const WORD: &str = "\u{2581}?(?:";
 /// Letters and marks that belong to no script (`Common`: ー, ʼ; `Inherited`: combining marks) stay with the letters
 /// around them, a mark after a digit or punctuation stays with that. The user's symbols begin with neither letter, digit nor
 /// mark, so only a run of other characters could run into one: it has to end before it.
-fn border_pattern(symbols: &Symbols) -> String {
+///
+/// `joiners` belong to the word that they stand in: [`JOINERS`], or none in files that earlier versions wrote.
+fn border_pattern(symbols: &Symbols, joiners: &str) -> String {
+    let inside = |set: &str| match joiners {
+        "" => format!("[[{set}]&&{LETTER}]"),
+        joiners => format!("[[[{set}]&&{LETTER}]{joiners}]"),
+    };
     let neutral = format!(r"[[\p{{Common}}\p{{Inherited}}]&&{LETTER}]");
     let mut groups: Vec<String> = SCRIPTS
         .iter()
-        .map(|script| format!(r"[[{script}]&&{LETTER}][[{script}\p{{Common}}\p{{Inherited}}]&&{LETTER}]*"))
+        .map(|script| format!(r"[[{script}]&&{LETTER}]{}*", inside(&format!(r"{script}\p{{Common}}\p{{Inherited}}"))))
         .collect();
     let listed = SCRIPTS.concat();
-    groups.push(format!(r"[[^{listed}\p{{Common}}\p{{Inherited}}]&&{LETTER}][[^{listed}]&&{LETTER}]*"));
+    groups.push(format!(r"[[^{listed}\p{{Common}}\p{{Inherited}}]&&{LETTER}]{}*", inside(&format!("^{listed}"))));
     let letters = format!("{neutral}*(?:{})|{neutral}+", groups.join("|"));
     let digits = r"[\p{N}&&[^\p{Han}]][[\p{N}\p{M}]&&[^\p{Han}]]*";
     let other = format!(r"[^{SPACE}\p{{L}}\p{{N}}]");
@@ -126,38 +124,18 @@ fn border_pattern(symbols: &Symbols) -> String {
 }
 
 /// A library call that cannot fail for the constants of this file, as the crate's error.
-fn built<T>(result: tokenizers::Result<T>) -> Result<T> {
+pub(super) fn built<T>(result: tokenizers::Result<T>) -> Result<T> {
     result.map_err(|error| Error::failure("cannot build the tokenizer's pipeline").caused_by(error))
-}
-
-/// The normaliser of a new tokenizer.
-pub(super) fn normalizer(form: TextForm) -> Result<NormalizerWrapper> {
-    let mut steps: Vec<NormalizerWrapper> = Vec::new();
-    if form.remove_extra_whitespaces {
-        let any = format!("[{}]", String::from_iter(INVISIBLE));
-        steps.push(built(Replace::new(ReplacePattern::Regex(any), ""))?.into());
-    }
-    match form.normalization {
-        Normalization::Nfkc => steps.push(NFKC.into()),
-        Normalization::Nfc => steps.push(NFC.into()),
-        Normalization::None => {}
-    }
-    if form.remove_extra_whitespaces {
-        steps.push(built(Replace::new(ReplacePattern::Regex(EXTRA.to_owned()), " "))?.into());
-        steps.push(StripText::new(true, true).into());
-    }
-    if form.lowercase {
-        steps.push(Lowercase.into());
-    }
-    steps.push(built(Replace::new(ESCAPE.to_string(), ESCAPED_ESCAPE))?.into());
-    steps.push(built(Replace::new(SPACE_PIECE, ESCAPED_SPACE))?.into());
-    steps.push(Prepend::new(SPACE_PIECE.to_owned()).into());
-    Ok(NormalizerSequence::new(steps).into())
 }
 
 /// The pre-tokeniser of a new tokenizer with these symbols.
 pub(super) fn pre_tokenizer(symbols: &Symbols) -> Result<PreTokenizerWrapper> {
-    let borders = Split::new(SplitPattern::Regex(border_pattern(symbols)), SplitDelimiterBehavior::Isolated, false);
+    pre_tokenizer_with(symbols, JOINERS)
+}
+
+fn pre_tokenizer_with(symbols: &Symbols, joiners: &str) -> Result<PreTokenizerWrapper> {
+    let pattern = SplitPattern::Regex(border_pattern(symbols, joiners));
+    let borders = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
     Ok(PreTokenizerSequence::new(vec![
         Metaspace::new(SPACE, PrependScheme::Never, true).into(),
         built(borders)?.into(),
@@ -178,43 +156,6 @@ pub(super) fn decoder() -> Result<DecoderWrapper> {
     .into())
 }
 
-/// The text in this form.
-pub(super) fn normalise(text: &str, form: TextForm) -> String {
-    let mut normalized = match form.remove_extra_whitespaces {
-        true => NormalizedString::from(text.replace(INVISIBLE, "")),
-        false => NormalizedString::from(text),
-    };
-    match form.normalization {
-        Normalization::Nfkc => drop(normalized.nfkc()),
-        Normalization::Nfc => drop(normalized.nfc()),
-        Normalization::None => {}
-    }
-    if form.remove_extra_whitespaces {
-        normalized = without_extra_whitespaces(normalized.get()).into();
-    }
-    if form.lowercase {
-        normalized.lowercase();
-    }
-    normalized.get().to_owned()
-}
-
-/// The text without what [`EXTRA`] matches.
-fn without_extra_whitespaces(text: &str) -> String {
-    let mut clean = String::with_capacity(text.len());
-    // What the white space since the last other character becomes.
-    let mut space = None;
-    for c in text.chars() {
-        if c.is_whitespace() || c.is_control() {
-            let stays = c.is_whitespace() && !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}');
-            space = Some(if stays && space.is_none() { c } else { ' ' });
-            continue;
-        }
-        clean.extend(space.take().filter(|_| !clean.is_empty()));
-        clean.push(c);
-    }
-    clean
-}
-
 /// Undoes the escape.
 pub(super) fn unescape(text: String) -> String {
     if text.contains(ESCAPE) {
@@ -229,8 +170,8 @@ pub(super) struct Pipeline {
     normalizer: NormalizerWrapper,
     pre_tokenizer: PreTokenizerWrapper,
     form: TextForm,
-    /// Whether the pre-tokeniser is the one of this module.
-    ours: bool,
+    /// If the pre-tokeniser is the one of this module, its joiners.
+    joiners: Option<&'static str>,
     /// The symbols that it keeps whole.
     symbols: Symbols,
 }
@@ -251,20 +192,26 @@ impl Pipeline {
             Error::failure(format!("its `{what}` cannot be read: {error}")).caused_by(error)
         };
         let symbols = symbols_of(&file["pre_tokenizer"]);
-        let ours = is_ours(&file["pre_tokenizer"], pre_tokenizer(&symbols)?)?;
+        let is_with = |joiners| is_ours(&file["pre_tokenizer"], pre_tokenizer_with(&symbols, joiners)?);
+        let joiners = if is_with(JOINERS)? { Some(JOINERS) } else { is_with("")?.then_some("") };
         Ok(Self {
             normalizer: serde_json::from_value(file["normalizer"].clone()).map_err(|e| read("normalizer", e))?,
             pre_tokenizer: serde_json::from_value(file["pre_tokenizer"].clone())
                 .map_err(|e| read("pre_tokenizer", e))?,
             form,
-            ours,
-            symbols: if ours { symbols } else { Symbols::default() },
+            joiners,
+            symbols: if joiners.is_some() { symbols } else { Symbols::default() },
         })
     }
 
-    /// The text as decoding gives it back.
+    /// The text as it is encoded.
     pub(super) fn normalise(&self, text: &str) -> String {
         normalise(text, self.form)
+    }
+
+    /// The text of decoded pieces as it is shown.
+    pub(super) fn finish(&self, text: String) -> String {
+        if self.form.lowercase { with_final_sigmas(text) } else { text }
     }
 
     /// What is done to text.
@@ -279,7 +226,7 @@ impl Pipeline {
 
     /// The JSON of the pre-tokeniser with other symbols, if it is the one of this module.
     pub(super) fn pre_tokenizer_with(&self, symbols: &Symbols) -> Option<Value> {
-        self.ours.then(|| serde_json::to_value(pre_tokenizer(symbols).ok()?).ok()).flatten()
+        serde_json::to_value(pre_tokenizer_with(symbols, self.joiners?).ok()?).ok()
     }
 
     /// Whether a stretch may hold a symbol.
@@ -298,7 +245,7 @@ impl Pipeline {
             return;
         }
         let is_unchanged = stretch.is_ascii() && !(removes && stretch.contains(|c: char| c.is_ascii_control()));
-        if self.ours && is_unchanged && !self.may_hold_symbol(stretch) {
+        if self.joiners.is_some() && is_unchanged && !self.may_hold_symbol(stretch) {
             return self.for_each_ascii_word(stretch, word);
         }
         self.for_each_word_by_library(stretch, word);
@@ -376,7 +323,10 @@ fn check_pre_tokenizer(part: &Value) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use sha2::Digest;
+
     use super::*;
+    use crate::data::tokenizer::Normalization;
 
     fn pipeline(form: TextForm) -> Pipeline {
         let file = serde_json::json!({
@@ -411,6 +361,9 @@ mod tests {
             ("☎\u{FE0F}a", &["▁☎\u{FE0F}", "a"]),
             ("हिन्दी", &["▁हिन्दी"]),
             ("👩\u{200D}👩", &["▁👩\u{200D}👩"]),
+            ("می\u{200C}خواهم", &["▁می\u{200C}خواهم"]),
+            ("ශ්\u{200D}රී!", &["▁ශ්\u{200D}රී", "!"]),
+            ("क्\u{200D}a", &["▁क्\u{200D}", "a"]),
             // Scripts that are not listed form one group of their own.
             ("ꓐꓑab", &["▁ꓐꓑ", "ab"]),
             // A no-break space is a space after NFKC.
@@ -440,18 +393,6 @@ mod tests {
             assert_eq!(words(TextForm::default(), text), *removed, "{text:?}");
             assert_eq!(words(KEEPING, text), *kept, "{text:?}");
         }
-        for (text, clean) in [
-            ("", ""),
-            (" \t\u{85}", ""),
-            ("a b", "a b"),
-            ("  a  b  ", "a b"),
-            ("\u{2029}a\tb\0c\u{85}", "a b c"),
-            // A single space of another kind stays, unless it is at an end.
-            ("\u{3000}a\u{A0}b\u{3000}c\u{202F}", "a\u{A0}b\u{3000}c"),
-            ("a\u{A0} b \u{3000}c\u{A0}\u{A0}d", "a b c d"),
-        ] {
-            assert_eq!(without_extra_whitespaces(text), clean, "{text:?}");
-        }
     }
 
     #[test]
@@ -459,7 +400,7 @@ mod tests {
         let mut stream = crate::rng::Stream::new(5, "ascii");
         for (lowercase, remove_extra_whitespaces) in [(false, true), (true, true), (true, false)] {
             let pipeline = pipeline(TextForm { lowercase, remove_extra_whitespaces, ..TextForm::default() });
-            assert!(pipeline.ours);
+            assert!(pipeline.joiners.is_some());
             for round in 0..3000 {
                 let length = 1 + stream.below(9) as usize;
                 // Every character by itself, then several.
@@ -482,6 +423,26 @@ mod tests {
         {
             let escaped = text.replace(ESCAPE, ESCAPED_ESCAPE).replace(SPACE, ESCAPED_SPACE);
             assert_eq!(unescape(escaped), text);
+        }
+    }
+
+    #[test]
+    fn files_of_earlier_versions_cut_as_they_did() {
+        // Of a file that a version before wrote.
+        let digest = format!("{:x}", sha2::Sha256::digest(border_pattern(&Symbols::default(), "")));
+        assert_eq!(digest, "71a221471b0fde98b5aa9c2bb0559b16ca212924bb298e22fe62bd068e2f1a48");
+        let symbols = Symbols { tags: vec!["<2de>".to_owned()], others: Vec::new() };
+        for (joiners, expected) in [(JOINERS, &["▁a\u{200D}b"][..]), ("", &["▁a", "\u{200D}", "b"])] {
+            let file = serde_json::json!({
+                "normalizer": normalizer(TextForm::default()).unwrap(), "decoder": decoder().unwrap(),
+                "pre_tokenizer": pre_tokenizer_with(&symbols, joiners).unwrap(),
+            });
+            let pipeline = Pipeline::from_json(&file).unwrap();
+            assert_eq!(*pipeline.symbols(), symbols);
+            assert_eq!(pipeline.pre_tokenizer_with(&symbols).unwrap(), file["pre_tokenizer"]);
+            let mut words = Vec::new();
+            pipeline.for_each_word("a\u{200D}b", |word| words.push(word.to_owned()));
+            assert_eq!(words, expected);
         }
     }
 

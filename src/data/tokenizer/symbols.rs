@@ -111,12 +111,8 @@ impl Symbols {
 
     /// What comes after the symbol that a text begins with.
     fn after_symbol<'t>(&self, text: &'t str, normalise: impl Fn(&str) -> String) -> Option<&'t str> {
-        let fitting = self.iter().filter_map(|symbol| text.strip_prefix(symbol.as_str()));
-        fitting.min_by_key(|rest| rest.len()).or_else(|| {
-            let end = text.find(char::is_whitespace).unwrap_or(text.len());
-            let (word, rest) = text.split_at(end);
-            self.contains(&normalise(word)).then_some(rest)
-        })
+        let symbols: Vec<&String> = self.iter().collect();
+        longest_of(&symbols, text, normalise).map(|end| &text[end..])
     }
 
     /// The first word of a line, after other symbols, if it is a tag or looks like one.
@@ -125,15 +121,30 @@ impl Symbols {
         while let Some(rest) = self.others.iter().find_map(|symbol| line.strip_prefix(symbol.as_str())) {
             line = rest.trim_start();
         }
-        let fitting = self.tags.iter().filter(|tag| line.starts_with(tag.as_str()));
-        if let Some(tag) = fitting.max_by_key(|tag| tag.len()) {
-            return Some(&line[..tag.len()]);
+        if let Some(end) = longest_of(&self.tags.iter().collect::<Vec<_>>(), line, normalise) {
+            return Some(&line[..end]);
         }
         let word = line.split_whitespace().next()?;
         let ends = |text: &str| (text.chars().next(), text.chars().next_back());
         let is_like = |tag: &String| ends(tag) == ends(word) && tag.chars().nth(1) == word.chars().nth(1);
-        (self.tags.contains(&normalise(word)) || self.tags.iter().any(is_like)).then_some(word)
+        self.tags.iter().any(is_like).then_some(word)
     }
+}
+
+/// Where the longest of some symbols ends that a text begins with, as it is written or once it is normalised.
+fn longest_of(symbols: &[&String], text: &str, normalise: impl Fn(&str) -> String) -> Option<usize> {
+    let as_written = symbols.iter().filter(|symbol| text.starts_with(symbol.as_str())).map(|symbol| symbol.len()).max();
+    // Normalising shortens some strings, but hardly to less than a quarter of their characters.
+    let most = 4 * symbols.iter().map(|symbol| symbol.chars().count()).max()?;
+    let word = text.find(char::is_whitespace).map_or(text, |end| &text[..end]);
+    let first = normalise(&word[..word.chars().next()?.len_utf8()]);
+    let normalised = || {
+        let ends = word.char_indices().map(|(start, c)| start + c.len_utf8()).take(most);
+        ends.filter(|end| symbols.contains(&&normalise(&word[..*end]))).last()
+    };
+    // Most lines begin with none.
+    let may_begin = || symbols.iter().any(|symbol| symbol.starts_with(&first));
+    as_written.or_else(|| may_begin().then(normalised).flatten())
 }
 
 /// As alternatives of a regular expression, the longest first.
@@ -238,6 +249,8 @@ mod tests {
             ("<2def> <2fr> x", "<2def> <2fr> ", Some("<2fr>")),
             ("<2def> x", "<2def> ", None),
             ("<2DE> x", "<2DE> ", Some("<2DE>")),
+            ("<2DE>x", "<2DE>", Some("<2DE>")),
+            ("<2DEF>x", "<2DEF>", None),
             ("<2xx> x", "", Some("<2xx>")),
             ("Good <2de>", "", None),
             ("<b> x", "", None),

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 
+use super::normalise;
 use super::pipeline::{self, ESCAPE, Pipeline, SPACE};
 use super::symbols::Symbols;
 use super::vocabulary::{SPECIALS, byte_piece};
@@ -20,15 +21,12 @@ use crate::error::{Error, Result};
 const SMALLEST: usize = SPECIALS.len() + 256 + 1;
 /// A pair is merged only if it occurs at least this often: what is seen once teaches a model nothing.
 const MIN_FREQUENCY: u64 = 2;
-/// Characters get pieces of their own, most frequent first, until all but one in this many of the text have one. The
-/// others are written in bytes.
-const UNCOVERED: u64 = 10_000;
 /// The longest word that the trainer sees, in characters; longer ones are not real words and are cut. Training time grows with
 /// the square of a word's length.
 const LONGEST_WORD: usize = 256;
 
 /// How to learn a tokenizer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TrainOptions {
     /// The number of ids wanted, special tokens and bytes included. Text that supports fewer merges gives fewer.
     pub vocab_size: usize,
@@ -36,6 +34,8 @@ pub struct TrainOptions {
     pub form: TextForm,
     /// The longest piece, in characters, the space marker included.
     pub max_piece_length: usize,
+    /// Share of the text's characters that get pieces of their own, the most frequent first. The others are written in bytes.
+    pub character_coverage: f64,
     /// Strings that are one piece wherever they stand, whatever their length, and that source lines begin with.
     pub tags: Vec<String>,
     /// Other strings that are one piece wherever they stand.
@@ -48,6 +48,7 @@ impl Default for TrainOptions {
             vocab_size: 10_000,
             form: TextForm::default(),
             max_piece_length: 16,
+            character_coverage: 0.9999,
             tags: Vec::new(),
             symbols: Vec::new(),
         }
@@ -60,7 +61,7 @@ impl TrainOptions {
     /// # Errors
     /// A usage error that says why it is invalid.
     pub fn symbol(&self, stated: &str) -> Result<String> {
-        symbols::checked(stated, pipeline::normalise(stated, self.form))
+        symbols::checked(stated, normalise::normalise(stated, self.form))
     }
 
     /// Tags and other symbols, normalised.
@@ -127,13 +128,14 @@ impl TextCounts {
 pub(super) fn train(text: TextCounts, options: &TrainOptions) -> Result<String> {
     options.check()?;
     let symbols = options.symbols()?;
-    let normalizer = pipeline::normalizer(options.form)?;
+    let normalizer = normalise::normalizer(options.form)?;
     let pre_tokenizer = pipeline::pre_tokenizer(&symbols)?;
     let decoder = pipeline::decoder()?;
     let parts = serde_json::json!({ "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder });
     let mut words = count_words(&Pipeline::from_json(&parts)?, text.0);
     words.retain(|word, _| !symbols.contains(word));
-    let alphabet = alphabet(&words, options.vocab_size - SMALLEST - symbols.iter().count());
+    let room = options.vocab_size - SMALLEST - symbols.iter().count();
+    let alphabet = alphabet(&words, options.character_coverage, room);
     let words = within(&alphabet, words);
 
     // The trainer ignores the order of the words and breaks ties by id, and ids follow from the sorted alphabet and the
@@ -206,9 +208,9 @@ fn add_counts<K: std::hash::Hash + Eq>(mut a: HashMap<K, u64>, mut b: HashMap<K,
     a
 }
 
-/// The characters that get a piece of their own: the most frequent ones (of equals, the first in Unicode), at most
-/// `room`. White space, control characters and the escape never do: they would spoil a line of pieces.
-fn alphabet(words: &HashMap<String, u64>, room: usize) -> HashSet<char> {
+/// The characters that get a piece of their own: the most frequent ones (of equals, the first in Unicode) that cover this share of
+/// the text, at most `room`. White space, control characters and the escape never do: they would spoil a line of pieces.
+fn alphabet(words: &HashMap<String, u64>, coverage: f64, room: usize) -> HashSet<char> {
     let mut counts: HashMap<char, u64> = HashMap::new();
     for (word, count) in words {
         for character in word.chars() {
@@ -216,7 +218,8 @@ fn alphabet(words: &HashMap<String, u64>, room: usize) -> HashSet<char> {
         }
     }
     counts.retain(|&c, _| !(c == SPACE || c == ESCAPE || c.is_whitespace() || c.is_control()));
-    let uncovered = counts.values().sum::<u64>() / UNCOVERED;
+    // One in ten thousand is 1, although 1 - 0.9999 is a little less.
+    let uncovered = (counts.values().sum::<u64>() as f64 * (1.0 - coverage) + 1e-6) as u64;
     let mut ranked: Vec<(char, u64)> = counts.into_iter().collect();
     ranked.sort_unstable_by_key(|&(character, count)| (Reverse(count), character));
     let mut dropped = 0;
@@ -262,6 +265,8 @@ fn within(alphabet: &HashSet<char>, words: HashMap<String, u64>) -> HashMap<Stri
 mod tests {
     use super::*;
 
+    const USUAL: f64 = 0.9999;
+
     fn counted(words: &[(&str, u64)]) -> HashMap<String, u64> {
         words.iter().map(|&(word, count)| (word.to_owned(), count)).collect()
     }
@@ -269,17 +274,21 @@ mod tests {
     #[test]
     fn the_alphabet_keeps_the_frequent_and_drops_the_unprintable() {
         let words = counted(&[("▁aab", 3), ("c\td", 2), ("\u{FDD0}\u{2028}", 9)]);
-        assert_eq!(alphabet(&words, 100), HashSet::from(['▁', 'a', 'b', 'c', 'd']));
+        assert_eq!(alphabet(&words, USUAL, 100), HashSet::from(['▁', 'a', 'b', 'c', 'd']));
         // Of the equally frequent c and d, the first stays.
-        assert_eq!(alphabet(&words, 3), HashSet::from(['▁', 'a', 'b', 'c']));
-        assert_eq!(alphabet(&words, 0), HashSet::from(['▁']));
+        assert_eq!(alphabet(&words, USUAL, 3), HashSet::from(['▁', 'a', 'b', 'c']));
+        assert_eq!(alphabet(&words, USUAL, 0), HashSet::from(['▁']));
     }
 
     #[test]
     fn one_character_in_ten_thousand_may_be_uncovered() {
         let words = counted(&[("a", 19_997), ("b", 2), ("c", 1)]);
         // 20,000 characters: two may go; c goes, b would make it three.
-        assert_eq!(alphabet(&words, 100), HashSet::from(['▁', 'a', 'b']));
+        assert_eq!(alphabet(&words, USUAL, 100), HashSet::from(['▁', 'a', 'b']));
+        let others = [(1.0, &['▁', 'a', 'b', 'c'][..]), (0.9998, &['▁', 'a'])];
+        for (coverage, left) in others {
+            assert_eq!(alphabet(&words, coverage, 100), left.iter().copied().collect(), "{coverage}");
+        }
     }
 
     #[test]

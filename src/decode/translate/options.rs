@@ -95,7 +95,7 @@ impl TranslateOptions {
     }
 
     /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
-    pub(in crate::decode) fn limit(&self, source: usize, prefix: usize) -> usize {
+    pub fn limit(&self, source: usize, prefix: usize) -> usize {
         let by_source = (self.max_length_ratio * source as f64) as usize;
         // Leaves room for the minimum length or the prefix, and for the end.
         let least = self.min_length.max(prefix).saturating_add(1);

@@ -242,7 +242,7 @@ fn sentencepiece(model: &Model, [source_model, target_model]: [&[u8]; 2], direct
         &json!({
             "tokenizer_class": "MarianTokenizer", "model_max_length": model.config.model.max_length,
             "separate_vocabs": is_separate, "eos_token": piece(source.eos_id()), "pad_token": piece(source.pad_id()),
-            "unk_token": piece(source.unk_id()), "clean_up_tokenization_spaces": false,
+            "unk_token": piece(source.unk_id()), "clean_up_tokenization_spaces": false, "split_special_tokens": true,
         }),
     )
 }

@@ -18,6 +18,10 @@ function weights(sentence, kind, layer, head) {
   return (i, j) => { let sum = 0; for (let h = 0; h < heads; h++) sum += at(h, i, j); return sum / heads; };
 }
 
+/* How many letters wide a text is: characters of East Asian scripts, and emoji, are two. */
+const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\ua960-\ua97c\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|[\u{1f300}-\u{1faff}]|[\u{20000}-\u{3fffd}]/u;
+const columnsOf = text => [...text].reduce((sum, c) => sum + (WIDE.test(c) ? 2 : 1), 0);
+
 /* How strongly a weight shows, in percent. The root lets small ones be seen. */
 const strength = weight => Math.round(100 * Math.sqrt(weight));
 const shade = weight => `color-mix(in srgb, var(--accent) ${strength(weight)}%, var(--panel))`;
@@ -136,7 +140,7 @@ function attentionView(parent, sentences, temperatures) {
   function showMap() {
     const s = sentence(), [, queries, keys] = KINDS[state.kind], at = weights(s, state.kind, state.layer, state.head);
     const rows = queries(s), columns = keys(s), cell = 18, letter = 7;
-    const longest = list => Math.max(0, ...list.map(text => [...text].length)) * letter + 12;
+    const longest = list => Math.max(0, ...list.map(columnsOf)) * letter + 12;
     const left = longest(rows), top = longest(columns);
     const W = left + columns.length * cell, H = top + rows.length * cell;
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -183,7 +187,7 @@ function attentionView(parent, sentences, temperatures) {
   function showWords() {
     const s = sentence(), split = text => text.split(/\p{White_Space}+/u).filter(word => word);
     const lists = [split(s.text), split(s.translation)], places = [];
-    const letter = 8, gap = 14, H = 110, width = word => [...word].length * letter;
+    const letter = 8, gap = 14, H = 110, width = word => columnsOf(word) * letter;
     const W = Math.max(...lists.map(list => list.reduce((sum, word) => sum + width(word) + gap, 4)));
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     lists.forEach((list, side) => {

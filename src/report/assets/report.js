@@ -25,7 +25,11 @@ function duration(seconds) {
 }
 
 const entries = (run, event) => run.log.filter(entry => entry.event === event);
-const color = index => `var(--c${index % 8})`;
+/* Eight colours, then the same darker, and lighter. */
+const color = index => {
+  const plain = `var(--c${index % 8})`, mixed = (share, other) => `color-mix(in srgb, ${plain} ${share}%, var(${other}))`;
+  return [plain, mixed(50, "--ink"), mixed(45, "--panel")][Math.floor(index / 8) % 3];
+};
 
 /* Of each run, its entries of training, in the order of updates. */
 const trained = new WeakMap();
@@ -192,13 +196,16 @@ function summary(run) {
     const speeds = train.map(e => e.tokens_per_second).sort((a, b) => a - b);
     out["updates logged"] = String(last.update);
     out["training time"] = duration(last.seconds);
-    out["tokens a second, median"] = short(speeds[speeds.length >> 1]);
+    const half = speeds.length / 2;
+    out["tokens a second, median"] = short((speeds[Math.ceil(half) - 1] + speeds[Math.floor(half)]) / 2);
   }
+  if (run.corpus?.parameters) out["parameters"] = run.corpus.parameters.toLocaleString("en");
   if (best) {
     out["best validation"] = `update ${best.update}`;
     out["its perplexity"] = short(best.perplexity);
     for (const [name, key] of SCORES) if (best[key] != null) out[`its ${name}`] = best[key].toFixed(2);
   }
+  if (final && final.perplexity != null) out["perplexity of the final model"] = short(final.perplexity);
   for (const [name, key] of SCORES) {
     if (final && final[key] != null) out[`${name} of the final model`] = final[key].toFixed(2);
   }
@@ -220,6 +227,10 @@ function tiles() {
   }
   parent.className = "scroll";
   parent.append(table);
+  const differ = of => new Set(runs.map(of).filter(value => value != null)).size > 1, notes = [];
+  if (differ(run => run.corpus?.tokenizers ?? run.corpus?.target?.vocabulary)) notes.push("Perplexity and loss are those of a token: runs with other vocabularies cannot be compared by them.");
+  if (differ(run => run.config["train.label_smoothing"])) notes.push("The losses are label-smoothed, some more than others: perplexities are not.");
+  if (notes.length) parent.append(make("p", { className: "soft", textContent: notes.join(" ") }));
 }
 
 /* Whether differences of the runs' translations are more than chance. */
@@ -227,7 +238,7 @@ function significance() {
   if (!compared) return;
   const parent = document.getElementById("significance");
   parent.append(make("h2", { textContent: "Translations of the validation set" }));
-  if (compared.notes.length) parent.append(make("p", { className: "soft", textContent: `Not compared: ${compared.notes.join("; ")}.` }));
+  if (compared.notes.length) parent.append(make("p", { className: "soft", textContent: compared.notes.join(" ") }));
   if (!compared.systems) return;
   const metrics = Object.keys(compared.systems[0]).filter(key => key !== "hyp");
   const head = ["", ...metrics.map(key => ({ bleu: "BLEU", chrf: "chrF2" })[key] ?? key)];
@@ -248,10 +259,11 @@ function significance() {
 /* What the training text is like. */
 function corpus() {
   const parent = document.getElementById("corpus"), seen = new Set();
+  const textOf = ({ corpus }) => JSON.stringify({ ...corpus, parameters: 0, tokenizers: 0 });
   runs.filter(run => run.corpus).forEach(run => {
-    const of = run.corpus, text = JSON.stringify(of);
+    const of = run.corpus, text = textOf(run);
     if (seen.has(text)) return;
-    const names = runs.filter(other => JSON.stringify(other.corpus) === text).map(other => other.name).join(", ");
+    const names = runs.filter(other => other.corpus && textOf(other) === text).map(other => other.name).join(", ");
     seen.add(text);
     parent.append(make("h2", { textContent: runs.length > 1 ? `Training text of ${names}` : "Training text" }), make("p", { textContent: of.filters }));
     const cells = (name, texts) => texts.map(text => make(name, { textContent: text }));

@@ -21,7 +21,7 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(194, 65, 12),
     RGBColor(21, 128, 61),
     RGBColor(126, 34, 206),
-    RGBColor(180, 83, 9),
+    RGBColor(132, 144, 11),
     RGBColor(14, 116, 144),
     RGBColor(190, 24, 93),
     RGBColor(77, 87, 97),
@@ -93,6 +93,17 @@ impl Ranged for Axis {
     }
 }
 
+/// The colours of runs: those of [`COLORS`], then the same darker, then lighter, then from the beginning again.
+fn colors() -> impl Iterator<Item = RGBColor> {
+    let mixed = |color: RGBColor, share: f64, other: RGBColor| {
+        let mix = |a: u8, b: u8| (f64::from(a) * share + f64::from(b) * (1.0 - share)).round() as u8;
+        RGBColor(mix(color.0, other.0), mix(color.1, other.1), mix(color.2, other.2))
+    };
+    let darker = COLORS.into_iter().map(move |color| mixed(color, 0.5, INK));
+    let lighter = COLORS.into_iter().map(move |color| mixed(color, 0.45, WHITE));
+    COLORS.into_iter().chain(darker).chain(lighter).cycle()
+}
+
 impl Chart {
     fn curves(&self, runs: &[Run]) -> Vec<Curve> {
         let point = |entry: &Value| {
@@ -104,7 +115,7 @@ impl Chart {
             let points = run.log().iter().filter(|entry| entry["event"] == event).filter_map(point).collect();
             Curve { color, is_validation: event == "valid", points }
         };
-        let colored = runs.iter().zip(COLORS.into_iter().cycle());
+        let colored = runs.iter().zip(colors());
         let curves = colored.flat_map(|run| self.events.iter().map(move |event| of(run, event)));
         curves.filter(|curve| !curve.points.is_empty()).collect()
     }
@@ -199,7 +210,7 @@ impl Legend {
                 format!("…{}", letters[letters.len() - 19..].iter().collect::<String>())
             }
         };
-        let runs = names.iter().map(short).zip(COLORS.into_iter().cycle().map(Some));
+        let runs = names.iter().map(short).zip(colors().map(Some));
         let (left, mut x, mut y) = (16, 16, LEGEND as i32 / 2);
         let mut entries = Vec::new();
         for (text, color) in runs.chain([(LINES.to_owned(), None)]) {

@@ -150,9 +150,11 @@ fn steps(sketch: &mut Sketch, explanation: &Explanation) {
         }
         let mut x = texts;
         for ((piece, log_prob), color) in step.candidates.iter().zip(CANDIDATES) {
-            let text = format!("{piece} {:.3}", f64::from(*log_prob).exp());
-            sketch.text(&text, (x, middle), Anchor::Start, LETTER, color);
-            x += width_of(&text, LETTER) + 14;
+            // Apart, so that a piece that runs from right to left does not take the number along.
+            for (text, gap) in [(piece.as_str(), LETTER / 2), (&format!("{:.3}", f64::from(*log_prob).exp()), 14)] {
+                sketch.text(text, (x, middle), Anchor::Start, LETTER, color);
+                x += width_of(&shown(text), LETTER) + gap;
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use candle_core::{DType, Device};
 
+use super::run::configuration;
 use super::run::record::refuse_other_model;
 use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
@@ -229,7 +230,7 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
     }
     let (directory, which) = (directory.to_path_buf(), of_path.or(asked));
     let config = config_of(&directory)?;
-    device::set_threads(common.threads.unwrap_or(config.runtime.threads))?;
+    configuration::set_threads(&config, common)?;
     let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
     let located = checkpoint::locate(&directory, which)?;
     for warning in &located.warnings {

@@ -67,6 +67,8 @@ pub struct Comparison {
     pub refused: Vec<Error>,
     /// Whether nothing has changed that decides what is trained or made of it; where it is computed and where text lies does not.
     pub is_same: bool,
+    /// What has changed nevertheless that others read in a run's configuration: the test set, for example.
+    pub left: Vec<&'static str>,
     /// Changes that even `--force` cannot allow: they would have no effect, or the parameters would have another shape.
     pub impossible: Vec<Error>,
 }
@@ -90,6 +92,12 @@ pub fn configurations(
     // The record of a checkpoint does not have all keys, and the file may have others than it.
     let in_file = config::differences_of(&record::values(old), &now);
     comparison.is_same = in_file.iter().all(|(key, ..)| decides_nothing_after_the_end(key));
+    if new.data.test != old.data.test {
+        comparison.left.push("data.test");
+    }
+    if new.decode.batch_tokens != old.decode.batch_tokens {
+        comparison.left.push("decode.batch_tokens");
+    }
     for (key, before, now) in config::differences_of(&before, &now) {
         comparison.is_same &= decides_nothing_after_the_end(&key);
         let until = if record.contains_key(&key) { format!("up to update {step}") } else { "before".to_owned() };
@@ -149,7 +157,7 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     if let (Some(new), Some(old)) = (&mut config.data.test, &old.data.test)
         && is_moved(&new.location, &old.location)
     {
-        *new = old.clone();
+        new.location = old.location.clone();
     }
     // A run that fine-tunes a model has recorded its tokenizers with all symbols, whether the user stated them or not.
     if config.train.init.is_some() && old.train.init.is_some() {

@@ -20,20 +20,30 @@ pub fn locate(error: Error, key: &str, args: &RunArgs, common: &Common) -> Error
     config::locate(error, key, &args.config, &overrides(args, common))
 }
 
-/// What `--set` and flags state.
+/// What `--set` and `--seed` state. `--device` and `--threads` are of this process, and not recorded: the model may be used on
+/// another machine.
 fn overrides(args: &RunArgs, common: &Common) -> Vec<String> {
     let mut sets = args.set.clone();
-    sets.extend(common.device.iter().map(|device| format!("runtime.device={device}")));
-    sets.extend(common.threads.iter().map(|threads| format!("runtime.threads={threads}")));
     sets.extend(common.seed.iter().map(|seed| format!("train.seed={seed}")));
     sets
 }
 
-/// The device that a configuration names.
+/// The device that `--device` names, or else the configuration.
 ///
 /// # Errors
 /// It cannot be used here; the key is named.
-pub fn device(config: &Config) -> Result<Device> {
+pub fn device(config: &Config, common: &Common) -> Result<Device> {
     let name = &config.runtime.device;
-    device::open(name).map_err(|error| error.context(format_args!("`runtime.device` = \"{name}\"")))
+    match &common.device {
+        Some(device) => device::open(device),
+        None => device::open(name).map_err(|error| error.context(format_args!("`runtime.device` = \"{name}\""))),
+    }
+}
+
+/// Sets the number of threads to that of `--threads`, or else that of the configuration.
+///
+/// # Errors
+/// As [`device::set_threads`].
+pub fn set_threads(config: &Config, common: &Common) -> Result<()> {
+    device::set_threads(common.threads.unwrap_or(config.runtime.threads))
 }

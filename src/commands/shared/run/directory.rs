@@ -1,6 +1,7 @@
 //! The run directory: finding and locking it, and starting, replacing and continuing a run in it.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -168,6 +169,8 @@ pub struct Continued {
     pub changes: Vec<String>,
     /// Whether nothing has changed that decides what is trained or made of it.
     pub is_same: bool,
+    /// [`Comparison::left`].
+    pub left: Vec<&'static str>,
 }
 
 /// The run in the directory, if there is one to be continued.
@@ -180,7 +183,7 @@ pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config)
         return Ok(None);
     }
     let old = config::load_resolved(&config_file)?;
-    let Comparison { mut notes, mut refused, is_same, impossible } =
+    let Comparison { mut notes, mut refused, is_same, left, impossible } =
         compare::configurations(&config_file, &old, config, &|error, key| {
             configuration::locate(error, key, &args.run, common)
         });
@@ -192,7 +195,7 @@ pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config)
         return Err(Error::many(refused));
     }
     notes.iter().for_each(note);
-    Ok(Some(Continued { config: old, changes: notes, is_same }))
+    Ok(Some(Continued { config: old, changes: notes, is_same, left }))
 }
 
 /// Refuses a directory whose model was not made by a run in it, and the directory of the model that training begins with:
@@ -238,6 +241,13 @@ fn lock(run: &Path) -> Result<Lock> {
     };
     let directory = Handle::from_path(run).map_err(|e| Error::io("open the run directory", run, e))?;
     Ok(Lock { file, directory })
+}
+
+/// The error with which training there would be refused, if another process trains there now.
+pub fn refused_by_another(run: &Path) -> Option<Error> {
+    let lock = run.join(LOCK);
+    let is_held = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    File::open(&lock).is_ok_and(is_held).then(|| held(&lock, run))
 }
 
 /// The error if another process has the lock.

@@ -112,7 +112,7 @@ pub fn keeping_vocabulary(
             })*
         };
     }
-    keep!(kind vocab_size joint normalization remove_extra_whitespaces lowercase max_piece_length sample_lines);
+    keep!(kind vocab_size joint normalization remove_extra_whitespaces lowercase max_piece_length character_coverage sample_lines);
     kept
 }
 
@@ -127,7 +127,7 @@ fn extended(tokenizers: &Tokenizers, config: &TokenizerConfig) -> Result<Option<
     let more = |tokenizer: &Tokenizer| -> Result<Option<Arc<Tokenizer>>> {
         let there: Vec<&str> = tokenizer.language_tags().into_iter().chain(tokenizer.symbols()).collect();
         let is_new = |symbol: &&String| {
-            !there.contains(&symbol.as_str()) && !there.contains(&tokenizer.normalise(symbol).as_str())
+            !there.contains(&symbol.as_str()) && !there.contains(&tokenizer.encoded_form(symbol).as_str())
         };
         let new = |stated: &[String]| -> Vec<String> { stated.iter().filter(is_new).cloned().collect() };
         let (tags, symbols) = (new(&config.tags), new(&config.symbols));

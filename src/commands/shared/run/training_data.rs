@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::corpus_tags;
 use super::init::Start;
+use super::{corpus_tags, unwritten};
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::Texts;
 use crate::config::{Config, DataConfig, TokenizerConfig};
@@ -16,6 +16,7 @@ use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
 use crate::data::shard::{Elements, Shard};
+use crate::data::tokenizer::TokenizerKind;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::train::End;
@@ -48,8 +49,6 @@ impl Data {
 
 /// About how many pairs to sample for warnings.
 const SAMPLED: usize = 1000;
-/// Warn from this per cent of unknown tokens on.
-const MANY_UNKNOWN: usize = 10;
 
 /// Where text is prepared, and how progress is reported.
 pub struct Workplace<'a> {
@@ -179,8 +178,18 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
     let corpus_tags = corpus_tags::of_training(&data).into_iter().chain(corpus_tags::with_two(&data, &config.data));
     let corpus_tags = corpus_tags.chain(corpus_tags::of_test_set(texts, &data.tokenizers));
-    unknown(&data).into_iter().chain(corpus_tags).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
+    let pairs = sampled(&data).map(|pair| data.ids(pair));
+    let unwritten = unwritten::warnings(unwritten::TRAINING, &data.tokenizers, is_learnt(config), pairs);
+    let is_raw = is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe;
+    let pairs = sampled(&data).filter(|_| is_raw).map(|pair| data.ids(pair));
+    let split = unwritten::split_already(&data.tokenizers, pairs);
+    unwritten.into_iter().chain(split).chain(corpus_tags).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
     Ok(data)
+}
+
+/// Whether the vocabulary of a run is learnt from its training text.
+pub fn is_learnt(config: &Config) -> bool {
+    config.tokenizer.path.is_none() && config.train.init.is_none()
 }
 
 /// What is kept of pairs: text where each epoch splits it anew, else ids as wide as the larger vocabulary needs.
@@ -205,28 +214,6 @@ pub(super) fn about(part: usize, all: usize) -> String {
 pub(super) fn sampled(data: &Data) -> impl Iterator<Item = usize> {
     let pairs = data.corpus.len();
     (0..pairs).step_by(pairs.div_ceil(SAMPLED).max(1))
-}
-
-/// A warning for each side with many unknown tokens in sampled pairs: the tokenizer may be one of other text.
-fn unknown(data: &Data) -> Vec<String> {
-    let mut counts = [(0, 0); 2];
-    for index in sampled(data) {
-        let (source, target) = data.ids(index);
-        let unknown = [data.tokenizers.source.unk_id(), data.tokenizers.target.unk_id()];
-        for ((ids, unknown), (of, all)) in [source, target].iter().zip(unknown).zip(&mut counts) {
-            *of += ids.iter().filter(|id| **id == unknown).count();
-            *all += ids.len();
-        }
-    }
-    let warning = |(side, (unknown, all)): (&str, (usize, usize))| {
-        let share = 100 * unknown / all.max(1);
-        (share >= MANY_UNKNOWN).then(|| {
-            format!(
-                "{share} % of the {side} tokens are unknown to the tokenizer: it may have been learnt from other text"
-            )
-        })
-    };
-    ["source", "target"].into_iter().zip(counts).filter_map(warning).collect()
 }
 
 /// Tokenizers learned from the corpora, now or when the corpora were prepared earlier.

@@ -2,7 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-use super::corpus_tags;
+use super::training_data::is_learnt;
+use super::{corpus_tags, unwritten};
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::Texts;
 use crate::config::{Config, ValidMetric};
@@ -48,16 +49,18 @@ pub fn of_normalisation(config: &Config, tokenizers: &Tokenizers, set: &str, ref
         let line = if target.lowers_case() { line.to_lowercase() } else { line.to_owned() };
         line.split_whitespace().map(str::to_owned).collect()
     };
+    // Of text that is split already: translations are joined, so one that is not can be equalled, too.
+    let is_split = config.tokenizer.kind == TokenizerKind::SubwordNmt;
+    let references: Vec<&String> = references.iter().filter(|line| !is_split || line.contains("@@ ")).collect();
     let changed_by = |normalise: &dyn Fn(&str) -> String| {
         references.iter().filter(|line| words(&normalise(line)) != words(&target.plain(line))).count()
     };
     let is_much = |changed: usize| changed * 100 > MANY_CHANGED * references.len();
     let (changed, all) = (changed_by(&|line| target.normalise(line)), references.len());
-    let is_learnt = config.tokenizer.path.is_none() && config.train.init.is_none();
     let form = config.tokenizer.normalization;
     if !is_much(changed) {
         None
-    } else if is_learnt && config.tokenizer.kind == TokenizerKind::Bpe {
+    } else if is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe {
         let keeps = |normalization: Normalization| {
             let form = TextForm { normalization, ..TextForm::default() };
             !is_much(changed_by(&|line| form.apply(line)))
@@ -114,6 +117,14 @@ impl Validator {
         let first_left_out = encoded.iter().position(|pair| !usable(pair));
         let trained = config.data.max_length.min(most);
         let long = encoded[..limit].iter().filter(|(source, _)| source.len() > trained).count();
+        let options = TranslateOptions {
+            strategy: Strategy::Beam { width: config.valid.beam },
+            ..TranslateOptions::of(&config.decode)
+        };
+        let is_beyond = |(source, target): &&(Vec<u32>, Vec<u32>)| {
+            !source.is_empty() && source.len() <= trained && target.len() + 1 > options.limit(source.len(), 0)
+        };
+        let beyond = encoded[..limit].iter().filter(is_beyond).count();
         encoded.retain(usable);
         let left_out = pairs.len() - encoded.len();
         if encoded.is_empty() {
@@ -122,6 +133,9 @@ impl Validator {
             return Err(Error::failure(what).at(valid.name()).help("check data.valid and model.max_length"));
         }
         corpus_tags::of_set("validation", tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
+        unwritten::warnings("validation", tokenizers, is_learnt(config), encoded.iter().cloned())
+            .into_iter()
+            .for_each(warn);
         if let Some(first) = first_left_out {
             let (path, line) = corpus.origin(first, Side::Source);
             let (path, all) = (path.display(), pairs.len());
@@ -134,6 +148,13 @@ impl Validator {
             warn(format!(
                 "longer than {trained} subwords, and so translated in parts, as by `mt translate`: {long} of the sources \
                  whose translations are scored"
+            ));
+        }
+        if beyond > 0 {
+            let (ratio, extra) = (options.max_length_ratio, options.max_length_extra);
+            warn(format!(
+                "{beyond} of {limit} validation references are longer than a translation may become: {ratio} times the subwords \
+                 of its source and {extra} more (decode.max_length_ratio, decode.max_length_extra)"
             ));
         }
         encoded.sort_by_key(larger_side);
@@ -158,10 +179,7 @@ impl Validator {
                 .map(|part| Batch::new(&encoded[part], &tokenizers.special_ids()))
                 .collect(),
             tokenizers: tokenizers.clone(),
-            options: TranslateOptions {
-                strategy: Strategy::Beam { width: config.valid.beam },
-                ..TranslateOptions::of(&config.decode)
-            },
+            options,
             trained_length: config.data.max_length,
             samples: config.valid.samples,
             metric: config.valid.metric,

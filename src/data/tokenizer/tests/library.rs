@@ -33,6 +33,11 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     caseless["model"]["vocab"] =
         serde_json::json!({ "[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "บ้าน": 3, "แดง": 4, "ok": 5, ".": 6 });
     assert!(!Tokenizer::from_json(caseless.to_string()).unwrap().lowers_case());
+    // What stands between brackets is not written by a model.
+    for (word, is_lower) in [("⟨NUM⟩", true), ("Hund", false), ("▁A", false)] {
+        let pieces = ["<pad>", "</s>", "<unk>", "katze", "hund", word].map(str::to_owned);
+        assert_eq!(Tokenizer::of_words(pieces.into_iter().zip(0..).collect()).unwrap().lowers_case(), is_lower);
+    }
     assert_eq!(tokenizer.encode_with_dropout("the dogs", 0.9, 1), [3, 4, 5]);
     // The file lacked padding; it has it from now on.
     assert_eq!(tokenizer.appended(), ["<pad>"]);

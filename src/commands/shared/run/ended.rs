@@ -1,0 +1,51 @@
+//! Whether a run has ended, with a final model that stays as it is.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::checkpoint;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::train::log::{self, LOG_FILE};
+
+/// A run that has ended.
+pub struct Ended {
+    /// Its last update, if its log is there.
+    pub update: Option<u64>,
+    /// The log's entry of the final model, if that was validated.
+    pub made: Option<Value>,
+}
+
+impl Ended {
+    /// The run in a directory, if there is nothing left to do as long as its configuration stays the same: its final model is
+    /// whole and was validated.
+    ///
+    /// # Errors
+    /// The final model or the log is there, but cannot be read.
+    pub fn find(run: &Path, config: &Config) -> Result<Option<Self>> {
+        match checkpoint::verify(run) {
+            Ok(_) => {}
+            Err(error) if checkpoint::is_known_damage(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let path = run.join(LOG_FILE);
+        let entries = match log::entries(&path) {
+            Ok(entries) => entries,
+            // Nothing says whether the model was validated; it is whole, which counts for more.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(Self { update: None, made: None })),
+            Err(error) => return Err(Error::io("read the log", &path, error)),
+        };
+        // When a run goes on, this entry is removed.
+        let made = entries.last().filter(|entry| entry["event"] == "final" && entry["loss"].is_number()).cloned();
+        let is_validated = config.valid.every > 0 && config.data.valid.is_some();
+        let update = entries.iter().rev().find_map(|entry| entry["update"].as_u64());
+        Ok((made.is_some() || !is_validated).then_some(Self { update, made }))
+    }
+
+    /// " at update 12", if that is known.
+    pub fn at(&self) -> String {
+        self.update.map(|update| format!(" at update {update}")).unwrap_or_default()
+    }
+}
