@@ -196,6 +196,7 @@ pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
 /// It is not damaged as far as is known, but cannot be read now, or by this version.
 pub fn known_damage(error: Error) -> Result<Error> {
     match error {
+        error if is_known_damage(&error) => Ok(error),
         // It says what to do.
         error if error.is_of_open_files() => Err(error),
         error if error.is_of_access() => {
@@ -204,8 +205,7 @@ pub fn known_damage(error: Error) -> Result<Error> {
         error if error.may_pass() => {
             Err(error.help("try again, since this may be over; or move the checkpoint away, to go on without it"))
         }
-        error if error.is_of_version() => Err(error.more_help("or move the checkpoint away, to go on without it")),
-        error => Ok(error),
+        error => Err(error.more_help("or move the checkpoint away, to go on without it")),
     }
 }
 

@@ -5,6 +5,9 @@ use crate::data::tokenizer::Tokenizer;
 use crate::decode::Ending;
 use crate::decode::translate::Translation;
 
+/// Warn from this per cent of unknown tokens on.
+pub const MANY_UNKNOWN: usize = 10;
+
 /// A warning about the unknown tokens among all of a side, if they are many.
 pub fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
     let share = 100 * unknown / all.max(1);
@@ -26,9 +29,6 @@ pub struct CutLines {
     /// The id of what the source's vocabulary lacks, and how many of all tokens are that.
     unknown: (Option<u32>, usize, usize),
 }
-
-/// Warn from this per cent of unknown tokens on.
-const MANY_UNKNOWN: usize = 10;
 
 impl CutLines {
     /// For sources of this tokenizer.

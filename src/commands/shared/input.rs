@@ -308,10 +308,7 @@ impl Input {
     /// but at least one: a program that writes a line and waits for its translation gets it.
     pub fn lines(&mut self, most: usize) -> Result<Vec<String>> {
         const MOST_BYTES: usize = 4 << 20;
-        if !self.started {
-            self.reader.unpack().map_err(|e| Error::io("read", &self.name, e))?;
-            self.started = true;
-        }
+        self.start()?;
         let mut lines = Vec::new();
         let (mut bytes, mut total) = (Vec::new(), 0);
         while self.failed.is_none()
@@ -355,12 +352,18 @@ impl Input {
         self.reader.may_wait()
     }
 
-    /// Waits until there is something to read, or the end.
-    fn wait(&mut self) -> Result<()> {
+    /// Finds out whether the input is compressed, once.
+    fn start(&mut self) -> Result<()> {
         if !self.started {
             self.reader.unpack().map_err(|e| Error::io("read", &self.name, e))?;
             self.started = true;
         }
+        Ok(())
+    }
+
+    /// Waits until there is something to read, or the end.
+    fn wait(&mut self) -> Result<()> {
+        self.start()?;
         match &mut self.reader {
             // An error comes again, with the number of its line.
             Reader::Stdin(reader) => drop(reader.fill_buf()),

@@ -76,7 +76,8 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let signals = Signals::register(ON_SIGNALS)?;
     let (mut continued, lock) = directory::open(&run, args, common, &config)?;
     let is_same = continued.as_ref().is_some_and(|continued| continued.is_same) && !args.force;
-    let left = continued.as_mut().map(|continued| std::mem::take(&mut continued.left)).unwrap_or_default();
+    let not_taken_over =
+        continued.as_mut().map(|continued| std::mem::take(&mut continued.not_taken_over)).unwrap_or_default();
     let (old, changes) = continued.map(|continued| (continued.config, continued.changes)).unzip();
     let changes = changes.unwrap_or_default();
     let resumed = old.is_some();
@@ -98,8 +99,8 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
             Err(error) => return Err(error),
         }
         if is_over(&run, &config, args, common)? {
-            if !left.is_empty() {
-                let keys = left.join("`, `");
+            if !not_taken_over.is_empty() {
+                let keys = not_taken_over.join("`, `");
                 note(format_args!(
                     "`{keys}`: not taken over, since there is nothing to do; the run's config.toml has its own"
                 ));

@@ -68,7 +68,7 @@ pub struct Comparison {
     /// Whether nothing has changed that decides what is trained or made of it; where it is computed and where text lies does not.
     pub is_same: bool,
     /// What has changed nevertheless that others read in a run's configuration: the test set, for example.
-    pub left: Vec<&'static str>,
+    pub not_taken_over: Vec<&'static str>,
     /// Changes that even `--force` cannot allow: they would have no effect, or the parameters would have another shape.
     pub impossible: Vec<Error>,
 }
@@ -93,10 +93,10 @@ pub fn configurations(
     let in_file = config::differences_of(&record::values(old), &now);
     comparison.is_same = in_file.iter().all(|(key, ..)| decides_nothing_after_the_end(key));
     if new.data.test != old.data.test {
-        comparison.left.push("data.test");
+        comparison.not_taken_over.push("data.test");
     }
     if new.decode.batch_tokens != old.decode.batch_tokens {
-        comparison.left.push("decode.batch_tokens");
+        comparison.not_taken_over.push("decode.batch_tokens");
     }
     for (key, before, now) in config::differences_of(&before, &now) {
         comparison.is_same &= decides_nothing_after_the_end(&key);

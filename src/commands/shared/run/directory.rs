@@ -169,8 +169,8 @@ pub struct Continued {
     pub changes: Vec<String>,
     /// Whether nothing has changed that decides what is trained or made of it.
     pub is_same: bool,
-    /// [`Comparison::left`].
-    pub left: Vec<&'static str>,
+    /// [`Comparison::not_taken_over`].
+    pub not_taken_over: Vec<&'static str>,
 }
 
 /// The run in the directory, if there is one to be continued.
@@ -183,7 +183,7 @@ pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config)
         return Ok(None);
     }
     let old = config::load_resolved(&config_file)?;
-    let Comparison { mut notes, mut refused, is_same, left, impossible } =
+    let Comparison { mut notes, mut refused, is_same, not_taken_over, impossible } =
         compare::configurations(&config_file, &old, config, &|error, key| {
             configuration::locate(error, key, &args.run, common)
         });
@@ -195,7 +195,7 @@ pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config)
         return Err(Error::many(refused));
     }
     notes.iter().for_each(note);
-    Ok(Some(Continued { config: old, changes: notes, is_same, left }))
+    Ok(Some(Continued { config: old, changes: notes, is_same, not_taken_over }))
 }
 
 /// Refuses a directory whose model was not made by a run in it, and the directory of the model that training begins with:

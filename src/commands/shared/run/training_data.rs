@@ -178,11 +178,10 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
     let corpus_tags = corpus_tags::of_training(&data).into_iter().chain(corpus_tags::with_two(&data, &config.data));
     let corpus_tags = corpus_tags.chain(corpus_tags::of_test_set(texts, &data.tokenizers));
-    let pairs = sampled(&data).map(|pair| data.ids(pair));
-    let unwritten = unwritten::warnings(unwritten::TRAINING, &data.tokenizers, is_learnt(config), pairs);
+    let pairs: Vec<_> = sampled(&data).map(|pair| data.ids(pair)).collect();
+    let unwritten = unwritten::warnings(unwritten::TRAINING, &data.tokenizers, is_learnt(config), &pairs);
     let is_raw = is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe;
-    let pairs = sampled(&data).filter(|_| is_raw).map(|pair| data.ids(pair));
-    let split = unwritten::split_already(&data.tokenizers, pairs);
+    let split = if is_raw { unwritten::split_already(&data.tokenizers, &pairs) } else { Vec::new() };
     unwritten.into_iter().chain(split).chain(corpus_tags).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
     Ok(data)
 }

@@ -1,10 +1,9 @@
 //! Text that a vocabulary can hardly write: unknown tokens, and characters spelt in bytes; and text that was split before.
 
+use crate::commands::shared::cut::MANY_UNKNOWN;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 
-/// Warn from this per cent of unknown tokens on.
-const MANY_UNKNOWN: usize = 10;
 /// Warn from this per cent of bytes on.
 const MANY_BYTES: usize = 5;
 
@@ -52,16 +51,11 @@ pub const TRAINING: &str = "training";
 
 /// Warnings about the token ids of a `set` ([`TRAINING`], "validation"), source and target: the tokenizer may be one of other
 /// text. `is_learnt` from the training text, so that more pieces would help it.
-pub fn warnings(
-    set: &str,
-    tokenizers: &Tokenizers,
-    is_learnt: bool,
-    pairs: impl Iterator<Item = (Vec<u32>, Vec<u32>)>,
-) -> Vec<String> {
+pub fn warnings(set: &str, tokenizers: &Tokenizers, is_learnt: bool, pairs: &[(Vec<u32>, Vec<u32>)]) -> Vec<String> {
     let mut counts = [Counts::default(); 2];
     for (source, target) in pairs {
-        counts[0].add(&source, &tokenizers.source);
-        counts[1].add(&target, &tokenizers.target);
+        counts[0].add(source, &tokenizers.source);
+        counts[1].add(target, &tokenizers.target);
     }
     let warning = |(side, Counts { unknown, bytes, all }): (&str, Counts)| {
         let share = |part: usize| 100 * part / all.max(1);
@@ -88,15 +82,14 @@ pub fn warnings(
 }
 
 /// Warnings if the training text looks as if other programs had split it: into subwords, or punctuation from words.
-pub fn split_already(tokenizers: &Tokenizers, pairs: impl Iterator<Item = (Vec<u32>, Vec<u32>)>) -> Vec<String> {
-    let (mut all, mut marked, mut apart) = (0, 0, 0);
+pub fn split_already(tokenizers: &Tokenizers, pairs: &[(Vec<u32>, Vec<u32>)]) -> Vec<String> {
+    let (mut marked, mut apart) = (0, 0);
     for (source, target) in pairs {
-        let texts = [tokenizers.source.decode(&source), tokenizers.target.decode(&target)];
-        all += 1;
+        let texts = [tokenizers.source.decode(source), tokenizers.target.decode(target)];
         marked += usize::from(texts.iter().any(|text| text.contains("@@ ")));
         apart += usize::from(texts.iter().any(|text| text.ends_with(" .")));
     }
-    let are_many = |part: usize, most: usize| part * 100 >= most * all.max(1);
+    let are_many = |part: usize, most: usize| part * 100 >= most * pairs.len().max(1);
     let mut warnings = Vec::new();
     if are_many(marked, MANY_MARKED) {
         warnings.push(
@@ -137,8 +130,8 @@ mod tests {
         let tokenizer = Arc::new(Tokenizer::train(&[&raw[..]], &TrainOptions::default()).unwrap());
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer.clone() };
         let said = |lines: &[&str]| {
-            let pairs = lines.iter().map(|line| (tokenizer.encode(line), tokenizer.encode("The cat sleeps.")));
-            split_already(&tokenizers, pairs).concat()
+            let pair = |line: &&str| (tokenizer.encode(line), tokenizer.encode("The cat sleeps."));
+            split_already(&tokenizers, &lines.iter().map(pair).collect::<Vec<_>>()).concat()
         };
         assert_eq!(said(&raw), "");
         assert_eq!(said(&["He writes to a@@b .", "The cat sleeps.", "A dog runs home."]), "");

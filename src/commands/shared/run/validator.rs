@@ -133,9 +133,7 @@ impl Validator {
             return Err(Error::failure(what).at(valid.name()).help("check data.valid and model.max_length"));
         }
         corpus_tags::of_set("validation", tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
-        unwritten::warnings("validation", tokenizers, is_learnt(config), encoded.iter().cloned())
-            .into_iter()
-            .for_each(warn);
+        unwritten::warnings("validation", tokenizers, is_learnt(config), &encoded).into_iter().for_each(warn);
         if let Some(first) = first_left_out {
             let (path, line) = corpus.origin(first, Side::Source);
             let (path, all) = (path.display(), pairs.len());
