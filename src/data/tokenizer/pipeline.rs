@@ -143,7 +143,8 @@ fn pre_tokenizer_with(symbols: &Symbols, joiners: &str) -> Result<PreTokenizerWr
     .into())
 }
 
-/// The decoder of a new tokenizer: what [`super::detokenise`] does, for other readers of the file.
+/// The decoder of a new tokenizer: what [`super::detokenise`] does, for other readers of the file. With lower case, these write σ
+/// where [`Pipeline::finish`] writes ς.
 pub(super) fn decoder() -> Result<DecoderWrapper> {
     Ok(DecoderSequence::new(vec![
         built(Replace::new(SPACE_PIECE, " "))?.into(),

@@ -75,7 +75,10 @@ fn holds(ours: &Tokenizer, library: &tokenizers::Tokenizer, text: &str) {
     }
     assert!(ids.iter().all(|&id| id > 3 && (id as usize) < ours.vocab_size()), "special id in {text:?}: {ids:?}");
     assert_eq!(library.encode(text, false).unwrap().get_ids(), ids, "the library's ids for {text:?}");
-    assert_eq!(library.decode(&ids, true).unwrap(), normalised, "the library's decoding of {text:?}");
+    let theirs = library.decode(&ids, true).unwrap();
+    // The library lowercases letter by letter: it has no ς at the end of a word.
+    let theirs = if ours.lowers_case() { normalise::with_final_sigmas(theirs) } else { theirs };
+    assert_eq!(theirs, normalised, "the library's decoding of {text:?}");
     let pieces = ours.pieces(text);
     assert!(!pieces.iter().any(|piece| piece.contains(char::is_whitespace)), "white space in {pieces:?}");
     assert_eq!(ours.decode_pieces(&pieces.join(" ")), normalised, "pieces of {text:?}");
@@ -100,6 +103,7 @@ fn awkward_lines_come_back() {
         " ",
         "  ",
         "   a",
+        "A𝛴 ΟΔΟΣ.",
         "a ",
         " a  b ",
         "▁",
