@@ -49,6 +49,7 @@ def main():
         for run, rate in (("a", "0.002"), ("b", "0.001")):
             subprocess.run([mt, "train", "-q", "--config", "configs/quickstart.toml", "--run-dir", str(folder / run), "--set",
                             "train.max_updates=120", "--set", "train.log_every=5", "--set", "valid.every=20", "--set",
+                            'data.monitor=[{ name = "test", source = "test.en", target = "test.de" }]', "--set",
                             "train.schedule.kind=constant", "--set", f"train.schedule.learning_rate={rate}"], check=True)
         subprocess.run([mt, "report", str(folder / "a"), str(folder / "b"), "--output", str(folder / "both.html")], check=True,
                        stdout=subprocess.DEVNULL)

@@ -29,6 +29,10 @@ function checkAttention(parent, count) {
   changes("a token", () => step.textContent, () => chips().pop().click());
   check(chips().pop().getAttribute("aria-pressed") === "true" && pressed(tokens) === 1, "the token is not chosen");
   check(of("text.chosen", map).length === 1, "the map shows no chosen token");
+  chips()[1].focus();
+  chips()[1].click();
+  check(document.activeElement === chips()[1], "the keyboard loses its place among the tokens");
+  check(/[01]\.\d\d/.test(tokens.querySelector("span.token .weight").textContent), "a token shows no weight");
   changes("a cell of the map", () => step.textContent, () => of("rect", map)[0].dispatchEvent(new MouseEvent("click")));
   check(chips()[0].getAttribute("aria-pressed") === "true", "a click on the map chooses no token");
   of("rect", map)[0].dispatchEvent(new PointerEvent("pointerenter"));

@@ -9,6 +9,8 @@
     check(titles.includes(title), `no chart of ${title}`);
   }
   check(of("path.curve").every(path => /^M[\d.]+ [\d.]+(L[\d.]+ [\d.]+)*$/.test(path.getAttribute("d"))), "a path is no path");
+  check(of("#charts path.curve.monitor").length === 4 * count, "the monitored set has no curves");
+  check(document.getElementById("runs").textContent.includes("test"), "the monitored set has no name");
   check(of("path.curve.train").length >= 5 * count && of("path.curve.valid").length >= 3 * count, "curves are missing");
 
   const [updates, hours, tokens] = of("#axes button");
@@ -30,6 +32,18 @@
   check(/at \d+: /.test(document.querySelector(".note").textContent), "the pointer shows no value");
   pointer("pointerleave");
   check(document.querySelector(".note").textContent === "", "the value stays");
+  const press = key => svg.dispatchEvent(new KeyboardEvent("keydown", { key }));
+  const noted = () => /at (\d+): /.exec(document.querySelector(".note").textContent)?.[1];
+  press("Home");
+  const first = noted();
+  press("ArrowRight");
+  check(first && +noted() > +first, "the keyboard reads no values");
+  press("End");
+  const end = noted();
+  press("ArrowLeft");
+  check(+noted() < +end && +noted() > +first, "the keyboard does not go back");
+  svg.dispatchEvent(new FocusEvent("blur"));
+  check(document.querySelector(".note").textContent === "", "the value of the keyboard stays");
 
   const slider = document.querySelector("#samples input[type=range]");
   const samples = () => document.querySelector("#samples").textContent;
@@ -53,18 +67,21 @@
   check(of("#corpus td").length >= 12 && document.querySelector("#corpus").textContent.includes("8,000"), "no corpus statistics");
 
   const rows = () => of("#configuration tr").length;
-  check(rows() > 50, "no configuration");
   if (count > 1) {
     const curves = of("path.curve").length;
     set(document.querySelector("#runs input"), "change", box => { box.checked = false; });
     check(of("path.curve").length < curves, "a run cannot be hidden");
-    const all = rows();
-    set(document.getElementById("differing"), "change", box => { box.checked = true; });
-    check(rows() > 1 && rows() < all, "what differs is not shown alone");
+    const different = rows();
+    check(document.getElementById("differing").checked && different > 1 && different < 20, "what differs is not shown alone");
+    set(document.getElementById("differing"), "change", box => { box.checked = false; });
+    check(rows() > 50, "what is the same cannot be shown");
+    const shapes = new Set(of("#runs .mark").map(mark => mark.getAttribute("d")));
+    check(shapes.size === count && of("#charts .mark").length > 10 * count, "curves have no marks");
     check(of("#tiles td").length >= 3 * count, "runs are not compared");
     check(of("#significance td").length === 2 * count && /p = [01]\.\d+/.test(document.querySelector("#significance").textContent), "no significance");
   } else {
     check(of(".tile").length >= 5, "no tiles");
+    check(rows() > 50, "no configuration");
   }
   finish();
 }

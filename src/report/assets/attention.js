@@ -1,9 +1,11 @@
 /* Translations explained: attention by layer, head and token, alignment of words, and what else could have been chosen. */
 
+/* Of each kind of attention: its name, the tokens of its rows and columns, and what it is called in the paper. */
+const ROW = "The row of a token is the position that predicts it, whose own input is the token before. ";
 const KINDS = {
-  cross: ["translation to source", s => s.target, s => s.source],
-  encoder: ["source to source", s => s.source, s => s.source],
-  decoder: ["translation to what was before", s => s.target, s => s.input],
+  cross: ["translation to source", s => s.target, s => s.source, "Encoder-decoder attention. " + ROW],
+  encoder: ["source to source", s => s.source, s => s.source, "Self-attention of the encoder. "],
+  decoder: ["translation to what was before", s => s.target, s => s.input, "Masked self-attention of the decoder. " + ROW],
 };
 
 /* The weights of a layer and head, or their mean over the heads (head -1), as a function of query and key. */
@@ -82,15 +84,16 @@ function attentionView(parent, sentences, temperatures) {
     const rows = KINDS[state.kind][1](s).length, columns = KINDS[state.kind][2](s).length;
     const names = [...Array(count).keys()].map(h => `head ${h + 1}`);
     const table = make("table", {}, make("tr", {}, ...["", "mean", ...names].map(text => make("th", { textContent: text }))));
-    const buttons = [];
+    const buttons = [], accent = getComputedStyle(parent).getPropertyValue("--accent");
     for (let layer = 0; layer < layers; layer++) {
       const row = make("tr", {}, make("th", { textContent: `layer ${layer + 1}` }));
       for (let head = -1; head < count; head++) {
         const canvas = make("canvas", { width: columns, height: rows }), context = canvas.getContext("2d");
         const at = weights(s, state.kind, layer, head);
+        context.fillStyle = accent;
         for (let i = 0; i < rows; i++) {
           for (let j = 0; j < columns; j++) {
-            context.fillStyle = `rgb(37 99 176 / ${strength(at(i, j))}%)`;
+            context.globalAlpha = strength(at(i, j)) / 100;
             context.fillRect(j, i, 1, 1);
           }
         }
@@ -110,13 +113,14 @@ function attentionView(parent, sentences, temperatures) {
 
   /* The tokens; those that the chosen one attends to are coloured, and a click chooses another. */
   function showTokens() {
-    const s = sentence(), [, queries, keys] = KINDS[state.kind], at = weights(s, state.kind, state.layer, state.head);
+    const s = sentence(), [, queries, keys, about] = KINDS[state.kind], at = weights(s, state.kind, state.layer, state.head);
     const chip = (text, i, coloured, choose) => {
       const node = make(choose ? "button" : "span", { className: "token", textContent: text, dir: "auto" });
       if (coloured) {
         node.style.background = shade(at(state.token, i));
         if (at(state.token, i) > 0.35) node.classList.add("strong");
         node.title = at(state.token, i).toFixed(2);
+        if (at(state.token, i) >= 0.05) node.append(make("span", { className: "weight", textContent: node.title }));
       }
       if (choose) {
         node.type = "button";
@@ -133,8 +137,11 @@ function attentionView(parent, sentences, temperatures) {
     const row = (name, list, coloured, choose) =>
       make("div", { className: "row" }, make("span", { className: "soft", textContent: name }),
         make("div", { className: "group", dir: direction(list.join("")) }, ...list.map((text, i) => chip(text, i, coloured, choose))));
-    const hint = make("p", { className: "soft", textContent: "Choose a token: what it attends to is coloured. Green: how probable the token was. The strength of a colour is the root of the weight." });
+    const hint = make("p", { className: "soft", textContent: about + "Choose a token: what it attends to is coloured, with weights from 0.05. Green: how probable the token was. The strength of a colour is the root of the weight." });
+    const isChoosing = tokens.contains(document.activeElement);
     tokens.replaceChildren(hint, row("to", keys(s), true, false), row("from", queries(s), false, true));
+    /* The keyboard goes on from there. */
+    if (isChoosing) tokens.querySelector("[aria-pressed=true]").focus();
   }
 
   function showMap() {

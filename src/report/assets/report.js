@@ -20,16 +20,28 @@ const AXES = {
 };
 
 function duration(seconds) {
-  const hours = Math.floor(seconds / 3600), minutes = Math.floor(seconds / 60) % 60;
-  return hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min` : `${Math.round(seconds)} s`;
+  const whole = Math.round(seconds), minutes = Math.round(seconds / 60);
+  if (whole < 600) return whole < 60 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 const entries = (run, event) => run.log.filter(entry => entry.event === event);
+/* The entries of validations on a set of data.monitor; those with a model are of the final one. */
+const monitored = (run, set) => run.log.filter(entry => entry.event === "monitor" && entry.set === set && !entry.model);
+const setsOf = run => [...new Set(entries(run, "monitor").map(entry => entry.set))];
+const allSets = [...new Set(runs.flatMap(setsOf))];
 /* Eight colours, then the same darker, and lighter. */
 const color = index => {
   const plain = `var(--c${index % 8})`, mixed = (share, other) => `color-mix(in srgb, ${plain} ${share}%, var(${other}))`;
   return [plain, mixed(50, "--ink"), mixed(45, "--panel")][Math.floor(index / 8) % 3];
 };
+
+/* The colour of a curve on the page of a single run. */
+const colorOf = (kind, name) => color(kind === "train" ? 0 : kind === "valid" ? 1 : 2 + allSets.indexOf(name));
+/* Where colours cannot be told apart, the shape of the marks says which run a curve is of: no two of 24 runs have both in common. */
+const SHAPES = ["M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", "M-3 -3h6v6h-6z", "M0 -4L4 3H-4z", "M0 -4.2L4.2 0L0 4.2L-4.2 0z", "M0 4L4 -3H-4z", "M-1.2 -4h2.4v2.8h2.8v2.4h-2.8v2.8h-2.4v-2.8h-2.8v-2.4h2.8z"];
+const marked = (index, x, y, parent) =>
+  drawn("path", { class: "mark", d: SHAPES[index % SHAPES.length], transform: `translate(${x} ${y})`, style: `fill: ${color(index)}` }, parent);
 
 /* Of each run, its entries of training, in the order of updates. */
 const trained = new WeakMap();
@@ -65,13 +77,13 @@ function curves(chart) {
   const x = AXES[state.axis][1], found = [];
   runs.forEach((run, index) => {
     if (state.hidden.has(index)) return;
-    for (const kind of ["train", "valid"]) {
-      if (!chart[kind]) continue;
-      const points = entries(run, kind).map(e => ({ x: x(e, run), y: chart[kind](e), update: e.update }))
-        .filter(p => p.x != null && p.y != null && isFinite(p.y) && (!isLogarithmic(chart) || p.y > 0));
-      if (points.length) {
-        found.push({ run, index, kind, points: kind === "train" ? smoothed(points, state.smoothing, isLogarithmic(chart)) : points });
-      }
+    const pointsOf = (of, number) => of.map(e => ({ x: x(e, run), y: number(e), update: e.update }))
+      .filter(p => p.x != null && p.y != null && isFinite(p.y) && (!isLogarithmic(chart) || p.y > 0));
+    const add = (kind, name, points) => { if (points.length) found.push({ run, index, kind, name, points }); };
+    if (chart.train) add("train", "train", smoothed(pointsOf(entries(run, "train"), chart.train), state.smoothing, isLogarithmic(chart)));
+    if (chart.valid) {
+      add("valid", "valid", pointsOf(entries(run, "valid"), chart.valid));
+      for (const set of allSets) add("monitor", set, pointsOf(monitored(run, set), chart.valid));
     }
   });
   return found;
@@ -104,7 +116,7 @@ function draw(chart, box) {
   const unit = chart.unit ? make("span", { className: "soft", textContent: " " + chart.unit }) : "";
   box.append(make("h3", {}, chart.title, unit));
   const W = 420, H = 234, left = 48, right = 22, top = 12, bottom = 34;
-  const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": chart.title }, box);
+  const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${chart.title}: arrow keys read its values`, tabindex: 0 }, box);
   const scale = isLogarithmic(chart) ? Math.log10 : v => v;
   const points = all.flatMap(c => c.points), xs = points.map(p => p.x), ys = points.map(p => scale(p.y));
   let [x0, x1] = [lowest(xs), highest(xs)], [y0, y1] = [lowest(ys), highest(ys)];
@@ -121,23 +133,25 @@ function draw(chart, box) {
   for (const t of ticks(x0, x1, 6)) drawn("text", { x: X(t), y: H - 17, "text-anchor": "middle" }, svg, short(t));
   drawn("text", { x: W - right, y: H - 4, "text-anchor": "end" }, svg, AXES[state.axis][0]);
   /* Curves of training are behind those of validation, and fainter where these would drown in their noise. */
-  const behind = all.filter(c => c.kind === "train"), before = all.filter(c => c.kind === "valid");
-  for (const { index, kind, points } of [...behind, ...before]) {
-    const stroke = runs.length > 1 || kind === "train" ? color(index) : color(1);
+  const behind = all.filter(c => c.kind === "train"), before = all.filter(c => c.kind !== "train");
+  for (const { index, kind, name, points } of [...behind, ...before]) {
+    const stroke = runs.length > 1 ? color(index) : colorOf(kind, name);
     const path = points.map((p, i) => `${i ? "L" : "M"}${X(p.x).toFixed(1)} ${Y(p.y).toFixed(1)}`).join("");
     drawn("path", { class: `curve ${kind}${before.length && points.length > 400 ? " noise" : ""}`, d: path, style: `stroke: ${stroke}` }, svg);
-    if (points.length <= 40) {
+    if (runs.length > 1) {
+      /* A few on each curve, side by side where curves lie on one another. */
+      const every = Math.max(1, Math.round(points.length / 5));
+      points.forEach((p, i) => { if ((i + 1 + index % every) % every === 0) marked(index, X(p.x), Y(p.y), svg); });
+    } else if (points.length <= 40) {
       for (const p of points) drawn("circle", { class: "dot", cx: X(p.x), cy: Y(p.y), r: 2.6, style: `fill: ${stroke}` }, svg);
     }
   }
   const cross = drawn("line", { class: "cross", y1: top, y2: H - bottom, visibility: "hidden" }, svg);
   const note = make("div", { className: "note" });
+  note.setAttribute("aria-live", "polite");
   box.append(note);
   const leave = () => { cross.setAttribute("visibility", "hidden"); note.replaceChildren(); };
-  svg.addEventListener("pointerleave", leave);
-  svg.addEventListener("pointermove", event => {
-    const frame = svg.getBoundingClientRect();
-    const at = x0 + ((event.clientX - frame.left) / frame.width * W - left) / (W - left - right) * (x1 - x0);
+  const show = at => {
     const near = curve => curve.points.reduce((best, p) => Math.abs(p.x - at) < Math.abs(best.x - at) ? p : best);
     const x = X(near(all[0]).x);
     cross.setAttribute("x1", x);
@@ -145,8 +159,25 @@ function draw(chart, box) {
     cross.setAttribute("visibility", "visible");
     note.replaceChildren(...all.map(curve => {
       const p = near(curve), name = runs.length > 1 ? `${curve.run.name} ` : "";
-      return make("div", { textContent: `${name}${curve.kind} at ${p.update}: ${short(p.y)}` });
+      return make("div", { textContent: `${name}${curve.name} at ${p.update}: ${short(p.y)}` });
     }));
+  };
+  svg.addEventListener("pointerleave", leave);
+  svg.addEventListener("pointermove", event => {
+    const frame = svg.getBoundingClientRect();
+    show(x0 + ((event.clientX - frame.left) / frame.width * W - left) / (W - left - right) * (x1 - x0));
+  });
+  /* The keyboard goes over the points of the first curve, in forty steps where there are more. */
+  const along = all[0].points, stride = Math.max(1, Math.round(along.length / 40));
+  let here = null;
+  svg.addEventListener("blur", () => { here = null; leave(); });
+  svg.addEventListener("keydown", event => {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const last = along.length - 1, to = { ArrowRight: (here ?? -stride) + stride, ArrowLeft: (here ?? last + stride) - stride, Home: 0, End: last }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    here = Math.min(last, Math.max(0, to));
+    show(along[here].x);
   });
 }
 
@@ -175,17 +206,22 @@ function controls() {
   const legend = document.getElementById("runs"), thinned = runs.filter(run => run.thinning > 1);
   document.getElementById("thinned").textContent = thinned.map(run => `Of every ${run.thinning} lines that ${run.name} logged of training two are drawn: the one with the largest gradient norm, and the last.`).join(" ");
   if (runs.length === 1) {
-    for (const [kind, index] of [["train", 0], ["valid", 1]]) {
-      legend.append(make("span", {}, make("span", { className: `key ${kind}`, style: `color: ${color(index)}` }), kind));
+    for (const [kind, name] of [["train", "train"], ["valid", "valid"], ...allSets.map(set => ["monitor", set])]) {
+      legend.append(make("span", {}, make("span", { className: `key ${kind}`, style: `color: ${colorOf(kind, name)}` }), name));
     }
     return;
   }
   runs.forEach((run, index) => {
     const box = make("input", { type: "checkbox", checked: true });
     box.addEventListener("change", () => { state.hidden[box.checked ? "delete" : "add"](index); redraw(); });
-    legend.append(make("label", {}, box, " ", make("span", { className: "key", style: `color: ${color(index)}` }), run.name));
+    const mark = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    for (const [key, value] of Object.entries({ viewBox: "-14 -6 28 12", class: "mark-of", "aria-hidden": true })) mark.setAttribute(key, value);
+    drawn("path", { class: "line-of", d: "M-14 0H14", style: `stroke: ${color(index)}` }, mark);
+    marked(index, 0, 0, mark);
+    legend.append(make("label", {}, box, " ", mark, run.name));
   });
-  legend.append(make("span", { className: "soft", textContent: "solid: training, dashed: validation" }));
+  const dotted = allSets.length ? `, dotted: ${allSets.join(", ")}` : "";
+  legend.append(make("span", { className: "soft", textContent: `solid: training, dashed: validation${dotted}` }));
 }
 
 /* Of a run: what there is to tell in a number. */
@@ -208,6 +244,9 @@ function summary(run) {
   if (final && final.perplexity != null) out["perplexity of the final model"] = short(final.perplexity);
   for (const [name, key] of SCORES) {
     if (final && final[key] != null) out[`${name} of the final model`] = final[key].toFixed(2);
+  }
+  for (const of of entries(run, "monitor").filter(e => e.model)) {
+    for (const [name, key] of SCORES) if (of[key] != null) out[`its ${name} on ${of.set}`] = of[key].toFixed(2);
   }
   return out;
 }
@@ -370,6 +409,7 @@ function configuration() {
   const table = document.getElementById("configuration"), differing = document.getElementById("differing");
   const keys = [...new Set(runs.flatMap(run => Object.keys(run.config)))];
   differing.parentNode.hidden = runs.length === 1;
+  differing.checked = runs.length > 1;
   const show = () => {
     table.replaceChildren(make("tr", {}, ...["", ...runs.map(run => run.name)].map(text => make("th", { textContent: text }))));
     for (const key of keys) {
