@@ -3,14 +3,16 @@
 mod color;
 mod eval;
 mod explained;
+mod models;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use color::Color;
 pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};
+pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs};
 
 /// Train, evaluate and run Transformer machine-translation models.
 #[derive(Debug, Parser)]
@@ -105,7 +107,7 @@ pub enum Command {
     Info(InfoArgs),
     /// Write a page with the curves, samples and configuration of a run, or a page that compares several runs
     Report(ReportArgs),
-    /// Average the last checkpoints of a run into one model
+    /// Average the last checkpoints of a run, or several models, into one model
     Average(AverageArgs),
     /// Split lines into subwords
     Tokenize(TokenizeArgs),
@@ -299,7 +301,8 @@ pub struct TranslateArgs {
     pub alignment: bool,
     /// Write this many translations per line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`; lines are numbered from 0
     ///
-    /// The best come first; with --sample, they come in the order in which they were drawn.
+    /// The best come first; with --sample, they come in the order in which they were drawn. Two may be the same text in other
+    /// subwords.
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
     /// Begin every translation with this text
@@ -338,52 +341,6 @@ pub struct ScoreArgs {
     /// runtime.precision]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
-}
-
-/// `mt quantize`
-#[derive(Args, Debug)]
-pub struct QuantizeArgs {
-    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
-    #[arg(value_name = "MODEL")]
-    pub model: PathBuf,
-    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
-    #[arg(long, value_name = "WHICH")]
-    pub checkpoint: Option<String>,
-    /// Directory of the new model
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-}
-
-/// `mt export`
-#[derive(Args, Debug)]
-pub struct ExportArgs {
-    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
-    #[arg(value_name = "MODEL")]
-    pub model: PathBuf,
-    /// ct2 for CTranslate2, or hf-marian for a MarianMT folder of Hugging Face transformers
-    #[arg(long, value_name = "FORMAT")]
-    pub format: String,
-    /// Directory to write; it must not exist yet
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-    /// Number type of the stored weights of a CTranslate2 model: float32 or int8
-    #[arg(long, value_name = "TYPE", default_value = "float32")]
-    pub quantization: String,
-    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
-    #[arg(long, value_name = "WHICH")]
-    pub checkpoint: Option<String>,
-}
-
-/// `mt import`
-#[derive(Args, Debug)]
-pub struct ImportArgs {
-    /// Folder of a MarianMT (Hugging Face transformers) or Marian model, such as OPUS-MT's; a Marian .npz; or hf:ORG/NAME of the
-    /// hub
-    #[arg(value_name = "DIR")]
-    pub source: PathBuf,
-    /// Directory of the new model; it must not exist yet
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
 }
 
 /// `mt shortlist`
@@ -455,27 +412,12 @@ pub struct InfoArgs {
     pub set: Vec<String>,
 }
 
-/// `mt average`
-#[derive(Args, Debug)]
-#[command(group = ArgGroup::new("which").required(true).args(["last", "checkpoints"]))]
-pub struct AverageArgs {
-    /// Run directory
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
-    /// Average this many of the checkpoints that train.save_every asked for, the last ones; the newest counts as one
-    #[arg(long, value_name = "N")]
-    pub last: Option<usize>,
-    /// Average the checkpoints of these updates, separated by commas
-    #[arg(long, value_name = "STEP", value_delimiter = ',')]
-    pub checkpoints: Vec<u64>,
-    /// Directory of the new model
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-}
-
 /// `mt tokenize`, `mt detokenize`
 #[derive(Args, Debug)]
 pub struct TokenizeArgs {
+    /// Lines; without any, --input or stdin is read
+    #[arg(value_name = "TEXT", conflicts_with = "input")]
+    pub text: Vec<OsString>,
     /// Model or run directory, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
     pub model: Option<PathBuf>,
@@ -486,8 +428,8 @@ pub struct TokenizeArgs {
     #[arg(long, conflicts_with = "tokenizer")]
     pub target: bool,
     /// File to read; - for stdin
-    #[arg(long, value_name = "FILE", default_value = "-")]
-    pub input: PathBuf,
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
     /// File to write to; - for stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,

@@ -101,7 +101,7 @@ impl Error {
     pub fn io(doing: &str, path: impl AsRef<Path>, source: std::io::Error) -> Self {
         let path = path.as_ref();
         let help = match source.kind() {
-            std::io::ErrorKind::NotFound => Some("check the path"),
+            std::io::ErrorKind::NotFound => None,
             std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another place"),
             std::io::ErrorKind::StorageFull if is_out_of_files(path) => Some(
                 "the file system has room, but can hold no more files (its inodes are used up): remove files that are not \
@@ -116,8 +116,9 @@ impl Error {
             std::io::ErrorKind::IsADirectory => Some("there is a directory of this name; a file is needed"),
             _ => None,
         };
+        let is_missing = source.kind() == std::io::ErrorKind::NotFound;
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);
-        error.inner.help = help.map(str::to_owned);
+        error.inner.help = if is_missing { Some(check_path(path)) } else { help.map(str::to_owned) };
         error
     }
 
@@ -293,6 +294,43 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.inner.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static))
     }
+}
+
+/// What to do about a file that is not there: look at its path or, if its folder has something of a similar name, take that.
+pub fn check_path(path: &Path) -> String {
+    advice(similar(path, |_| true))
+}
+
+/// The same of a directory.
+pub fn check_directory(path: &Path) -> String {
+    advice(similar(path, Path::is_dir))
+}
+
+fn advice(other: Option<PathBuf>) -> String {
+    other.map_or_else(|| "check the path".to_owned(), |other| format!("did you mean {}?", other.display()))
+}
+
+/// What is in the folder of a path that is not there, under a name that differs by a slip of the pen or lacks only the extension.
+fn similar(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // `train.de` is no slip for `train.en`.
+    let of = |name: &str| -> [String; 2] {
+        let (stem, extension) = name.split_once('.').unwrap_or((name, ""));
+        [stem, extension].map(str::to_owned)
+    };
+    let [stem, extension] = of(name);
+    let slips = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.ok().filter(|entry| is_wanted(&entry.path()))?;
+        // A link that leads nowhere is there, too.
+        let other = entry.file_name().into_string().ok().filter(|other| other != name)?;
+        let [other_stem, other_extension] = of(&other);
+        let slips = strsim::damerau_levenshtein(&stem, &other_stem);
+        let is_close = extension == other_extension && (1..=2).contains(&slips) && 3 * slips <= stem.chars().count();
+        (is_close || (slips == 0 && extension.is_empty())).then_some((slips, other))
+    };
+    let (_, other) = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?.filter_map(slips).min()?;
+    Some(folder.map_or_else(|| PathBuf::from(&other), |folder| folder.join(&other)))
 }
 
 #[cfg(test)]

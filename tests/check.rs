@@ -162,7 +162,9 @@ fn what_would_happen_only_after_the_end_is_warned_of() {
     let all = said(["train.max_updates=12", "train.schedule.warmup=12", "valid.every=13"]);
     assert!(all.contains(warmup) && all.contains(valid), "{all}");
     let none = said(["train.max_updates=12", "train.schedule.warmup=11", "valid.every=12"]);
-    assert!(!none.contains("training ends at update 12"), "{none}");
+    assert!(!none.contains("training ends at update 12") && !none.contains("the learning rate is"), "{none}");
+    let high = said(["train.schedule.learning_rate=0.2", "train.schedule.warmup=8", "valid.every=12"]);
+    assert!(high.contains("warning: the learning rate is 0.20 at update 8: training will probably diverge"), "{high}");
 }
 
 #[test]

@@ -41,7 +41,16 @@ fn a_missing_file_is_named() {
     let output = project.train(&[]);
     fails(&output, 1, &["train.de", "valid.en", "help:"]);
     assert!(!stderr(&output).contains("tokenizer"));
-    fails(&project.mt(&["train", "--config", "nothing.toml"]), 2, &["nothing.toml"]);
+    fails(&project.mt(&["train", "--config", "nothing.toml"]), 2, &["nothing.toml", "check the path"]);
+    for name in ["smal.toml", "small", "./smlal.toml"] {
+        fails(
+            &project.mt(&["train", "--config", name]),
+            2,
+            &["cannot read the configuration", "did you mean ", "small.toml?"],
+        );
+    }
+    // Not the other side.
+    fails(&project.mt(&["eval", "--hyp", "train.de", "--ref", "valid.de"]), 1, &["train.de", "help: check the path"]);
 }
 
 #[test]
@@ -64,6 +73,62 @@ fn invalid_utf8_is_named_with_its_line() {
 fn nothing_left_after_filtering_is_an_error_with_counts() {
     let project = Project::new();
     fails(&project.train(&["--set", "data.max_length=1"]), 1, &["120", "max_length"]);
+}
+
+/// Where a folder may not be entered, it is not known that nothing is there.
+#[test]
+fn what_may_not_be_looked_at_is_not_said_to_be_missing() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=1"]));
+    let long = "x".repeat(300);
+    for model in [&format!("{long}/model"), &format!("runs/small/{long}")] {
+        let output = project.mt(&["translate", "--model", model, "a"]);
+        fails(&output, 1, &["cannot look for the model", "File name too long"]);
+        assert!(!stderr(&output).contains("does not exist"));
+    }
+    fails(
+        &project.train(&["--run-dir", "b", "--set", &format!("train.init={long}")]),
+        1,
+        &["cannot look for the model"],
+    );
+    // A bare name has the working directory as its folder.
+    let output = project
+        .command(&["translate", "--model", "model.safetensors", "a"])
+        .current_dir(project.path("runs/small"))
+        .output()
+        .unwrap();
+    fails(&output, 1, &["a model is named by its directory", "name it: ."]);
+}
+
+/// An empty file would be a configuration of defaults.
+#[test]
+fn a_configuration_that_was_emptied_is_damaged() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=4", "--set", "train.average_last=0"]));
+    for text in ["", "[model]\nheads = 2\n"] {
+        project.write("runs/small/config.toml", text);
+        let output = project.train(&["--resume", "--set", "train.max_updates=8"]);
+        fails(
+            &output,
+            1,
+            &["not the configuration that mt wrote here: it has no [", "runs/small/config.toml", "from a copy"],
+        );
+    }
+}
+
+/// Not even a directory, if it was not there before.
+#[test]
+fn a_start_that_fails_leaves_nothing() {
+    let project = Project::new();
+    project.write("train.de", "eins\n");
+    std::fs::create_dir_all(project.path("mine")).unwrap();
+    for run in ["runs/new", "mine"] {
+        fails(&project.train(&["--run-dir", run]), 1, &["train.en", "120"]);
+    }
+    assert!(!project.path("runs/new").exists() && project.path("mine").exists());
+    project.write("train.de", std::fs::read(project.path("train.en")).unwrap());
+    succeeds(&project.train(&["--run-dir", "runs/new", "--set", "train.max_updates=1"]));
+    succeeds(&project.train(&["--run-dir", "mine", "--set", "train.max_updates=1"]));
 }
 
 #[test]
@@ -411,6 +476,11 @@ fn tokenize_and_detokenize_are_inverse() {
     succeeds(&tokens);
     let back = project.mt_with_input(&["detokenize", "--model", "runs/small"], &tokens.stdout);
     assert_eq!(stdout(&back), text);
+    // Lines may be arguments, too.
+    let lines: Vec<&str> = text.lines().collect();
+    let of_arguments = project.mt(&[&["tokenize", "--model", "runs/small"], &lines[..]].concat());
+    assert_eq!(of_arguments.stdout, tokens.stdout);
+    fails(&project.mt(&["tokenize", "--input", "a", "b"]), 2, &["cannot be used with"]);
     std::fs::write(project.path("tokens"), &tokens.stdout).unwrap();
     let to_file = ["detokenize", "--model", "runs/small", "--input", "tokens", "--output", "text"];
     assert_eq!(stdout(&project.mt(&to_file)), "");

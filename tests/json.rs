@@ -19,6 +19,8 @@ fn documented() -> [BTreeMap<String, BTreeSet<String>>; 2] {
     })
 }
 
+const MONITOR: &str = "data.monitor=[{ name = 'again', source = 'train.en', target = 'train.de' }]";
+
 fn keys(object: &Value) -> BTreeSet<String> {
     object.as_object().unwrap_or_else(|| panic!("{object}")).keys().cloned().collect()
 }
@@ -29,7 +31,7 @@ fn results_have_the_documented_keys() {
     let [results, log_entries] = documented();
     let commands: &[(&str, &[&str])] = &[
         ("train --dry-run", &["--config", "small.toml", "--run-dir", "runs/other"]),
-        ("train", &["--config", "small.toml", "--threads", "1"]),
+        ("train", &["--config", "small.toml", "--threads", "1", "--set", MONITOR]),
         ("check", &["--config", "small.toml", "--run-dir", "runs/other"]),
         ("prepare", &["--config", "small.toml"]),
         ("translate", &["--model", "runs/small", "the cat"]),
@@ -80,5 +82,5 @@ fn results_have_the_documented_keys() {
         ["train.save_every=1", "train.max_skipped=0", "train.schedule.learning_rate=1e30", "train.max_updates=16"];
     project.train(&[&["--resume", "--force"], &sets(&hot)[..]].concat());
     look_at_log();
-    assert_eq!(seen, ["back", "change", "final", "skip", "train", "valid"].map(str::to_owned).into());
+    assert_eq!(seen, ["back", "change", "final", "monitor", "skip", "train", "valid"].map(str::to_owned).into());
 }

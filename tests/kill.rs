@@ -191,6 +191,8 @@ fn resuming_is_exact_in_every_setting() {
         &["valid.every=2", "valid.patience=4"],
         &["train.exponential_average=0.9", "train.average_last=0"],
         &["train.log_every=7", "tokenizer.dropout=0.0"],
+        // The first kill comes at the checkpoint of update 0.
+        &["valid.on_start=true", "valid.every=3", "data.monitor=[{ source = \"more.en\", target = \"more.de\" }]"],
         &["runtime.threads=1"],
         &["runtime.threads=2", "model.attention_dropout=0.2", "model.activation_dropout=0.2"],
     ];

@@ -255,7 +255,7 @@ fn run(depth: usize, config: &TrainConfig, trouble: Trouble<'_>) -> (Left, usize
         optimizer: Optimizer::new(&config.optimizer, model.parameters(), config.exponential_average).unwrap(),
         config,
         valid: &ValidConfig { every: 4, patience: 0, ..ValidConfig::default() },
-        log: Log::open(folder.path(), state.progress(), None, Vec::new()).unwrap(),
+        log: Log::open(folder.path(), None, None, Vec::new()).unwrap(),
         state,
         communicator: &Alone,
         padding: 0,

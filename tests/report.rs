@@ -191,6 +191,17 @@ fn runs_are_compared_on_one_page() {
     assert_eq!(systems, ["y (final)", "x (final)"]);
     assert!(compared["notes"][1].as_str().unwrap().contains("z has a damaged validation/final.txt: 1 line, and 6 in"));
 
+    // The numbers are there for programs, too.
+    let output = project.mt(&["report", "y", "one/x", "--output", "curves.svg", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let made = &project.logged("y", "final")[0];
+    let [of_page, of_log] =
+        [&json["runs"][0]["final"], made].map(|of| ["update", "perplexity", "bleu"].map(|key| of[key].clone()));
+    assert_eq!(of_page, of_log);
+    assert_eq!(
+        (&json["compared"]["systems"][1]["bleu"]["p_value"], &json["runs"][1]["best"]["update"]),
+        (&1.0.into(), &12.into())
+    );
     // Curves are also available as pictures.
     for (name, beginning) in [("curves.svg", &b"<svg "[..]), ("curves.png", b"\x89PNG")] {
         succeeds(&project.mt(&["report", "y", "z", "--output", name]));
@@ -216,7 +227,13 @@ fn runs_are_compared_on_one_page() {
     }
     let page = project.mt(&["report", "y", "--output", "-"]);
     assert!(stdout(&page).starts_with("<!doctype html>") && stdout(&page).ends_with("</html>\n"));
-    assert_eq!(stdout(&project.mt(&["report", "y", "--json"])), "{\"report\":\"y/report.html\"}\n");
+    let json =
+        |args: &[&str]| -> Value { serde_json::from_slice(&project.mt(&[args, &["--json"]].concat()).stdout).unwrap() };
+    let one = json(&["report", "y"]);
+    assert_eq!(
+        (&one["report"], &one["runs"][0]["name"], &one["compared"]),
+        (&"y/report.html".into(), &"y".into(), &Value::Null)
+    );
     let both = project.mt(&["report", "y", "--output", "-", "--json"]);
     fails(&both, 2, &["--json and --output -", "stdout gets the page"]);
     let nowhere = project.mt(&["report", "y", "--output", "no/such/page.html"]);

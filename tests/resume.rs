@@ -142,7 +142,7 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
         wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
         let id = child.id().to_string();
         for second in ["--resume", "--overwrite"] {
-            fails(&project.train(&[second]), 2, &["runs/small", &id, "--run-dir"]);
+            fails(&project.train(&[second]), 1, &["runs/small", &id, "--run-dir"]);
         }
         for _ in 0..2 {
             send(signal, &child);
@@ -284,7 +284,7 @@ fn a_lock_that_was_removed_is_not_lost() {
         std::fs::remove_file(run.join(".lock")).unwrap();
         std::fs::write(run.join(".lock"), "77\n").unwrap();
     });
-    fails(&output, 2, &["process 77 is training in this run directory", "runs/small"]);
+    fails(&output, 1, &["process 77 is training in this run directory", "runs/small"]);
     assert!(!project.path("runs/small/checkpoints").exists());
 }
 
@@ -1331,4 +1331,104 @@ fn an_exponential_average_begins_with_the_model_that_training_begins_with() {
     let [before, after] = ["runs/small", "tuned"].map(|run| floats(&file(&project, run, "model.safetensors")));
     let furthest = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(furthest > 0.0 && furthest < 1e-5, "{furthest}");
+}
+
+/// Fine-tuning begins with a validation, and what it began with is the best until something better comes.
+#[test]
+fn what_fine_tuning_begins_with_is_validated() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    // Too high a rate spoils the model.
+    let spoils = sets(&[
+        "train.init=runs/small",
+        "train.average_last=0",
+        "train.schedule.learning_rate=0.5",
+        "train.max_updates=4",
+        "valid.every=2",
+    ]);
+    let train = |run, more: &[&str]| {
+        succeeds(&project.train(&[&["--run-dir", run], &spoils[..], more].concat()));
+    };
+    let validations = |run| -> Vec<_> {
+        project.logged(run, "valid").iter().map(|entry| (entry["update"].as_u64(), entry["best"].as_bool())).collect()
+    };
+    let made_of = |run| project.logged(run, "final")[0]["model"].clone();
+    let [at_start, at_2, at_4] = [(0, true), (2, false), (4, false)].map(|(update, best)| (Some(update), Some(best)));
+    train("spoilt", &[]);
+    assert_eq!(validations("spoilt"), [at_start, at_2, at_4]);
+    assert_eq!(made_of("spoilt"), "best, update 0");
+    assert_eq!(file(&project, "spoilt", "model.safetensors"), file(&project, "runs/small", "model.safetensors"));
+    // The first validation is not repeated when the run goes on.
+    train("parts", &["--set", "train.max_updates=1"]);
+    train("parts", &["--resume"]);
+    assert_eq!(validations("parts"), [at_start, at_2, at_4]);
+    assert_eq!(file(&project, "parts", "model.safetensors"), file(&project, "spoilt", "model.safetensors"));
+    // Averages are of what training has made.
+    train("mean", &sets(&["train.average_last=9", "train.save_every=2"]));
+    assert_eq!(made_of("mean"), "average of the last 2 checkpoints");
+    // It can be left out, and be had without another model.
+    train("without", &["--set", "valid.on_start=false"]);
+    assert_eq!(validations("without")[0], (at_2.0, Some(true)));
+    succeeds(
+        &project.train(&[&["--run-dir", "new"], &sets(&["valid.on_start=true", "train.max_updates=1"])[..]].concat()),
+    );
+    assert_eq!(validations("new"), [at_start]);
+    // Its checkpoint records as much of how it was made as others do.
+    let record = |step: u64| -> Vec<String> {
+        let state = file(&project, "new", &format!("checkpoints/step-{step:08}/state.json"));
+        let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+        state["configuration"].as_object().unwrap().keys().cloned().collect()
+    };
+    assert!(record(0) == record(1) && record(0).iter().any(|key| key == "model.heads"), "{:?}", record(0));
+    // What training begins with is said beforehand, too, but not of a run that goes on.
+    let before = |command: &[&str], run: &str| {
+        let output = project.mt(&[command, &["--config", "small.toml", "--run-dir", run], &spoils[..]].concat());
+        succeeds(&output);
+        stdout(&output).contains("beginning with the weights of ") && stdout(&output).contains("runs/small (final)")
+    };
+    assert!(before(&["check"], "next") && before(&["train", "--dry-run"], "next"));
+    assert!(!before(&["check"], "spoilt") && !before(&["train", "--dry-run", "--resume"], "spoilt"));
+}
+
+/// Between a model and what became of it, each as much as its weight says.
+#[test]
+fn models_are_averaged_by_their_weights() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let tuning = sets(&["train.init=runs/small", "train.average_last=0", "train.max_updates=3", "valid.every=0"]);
+    succeeds(&project.train(&[&["--run-dir", "tuned"], &tuning[..]].concat()));
+    let average = |args: &[&str]| project.mt(&[&["average", "-q"], args].concat());
+    let tensors = |model: &str| floats(&file(&project, model, "model.safetensors"));
+    succeeds(&average(&["runs/small", "tuned", "--weights", "1,3", "--out", "mixed"]));
+    succeeds(&average(&["runs/small", "tuned", "--out", "mean"]));
+    let [before, after, mixed, mean] = ["runs/small", "tuned", "mixed", "mean"].map(tensors);
+    let mut moved = 0;
+    for (((before, after), mixed), mean) in before.iter().zip(&after).zip(&mixed).zip(&mean) {
+        let [before, after] = [before, after].map(|value| f64::from(*value));
+        assert_eq!(*mixed, ((before + 3.0 * after) / 4.0) as f32);
+        assert_eq!(*mean, ((before + after) / 2.0) as f32);
+        moved += usize::from(before != after);
+    }
+    assert!(moved > 100, "{moved}");
+    succeeds(&project.mt(&["translate", "--model", "mixed", "a dog"]));
+    let info = stdout(&project.mt(&["info", "mixed"]));
+    assert!(info.contains("made from: 0.2500 of runs/small (final), 0.7500 of tuned (final) (average)"), "{info}");
+    // A checkpoint is a model, too.
+    let checkpoint = "runs/small/checkpoints/step-00000004";
+    succeeds(&average(&[checkpoint, "tuned", "--out", "other"]));
+    for (args, code, says) in [
+        (&["runs/small", "tuned", "--weights", "1", "--out", "no"][..], 2, "--weights has 1 numbers for 2 models"),
+        (&["runs/small", "tuned", "--weights", "1,-1", "--out", "no"], 2, "--weights are positive numbers"),
+        (&["runs/small", "tuned", "--last", "2", "--out", "no"], 2, "of one run, but several are named"),
+        (&["runs/small", "--out", "no"], 2, "--last N or --checkpoints"),
+        (&["runs/small", "nowhere", "--out", "no"], 1, "there is no such directory"),
+    ] {
+        fails(&average(args), code, &[says]);
+        assert!(!project.path("no").exists());
+    }
+    succeeds(&project.mt(&["quantize", "tuned", "--out", "int8", "-q"]));
+    fails(&average(&["runs/small", "int8", "--out", "no"]), 1, &["its weights are 8-bit integers", "--> int8"]);
+    succeeds(&project.train(&[&["--run-dir", "wide"], &sets(&["model.d_ff=128", "train.max_updates=1"])[..]].concat()));
+    let says = ["this is another model than runs/small: `model.d_ff` is 128 instead of 64", "--> wide"];
+    fails(&average(&["runs/small", "wide", "--out", "no"]), 1, &says);
 }

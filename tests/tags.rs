@@ -196,6 +196,28 @@ fn a_tag_for_a_model_that_has_none_is_told() {
         assert_eq!(said("<x> <2de>").matches(warning).count(), 1, "{args:?}");
         assert!(!said("<x>").contains("--tag"), "{args:?}");
     }
+    // Compared with a model that knows it, the other is not spoilt by it.
+    let tagged =
+        ["train", "-q", "--config", "small.toml", "--run-dir", "tagged", "--set", "train.max_updates=2", "--set", TAGS];
+    succeeds(&project.mt(&tagged));
+    let scores = |models: &[&str], more: &[&str]| {
+        let models: Vec<&str> = models.iter().flat_map(|model| ["--model", model]).collect();
+        let args = ["eval", "--src", "valid.en", "--ref", "valid.de", "--chrf", "--json"];
+        let output = project.mt(&[&args[..], &models, more].concat());
+        succeeds(&output);
+        (serde_json::from_slice::<Value>(&output.stdout).unwrap(), stderr(&output))
+    };
+    let (both, said) = scores(&["plain", "tagged"], &["--tag", "<2de>", "--paired-bs"]);
+    assert!(said.contains("note: plain has no tags: <2de> is not put before its sources"), "{said}");
+    let alone = [scores(&["plain"], &[]).0, scores(&["tagged"], &["--tag", "<2de>"]).0];
+    assert_eq!([&both[0]["chrf"]["score"], &both[1]["chrf"]["score"]], alone.each_ref().map(|of| &of["chrf"]["score"]));
+    // With none that knows it, it is text for all, as for one.
+    let (_, said) = scores(&["plain", "plain"], &["--tag", "<2de>", "--paired-bs"]);
+    assert!(said.contains("is read as text like any other"), "{said}");
+    // What a model writes may be a source again.
+    let forced = project.mt(&["translate", "--model", "tagged", "--tag", "<2de>", "--prefix", "<2de>", "the cat"]);
+    succeeds(&forced);
+    assert!(stderr(&forced).contains("the translation contains a tag of the vocabulary"), "{}", stderr(&forced));
 }
 
 /// Scores on lines without a tag are those of translations into whatever language the model makes of them.

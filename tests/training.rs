@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{Project, file, floats, sets, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, floats, sets, stderr, stdout, succeeds};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -177,4 +177,63 @@ fn a_seed_may_be_a_flag_or_a_key() {
     }
     let [flag, key, default] = ["flag", "key", "default"].map(|run| model(&project, run));
     assert!(flag == key && flag != default);
+}
+
+/// Further sets are scored at each validation, as `mt eval` scores them, and change nothing else.
+#[test]
+fn further_sets_are_scored_and_decide_nothing() {
+    let project = Project::new();
+    let lines = |name: &str| std::fs::read_to_string(project.path(name)).unwrap();
+    let first = |name: &str| lines(name).lines().take(30).map(|line| format!("{line}\n")).collect::<String>();
+    project.write("news.en", first("train.en"));
+    project.write("news.de", first("train.de"));
+    let monitor = "data.monitor=[{ source = 'news.en', target = 'news.de' }, \
+                   { name = 'half', source = 'train.en', target = 'train.de' }]";
+    let keys = ["valid.every=4", "valid.metric=loss", "train.average_last=0"];
+    train(&project, "without", &keys);
+    train(&project, "with", &[&keys[..], &[monitor]].concat());
+    assert_eq!(model(&project, "without"), model(&project, "with"));
+    let told = project.logged("with", "monitor");
+    let of = |entry: &Value| (entry["set"].as_str().unwrap().to_owned(), entry["update"].as_u64().unwrap());
+    let at = |update| [("news".to_owned(), update), ("half".to_owned(), update)];
+    assert_eq!(told.iter().map(of).collect::<Vec<_>>(), [at(4), at(8), at(12), at(12)].concat());
+    // The last two are the final model's.
+    assert!(told.iter().map(|entry| entry["model"].is_string()).eq([[false; 6].as_slice(), &[true; 2]].concat()));
+    for (set, more) in
+        [("news", &["--src", "news.en", "--ref", "news.de"][..]), ("half", &["--src", "train.en", "--ref", "train.de"])]
+    {
+        let found = told.iter().rfind(|entry| entry["set"] == set).unwrap();
+        let eval = |what: &[&str]| -> Value {
+            let output = project.mt(&[&["eval", "--model", "with", "--json", "-q"], more, what].concat());
+            succeeds(&output);
+            serde_json::from_slice(&output.stdout).unwrap()
+        };
+        let scores = eval(&["--bleu", "--chrf", "--beam", "1"]);
+        assert!(relative(number(&scores["bleu"], "score"), number(found, "bleu")) < 1e-9, "{scores} {found}");
+        assert!(relative(number(&scores["chrf"], "score"), number(found, "chrf")) < 1e-9, "{scores} {found}");
+        let likelihood = eval(&["--ppl"]);
+        assert!(
+            relative(number(&likelihood["ppl"], "score"), number(found, "perplexity")) < 1e-4,
+            "{likelihood} {found}"
+        );
+    }
+    // Other sets are no other training.
+    let other = "data.monitor=[{ name = 'other', source = 'news.en', target = 'news.de' }]";
+    let resume = ["train", "--config", "small.toml", "-q", "--run-dir", "with", "--resume", "--json"];
+    let output = project.mt(&[&resume[..], &sets(&[&keys[..], &[other, "train.max_updates=16"]].concat())].concat());
+    succeeds(&output);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(result["monitor"]["other"]["bleu"].is_number() && result["valid"]["bleu"].is_number(), "{result}");
+    // The run has ended: what is told is what its log has.
+    let again = project.mt(&[&resume[..], &sets(&[&keys[..], &[other, "train.max_updates=16"]].concat())].concat());
+    let again: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!((&again["monitor"], &again["valid"]), (&result["monitor"], &result["valid"]));
+    // Nothing else needs their text.
+    std::fs::remove_file(project.path("news.en")).unwrap();
+    succeeds(&project.mt(&["shortlist", "with", "--out", "list"]));
+    // Text that is not there is named, like all others.
+    let missing = "data.monitor=[{ source = 'nowhere.en', target = 'news.de' }]";
+    fails(&project.train(&["--run-dir", "none", "--set", missing]), 1, &["nowhere.en"]);
+    let twice = "data.monitor=[{ source = 'news.en', target = 'news.de' }, { source = 'news.de', target = 'news.en' }]";
+    fails(&project.train(&["--run-dir", "none", "--set", twice]), 2, &["two sets of `data.monitor` are called news"]);
 }

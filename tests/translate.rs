@@ -309,6 +309,7 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--max-length", "0"], "--max-length must be at least 1"),
         (&["--sample", "--patience", "2"], "--patience"),
         (&["--attention", "a.json", "--long", "split"], "--long truncate"),
+        (&["--attention", "a.pdf"], "attention cannot be drawn as .pdf"),
         (&["--output", "runs/small/model.safetensors"], "same file as the input"),
         (&["--precision", "f16"], "f32, bf16, int8, auto"),
     ] {
@@ -786,6 +787,17 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     succeeds(&project.train(&["--set", "tokenizer.vocab_size=310", "--run-dir", "runs/other"]));
     let other = project.mt(&["translate", "--model", "runs/other", "--shortlist", "list", "the cat"]);
     fails(&other, 1, &["another tokenizer"]);
+    // One of other text has translations of few tokens.
+    project.write("one.en", "the\n");
+    project.write("one.de", "die\n");
+    let said = || {
+        let output = project.mt(&["translate", "--model", "runs/small", "--shortlist", "list", "--input", "train.en"]);
+        succeeds(&output);
+        stderr(&output)
+    };
+    assert!(!said().contains("the shortlist has no translations"));
+    succeeds(&make(&["--src", "one.en", "--tgt", "one.de"]));
+    assert!(said().contains("other text (mt shortlist)"), "{}", said());
 }
 
 /// Neither where text was prepared, nor the file that a tokenizer came from, depends on how the model is named.

@@ -1,4 +1,6 @@
-//! The mean of several checkpoints' weights, as in "Attention Is All You Need", section 6.1.
+//! The mean of several checkpoints' weights, as in "Attention Is All You Need", section 6.1, or of several models' (Wortsman et
+//! al. 2022, "Model soups"; with weights, between a model and what became of it in fine-tuning, "Robust fine-tuning of zero-shot
+//! models").
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,14 @@ use crate::error::{Error, Result};
 /// # Errors
 /// No directory is given, one is damaged, or one does not fit `layout`; all of these are named at once.
 pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Result<()> {
+    weighted_average(directories, &vec![1.0; directories.len()], layout, flat)
+}
+
+/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory.
+///
+/// # Errors
+/// As there.
+pub fn weighted_average(directories: &[PathBuf], weights: &[f64], layout: &[Slot], flat: &mut [f32]) -> Result<()> {
     if directories.is_empty() {
         return Err(Error::failure("there is no checkpoint to average"));
     }
@@ -29,7 +39,7 @@ pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Re
     if problems.is_empty() {
         let mut mean = Mean { sum: vec![0.0; CHUNK], values: vec![0.0; CHUNK] };
         for (i, slot) in layout.iter().enumerate() {
-            mean.of_tensor(&mut files, i, slot, slot.of(flat)?)?;
+            mean.of_tensor(&mut files, weights, i, slot, slot.of(flat)?)?;
         }
     }
     problems.extend(files.into_iter().filter_map(|file| file.finish().err()));
@@ -51,20 +61,29 @@ struct Mean {
 }
 
 impl Mean {
-    fn of_tensor(&mut self, files: &mut [TensorFile], i: usize, slot: &Slot, out: &mut [f32]) -> Result<()> {
+    fn of_tensor(
+        &mut self,
+        files: &mut [TensorFile],
+        weights: &[f64],
+        i: usize,
+        slot: &Slot,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let total: f64 = weights.iter().sum();
         let mut bad = vec![0; files.len()];
         for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
-            for (k, file) in files.iter_mut().enumerate() {
+            for (k, (file, weight)) in files.iter_mut().zip(weights).enumerate() {
                 let values = &mut self.values[..out.len()];
                 file.read(i, chunk * CHUNK, values)?;
                 bad[k] += non_finite(values);
                 for (sum, &value) in self.sum.iter_mut().zip(values.iter()) {
                     // The first is taken as it is: 0.0 + -0.0 would lose the sign.
-                    *sum = if k == 0 { f64::from(value) } else { *sum + f64::from(value) };
+                    let value = weight * f64::from(value);
+                    *sum = if k == 0 { value } else { *sum + value };
                 }
             }
             for (out, sum) in out.iter_mut().zip(&self.sum) {
-                *out = (sum / files.len() as f64) as f32;
+                *out = (sum / total) as f32;
             }
         }
         for (file, bad) in files.iter_mut().zip(bad) {

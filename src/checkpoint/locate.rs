@@ -13,7 +13,7 @@ use super::save::REPLACED;
 use super::{
     BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name, read_state,
 };
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Place, Result, check_directory};
 use crate::file;
 
 /// A pointer is one short line.
@@ -252,8 +252,9 @@ pub fn look_again<T>(run: &Path, is_sound: impl Fn(&T) -> bool, mut look: impl F
 /// # Errors
 /// There is no such model, or it is damaged; the help says what can be found.
 pub fn locate(dir: &Path, which: Option<Which>) -> Result<Located> {
-    if !dir.is_dir() {
-        return Err(no_model(dir, "there is no such directory").help("check the path"));
+    let is_there = dir.try_exists().map_err(|error| Error::io("look for the model", dir, error))?;
+    if !is_there || !dir.is_dir() {
+        return Err(no_model(dir, "there is no such directory").help(check_directory(dir)));
     }
     look_again(dir, |found: &Located| found.warnings.is_empty(), || look(dir, which))
 }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{MANIFEST_FILE, disk, run_and_step};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_directory};
 use crate::file;
 
 /// The version of the files' format that is written and read. It covers the manifest and the files it lists.
@@ -192,7 +192,7 @@ fn not_complete(dir: &Path) -> Error {
             .at(dir)
             .help("writing it was interrupted, or is still going on; a copy of a model needs the manifest too")
     } else {
-        Error::failure("there is no such directory").at(dir).help("check the path")
+        Error::failure("there is no such directory").at(dir).help(check_directory(dir))
     }
 }
 

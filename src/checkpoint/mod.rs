@@ -23,7 +23,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use average::average;
+pub use average::{average, weighted_average};
 pub(crate) use disk::write_error;
 pub use disk::{refuse_existing, whole_directory};
 pub use format::{Elements, NamedTensor, Slot, TensorFile, load_into, scale_name};

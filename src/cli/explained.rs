@@ -42,7 +42,7 @@ fn key_as_option(error: Error, command: &Command, arguments: &[OsString]) -> Err
     let takes_keys = |command: &&Command| command.get_arguments().any(|argument| argument.get_long() == Some("set"));
     let mut subcommands = arguments.iter().skip(1).filter_map(|argument| command.find_subcommand(argument));
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
-    let Some(name) = option.strip_prefix("--") else { return error };
+    let Some(name) = option.strip_prefix("--") else { return file_alone(error, command, arguments) };
     if !subcommands.next().as_ref().is_some_and(takes_keys) {
         return error;
     }
@@ -55,6 +55,20 @@ fn key_as_option(error: Error, command: &Command, arguments: &[OsString]) -> Err
         None => format!("for a key of the configuration, give {}", sets.join(" or ")),
     };
     Error::raw(ErrorKind::UnknownArgument, format!("unexpected argument {option}\n  help: {help}\n")).with_cmd(command)
+}
+
+/// A configuration without `--config` before it.
+fn file_alone(error: Error, command: &Command, arguments: &[OsString]) -> Error {
+    let of = arguments.iter().skip(1).find_map(|argument| command.find_subcommand(argument));
+    let takes_one = |command: &Command| command.get_arguments().any(|argument| argument.get_long() == Some("config"));
+    match (error.get(ContextKind::InvalidArg), of) {
+        (Some(ContextValue::String(file)), Some(of)) if file.ends_with(".toml") && takes_one(of) => {
+            let help = format!("name a configuration with --config: `mt {} --config {file}`", of.get_name());
+            let message = format!("unexpected argument {file}\n  help: {help}\n");
+            Error::raw(ErrorKind::UnknownArgument, message).with_cmd(command)
+        }
+        _ => error,
+    }
 }
 
 /// Names the option if its name begins with the flag that is missing: clap names only the flag.
@@ -95,6 +109,11 @@ mod tests {
             assert_eq!(said, format!("error: unexpected argument {option}\n  help: {help}\n"));
         }
         assert!(said("mt info --config a.toml").ends_with("help: name the file without --config: `mt info FILE`\n"));
+        assert!(
+            said("mt train -q a.toml")
+                .ends_with("help: name a configuration with --config: `mt train --config a.toml`\n")
+        );
+        assert!(!said("mt train text").contains("help: name"));
         assert!(said("mt train --save-dir x").ends_with("on the command line: `--run-dir DIR`\n"));
         // Where there is no `--set`, and what is no key.
         for line in ["mt translate --lr 3", "mt train --config a.toml --nothing"] {

@@ -1,15 +1,17 @@
 //! `mt average`
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
 
 use super::shared::model::{config_of, named, slots, vocabulary, write_model};
 use super::shared::output::print;
 use super::shared::run::record::refuse_other_model;
-use crate::checkpoint;
+use crate::checkpoint::{self, Located};
 use crate::cli::{AverageArgs, Common};
-use crate::config::Config;
-use crate::console::info;
+use crate::config::{self, Config, Decides};
+use crate::console::{info, message};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::layout;
@@ -17,75 +19,193 @@ use crate::model::layout;
 /// Updates, and the directories of their checkpoints.
 type Checkpoints = Vec<(u64, PathBuf)>;
 
-/// Averages checkpoints of a run into a model directory of its own.
+/// Averages checkpoints of a run, or several models, into a model directory of its own.
 pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
-    let config = config_of(&args.run)?;
+    let are_named = args.last.is_some() || !args.checkpoints.is_empty();
+    match &args.models[..] {
+        [run] if are_named => of_run(run, args, common),
+        [_] => {
+            let error = Error::usage("it is not said what to average");
+            Err(error.help("of a run, --last N or --checkpoints STEP,STEP; or name several models"))
+        }
+        _ if are_named => {
+            let error =
+                Error::usage("--last and --checkpoints choose among the checkpoints of one run, but several are named");
+            Err(error.help(
+                "name one; or several models, each by its directory (a checkpoint is runs/NAME/checkpoints/step-…)",
+            ))
+        }
+        models => of_models(models, args, common),
+    }
+}
+
+/// Averages checkpoints of a run.
+fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
+    let config = config_of(run)?;
     checkpoint::refuse_existing(&args.out)?;
-    let tokenizers = Tokenizers::load(&args.run)?;
+    let tokenizers = Tokenizers::load(run)?;
     let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
     let slots = slots(parameters.entries());
     let mut flat = vec![0f32; parameters.total()];
     let average = || {
         let chosen = match args.last {
-            Some(wanted) => last(wanted, args, &config)?,
-            None => of_updates(args)?,
+            Some(wanted) => last(wanted, run, &config)?,
+            None => of_updates(&args.checkpoints, run)?,
         };
         let directories: Vec<_> = chosen.iter().map(|(_, path)| path.clone()).collect();
         for directory in &directories {
-            refuse_other_model(&config, &args.run, directory)?;
+            refuse_other_model(&config, run, directory)?;
         }
         checkpoint::average(&directories, &slots, &mut flat).map(|()| chosen)
     };
-    let chosen = checkpoint::look_again(&args.run, |_| true, average)?;
+    let chosen = checkpoint::look_again(run, |_| true, average)?;
     let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();
     let averaged = match &steps[..] {
         [step] => format!("the checkpoint of update {step}"),
         _ => format!("the checkpoints of updates {}", steps.join(", ")),
     };
-    let made_from = format!("{averaged} of {} (average)", args.run.display());
+    let made_from = format!("{averaged} of {} (average)", run.display());
     write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat), &made_from)?;
     if common.json {
         let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();
-        print(serde_json::json!({ "out": args.out.display().to_string(), "updates": updates }))?;
+        print(json!({ "out": args.out.display().to_string(), "models": [shown(run)], "updates": updates }))?;
     }
     info(format_args!("averaged {averaged} into {}", args.out.display()));
     Ok(())
 }
 
+/// Averages models of one shape and vocabulary.
+fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<()> {
+    checkpoint::refuse_existing(&args.out)?;
+    let weights = weights(args)?;
+    let found = models.iter().map(|model| Model::find(model)).collect::<Result<Vec<_>>>()?;
+    let (Model { config, tokenizers, .. }, others) = (&found[0], &found[1..]);
+    let differing = others.iter().zip(&models[1..]).filter_map(|(other, path)| {
+        let why = found[0].difference(other)?;
+        Some(Error::failure(format!("this is another model than {}: {why}", models[0].display())).at(path))
+    });
+    let differing: Vec<Error> = differing.collect();
+    if !differing.is_empty() {
+        return Err(Error::many(differing));
+    }
+    let parameters = layout::layout(&config.model, vocabulary(tokenizers));
+    let slots = slots(parameters.entries());
+    for (model, path) in found.iter().zip(models) {
+        if model.located.tensors(&slots)?.is_quantised() {
+            let error = Error::failure("its weights are 8-bit integers").at(path);
+            return Err(error.help("average the models that such ones were made from, and quantise the mean"));
+        }
+    }
+    let mut flat = vec![0f32; parameters.total()];
+    let directories: Vec<PathBuf> = found.iter().map(|model| model.located.directory.clone()).collect();
+    checkpoint::weighted_average(&directories, &weights, &slots, &mut flat)?;
+    let total: f64 = weights.iter().sum();
+    let part = |((model, path), weight): ((&Model, &PathBuf), &f64)| {
+        format!("{:.4} of {} ({})", weight / total, path.display(), model.located.what)
+    };
+    let parts: Vec<String> = found.iter().zip(models).zip(&weights).map(part).collect();
+    let averaged = parts.join(", ");
+    write_model(&args.out, config, tokenizers, &named(parameters.entries(), &flat), &format!("{averaged} (average)"))?;
+    if common.json {
+        let models: Vec<String> = models.iter().map(|model| shown(model)).collect();
+        print(json!({ "out": args.out.display().to_string(), "models": models, "updates": [] }))?;
+    }
+    info(format_args!("averaged {averaged} into {}", args.out.display()));
+    Ok(())
+}
+
+/// How much each model counts.
+fn weights(args: &AverageArgs) -> Result<Vec<f64>> {
+    let (weights, models) = (&args.weights, args.models.len());
+    if weights.is_empty() {
+        return Ok(vec![1.0; models]);
+    }
+    let error = Error::usage(format!("--weights has {} numbers for {models} models", weights.len()));
+    if weights.len() != models {
+        return Err(error.help("give one for each, in their order"));
+    }
+    if weights.iter().any(|weight| *weight <= 0.0) || !weights.iter().sum::<f64>().is_finite() {
+        return Err(Error::usage("--weights are positive numbers").help("leave out a model that is not to count"));
+    }
+    Ok(weights.clone())
+}
+
+/// One of several models.
+struct Model {
+    config: Config,
+    tokenizers: Tokenizers,
+    located: Located,
+}
+
+impl Model {
+    fn find(named: &Path) -> Result<Self> {
+        let (directory, which) = checkpoint::directory_and_step(named);
+        let config = config_of(directory)?;
+        let located = checkpoint::locate(directory, which)?;
+        located.warnings.iter().for_each(|text| message(format_args!("warning: {text}")));
+        refuse_other_model(&config, directory, &located.directory)?;
+        Ok(Self { config, tokenizers: Tokenizers::load(directory)?, located })
+    }
+
+    /// How another is not the same model with other weights.
+    fn difference(&self, other: &Self) -> Option<String> {
+        let decides = |key: &str| config::decides(key, Decides::Shape) || config::decides(key, Decides::Function);
+        let keys = config::differences(&self.config, &other.config).into_iter();
+        let keys: Vec<String> = keys
+            .filter(|(key, ..)| key.starts_with("model.") && decides(key))
+            .map(|(key, here, there)| format!("`{key}` is {there} instead of {here}"))
+            .collect();
+        if !keys.is_empty() {
+            return Some(keys.join(", "));
+        }
+        let sides = [
+            ("source", &self.tokenizers.source, &other.tokenizers.source),
+            ("target", &self.tokenizers.target, &other.tokenizers.target),
+        ];
+        sides.into_iter().find_map(|(side, here, there)| {
+            Some(format!("the {side} vocabularies differ: {}", there.difference(here)?))
+        })
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
 /// The last `wanted` checkpoints.
-fn last(wanted: usize, args: &AverageArgs, config: &Config) -> Result<Checkpoints> {
-    let end = checkpoint::list(&args.run)?.last().map_or(0, |(step, _)| *step);
-    let mut checkpoints = checkpoint::regular(&args.run, config.train.save_every, end)?;
+fn last(wanted: usize, run: &Path, config: &Config) -> Result<Checkpoints> {
+    let end = checkpoint::list(run)?.last().map_or(0, |(step, _)| *step);
+    let mut checkpoints = checkpoint::regular(run, config.train.save_every, end)?;
     let count = checkpoints.len();
     if count == 0 {
-        return Err(no_checkpoints(args));
+        return Err(no_checkpoints(run));
     }
     if wanted == 0 || wanted > count {
         let s = if count == 1 { "" } else { "s" };
         let what = format!("--last {wanted}: the run has {count} checkpoint{s} that `train.save_every` asked for");
-        return Err(Error::usage(what).at(&args.run).help(format!("give a number from 1 to {count}")));
+        return Err(Error::usage(what).at(run).help(format!("give a number from 1 to {count}")));
     }
     Ok(checkpoints.split_off(count - wanted))
 }
 
 /// The checkpoints of the updates given by flags, each once.
-fn of_updates(args: &AverageArgs) -> Result<Checkpoints> {
-    let there = checkpoint::list(&args.run)?;
+fn of_updates(updates: &[u64], run: &Path) -> Result<Checkpoints> {
+    let there = checkpoint::list(run)?;
     if there.is_empty() {
-        return Err(no_checkpoints(args));
+        return Err(no_checkpoints(run));
     }
-    let wanted: BTreeSet<u64> = args.checkpoints.iter().copied().collect();
+    let wanted: BTreeSet<u64> = updates.iter().copied().collect();
     let missing: Vec<String> =
         wanted.iter().filter(|step| there.iter().all(|(other, _)| other != *step)).map(u64::to_string).collect();
     if !missing.is_empty() {
         let steps: Vec<String> = there.iter().map(|(step, _)| step.to_string()).collect();
-        let error = Error::usage(format!("the run has no checkpoint of update {}", missing.join(", "))).at(&args.run);
+        let error = Error::usage(format!("the run has no checkpoint of update {}", missing.join(", "))).at(run);
         return Err(error.help(format!("it has those of updates {}", steps.join(", "))));
     }
     Ok(there.into_iter().filter(|(step, _)| wanted.contains(step)).collect())
 }
 
-fn no_checkpoints(args: &AverageArgs) -> Error {
-    let error = Error::failure("this run has no checkpoints to average").at(&args.run);
+fn no_checkpoints(run: &Path) -> Error {
+    let error = Error::failure("this run has no checkpoints to average").at(run);
     error.help("name the run directory of a training: runs/<name>")
 }

@@ -41,9 +41,11 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     check_name(&file)?;
     let names = page::names(&runs);
     let picture = Format::of(&file);
+    // A picture does not show it.
+    let compared = if picture.is_none() || common.json { compared(&args.runs, &names)? } else { Value::Null };
     let bytes = match picture {
         Some(format) => format.encode(curves::whole(&runs, &names)?, &file)?,
-        None => page::page(&runs, &compared(&args.runs, &names)?).into_bytes(),
+        None => page::page(&runs, &compared).into_bytes(),
     };
     let mut replacement = Replacement::open(&file)?;
     replacement.output().bytes(&bytes)?;
@@ -53,11 +55,31 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     }
     let mut output = Output::open(None)?;
     if common.json {
-        output.line(&serde_json::json!({ "report": file.to_string_lossy() }).to_string())?;
+        let summaries: Vec<Value> = runs.iter().zip(&names).map(|(run, name)| summary(run, name)).collect();
+        let json = json!({ "report": file.to_string_lossy(), "runs": summaries, "compared": compared });
+        output.line(&json.to_string())?;
     } else {
         output.line(&file.display().to_string())?;
     }
     output.flush()
+}
+
+/// What a run's log tells in numbers: how far it is, its best validation, and its final model.
+fn summary(run: &Run, name: &str) -> Value {
+    let last = |is_wanted: &dyn Fn(&Value) -> bool| run.log().iter().rfind(|entry| is_wanted(entry));
+    let scores = |entry: &Value| -> Value {
+        let keys = ["update", "loss", "perplexity", "bleu", "chrf"].iter().filter(|key| !entry[**key].is_null());
+        keys.map(|key| ((*key).to_owned(), entry[*key].clone())).collect()
+    };
+    let train = last(&|entry| entry["event"] == "train");
+    let best = last(&|entry| entry["event"] == "valid" && entry["best"] == true);
+    let made = last(&|entry| entry["event"] == "final");
+    let of_sets = run.log().iter().filter(|entry| entry["event"] == "monitor" && entry["model"].is_string());
+    let set = |entry: &Value| (entry["set"].as_str().unwrap_or_default().to_owned(), scores(entry));
+    json!({
+        "name": name, "update": train.map(|entry| &entry["update"]), "seconds": train.map(|entry| &entry["seconds"]),
+        "best": best.map(scores), "final": made.map(scores), "monitor": of_sets.map(set).collect::<Value>(),
+    })
 }
 
 /// Refuses names of neither pages nor pictures: most would be mistakes, such as the name of a file of a run.

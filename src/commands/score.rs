@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::shared::cut::of_unknown;
 use super::shared::decoding::translator;
+use super::shared::doubtful::of_unknown;
 use super::shared::input::{Input, shown_name, with_tag};
 use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};

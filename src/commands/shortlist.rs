@@ -34,7 +34,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         }
         _ => loaded.config.data.train,
     };
-    loaded.config.data = DataConfig { train, valid: None, test: None, ..loaded.config.data };
+    loaded.config.data = DataConfig { train, valid: None, test: None, monitor: Vec::new(), ..loaded.config.data };
     if loaded.config.data.train.is_empty() {
         let error = Error::usage("the model's configuration names no training text").at(loaded.directory());
         return Err(error.help("give --src FILE and --tgt FILE, with text like that to be translated"));

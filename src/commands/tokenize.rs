@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::shared::input::Input;
+use super::shared::input::Lines;
 use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use crate::checkpoint;
@@ -14,9 +14,6 @@ use crate::console::{info, warning};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
-
-/// Lines processed together.
-const WINDOW: usize = 10_000;
 
 /// Lines to pieces, separated by spaces.
 pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
@@ -40,16 +37,16 @@ pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {
     crate::device::set_threads(common.threads.unwrap_or(0))?;
     let (tokenizer, files) = tokenizer(args, common)?;
-    refuse_inputs(args.output.as_deref(), files.iter().chain([&args.input]).map(PathBuf::as_path))?;
-    let mut input = Input::open(Some(&args.input))?;
+    let mut input = Lines::open(&args.text, args.input.as_deref(), None)?;
+    refuse_inputs(args.output.as_deref(), files.iter().map(PathBuf::as_path).chain(input.path()))?;
     // Opening empties the output file, so first make sure that the input can be read.
-    let mut lines = input.lines(WINDOW)?;
+    let mut lines = input.next()?;
     let mut output = Output::open(args.output.as_deref())?;
     while !lines.is_empty() && !output.is_closed() {
         let results: Vec<String> = lines.par_iter().map(|line| f(&tokenizer, line)).collect();
         results.iter().try_for_each(|line| output.line(line))?;
         output.flush()?;
-        lines = input.lines(WINDOW)?;
+        lines = input.next()?;
     }
     input.warnings().into_iter().for_each(warning);
     output.flush()

@@ -7,8 +7,8 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::shared::attention::AttentionFile;
-use super::shared::cut::CutLines;
 use super::shared::decoding;
+use super::shared::doubtful::Doubtful;
 use super::shared::input::{self, Lines};
 use super::shared::model::{self, ModelFiles};
 use super::shared::output::{Output, is_same_place, refuse_inputs};
@@ -21,7 +21,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::decode::alignment::{Alignment, align};
 use crate::decode::explain::explain;
 use crate::decode::source::{Long, Reader, Source};
-use crate::decode::translate::{Candidate, Translation};
+use crate::decode::translate::{Candidate, Translation, Translator};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::model::Transformer;
@@ -72,7 +72,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         // Opening empties the output file, so first make sure that the input can be read.
         let writer = match &mut writer {
             Some(writer) => writer,
-            None => writer.insert(Writer::open(args, common, &first)?),
+            None => writer.insert(Writer::open(args, common, &first, &translator)?),
         };
         if window.is_empty() || writer.output.is_closed() {
             break;
@@ -80,7 +80,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         let beyond = if options.long == Long::Error { translator.beyond_positions(&window) } else { None };
         let (window, error) = lines.split_at_refused(&window, beyond);
         refused = error;
-        options.lines_before = writer.cut.lines();
+        options.lines_before = writer.doubtful.lines();
         let translations = translator
             .translate(window, &options, |done| progress.set_position((options.lines_before + done) as u64))?;
         let alignments = writer.alignments(window, &translations, &translator.later_prefix(&options))?;
@@ -109,14 +109,19 @@ struct Writer<'a> {
     output: Output,
     /// The file of `--attention`.
     attention: Option<AttentionFile>,
-    cut: CutLines,
+    doubtful: Doubtful,
     tags: Tags<'a>,
     /// Lines for which the search found fewer translations than `--n-best` asks for.
     fewer: SomeLines,
 }
 
 impl<'a> Writer<'a> {
-    fn open(args: &'a TranslateArgs, common: &'a Common, model: &'a ModelFiles) -> Result<Self> {
+    fn open(
+        args: &'a TranslateArgs,
+        common: &'a Common,
+        model: &'a ModelFiles,
+        translator: &Translator,
+    ) -> Result<Self> {
         let explains = args.attention.is_some() || args.alignment;
         Ok(Self {
             args,
@@ -125,7 +130,7 @@ impl<'a> Writer<'a> {
             explainer: if explains { Some((model.transformer_on_processor()?, model.reader())) } else { None },
             output: Output::open(args.output.as_deref())?,
             attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
-            cut: CutLines::new(&model.tokenizers.source),
+            doubtful: Doubtful::new(translator),
             tags: Tags::new(&model.tokenizers.source, args.tag.as_deref()),
             fewer: SomeLines::default(),
         })
@@ -150,7 +155,7 @@ impl<'a> Writer<'a> {
 
     /// Writes the translation of the next line, as it was given to the model.
     fn write(&mut self, line: &str, translation: &Translation, alignments: &[Alignment]) -> Result<()> {
-        let (number, n_best) = (self.cut.lines(), self.args.n_best.is_some());
+        let (number, n_best) = (self.doubtful.lines(), self.args.n_best.is_some());
         let tag = self.args.tag.as_deref().map_or(String::new(), |tag| format!("{tag} "));
         let own = line.strip_prefix(&tag).unwrap_or(line);
         let of_tag = if self.attention.is_some() { self.words_of_tag() } else { 0 };
@@ -179,24 +184,24 @@ impl<'a> Writer<'a> {
         } else {
             output.line(&translation.best().text)?;
         }
-        self.cut.count(translation);
+        self.doubtful.count(translation);
         self.tags.count(line);
         // An empty line has one translation.
         let is_translated = !translation.parts.is_empty();
         if is_translated && self.args.n_best.is_some_and(|wanted| translation.n_best.len() < wanted) {
-            self.fewer.add(self.cut.lines());
+            self.fewer.add(self.doubtful.lines());
         }
         let trained = self.model.config.data.max_length;
         let is_long = |part: &Source| trained > 0 && part.ids.len() > trained;
         if self.args.attention.is_some() && translation.parts.iter().any(is_long) {
-            self.cut.count_whole();
+            self.doubtful.count_whole();
         }
         Ok(())
     }
 
     /// Warnings about the lines so far.
     fn warnings(&self) -> Vec<String> {
-        [self.cut.warnings(), self.tags.warnings()].concat()
+        [self.doubtful.warnings(), self.tags.warnings()].concat()
     }
 
     /// Closes the files, and warns.
@@ -206,7 +211,7 @@ impl<'a> Writer<'a> {
         }
         self.warnings().into_iter().for_each(warning);
         if let (Some(lines_have), Some(wanted)) =
-            (self.fewer.subject(self.cut.lines(), "line", ["has", "have"]), self.args.n_best)
+            (self.fewer.subject(self.doubtful.lines(), "line", ["has", "have"]), self.args.n_best)
         {
             note(format_args!(
                 "{lines_have} fewer than {wanted} translations: the search found no more that differ (--beam-groups), or \

@@ -1,4 +1,4 @@
-//! What keys and values are called in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT), so that a message about an
+//! What keys and values are called in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT) and in the paper, so that a message about an
 //! unknown name can give ours. None of these names is accepted.
 
 use super::document::Value;
@@ -14,7 +14,7 @@ const KEYS: &[(&str, &[&str])] = &[
         &["spm", "sentencepiece", "sentencepiece_model", "vocab", "vocabs", "src_vocab", "source_vocab"],
     ),
     ("tokenizer.target_path", &["tgt_vocab", "trg_vocab", "target_vocab"]),
-    ("tokenizer.vocab_size", &["bpe_size", "bpe_operations", "num_merges", "vocab_limit", "dim_vocabs"]),
+    ("tokenizer.vocab_size", &["bpe_size", "bpe_operations", "num_merges", "vocab_limit", "dim_vocabs", "vocab"]),
     ("model.preset", &["arch", "architecture", "type", "model_type"]),
     (
         "model.d_model",
@@ -55,15 +55,16 @@ const KEYS: &[(&str, &[&str])] = &[
             "transformer_heads",
             "transformer_attention_heads",
             "num_heads",
+            "h",
         ],
     ),
-    ("model.encoder_layers", &["enc_layers", "enc_depth", "num_encoder_layers", "layers", "num_layers"]),
-    ("model.decoder_layers", &["dec_layers", "dec_depth", "num_decoder_layers", "layers", "num_layers"]),
+    ("model.encoder_layers", &["enc_layers", "enc_depth", "num_encoder_layers", "layers", "num_layers", "n"]),
+    ("model.decoder_layers", &["dec_layers", "dec_depth", "num_decoder_layers", "layers", "num_layers", "n"]),
     ("model.norm", &["layer_norm", "transformer_preprocess", "transformer_postprocess"]),
     ("model.tie", &["weight_tying", "weight_tying_type"]),
     ("tokenizer.symbols", &["user_defined_symbols"]),
     ("model.activation", &["activation_fn", "pos_ffn_activation_fn", "transformer_ffn_activation"]),
-    ("model.dropout", &["transformer_dropout", "hidden_dropout"]),
+    ("model.dropout", &["transformer_dropout", "hidden_dropout", "p_drop"]),
     ("model.embedding_dropout", &["emb_dropout", "embed_dropout"]),
     ("model.attention_dropout", &["transformer_dropout_attention"]),
     ("model.activation_dropout", &["relu_dropout", "transformer_dropout_ffn"]),
@@ -77,6 +78,7 @@ const KEYS: &[(&str, &[&str])] = &[
         "train.accumulate",
         &["update_freq", "optimizer_delay", "batch_multiplier", "accum_count", "update_interval", "grad_accumulation"],
     ),
+    ("train.label_smoothing", &["epsilon_ls", "eps_ls"]),
     ("train.max_updates", &["max_update", "max_steps", "train_steps", "after_batches", "updates"]),
     ("train.max_epochs", &["max_epoch", "max_num_epochs", "epochs", "after_epochs"]),
     ("train.clip_norm", &["clip", "max_grad_norm", "clip_grad_norm", "gradient_clipping_threshold"]),
@@ -310,6 +312,12 @@ pub fn keys_called(name: &str) -> Vec<String> {
         return ours.iter().map(|section| join(section, &name)).collect();
     }
     anywhere(&name).into_iter().map(|(section, key, _)| join(section, key)).collect()
+}
+
+/// All names that other toolkits have for our keys.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let rows = KEYS.iter().map(|(_, names)| *names).chain(SETTINGS.iter().map(|(.., names)| *names));
+    rows.flatten().copied()
 }
 
 /// What to know about our key instead of another toolkit's.

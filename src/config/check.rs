@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::aliases;
+use super::aliases::{self, Alias};
 use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
 use super::schema::{self, find, join};
 use crate::device::DeviceName;
@@ -312,10 +312,24 @@ fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -
             let owners: Vec<_> = owners.iter().map(|owner| format!("[{owner}]")).collect();
             format!("`{name}` belongs to {}", owners.join(" or "))
         }
+        _ if let Some(alias) = elsewhere(path, name, value) => return (alias.help, alias.keys),
         Some((best, None)) => format!("did you mean `{best}`? If not: {all}"),
         None => all.to_owned(),
     };
     (help, near.map(|(best, _)| join(path, best)).into_iter().collect())
+}
+
+/// The key of another table, or of another toolkit, that `name` is a slip for.
+fn elsewhere(path: &str, name: &str, value: &Value) -> Option<Alias> {
+    let names: Vec<&str> = schema::names().into_iter().chain(aliases::names()).collect();
+    let (best, _) = nearest(name, &names).filter(|(_, slips)| slips.is_some())?;
+    let owners = schema::owners(best);
+    if owners.is_empty() {
+        return aliases::of_key(path, best, value);
+    }
+    let keys = owners.iter().map(|owner| join(owner, best)).collect();
+    let owners: Vec<_> = owners.iter().map(|owner| format!("[{owner}]")).collect();
+    Some(Alias { keys, help: format!("did you mean `{best}` in {}?", owners.join(" or ")) })
 }
 
 /// Checks a plain value.
@@ -372,6 +386,10 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
             (result, _) => result,
         },
         (Kind::List(keys), _) => match wrong("a list of tables") {
+            Err(error) if matches!(value, Value::Table(_)) => {
+                let name = path.rsplit('.').next().unwrap_or(path);
+                Err(error.help(format!("put brackets around it: {name} = [{{ … }}]")))
+            }
             Err(error) => Err(error.help(keys_help(keys))),
             ok => ok,
         },

@@ -61,6 +61,11 @@ const COMPUTED: &[Computed] = &[
         from: &["train.max_updates"],
         fill: |config| config.train.schedule.end_at(config.train.max_updates),
     },
+    Computed {
+        key: "valid.on_start",
+        from: &["train.init"],
+        fill: |config| config.valid.on_start = config.train.init.is_some(),
+    },
 ];
 
 const PRESET: &[&str] = &["model.preset"];

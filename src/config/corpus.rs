@@ -1,7 +1,7 @@
 //! Where a corpus is: two files, two columns of one, or a split of a data set of the hub.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub struct CorpusConfig {
     pub weight: f64,
 }
 
-/// A validation or test set.
+/// A validation or test set, or one that is monitored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stated", into = "Stated")]
 pub struct SetConfig {
@@ -31,6 +31,22 @@ pub struct SetConfig {
     pub location: CorpusLocation,
     /// What is put in front of each of its source lines.
     pub tag: Option<String>,
+    /// What one that is monitored is called; see [`SetConfig::name`].
+    pub name: Option<String>,
+}
+
+impl SetConfig {
+    /// What it is called where several are told apart: by default after its text.
+    pub fn name(&self) -> String {
+        let of_file = |file: &Path| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            name.split('.').find(|part| !part.is_empty()).unwrap_or("set").to_owned()
+        };
+        self.name.clone().unwrap_or_else(|| match &self.location {
+            CorpusLocation::Files { source: file, .. } | CorpusLocation::Tsv { file, .. } => of_file(file),
+            CorpusLocation::Hub(HubSplit { name, split, .. }) => format!("{name} {split}"),
+        })
+    }
 }
 
 /// Where pairs of sentences are.
@@ -73,7 +89,7 @@ impl CorpusLocation {
 /// Without a tag.
 impl From<CorpusLocation> for SetConfig {
     fn from(location: CorpusLocation) -> Self {
-        Self { location, tag: None }
+        Self { location, tag: None, name: None }
     }
 }
 
@@ -118,6 +134,8 @@ impl StatedSide {
 #[serde(deny_unknown_fields)]
 struct Stated {
     #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     hub: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<String>,
@@ -152,6 +170,7 @@ impl From<Stated> for CorpusLocation {
 impl From<CorpusLocation> for Stated {
     fn from(location: CorpusLocation) -> Self {
         let of = |[source, target]: [StatedSide; 2]| Self {
+            name: None,
             hub: None,
             config: None,
             split: None,
@@ -191,14 +210,14 @@ impl From<CorpusConfig> for Stated {
 
 impl From<Stated> for SetConfig {
     fn from(stated: Stated) -> Self {
-        let tag = stated.tag.clone();
-        Self { location: stated.into(), tag }
+        let (tag, name) = (stated.tag.clone(), stated.name.clone());
+        Self { location: stated.into(), tag, name }
     }
 }
 
 impl From<SetConfig> for Stated {
     fn from(set: SetConfig) -> Self {
-        Self { tag: set.tag, ..set.location.into() }
+        Self { tag: set.tag, name: set.name, ..set.location.into() }
     }
 }
 
@@ -279,7 +298,7 @@ impl Known {
 
 /// The tags of all corpora, in order.
 fn tags_of_corpora(merged: &Table) -> Vec<String> {
-    let corpora = ["data.train", "data.valid", "data.test"].iter().filter_map(|key| get(merged, key));
+    let corpora = ["data.train", "data.valid", "data.test", "data.monitor"].iter().filter_map(|key| get(merged, key));
     let tables = corpora.flat_map(|entry| match &entry.item.value {
         Value::List(items) => items.iter().map(|item| &item.value).collect(),
         value => vec![value],

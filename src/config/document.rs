@@ -153,9 +153,9 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
         // Which key, the parser does not say.
         let key = Some(error.message()).filter(|what| *what == "duplicate key").and_then(|_| text.get(span.clone()));
         let what = key.map_or_else(|| error.message().to_owned(), |key| format!("duplicate key `{key}`"));
-        (span.start.min(text.len()), what)
+        (span.start.min(text.len()), Error::usage(format!("not valid TOML: {what}")))
     };
-    let mut errors: Vec<(usize, String)> = errors.into_iter().map(described).collect();
+    let mut errors: Vec<(usize, Error)> = errors.into_iter().map(described).collect();
     errors.sort_by_key(|(offset, _)| *offset);
     // Keep the first of each line.
     let mut line_end = None;
@@ -170,13 +170,64 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     let more = errors.get(NAMED).map(|(offset, _)| (*offset, errors.len() - NAMED));
     errors.truncate(NAMED);
     let at = |offset| Origin { source: source.clone(), offset };
-    let named = errors.into_iter().map(|(offset, what)| (at(offset), Error::usage(format!("not valid TOML: {what}"))));
+    let named = errors.into_iter().map(|(offset, error)| (at(offset), slip(text, offset).unwrap_or(error)));
     let more = more.map(|(offset, count)| {
         let are = if count == 1 { "line is" } else { "lines are" };
         let error = Error::usage(format!("{count} more {are} not valid TOML"));
         (at(offset), error.help("is this file a configuration?"))
     });
     Err(named.chain(more).collect())
+}
+
+/// What a common slip has made of the value at an offset, which the parser cannot read: its message would be about the type that it
+/// takes the first letter for.
+fn slip(text: &str, offset: usize) -> Option<Error> {
+    let start = text.get(..offset)?.rfind('\n').map_or(0, |newline| newline + 1);
+    let (key, value) = text[start..].lines().next()?.split_once('=')?;
+    if offset <= start + key.len() {
+        return None;
+    }
+    /// Quotation marks that are none in TOML.
+    const QUOTES: &str = "“”„‟‘’‚«»";
+    let value = value.split(" #").next().unwrap_or_default().trim();
+    let first = value.chars().next()?;
+    let (key, error) = (key.trim(), |what: &str| Error::usage(format!("not valid TOML: {what}")));
+    let groups: Vec<&str> = value.split([',', '\'', '’', ' ']).collect();
+    let is_number = |group: &str| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit());
+    // Perhaps within a table or a list.
+    if QUOTES.contains(first) || text[offset..].starts_with(|letter| QUOTES.contains(letter)) {
+        let typographic = error("these are typographic quotation marks");
+        let plain = value.trim_matches(|letter| QUOTES.contains(letter));
+        // Only of a single text it is sure where it ends.
+        let is_single = !plain.contains(|letter| QUOTES.contains(letter) || "\"={}[],".contains(letter));
+        return Some(typographic.help(match is_single {
+            true => format!("{key} = \"{plain}\""),
+            false => "write straight ones: \"…\"".to_owned(),
+        }));
+    }
+    if let [whole, part] = groups[..]
+        && value.contains(',')
+        && is_number(whole)
+        && is_number(part)
+        && (whole == "0" || part.len() != 3)
+    {
+        return Some(error("a number has a decimal point").help(format!("{key} = {whole}.{part}")));
+    }
+    if groups.len() > 1
+        && groups[0].len() <= 3
+        && groups.iter().all(|group| is_number(group))
+        && groups[1..].iter().all(|group| group.len() == 3)
+    {
+        return Some(error("a number has no separators").help(format!("{key} = {}", groups.concat())));
+    }
+    if let "True" | "False" = value {
+        return Some(
+            error("true and false are written in lower case").help(format!("{key} = {}", value.to_lowercase())),
+        );
+    }
+    let is_text = first.is_alphabetic() || "/.~_<".contains(first);
+    let is_plain = !value.contains(['"', '\'', '{', '[', ']', '}', ',', '=', '\\']);
+    (is_text && is_plain).then(|| error("text needs quotation marks").help(format!("{key} = \"{value}\"")))
 }
 
 /// Why a text is no TOML value, if it is none.

@@ -46,7 +46,7 @@ pub use sections::{
 };
 pub use train::{OptimizerConfig, ScheduleConfig, TrainConfig};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_path};
 use crate::file;
 
 /// Loads a configuration: each file after what it `extends`, later files over earlier ones, then each
@@ -82,8 +82,19 @@ pub fn load_for_training(files: &[PathBuf], sets: &[String]) -> Result<Config> {
 /// As [`load`], and for what is not a regular file.
 pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
     let path = path.as_ref();
-    file::open_regular(path).map_err(|error| Error::io("read the configuration", path, error))?;
-    load(&[path.to_path_buf()], &[])
+    let text = file::read(path).map_err(|error| Error::io("read the configuration", path, error))?;
+    let config = load(&[path.to_path_buf()], &[])?;
+    // All are written: an empty file would be a configuration of defaults.
+    let stated: toml::Table =
+        std::str::from_utf8(&text).ok().and_then(|text| toml::from_str(text).ok()).unwrap_or_default();
+    match ["data", "tokenizer", "model", "train"].iter().find(|section| !stated.contains_key(**section)) {
+        Some(section) => {
+            let error =
+                Error::failure(format!("this is not the configuration that mt wrote here: it has no [{section}]"));
+            Err(error.at(path).help("restore the file as training wrote it, from a copy"))
+        }
+        None => Ok(config),
+    }
 }
 
 /// Adds to an error about a key where its value comes from: where it is stated; else the preset that decides it, its section, or
@@ -214,7 +225,7 @@ impl Loader {
             }
             None => {
                 let what = format!("cannot read the configuration: {error}");
-                self.report.add_anywhere(Error::usage(what).at(shown).help("check the path").caused_by(error));
+                self.report.add_anywhere(Error::usage(what).at(shown).help(check_path(path)).caused_by(error));
             }
         }
         None
@@ -246,7 +257,8 @@ impl Loader {
             match Override::parse(set) {
                 Ok(set) => {
                     self.sources += 1;
-                    set.add_to(&mut layers, self.sources, &self.working);
+                    let added = set.add_to(&mut layers, &self.layers, self.sources, &self.working);
+                    added.err().into_iter().for_each(|error| self.report.add_anywhere(error));
                 }
                 Err(error) => self.report.add_anywhere(error),
             }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::check::Report;
 use super::computed;
+use super::corpus::SetConfig;
 use super::document::{Entry, Origin, Source, Table, Value, get, to_json};
 use super::init;
 use super::model::{ModelConfig, PositionKind, Sinusoid, Tie};
@@ -54,6 +55,16 @@ pub(super) fn require_for_training(config: &Config, merged: &Table, report: &mut
         let what = format!("`data.valid` is missing, but `valid.every` = {}", config.valid.every);
         let help = "add to [data]: valid = { source = \"valid.en\", target = \"valid.de\" }; or set `valid.every = 0`";
         together.add(&["data.valid", "valid.every"], Error::usage(what).help(help));
+    }
+    let monitor = &config.data.monitor;
+    if !monitor.is_empty() && config.data.valid.is_none() {
+        let error = Error::usage("`data.monitor` is scored at validations, but there is no `data.valid`");
+        together.add(&["data.monitor"], error.help("name the set that decides in `data.valid`"));
+    }
+    let names: Vec<String> = monitor.iter().map(SetConfig::name).collect();
+    if let Some(name) = names.iter().enumerate().find_map(|(i, name)| names[..i].contains(name).then_some(name)) {
+        let error = Error::usage(format!("two sets of `data.monitor` are called {name}"));
+        together.add(&["data.monitor"], error.help("tell them apart: { name = \"news\", source = …, target = … }"));
     }
 }
 

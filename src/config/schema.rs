@@ -38,6 +38,7 @@ const DATA: &[Key] = &[
     // Its text is compared by checksum.
     key("valid", Kind::Table(SET)).on_resume(OnResume::Free),
     key("test", Kind::Table(SET)).on_resume(OnResume::Free),
+    key("monitor", Kind::List(MONITORED)).on_resume(OnResume::Free),
     key("max_length", POSITIVE).decides(BATCHES),
     key("max_ratio", Kind::Number(Range::OffOrRatio)).decides(BATCHES),
     key("cache_above", COUNT).on_resume(OnResume::Free),
@@ -57,6 +58,18 @@ const CORPUS: &[Key] = &[
 ];
 
 const SET: &[Key] = &[
+    required("source", Kind::Side),
+    required("target", Kind::Side),
+    key("tag", Kind::Text),
+    key("tsv", Kind::Corpus),
+    HUB[0],
+    HUB[1],
+    HUB[2],
+    HUB[3],
+];
+
+const MONITORED: &[Key] = &[
+    key("name", Kind::Text),
     required("source", Kind::Side),
     required("target", Kind::Side),
     key("tag", Kind::Text),
@@ -146,6 +159,7 @@ const TRAIN: &[Key] = &[
 
 const VALID: &[Key] = &[
     key("every", COUNT).on_resume(OnResume::Free),
+    key("on_start", Kind::Boolean).on_resume(OnResume::Free),
     key("metric", Kind::Choice(ValidMetric::NAMES)).decides(VALIDATION),
     key("tokenize", Kind::Choice(Tokenize::NAMES)).decides(VALIDATION),
     key("beam", BEAM).on_resume(OnResume::Noted).decides(VALIDATION),
@@ -256,6 +270,23 @@ fn collect_owners(name: &str, path: &str, keys: &[Key], found: &mut Vec<String>)
             _ => {}
         }
     }
+}
+
+/// The names of all keys of all tables.
+pub(super) fn names() -> Vec<&'static str> {
+    fn collect(keys: &[Key], found: &mut Vec<&'static str>) {
+        for key in keys {
+            found.push(key.name);
+            match key.kind {
+                Kind::Table(keys) | Kind::List(keys) => collect(keys, found),
+                Kind::Tagged { variants, .. } => variants.iter().for_each(|variant| collect(variant.keys, found)),
+                _ => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    collect(ROOT, &mut found);
+    found
 }
 
 /// The kinds of the table `section` that have `key`, if its default kind does not.

@@ -49,6 +49,9 @@ pub struct DataConfig {
     /// The text that `mt eval` scores when it is given none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<SetConfig>,
+    /// Further texts that are scored at each validation, and decide nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub monitor: Vec<SetConfig>,
     /// Training pairs with more subwords than this on either side, end of sentence not counted, are dropped.
     pub max_length: usize,
     /// Training pairs whose longer side has more than this times the subwords of the shorter are dropped; 0: none.
@@ -63,7 +66,7 @@ pub struct DataConfig {
 impl DataConfig {
     /// Where all text is.
     pub fn locations(&self) -> impl Iterator<Item = &CorpusLocation> {
-        let sets = self.valid.iter().chain(&self.test).map(|set| &set.location);
+        let sets = self.valid.iter().chain(&self.test).chain(&self.monitor).map(|set| &set.location);
         self.train.iter().map(|corpus| &corpus.location).chain(sets)
     }
 }
@@ -75,6 +78,7 @@ impl Default for DataConfig {
             train: Vec::new(),
             valid: None,
             test: None,
+            monitor: Vec::new(),
             max_length: 100,
             max_ratio: 9.0,
             cache_above: 256,
@@ -209,6 +213,8 @@ impl ValidMetric {
 pub struct ValidConfig {
     /// Updates between validations; 0: none.
     pub every: u64,
+    /// Whether there is a validation before the first update: what training begins with may be the best.
+    pub on_start: bool,
     /// What counts as an improvement; an improvement saves.
     pub metric: ValidMetric,
     /// How lines become words for BLEU, also in `mt eval --model`.
@@ -227,6 +233,7 @@ impl Default for ValidConfig {
     fn default() -> Self {
         Self {
             every: 500,
+            on_start: false,
             metric: ValidMetric::Bleu,
             tokenize: Tokenize::V13a,
             beam: 1,

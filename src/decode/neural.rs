@@ -114,6 +114,11 @@ impl Neural {
         Ok(Self { kind, special, vocabulary, max_positions, shortlist: None })
     }
 
+    /// The shortlist, if it has one.
+    pub fn shortlist(&self) -> Option<&Shortlist> {
+        self.shortlist.as_ref()
+    }
+
     /// Allows only the target tokens of a shortlist; has an effect only with the processor's engine.
     pub fn with_shortlist(self, shortlist: Shortlist) -> Self {
         Self { shortlist: Some(shortlist), ..self }

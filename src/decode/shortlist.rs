@@ -50,6 +50,13 @@ impl Shortlist {
         self.always.extend_from_slice(tokens);
     }
 
+    /// For each source token, whether it was seen with target tokens. With one vocabulary, all may be copied: that alone does
+    /// not count.
+    pub fn listed(&self) -> Vec<bool> {
+        let ends = self.starts.windows(2).map(|ends| ends[0] as usize..ends[1] as usize);
+        (0..).zip(ends).map(|(source, of)| self.tokens[of].iter().any(|token| *token != source)).collect()
+    }
+
     /// The average number of target tokens per source token.
     pub fn average(&self) -> f64 {
         self.tokens.len() as f64 / (self.starts.len() - 1).max(1) as f64
@@ -158,6 +165,10 @@ mod tests {
         assert_eq!(list.of(&[1, 2], &[4]), [2, 3, 7, 9]);
         list.allow(&[5]);
         assert_eq!(list.of(&[], &[]), [2, 5]);
+        assert_eq!(
+            Shortlist::new([vec![], vec![1], vec![2, 3], vec![4]], vec![2]).listed(),
+            [false, false, true, true]
+        );
     }
 
     #[test]

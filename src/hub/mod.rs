@@ -227,12 +227,16 @@ impl Hub {
     }
 
     fn not_cached(&self, repo: &Repo, file: Option<&str>) -> Error {
+        let folder = self.cache.folder(repo);
+        if let Err(error) = folder.try_exists() {
+            return Error::io("look into the hub's cache", folder, error);
+        }
         let what = match file {
             Some(file) => format!("{file} of {repo}"),
             None => format!("{repo}"),
         };
         let error = Error::failure(format!("{what} is not in the cache, and --offline forbids asking the hub"));
-        error.at(self.cache.folder(repo)).help(
+        error.at(folder).help(
             "run once without --offline and without HF_HUB_OFFLINE on a machine with a network, or set HF_HOME to the \
              cache that has it",
         )

@@ -293,6 +293,7 @@ fn summary(entry: &Value) -> Vec<Tagged> {
         let number = |(tag, key, factor): &(&str, &str, f64)| Some(Tagged::number(tag, entry[*key].as_f64()? * factor));
         tags.iter().filter_map(number).collect()
     };
+    let of_set = |key: &str| format!("monitor/{}/{key}", entry["set"].as_str().unwrap_or_default());
     let likelihood = |tag: &str| entry["perplexity"].as_f64().map(|perplexity| Tagged::number(tag, perplexity.ln()));
     match entry["event"].as_str() {
         Some("train") => {
@@ -330,6 +331,12 @@ fn summary(entry: &Value) -> Vec<Tagged> {
             ("final/bleu", "bleu", 1.0),
             ("final/chrf", "chrf", 1.0),
         ]),
+        // The final model's belong to no point of the curves.
+        Some("monitor") if entry["model"].is_null() => {
+            let keys =
+                [("loss", "label_smoothed_loss"), ("perplexity", "perplexity"), ("bleu", "bleu"), ("chrf", "chrf")];
+            keys.iter().flat_map(|(key, tag)| numbers(&[(&of_set(tag), *key, 1.0)])).collect()
+        }
         Some("spike") => numbers(&[("train/spike", "loss", 1.0)]),
         _ => Vec::new(),
     }
@@ -392,6 +399,12 @@ mod tests {
         assert!(values(&events[2]).contains(&("memory/MiB".to_owned(), 3.0)));
         assert!(values(&events[2]).contains(&("train/cross_entropy".to_owned(), 8f64.ln() as f32)));
         assert!(values(&events[3]).contains(&("valid/bleu".to_owned(), 30.0)));
+        let of_set =
+            json!({"event": "monitor", "set": "news", "update": 20, "bleu": 9.0, "seconds": 21, "model": null});
+        let tags = |entry: &Value| summary(entry).into_iter().map(|value| value.tag).collect::<Vec<_>>();
+        assert_eq!(tags(&of_set), ["monitor/news/bleu"]);
+        let of_final = json!({"event": "monitor", "set": "news", "update": 20, "bleu": 9.0, "model": "last"});
+        assert!(tags(&of_final).is_empty());
         assert!((events[3].wall_time - events[2].wall_time - 11.0).abs() < 1e-6);
         let text = &events[3].summary.as_ref().unwrap().value.last().unwrap().tensor.as_ref().unwrap().string_val;
         assert_eq!(text[..], [b"    source  a\n    output  b\n".to_vec()]);

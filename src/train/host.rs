@@ -33,6 +33,8 @@ pub struct Validation {
     pub samples: Vec<String>,
     /// The first short samples, explained.
     pub explained: Vec<Explanation>,
+    /// The same of further sets, by name; only their numbers.
+    pub monitored: Vec<(String, Validation)>,
 }
 
 /// A score of a validation set's translations.
@@ -61,6 +63,28 @@ impl Validation {
             entry[key] = value;
         }
         entry
+    }
+}
+
+impl Validation {
+    /// The entries of the log for the further sets, with the field of the object `more`.
+    pub fn monitored_entries(&self, update: u64, more: &Value) -> impl Iterator<Item = Value> {
+        let more = more.clone();
+        self.monitored.iter().map(move |(name, validation)| {
+            let mut entry = validation.entry("monitor", update, more.clone());
+            entry["set"] = name.as_str().into();
+            entry
+        })
+    }
+
+    /// The numbers of the further sets, by name.
+    pub fn monitored_numbers(&self) -> Map<String, Value> {
+        self.monitored.iter().map(|(name, validation)| (name.clone(), validation.numbers().into())).collect()
+    }
+
+    /// Lines that tell of the further sets.
+    pub fn monitored_lines(&self) -> impl Iterator<Item = String> {
+        self.monitored.iter().map(|(name, validation)| format!("  {name}: {validation}"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a run reports: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,11 @@ pub struct Samples<'a> {
 
 /// The log of a run.
 pub struct Log {
-    file: BufWriter<File>,
+    file: File,
+    /// Entries that could not be written yet.
+    pending: Vec<u8>,
+    /// Whether a warning has said so.
+    is_failing: bool,
     path: PathBuf,
     /// The run directory; another may come to lie at its path.
     directory: File,
@@ -83,64 +87,114 @@ impl Progress {
             Some("back") => is_within("returns", self.returns),
             // The end will come again too.
             Some("final") => false,
+            Some("monitor") if entry["model"].is_string() => false,
             _ => is_within("update", self.step),
         }
     }
 }
 
 impl Log {
-    /// Opens `log.jsonl` in a run directory. On resume, entries of what came after `resumed_at` are dropped: it will be done
-    /// again, and each update stands in the log once. `total` is the last update, if it is known.
-    pub fn open(run: &Path, resumed_at: Progress, total: Option<u64>, watchers: Vec<Box<dyn Watcher>>) -> Result<Self> {
+    /// Opens `log.jsonl` in a run directory. A run that begins, without `resumed_at`, has an empty log. On resume, entries of what
+    /// came after `resumed_at` are dropped: it will be done again, and each update stands in the log once. `total` is the last
+    /// update, if it is known.
+    pub fn open(
+        run: &Path,
+        resumed_at: Option<Progress>,
+        total: Option<u64>,
+        watchers: Vec<Box<dyn Watcher>>,
+    ) -> Result<Self> {
         let path = run.join(LOG_FILE);
         let mut watchers: Vec<_> = watchers.into_iter().map(|watcher| Watched { watcher, has_failed: false }).collect();
         let file = cut(&path, resumed_at, &mut watchers)?;
         let directory = File::open(run).map_err(|e| Error::io("open the run directory", run, e))?;
         // Where no bar can be drawn, there are plain lines.
-        let bar = Some(bar(total, resumed_at.step)).filter(|bar| !bar.is_hidden());
+        let first = resumed_at.map_or(0, |progress| progress.step);
+        let bar = Some(bar(total, first)).filter(|bar| !bar.is_hidden());
         Ok(Self {
-            file: BufWriter::new(file),
+            file,
+            pending: Vec::new(),
+            is_failing: false,
             path,
             directory,
             bar,
             total,
-            began: (Instant::now(), resumed_at.step),
+            began: (Instant::now(), first),
             watchers,
         })
     }
 
     /// Drops what came after `progress`: it will be done again.
     pub fn rewind(&mut self, progress: Progress) -> Result<()> {
-        self.file.flush().map_err(|e| Error::io("write the log", &self.path, e))?;
-        self.file = BufWriter::new(cut(&self.path, progress, &mut self.watchers)?);
+        self.complete()?;
+        self.file = cut(&self.path, Some(progress), &mut self.watchers)?;
         Ok(())
     }
 
-    /// Appends one entry and flushes it.
-    pub fn entry(&mut self, entry: &Value) -> Result<()> {
-        self.follow()?;
-        let written = writeln!(self.file, "{entry}").and_then(|()| self.file.flush());
-        written.map_err(|e| Error::io("write the log", &self.path, e))?;
+    /// Appends one entry. If it cannot be written, it waits for the next one, or for [`Log::complete`]: training does not end
+    /// for it.
+    pub fn entry(&mut self, entry: &Value) {
+        self.pending.extend_from_slice(format!("{entry}\n").as_bytes());
+        match self.write() {
+            Ok(()) if self.is_failing => {
+                self.is_failing = false;
+                self.damage(&format!("note: {} is written again, and is complete", self.path.display()));
+            }
+            Err(error) if !self.is_failing => {
+                self.is_failing = true;
+                self.damage(&format!(
+                    "warning: {error}\n  training goes on; entries are kept in memory until they can be written"
+                ));
+            }
+            _ => {}
+        }
         tell(&mut self.watchers, |watcher| watcher.entry(entry));
         if matches!(entry["event"].as_str(), Some("valid" | "final")) {
             self.begin_again();
         }
-        Ok(())
+    }
+
+    /// Writes what could not be written, trying for six seconds.
+    ///
+    /// # Errors
+    /// It still cannot be written.
+    pub fn complete(&mut self) -> Result<()> {
+        for seconds in [1, 5] {
+            if self.write().is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_secs(seconds));
+        }
+        self.write()
+    }
+
+    /// Writes all entries that are pending, or none.
+    fn write(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.follow()?;
+        let before = self.file.metadata().map(|metadata| metadata.len());
+        let written = self.file.write_all(&self.pending).map_err(|e| Error::io("write the log", &self.path, e));
+        match (&written, before) {
+            (Ok(()), _) => self.pending.clear(),
+            // Half a line would hide the next one.
+            (Err(_), Ok(length)) => drop(self.file.set_len(length)),
+            (Err(_), Err(_)) => {}
+        }
+        written
     }
 
     /// If the log is not in the run directory any more, goes on with the file that is there or, if there is none, writes it there
     /// again.
     fn follow(&mut self) -> Result<()> {
         // Where the run has gone, or another has come in its place, the next save tells of it; until then its log is the open file.
-        if file::lies_at(self.file.get_ref(), &self.path)
-            || !file::lies_at(&self.directory, file::folder_of(&self.path))
-        {
+        if file::lies_at(&self.file, &self.path) || !file::lies_at(&self.directory, file::folder_of(&self.path)) {
             return Ok(());
         }
         match std::fs::metadata(&self.path) {
             Ok(_) => {
-                self.file = BufWriter::new(open(&self.path)?);
-                let ends = ends_a_line(self.file.get_mut()).map_err(|e| Error::io("read the log", &self.path, e))?;
+                self.file = open(&self.path)?;
+                let ends = ends_a_line(&mut self.file).map_err(|e| Error::io("read the log", &self.path, e))?;
                 if !ends {
                     // Otherwise the next entry would be lost with what is there.
                     writeln!(self.file).map_err(|e| Error::io("write the log", &self.path, e))?;
@@ -149,11 +203,10 @@ impl Log {
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let mut lines = Vec::new();
-                let file = self.file.get_mut();
-                let read = file.rewind().and_then(|()| file.read_to_end(&mut lines));
+                let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut lines));
                 read.map_err(|e| Error::io("read the log", &self.path, e))?;
                 replace(&self.path, &lines)?;
-                self.file = BufWriter::new(open(&self.path)?);
+                self.file = open(&self.path)?;
                 self.damage(&format!("warning: {} was gone, and has been written again", self.path.display()));
             }
             // It may be there again when the next entry comes.
@@ -243,8 +296,8 @@ fn tell(watchers: &mut [Watched], tell: impl Fn(&mut dyn Watcher) -> Result<()>)
     }
 }
 
-/// Opens a log to go on after `progress`; what follows that is dropped.
-fn cut(path: &Path, progress: Progress, watchers: &mut [Watched]) -> Result<File> {
+/// Opens a log to go on after `progress`; what follows that is dropped, and everything without it.
+fn cut(path: &Path, progress: Option<Progress>, watchers: &mut [Watched]) -> Result<File> {
     let kept = entries_until(path, progress)?;
     let lines: String = kept.iter().map(|line| format!("{line}\n")).collect();
     replace(path, lines.as_bytes())?;
@@ -274,10 +327,8 @@ fn open(path: &Path) -> Result<File> {
 }
 
 /// The entries of a log up to `progress`.
-fn entries_until(path: &Path, progress: Progress) -> Result<Vec<Value>> {
-    if progress.step == 0 {
-        return Ok(Vec::new());
-    }
+fn entries_until(path: &Path, progress: Option<Progress>) -> Result<Vec<Value>> {
+    let Some(progress) = progress else { return Ok(Vec::new()) };
     match entries(path) {
         Ok(entries) => Ok(entries.into_iter().filter(|entry| progress.covers(entry)).collect()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -349,11 +400,11 @@ mod tests {
     fn resume_drops_what_will_be_done_again() -> Result<()> {
         let folder = tempfile::tempdir().unwrap();
         let at = |step| Progress { step, skipped: 1, returns: 0 };
-        let mut log = Log::open(folder.path(), at(0), None, Vec::new())?;
+        let mut log = Log::open(folder.path(), None, None, Vec::new())?;
         for (event, update, skipped) in
             [("train", 10, 0), ("train", 20, 0), ("skip", 21, 1), ("skip", 21, 2), ("train", 21, 2)]
         {
-            log.entry(&json!({"event": event, "update": update, "skipped": skipped}))?;
+            log.entry(&json!({"event": event, "update": update, "skipped": skipped}));
         }
         drop(log);
         let path = folder.path().join(LOG_FILE);
@@ -361,8 +412,8 @@ mod tests {
         let whole = std::fs::read_to_string(&path).unwrap();
         // What is damaged takes nothing else with it.
         std::fs::write(&path, [b"\xff\n{\n", whole.as_bytes(), end.as_bytes()].concat()).unwrap();
-        let mut log = Log::open(folder.path(), at(20), None, Vec::new())?;
-        log.entry(&json!({"event": "train", "update": 30}))?;
+        let mut log = Log::open(folder.path(), Some(at(20)), None, Vec::new())?;
+        log.entry(&json!({"event": "train", "update": 30}));
         let updates: Vec<u64> = told(folder.path()).into_iter().map(|(_, update)| update).collect();
         assert_eq!(updates, [10, 20, 21, 30]);
         Ok(())
@@ -373,31 +424,51 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(LOG_FILE);
         let updates = || told(folder.path()).into_iter().map(|(_, update)| update).collect::<Vec<_>>();
-        let mut log = Log::open(folder.path(), Progress::default(), None, Vec::new())?;
+        let mut log = Log::open(folder.path(), None, None, Vec::new())?;
         let mut entry = |update: u64| log.entry(&json!({"event": "train", "update": update}));
-        entry(1)?;
+        entry(1);
         std::fs::remove_file(&path).unwrap();
-        entry(2)?;
+        entry(2);
         assert_eq!(updates(), [1, 2]);
         // Somebody has edited it.
         let edited = folder.path().join("edited");
         std::fs::write(&edited, "{\"event\": \"train\", \"update\": 9}").unwrap();
         std::fs::rename(&edited, &path).unwrap();
-        entry(3)?;
-        entry(4)?;
+        entry(3);
+        entry(4);
         assert_eq!(updates(), [9, 3, 4]);
         // A run that was moved takes its log along, and leaves that of a run in its place alone.
         let moved = tempfile::tempdir().unwrap();
         let place = moved.path().join("run");
         std::fs::rename(folder.path(), &place).unwrap();
         std::fs::create_dir(folder.path()).unwrap();
-        entry(5)?;
+        entry(5);
         assert!(!path.exists());
         std::fs::write(&path, "another's").unwrap();
-        entry(6)?;
+        entry(6);
         assert_eq!(std::fs::read(&path).unwrap(), b"another's");
         assert!(std::fs::read_to_string(place.join(LOG_FILE)).unwrap().ends_with("\"update\":6}\n"));
         Ok(())
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_written_later() -> Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, aside) = (folder.path().join(LOG_FILE), folder.path().join("aside"));
+        let mut log = Log::open(folder.path(), None, None, Vec::new())?;
+        log.entry(&json!({"event": "train", "update": 1}));
+        std::fs::rename(&path, &aside).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        log.entry(&json!({"event": "train", "update": 2}));
+        log.entry(&json!({"event": "train", "update": 3}));
+        let error = log.complete().unwrap_err().to_string();
+        assert!(error.contains("cannot write the log") && error.contains(LOG_FILE), "{error}");
+        std::fs::rename(&aside, &path).unwrap();
+        assert_eq!(told(folder.path()), [("train".to_owned(), 1)]);
+        log.entry(&json!({"event": "train", "update": 4}));
+        let updates: Vec<u64> = told(folder.path()).into_iter().map(|(_, update)| update).collect();
+        assert_eq!(updates, [1, 2, 3, 4]);
+        log.complete()
     }
 
     /// Says which updates it has been told of; fails while it is `broken`.
@@ -426,17 +497,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (updates, broken) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
         let watcher = Told { updates: updates.clone(), broken: broken.clone() };
-        let mut log = Log::open(folder.path(), Progress::default(), None, vec![Box::new(watcher)])?;
+        let mut log = Log::open(folder.path(), None, None, vec![Box::new(watcher)])?;
         let mut entry = |event: &str, update: u64| log.entry(&json!({"event": event, "update": update}));
-        entry("train", 1)?;
+        entry("train", 1);
         broken.set(true);
-        entry("train", 2)?;
-        entry("valid", 2)?;
+        entry("train", 2);
+        entry("valid", 2);
         broken.set(false);
-        entry("train", 3)?;
+        entry("train", 3);
         assert!(updates.borrow().is_empty());
-        entry("valid", 4)?;
-        entry("train", 5)?;
+        entry("valid", 4);
+        entry("train", 5);
         assert_eq!(*updates.borrow(), [1, 2, 2, 3, 4, 5]);
         Ok(())
     }
@@ -451,15 +522,15 @@ mod tests {
             json!({"event": "train", "update": 20}),
         ];
         let back = json!({"event": "back", "update": 10, "returns": 1});
-        let mut log = Log::open(folder.path(), Progress::default(), None, Vec::new())?;
-        entries.iter().try_for_each(|entry| log.entry(entry))?;
+        let mut log = Log::open(folder.path(), None, None, Vec::new())?;
+        entries.iter().for_each(|entry| log.entry(entry));
         log.rewind(Progress { step: 10, skipped: 1, returns: 0 })?;
-        log.entry(&back)?;
+        log.entry(&back);
         let kept = [("train", 10), ("skip", 15), ("back", 10)].map(|(event, update)| (event.to_owned(), update));
         assert_eq!(told(folder.path()), kept);
-        Log::open(folder.path(), Progress { step: 10, skipped: 1, returns: 1 }, None, Vec::new())?;
+        Log::open(folder.path(), Some(Progress { step: 10, skipped: 1, returns: 1 }), None, Vec::new())?;
         assert_eq!(told(folder.path()), kept);
-        Log::open(folder.path(), Progress { step: 10, skipped: 0, returns: 0 }, None, Vec::new())?;
+        Log::open(folder.path(), Some(Progress { step: 10, skipped: 0, returns: 0 }), None, Vec::new())?;
         assert_eq!(told(folder.path()), kept[..1]);
         Ok(())
     }

@@ -190,6 +190,10 @@ impl Trainer<'_> {
                 // Otherwise it would be made again, and be in the log twice, if the process ended now.
                 Validated::NotSaved => self.save(host)?,
                 Validated::Saved | Validated::CutShort => {}
+                Validated::NotFinite if self.state.step == 0 => {
+                    let error = Error::failure(format!("{NO_LOSS}, before any update"));
+                    return Err(error.help("begin with another model (train.init): its weights cannot be used"));
+                }
                 Validated::NotFinite => batches = self.go_back(NO_LOSS, host)?,
             }
         }
@@ -204,7 +208,7 @@ impl Trainer<'_> {
             let Some(update) = self.settle()? else { break host.stop().unwrap_or(End::Epochs) };
             self.state.seconds = clock.seconds();
             if !update.outcome.is_made {
-                self.skip(&update, host)?;
+                self.skip(&update, host);
                 if self.state.health.in_a_row > self.config.max_skipped {
                     let why = match self.state.health.in_a_row {
                         1 => "an update was not finite".to_owned(),
@@ -216,7 +220,7 @@ impl Trainer<'_> {
             }
             {
                 let _timer = counters::phase("report");
-                self.report(&update, host)?;
+                self.report(&update, host);
             }
             if let Some(profiler) = &mut self.profiler {
                 profiler.updated();
@@ -253,6 +257,10 @@ impl Trainer<'_> {
         // The final model is made next.
         self.backend.rest();
         let done = host.wait_until_saved();
+        // Neither the final model nor the answer to a signal depends on it.
+        if let Err(error) = self.log.complete() {
+            self.log.damage(&format!("warning: {error}\n  what has been logged since is lost"));
+        }
         self.log.finish();
         done?;
         Ok(end)
@@ -276,7 +284,7 @@ impl Trainer<'_> {
 
     /// Whether validation and a checkpoint come after an update.
     fn due(&self, step: u64) -> (bool, bool) {
-        let is_due = |every: u64| every > 0 && step.is_multiple_of(every);
+        let is_due = |every: u64| every > 0 && step > 0 && step.is_multiple_of(every);
         (is_due(self.valid.every), is_due(self.config.save_every))
     }
 
@@ -313,7 +321,7 @@ impl Trainer<'_> {
         self.log.entry(&json!({
             "event": "back", "update": state.step, "from": step, "why": why, "rate": health.rate,
             "skipped": health.skipped, "returns": health.returns,
-        }))?;
+        }));
         // The time between is not that of the window's tokens.
         let since = state.window.since + self.state.seconds - state.seconds;
         let window = Window { since, ..state.window };
@@ -350,7 +358,7 @@ impl Trainer<'_> {
         } else {
             self.state.stale += 1;
         }
-        self.tell_validation(&result, better, clock)?;
+        self.tell_validation(&result, better, clock);
         if self.state.plateau.validated(&self.config.schedule, better) {
             let rate = self.learning_rate(step + 1);
             self.log.line(&format!("note: validation has not improved: the learning rate is lowered to {rate:.2e}"));

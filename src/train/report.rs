@@ -8,7 +8,6 @@ use super::log::Samples;
 use super::pipeline::Update;
 use super::state::Window;
 use super::{Clock, Trainer};
-use crate::error::Result;
 
 /// Lines that a message names; the log names all.
 const NAMED: usize = 8;
@@ -25,7 +24,7 @@ fn in_words(lines: &[Lines]) -> String {
 
 impl Trainer<'_> {
     /// Takes note of an update that was not made.
-    pub(super) fn skip(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
+    pub(super) fn skip(&mut self, update: &Update, host: &dyn Host) {
         self.state.health.skip();
         // A checkpoint of this step, if there is one, does not know of the skip.
         self.session.saved_at = None;
@@ -40,11 +39,11 @@ impl Trainer<'_> {
         self.log.entry(&json!({
             "event": "skip", "update": step, "epoch": update.epoch() + 1, "loss": loss.to_string(),
             "gradient_norm": norm.to_string(), "skipped": skipped, "lines": lines,
-        }))
+        }));
     }
 
     /// Progress after every update, and a line of the log every `log_every`.
-    pub(super) fn report(&mut self, update: &Update, host: &dyn Host) -> Result<()> {
+    pub(super) fn report(&mut self, update: &Update, host: &dyn Host) {
         let step = self.state.step;
         let pairs = update.pairs();
         let observed = Observed { loss: update.loss(), tokens: update.tokens(), pairs: pairs.len() };
@@ -58,7 +57,7 @@ impl Trainer<'_> {
             self.log.entry(&json!({
                 "event": "spike", "update": step, "epoch": update.epoch() + 1, "loss": loss, "usual": usual,
                 "gradient_norm": update.outcome.gradient_norm, "lines": lines,
-            }))?;
+            }));
         }
         let window = &mut self.state.window;
         window.smoothed += update.outcome.sums.smoothed;
@@ -82,10 +81,9 @@ impl Trainer<'_> {
                 "seconds": self.state.seconds, "saving_seconds": self.session.saving.as_secs_f64(),
                 "skipped": self.state.health.skipped,
                 "memory": crate::device::resident_memory(),
-            }))?;
+            }));
             self.begin_window();
         }
-        Ok(())
     }
 
     fn begin_window(&mut self) {
@@ -94,7 +92,7 @@ impl Trainer<'_> {
 
     /// Tells of a validation; the state has taken note of whether it is `better` than those before. Afterwards the clock's time
     /// is that of the state.
-    pub(super) fn tell_validation(&mut self, result: &Validation, better: bool, clock: &Clock) -> Result<()> {
+    pub(super) fn tell_validation(&mut self, result: &Validation, better: bool, clock: &Clock) {
         let step = self.state.step;
         let note = match (better, self.valid.patience) {
             (true, _) => " (best so far)".to_owned(),
@@ -104,12 +102,13 @@ impl Trainer<'_> {
         let seconds = clock.seconds() - self.state.seconds;
         self.state.seconds += seconds;
         self.log.line(&format!("valid at {step}: {result}{note} [{seconds:.1} s]"));
+        result.monitored_lines().for_each(|line| self.log.line(&line));
         for sample in &result.samples {
             self.log.line(sample);
         }
-        // A uniform distribution has as many as there are pieces.
+        // Guessing has a perplexity of as many as there are pieces, and a model just initialised hardly more.
         let pieces = self.model.vocabulary().target as f64;
-        if result.perplexity > pieces * pieces {
+        if step > 0 && result.perplexity > 8.0 * pieces {
             self.log.line("note: this is far worse than guessing: the learning rate is probably too high");
         }
         self.log.samples(Samples { update: step, is_final: false, explained: &result.explained });
@@ -117,10 +116,13 @@ impl Trainer<'_> {
             "best": better, "stale": self.state.stale, "samples": result.samples, "seconds": self.state.seconds,
             "validation_seconds": seconds,
         });
-        self.log.entry(&result.entry("valid", step, more))?;
+        // Before the entry of the validation, at which the page is written.
+        for entry in result.monitored_entries(step, &json!({ "seconds": self.state.seconds, "model": null })) {
+            self.log.entry(&entry);
+        }
+        self.log.entry(&result.entry("valid", step, more));
         // The time for showing the samples is not counted in the next window.
         self.state.seconds = clock.seconds();
         self.begin_window();
-        Ok(())
     }
 }

@@ -82,6 +82,11 @@ impl Existing {
         Ok(!self.refused.is_empty())
     }
 
+    /// Whether it has a checkpoint to go on from.
+    pub fn has_checkpoint(&self) -> bool {
+        self.state.is_some()
+    }
+
     /// The update of its newest checkpoint, if one is whole.
     fn update(&self) -> Option<u64> {
         self.state.as_ref().map(|state| state.step)

@@ -19,6 +19,7 @@ use candle_core::Device;
 use serde_json::json;
 
 use super::shared::output::Output;
+use super::shared::run::init::Start;
 use super::shared::run::training_data::{self, Data, Workplace};
 use super::shared::run::validator::Validator;
 use super::shared::run::{configuration, directory};
@@ -88,7 +89,7 @@ impl<'a> Training<'a> {
     fn check_text(&self, report: &mut Report) -> Texts {
         let (texts, errors) = Texts::gather(&self.config.data, self.common);
         errors.into_iter().for_each(|error| report.add(error));
-        let held_out = || texts.valid.iter().chain(&texts.test).map(|text| (text, false));
+        let held_out = || texts.held_out().map(|text| (text, false));
         let all = || held_out().chain(texts.train.iter().map(|(text, _)| (text, true)));
         let mut sample = Sample::default();
         // None for a text that cannot be read.
@@ -141,7 +142,9 @@ impl<'a> Training<'a> {
         let is_host = device.as_ref().is_some_and(Device::is_cpu);
         let is_possible = !is_host || report.keep(memory::refuse_the_impossible(&self.config)).is_some();
         let (Some((data, warnings)), true) = (prepared, is_possible) else { return };
-        report.outlook = report.keep(Outlook::new(&self.config, &data, is_host, warnings));
+        let is_continued = report.existing.as_ref().is_some_and(Existing::has_checkpoint);
+        let start = if is_continued { None } else { report.keep(Start::described(&self.config)).flatten() };
+        report.outlook = report.keep(Outlook::new(&self.config, &data, start, is_host, warnings));
         if let (Some(outlook), Some(device)) = (&mut report.outlook, &device) {
             let measured = outlook.measure(&self.config, &data, device);
             report.keep(measured);

@@ -18,7 +18,7 @@ use crate::model::Transformer;
 use crate::ops::Mode;
 use crate::rng;
 use crate::train::split::Limit;
-use crate::train::{accumulate, memory};
+use crate::train::{accumulate, memory, schedule};
 
 /// Pieces that occur less often than this can hardly be learnt.
 const RARE: u32 = 10;
@@ -30,6 +30,8 @@ pub struct Outlook {
     /// Target tokens of an epoch, including ends of sentences.
     tokens_per_epoch: f64,
     dropped: String,
+    /// What model training begins with, if any.
+    start: Option<String>,
     pieces: usize,
     rare: usize,
     /// `None` until it is measured.
@@ -38,8 +40,14 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Without the speed. `warnings` come from preparing the text.
-    pub fn new(config: &Config, data: &Data, is_on_host: bool, mut warnings: Vec<String>) -> Result<Self> {
+    /// Without the speed. `start` says what model training begins with; `warnings` come from preparing the text.
+    pub fn new(
+        config: &Config,
+        data: &Data,
+        start: Option<String>,
+        is_on_host: bool,
+        mut warnings: Vec<String>,
+    ) -> Result<Self> {
         let plan = Plan::new(config, data)?;
         let counts = counts(data);
         let target = &data.tokenizers.target;
@@ -51,6 +59,7 @@ impl Outlook {
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(plan.warnings(config, is_on_host));
         warnings.extend(plan.updates.into_iter().flat_map(|updates| of_short_training(config, updates)));
+        warnings.extend(of_high_rate(config, plan.updates));
         warnings.extend(config.train.schedule.idle_end(config.train.max_updates));
         if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
             warnings.push(
@@ -63,6 +72,7 @@ impl Outlook {
             pairs: data.corpus.len(),
             tokens_per_epoch: data.corpus.epoch().iter().sum(),
             dropped: data.report.to_string(),
+            start,
             pieces,
             rare,
             tokens_per_second: None,
@@ -100,7 +110,12 @@ impl Outlook {
     pub fn in_words(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.warnings.iter().map(|text| format!("warning: {text}")).collect();
         lines.push(format!("data: {}", self.dropped));
-        lines.push(format!("parameters: {}", grouped(self.plan.parameters.total())));
+        let frozen = match self.plan.frozen {
+            0 => String::new(),
+            frozen => format!(", of which {} are frozen", grouped(frozen)),
+        };
+        lines.extend(self.start.clone());
+        lines.push(format!("parameters: {}{frozen}", grouped(self.plan.parameters.total())));
         lines.push(format!("memory: about {:.2} GiB", memory::gibibytes(self.plan.memory_bytes)));
         let time = match (self.plan.updates, self.seconds()) {
             (Some(updates), Some(seconds)) => format!("; {updates} updates in about {}", duration(seconds)),
@@ -127,6 +142,17 @@ fn of_short_training(config: &Config, updates: u64) -> Vec<String> {
         warnings.push(format!("{ends}, before the first validation at `valid.every` = {valid}"));
     }
     warnings
+}
+
+/// A warning about a learning rate that is far above those with which Transformers have been trained: 0.0007 at the paper's peak,
+/// and about 0.005 for small models.
+fn of_high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
+    const HIGH: f64 = 0.05;
+    let peak = config.train.schedule.warmup().max(1).min(updates.unwrap_or(u64::MAX));
+    let rate = schedule::learning_rate(&config.train.schedule, config.model.d_model, peak, 0);
+    (rate > HIGH).then(|| {
+        format!("the learning rate is {rate:.2} at update {peak}: training will probably diverge (usual are 0.0003 to 0.005)")
+    })
 }
 
 /// Warnings about the number of target pieces. Of the `learnt` ones, which are not single bytes, `rare` are rare.

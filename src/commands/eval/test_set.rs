@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::perplexity::Perplexity;
 use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
-use crate::commands::shared::cut::CutLines;
 use crate::commands::shared::decoding;
+use crate::commands::shared::doubtful::Doubtful;
 use crate::commands::shared::input::{shown_name, with_tag};
 use crate::commands::shared::model::{self, ModelFiles};
 use crate::commands::shared::output::{Replacement, refuse_inputs, refuse_unwritable};
@@ -21,6 +21,7 @@ use crate::data::corpus::{read_all, tagged};
 use crate::data::text::lines::{LineFile, read_lines};
 use crate::data::text::packing;
 use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizers::Tokenizers;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
@@ -106,14 +107,19 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
         return Err(Error::usage("stdin can be read only once, but each model needs it").help("name a file"));
     }
     // Translating takes long: first make sure that there are models and that their test sets are the same.
+    let mut knows_tag = false;
     for model in &args.models.model {
         let named = model::directory(Some(model), common)?;
-        model::config_of(checkpoint::directory_and_step(&named).0)?;
+        let directory = checkpoint::directory_and_step(&named).0;
+        model::config_of(directory)?;
+        if let Some(tag) = &args.tag {
+            knows_tag |= !tags::are_unknown(tag, &Tokenizers::load(directory)?.source);
+        }
     }
     let mut tasks: Vec<(String, Task)> = Vec::new();
     for model in &args.models.model {
         let models = ModelsArgs { model: vec![model.clone()], checkpoint: args.models.checkpoint.clone() };
-        let (name, task) = (model.display().to_string(), Task::find(args, &models, common)?);
+        let (name, task) = (model.display().to_string(), Task::find(args, &models, knows_tag, common)?);
         if let Some((first, of_first)) = tasks.first()
             && of_first.plain_text() != task.plain_text()
         {
@@ -149,7 +155,7 @@ pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool,
         let error = Error::usage("--ppl alone translates nothing, so there is nothing to write to --output");
         return Err(error.help("add --bleu, or leave --output out"));
     }
-    Task::find(args, models, common)?.translate(args, translations_wanted)
+    Task::find(args, models, false, common)?.translate(args, translations_wanted)
 }
 
 /// A model or an ensemble, and the test set that it is to translate.
@@ -161,8 +167,9 @@ struct Task {
 }
 
 impl Task {
-    /// Finds the model and the text. Weights are not read.
-    fn find(args: &EvalArgs, models: &ModelsArgs, common: &Common) -> Result<Self> {
+    /// Finds the model and the text. Weights are not read. `another_knows_tag` says that one of the models that
+    /// this one is compared with knows `--tag`.
+    fn find(args: &EvalArgs, models: &ModelsArgs, another_knows_tag: bool, common: &Common) -> Result<Self> {
         if args.src.is_some() == args.reference.is_empty() {
             let error =
                 Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
@@ -177,7 +184,15 @@ impl Task {
         }
         let (model, others) = model::load_all(models, common)?;
         let options = decoding::translate_options(&args.decode, None, (&model, &others), common)?;
-        let text = Text::find(args, &model, common)?;
+        let tag = args.tag.as_deref().filter(|tag| {
+            // It would read it as text.
+            let is_without = another_knows_tag && tags::are_unknown(tag, &model.tokenizers.source);
+            if is_without {
+                note(format_args!("{} has no tags: {tag} is not put before its sources", model.directory().display()));
+            }
+            !is_without
+        });
+        let text = Text::find(args, tag, &model, common)?;
         let of_models = model::files_of(&model, &others);
         let inputs = text.reference.iter().chain([&text.source]).chain(&args.decode.shortlist).chain(&args.train_text);
         let of_data: Vec<PathBuf> = model.config.data.locations().flat_map(CorpusLocation::sides).collect();
@@ -247,11 +262,12 @@ struct Text {
 
 impl Text {
     /// Reads the test set that the flags name, else the one of the model's configuration.
-    fn find(args: &EvalArgs, model: &ModelFiles, common: &Common) -> Result<Self> {
-        let SetConfig { location, tag } = match (&args.src, &model.config.data.test) {
+    fn find(args: &EvalArgs, tag: Option<&str>, model: &ModelFiles, common: &Common) -> Result<Self> {
+        let of_flag = tag;
+        let SetConfig { location, tag, .. } = match (&args.src, &model.config.data.test) {
             (Some(source), _) => {
                 let reference = args.reference.first().cloned().unwrap_or_default();
-                SetConfig { location: CorpusLocation::files(source, reference), tag: args.tag.clone() }
+                SetConfig { tag: of_flag.map(str::to_owned), ..CorpusLocation::files(source, reference).into() }
             }
             (None, Some(test)) => test.clone(),
             (None, None) => {
@@ -276,7 +292,7 @@ impl Text {
             }
         };
         let tokenizer = &model.tokenizers.source;
-        tags::check_flag(args.tag.as_deref(), tokenizer)?;
+        tags::check_flag(of_flag, tokenizer)?;
         let mut tags = Tags::new(tokenizer, tag.as_deref());
         sources.iter().for_each(|line| tags.count(&tagged(tag.as_deref(), line)));
         tags.warnings().into_iter().for_each(warning);
@@ -298,9 +314,9 @@ fn translations(
     let bar = progress_bar(Counted::Sentences, Some(sources.len() as u64));
     let translations = translator.translate(sources, options, |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
-    let mut cut = CutLines::default();
-    translations.iter().for_each(|translation| cut.count(translation));
-    cut.warnings().into_iter().for_each(warning);
+    let mut doubtful = Doubtful::new(translator);
+    translations.iter().for_each(|translation| doubtful.count(translation));
+    doubtful.warnings().into_iter().for_each(warning);
     let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
     if let Some(path) = &args.output {
         let mut file = Replacement::open(path)?;

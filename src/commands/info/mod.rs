@@ -15,7 +15,7 @@ use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config, NormKind, TokenizerConfig, ValidMetric};
 use crate::console::{message, shell_word};
 use crate::data::tokenizers::Tokenizers;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_path};
 use crate::model::{Vocabulary, layout};
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::log::{self, LOG_FILE};
@@ -29,12 +29,15 @@ struct Described {
     vocabulary: Vocabulary,
     /// Whether it is one for both sides.
     is_joint: bool,
+    /// Whether it is yet to be learnt, and may turn out smaller.
+    is_wanted: bool,
     history: History,
 }
 
 impl Described {
     fn new(config: Config, tokenizers: &Tokenizers, history: History) -> Self {
-        Self { config, vocabulary: vocabulary(tokenizers), is_joint: tokenizers.is_one_vocabulary(), history }
+        let (vocabulary, is_joint) = (vocabulary(tokenizers), tokenizers.is_one_vocabulary());
+        Self { config, vocabulary, is_joint, is_wanted: false, history }
     }
 }
 
@@ -93,6 +96,9 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     let config = config_of(directory)?;
     let tokenizers = Tokenizers::load(directory)?;
     let mut history = History::new();
+    if let Some(init) = &config.train.init {
+        history.push(("began_with".to_owned(), Value::from(init.display().to_string())));
+    }
     let tags = tokenizers.source.language_tags();
     if !tags.is_empty() {
         history.push(("target_languages".to_owned(), Value::from(tags.join(" "))));
@@ -168,7 +174,7 @@ fn final_event(run: &Path) -> Option<Value> {
 fn of_config(args: &InfoArgs) -> Result<Described> {
     if !args.path.exists() {
         let error = Error::failure("there is no such model directory or configuration").at(&args.path);
-        return Err(error.help("check the path"));
+        return Err(error.help(check_path(&args.path)));
     }
     let is_toml = args.path.extension().is_some_and(|extension| extension == "toml");
     if let (Some(parent), false) = (args.path.parent(), is_toml) {
@@ -194,7 +200,7 @@ fn of_config(args: &InfoArgs) -> Result<Described> {
     }
     let (size, is_joint) = (config.tokenizer.vocab_size, config.tokenizer.joint);
     let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };
-    Ok(Described { config, vocabulary, is_joint, history: History::new() })
+    Ok(Described { config, vocabulary, is_joint, is_wanted: true, history: History::new() })
 }
 
 /// Whether a run with this configuration would have the vocabulary of the run whose configuration is `saved`.
@@ -228,7 +234,7 @@ pub(super) fn counts(parameters: &ParameterLayout) -> Map<String, Value> {
 }
 
 fn as_json(described: &Described, parameters: &ParameterLayout) -> Value {
-    let Described { config, vocabulary, is_joint, history } = described;
+    let Described { config, vocabulary, is_joint, history, .. } = described;
     let tensors: Map<String, Value> =
         parameters.entries().iter().map(|e| (e.name.clone(), Value::from(e.shape.clone()))).collect();
     let tied: Map<String, Value> =
@@ -245,16 +251,24 @@ fn as_json(described: &Described, parameters: &ParameterLayout) -> Value {
 }
 
 fn as_text(described: &Described, parameters: &ParameterLayout) -> Vec<String> {
-    let Described { config, vocabulary, is_joint, history } = described;
+    let Described { config, vocabulary, is_joint, is_wanted, history } = described;
     let (m, joint) = (&config.model, if *is_joint { " (joint)" } else { "" });
+    let (heads, wanted) = (
+        if m.heads == 1 { "head" } else { "heads" },
+        if *is_wanted {
+            ", to be learnt: little text gives fewer, and so fewer parameters (mt check counts them)"
+        } else {
+            ""
+        },
+    );
     let norm_kind = if m.norm_kind == NormKind::Layer { String::new() } else { format!(" ({})", m.norm_kind) };
     let mut lines = vec![
         format!(
-            "Transformer {}+{} layers, d_model {}, d_ff {}, {} heads (d_k {}, d_v {}), {}-norm{norm_kind}, {} positions, \
+            "Transformer {}+{} layers, d_model {}, d_ff {}, {} {heads} (d_k {}, d_v {}), {}-norm{norm_kind}, {} positions, \
              tie {}",
             m.encoder_layers, m.decoder_layers, m.d_model, m.d_ff, m.heads, m.d_k, m.d_v, m.norm, m.positions, m.tie
         ),
-        format!("vocabulary: {} source, {} target{joint}", vocabulary.source, vocabulary.target),
+        format!("vocabulary: {} source, {} target{joint}{wanted}", vocabulary.source, vocabulary.target),
         "parameters:".to_owned(),
     ];
     for (name, count) in by_part(parameters) {

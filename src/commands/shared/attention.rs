@@ -51,7 +51,15 @@ impl AttentionFile {
     }
 
     /// Begins a file; an existing one stays until the new one is complete.
+    ///
+    /// # Errors
+    /// Its name is that of a kind of picture that is not drawn, or it cannot be written.
     pub fn open(path: &Path) -> Result<Self> {
+        let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
+        if ["pdf", "jpg", "jpeg", "gif", "webp", "eps", "ps", "tif", "tiff", "bmp"].contains(&extension.as_str()) {
+            let error = Error::usage(format!("attention cannot be drawn as .{extension}")).at(path);
+            return Err(error.help("name a .svg or .png file for a picture, .html for a page, .json for the numbers"));
+        }
         let mut file = Replacement::open(path)?;
         let form = Form::of(path);
         if let Form::Json { .. } = form {

@@ -8,12 +8,12 @@
 //! | [`input`], [`output`], [`written`] | lines in, results out, and how far a command has come |
 //! | [`decoding`] | a translator and its options, from flags |
 //! | [`attention`] | the file of `--attention` |
-//! | [`cut`], [`tags`], [`some_lines`] | warnings about lines of the input |
+//! | [`doubtful`], [`tags`], [`some_lines`] | warnings about lines of the input and their translations |
 //! | [`signals`] | those that stop training, and those that end a command |
 
 pub mod attention;
-pub mod cut;
 pub mod decoding;
+pub mod doubtful;
 pub mod hub_model;
 pub mod input;
 pub mod model;

@@ -22,16 +22,23 @@ pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> 
     tag.split_whitespace().find(|word| !is_known(word))
 }
 
+/// Whether a model without tags would read a `--tag` as text, word by word.
+pub fn are_unknown(tag: &str, tokenizer: &Tokenizer) -> bool {
+    let is_piece = |word: &str| tokenizer.pieces(word).iter().any(|piece| piece == word);
+    // A piece that another program was told of is a tag, too.
+    tokenizer.language_tags().is_empty() && unknown_word(tag, tokenizer).is_some_and(|word| !is_piece(word))
+}
+
 /// Refuses a `--tag` that the model does not know. A model without tags reads it as text, word by word, of which this warns.
 pub fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
     let Some(word) = tag.and_then(|tag| unknown_word(tag, tokenizer)) else { return Ok(()) };
     let known = tokenizer.language_tags();
-    // A piece that another program was told of.
-    if known.is_empty() && tokenizer.pieces(word).iter().any(|piece| piece == word) {
-        return Ok(());
-    }
     if known.is_empty() {
-        warning(format_args!("--tag: the model's vocabulary has no tags, so {word} is read as text like any other"));
+        if tag.is_some_and(|tag| are_unknown(tag, tokenizer)) {
+            warning(format_args!(
+                "--tag: the model's vocabulary has no tags, so {word} is read as text like any other"
+            ));
+        }
         return Ok(());
     }
     let error = Error::usage(format!("--tag: the model has no tag {word}"));

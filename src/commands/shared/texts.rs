@@ -141,9 +141,16 @@ pub struct Texts {
     pub valid: Option<Text>,
     /// What is tested on.
     pub test: Option<Text>,
+    /// What is scored at validations, too, by name.
+    pub monitor: Vec<(String, Text)>,
 }
 
 impl Texts {
+    /// What is not trained on.
+    pub fn held_out(&self) -> impl Iterator<Item = &Text> {
+        self.valid.iter().chain(&self.test).chain(self.monitor.iter().map(|(_, text)| text))
+    }
+
     /// Checks that everything the configuration names exists, and fetches data sets that are not in the hub's cache.
     ///
     /// # Errors
@@ -180,7 +187,12 @@ impl Texts {
         }
         let valid = config.valid.as_ref().and_then(|set| find(&set.location, &set.tag, "data.valid"));
         let test = config.test.as_ref().and_then(|set| find(&set.location, &set.tag, "data.test"));
-        (Self { train, valid, test }, errors)
+        let mut monitor = Vec::with_capacity(config.monitor.len());
+        for (index, set) in config.monitor.iter().enumerate() {
+            let text = find(&set.location, &set.tag, &format!("data.monitor[{index}]"));
+            monitor.extend(text.map(|text| (set.name(), text)));
+        }
+        (Self { train, valid, test, monitor }, errors)
     }
 }
 
@@ -234,7 +246,7 @@ fn must_exist(file: &Path, read_twice_by: Option<&str>) -> Result<()> {
             let is_missing = error.kind() == std::io::ErrorKind::NotFound;
             let error = Error::io("read the text", file, error);
             let help = "check the path; in a configuration, names are relative to data.root or, if that is unset, to the \
-                        folder of the file that states them";
+                        folder of the file that states them; if text has moved: --set data.root=DIR";
             Err(if is_missing { error.help(help) } else { error })
         }
     }

@@ -8,10 +8,11 @@ use serde_json::json;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::info;
 use crate::commands::shared::output::Output;
+use crate::commands::shared::run::init::{self, Start};
 use crate::commands::shared::run::plan::Plan;
 use crate::commands::shared::run::training_data::{self, Workplace};
 use crate::commands::shared::run::validator::Validator;
-use crate::commands::shared::run::{compare, directory, init, restore, resume};
+use crate::commands::shared::run::{compare, directory, restore, resume};
 use crate::commands::shared::texts::Texts;
 use crate::config::{self, Config};
 use crate::console::Notice;
@@ -65,9 +66,15 @@ pub fn print(
     }
     lines.push(config::to_toml(config));
     lines.extend(report.into_inner().into_iter().map(|notice| format!("# {notice}")));
+    if old.is_none() {
+        lines.extend(Start::described(config)?.map(|text| format!("# {text}")));
+    }
     lines.push(format!("# parameters: {}", info::grouped(parameters.total())));
     for (name, count) in info::by_part(parameters) {
         lines.push(format!("#   {name}: {}", info::grouped(count)));
+    }
+    if plan.frozen > 0 {
+        lines.push(format!("#   frozen: {}", info::grouped(plan.frozen)));
     }
     let pairs = data.corpus.len() as f64;
     lines.push(format!(

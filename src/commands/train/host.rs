@@ -42,8 +42,8 @@ pub struct RunHost<'a> {
     pub config: &'a Config,
     /// Checksums of the text.
     pub text: TextChecksums,
-    /// The update of the checkpoint that training goes on from, and its record; 0 at the beginning.
-    pub loaded: (u64, Values),
+    /// The update of the checkpoint that training goes on from, and its record.
+    pub loaded: Option<(u64, Values)>,
     /// The training data.
     pub data: &'a Data,
     /// Validation set, if there is one.
@@ -76,7 +76,7 @@ impl Host for RunHost<'_> {
         }
         // A checkpoint that is written again, because its state is another, keeps the record of how it was trained.
         let configuration = match &self.loaded {
-            (step, record) if *step == state.step => record.clone(),
+            Some((step, record)) if *step == state.step => record.clone(),
             _ => record::of(self.config),
         };
         let state = TrainState { configuration, ..state.clone() };
@@ -118,7 +118,7 @@ impl Host for RunHost<'_> {
         let is_other_order = record::is_other_order(&before, self.config) || state.text.train != self.text.train;
         state.sampler = batches::nearest(self.data, self.config, state.sampler, is_other_order)?;
         record::adapt(&mut state, &before, self.config, self.text.clone());
-        self.loaded = (state.step, state.configuration.clone());
+        self.loaded = Some((state.step, state.configuration.clone()));
         Ok(Some(state))
     }
 
@@ -192,18 +192,22 @@ impl RunHost<'_> {
         if let Some(validation) = validation {
             result = format!("; valid {validation}");
             self.keep_translations(files::FINAL);
-            let log = &mut trainer.log;
+            let (log, seconds) = (&mut trainer.log, trainer.state.seconds);
             log.samples(Samples { update: step, is_final: true, explained: &validation.explained });
-            log.entry(&validation.entry("final", step, json!({ "model": what })))?;
+            for entry in validation.monitored_entries(step, &json!({ "seconds": seconds, "model": what })) {
+                log.entry(&entry);
+            }
+            log.entry(&validation.entry("final", step, json!({ "model": what })));
             validated = Some(validation);
         }
         let log = &trainer.log;
         log.line(&format!("final model: {what}{result}"));
+        validated.iter().flat_map(Validation::monitored_lines).for_each(|line| log.line(&line));
         log.line(&format!("saved in {}", self.run.display()));
         if let (Some(made), Some(best)) = (&validated, &trainer.state.best) {
             let metric = trainer.valid.metric;
-            if metric.is_better((best.value, best.loss), (made.value, made.loss)) {
-                let value = metric.with(best.value);
+            let value = metric.with(best.value);
+            if metric.is_better((best.value, best.loss), (made.value, made.loss)) && value != metric.with(made.value) {
                 log.line(&format!("note: update {} was better ({value}): `--checkpoint best` uses that", best.step));
             }
         }
@@ -215,6 +219,7 @@ impl RunHost<'_> {
                  again with a lower learning rate",
             ));
         }
+        trainer.log.complete()?;
         Ok((what, validated))
     }
 

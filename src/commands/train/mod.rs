@@ -7,7 +7,7 @@ mod saver;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, CONFIG_FILE};
 use crate::cli::{Common, TrainArgs};
@@ -35,7 +35,7 @@ use crate::train::log::{self, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
 use crate::train::state::TrainState;
-use crate::train::{Alone, End, Pipeline, Session, Trainer, memory, rehearse};
+use crate::train::{Alone, End, Pipeline, Session, Trainer, Validation, memory, rehearse};
 use host::RunHost;
 use saver::Saver;
 
@@ -115,7 +115,8 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     Plan::new(&config, &data)?.warnings(&config, device.is_cpu()).for_each(warning);
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
-    let begun = resume::begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text)?;
+    let (begun, is_loaded) =
+        resume::begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text)?;
     optimizer.freeze(&config.train.freeze)?;
     if optimizer.frozen_count() > 0 {
         let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
@@ -140,7 +141,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     } else {
         directory::start(&run, &config, &data.tokenizers)?;
     }
-    let prepared = Prepared { data, validator, model, backend, optimizer, state, changes, lock, session };
+    let prepared = Prepared { data, validator, model, backend, optimizer, state, is_loaded, changes, lock, session };
     train(&run, &config, args, common, prepared, signals)
 }
 
@@ -172,6 +173,8 @@ struct Prepared {
     backend: Box<dyn Backend>,
     optimizer: Optimizer,
     state: TrainState,
+    /// Whether the state is that of a checkpoint.
+    is_loaded: bool,
     /// What will be different from now on in a run that is continued.
     changes: Vec<String>,
     lock: Lock,
@@ -186,7 +189,7 @@ fn train(
     prepared: Prepared,
     signals: Signals,
 ) -> Result<()> {
-    let Prepared { data, validator, model, backend, optimizer, state, changes, lock, session } = prepared;
+    let Prepared { data, validator, model, backend, optimizer, state, is_loaded, changes, lock, session } = prepared;
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
     let vocabulary = super::shared::model::vocabulary(&data.tokenizers);
@@ -197,12 +200,12 @@ fn train(
     if let Err(error) = files::replace(run, files::CORPUS, &of_run.to_string()) {
         message(format_args!("warning: {error}"));
     }
-    let mut log = Log::open(run, state.progress(), total, watchers)?;
+    let mut log = Log::open(run, is_loaded.then(|| state.progress()), total, watchers)?;
     if !changes.is_empty() && state.end(&config.train, &config.valid).is_none() {
         let entry = json!({ "event": "change", "update": state.step, "changes": changes });
         // It is there already if the run was killed before its next checkpoint.
         if !log::entries(&run.join(LOG_FILE)).is_ok_and(|entries| entries.contains(&entry)) {
-            log.entry(&entry)?;
+            log.entry(&entry);
         }
     }
     let parameters = model.parameters().clone();
@@ -211,7 +214,7 @@ fn train(
         lock: Arc::new(lock),
         config,
         text: state.text.clone(),
-        loaded: (state.step, state.configuration.clone()),
+        loaded: is_loaded.then(|| (state.step, state.configuration.clone())),
         data: &data,
         validator,
         signals,
@@ -254,7 +257,7 @@ fn resuming(run: &Path, common: &Common) -> String {
 fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Result<bool> {
     let Some(ended) = Ended::find(run, config)? else { return Ok(false) };
     info(format_args!("the run in {} has ended{}: its final model stays as it is", run.display(), ended.at()));
-    let Ended { update, made } = ended;
+    let Ended { update, made, monitored } = ended;
     if args.profile {
         note("nothing to profile: there were no updates");
     }
@@ -264,12 +267,14 @@ fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Re
         let why = if is_reached { UPDATES_REACHED } else { "the run had ended before" };
         let mut result = json!({ "run_dir": run.to_string_lossy(), "update": update, "ended": why });
         result["model"] = made.as_ref().map_or(Value::Null, |entry| entry["model"].clone());
-        result["valid"] = Value::Null;
-        if let Some(Value::Object(numbers)) = made {
-            let is_number = |key: &str| !["event", "update", "model"].contains(&key);
-            let numbers = numbers.iter().filter(|(key, _)| is_number(key));
-            result["valid"] = numbers.map(|(key, value)| (key.clone(), value.clone())).collect();
-        }
+        let numbers = |entry: &Value| -> Value {
+            let is_number = |key: &str| !["event", "update", "model", "set", "seconds"].contains(&key);
+            let numbers = entry.as_object().into_iter().flatten().filter(|(key, _)| is_number(key));
+            numbers.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        result["valid"] = made.as_ref().map_or(Value::Null, numbers);
+        let set = |entry: &Value| (entry["set"].as_str().unwrap_or_default().to_owned(), numbers(entry));
+        result["monitor"] = made.map_or(Value::Null, |_| monitored.iter().map(set).collect());
         print(result)?;
     }
     Ok(true)
@@ -304,15 +309,17 @@ fn conclude(
             let help = format!("continue with {}", resuming(host.run, common));
             if common.json {
                 print(
-                    json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null, "valid": null }),
+                    json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null, "valid": null, "monitor": null }),
                 )?;
             }
             return Err(Error::stopped(end == End::Terminated, what).help(help));
         }
         End::Updates => UPDATES_REACHED.to_owned(),
         End::Epochs => "train.max_epochs reached".to_owned(),
-        End::Patience if trainer.valid.patience == 1 => "a validation without an improvement".to_owned(),
-        End::Patience => format!("{} validations without an improvement", trainer.valid.patience),
+        End::Patience if trainer.valid.patience == 1 => {
+            "a validation without an improvement (valid.patience)".to_owned()
+        }
+        End::Patience => format!("{} validations without an improvement (valid.patience)", trainer.valid.patience),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
     let (made, validation) = host.finish(trainer)?;
@@ -320,13 +327,17 @@ fn conclude(
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
         let help = format!("evaluate it with {}", resuming(host.run, common));
         if common.json {
-            print(json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made, "valid": null }))?;
+            print(
+                json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made, "valid": null, "monitor": null }),
+            )?;
         }
         return Err(Error::stopped(signal == End::Terminated, what).help(help));
     }
     if common.json {
         let mut result = json!({ "run_dir": run.to_string(), "update": step, "ended": why, "model": made });
-        result["valid"] = validation.map_or(Value::Null, |validation| validation.numbers().into());
+        let of = |numbers: fn(&Validation) -> Map<String, Value>| validation.as_ref().map(numbers).into();
+        result["valid"] = of(Validation::numbers);
+        result["monitor"] = of(Validation::monitored_numbers);
         if let Some(profile) = profile {
             result["profile"] = profile.json();
         }

@@ -1,6 +1,7 @@
 //! Files over files, overrides, paths, computed defaults, and the dump.
 
 use std::fs;
+use std::path::Path;
 
 use super::super::*;
 use super::{Folder, assert_mentions, loaded};
@@ -260,4 +261,31 @@ fn a_model_that_training_begins_with_gives_what_is_not_stated() {
     assert_eq!(load(&["train.init=nowhere"]).model, ModelConfig::default());
     fs::write(folder.path("run/config.toml"), "[model]\nd_model = \"wide\"\n").unwrap();
     assert_eq!(load(&[]).model, ModelConfig::default());
+}
+
+/// Sweeps over weights need not state the corpora again.
+#[test]
+fn a_key_of_one_corpus_can_be_set() {
+    let text =
+        "[data]\nroot = \"data\"\ntrain = [{ source = \"a\", target = \"b\" }, { source = \"c\", target = \"d\" }]\n";
+    let folder = Folder::new(&[("a.toml", text)]);
+    let sets = ["data.train[1].weight=2.5", "data.train.0.weight=3", "data.train.0.tag=<x>", "tokenizer.tags=['<x>']"];
+    let train = folder.load(&["a.toml"], &sets).unwrap().data.train;
+    assert_eq!([train[0].weight, train[1].weight], [3.0, 2.5]);
+    assert_eq!([&train[0].tag, &train[1].tag], [&Some("<x>".to_owned()), &None]);
+    assert_eq!(train[1].location.sides()[0], folder.path("data/c"));
+    // A text in quotes is not needed, a path is as in other overrides, and a set list comes before its keys.
+    let sets = ["data.train=[{ source = '/x', target = '/y' }]", "data.train.0.source=/z"];
+    let train = folder.load(&["a.toml"], &sets).unwrap().data.train;
+    assert_eq!((train.len(), train[0].location.sides()[0].as_path()), (1, Path::new("/z")));
+    for (set, says) in [
+        ("data.train.2.weight=1", ["there is no `data.train[2]`", "has 2, from number 0"]),
+        ("data.monitor.0.name=x", ["there is no `data.monitor[0]`", "has 0, from number 0"]),
+        ("data.train.1.wieght=1", ["unknown key `wieght` in [data.train[1]]", "did you mean `weight`?"]),
+        ("data.train.1.weight=0", ["`data.train[1].weight`", "above 0"]),
+        ("model.0.heads=1", ["[model.0]", "--set model.0.heads=1"]),
+        ("data.train[0]={ source = 'a', target = 'b' }", ["number 0", "name one of its keys, data.train.0.weight=2"]),
+    ] {
+        assert_mentions(&folder.problems(&["a.toml"], &[set])[0], &says);
+    }
 }

@@ -18,6 +18,14 @@ fn an_unknown_key_is_named_with_value_place_and_nearest_key() {
     assert_mentions(&text, &["a.toml:1:1", "outside any section", "belongs to [tokenizer] or [model]"]);
     let text = problem("[train.schedule]\nwarmup_updates = 5\n");
     assert_mentions(&text, &["did you mean `warmup`?"]);
+    let text = problem("[train]\nlearning_rat = 5\n");
+    assert_mentions(&text, &["did you mean `learning_rate` in [train.schedule]?"]);
+    let text = problem("[train]\nbeta = [0.9, 0.98]\n");
+    assert_mentions(&text, &["did you mean `betas` in [train.optimizer]?"]);
+    let text = problem("[train]\nwarmup_step = 9\n");
+    assert_mentions(&text, &["the key for that is `warmup` in [train.schedule]"]);
+    let text = problem("[model]\nnum_layer = 9\n");
+    assert_mentions(&text, &["did you mean `encoder_layers` or `decoder_layers`?"]);
     let text = problem("[decode]\nzzz = 5\n");
     assert_mentions(&text, &["the keys are beam, length_penalty, length_penalty_kind,", ", batch_tokens"]);
 }
@@ -43,6 +51,11 @@ fn keys_of_other_toolkits_lead_to_ours() {
         ("beam_size = 5\n", "the key for that is `beam` in [decode] or `beam` in [valid]"),
         ("[model]\nshare_all_embeddings = true\n", "did you mean `tie = \"all\"`?"),
         ("[train]\nfp16 = true\n", "the key for that is `precision = \"bf16\"` in [runtime]"),
+        ("[model]\nN = 6\n", "did you mean `encoder_layers` or `decoder_layers`?"),
+        ("[model]\nh = 6\n", "did you mean `heads`?"),
+        ("[model]\nP_drop = 0.3\n", "did you mean `dropout`?"),
+        ("[train]\nepsilon_ls = 0.1\n", "did you mean `label_smoothing`?"),
+        ("[tokenizer]\nvocab = 300\n", "did you mean `path` or `vocab_size`?"),
         ("[train]\nfp16 = false\n", "the key for that is `precision` in [runtime]"),
         ("[decode]\nnormalize = 0.6\n", "did you mean `length_penalty` with `length_penalty_kind = \"power\"`?"),
         ("[train]\nmax_sentences = 64\n", "did you mean `batch_tokens`, in tokens?"),
@@ -100,7 +113,10 @@ fn a_wrong_type_is_refused() {
         ("[train]\nmax_updates = 8e3\n", ["a.toml:2:15", "must be a whole number, found the number 8000.0"]),
         ("[tokenizer]\njoint = 1\n", ["a.toml:2:9", "must be true or false, found the integer 1"]),
         ("model = 3\n", ["a.toml:1:9", "`model` must be a table"]),
-        ("[data]\ntrain = { source = \"a\", target = \"b\" }\n", ["a.toml:2:9", "must be a list of tables"]),
+        (
+            "[data]\ntrain = { source = \"a\", target = \"b\" }\n",
+            ["a.toml:2:9", "help: put brackets around it: train = [{ … }]"],
+        ),
         ("[data]\ntrain = [\n  \"a\"]\n", ["a.toml:3:3", "`data.train[0]` must be a table"]),
         ("[data]\nroot = 3\n", ["a.toml:2:8", "must be a path in quotes, found the integer 3"]),
         ("[tokenizer]\nsymbols = \"<2de>\"\n", ["a.toml:2:11", "must be a list of texts in quotes"]),
@@ -352,6 +368,31 @@ fn syntax_errors_have_a_place_and_do_not_hide_other_files() {
     let lines = folder.problems(&["lines.toml"], &[]);
     assert_eq!(lines.len(), 2, "{lines:#?}");
     assert_mentions(&lines[1], &["lines.toml:3:1"]);
+}
+
+#[test]
+fn common_slips_in_toml_are_named() {
+    for (line, says) in [
+        ("preset = transformer-tiny # small", ["text needs quotation marks", "preset = \"transformer-tiny\""]),
+        ("kind = noam", ["text needs quotation marks", "kind = \"noam\""]),
+        ("norm = post", ["text needs quotation marks", "norm = \"post\""]),
+        ("root = ../data", ["text needs quotation marks", "root = \"../data\""]),
+        ("root = “data”", ["typographic quotation marks", "root = \"data\""]),
+        ("root = “../data”", ["typographic quotation marks", "help: root = \"../data\""]),
+        ("valid = { source = “a.en”, target = “b” }", ["typographic quotation marks", "write straight ones"]),
+        ("dropout = 0,1", ["a number has a decimal point", "dropout = 0.1"]),
+        ("learning_rate = 0,001", ["a number has a decimal point", "learning_rate = 0.001"]),
+        ("max_updates = 20,000", ["a number has no separators", "max_updates = 20000"]),
+        ("joint = True", ["in lower case", "joint = true"]),
+        // Not one of them.
+        ("heads = 4 8", ["not valid TOML", "a.toml:2:"]),
+        ("heads == 4", ["not valid TOML", "a.toml:2:"]),
+        ("heads", ["not valid TOML", "a.toml:2:"]),
+    ] {
+        let problems = Folder::new(&[("a.toml", &format!("[model]\n{line}\n"))]).problems(&["a.toml"], &[]);
+        assert_mentions(&problems[0], &says);
+        assert_mentions(&problems[0], &["a.toml:2:"]);
+    }
 }
 
 #[test]

@@ -162,8 +162,9 @@ fn full() -> Json {
     };
     let mut config = Config::default();
     config.data.train.push(CorpusConfig { location: location(), tag: name("<2b>"), weight: 1.0 });
-    config.data.valid = Some(SetConfig { location: location(), tag: name("<2b>") });
+    config.data.valid = Some(SetConfig { tag: name("<2b>"), ..location().into() });
     config.data.test = config.data.valid.clone();
+    config.data.monitor.push(SetConfig { tag: name("<2b>"), name: name("n"), ..location().into() });
     // Its default depends on the run directory.
     config.data.cache_dir = Some("data-cache".into());
     config.tokenizer.path = Some("spm.model".into());
@@ -173,7 +174,7 @@ fn full() -> Json {
     let mut keys = serde_json::to_value(config).unwrap();
     let columns = CorpusLocation::Tsv { file: "a.tsv".into(), columns: [1, 2] };
     let tsv = serde_json::to_value(SetConfig::from(columns)).unwrap()["tsv"].take();
-    for place in ["/data/train/0", "/data/valid", "/data/test"] {
+    for place in ["/data/train/0", "/data/valid", "/data/test", "/data/monitor/0"] {
         keys.pointer_mut(place).unwrap()["tsv"] = tsv.clone();
     }
     keys

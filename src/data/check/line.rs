@@ -59,6 +59,9 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     if has_entity(text) {
         found.push(Kind::Entity);
     }
+    if has_markup(text) {
+        found.push(Kind::Markup);
+    }
     if is_misread(text) {
         found.push(Kind::Mojibake);
     }
@@ -86,6 +89,74 @@ fn has_entity(text: &str) -> bool {
                 )
         };
         name.strip_prefix('#').map_or_else(|| is_name(name), is_number)
+    })
+}
+
+/// Whether there is a tag of HTML or of a translation memory, such as `<p>`, `</b>`, `<br/>` or `<a href="…">`.
+fn has_markup(text: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "a",
+        "b",
+        "i",
+        "u",
+        "p",
+        "s",
+        "br",
+        "hr",
+        "em",
+        "strong",
+        "small",
+        "sub",
+        "sup",
+        "div",
+        "span",
+        "font",
+        "center",
+        "code",
+        "pre",
+        "q",
+        "li",
+        "ul",
+        "ol",
+        "dl",
+        "dt",
+        "dd",
+        "table",
+        "tr",
+        "td",
+        "th",
+        "tbody",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "img",
+        "body",
+        "html",
+        "head",
+        "title",
+        "meta",
+        "link",
+        "script",
+        "style",
+        "blockquote",
+        "cite",
+        "g",
+        "x",
+        "bpt",
+        "ept",
+        "ph",
+        "it",
+        "seg",
+    ];
+    text.split('<').skip(1).any(|rest| {
+        let Some((tag, _)) = rest.split_once('>') else { return false };
+        let tag = tag.strip_prefix('/').unwrap_or(tag);
+        let (name, attributes) = tag.split_at(tag.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(tag.len()));
+        let is_closed = matches!(attributes.trim_end_matches('/').trim(), "") || attributes.contains('=');
+        is_closed && NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
     })
 }
 
@@ -163,6 +234,9 @@ mod tests {
             ("نمی\u{200C}خواهم \u{200F}".as_bytes(), vec![Kind::Direction]),
             (b"AT&amp;T", vec![Kind::Entity]),
             (b"it &#39;s &#x27;", vec![Kind::Entity]),
+            (b"<p>Hello</p>", vec![Kind::Markup]),
+            (b"a line<br/>break, <A HREF='x'>link</A>", vec![Kind::Markup]),
+            (b"<2de> a <ent> is not, nor 3 < 4 > 2, x <i and b>", vec![]),
             (b"R&D; a && b &; x & y; &#; &#x;", vec![]),
             ("Ã¼ber".as_bytes(), vec![Kind::Mojibake]),
             ("donâ€™t".as_bytes(), vec![Kind::Mojibake]),

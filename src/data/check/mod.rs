@@ -89,6 +89,8 @@ choice! {
         Mojibake = "mojibake",
         /// `&amp;` and the like.
         Entity = "entity",
+        /// `<p>`, `</b>` and the like.
+        Markup = "markup",
         /// Zero-width characters that belong to no word.
         Invisible = "invisible",
         /// Marks of the direction of text.
@@ -121,6 +123,7 @@ impl Kind {
             | Self::CarriageReturn
             | Self::Spacing
             | Self::Entity
+            | Self::Markup
             | Self::Invisible
             | Self::Direction
             | Self::Duplicate
@@ -171,6 +174,7 @@ impl Kind {
                 "UTF-8 that a tool has read as Latin-1 or Windows-1252 (Ã¼ for ü): get the text anew, or mend it"
             }
             Self::Entity => "HTML entities (&amp;) in the line: the model learns to write them",
+            Self::Markup => "tags of HTML (<p>, </b>) in the line: the model learns to write them",
             Self::Invisible => {
                 "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): mt's own subwords are without them, \
                  unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep them"

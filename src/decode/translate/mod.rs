@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::ensemble::Ensemble;
 use super::neural::Neural;
+use super::shortlist::Shortlist;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
 use super::{Hypothesis, Prediction, StepModel, Strategy, force, in_halves, predict};
 use crate::data::corpus::Side;
@@ -193,6 +194,16 @@ impl Translator {
             }
         }
         fits
+    }
+
+    /// The tokenizer of the first model's sources.
+    pub fn source(&self) -> &Tokenizer {
+        &self.readers[0].tokenizers().source
+    }
+
+    /// The first model's shortlist, if it has one.
+    pub fn shortlist(&self) -> Option<&Shortlist> {
+        self.models.members()[0].shortlist()
     }
 
     /// The target tokenizer.

@@ -8,30 +8,31 @@ use crate::cli::Common;
 use crate::commands::shared::hub_model;
 use crate::config::{self, Config};
 use crate::console::{info, shell_word};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_directory};
+use crate::file::folder_of;
 use crate::interop::import::marian;
 
 /// The resolved configuration of a run or model directory.
 pub fn config_of(directory: &Path) -> Result<Config> {
     let file = directory.join(checkpoint::CONFIG_FILE);
     let is_hub = directory.iter().any(|part| part.to_string_lossy().starts_with(hub_model::PREFIX));
-    if !is_hub && !directory.exists() {
+    if !is_hub && !is_there(directory)? {
         let error = Error::failure("there is no such directory").at(directory);
         return Err(error.help("name a run directory (runs/<name>) or a model directory"));
     }
-    let is_there = file.try_exists().map_err(|error| Error::io("read the configuration", &file, error))?;
-    if let (false, Some((run, step))) = (is_there, checkpoint::run_and_step(directory)) {
+    let has_config = file.try_exists().map_err(|error| Error::io("read the configuration", &file, error))?;
+    if let (false, Some((run, step))) = (has_config, checkpoint::run_and_step(directory)) {
         let error = Error::failure("this is a checkpoint of a run, not a model directory").at(directory);
         return Err(
             error.help(format!("name the run, {}; the checkpoint of update {step} is part of it", run.display()))
         );
     }
-    if !is_there {
+    if !has_config {
         let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
-        let is_there = |name: &str| directory.join(name).exists();
+        let has = |name: &str| directory.join(name).exists();
         let is_marian = marian::is_model(directory);
-        let is_ct2 = !is_marian && is_there("model.bin") && !is_there(checkpoint::MODEL_FILE);
-        return Err(error.help(match (is_hub, is_ct2, is_marian || is_there("config.json")) {
+        let is_ct2 = !is_marian && has("model.bin") && !has(checkpoint::MODEL_FILE);
+        return Err(error.help(match (is_hub, is_ct2, is_marian || has("config.json")) {
             (true, ..) => "import a model of the hub first: mt import hf:ORG/NAME --out DIR",
             (_, true, _) => {
                 "it looks like a model of CTranslate2, which is not read: use or import the model that it was made from"
@@ -52,6 +53,14 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     })
 }
 
+/// Whether there is something at the path of a model.
+///
+/// # Errors
+/// That cannot be told: a folder may not be entered, for example.
+pub fn is_there(directory: &Path) -> Result<bool> {
+    directory.try_exists().map_err(|error| Error::io("look for the model", directory, error))
+}
+
 /// The error for what is there, but is no directory, where a model's directory should be named.
 pub fn not_a_directory(file: &Path) -> Error {
     let what = match std::fs::metadata(file).map(|metadata| metadata.file_type()) {
@@ -63,7 +72,7 @@ pub fn not_a_directory(file: &Path) -> Error {
     let error = Error::failure(format!("this is {what}: a model is named by its directory")).at(file);
     let is_model =
         |parent: &&Path| parent.join(checkpoint::CONFIG_FILE).exists() || checkpoint::run_and_step(parent).is_some();
-    match file.parent().filter(is_model) {
+    match Some(folder_of(file)).filter(is_model) {
         Some(parent) => error.help(format!("name it: {}", shell_word(parent))),
         None => error.help("name a run directory (runs/<name>) or a model directory"),
     }
@@ -76,13 +85,14 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
         if let Some(repo) = hub_model::repository(&directory) {
             return hub_model::directory(&repo, common);
         }
-        if directory.exists() && !directory.is_dir() {
+        let is_there = is_there(&directory)?;
+        if is_there && !directory.is_dir() {
             return Err(not_a_directory(&directory));
         }
-        if !directory.exists() {
+        if !is_there {
             let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };
             let error = Error::failure(format!("{name} directory does not exist")).at(&directory);
-            return Err(error.help("check the path; `mt train` writes models into runs/<name>"));
+            return Err(error.help(check_directory(&directory)).more_help("`mt train` writes models into runs/<name>"));
         }
         return Ok(whole_path(directory));
     }

@@ -25,7 +25,7 @@ use crate::infer::{self, Engine};
 use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
-pub use find::{config_of, directory, not_a_directory, whole_path};
+pub use find::{config_of, directory, is_there, not_a_directory, whole_path};
 
 /// A model that was found, with everything needed to use it. Its weights have not been read.
 pub struct ModelFiles {

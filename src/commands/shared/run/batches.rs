@@ -102,7 +102,8 @@ mod tests {
         std::fs::write(&source, &text).unwrap();
         std::fs::write(&target, text.replace("dog", "Hund")).unwrap();
         let mut config = Config { model: ModelConfig::of_preset(Preset::Tiny), ..Config::default() };
-        let texts = Texts { train: vec![(Text::files(source, target), 1.0)], valid: None, test: None };
+        let texts =
+            Texts { train: vec![(Text::files(source, target), 1.0)], valid: None, test: None, monitor: Vec::new() };
         config.tokenizer.vocab_size = 320;
         config.train.batch_tokens = 128;
         config.train.max_epochs = 1;

@@ -53,8 +53,15 @@ fn decides_nothing_after_the_end(key: &str) -> bool {
         "data.cache_above",
         "decode.batch_tokens",
     ];
-    const ON_THE_WAY: &[&str] =
-        &["train.log_every", "train.save_every", "train.keep", "train.max_skipped", "valid.samples"];
+    const ON_THE_WAY: &[&str] = &[
+        "train.log_every",
+        "train.save_every",
+        "train.keep",
+        "train.max_skipped",
+        "valid.samples",
+        "valid.on_start",
+        "data.monitor",
+    ];
     PLACES.contains(&key) || ON_THE_WAY.contains(&key)
 }
 
@@ -94,6 +101,9 @@ pub fn configurations(
     comparison.is_same = in_file.iter().all(|(key, ..)| decides_nothing_after_the_end(key));
     if new.data.test != old.data.test {
         comparison.not_taken_over.push("data.test");
+    }
+    if new.data.monitor != old.data.monitor {
+        comparison.not_taken_over.push("data.monitor");
     }
     if new.decode.batch_tokens != old.decode.batch_tokens {
         comparison.not_taken_over.push("decode.batch_tokens");

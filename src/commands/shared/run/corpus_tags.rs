@@ -25,7 +25,9 @@ pub fn refuse_unknown(texts: &Texts, source: &Tokenizer) -> Result<()> {
     let train = texts.train.iter().enumerate().map(|(index, (text, _))| (format!("data.train[{index}]"), text));
     let valid = texts.valid.iter().map(|text| ("data.valid".to_owned(), text));
     let test = texts.test.iter().map(|text| ("data.test".to_owned(), text));
-    let unknown = train.chain(valid).chain(test).filter_map(|(key, text)| {
+    let monitor = texts.monitor.iter().enumerate();
+    let monitor = monitor.map(|(index, (_, text))| (format!("data.monitor[{index}]"), text));
+    let unknown = train.chain(valid).chain(test).chain(monitor).filter_map(|(key, text)| {
         let word = unknown_word(text.tag()?, source)?;
         let what = format!("`{key}.tag`: {word} is not one of the tags of the vocabulary");
         Some(Error::usage(what).help(format!("it has {}; `tokenizer.tags` adds others to a model's", listed(&tags))))
@@ -69,7 +71,7 @@ impl Tags {
         let (share, first, path) = (about(without.len(), all), &self.first, path.display());
         Some(format!(
             "{share} of the source lines{of_set} begin with none of the tags, such as {first}; the first found is \
-             {path}:{line}"
+             {path}:{line} (what only some lines begin with belongs in tokenizer.symbols)"
         ))
     }
 }

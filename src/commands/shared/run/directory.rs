@@ -120,6 +120,21 @@ pub struct Lock {
     /// The locked file, if the file system supports locks.
     file: Option<Handle>,
     directory: Handle,
+    /// The directory, if it was made to be locked.
+    made: Option<PathBuf>,
+}
+
+/// A start that failed before a run began leaves no directory behind.
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let Some(run) = self.made.take().filter(|run| self.check(run).is_ok()) else { return };
+        let is_lock = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == LOCK);
+        if std::fs::read_dir(&run).is_ok_and(|mut entries| entries.all(is_lock)) {
+            // If it cannot be removed, it may be used for a run all the same.
+            let _ = std::fs::remove_file(run.join(LOCK));
+            let _ = std::fs::remove_dir(&run);
+        }
+    }
 }
 
 impl Lock {
@@ -157,8 +172,11 @@ pub fn open(run: &Path, args: &TrainArgs, common: &Common, config: &Config) -> R
         let lock = lock(run)?;
         return Ok((continued(run, args, common, config)?, lock));
     }
+    let made = (!run.exists()).then(|| run.to_path_buf());
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
-    Ok((None, lock(run)?))
+    let mut lock = lock(run)?;
+    lock.made = made;
+    Ok((None, lock))
 }
 
 /// A run that is to be continued.
@@ -240,7 +258,7 @@ fn lock(run: &Path) -> Result<Lock> {
         }
     };
     let directory = Handle::from_path(run).map_err(|e| Error::io("open the run directory", run, e))?;
-    Ok(Lock { file, directory })
+    Ok(Lock { file, directory, made: None })
 }
 
 /// The error with which training there would be refused, if another process trains there now.
@@ -258,7 +276,7 @@ fn held(lock: &Path, run: &Path) -> Error {
         "" => "another process".to_owned(),
         number => format!("process {number}"),
     };
-    let error = Error::usage(format!("{who} is training in this run directory")).at(run);
+    let error = Error::failure(format!("{who} is training in this run directory")).at(run);
     error.help("wait for it, stop it, or name another directory with --run-dir")
 }
 

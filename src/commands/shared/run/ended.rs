@@ -16,6 +16,8 @@ pub struct Ended {
     pub update: Option<u64>,
     /// The log's entry of the final model, if that was validated.
     pub made: Option<Value>,
+    /// Those of the final model on the sets of `data.monitor`.
+    pub monitored: Vec<Value>,
 }
 
 impl Ended {
@@ -34,14 +36,18 @@ impl Ended {
         let entries = match log::entries(&path) {
             Ok(entries) => entries,
             // Nothing says whether the model was validated; it is whole, which counts for more.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(Self { update: None, made: None })),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Some(Self { update: None, made: None, monitored: Vec::new() }));
+            }
             Err(error) => return Err(Error::io("read the log", &path, error)),
         };
         // When a run goes on, this entry is removed.
         let made = entries.last().filter(|entry| entry["event"] == "final" && entry["loss"].is_number()).cloned();
         let is_validated = config.valid.every > 0 && config.data.valid.is_some();
         let update = entries.iter().rev().find_map(|entry| entry["update"].as_u64());
-        Ok((made.is_some() || !is_validated).then_some(Self { update, made }))
+        let is_of_final = |entry: &Value| entry["event"] == "monitor" && entry["model"].is_string();
+        let monitored = entries.into_iter().filter(is_of_final).collect();
+        Ok((made.is_some() || !is_validated).then_some(Self { update, made, monitored }))
     }
 
     /// " at update 12", if that is known.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot};
-use crate::commands::shared::model::{config_of, not_a_directory, vocabulary};
+use crate::commands::shared::model::{config_of, is_there, not_a_directory, vocabulary};
 use crate::commands::shared::run::record::refuse_other_model;
 use crate::config::{self, Config, Decides, ModelConfig, PositionKind, Preset, Tie, TokenizerConfig};
 use crate::console::note;
@@ -199,7 +199,7 @@ impl Start {
     pub fn open(config: &Config) -> Result<Option<Self>> {
         let Some(named) = &config.train.init else { return Ok(None) };
         let context = |error: Error| error.context("`train.init`");
-        if named.exists() && !named.is_dir() {
+        if is_there(named).map_err(context)? && !named.is_dir() {
             return Err(context(not_a_directory(named)));
         }
         // One of a run's checkpoints, or the directory of a model.
@@ -241,6 +241,11 @@ impl Start {
         }
         let tokenizers = more.unwrap_or(tokenizers);
         Ok(Some(Self { tokenizers, layout, directory: directory.to_path_buf(), located }))
+    }
+
+    /// Whether training would begin with it, as messages say it; nothing if it begins with new weights.
+    pub fn described(config: &Config) -> Result<Option<String>> {
+        Ok(Self::open(config)?.map(|start| start.describe()))
     }
 
     /// What it is, for the user to see.

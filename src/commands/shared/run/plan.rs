@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::data::sampler::Sampler;
 use crate::error::Result;
 use crate::model::layout;
-use crate::ops::params::ParameterLayout;
+use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::memory;
 
 /// The size of a run.
@@ -18,6 +18,8 @@ pub struct Plan {
     pub source_tokens: usize,
     /// Its target subwords.
     pub target_tokens: usize,
+    /// Parameters that `train.freeze` leaves unchanged.
+    pub frozen: usize,
     /// Micro-batches per epoch, about.
     pub batches_per_epoch: usize,
     /// Updates per epoch, about.
@@ -39,12 +41,15 @@ impl Plan {
         let updates_per_epoch = batches_per_epoch.div_ceil(train.accumulate);
         let limits = [train.max_updates, train.max_epochs.saturating_mul(updates_per_epoch as u64)];
         let [source_tokens, target_tokens] = data.corpus.token_counts().map(|count| count as usize);
+        let is_frozen = |entry: &&Entry| train.freeze.iter().any(|part| layout::is_within(&entry.name, part));
+        let frozen = parameters.entries().iter().filter(is_frozen).map(Entry::len).sum();
         let (rows, tokens) = batches::largest_shape(data, config);
         let memory_bytes = memory::estimate(config, parameters.total(), vocabulary.target, rows * tokens);
         Ok(Self {
             parameters,
             source_tokens,
             target_tokens,
+            frozen,
             batches_per_epoch,
             updates_per_epoch,
             updates: limits.into_iter().filter(|limit| *limit > 0).min(),

@@ -17,7 +17,7 @@ use crate::train::optimizer::Optimizer;
 use crate::train::state::{TextChecksums, TrainState};
 
 /// The state to start from, with its parameters loaded: the newest checkpoint of the run that is resumed, else the beginning, with
-/// the weights of `train.init` if the configuration names a model.
+/// the weights of `train.init` if the configuration names a model. Also says whether there was a checkpoint.
 pub fn begin(
     resumed: Option<&Path>,
     config: &Config,
@@ -25,7 +25,7 @@ pub fn begin(
     model: &Transformer,
     optimizer: &mut Optimizer,
     text: &TextChecksums,
-) -> Result<TrainState> {
+) -> Result<(TrainState, bool)> {
     // Report a damaged checkpoint even with `--quiet`, because updates will be repeated.
     let say_damage = |notice| if let Notice::Warning(_) = notice { message(notice) } else { info(notice) };
     let loaded = match resumed {
@@ -39,7 +39,9 @@ pub fn begin(
         optimizer.begin_average()?;
         info(start.describe());
     }
-    Ok(loaded.unwrap_or_default())
+    let is_loaded = loaded.is_some();
+    let validation_due = config.valid.on_start && config.valid.every > 0;
+    Ok((loaded.unwrap_or_else(|| TrainState { validation_due, ..TrainState::default() }), is_loaded))
 }
 
 /// Refuses to continue with other text than the state's or, if `force` insists, notes it.

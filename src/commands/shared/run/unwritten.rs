@@ -1,6 +1,6 @@
 //! Text that a vocabulary can hardly write: unknown tokens, and characters spelt in bytes; and text that was split before.
 
-use crate::commands::shared::cut::MANY_UNKNOWN;
+use crate::commands::shared::doubtful::MANY_UNKNOWN;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 

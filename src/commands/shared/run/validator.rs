@@ -1,11 +1,11 @@
-//! The validation set and its scores: loss, translations, BLEU and chrF.
+//! The validation set, the sets that are monitored beside it, and their scores: loss, translations, BLEU and chrF.
 
 use sha2::{Digest, Sha256};
 
 use super::training_data::is_learnt;
 use super::{corpus_tags, unwritten};
 use crate::commands::shared::signals::Signals;
-use crate::commands::shared::texts::Texts;
+use crate::commands::shared::texts::{Text, Texts};
 use crate::config::{Config, ValidMetric};
 use crate::console::Notice;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
@@ -78,8 +78,14 @@ pub fn of_normalisation(config: &Config, tokenizers: &Tokenizers, set: &str, ref
     }
 }
 
-/// The validation set, ready to be scored.
+/// The validation set, and those of `data.monitor`, ready to be scored.
 pub struct Validator {
+    set: ScoredSet,
+    monitored: Vec<(String, ScoredSet)>,
+}
+
+/// A set of text, ready to be scored.
+struct ScoredSet {
     sources: Vec<String>,
     references: Vec<String>,
     batches: Vec<Batch>,
@@ -96,14 +102,51 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Reads the validation set, if validation is wanted. Pairs that are too long for the model are left out of the loss; `say`
+    /// Reads the sets, if validation is wanted. Pairs that are too long for the model are left out of the loss; `say`
     /// is called with their number, about sources without a tag, about text for which BLEU is not meaningful, and as
     /// [`Text::open`] does.
-    ///
-    /// [`Text::open`]: crate::commands::shared::texts::Text::open
     pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, say: &dyn Fn(Notice)) -> Result<Option<Self>> {
         let Some(valid) = texts.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
-        let corpus = valid.open(1.0, say)?;
+        let set = ScoredSet::open(config, valid, "validation", tokenizers, say)?;
+        let monitored = texts.monitor.iter().map(|(name, text)| {
+            let set = ScoredSet::open(config, text, name, tokenizers, say)?;
+            Ok((name.clone(), ScoredSet { samples: 0, ..set }))
+        });
+        Ok(Some(Self { set, monitored: monitored.collect::<Result<_>>()? }))
+    }
+
+    /// A checksum of the validation set's pairs, independent of how they are cut and batched.
+    pub fn fingerprint(&self) -> String {
+        self.set.fingerprint.clone()
+    }
+
+    /// The references of the sentences of the validation set that are translated.
+    pub fn references(&self) -> &[String] {
+        &self.set.references
+    }
+
+    /// The scores of all sets; `None` if a signal stops it. If the loss on the validation set is not finite, nothing else is
+    /// computed.
+    pub fn score(
+        &self,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        signals: &Signals,
+    ) -> Result<Option<Validation>> {
+        let Some(mut validation) = self.set.score(model, evaluator, signals)? else { return Ok(None) };
+        for (name, set) in self.monitored.iter().filter(|_| validation.loss.is_finite()) {
+            let Some(scores) = set.score(model, evaluator, signals)? else { return Ok(None) };
+            let scores = Validation { translations: Vec::new(), ..scores };
+            validation.monitored.push((name.clone(), scores));
+        }
+        Ok(Some(validation))
+    }
+}
+
+impl ScoredSet {
+    /// Reads a set, which messages call `name`.
+    fn open(config: &Config, text: &Text, name: &str, tokenizers: &Tokenizers, say: &dyn Fn(Notice)) -> Result<Self> {
+        let corpus = text.open(1.0, say)?;
         let warn = |text: String| say(Notice::Warning(text));
         let pairs = read_all(&*corpus)?;
         let limit =
@@ -130,15 +173,15 @@ impl Validator {
         if encoded.is_empty() {
             let what =
                 format!("no pair is left to validate on: all {left_out} are empty or longer than {most} subwords");
-            return Err(Error::failure(what).at(valid.name()).help("check data.valid and model.max_length"));
+            return Err(Error::failure(what).at(text.name()).help("check the set in [data], and model.max_length"));
         }
-        corpus_tags::of_set("validation", tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
-        unwritten::warnings("validation", tokenizers, is_learnt(config), &encoded).into_iter().for_each(warn);
+        corpus_tags::of_set(name, tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
+        unwritten::warnings(name, tokenizers, is_learnt(config), &encoded).into_iter().for_each(warn);
         if let Some(first) = first_left_out {
             let (path, line) = corpus.origin(first, Side::Source);
             let (path, all) = (path.display(), pairs.len());
             warn(format!(
-                "{left_out} of {all} validation pairs are not part of the loss: empty, or longer than the {most} \
+                "{left_out} of {all} {name} pairs are not part of the loss: empty, or longer than the {most} \
                  subwords that model.max_length allows; the first is {path}:{line}"
             ));
         }
@@ -151,7 +194,7 @@ impl Validator {
         if beyond > 0 {
             let (ratio, extra) = (options.max_length_ratio, options.max_length_extra);
             warn(format!(
-                "{beyond} of {limit} validation references are longer than a translation may become: {ratio} times the subwords \
+                "{beyond} of {limit} {name} references are longer than a translation may become: {ratio} times the subwords \
                  of its source and {extra} more (decode.max_length_ratio, decode.max_length_extra)"
             ));
         }
@@ -163,13 +206,13 @@ impl Validator {
             [source, "\n", target, "\n"].iter().for_each(|text| hash.update(text));
         }
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
-        let changed = of_normalisation(config, tokenizers, "validation ", &references);
+        let changed = of_normalisation(config, tokenizers, &format!("{name} "), &references);
         let plain = |line: String| tokenizers.target.plain(&line).into_owned();
         let references: Vec<String> = references.into_iter().map(plain).collect();
         of_spaces(config, &references).into_iter().chain(changed).for_each(warn);
         let bleu = scoring(config, tokenizers);
         let chrf = ChrfOptions { lowercase: bleu.lowercase, ..ChrfOptions::default() };
-        Ok(Some(Self {
+        Ok(Self {
             sources,
             references,
             batches: split_by_tokens(&encoded, batch_tokens)
@@ -184,17 +227,7 @@ impl Validator {
             bleu,
             chrf,
             fingerprint: format!("{:x}", hash.finalize()),
-        }))
-    }
-
-    /// A checksum of the pairs, independent of how they are cut and batched.
-    pub fn fingerprint(&self) -> String {
-        self.fingerprint.clone()
-    }
-
-    /// The references of the sentences that are translated.
-    pub fn references(&self) -> &[String] {
-        &self.references
+        })
     }
 
     /// The score of the set's translations by a metric.
@@ -206,7 +239,7 @@ impl Validator {
 
     /// Loss over the whole set, translations and their scores; `None` if a signal stops it. If the loss is not finite, nothing
     /// is translated.
-    pub fn score(
+    fn score(
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,

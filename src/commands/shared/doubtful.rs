@@ -1,12 +1,17 @@
-//! Warnings about lines that are too long for a model, and about translations that were cut or are damaged.
+//! Warnings about lines that a model cannot translate well, and about translations that were cut or are damaged.
 
 use super::some_lines::SomeLines;
-use crate::data::tokenizer::Tokenizer;
 use crate::decode::Ending;
-use crate::decode::translate::Translation;
+use crate::decode::shortlist::Shortlist;
+use crate::decode::translate::{Translation, Translator};
 
 /// Warn from this per cent of unknown tokens on.
 pub const MANY_UNKNOWN: usize = 10;
+
+/// Warn from this per cent of tokens on that a shortlist has no translations of.
+const MANY_UNLISTED: usize = 25;
+/// Of fewer tokens, single rare words are a large share.
+const ENOUGH: usize = 50;
 
 /// A warning about the unknown tokens among all of a side, if they are many.
 pub fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
@@ -16,9 +21,9 @@ pub fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
     })
 }
 
-/// The lines that were cut, or whose translation is damaged.
+/// The lines that a reader of the translations should look at.
 #[derive(Default)]
-pub struct CutLines {
+pub struct Doubtful {
     lines: usize,
     sources: SomeLines,
     split: SomeLines,
@@ -26,14 +31,28 @@ pub struct CutLines {
     stuck: SomeLines,
     translations: SomeLines,
     broken: SomeLines,
-    /// The id of what the source's vocabulary lacks, and how many of all tokens are that.
-    unknown: (Option<u32>, usize, usize),
+    /// How many of all tokens are unknown to the source's vocabulary.
+    unknown: usize,
+    tokens: usize,
+    /// Their id.
+    unk_id: u32,
+    /// Which source tokens the shortlist has translations of, if there is one, and of how many of all tokens it has none.
+    listed: Option<Vec<bool>>,
+    unlisted: usize,
+    /// The tags of the model's vocabulary, and translations that contain one.
+    tags: Vec<String>,
+    tagged: SomeLines,
 }
 
-impl CutLines {
-    /// For sources of this tokenizer.
-    pub fn new(source: &Tokenizer) -> Self {
-        Self { unknown: (Some(source.unk_id()), 0, 0), ..Self::default() }
+impl Doubtful {
+    /// For what this translates.
+    pub fn new(translator: &Translator) -> Self {
+        Self {
+            unk_id: translator.source().unk_id(),
+            listed: translator.shortlist().map(Shortlist::listed),
+            tags: translator.target().language_tags().into_iter().map(str::to_owned).collect(),
+            ..Self::default()
+        }
     }
 
     /// How many lines have been counted.
@@ -48,10 +67,14 @@ impl CutLines {
         if translation.source_cut {
             self.sources.add(line);
         }
-        let (unk, unknown, all) = &mut self.unknown;
         for part in &translation.parts {
-            *unknown += part.ids.iter().filter(|id| Some(**id) == *unk).count();
-            *all += part.ids.len();
+            self.unknown += part.ids.iter().filter(|id| **id == self.unk_id).count();
+            self.tokens += part.ids.len();
+            let is_unlisted = |listed: &Vec<bool>| part.ids.iter().filter(|id| !listed[**id as usize]).count();
+            self.unlisted += self.listed.as_ref().map_or(0, is_unlisted);
+        }
+        if self.tags.iter().any(|tag| translation.best().text.contains(tag)) {
+            self.tagged.add(line);
         }
         if translation.parts.len() > 1 {
             self.split.add(line);
@@ -102,10 +125,24 @@ impl CutLines {
             translations(self.broken, ["contains", "contain"]).map(|contain| {
                 format!("{contain} U+FFFD: the source has it, or the model wrote bytes that spell no character")
             }),
-            of_unknown("source", self.unknown.1, self.unknown.2),
+            translations(self.tagged, ["contains", "contain"]).map(|contain| {
+                format!("{contain} a tag of the vocabulary: where such a line is a source again, it is read as one")
+            }),
+            of_unknown("source", self.unknown, self.tokens),
+            self.of_shortlist(),
         ]
         .into_iter()
         .flatten()
         .collect()
+    }
+    /// A warning, if the shortlist lacks many of the sources' tokens: one made from such text has nearly all.
+    fn of_shortlist(&self) -> Option<String> {
+        let share = 100 * self.unlisted / self.tokens.max(1);
+        (share >= MANY_UNLISTED && self.tokens >= ENOUGH).then(|| {
+            format!(
+                "the shortlist has no translations of {share} % of the source tokens: it seems to be of another direction or other \
+                 text (mt shortlist)"
+            )
+        })
     }
 }

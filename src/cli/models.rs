@@ -1,0 +1,71 @@
+//! Flags of the commands that make a model of others: `mt average`, `mt quantize`, `mt export` and `mt import`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// `mt average`
+#[derive(Args, Debug)]
+pub struct AverageArgs {
+    /// Run directory, whose checkpoints are averaged; or several models (or runs, or checkpoints)
+    #[arg(value_name = "RUN|MODEL", required = true)]
+    pub models: Vec<PathBuf>,
+    /// Average this many of the checkpoints that train.save_every asked for, the last ones; the newest counts as one
+    #[arg(long, value_name = "N", conflicts_with = "checkpoints")]
+    pub last: Option<usize>,
+    /// Average the checkpoints of these updates, separated by commas
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    pub checkpoints: Vec<u64>,
+    /// How much each of several models counts, such as 0.7,0.3 [default: all the same]
+    #[arg(long, value_name = "W", value_delimiter = ',', conflicts_with_all = ["last", "checkpoints"])]
+    pub weights: Vec<f64>,
+    /// Directory of the new model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+}
+
+/// `mt quantize`
+#[derive(Args, Debug)]
+pub struct QuantizeArgs {
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
+    #[arg(long, value_name = "WHICH")]
+    pub checkpoint: Option<String>,
+    /// Directory of the new model
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+}
+
+/// `mt export`
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// ct2 for CTranslate2, or hf-marian for a MarianMT folder of Hugging Face transformers
+    #[arg(long, value_name = "FORMAT")]
+    pub format: String,
+    /// Directory to write; it must not exist yet
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Number type of the stored weights of a CTranslate2 model: float32 or int8
+    #[arg(long, value_name = "TYPE", default_value = "float32")]
+    pub quantization: String,
+    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
+    #[arg(long, value_name = "WHICH")]
+    pub checkpoint: Option<String>,
+}
+
+/// `mt import`
+#[derive(Args, Debug)]
+pub struct ImportArgs {
+    /// Folder of a MarianMT (Hugging Face transformers) or Marian model, such as OPUS-MT's; a Marian .npz; or hf:ORG/NAME of the
+    /// hub
+    #[arg(value_name = "DIR")]
+    pub source: PathBuf,
+    /// Directory of the new model; it must not exist yet
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+}
