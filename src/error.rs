@@ -306,6 +306,11 @@ pub fn check_directory(path: &Path) -> String {
     advice(similar(path, Path::is_dir))
 }
 
+/// What may have been meant by the path of a file that is not there.
+pub fn suggestion(path: &Path) -> Option<String> {
+    similar(path, |_| true).map(|other| format!("did you mean {}?", other.display()))
+}
+
 fn advice(other: Option<PathBuf>) -> String {
     other.map_or_else(|| "check the path".to_owned(), |other| format!("did you mean {}?", other.display()))
 }

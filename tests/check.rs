@@ -692,3 +692,24 @@ fn words_are_not_learnt_from_text_that_is_damaged() {
     let kinds: Vec<_> = report["findings"].as_array().unwrap().iter().map(|finding| &finding["kind"]).collect();
     assert!(!kinds.iter().any(|kind| *kind == "swapped" || *kind == "language"), "{kinds:?}");
 }
+
+/// It decides nothing: that training has seen it makes no score untrue.
+#[test]
+fn what_is_monitored_may_be_a_part_of_any_text() {
+    let project = Project::new();
+    let findings = |more: &[&str]| {
+        let output = project.mt(&[&["check", "--config", "small.toml", "--json"], more].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of = |finding: &Value| (finding["kind"].clone(), finding["count"].clone());
+        report["findings"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    let monitor = "data.monitor=[{ name = 'again', source = 'valid.en', target = 'valid.de' }]";
+    let without = findings(&[]);
+    assert!(!without.is_empty());
+    assert_eq!(findings(&["--set", monitor]), without);
+    // But what is wrong with its lines is said.
+    project.write("bad.en", "a <b>dog</b>\n");
+    project.write("bad.de", "ein Hund\n");
+    let bad = findings(&["--set", "data.monitor=[{ source = 'bad.en', target = 'bad.de' }]"]);
+    assert!(bad.iter().any(|(kind, count)| kind == "markup" && *count == 1), "{bad:?}");
+}

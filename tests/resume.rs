@@ -1417,7 +1417,7 @@ fn models_are_averaged_by_their_weights() {
     let checkpoint = "runs/small/checkpoints/step-00000004";
     succeeds(&average(&[checkpoint, "tuned", "--out", "other"]));
     for (args, code, says) in [
-        (&["runs/small", "tuned", "--weights", "1", "--out", "no"][..], 2, "--weights has 1 numbers for 2 models"),
+        (&["runs/small", "tuned", "--weights", "1", "--out", "no"][..], 2, "--weights has 1 number for 2 models"),
         (&["runs/small", "tuned", "--weights", "1,-1", "--out", "no"], 2, "--weights are positive numbers"),
         (&["runs/small", "tuned", "--last", "2", "--out", "no"], 2, "of one run, but several are named"),
         (&["runs/small", "--out", "no"], 2, "--last N or --checkpoints"),

@@ -120,12 +120,14 @@ fn weights(args: &AverageArgs) -> Result<Vec<f64>> {
     if weights.is_empty() {
         return Ok(vec![1.0; models]);
     }
-    let error = Error::usage(format!("--weights has {} numbers for {models} models", weights.len()));
+    let s = if weights.len() == 1 { "" } else { "s" };
+    let error = Error::usage(format!("--weights has {} number{s} for {models} models", weights.len()));
     if weights.len() != models {
         return Err(error.help("give one for each, in their order"));
     }
     if weights.iter().any(|weight| *weight <= 0.0) || !weights.iter().sum::<f64>().is_finite() {
-        return Err(Error::usage("--weights are positive numbers").help("leave out a model that is not to count"));
+        return Err(Error::usage("--weights are positive numbers with a finite sum")
+            .help("leave out a model that is not to count"));
     }
     Ok(weights.clone())
 }

@@ -183,10 +183,12 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
 /// takes the first letter for.
 fn slip(text: &str, offset: usize) -> Option<Error> {
     let start = text.get(..offset)?.rfind('\n').map_or(0, |newline| newline + 1);
-    let (key, value) = text[start..].lines().next()?.split_once('=')?;
-    if offset <= start + key.len() {
-        return None;
-    }
+    let equals = start + text[start..offset].rfind('=')?;
+    let (before, line) = (&text[start..equals], text[equals + 1..].lines().next()?);
+    // Within a table or a list, the value ends before the next one.
+    let is_inner = before.contains(['{', '[']);
+    let key = before.rsplit(['{', '[', ',']).next().unwrap_or(before);
+    let value = if is_inner { line.split([',', '}', ']']).next().unwrap_or(line) } else { line };
     /// Quotation marks that are none in TOML.
     const QUOTES: &str = "“”„‟‘’‚«»";
     let value = value.split(" #").next().unwrap_or_default().trim();
@@ -223,6 +225,12 @@ fn slip(text: &str, offset: usize) -> Option<Error> {
     if let "True" | "False" = value {
         return Some(
             error("true and false are written in lower case").help(format!("{key} = {}", value.to_lowercase())),
+        );
+    }
+    if let "yes" | "on" | "no" | "off" = value {
+        let switch = matches!(value, "yes" | "on");
+        return Some(
+            error("a switch is true or false, and text needs quotation marks").help(format!("{key} = {switch}")),
         );
     }
     let is_text = first.is_alphabetic() || "/.~_<".contains(first);

@@ -62,6 +62,10 @@ pub(super) fn require_for_training(config: &Config, merged: &Table, report: &mut
         together.add(&["data.monitor"], error.help("name the set that decides in `data.valid`"));
     }
     let names: Vec<String> = monitor.iter().map(SetConfig::name).collect();
+    if let Some(name) = names.iter().find(|name| name.contains(char::is_control) || name.chars().count() > 100) {
+        let error = Error::usage(format!("a set of `data.monitor` cannot be called {name:.100?}"));
+        together.add(&["data.monitor"], error.help("a name has at most 100 characters, and no line breaks among them"));
+    }
     if let Some(name) = names.iter().enumerate().find_map(|(i, name)| names[..i].contains(name).then_some(name)) {
         let error = Error::usage(format!("two sets of `data.monitor` are called {name}"));
         together.add(&["data.monitor"], error.help("tell them apart: { name = \"news\", source = …, target = … }"));

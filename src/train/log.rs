@@ -192,6 +192,11 @@ impl Log {
             return Ok(());
         }
         match std::fs::metadata(&self.path) {
+            // It might have no end, or nobody who reads it.
+            Ok(metadata) if !metadata.is_file() => {
+                let error = std::io::Error::other("not a regular file");
+                return Err(Error::io("write the log", &self.path, error));
+            }
             Ok(_) => {
                 self.file = open(&self.path)?;
                 let ends = ends_a_line(&mut self.file).map_err(|e| Error::io("read the log", &self.path, e))?;
@@ -463,11 +468,15 @@ mod tests {
         log.entry(&json!({"event": "train", "update": 3}));
         let error = log.complete().unwrap_err().to_string();
         assert!(error.contains("cannot write the log") && error.contains(LOG_FILE), "{error}");
+        // A device is not read for what it might have.
+        std::fs::remove_file(&path).unwrap();
+        log.entry(&json!({"event": "train", "update": 4}));
+        assert_eq!(told(folder.path()).len(), 4);
         std::fs::rename(&aside, &path).unwrap();
         assert_eq!(told(folder.path()), [("train".to_owned(), 1)]);
-        log.entry(&json!({"event": "train", "update": 4}));
+        log.entry(&json!({"event": "train", "update": 5}));
         let updates: Vec<u64> = told(folder.path()).into_iter().map(|(_, update)| update).collect();
-        assert_eq!(updates, [1, 2, 3, 4]);
+        assert_eq!(updates, [1, 5]);
         log.complete()
     }
 

@@ -69,6 +69,14 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     report.into_result()
 }
 
+/// What a text is for.
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    HeldOut,
+    Monitored,
+    Training,
+}
+
 /// The training that is checked.
 struct Training<'a> {
     config: Config,
@@ -89,11 +97,13 @@ impl<'a> Training<'a> {
     fn check_text(&self, report: &mut Report) -> Texts {
         let (texts, errors) = Texts::gather(&self.config.data, self.common);
         errors.into_iter().for_each(|error| report.add(error));
-        let held_out = || texts.held_out().map(|text| (text, false));
-        let all = || held_out().chain(texts.train.iter().map(|(text, _)| (text, true)));
+        let held_out = || texts.valid.iter().chain(&texts.test).map(|text| (text, Role::HeldOut));
+        let monitored = || texts.monitor.iter().map(|(_, text)| (text, Role::Monitored));
+        let train = || texts.train.iter().map(|(text, _)| (text, Role::Training));
+        let all = || held_out().chain(monitored()).chain(train());
         let mut sample = Sample::default();
         // None for a text that cannot be read.
-        let scripts_of = |(text, _): (&Text, bool)| {
+        let scripts_of = |(text, _): (&Text, Role)| {
             let mut sampler = sample.of_corpus();
             match report.keep(text.windows(|sides| sampler.add(&sides))) {
                 Some(()) => Some(sampler.scripts()),
@@ -107,7 +117,7 @@ impl<'a> Training<'a> {
         // With tags, pairs may be of any language direction.
         let words = sample.learn(!self.config.tokenizer.tags.is_empty());
         let mut seen = Seen::default();
-        for ((text, is_training), scripts) in all().zip(scripts) {
+        for ((text, role), scripts) in all().zip(scripts) {
             let Some(scripts) = scripts else {
                 for side in [Side::Source, Side::Target] {
                     let mut check = SideCheck::default();
@@ -119,7 +129,10 @@ impl<'a> Training<'a> {
                 }
                 continue;
             };
-            let mut check = PairCheck::new(scripts, &words, is_training, &mut seen);
+            // What is monitored decides nothing, and may be a part of any other text.
+            let mut apart = Seen::default();
+            let seen = if role == Role::Monitored { &mut apart } else { &mut seen };
+            let mut check = PairCheck::new(scripts, &words, role == Role::Training, seen);
             if report.keep(text.windows(|sides| check.add(&sides))).is_some() {
                 report.findings.merge(check.finish());
             }

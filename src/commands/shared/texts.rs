@@ -9,7 +9,7 @@ use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
 use crate::data::text::file::Uneven;
 use crate::data::text::raw::{self, RawLines};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, suggestion};
 use crate::hub::Hub;
 
 /// A corpus; the files of one that [`Texts::find`] returns exist.
@@ -146,11 +146,6 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// What is not trained on.
-    pub fn held_out(&self) -> impl Iterator<Item = &Text> {
-        self.valid.iter().chain(&self.test).chain(self.monitor.iter().map(|(_, text)| text))
-    }
-
     /// Checks that everything the configuration names exists, and fetches data sets that are not in the hub's cache.
     ///
     /// # Errors
@@ -247,7 +242,7 @@ fn must_exist(file: &Path, read_twice_by: Option<&str>) -> Result<()> {
             let error = Error::io("read the text", file, error);
             let help = "check the path; in a configuration, names are relative to data.root or, if that is unset, to the \
                         folder of the file that states them; if text has moved: --set data.root=DIR";
-            Err(if is_missing { error.help(help) } else { error })
+            Err(if is_missing { error.help(suggestion(file).unwrap_or_else(|| help.to_owned())) } else { error })
         }
     }
 }

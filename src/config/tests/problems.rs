@@ -383,6 +383,12 @@ fn common_slips_in_toml_are_named() {
         ("dropout = 0,1", ["a number has a decimal point", "dropout = 0.1"]),
         ("learning_rate = 0,001", ["a number has a decimal point", "learning_rate = 0.001"]),
         ("max_updates = 20,000", ["a number has no separators", "max_updates = 20000"]),
+        (
+            "valid = { source = train.en, target = \"b\" }",
+            ["text needs quotation marks", "help: source = \"train.en\""],
+        ),
+        ("monitor = [{ source = \"a\", name = news }]", ["text needs quotation marks", "help: name = \"news\""]),
+        ("joint = yes", ["a switch is true or false", "joint = true"]),
         ("joint = True", ["in lower case", "joint = true"]),
         // Not one of them.
         ("heads = 4 8", ["not valid TOML", "a.toml:2:"]),

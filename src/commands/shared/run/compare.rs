@@ -5,7 +5,7 @@ use std::path::Path;
 use super::init;
 use super::validator::Validator;
 use crate::commands::shared::run::record::{self, Values};
-use crate::config::{self, Config, CorpusLocation, Decides, ModelConfig, OnResume};
+use crate::config::{self, Config, CorpusLocation, Decides, ModelConfig, OnResume, SetConfig};
 use crate::console::shell_word;
 use crate::data::encoded::EncodedCorpus;
 use crate::error::{Error, Result};
@@ -104,6 +104,17 @@ pub fn configurations(
     }
     if new.data.monitor != old.data.monitor {
         comparison.not_taken_over.push("data.monitor");
+    }
+    let set = |(new, old): (&SetConfig, &SetConfig)| {
+        let is_same_text = new.location == old.location || is_moved(&new.location, &old.location);
+        new.name() == old.name() && new.tag == old.tag && is_same_text
+    };
+    let monitored = [&old.data.monitor, &new.data.monitor];
+    if monitored[0].len() != monitored[1].len() || !monitored[1].iter().zip(monitored[0]).all(set) {
+        let [before, now] = monitored.map(|sets| sets.iter().map(SetConfig::name).collect::<Vec<_>>().join(", "));
+        comparison
+            .notes
+            .push(format!("other sets are monitored from now on: \"{now}\" instead of \"{before}\" (`data.monitor`)"));
     }
     if new.decode.batch_tokens != old.decode.batch_tokens {
         comparison.not_taken_over.push("decode.batch_tokens");

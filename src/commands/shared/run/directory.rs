@@ -120,19 +120,20 @@ pub struct Lock {
     /// The locked file, if the file system supports locks.
     file: Option<Handle>,
     directory: Handle,
-    /// The directory, if it was made to be locked.
-    made: Option<PathBuf>,
+    /// The directory, if it was made to be locked, and those around it that were, too.
+    made: Vec<PathBuf>,
 }
 
 /// A start that failed before a run began leaves no directory behind.
 impl Drop for Lock {
     fn drop(&mut self) {
-        let Some(run) = self.made.take().filter(|run| self.check(run).is_ok()) else { return };
+        let made = std::mem::take(&mut self.made);
+        let Some(run) = made.first().filter(|run| self.check(run).is_ok()) else { return };
         let is_lock = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == LOCK);
-        if std::fs::read_dir(&run).is_ok_and(|mut entries| entries.all(is_lock)) {
+        if std::fs::read_dir(run).is_ok_and(|mut entries| entries.all(is_lock)) {
             // If it cannot be removed, it may be used for a run all the same.
             let _ = std::fs::remove_file(run.join(LOCK));
-            let _ = std::fs::remove_dir(&run);
+            made.iter().try_for_each(std::fs::remove_dir).unwrap_or_default();
         }
     }
 }
@@ -172,7 +173,8 @@ pub fn open(run: &Path, args: &TrainArgs, common: &Common, config: &Config) -> R
         let lock = lock(run)?;
         return Ok((continued(run, args, common, config)?, lock));
     }
-    let made = (!run.exists()).then(|| run.to_path_buf());
+    let missing = run.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+    let made = missing.map(Path::to_path_buf).collect();
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
     let mut lock = lock(run)?;
     lock.made = made;
@@ -258,7 +260,7 @@ fn lock(run: &Path) -> Result<Lock> {
         }
     };
     let directory = Handle::from_path(run).map_err(|e| Error::io("open the run directory", run, e))?;
-    Ok(Lock { file, directory, made: None })
+    Ok(Lock { file, directory, made: Vec::new() })
 }
 
 /// The error with which training there would be refused, if another process trains there now.
