@@ -2,6 +2,7 @@
 
 mod computed;
 mod corpora;
+mod hints;
 mod layers;
 mod problems;
 mod shipped;
