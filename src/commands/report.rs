@@ -71,13 +71,13 @@ fn summary(run: &Run, name: &str) -> Value {
         let keys = ["update", "loss", "perplexity", "bleu", "chrf"].iter().filter(|key| !entry[**key].is_null());
         keys.map(|key| ((*key).to_owned(), entry[*key].clone())).collect()
     };
-    let train = last(&|entry| entry["event"] == "train");
+    let number = |key: &str| last(&|entry| entry[key].is_number()).map(|entry| &entry[key]);
     let best = last(&|entry| entry["event"] == "valid" && entry["best"] == true);
     let made = last(&|entry| entry["event"] == "final");
     let of_sets = run.log().iter().filter(|entry| entry["event"] == "monitor" && entry["model"].is_string());
     let set = |entry: &Value| (entry["set"].as_str().unwrap_or_default().to_owned(), scores(entry));
     json!({
-        "name": name, "update": train.map(|entry| &entry["update"]), "seconds": train.map(|entry| &entry["seconds"]),
+        "name": name, "update": number("update"), "seconds": number("seconds"),
         "best": best.map(scores), "final": made.map(scores), "monitor": of_sets.map(set).collect::<Value>(),
     })
 }
