@@ -96,7 +96,7 @@ fn common_slips_in_toml_are_named() {
         ("root = ../data", ["text needs quotation marks", "root = \"../data\""]),
         ("root = “data”", ["typographic quotation marks", "root = \"data\""]),
         ("root = “../data”", ["typographic quotation marks", "help: root = \"../data\""]),
-        ("valid = { source = “a.en”, target = “b” }", ["typographic quotation marks", "write straight ones"]),
+        ("valid = { source = “a.en”, target = “b” }", ["typographic quotation marks", "help: source = \"a.en\""]),
         ("dropout = 0,1", ["a number has a decimal point", "dropout = 0.1"]),
         ("learning_rate = 0,001", ["a number has a decimal point", "learning_rate = 0.001"]),
         ("max_updates = 20,000", ["a number has no separators", "max_updates = 20000"]),
