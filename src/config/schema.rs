@@ -68,17 +68,13 @@ const SET: &[Key] = &[
     HUB[3],
 ];
 
-const MONITORED: &[Key] = &[
-    key("name", Kind::Text),
-    required("source", Kind::Side),
-    required("target", Kind::Side),
-    key("tag", Kind::Text),
-    key("tsv", Kind::Corpus),
-    HUB[0],
-    HUB[1],
-    HUB[2],
-    HUB[3],
-];
+/// A name, and the keys of [`SET`].
+const MONITORED: &[Key] = &{
+    let mut keys = [key("name", Kind::Text); SET.len() + 1];
+    let (_, of_set) = keys.split_at_mut(1);
+    of_set.copy_from_slice(SET);
+    keys
+};
 
 /// The keys that say where a corpus is if it is not two files, so that `source` and `target` are columns.
 pub(super) const FORMS: &[&str] = &["hub", "tsv"];

@@ -64,9 +64,7 @@ impl Validation {
         }
         entry
     }
-}
 
-impl Validation {
     /// The entries of the log for the further sets, with the field of the object `more`.
     pub fn monitored_entries(&self, update: u64, more: &Value) -> impl Iterator<Item = Value> {
         let more = more.clone();

@@ -113,7 +113,7 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
         let directory = checkpoint::directory_and_step(&named).0;
         model::config_of(directory)?;
         if let Some(tag) = &args.tag {
-            knows_tag |= !tags::are_unknown(tag, &Tokenizers::load(directory)?.source);
+            knows_tag |= !tags::is_read_as_text(tag, &Tokenizers::load(directory)?.source);
         }
     }
     let mut tasks: Vec<(String, Task)> = Vec::new();
@@ -186,7 +186,7 @@ impl Task {
         let options = decoding::translate_options(&args.decode, None, (&model, &others), common)?;
         let tag = args.tag.as_deref().filter(|tag| {
             // It would read it as text.
-            let is_without = another_knows_tag && tags::are_unknown(tag, &model.tokenizers.source);
+            let is_without = another_knows_tag && tags::is_read_as_text(tag, &model.tokenizers.source);
             if is_without {
                 note(format_args!("{} has no tags: {tag} is not put before its sources", model.directory().display()));
             }

@@ -23,7 +23,7 @@ pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> 
 }
 
 /// Whether a model without tags would read a `--tag` as text, word by word.
-pub fn are_unknown(tag: &str, tokenizer: &Tokenizer) -> bool {
+pub fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {
     let is_piece = |word: &str| tokenizer.pieces(word).iter().any(|piece| piece == word);
     // A piece that another program was told of is a tag, too.
     tokenizer.language_tags().is_empty() && unknown_word(tag, tokenizer).is_some_and(|word| !is_piece(word))
@@ -34,7 +34,7 @@ pub fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
     let Some(word) = tag.and_then(|tag| unknown_word(tag, tokenizer)) else { return Ok(()) };
     let known = tokenizer.language_tags();
     if known.is_empty() {
-        if tag.is_some_and(|tag| are_unknown(tag, tokenizer)) {
+        if tag.is_some_and(|tag| is_read_as_text(tag, tokenizer)) {
             warning(format_args!(
                 "--tag: the model's vocabulary has no tags, so {word} is read as text like any other"
             ));
