@@ -6,6 +6,9 @@
 #   scripts/gpu-test.sh [DEVICE]        build and run; DEVICE: cuda (the default), cuda:1, ...
 #   scripts/gpu-test.sh build           only build, and pack target/gpu-test.tar.xz for another machine
 #   scripts/gpu-test.sh run [DEVICE]    only run what was built, or unpacked there: no Rust is needed
+#   scripts/gpu-test.sh sanitize [DEVICE] [NAME]
+#                                       only the tests of tests/gpu_engine whose names contain NAME (all), each watched by
+#                                       compute-sanitizer of the CUDA toolkit: accesses to memory, races of threads
 #
 # The other machine needs a checkout of this repository, with the pack unpacked in its root (tar xf gpu-test.tar.xz; without
 # xz, python3 -m tarfile -e gpu-test.tar.xz .).
@@ -96,12 +99,19 @@ part() {
     fi
 }
 
+# tests_in FILE: the names of an executable's tests.
+tests_in() {
+    local names
+    [ -x "$folder/$1" ] || fail "$folder/$1 is missing; run 'scripts/gpu-test.sh build'"
+    names=$("$folder/$1" --list --format terse | sed -n 's/: test$//p')
+    [ -n "$names" ] || fail "$folder/$1 names no tests"
+    echo "$names"
+}
+
 # tests_of FILE: all tests of an executable.
 tests_of() {
     local test=$1 limit=$whole_limit name names start=$SECONDS status=0 outcome=failed before=${#failed[@]}
-    [ -x "$folder/$test" ] || fail "$folder/$test is missing; run 'scripts/gpu-test.sh build'"
-    names=$("$folder/$test" --list --format terse | sed -n 's/: test$//p')
-    [ -n "$names" ] || fail "$folder/$test names no tests"
+    names=$(tests_in "$test")
     timeout --kill-after=10 "$limit" "$folder/$test" --test-threads 1 >"$work/whole" 2>&1 </dev/null || status=$?
     if [ "$status" -eq 0 ]; then
         echo "ok      tests/$test, $(wc -w <<<"$names") tests ($((SECONDS - start)) s)"
@@ -121,9 +131,10 @@ tests_of() {
     fi
 }
 
-run() {
+# Where a part's output goes, and where CUDA is.
+begin() {
     export MT_TEST_DEVICE=$1
-    local precision found
+    local found
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     if [ "$MT_TEST_DEVICE" != cpu ]; then
@@ -132,6 +143,17 @@ run() {
         # The driver compiles only once, even without a home directory.
         export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$PWD/.cuda/cache}
     fi
+}
+
+# Says at the end which parts failed.
+end() {
+    [ ${#failed[@]} -eq 0 ] || fail "${#failed[@]} failed: ${failed[*]}"
+    echo "gpu-test: passed on $MT_TEST_DEVICE"
+}
+
+run() {
+    local precision
+    begin "$1"
     [ -x "$mt" ] || fail "nothing is built; run 'scripts/gpu-test.sh build'"
     # Says what is missing, once, instead of in every test.
     "$mt" train --config configs/quickstart.toml --run-dir "$work/run" --device "$MT_TEST_DEVICE" --dry-run -q >/dev/null ||
@@ -142,8 +164,33 @@ run() {
         grep '^beam' "$work/output" || true
     done
     tests_of device
-    [ ${#failed[@]} -eq 0 ] || fail "${#failed[@]} failed: ${failed[*]}"
-    echo "gpu-test: passed on $MT_TEST_DEVICE"
+    end
+}
+
+# sanitize DEVICE NAME. A test may take MT_GPU_TEST_LIMIT seconds; one that takes longer counts as failed, and the next one follows.
+sanitize() {
+    local tool name names status
+    begin "$1"
+    command -v compute-sanitizer >/dev/null || fail "compute-sanitizer is missing; it is in the bin folder of the CUDA toolkit"
+    names=$(tests_in gpu_engine | grep -F -- "$2") || fail "no test of tests/gpu_engine has '$2' in its name"
+    for tool in memcheck racecheck; do
+        for name in $names; do
+            status=0
+            timeout --kill-after=10 "$whole_limit" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                "$folder/gpu_engine" --test-threads 1 --exact "$name" >"$work/output" 2>&1 </dev/null || status=$?
+            if [ "$status" -eq 0 ]; then
+                echo "ok      $tool: $name"
+            elif is_late "$status"; then
+                echo "FAILED  $tool: $name: not over after $whole_limit s"
+                failed+=("$tool: $name")
+            else
+                echo "FAILED  $tool: $name (status $status)"
+                failed+=("$tool: $name")
+                tail -n 40 "$work/output"
+            fi
+        done
+    done
+    end
 }
 
 # Trains a small model in two runs and translates with it on the device and on the processor.
@@ -176,6 +223,7 @@ end_to_end() {
 case ${1:-cuda} in
 build) build ;;
 run) run "${2:-cuda}" ;;
+sanitize) sanitize "${2:-cuda}" "${3:-}" ;;
 end-to-end) end_to_end "$2" "$3" ;;
 libraries) libraries ;;
 cuda | cuda:*)
