@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::project::{Project, file, stderr, succeeds};
+use common::project::{Project, Running, file, stderr, succeeds};
 use mt::checkpoint;
 use mt::rng::key;
 use serde_json::Value;
@@ -27,10 +27,10 @@ fn settings(updates: u64) -> Vec<String> {
     .collect()
 }
 
-fn start(project: &Project, run: &str, settings: &[String]) -> Child {
+fn start(project: &Project, run: &str, settings: &[String]) -> Running {
     let mut args = vec!["train", "--config", "small.toml", "-q", "--resume", "--run-dir", run];
     args.extend(settings.iter().map(String::as_str));
-    project.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    Running::start(project.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()))
 }
 
 /// Temporary names that exist while a checkpoint is being saved, and must not be left afterwards.
@@ -108,7 +108,7 @@ fn assert_same_run(project: &Project, whole: &str, killed: &str, step: u64) {
 fn kill_and_resume(kills: u64, updates: u64) {
     let project = Project::new();
     let settings = settings(updates);
-    succeeds(&start(&project, "whole", &settings).wait_with_output().unwrap());
+    succeeds(&start(&project, "whole", &settings).output());
     let (mut done, mut in_saves, mut most_repeated, mut number) = (0, 0, 0, 0);
     // Kills after a save began but before it made its directory.
     let mut unseen = 0;
@@ -122,7 +122,7 @@ fn kill_and_resume(kills: u64, updates: u64) {
             let before = newest().0.map(|(step, _)| step);
             let mut child = start(&project, &name, &settings);
             if is_enough(done, in_saves) {
-                succeeds(&child.wait_with_output().unwrap());
+                succeeds(&child.output());
                 break;
             }
             let draw = |what: &str, range: u64| key(1, what, &[done]) % range;
@@ -201,7 +201,7 @@ fn resuming_is_exact_in_every_setting() {
         settings.extend(way.iter().flat_map(|set| ["--set".to_owned(), (*set).to_owned()]));
         let (whole, killed) = (format!("whole-{number}"), format!("killed-{number}"));
         let began = Instant::now();
-        succeeds(&start(&project, &whole, &settings).wait_with_output().unwrap());
+        succeeds(&start(&project, &whole, &settings).output());
         let most = (began.elapsed() / 6).as_micros() as u64;
         let run = project.path(&killed);
         let mut kills = 0;
@@ -210,7 +210,7 @@ fn resuming_is_exact_in_every_setting() {
             let delay = Duration::from_micros(key(2, "delay", &[part, number as u64]) % most);
             kills += usize::from(kill(&mut child, &run, true, delay).is_some());
         }
-        let output = start(&project, &killed, &settings).wait_with_output().unwrap();
+        let output = start(&project, &killed, &settings).output();
         succeeds(&output);
         let last = checkpoint::newest_valid(&project.path(&whole)).unwrap().0.unwrap().0;
         assert!(last > 4, "{way:?}: {}", stderr(&output));

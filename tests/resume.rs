@@ -6,10 +6,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::project::{CONFIG, Project, fails, file, floats, send, sets, stderr, stdout, succeeds, wait_for_log};
+use common::project::{
+    CONFIG, Project, Running, fails, file, floats, send, sets, stderr, stdout, succeeds, wait_for_log,
+};
 use safetensors::SafeTensors;
 
 #[test]
@@ -138,7 +140,7 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
         }
         let project = Project::new();
         let args = endless();
-        let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = Running::start(project.command(&args).stderr(Stdio::piped()));
         wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
         let id = child.id().to_string();
         for second in ["--resume", "--overwrite"] {
@@ -147,7 +149,7 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
         for _ in 0..2 {
             send(signal, &child);
         }
-        let output = child.wait_with_output().unwrap();
+        let output = child.output();
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains("stopping and saving"), "{said}");
@@ -163,10 +165,10 @@ fn the_command_that_continues_a_stopped_run_works() {
     let project = Project::new();
     let mut args = endless();
     args.extend(["--run-dir", "runs/it's a run", "--json"]);
-    let mut child = project.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Running::start(project.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()));
     wait_for_log(&mut child, &project.path("runs/it's a run/log.jsonl"));
     send("-INT", &child);
-    let output = child.wait_with_output().unwrap();
+    let output = child.output();
     fails(&output, 130, &["continue with `mt train --config "]);
     let said = stderr(&output);
     let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -181,9 +183,9 @@ fn the_command_that_continues_a_stopped_run_works() {
 }
 
 /// A training run that has just begun its first update, with one thread, so that it takes long on any machine.
-fn begun(project: &Project, keys: &[&str]) -> (Child, impl Iterator<Item = String>) {
+fn begun(project: &Project, keys: &[&str]) -> (Running, impl Iterator<Item = String>) {
     let args = [&["train", "--config", "small.toml", "--threads", "1"], &sets(keys)[..]].concat();
-    let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Running::start(project.command(&args).stderr(Stdio::piped()));
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     // This is the last message before the first update; a signal before it would end the run without an update.
     assert!(lines.any(|line| line.contains("largest batch")));
@@ -193,11 +195,11 @@ fn begun(project: &Project, keys: &[&str]) -> (Child, impl Iterator<Item = Strin
 
 /// Starts an endless run, calls `meddle` on its directory after some updates, then stops it and returns its output.
 fn meddled_with(project: &Project, meddle: impl Fn(&Path)) -> Output {
-    let mut child = project.command(&endless()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Running::start(project.command(&endless()).stderr(Stdio::piped()));
     wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
     meddle(&project.path("runs/small"));
     send("-TERM", &child);
-    child.wait_with_output().unwrap()
+    child.output()
 }
 
 #[test]
@@ -261,11 +263,8 @@ fn a_signal_before_training_leaves_a_run_as_it_is() {
         "model.d_ff=1024",
         "model.encoder_layers=3",
     ];
-    let mut child = project
-        .command(&[&["train", "--config", "small.toml", "--overwrite", "--threads", "1"], &sets(&keys)[..]].concat())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let args = [&["train", "--config", "small.toml", "--overwrite", "--threads", "1"], &sets(&keys)[..]].concat();
+    let mut child = Running::start(project.command(&args).stderr(Stdio::piped()));
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with("model: ")));
     send("-INT", &child);
@@ -319,7 +318,7 @@ fn an_announced_signal_ends_as_cleanly_as_the_announcement() {
     writer.set_nonblocking(false).unwrap();
     let mut command = project.command(&endless());
     command.arg("--json").stdout(OwnedFd::from(writer)).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = Running::start(&mut command);
     wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
     for signal in ["-USR1", "-INT", "-XCPU"] {
         send(signal, &child);
@@ -329,7 +328,7 @@ fn an_announced_signal_ends_as_cleanly_as_the_announcement() {
     }
     assert_eq!(std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap().count(), 1);
     send("-INT", &child);
-    let output = child.wait_with_output().unwrap();
+    let output = child.output();
     fails(&output, 130, &["stopping and saving", "stopped at once"]);
 }
 
@@ -674,11 +673,11 @@ fn a_signal_ends_the_reading_of_text_at_once() {
     let project = Project::new();
     let pipe = project.mkfifo("train.en");
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
-        let child = project.command(&["train", "--config", "small.toml"]).stderr(Stdio::piped()).spawn().unwrap();
+        let child = Running::start(project.command(&["train", "--config", "small.toml"]).stderr(Stdio::piped()));
         // The other end opens only when it is about to read; it reads on until this one is closed.
         let writer = std::fs::File::create(&pipe).unwrap();
         send(signal, &child);
-        fails(&child.wait_with_output().unwrap(), code, &["stopped"]);
+        fails(&child.output(), code, &["stopped"]);
         drop(writer);
     }
 }
@@ -995,7 +994,7 @@ fn a_checkpoint_that_cannot_be_written_is_tried_again() {
     std::os::unix::fs::symlink(&elsewhere, &checkpoints).unwrap();
     let keys = ["train.max_updates=100000", "train.save_every=100", "valid.every=0", "train.keep=2"];
     let args = [&["train", "--config", "small.toml", "--resume", "-q"], &sets(&keys)[..]].concat();
-    let mut child = project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Running::start(project.command(&args).stderr(Stdio::piped()));
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     let wait_for = |update: u64| {
         let last = || {
@@ -1108,14 +1107,14 @@ fn a_validation_that_was_cut_short_is_made_up_for() {
         project.command(&[&["train", "--config", "small.toml", "--run-dir", name], &sets(&keys)[..]].concat())
     };
     succeeds(&command("whole").output().unwrap());
-    let mut child = command("cut").stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Running::start(command("cut").stderr(Stdio::piped()));
     let log = |name: &str| std::fs::read_to_string(project.path(name).join("log.jsonl")).unwrap_or_default();
     while log("cut").lines().count() < 2 {
         assert!(child.try_wait().unwrap().is_none(), "it has ended without an update");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     send("-INT", &child);
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert_eq!(child.output().status.code(), Some(130));
     assert!(!log("cut").contains("\"valid\""), "the validation should have been cut short");
     succeeds(&command("cut").arg("--resume").output().unwrap());
     assert_eq!(file(&project, "whole", "model.safetensors"), file(&project, "cut", "model.safetensors"));
@@ -1310,9 +1309,9 @@ fn one_of_several_makes_a_model() {
     let project = Project::new();
     succeeds(&project.train(&[]));
     let args = ["average", "runs/small", "--last", "2", "--out", "averaged"];
-    let begin = |_| project.command(&args).stderr(Stdio::piped()).spawn().unwrap();
-    let children: Vec<Child> = (0..4).map(begin).collect();
-    let outputs: Vec<Output> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let begin = |_| Running::start(project.command(&args).stderr(Stdio::piped()));
+    let children: Vec<Running> = (0..4).map(begin).collect();
+    let outputs: Vec<Output> = children.into_iter().map(Running::output).collect();
     let made = outputs.iter().filter(|output| output.status.success()).count();
     assert_eq!(made, 1, "{}", outputs.iter().map(stderr).collect::<String>());
     succeeds(&project.mt(&["translate", "--model", "averaged", "a dog"]));
@@ -1413,6 +1412,13 @@ fn models_are_averaged_by_their_weights() {
     succeeds(&project.mt(&["translate", "--model", "mixed", "a dog"]));
     let info = stdout(&project.mt(&["info", "mixed"]));
     assert!(info.contains("made from: 0.2500 of runs/small (final), 0.7500 of tuned (final) (average)"), "{info}");
+    // Models that began apart have no mean worth having.
+    succeeds(&project.train(&[&["--run-dir", "apart"], &sets(&["train.seed=9"])[..]].concat()));
+    for (other, is_apart) in [("apart", true), ("tuned", false)] {
+        let output = project.mt(&["average", "runs/small", other, "--out", &format!("with-{other}")]);
+        succeeds(&output);
+        assert_eq!(stderr(&output).contains("warning: these models have little in common"), is_apart, "{other}");
+    }
     // A checkpoint is a model, too.
     let checkpoint = "runs/small/checkpoints/step-00000004";
     succeeds(&average(&[checkpoint, "tuned", "--out", "other"]));

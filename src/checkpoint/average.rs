@@ -17,14 +17,16 @@ use crate::error::{Error, Result};
 /// # Errors
 /// No directory is given, one is damaged, or one does not fit `layout`; all of these are named at once.
 pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Result<()> {
-    weighted_average(directories, &vec![1.0; directories.len()], layout, flat)
+    weighted_average(directories, &vec![1.0; directories.len()], layout, flat).map(|_| ())
 }
 
-/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory.
+/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory. Returns how alike
+/// the models are: the mean cosine between the weights of two of them, each pair counting as much as in the result's norm. Models
+/// of one training are near 1, those trained apart near 0, and their mean is of no use. 1 for a single model.
 ///
 /// # Errors
 /// As there.
-pub fn weighted_average(directories: &[PathBuf], weights: &[f64], layout: &[Slot], flat: &mut [f32]) -> Result<()> {
+pub fn weighted_average(directories: &[PathBuf], weights: &[f64], layout: &[Slot], flat: &mut [f32]) -> Result<f64> {
     if directories.is_empty() {
         return Err(Error::failure("there is no checkpoint to average"));
     }
@@ -36,14 +38,15 @@ pub fn weighted_average(directories: &[PathBuf], weights: &[f64], layout: &[Slot
             Err(error) => problems.push(error),
         }
     }
+    let mut mean =
+        Mean { sum: vec![0.0; CHUNK], values: vec![0.0; CHUNK], squares: vec![0.0; files.len()], of_sum: 0.0 };
     if problems.is_empty() {
-        let mut mean = Mean { sum: vec![0.0; CHUNK], values: vec![0.0; CHUNK] };
         for (i, slot) in layout.iter().enumerate() {
             mean.of_tensor(&mut files, weights, i, slot, slot.of(flat)?)?;
         }
     }
     problems.extend(files.into_iter().filter_map(|file| file.finish().err()));
-    if problems.is_empty() { Ok(()) } else { Err(Error::many(problems)) }
+    if problems.is_empty() { Ok(mean.likeness(weights)) } else { Err(Error::many(problems)) }
 }
 
 fn open(directory: &Path, layout: &[Slot]) -> Result<TensorFile> {
@@ -54,13 +57,25 @@ fn open(directory: &Path, layout: &[Slot]) -> Result<TensorFile> {
     TensorFile::open(&directory.join(MODEL_FILE), layout).map_err(|error| or_gone(directory, error))
 }
 
-/// Buffers of one chunk.
+/// A mean while it is computed.
 struct Mean {
+    /// Buffers of one chunk: the weighted sum, and what is read.
     sum: Vec<f64>,
     values: Vec<f32>,
+    /// The squared norm of each model, and of the weighted sum.
+    squares: Vec<f64>,
+    of_sum: f64,
 }
 
 impl Mean {
+    /// The mean cosine of two models, from |Σ w·v|² = Σ w²·|v|² + Σ over pairs of w·w'·|v|·|v'|·cos.
+    fn likeness(&self, weights: &[f64]) -> f64 {
+        let norms: Vec<f64> = self.squares.iter().zip(weights).map(|(square, weight)| weight * square.sqrt()).collect();
+        let alone: f64 = norms.iter().map(|norm| norm * norm).sum();
+        let of_pairs = norms.iter().sum::<f64>().powi(2) - alone;
+        if of_pairs > 0.0 { (self.of_sum - alone) / of_pairs } else { 1.0 }
+    }
+
     fn of_tensor(
         &mut self,
         files: &mut [TensorFile],
@@ -76,6 +91,7 @@ impl Mean {
                 let values = &mut self.values[..out.len()];
                 file.read(i, chunk * CHUNK, values)?;
                 bad[k] += non_finite(values);
+                self.squares[k] += values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
                 for (sum, &value) in self.sum.iter_mut().zip(values.iter()) {
                     // The first is taken as it is: 0.0 + -0.0 would lose the sign.
                     let value = weight * f64::from(value);
@@ -84,6 +100,7 @@ impl Mean {
             }
             for (out, sum) in out.iter_mut().zip(&self.sum) {
                 *out = (sum / total) as f32;
+                self.of_sum += sum * sum;
             }
         }
         for (file, bad) in files.iter_mut().zip(bad) {

@@ -11,10 +11,13 @@ use super::shared::run::record::refuse_other_model;
 use crate::checkpoint::{self, Located};
 use crate::cli::{AverageArgs, Common};
 use crate::config::{self, Config, Decides};
-use crate::console::{info, message};
+use crate::console::{info, message, warning};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::layout;
+
+/// Models that are less alike were not trained from one.
+const TRAINED_APART: f64 = 0.5;
 
 /// Updates, and the directories of their checkpoints.
 type Checkpoints = Vec<(u64, PathBuf)>;
@@ -98,7 +101,14 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
     }
     let mut flat = vec![0f32; parameters.total()];
     let directories: Vec<PathBuf> = found.iter().map(|model| model.located.directory.clone()).collect();
-    checkpoint::weighted_average(&directories, &weights, &slots, &mut flat)?;
+    let likeness = checkpoint::weighted_average(&directories, &weights, &slots, &mut flat)?;
+    if likeness < TRAINED_APART {
+        warning(format_args!(
+            "these models have little in common (the mean cosine between their weights is {likeness:.2}): the mean of models \
+             trained apart is of no use. It is meant for checkpoints of one run, or a model and what it became in fine-tuning; \
+             others can translate together: mt translate --model A --model B"
+        ));
+    }
     let total: f64 = weights.iter().sum();
     let part = |((model, path), weight): ((&Model, &PathBuf), &f64)| {
         format!("{:.4} of {} ({})", weight / total, path.display(), model.located.what)

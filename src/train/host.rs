@@ -29,6 +29,8 @@ pub struct Validation {
     pub scores: Vec<Score>,
     /// The translations.
     pub translations: Vec<String>,
+    /// One of them and of how many sources it is the translation, if it is that of most.
+    pub repeated: Option<(String, usize)>,
     /// Lines to show: sample translations.
     pub samples: Vec<String>,
     /// The first short samples, explained.

@@ -94,6 +94,8 @@ pub struct Session {
     saving: Duration,
     /// The update of the last checkpoint.
     saved_at: Option<u64>,
+    /// Whether it has been said that most translations are the same.
+    repeated_told: bool,
     /// What fits into the device's memory in training, …
     limit: Limit,
     /// … and in validation.

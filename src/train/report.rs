@@ -11,6 +11,8 @@ use super::{Clock, Trainer};
 
 /// Lines that a message names; the log names all.
 const NAMED: usize = 8;
+/// Updates after which a model that translates most sentences alike may be stuck; before, it is usual.
+const USUALLY_ALIKE: u64 = 1000;
 
 /// Some lines of files, as a message names them.
 fn in_words(lines: &[Lines]) -> String {
@@ -110,6 +112,15 @@ impl Trainer<'_> {
         let pieces = self.model.vocabulary().target as f64;
         if step > 0 && result.perplexity > 8.0 * pieces {
             self.log.line("note: this is far worse than guessing: the learning rate is probably too high");
+        }
+        let alike = result.repeated.as_ref().filter(|_| step >= USUALLY_ALIKE && !self.session.repeated_told);
+        if let Some((text, count)) = alike {
+            self.session.repeated_told = true;
+            self.log.line(&format!(
+                "note: most sources ({count}) have the same translation, \"{text}\": the model does not look at the source yet. If \
+                 that stays so, try a lower learning rate, a longer warm-up or model.norm = \"pre\"; with few updates to make, \
+                 a shorter warm-up"
+            ));
         }
         self.log.samples(Samples { update: step, is_final: false, explained: &result.explained });
         let more = json!({

@@ -1,5 +1,6 @@
 //! A project in a temporary directory, and the binary run in it.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -148,6 +149,44 @@ pub fn succeeds(output: &Output) {
 }
 
 /// Sends a signal, such as `-INT`.
+/// A process that does not outlive the test, even if that fails.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    /// As [`Child::wait_with_output`].
+    pub fn output(mut self) -> Output {
+        self.0.take().expect("it is there until now").wait_with_output().unwrap()
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        self.0.as_ref().expect("it is there until its output is taken")
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        self.0.as_mut().expect("it is there until its output is taken")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // It may have ended, which is not a failure.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 pub fn send(signal: &str, child: &Child) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }

@@ -50,6 +50,33 @@ fn tensors_longer_than_a_chunk_and_slots_in_any_place() {
 }
 
 #[test]
+fn a_weighted_mean_tells_how_alike_the_models_are() {
+    let run = tempfile::tempdir().unwrap();
+    let saved = |step: u64, data: [f32; 3]| {
+        let tensor = NamedTensor { name: "x", shape: &[3], data: Elements::F32(&data) };
+        save(run.path(), step, &[tensor], &[], &json!({})).unwrap()
+    };
+    let [x, y, long, back] =
+        [saved(1, [2.0, 0.0, 0.0]), saved(2, [0.0, 1.0, 0.0]), saved(3, [3.0, 4.0, 0.0]), saved(4, [-1.0, 0.0, 0.0])];
+    let slots = [Slot { name: "x", shape: &[3], offset: 0 }];
+    let likeness = |directories: &[&PathBuf], weights: &[f64]| {
+        let directories: Vec<PathBuf> = directories.iter().map(|&directory| directory.clone()).collect();
+        weighted_average(&directories, weights, &slots, &mut [0.0; 3]).unwrap()
+    };
+    for (directories, weights, expected) in [
+        (&[&x][..], &[2.0][..], 1.0),
+        (&[&x, &y], &[1.0, 5.0], 0.0),
+        (&[&x, &x, &x], &[1.0, 2.0, 0.5], 1.0),
+        (&[&x, &back], &[1.0, 3.0], -1.0),
+        (&[&x, &long], &[1.0, 0.25], 0.6),
+        // Cosines 0, 0.6 and 0.8, of which each counts as much as the product of the norms, 2·1, 2·5 and 1·5.
+        (&[&x, &y, &long], &[1.0, 1.0, 1.0], (10.0 * 0.6 + 5.0 * 0.8) / 17.0),
+    ] {
+        assert!((likeness(directories, weights) - expected).abs() < 1e-12, "{directories:?} {weights:?}");
+    }
+}
+
+#[test]
 fn every_bad_directory_is_named() {
     let run = tempfile::tempdir().unwrap();
     let good = save_step(run.path(), 1);

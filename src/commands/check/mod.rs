@@ -23,7 +23,7 @@ use super::shared::run::init::Start;
 use super::shared::run::training_data::{self, Data, Workplace};
 use super::shared::run::validator::Validator;
 use super::shared::run::{configuration, directory};
-use super::shared::texts::{Text, Texts};
+use super::shared::texts::{Named, Role, Texts};
 use crate::cli::{Common, RunArgs};
 use crate::config::Config;
 use crate::console::Notice;
@@ -69,14 +69,6 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     report.into_result()
 }
 
-/// What a text is for.
-#[derive(Clone, Copy, PartialEq)]
-enum Role {
-    HeldOut,
-    Monitored,
-    Training,
-}
-
 /// The training that is checked.
 struct Training<'a> {
     config: Config,
@@ -97,13 +89,9 @@ impl<'a> Training<'a> {
     fn check_text(&self, report: &mut Report) -> Texts {
         let (texts, errors) = Texts::gather(&self.config.data, self.common);
         errors.into_iter().for_each(|error| report.add(error));
-        let held_out = || texts.valid.iter().chain(&texts.test).map(|text| (text, Role::HeldOut));
-        let monitored = || texts.monitor.iter().map(|(_, text)| (text, Role::Monitored));
-        let train = || texts.train.iter().map(|(text, _)| (text, Role::Training));
-        let all = || held_out().chain(monitored()).chain(train());
         let mut sample = Sample::default();
         // None for a text that cannot be read.
-        let scripts_of = |(text, _): (&Text, Role)| {
+        let scripts_of = |Named { text, .. }: Named<'_>| {
             let mut sampler = sample.of_corpus();
             match report.keep(text.windows(|sides| sampler.add(&sides))) {
                 Some(()) => Some(sampler.scripts()),
@@ -113,11 +101,11 @@ impl<'a> Training<'a> {
                 }
             }
         };
-        let scripts: Vec<Option<Scripts>> = all().map(scripts_of).collect();
+        let scripts: Vec<Option<Scripts>> = texts.all().map(scripts_of).collect();
         // With tags, pairs may be of any language direction.
         let words = sample.learn(!self.config.tokenizer.tags.is_empty());
         let mut seen = Seen::default();
-        for ((text, role), scripts) in all().zip(scripts) {
+        for (Named { text, role, .. }, scripts) in texts.all().zip(scripts) {
             let Some(scripts) = scripts else {
                 for side in [Side::Source, Side::Target] {
                     let mut check = SideCheck::default();

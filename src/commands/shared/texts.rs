@@ -145,7 +145,43 @@ pub struct Texts {
     pub monitor: Vec<(String, Text)>,
 }
 
+/// What a text is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Deciding which model is the best.
+    Validation,
+    /// Scoring the final model.
+    Test,
+    /// Being scored beside the validation set; nothing is decided by it.
+    Monitored,
+    /// Being trained on.
+    Training,
+}
+
+/// A text, as the configuration names it.
+pub struct Named<'a> {
+    /// The text.
+    pub text: &'a Text,
+    /// What it is for.
+    pub role: Role,
+    /// Its key, such as `data.train[0]`.
+    pub key: String,
+}
+
 impl Texts {
+    /// All of them, first those that must not be trained on.
+    pub fn all(&self) -> impl Iterator<Item = Named<'_>> {
+        let one = |text, role, key: &str| Named { text, role, key: key.to_owned() };
+        let valid = self.valid.iter().map(move |text| one(text, Role::Validation, "data.valid"));
+        let test = self.test.iter().map(move |text| one(text, Role::Test, "data.test"));
+        let monitor = self.monitor.iter().enumerate();
+        let monitor =
+            monitor.map(move |(index, (_, text))| one(text, Role::Monitored, &format!("data.monitor[{index}]")));
+        let train = self.train.iter().enumerate();
+        let train = train.map(move |(index, (text, _))| one(text, Role::Training, &format!("data.train[{index}]")));
+        valid.chain(test).chain(monitor).chain(train)
+    }
+
     /// Checks that everything the configuration names exists, and fetches data sets that are not in the hub's cache.
     ///
     /// # Errors

@@ -51,14 +51,14 @@ choice! {
     /// What was found.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum Kind {
+        /// Bytes that are not UTF-8. First, because lines of another encoding are counted wrongly, too.
+        NotUtf8 = "not_utf8",
         /// The files differ in their number of lines.
         LineCounts = "line_counts",
         /// A file has no line.
         EmptyFile = "empty_file",
         /// Too few columns.
         Columns = "columns",
-        /// Bytes that are not UTF-8.
-        NotUtf8 = "not_utf8",
         /// U+FEFF at the start of the file.
         ByteOrderMark = "byte_order_mark",
         /// U+0000.

@@ -146,6 +146,10 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
     starts
 }
 
+/// Bytes of a line that tell its encoding, and zeros among them that may be damage.
+const SEEN: usize = 200;
+const FEW_ZEROS: usize = 4;
+
 /// How much of a file comes before the part being checked, which starts at a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
@@ -161,8 +165,14 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
     // Characters, as editors count: bytes that do not continue one.
     let column = 1 + valid[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
     let byte = bytes.get(offset).copied().unwrap_or_default();
+    // Of most characters in UTF-16, one byte of two is zero.
+    let place_of_zero = |(i, &byte): (usize, &u8)| (byte == 0).then_some((before.bytes + (line_start + i) as u64) % 2);
+    let zeros = bytes[line_start..].iter().take(SEEN).enumerate().filter_map(place_of_zero);
+    let (second, first): (Vec<u64>, Vec<u64>) = zeros.partition(|place| *place == 1);
     let encoding = match (before.bytes, bytes) {
         (0, [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..]) => "UTF-16",
+        _ if second.len() > FEW_ZEROS + first.len() => "UTF-16LE",
+        _ if first.len() > FEW_ZEROS + second.len() => "UTF-16BE",
         _ => "LATIN1",
     };
     let offset = before.bytes + offset as u64;
@@ -227,6 +237,14 @@ mod tests {
         assert!(error.contains("byte 0xE9 at offset 15;") && error.contains("iconv -f LATIN1"), "{error}");
         let error = LineFile::from_bytes("t", b"\xFF\xFEa\0".to_vec()).unwrap_err().to_string();
         assert!(error.contains("t:1:1\n") && error.contains("iconv -f UTF-16"), "{error}");
+        for (encoding, bytes) in [("UTF-16LE", u16::to_le_bytes as fn(u16) -> [u8; 2]), ("UTF-16BE", u16::to_be_bytes)]
+        {
+            let text: Vec<u8> = "first line\nwithout a mark, but süß\n".encode_utf16().flat_map(bytes).collect();
+            let error = LineFile::from_bytes("t", text).unwrap_err().to_string();
+            assert!(error.contains(&format!("iconv -f {encoding} -t")), "{error}");
+        }
+        let error = LineFile::from_bytes("t", b"a zero \0, and caf\xE9\n".to_vec()).unwrap_err().to_string();
+        assert!(error.contains("iconv -f LATIN1"), "{error}");
         let error = LineFile::from_bytes("t", b"cut \xE2\x80".to_vec()).unwrap_err().to_string();
         assert!(error.contains("t:1:5\n") && error.contains("offset 4;"), "{error}");
     }

@@ -30,8 +30,9 @@ const COLORS: [RGBColor; 8] = [
 const SIZE: (u32, u32) = (480, 280);
 /// Height of a legend of one row.
 const LEGEND: u32 = 34;
-/// What the legend says of lines.
+/// What the legend says of lines; and, where there are any, of those of `data.monitor`.
 const LINES: &str = "by updates; solid: training, dashed: validation";
+const DOTTED: &str = "dotted: other sets";
 /// A training curve with more points than this looks like noise: it is drawn fainter, so that it does not hide validation's.
 const CROWDED: usize = 400;
 const ACROSS: usize = 2;
@@ -42,28 +43,50 @@ struct Chart {
     /// The field of the log's entries.
     key: &'static str,
     /// Which entries have it.
-    events: &'static [&'static str],
+    measured: &'static [Measured],
     is_logarithmic: bool,
 }
 
-const BOTH: &[&str] = &["train", "valid"];
-const TRAIN: &[&str] = &["train"];
-const VALID: &[&str] = &["valid"];
+/// What an entry of the log was measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measured {
+    Training,
+    Validation,
+    /// A set of `data.monitor`.
+    Monitored,
+}
+use Measured::{Monitored, Training, Validation};
+
+impl Measured {
+    /// Whether an entry is of that kind; those of the final model are no point of a curve.
+    fn has(self, entry: &Value) -> bool {
+        let event = match self {
+            Training => "train",
+            Validation => "valid",
+            Monitored => "monitor",
+        };
+        entry["event"] == event && (self != Monitored || entry["model"].is_null())
+    }
+}
+
+const TRAIN: &[Measured] = &[Training];
+const SETS: &[Measured] = &[Validation, Monitored];
+const ALL: &[Measured] = &[Training, Validation, Monitored];
 
 const CHARTS: &[Chart] = &[
-    Chart { title: "loss, nats a token, label-smoothed", key: "loss", events: BOTH, is_logarithmic: false },
-    Chart { title: "perplexity", key: "perplexity", events: BOTH, is_logarithmic: true },
-    Chart { title: "BLEU of the validation set", key: "bleu", events: VALID, is_logarithmic: false },
-    Chart { title: "chrF of the validation set", key: "chrf", events: VALID, is_logarithmic: false },
-    Chart { title: "learning rate", key: "learning_rate", events: TRAIN, is_logarithmic: false },
-    Chart { title: "gradient norm", key: "gradient_norm", events: TRAIN, is_logarithmic: false },
-    Chart { title: "target tokens a second", key: "tokens_per_second", events: TRAIN, is_logarithmic: false },
+    Chart { title: "loss, nats a token, label-smoothed", key: "loss", measured: ALL, is_logarithmic: false },
+    Chart { title: "perplexity", key: "perplexity", measured: ALL, is_logarithmic: true },
+    Chart { title: "BLEU of the validation set", key: "bleu", measured: SETS, is_logarithmic: false },
+    Chart { title: "chrF of the validation set", key: "chrf", measured: SETS, is_logarithmic: false },
+    Chart { title: "learning rate", key: "learning_rate", measured: TRAIN, is_logarithmic: false },
+    Chart { title: "gradient norm", key: "gradient_norm", measured: TRAIN, is_logarithmic: false },
+    Chart { title: "target tokens a second", key: "tokens_per_second", measured: TRAIN, is_logarithmic: false },
 ];
 
 /// What one run shows in a chart.
 struct Curve {
     color: RGBColor,
-    is_validation: bool,
+    measured: Measured,
     points: Vec<(f64, f64)>,
 }
 
@@ -111,13 +134,22 @@ impl Chart {
                 entry[self.key].as_f64().filter(|value| value.is_finite() && (!self.is_logarithmic || *value > 0.0))?;
             Some((entry["update"].as_f64()?, if self.is_logarithmic { value.log10() } else { value }))
         };
-        let of = |(run, color): (&Run, RGBColor), event: &'static str| {
-            let points = run.log().iter().filter(|entry| entry["event"] == event).filter_map(point).collect();
-            Curve { color, is_validation: event == "valid", points }
-        };
-        let colored = runs.iter().zip(colors());
-        let curves = colored.flat_map(|run| self.events.iter().map(move |event| of(run, event)));
-        curves.filter(|curve| !curve.points.is_empty()).collect()
+        let mut curves = Vec::new();
+        for (run, color) in runs.iter().zip(colors()) {
+            for measured in self.measured {
+                // A curve for each set, of which only monitored ones have names.
+                let mut sets: Vec<(&Value, Vec<(f64, f64)>)> = Vec::new();
+                for entry in run.log().iter().filter(|entry| measured.has(entry)) {
+                    let Some(point) = point(entry) else { continue };
+                    match sets.iter_mut().find(|(set, _)| **set == entry["set"]) {
+                        Some((_, points)) => points.push(point),
+                        None => sets.push((&entry["set"], vec![point])),
+                    }
+                }
+                curves.extend(sets.into_iter().map(|(_, points)| Curve { color, measured: *measured, points }));
+            }
+        }
+        curves
     }
 
     fn draw(&self, area: &DrawingArea<SVGBackend, Shift>, curves: &[Curve]) -> Result<()> {
@@ -145,18 +177,19 @@ impl Chart {
             .y_label_formatter(&label)
             .draw()
             .map_err(failed)?;
-        let (validation, training): (Vec<_>, Vec<_>) = curves.iter().partition(|curve| curve.is_validation);
-        let has_validation = !validation.is_empty();
-        for curve in training.into_iter().chain(validation) {
+        let (training, validations): (Vec<_>, Vec<_>) = curves.iter().partition(|curve| curve.measured == Training);
+        let has_validation = !validations.is_empty();
+        for curve in training.into_iter().chain(validations) {
             let points = curve.points.iter().copied();
-            let is_noise = has_validation && !curve.is_validation && curve.points.len() > CROWDED;
+            let is_noise = has_validation && curve.measured == Training && curve.points.len() > CROWDED;
             let strength = if is_noise { 0.4 } else { 1.0 };
             let style = curve.color.mix(strength).stroke_width(2);
-            if curve.is_validation {
-                chart.draw_series(DashedLineSeries::new(points.clone(), 6, 4, style)).map_err(failed)?;
-            } else {
-                chart.draw_series(LineSeries::new(points.clone(), style)).map_err(failed)?;
-            }
+            let drawn = match curve.measured {
+                Training => chart.draw_series(LineSeries::new(points.clone(), style)).map(|_| ()),
+                Validation => chart.draw_series(DashedLineSeries::new(points.clone(), 6, 4, style)).map(|_| ()),
+                Monitored => chart.draw_series(DashedLineSeries::new(points.clone(), 2, 3, style)).map(|_| ()),
+            };
+            drawn.map_err(failed)?;
             if curve.points.len() <= 40 {
                 chart.draw_series(points.map(|at| Circle::new(at, 2, curve.color.filled()))).map_err(failed)?;
             }
@@ -178,7 +211,8 @@ pub fn whole(runs: &[Run], names: &[String]) -> Result<String> {
     }
     let rows = charts.len().div_ceil(ACROSS);
     let width = SIZE.0 * ACROSS.min(charts.len()) as u32;
-    let legend = Legend::new(names, width as i32);
+    let has_dotted = charts.iter().flat_map(|(_, curves)| curves).any(|curve| curve.measured == Monitored);
+    let legend = Legend::new(names, has_dotted, width as i32);
     let size = (width, legend.height() + SIZE.1 * rows as u32);
     let mut svg = String::new();
     {
@@ -200,7 +234,7 @@ struct Legend {
 }
 
 impl Legend {
-    fn new(names: &[String], width: i32) -> Self {
+    fn new(names: &[String], has_dotted: bool, width: i32) -> Self {
         // Keep the ends of long names, which tell them apart.
         let short = |name: &String| -> String {
             let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
@@ -213,7 +247,8 @@ impl Legend {
         let runs = names.iter().map(short).zip(colors().map(Some));
         let (left, mut x, mut y) = (16, 16, LEGEND as i32 / 2);
         let mut entries = Vec::new();
-        for (text, color) in runs.chain([(LINES.to_owned(), None)]) {
+        let lines = if has_dotted { format!("{LINES}, {DOTTED}") } else { LINES.to_owned() };
+        for (text, color) in runs.chain([(lines, None)]) {
             let line = if color.is_some() { 30 } else { 0 };
             let needed = line + width_of(&text, LETTER);
             if x > left && x + needed > width - 8 {
@@ -294,6 +329,8 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -322,7 +359,7 @@ mod tests {
     fn a_legend_stays_within_the_picture() {
         for (count, width, rows) in [(1, 960, 1), (3, 960, 1), (4, 960, 2), (20, 960, 6), (1, 480, 2), (3, 480, 3)] {
             let names: Vec<String> = (0..count).map(|run| format!("a-run-with-a-long-name-{run:02}")).collect();
-            let legend = Legend::new(&names, width);
+            let legend = Legend::new(&names, false, width);
             assert_eq!(legend.height() as i32, LEGEND as i32 + (rows - 1) * LINE, "{count} {width}");
             for (text, (x, y), _) in &legend.entries {
                 let (right, height) = (x + width_of(text, LETTER), legend.height() as i32);
@@ -330,8 +367,41 @@ mod tests {
             }
         }
         let names = ["short", "exactly-twenty-chars", "exactly-twenty-chars-"].map(str::to_owned);
-        let shown = Legend::new(&names, 960).entries.into_iter().map(|(text, ..)| text);
+        let shown = Legend::new(&names, false, 960).entries.into_iter().map(|(text, ..)| text);
         assert_eq!(shown.take(3).collect::<Vec<_>>(), ["short", "exactly-twenty-chars", "…actly-twenty-chars-"]);
+    }
+
+    #[test]
+    fn each_set_has_a_curve_of_its_own() {
+        let entry = |event: &str, update: u32, bleu: f64| json!({"event": event, "update": update, "bleu": bleu});
+        let of_set = |set: &str, update: u32, bleu: f64, model: Option<&str>| json!({"event": "monitor", "set": set, "update": update, "bleu": bleu, "model": model});
+        let log = [
+            of_set("news", 10, 2.0, None),
+            of_set("talks", 10, 5.0, None),
+            entry("valid", 10, 1.0),
+            of_set("news", 20, 3.0, None),
+            of_set("talks", 20, 6.0, None),
+            entry("valid", 20, 4.0),
+            of_set("news", 20, 9.0, Some("final")),
+            entry("final", 20, 9.0),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        let runs = [Run::new(folder.path(), &log).unwrap()];
+        let chart = CHARTS.iter().find(|chart| chart.key == "bleu").unwrap();
+        let curves = chart.curves(&runs).into_iter().map(|curve| (curve.measured, curve.points));
+        assert_eq!(
+            curves.collect::<Vec<_>>(),
+            [
+                (Validation, vec![(10.0, 1.0), (20.0, 4.0)]),
+                (Monitored, vec![(10.0, 2.0), (20.0, 3.0)]),
+                (Monitored, vec![(10.0, 5.0), (20.0, 6.0)]),
+            ]
+        );
+        let names = ["run".to_owned()];
+        assert!(whole(&runs, &names).unwrap().contains("dashed: validation, dotted: other sets"));
+        let alone = [Run::new(folder.path(), &log[2..3]).unwrap()];
+        assert!(!whole(&alone, &names).unwrap().contains("dotted"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::training_data::{Data, about, sampled};
 use crate::commands::shared::tags::{listed, unknown_word};
-use crate::commands::shared::texts::Texts;
+use crate::commands::shared::texts::{Named, Texts};
 use crate::config::{CorpusConfig, DataConfig};
 use crate::data::corpus::{PairSource, Side, read_all};
 use crate::data::tokenizer::Tokenizer;
@@ -22,12 +22,7 @@ pub fn refuse_unknown(texts: &Texts, source: &Tokenizer) -> Result<()> {
     if tags.is_empty() {
         return Ok(());
     }
-    let train = texts.train.iter().enumerate().map(|(index, (text, _))| (format!("data.train[{index}]"), text));
-    let valid = texts.valid.iter().map(|text| ("data.valid".to_owned(), text));
-    let test = texts.test.iter().map(|text| ("data.test".to_owned(), text));
-    let monitor = texts.monitor.iter().enumerate();
-    let monitor = monitor.map(|(index, (_, text))| (format!("data.monitor[{index}]"), text));
-    let unknown = train.chain(valid).chain(test).chain(monitor).filter_map(|(key, text)| {
+    let unknown = texts.all().filter_map(|Named { text, key, .. }| {
         let word = unknown_word(text.tag()?, source)?;
         let what = format!("`{key}.tag`: {word} is not one of the tags of the vocabulary");
         Some(Error::usage(what).help(format!("it has {}; `tokenizer.tags` adds others to a model's", listed(&tags))))

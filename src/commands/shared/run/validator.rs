@@ -1,5 +1,7 @@
 //! The validation set, the sets that are monitored beside it, and their scores: loss, translations, BLEU and chrF.
 
+use std::collections::{HashMap, HashSet};
+
 use sha2::{Digest, Sha256};
 
 use super::training_data::is_learnt;
@@ -76,6 +78,20 @@ pub fn of_normalisation(config: &Config, tokenizers: &Tokenizers, set: &str, ref
              lacks some of their characters: no translation can equal them"
         ))
     }
+}
+
+/// Of fewer sources, that most have the same translation says little.
+const FEW_SOURCES: usize = 20;
+
+/// The translation that more than half of different sources have, and how many; `None` if there is none.
+fn repeated<'t>(sources: &[String], translations: &[&'t str]) -> Option<(&'t str, usize)> {
+    let pairs: HashSet<(&str, &str)> = sources.iter().map(String::as_str).zip(translations.iter().copied()).collect();
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for (_, translation) in &pairs {
+        *counts.entry(translation).or_default() += 1;
+    }
+    let (text, count) = counts.into_iter().max_by_key(|(text, count)| (*count, *text))?;
+    (pairs.len() >= FEW_SOURCES && 2 * count > pairs.len()).then_some((text, count))
 }
 
 /// The validation set, and those of `data.monitor`, ready to be scored.
@@ -274,6 +290,7 @@ impl ScoredSet {
                 format!("  source     {source}\n  reference  {reference}\n  output     {text}\n")
             })
             .collect();
+        validation.repeated = repeated(&self.sources, &texts).map(|(text, count)| (text.to_owned(), count));
         validation.translations = texts.iter().map(|text| (*text).to_owned()).collect();
         let (count, longest) = EXPLAINED;
         // Chosen by their sources alone, so that they are the same at every validation.
@@ -298,5 +315,23 @@ impl ScoredSet {
             .map(|(source, translation)| explain(&model, &reader, source, &beginning(translation)))
             .collect::<Result<_>>()?;
         Ok(Some(validation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_does_not_look_at_the_source_is_noticed() {
+        let sources: Vec<String> = (0..20).map(|n| format!("source {n}")).collect();
+        let translations =
+            |same: usize| (0..20).map(|n| if n < same { "the same" } else { &sources[n] }).collect::<Vec<_>>();
+        assert_eq!(repeated(&sources, &translations(11)), Some(("the same", 11)));
+        assert_eq!(repeated(&sources, &translations(10)), None);
+        assert_eq!(repeated(&sources[..19], &translations(19)[..19]), None, "too few to tell");
+        // Sources that are the same are translated alike.
+        assert_eq!(repeated(&vec!["hello".to_owned(); 30], &["hallo"; 30]), None);
+        assert_eq!(repeated(&[], &[]), None);
     }
 }
