@@ -11,8 +11,22 @@ use super::{Clock, Trainer};
 
 /// Lines that a message names; the log names all.
 const NAMED: usize = 8;
+/// Letters of a translation in a message.
+const SHOWN: usize = 60;
 /// Updates after which a model that translates most sentences alike may be stuck; before, it is usual.
 const USUALLY_ALIKE: u64 = 1000;
+
+/// A translation that many sources have, as a message names it.
+fn in_few_letters(text: &str) -> String {
+    let mut letters = text.chars();
+    let beginning: String = letters.by_ref().take(SHOWN).collect();
+    let more = if letters.next().is_some() { "…" } else { "" };
+    if text.is_empty() {
+        "an empty translation".to_owned()
+    } else {
+        format!("the same translation, \"{beginning}{more}\"")
+    }
+}
 
 /// Some lines of files, as a message names them.
 fn in_words(lines: &[Lines]) -> String {
@@ -116,8 +130,9 @@ impl Trainer<'_> {
         let alike = result.repeated.as_ref().filter(|_| step >= USUALLY_ALIKE && !self.session.repeated_told);
         if let Some((text, count)) = alike {
             self.session.repeated_told = true;
+            let translation = in_few_letters(text);
             self.log.line(&format!(
-                "note: most sources ({count}) have the same translation, \"{text}\": the model does not look at the source yet. If \
+                "note: most sources ({count}) have {translation}: the model does not look at the source yet. If \
                  that stays so, try a lower learning rate, a longer warm-up or model.norm = \"pre\"; with few updates to make, \
                  a shorter warm-up"
             ));
@@ -135,5 +150,18 @@ impl Trainer<'_> {
         // The time for showing the samples is not counted in the next window.
         self.state.seconds = clock.seconds();
         self.begin_window();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn translations_are_named_in_few_letters() {
+        assert_eq!(in_few_letters(""), "an empty translation");
+        assert_eq!(in_few_letters("Ein Mann."), "the same translation, \"Ein Mann.\"");
+        assert_eq!(in_few_letters(&"ü".repeat(60)), format!("the same translation, \"{}\"", "ü".repeat(60)));
+        assert_eq!(in_few_letters(&"ü".repeat(61)), format!("the same translation, \"{}…\"", "ü".repeat(60)));
     }
 }
