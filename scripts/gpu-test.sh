@@ -172,7 +172,8 @@ sanitize() {
     local tool name names status
     begin "$1"
     command -v compute-sanitizer >/dev/null || fail "compute-sanitizer is missing; it is in the bin folder of the CUDA toolkit"
-    names=$(tests_in gpu_engine | grep -F -- "$2") || fail "no test of tests/gpu_engine has '$2' in its name"
+    names=$(tests_in gpu_engine)
+    names=$(grep -F -- "$2" <<<"$names") || fail "no test of tests/gpu_engine has '$2' in its name"
     for tool in memcheck racecheck; do
         for name in $names; do
             status=0
